@@ -26,6 +26,11 @@ pub enum Role {
     Node,
 }
 
+/// Why the container runtime does not answer, with its causes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RuntimeSilent(pub String);
+
 /// What the runtime says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFacts {
@@ -84,7 +89,7 @@ pub struct Facts {
     /// Whether the CNI plugins are there.
     pub has_cni_plugins: bool,
     /// The runtime, or why it does not answer.
-    pub runtime: Result<RuntimeFacts, String>,
+    pub runtime: Result<RuntimeFacts, RuntimeSilent>,
 }
 
 /// What is checked for.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::bootstrap_token::BootstrapToken;
 use apiserver_bootstrap::cluster_info::{self, FoundCluster};
+use apiserver_bootstrap::waiting::NotYet;
 use proto_api::core::v1::ConfigMap;
 use proto_api::names::Names;
 use proto_client::config::{ClientConfig, Pem, Verification};
@@ -29,7 +30,7 @@ pub enum Source {
 
 /// Why a look is the last one.
 enum Look {
-    Again(String),
+    Again(NotYet),
     Never(anyhow::Error),
 }
 
@@ -77,7 +78,7 @@ async fn look(
     let found = cluster_info::verified(&first, token).map_err(|error| {
         // The signature of a new token takes a moment.
         let is_signed = first.data.keys().any(|key| key.ends_with(&token.id));
-        if is_signed { Look::Never(error.into()) } else { Look::Again(error.to_string()) }
+        if is_signed { Look::Never(error.into()) } else { Look::Again(NotYet(error.to_string())) }
     })?;
     if !pins.is_empty() {
         cluster_info::check_pins(&found, pins).map_err(|error| Look::Never(error.into()))?;
@@ -86,7 +87,7 @@ async fn look(
     config.tls.authority = Some(Pem::Data(found.authority.clone().into_bytes()));
     let second = read(&config, names).await?;
     let again = cluster_info::verified(&second, token);
-    match again.map_err(|error| Look::Again(error.to_string()))? == found {
+    match again.map_err(|error| Look::Again(NotYet(error.to_string())))? == found {
         true => Ok(found),
         false => Err(Look::Never(anyhow::anyhow!(
             "its authority vouches for a server with another description: somebody else answered"

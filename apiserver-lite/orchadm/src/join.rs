@@ -14,6 +14,7 @@ use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
 use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
+use apiserver_bootstrap::waiting::NotYet;
 use clap::{Args, Subcommand};
 use proto_api::core::v1::{ConfigMap, Node};
 use proto_client::Client;
@@ -301,7 +302,8 @@ async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<(
     let path = &host.layout.node;
     let program = (&host.layout, "orchlet");
     let what = format!("orchlet has written {}", path.display());
-    let look = async || if path.exists() { Ok(()) } else { Err("it does not exist".to_owned()) };
+    let look =
+        async || if path.exists() { Ok(()) } else { Err(NotYet("it does not exist".to_owned())) };
     services.until(program, &what, PATIENCE, look).await?;
     let api = cluster::client(path, host.names)?.all::<Node>();
     let look = async || api.get(name).await.map(drop).map_err(cluster::chain);

@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 use apiserver_bootstrap::host_facts;
-use apiserver_bootstrap::preflight::{Facts, Finding, Ignored, Level, RuntimeFacts, Wanted};
+use apiserver_bootstrap::preflight::{
+    Facts, Finding, Ignored, Level, RuntimeFacts, RuntimeSilent, Wanted,
+};
 
 use crate::failure::PreflightFailed;
 use crate::host::Host;
@@ -36,9 +38,9 @@ pub async fn gather(wanted: &Wanted, host: &Host) -> Facts {
     host_facts::gather(wanted, &host.layout.root, runtime)
 }
 
-async fn ask(endpoint: &str) -> Result<RuntimeFacts, String> {
+async fn ask(endpoint: &str) -> Result<RuntimeFacts, RuntimeSilent> {
     let asked = async { Runtime::connect(endpoint).await?.facts().await };
-    asked.await.map_err(|error| format!("{error:#}"))
+    asked.await.map_err(|error| RuntimeSilent(format!("{error:#}")))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use apiserver_bootstrap::layout::Layout;
 use apiserver_bootstrap::processes::FileId;
 use apiserver_bootstrap::program_log;
 use apiserver_bootstrap::supervise::STOP_GRACE;
+use apiserver_bootstrap::waiting::NotYet;
 use tokio::time::Instant;
 
 use crate::cluster;
@@ -86,7 +87,7 @@ impl Services {
         (layout, program): (&Layout, &str),
         what: &str,
         patience: Duration,
-        mut look: impl AsyncFnMut() -> Result<T, String>,
+        mut look: impl AsyncFnMut() -> Result<T, NotYet>,
     ) -> Result<T> {
         let before = self.starts(program).await;
         let mut counted = Instant::now();
@@ -243,7 +244,7 @@ mod tests {
         let mut services = Services::begin(&layout).unwrap();
         services.ensure(&layout, &mut record, &program).await.unwrap();
         let patience = Duration::from_secs(60);
-        let look = async || Err::<(), _>("nothing".to_owned());
+        let look = async || Err::<(), _>(NotYet("nothing".to_owned()));
         let ended = services.until((&layout, "p"), "it is there", patience, look).await;
         let told = format!("{:#}", ended.unwrap_err());
         for what in ["p ends again and again", "last seen: nothing", "p.log:\n\tthe reason"] {

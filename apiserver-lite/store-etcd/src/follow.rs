@@ -13,6 +13,7 @@ use proto_daemon::{
 use crate::{
     barrier::{LastWrite, last_write},
     client::CallError,
+    keys::ForeignKey,
     load::{LoadError, load, of_etcd, record, revision},
     shared::Shared,
 };
@@ -36,8 +37,8 @@ enum FollowError {
     Cancelled(String),
     #[error("the connection to etcd is in doubt")]
     Doubt,
-    #[error("etcd has the key {0:?}, which no record has: remove it")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] ForeignKey),
     #[error(
         "this is another etcd than before: cluster {found:x} instead of {expected:x}. Start the server again"
     )]
@@ -210,11 +211,9 @@ fn apply<T: Record>(shared: &Shared<T>, response: &WatchResponse) -> Result<(), 
 fn change<T: Record>(shared: &Shared<T>, event: &Event) -> Result<Option<Change>, FollowError> {
     let Some(kv) = event.kv() else { return Ok(None) };
     if event.event_type() == EventType::Put {
-        return record(&shared.keys, kv.clone()).map_err(FollowError::Key);
+        return Ok(record(&shared.keys, kv.clone())?);
     }
-    let Some(key) = shared.keys.record_of(kv.key()).map_err(FollowError::Key)? else {
-        return Ok(None);
-    };
+    let Some(key) = shared.keys.record_of(kv.key())? else { return Ok(None) };
     let Some(current) = shared.follower.current(key) else { return Ok(None) };
     let stamp = Stamp { created: current.stamp.created, modified: revision(kv.mod_revision()) };
     Ok(Some(Change { key: current.key, stamp, value: None }))

@@ -8,7 +8,7 @@ use etcd_client::{GetOptions, KeyValue};
 
 use crate::{
     client::{CallError, Etcd},
-    keys::Keys,
+    keys::{ForeignKey, Keys},
 };
 
 /// Records a page.
@@ -32,8 +32,8 @@ pub enum LoadError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// A key is no record's.
-    #[error("etcd has the key {0:?}, which no record has: remove it")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] ForeignKey),
 }
 
 pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
@@ -54,9 +54,8 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
     let mut records = Vec::new();
     loop {
         let options = GetOptions::new().with_range(end.as_str()).with_limit(PAGE_LEN);
-        let start = String::from_utf8(from).map_err(|error| {
-            LoadError::Key(String::from_utf8_lossy(error.as_bytes()).into_owned())
-        })?;
+        let start = String::from_utf8(from)
+            .map_err(|error| ForeignKey(String::from_utf8_lossy(error.as_bytes()).into_owned()))?;
         let mut page = etcd.get(&start, options.with_revision(at)).await?;
         if let Some(header) = page.header().filter(|_| at == 0) {
             (at, cluster) = (header.revision(), header.cluster_id());
@@ -65,8 +64,7 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
         let kvs = page.take_kvs();
         let last = kvs.last().map(|kv| kv.key().to_vec());
         for kv in kvs {
-            let record = record(keys, kv).map_err(LoadError::Key)?;
-            records.extend(record);
+            records.extend(record(keys, kv)?);
         }
         match last {
             Some(mut last) if more => {
@@ -82,7 +80,7 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
 ///
 /// # Errors
 /// The key is no record's.
-pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, String> {
+pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, ForeignKey> {
     let Some(key) = keys.record_of(kv.key())? else { return Ok(None) };
     let key: Arc<str> = key.into();
     let stamp =

@@ -68,6 +68,16 @@ pub enum GateError {
     Malformed(String),
 }
 
+/// All invalid settings of the flag.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--feature-gates: {}", join(.0))]
+pub struct GateErrors(pub Vec<GateError>);
+
+fn join(errors: &[GateError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("; ")
+}
+
 /// The features, and what to warn of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
@@ -102,7 +112,7 @@ pub fn settle(
     own: &'static [Gate],
     consulted: &[&str],
     settings: &BTreeMap<String, bool>,
-) -> Result<Settled, Vec<GateError>> {
+) -> Result<Settled, GateErrors> {
     let gates = || KNOWN.iter().chain(own);
     let mut settled = Settled::default();
     let mut faults = Vec::new();
@@ -130,7 +140,7 @@ pub fn settle(
         settled.gates.on.insert(gate.name, *on);
         settled.warnings.extend(warning(gate, *on, consulted));
     }
-    if faults.is_empty() { Ok(settled) } else { Err(faults) }
+    if faults.is_empty() { Ok(settled) } else { Err(GateErrors(faults)) }
 }
 
 fn warning(gate: &Gate, on: bool, consulted: &[&str]) -> Option<String> {
@@ -171,7 +181,7 @@ mod tests {
     fn settled(text: &str) -> Result<Settled, Vec<String>> {
         let settings = parse(text).map_err(|error| vec![error.to_string()])?;
         settle(OWN, &["SeccompDefault"], &settings)
-            .map_err(|faults| faults.iter().map(ToString::to_string).collect())
+            .map_err(|faults| faults.0.iter().map(ToString::to_string).collect())
     }
 
     #[test]

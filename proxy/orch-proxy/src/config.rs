@@ -198,7 +198,7 @@ fn settled(
     let settled = settle(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
     let settled = settled.map_err(|faults| {
         let fault = |fault: &GateError| FieldError::new("featureGates", fault.to_string());
-        LoadError::Invalid(faults.iter().map(fault).collect())
+        LoadError::Invalid(faults.0.iter().map(fault).collect())
     })?;
     let mut warnings = settled.warnings;
     let unused = flags.node.unused.given();

@@ -14,6 +14,7 @@ use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::tls;
 use rustls::crypto::ring;
 use rustls::pki_types::{InvalidDnsNameError, ServerName, pem};
@@ -192,7 +193,7 @@ impl Page {
             return self.ask(TokioIo::new(tcp)).await;
         }
         let name = ServerName::try_from(host.to_owned())?;
-        let config = tokio::task::spawn_blocking(trust).await??;
+        let config = spawn_blocking(trust).await??;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
         self.ask(TokioIo::new(tls?)).await
     }

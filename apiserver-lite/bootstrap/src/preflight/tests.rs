@@ -59,7 +59,7 @@ fn bad() -> Facts {
         bridge_netfilter: None,
         has_bridge_module: false,
         has_cni_plugins: false,
-        runtime: Err("refused".into()),
+        runtime: Err(RuntimeSilent("refused".into())),
         ..good()
     }
 }

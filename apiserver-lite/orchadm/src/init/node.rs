@@ -8,6 +8,7 @@ use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::configuration::Taint;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::RuntimeFacts;
+use apiserver_bootstrap::waiting::NotYet;
 use proto_api::core::v1::Node;
 use proto_client::{Patch, WriteParams};
 use serde_json::{Value, json};
@@ -116,7 +117,7 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
 pub async fn finalize(context: &InitContext) -> Result<()> {
     let (names, layout, settings) = (context.host.names, &context.host.layout, &context.settings);
     let pair = &layout.node_pair;
-    let look = async || if pair.exists() { Ok(()) } else { Err("it is not".to_owned()) };
+    let look = async || if pair.exists() { Ok(()) } else { Err(NotYet("it is not".to_owned())) };
     let what = format!("{} is there", pair.display());
     context.services.until((layout, "orchlet"), &what, NODE_PATIENCE, look).await?;
     let pem = std::fs::read_to_string(authority(settings))?;

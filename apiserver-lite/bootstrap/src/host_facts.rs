@@ -43,6 +43,7 @@ pub fn gather(wanted: &Wanted, root: &Path, runtime: Result<RuntimeFacts, Runtim
         not_empty: wanted.empty.iter().filter(is_full).cloned().collect(),
         ip_forward: sysctl("net/ipv4/ip_forward"),
         bridge_netfilter: sysctl("net/bridge/bridge-nf-call-iptables"),
+        has_bridge_module: has_bridge_module(root),
         has_cni_plugins: PLUGIN_DIRS.iter().any(|dir| has_plugins(&root.join(dir))),
         runtime,
     }
@@ -71,6 +72,17 @@ fn is_own_address(address: IpAddr) -> bool {
 
 fn has_plugins(dir: &Path) -> bool {
     PLUGINS.iter().all(|plugin| dir.join(plugin).is_file())
+}
+
+/// Whether systemd runs here, has its unit that loads modules, and finds br_netfilter among those of this kernel.
+fn has_bridge_module(root: &Path) -> bool {
+    let units = ["lib/systemd/system", "usr/lib/systemd/system"];
+    let has_unit = units.iter().any(|dir| root.join(dir).join("modprobe@.service").is_file());
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let modules = root.join("lib/modules").join(release.trim()).join("modules.dep");
+    let modules = std::fs::read_to_string(modules).unwrap_or_default();
+    let is_there = modules.lines().any(|line| line.contains("/br_netfilter.ko"));
+    root.join("run/systemd/system").is_dir() && has_unit && is_there
 }
 
 fn is_busy(port: u16) -> bool {

@@ -82,8 +82,10 @@ pub struct Facts {
     pub not_empty: Vec<PathBuf>,
     /// The kernel's setting.
     pub ip_forward: Option<String>,
-    /// The kernel's setting.
+    /// The kernel's setting; none while br_netfilter is not loaded.
     pub bridge_netfilter: Option<String>,
+    /// Whether the unit of orch-proxy can load br_netfilter.
+    pub has_bridge_module: bool,
     /// Whether the CNI plugins are there.
     pub has_cni_plugins: bool,
     /// The runtime, or why it does not answer.
@@ -326,6 +328,10 @@ fn check_network(facts: &Facts, findings: &mut Findings) {
             bridge,
             "/proc/sys/net/bridge/bridge-nf-call-iptables is not 1: orch-proxy sets it",
         ),
+        None if facts.has_bridge_module => findings.warn(
+            bridge,
+            "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist: the unit of orch-proxy loads br_netfilter",
+        ),
         None => findings.error(
             bridge,
             "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist: `modprobe br_netfilter`",
@@ -338,7 +344,10 @@ fn check_network(facts: &Facts, findings: &mut Findings) {
 
 fn check_runtime(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
     if let Err(error) = &facts.runtime {
-        let text = format!("container runtime is not running at {}: {error}", wanted.runtime);
+        let text = format!(
+            "container runtime is not running at {}: {error}; install and start one (Debian: containerd), or name its socket with --cri-socket",
+            wanted.runtime
+        );
         findings.error("CRI", text);
     }
 }

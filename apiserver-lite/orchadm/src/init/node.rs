@@ -53,6 +53,27 @@ pub async fn start(context: &mut InitContext) -> Result<()> {
     Ok(())
 }
 
+/// The taints that the node gets: those of the configuration, or the usual one.
+fn taints(context: &InitContext) -> Vec<Taint> {
+    let key = context.host.names.sub_label("node-role", "control-plane");
+    let usual = || vec![Taint { key, value: String::new(), effect: "NoSchedule".into() }];
+    context.settings.init.node_registration.taints.clone().unwrap_or_else(usual)
+}
+
+/// How pods come to run on a host that stays alone; nothing where they do already.
+pub fn how_to_run_pods_here(context: &InitContext) -> String {
+    let removals: Vec<String> =
+        taints(context).iter().map(|taint| format!("{}:{}-", taint.key, taint.effect)).collect();
+    match removals.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\nPods run on the hosts that join; on this one too after:\n\n  orchctl taint nodes {} {}\n",
+            context.settings.node,
+            removals.join(" ")
+        ),
+    }
+}
+
 /// Labels and taints the node as one of the control plane.
 ///
 /// # Errors
@@ -66,9 +87,7 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
     let look = async || api.get(name).await.map_err(crate::cluster::chain);
     let node = context.services.until(program, &what, NODE_PATIENCE, look).await?;
     let role = names.sub_label("node-role", "control-plane");
-    let usual =
-        || vec![Taint { key: role.clone(), value: String::new(), effect: "NoSchedule".into() }];
-    let wanted = context.settings.init.node_registration.taints.clone().unwrap_or_else(usual);
+    let wanted = taints(context);
     let own = node
         .spec
         .taints

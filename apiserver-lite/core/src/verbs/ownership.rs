@@ -194,7 +194,7 @@ async fn converted(
     let (from, to) = (version(from)?, version(to)?);
     let object = server.engine.object_of(&from, tree, Strictness::Ignore);
     let object = object.map_err(|error| error.to_string())?.object;
-    let converted = conversion::convert(server, &object, &to).await;
+    let converted = conversion::convert(call.asker(), &object, &to).await;
     let converted = converted.map_err(|error| error.to_string())?;
     Ok(server.engine.written_document(&converted))
 }

@@ -195,7 +195,7 @@ async fn converted(
     let (from, to) = (version(from)?, version(to)?);
     let object = server.engine.object_of(&from, tree, Strictness::Ignore);
     let object = object.map_err(ConvertError::new)?.object;
-    let converted = conversion::convert(server, &object, &to).await;
+    let converted = conversion::convert(call.asker(), &object, &to).await;
     let converted = converted.map_err(ConvertError::new)?;
     Ok(server.engine.written_document(&converted))
 }

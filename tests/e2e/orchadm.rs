@@ -216,7 +216,7 @@ impl Cluster {
         registration["kubeletExtraArgs"]["no-such-flag"] = "1".into();
         self.join_file_of(registration, &self.token, &self.pin, "60s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
-        let told = error.contains("ends again and again") && error.contains("--no-such-flag");
+        let told = error.contains("keeps exiting") && error.contains("--no-such-flag");
         ensure!(code == 1 && told, "code {code}: {error}");
         Ok(())
     }

@@ -193,7 +193,7 @@ impl CsiNode {
                 Ok(None) => {}
                 Err(error) => {
                     unread.extend(directory.file_name().map(|n| n.to_string_lossy().into_owned()));
-                    tracing::error!(directory = %directory.display(), %error, "a volume's record cannot be read");
+                    tracing::error!(directory = %directory.display(), %error, "cannot read the record of a CSI volume; the volume stays as it is");
                 }
             }
         }
@@ -297,7 +297,7 @@ impl CsiNode {
                 None => self.forget(uid, &directory).await,
             };
             if let Err(error) = done {
-                tracing::warn!(uid, error = %error, "CSI volume not torn down");
+                tracing::warn!(uid, error = %error, "cannot tear down a CSI volume; retried");
                 outcome = outcome.and(Err(error));
             }
         }
@@ -330,7 +330,7 @@ impl CsiNode {
         match driver.stats(asked).await {
             Ok(answer) => Some(fill(&record.spec_name, &answer)),
             Err(error) => {
-                tracing::debug!(volume = record.spec_name, %error, "volume stats not available");
+                tracing::debug!(volume = record.spec_name, %error, "cannot get the statistics of a CSI volume; the stats summary leaves the volume out");
                 None
             }
         }
@@ -397,7 +397,7 @@ impl CsiNode {
 fn read(directory: &Path) -> io::Result<Option<VolumeRecord>> {
     match VolumeRecord::read(directory) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            tracing::error!(directory = %directory.display(), %error, "a volume's record is damaged");
+            tracing::error!(directory = %directory.display(), %error, "the record of a CSI volume is invalid; the volume stays as it is");
             Err(error)
         }
         result => result,

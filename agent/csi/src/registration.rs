@@ -267,7 +267,7 @@ async fn register(
     };
     let told = call(ASK, status, |r| client.notify_registration_status(r)).await;
     if let Err(error) = told {
-        tracing::warn!(plugin = info.name, %error, "plugin not notified of its registration");
+        tracing::warn!(plugin = info.name, %error, "cannot notify a plugin of its registration");
     }
     result
 }

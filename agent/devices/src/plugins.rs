@@ -34,7 +34,7 @@ pub enum DeviceError {
     #[error("no plugin for {0} is running")]
     Gone(String),
     /// The plugin did not respond in time.
-    #[error("{call} of the plugin for {resource}: no answer within {} s", after.as_secs())]
+    #[error("{call} of the plugin for {resource}: no response within {} s", after.as_secs())]
     Deadline {
         /// The call.
         call: &'static str,
@@ -243,7 +243,7 @@ impl Plugins {
                 answer.container_responses.into_iter().flat_map(|c| c.device_ids).collect()
             }
             Err(error) => {
-                tracing::warn!(%error, "preferred allocation of a device plugin not available");
+                tracing::warn!(%error, "GetPreferredAllocation of a device plugin failed; devices are chosen without it");
                 Vec::new()
             }
         }

@@ -26,7 +26,7 @@ pub enum BridgeError {
         source: rtnetlink::Error,
     },
     /// It was created and then did not exist.
-    #[error("bridge {0} vanished")]
+    #[error("bridge {0} disappeared before it was configured")]
     Vanished(String),
 }
 

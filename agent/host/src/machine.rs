@@ -22,7 +22,7 @@ pub enum MachineError {
         source: procfs::ProcError,
     },
     /// The size of a file system cannot be read.
-    #[error("size of the file system of {}", path.display())]
+    #[error("cannot read the size of the file system of {}", path.display())]
     Disk {
         /// The directory.
         path: PathBuf,

@@ -70,7 +70,7 @@ impl Authority for Client {
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// The key or the certificate cannot be read or written.
-    #[error("key and certificate {pair}")]
+    #[error("cannot read or write the key and certificate {pair}")]
     Store {
         /// Name of the pair.
         pair: String,
@@ -85,10 +85,10 @@ pub enum IssueError {
     #[error(transparent)]
     Server(#[from] ClientError),
     /// The request was removed before it was signed; the next attempt creates it again.
-    #[error("request {0} was removed")]
+    #[error("certificate request {0} was deleted before it was signed")]
     Removed(String),
     /// The request is of no use any more; the next attempt has another key and name.
-    #[error("request {name}: {why}")]
+    #[error("certificate request {name}: {why}")]
     Ended {
         /// Name of the request.
         name: String,
@@ -107,7 +107,7 @@ pub enum RequestEnd {
     #[error("{0}")]
     Refused(String),
     /// No certificate was issued within the time limit.
-    #[error("it was not signed in time")]
+    #[error("it was not signed before the deadline")]
     Unsigned,
 }
 

@@ -209,7 +209,7 @@ impl NodeVolumes {
                 pod = pod.name,
                 namespace = pod.namespace,
                 error = failure.message,
-                "update of volumes failed; it is retried"
+                "cannot update the pod's volumes; retried"
             );
             let event = events::volumes_failed(failure.step, &failure.message);
             reports.event(&request.pod, event);
@@ -311,7 +311,7 @@ impl NodeVolumes {
             let swept = offload(move || {
                 for volume in &switched {
                     if let Err(error) = on_disk.sweep(&uid, volume) {
-                        tracing::debug!(uid, error = chain(&error), "previous generation of a volume not removed; the next write retries");
+                        tracing::debug!(uid, error = chain(&error), "cannot remove the previous generation of a volume; the next write retries");
                     }
                 }
             });
@@ -451,7 +451,7 @@ impl PodVolumes for NodeVolumes {
                     pod = pod.metadata.name,
                     namespace = pod.metadata.namespace,
                     error,
-                    "a subPath mount is not refreshed; the next update of the volumes retries"
+                    "cannot refresh a subPath mount; the next update of the volumes retries"
                 );
             }
         }

@@ -258,7 +258,7 @@ impl Agent {
         // Cancel safe: the next start repeats an aborted one.
         let shutdown = tokio::select! {
             signal = &mut stop => {
-                tracing::info!(signal = signal.map_err(Failure::run)?, "stopped before the start was complete");
+                tracing::info!(signal = signal.map_err(Failure::run)?, "orchlet was stopped before its start was complete");
                 return Ok(());
             }
             started = self.start(&drain) => started?,

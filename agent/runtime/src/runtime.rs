@@ -194,7 +194,7 @@ pub enum RuntimeError {
         endpoint: String,
     },
     /// No response in time; the state of the call is unknown.
-    #[error("{call} {object}: no answer within {} s", after.as_secs())]
+    #[error("{call} {object}: no response within {} s", after.as_secs())]
     Deadline {
         /// The call.
         call: &'static str,
@@ -215,7 +215,7 @@ pub enum RuntimeError {
         source: RuntimeRefusal,
     },
     /// The response lacks a required field.
-    #[error("{call} {object}: the answer has no {missing}")]
+    #[error("{call} {object}: the response has no {missing}")]
     Incomplete {
         /// The call.
         call: &'static str,

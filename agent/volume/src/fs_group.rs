@@ -103,7 +103,7 @@ fn wanted_mode(stat: &Stat, read_only: bool) -> u32 {
 fn apply_to_entry(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
     match change(entry, stat, gid, read_only) {
         Err(error @ (Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL)) => {
-            tracing::debug!(inode = stat.st_ino, gid, %error, "fsGroup not applied to a file");
+            tracing::debug!(inode = stat.st_ino, gid, %error, "cannot apply fsGroup to a file; it keeps its group");
             Ok(())
         }
         result => result,

@@ -118,7 +118,7 @@ pub enum Backing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PersistentError {
     /// An object has not been looked up yet.
-    #[error("{0} has not been looked up yet")]
+    #[error("{0} has not been read from the API server yet")]
     Unknown(String),
     /// The claim does not exist.
     #[error(

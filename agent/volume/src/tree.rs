@@ -190,7 +190,7 @@ impl Tree {
         });
         // The payload is current; a later write removes what cannot be removed now.
         if let Err(error) = bounded {
-            tracing::warn!(%error, "leftovers of earlier writes not removed");
+            tracing::warn!(%error, "cannot remove temporary files of earlier writes; the next write retries");
         }
     }
 

@@ -58,7 +58,7 @@ pub enum AnswerError {
     #[error("couldn't get version/kind; json parse error: {0}")]
     Json(String),
     /// Its status is not a Status.
-    #[error("the status cannot be read: {0}")]
+    #[error("cannot decode response.status: {0}")]
     Status(String),
     /// It has no response.
     #[error("webhook response was absent")]
@@ -378,6 +378,9 @@ mod tests {
             (418, "no", "Teapot")
         );
         let wrong = v1(Phase::Validating, json!({"status": {"code": "x"}})).unwrap_err();
-        assert!(wrong.starts_with("failed to call webhook: the status cannot be read"), "{wrong}");
+        assert!(
+            wrong.starts_with("failed to call webhook: cannot decode response.status"),
+            "{wrong}"
+        );
     }
 }

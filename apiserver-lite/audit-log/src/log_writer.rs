@@ -50,7 +50,7 @@ pub fn start(mut output: Output, mut jobs: Jobs, metrics: Metrics) -> io::Result
                 if warned.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
                     warned = Some(Instant::now());
                     let events = taken.events.len();
-                    tracing::error!(events, %error, "audit events cannot be written and are lost");
+                    tracing::error!(events, %error, "cannot write events to the audit log; they are lost");
                 }
             }
             taken.finish(written.is_ok());

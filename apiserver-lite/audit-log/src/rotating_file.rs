@@ -65,7 +65,7 @@ impl RotatingFile {
                 Ok(()) => start = 0,
                 Err(error) => {
                     let path = self.path.display();
-                    tracing::warn!(%path, %error, "cannot rotate the audit log; it goes on growing");
+                    tracing::warn!(%path, %error, "cannot rotate the audit log; it keeps growing");
                     self.rotate_above = start.saturating_add(self.rotation.max_len);
                 }
             }
@@ -129,7 +129,7 @@ impl RotatingFile {
             let path = self.path.with_file_name(format!("{prefix}{time}{suffix}"));
             if let Err(error) = fs::remove_file(&path) {
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot remove an old audit log");
+                tracing::warn!(%path, %error, "cannot remove an old audit log file; retried at the next rotation");
             }
         }
     }

@@ -103,7 +103,7 @@ impl WebhookSender {
             if attempt >= ATTEMPTS {
                 self.metrics.failed("webhook", events.len());
                 let (server, events) = (&self.client.config().server, events.len());
-                tracing::error!(%server, events, error = chain(&error), "the webhook does not take audit events; they are lost");
+                tracing::error!(%server, events, error = chain(&error), "cannot send events to the audit webhook; they are lost");
                 return false;
             }
             tokio::time::sleep(pause).await;

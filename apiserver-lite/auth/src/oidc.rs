@@ -65,13 +65,13 @@ pub enum OidcError {
     #[error("{0}")]
     Settings(String),
     /// The certificates of the provider's authority cannot be used.
-    #[error("cannot use the authority of the identity provider")]
+    #[error("cannot use the certificate authority of the OpenID Connect provider")]
     Tls(#[from] ClientTlsError),
     /// The provider cannot be asked.
-    #[error("the identity provider cannot be asked")]
+    #[error("the request to the OpenID Connect provider failed")]
     Call(#[from] ClientError),
     /// The provider's answer is not what OpenID Connect Discovery prescribes.
-    #[error("the identity provider's answer is not valid: {0}")]
+    #[error("the response of the OpenID Connect provider is invalid: {0}")]
     Answer(String),
     /// The token is malformed, or no key of the provider signed it.
     #[error(transparent)]
@@ -201,7 +201,11 @@ impl Provider {
             |key: &PublicKey| self.settings.signing_algs.iter().any(|a| a == key.algorithm());
         let keys: Arc<[PublicKey]> = keys.filter(is_accepted).collect();
         let issuer = &self.settings.issuer_url;
-        tracing::info!(issuer, keys = keys.len(), "read the keys of the identity provider");
+        tracing::info!(
+            issuer,
+            keys = keys.len(),
+            "updated the keys of the OpenID Connect provider"
+        );
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Ok(())
     }

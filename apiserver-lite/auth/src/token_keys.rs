@@ -126,7 +126,7 @@ impl TokenKeys {
         if any {
             *made = collect(signing, verifying);
             let ids: Vec<&str> = made.verifying.iter().map(PublicKey::id).collect();
-            tracing::info!(signing = made.signing.public().id(), verifying = ?ids, "the keys of service account tokens have changed");
+            tracing::info!(signing = made.signing.public().id(), verifying = ?ids, "reloaded the keys of service account tokens");
         }
         made.clone()
     }
@@ -179,7 +179,7 @@ impl<K> KeyFile<K> {
             }
             Err(error) => {
                 let (path, error) = (self.path.display(), chain(&error));
-                tracing::warn!(%path, error, "the new content is no key of service account tokens, the old keys stay");
+                tracing::warn!(%path, error, "the changed file is not a key for service account tokens; the old keys stay in use");
                 false
             }
         }

@@ -80,25 +80,25 @@ pub enum WebhookError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReviewError {
     /// It did not answer.
-    #[error("the webhook cannot be asked")]
+    #[error("the request to the webhook failed")]
     Call(#[source] Arc<ClientError>),
     /// It did not answer in time.
     #[error("the webhook did not answer within {DEADLINE:?}")]
     Deadline,
     /// Too many questions wait for it, of this client or of all.
-    #[error("too many questions wait for the webhook already")]
+    #[error("too many requests to the webhook are in flight")]
     Busy,
     /// The asking has failed in this process; the log says how.
-    #[error("asking the webhook has failed")]
+    #[error("the request to the webhook was cancelled")]
     Failed,
     /// Its answer is not a review.
-    #[error("the webhook's answer is not a review")]
+    #[error("the response of the webhook is not a review")]
     Answer(#[source] Arc<serde_json::Error>),
     /// Its answer is a review of another kind or version.
     #[error("the webhook answered with apiVersion {0:?} and kind {1:?}")]
     Kind(String, String),
     /// It could not decide.
-    #[error("the webhook could not decide: {0}")]
+    #[error("the webhook reported an evaluation error: {0}")]
     Undecided(String),
 }
 
@@ -227,7 +227,7 @@ impl Service {
             match answer {
                 Ok(answer) => return Ok(answer.body),
                 Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
-                    tracing::debug!(attempt, %error, "the webhook did not answer, trying again");
+                    tracing::debug!(attempt, %error, "the webhook did not respond; retried");
                     tokio::time::sleep(pause).await;
                     attempt += 1;
                     pause = pause.mul_f64(1.5);
@@ -244,7 +244,7 @@ impl Service {
         if warned.is_none_or(|at| now.duration_since(at) >= WARN_INTERVAL) {
             *warned = Some(now);
             let server = &self.client.config().server;
-            tracing::warn!(%server, path = self.path, error = chain(error), "a webhook gives no answer");
+            tracing::warn!(%server, path = self.path, error = chain(error), "a request to the webhook failed");
         }
     }
 }

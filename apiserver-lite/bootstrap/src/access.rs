@@ -127,7 +127,7 @@ pub async fn ensure_dns_service(
 ) -> Result<(), BootstrapError> {
     let services = client.within::<Service>(names.system_namespace());
     let found = services.find(&names.component("dns")).await;
-    match found.map_err(BootstrapError::api("looking for the Service of the resolvers"))? {
+    match found.map_err(BootstrapError::api("cannot get the Service of the cluster DNS"))? {
         Some(_) => Ok(()),
         None => apply(client, &dns_service(names, address)).await,
     }

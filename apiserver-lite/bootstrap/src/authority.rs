@@ -328,13 +328,15 @@ fn name_text(name: &GeneralName<'_>) -> Option<String> {
 fn parse_der(path: &Path, pem: &str) -> Result<Vec<u8>, BootstrapError> {
     rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes())
         .map(|der| der.to_vec())
-        .map_err(|error| BootstrapError::unusable(path, format!("holds no certificate: {error}")))
+        .map_err(|error| {
+            BootstrapError::unusable(path, format!("contains no valid certificate: {error}"))
+        })
 }
 
 fn x509<'a>(path: &Path, der: &'a [u8]) -> Result<X509Certificate<'a>, BootstrapError> {
-    x509_parser::parse_x509_certificate(der)
-        .map(|(_, certificate)| certificate)
-        .map_err(|error| BootstrapError::unusable(path, format!("holds no certificate: {error}")))
+    x509_parser::parse_x509_certificate(der).map(|(_, certificate)| certificate).map_err(|error| {
+        BootstrapError::unusable(path, format!("contains no valid certificate: {error}"))
+    })
 }
 
 fn public_key_of(path: &Path, pem: &str) -> Result<Vec<u8>, BootstrapError> {
@@ -354,7 +356,7 @@ pub(crate) fn is_pair(
 
 fn key_pair(path: &Path, text: &str) -> Result<KeyPair, BootstrapError> {
     KeyPair::from_pem(text).map_err(|error| {
-        BootstrapError::unusable(path, format!("holds no key of PKCS#8 ({error}); `openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW` converts others"))
+        BootstrapError::unusable(path, format!("contains no PKCS#8 key ({error}); convert other formats with `openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`"))
     })
 }
 

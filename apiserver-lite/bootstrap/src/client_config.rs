@@ -146,7 +146,7 @@ pub fn load(path: &Path) -> Result<ClientConfig, BootstrapError> {
 /// There is none, or its file cannot be read.
 pub fn certificate(path: &Path, config: &ClientConfig) -> Result<String, BootstrapError> {
     let pem = config.tls.identity.as_ref().and_then(|identity| pem_text(&identity.certificate));
-    pem.ok_or_else(|| BootstrapError::unusable(path, "has no client certificate that can be read"))
+    pem.ok_or_else(|| BootstrapError::unusable(path, "has no valid client certificate"))
 }
 
 /// The text of a PEM of a configuration.

@@ -136,7 +136,7 @@ pub fn object(object: &Value) -> String {
 /// They are no YAML.
 pub fn objects(manifests: &str) -> Result<Vec<String>, BootstrapError> {
     let all = yaml::parse_all(manifests)
-        .map_err(|error| BootstrapError::Invalid(format!("not YAML: {error}")))?;
+        .map_err(|error| BootstrapError::Invalid(format!("not valid YAML: {error}")))?;
     Ok(all.iter().filter(|value| !value.is_null()).map(object).collect())
 }
 

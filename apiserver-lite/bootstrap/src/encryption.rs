@@ -34,7 +34,7 @@ pub fn ensure(dir: &Path, names: &Names) -> Result<Made, BootstrapError> {
     }
     let mut key = [0; KEY_LEN];
     OsRng.try_fill_bytes(&mut key).map_err(|error| BootstrapError::System {
-        what: "random numbers for the encryption key".to_owned(),
+        what: "cannot generate random bytes for the encryption key".to_owned(),
         cause: std::io::Error::other(error),
     })?;
     let written = private_files::write_private_atomically(&path, text(names, &key).as_bytes());

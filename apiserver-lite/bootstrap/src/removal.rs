@@ -150,8 +150,8 @@ pub fn mounts_to_undo<'a>(mounts: &'a [Mount], dir: &Path) -> Vec<&'a Path> {
 /// A mount stays; the others are tried all the same.
 pub fn undo_mounts(dir: &Path) -> Result<()> {
     let dir = resolved(dir)?;
-    let mounts =
-        mountinfo::read().map_err(BootstrapError::system("reading the mounts".to_owned()))?;
+    let mounts = mountinfo::read()
+        .map_err(BootstrapError::system("cannot read the mount table".to_owned()))?;
     let mut outcome = Ok(());
     for point in mounts_to_undo(&mounts, &dir) {
         let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
@@ -267,7 +267,8 @@ fn entries(dir: impl AsFd, shown: &Path) -> Result<Vec<CString>> {
 }
 
 fn is_mount_point(dir: impl AsFd, shown: &Path) -> Result<bool> {
-    look_for_mount(dir).map_err(BootstrapError::system(format!("looking at {}", shown.display())))
+    look_for_mount(dir)
+        .map_err(BootstrapError::system(format!("cannot read the metadata of {}", shown.display())))
 }
 
 fn look_for_mount(dir: impl AsFd) -> rustix::io::Result<bool> {

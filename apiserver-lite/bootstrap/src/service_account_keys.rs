@@ -80,7 +80,7 @@ fn public_half(path: &Path, text: &str) -> Result<String, BootstrapError> {
     key.map(|key| key.public_key_pem()).map_err(|error| {
         BootstrapError::unusable(
             path,
-            format!("holds no key of PKCS#8 ({error}): give the public key sa.pub beside it"),
+            format!("contains no PKCS#8 key ({error}): put the public key sa.pub into the same directory"),
         )
     })
 }

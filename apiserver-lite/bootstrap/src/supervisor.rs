@@ -97,8 +97,10 @@ struct HostProgram {
 impl StartProgram for HostProgram {
     async fn adopt_or_start(&self) -> Result<RunningProgram, StartError> {
         self.starts.fetch_add(1, Ordering::Relaxed);
-        let known = Record::load(&self.layout.root)?.ok_or("the record is gone")?;
-        let program = known.program(&self.name).ok_or("the record does not have it")?;
+        let known =
+            Record::load(&self.layout.root)?.ok_or("the record of this host was removed")?;
+        let program =
+            known.program(&self.name).ok_or("the record of this host has no such program")?;
         if let Some(handle) =
             find(&self.layout, &self.name).or_else(|| find_unrecorded(&program.argv))
         {

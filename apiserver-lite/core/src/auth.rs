@@ -146,7 +146,9 @@ impl Authenticators {
         }
         match self.tokens.authenticate(objects, token, audiences) {
             Ok(found) => return Some(found),
-            Err(reason) => tracing::debug!(%reason, "bearer token is not a service account's"),
+            Err(reason) => {
+                tracing::debug!(%reason, "the bearer token is not a valid service account token; other authenticators follow")
+            }
         }
         if let Some(oidc) = &self.oidc {
             match oidc.user(token, crate::times::now()).await {
@@ -154,7 +156,7 @@ impl Authenticators {
                 Ok(None) => {}
                 Err(error) => {
                     let reason = chain(&error);
-                    tracing::debug!(reason, "ID token refused");
+                    tracing::debug!(reason, "the ID token is not valid");
                 }
             }
         }

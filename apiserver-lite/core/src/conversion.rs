@@ -231,7 +231,7 @@ fn refusal(kind: &Kind, what: &str) -> ApiError {
 
 fn changed_meanwhile(kind: &Kind) -> ApiError {
     ApiError::unavailable(format!(
-        "the definition of {}.{} has changed since the request began; try again",
+        "the definition of {}.{} has changed since the request began; retry the request",
         kind.plural(),
         kind.group
     ))

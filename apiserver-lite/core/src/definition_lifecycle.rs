@@ -42,7 +42,10 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
             Ok(again) => again,
             Err(error) => {
                 let error = error.to_string();
-                tracing::warn!(error, "definitions were not brought up to date; tried again soon");
+                tracing::warn!(
+                    error,
+                    "cannot update the status of CustomResourceDefinitions; retried"
+                );
                 Some(RETRY)
             }
         };
@@ -114,7 +117,7 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
                 tracing::warn!(
                     error,
                     definition,
-                    "a CustomResourceDefinition was not brought up to date; tried again soon"
+                    "cannot update the status of a CustomResourceDefinition; retried"
                 );
                 soon(RETRY);
             }
@@ -131,7 +134,7 @@ fn settled(server: &Server, definition: &Object, others: &[OtherDefinition<'_>])
         && let Err(error) = names::accept(&mut next, others, &time)
     {
         let definition = definition.name();
-        tracing::error!(%error, definition, "a CustomResourceDefinition gets no names; correct it");
+        tracing::error!(%error, definition, "the names of a CustomResourceDefinition cannot be accepted; correct the definition");
         return None;
     }
     note_approval(&mut next, server.names, &time);

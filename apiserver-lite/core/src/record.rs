@@ -74,10 +74,10 @@ pub enum LoadError {
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// It cannot be decrypted, and the server needs it.
-    #[error("it cannot be read, and the server decides by it: {0}")]
+    #[error("it cannot be decoded, and the server needs it to start: {0}")]
     Needed(String),
     /// It cannot be decrypted, and its kind is not served.
-    #[error("it cannot be read, and is of no kind that is served: {0}")]
+    #[error("it cannot be decoded, and its kind is not served: {0}")]
     NoKind(String),
 }
 

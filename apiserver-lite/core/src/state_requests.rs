@@ -41,7 +41,7 @@ pub async fn save(server: &Server, user: &User, name: &str) -> Result<StateSumma
         tracing::warn!(
             error,
             name,
-            "a state is saved without all that this server keeps up to date in it"
+            "cannot update definitions and APIServices before a state is saved; it is saved without these updates"
         );
     }
     let mut states = states.by_name().await;
@@ -103,7 +103,7 @@ pub async fn forget(server: &Server, user: &User, name: &str) -> Result<StateSum
 }
 
 fn not_saved(name: &str, known: &[&str]) -> ApiError {
-    let text = format!("no state is saved as {name:?}; saved are {known:?}");
+    let text = format!("no saved state is named {name:?}; the saved states are {known:?}");
     ApiError::new(404, "NotFound", text)
 }
 

@@ -70,7 +70,7 @@ impl Webhooks {
 
 /// Requests are refused until the configurations can be read again.
 #[derive(Debug, thiserror::Error)]
-#[error("the webhook configurations cannot be read")]
+#[error("cannot read the webhook configurations")]
 pub(crate) struct UnreadableConfigurations;
 
 impl Configured {

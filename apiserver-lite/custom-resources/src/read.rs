@@ -37,7 +37,7 @@ pub enum ReadError {
     #[error(transparent)]
     Pattern(#[from] PatternError),
     /// A path of a column or of the subresource `scale` cannot be read.
-    #[error("the path {0:?} is no path of fields: write one such as .spec.replicas")]
+    #[error("{0:?} is not a field path such as .spec.replicas")]
     JsonPath(String),
 }
 

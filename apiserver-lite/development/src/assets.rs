@@ -27,7 +27,7 @@ pub enum AssetsError {
         source: io::Error,
     },
     /// A program lies there, which is not replaced.
-    #[error("{0} is there and no symbolic link: remove it, or choose another directory")]
+    #[error("{0} exists and is not a symbolic link: remove it or choose another directory")]
     Taken(PathBuf),
 }
 

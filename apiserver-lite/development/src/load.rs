@@ -37,7 +37,7 @@ pub struct LoadError {
 enum LoadFault {
     #[error(transparent)]
     Request(#[from] ClientError),
-    #[error("it is also in {0}")]
+    #[error("it is a duplicate of the object in {0}")]
     Twice(Place),
     #[error(
         "apiVersion, kind: the server has no {kind} in {api_version}, and no definition among the manifests adds it"

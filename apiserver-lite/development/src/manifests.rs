@@ -65,7 +65,7 @@ pub enum ManifestError {
     #[error("{0} is a directory that is reached twice by symbolic links")]
     Twice(PathBuf),
     /// A bound is passed.
-    #[error("{path}: {what}, allowed are {max}")]
+    #[error("{path}: {what}, the limit is {max}")]
     TooMuch {
         /// Where.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum ManifestError {
         max: u64,
     },
     /// A pipe, socket or device.
-    #[error("{0} is no regular file")]
+    #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
     /// The bytes are no text.
     #[error("{0} is not UTF-8")]
@@ -363,7 +363,7 @@ mod tests {
         fs::remove_file(at("lost.yaml")).unwrap();
         // Opening it would wait for a writer.
         nix::unistd::mkfifo(&at("pipe.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(told(dir.path()).contains("no regular file"), "{}", told(dir.path()));
+        assert!(told(dir.path()).contains("not a regular file"), "{}", told(dir.path()));
         fs::remove_file(at("pipe.yaml")).unwrap();
         let deep: PathBuf = std::iter::repeat_n("d", DEPTH_MAX + 1).collect();
         fs::create_dir_all(dir.path().join(deep)).unwrap();

@@ -172,7 +172,11 @@ impl Watches {
                 Err(error) if is_unserved(&error) => return Vec::new(),
                 Err(error) => {
                     let error = chain(&error);
-                    tracing::debug!(failures, error, "definitions cannot be listed; retried");
+                    tracing::debug!(
+                        failures,
+                        error,
+                        "cannot list CustomResourceDefinitions; retried"
+                    );
                     tokio::time::sleep(PROBE.delay(failures, 0.5)).await;
                     failures = failures.saturating_add(1);
                 }
@@ -250,14 +254,14 @@ async fn is_served(api: &Api<PartialObjectMetadata>) -> bool {
                         plural,
                         failures,
                         error,
-                        "kind cannot be listed; garbage collection waits for it and retries"
+                        "cannot list a kind; garbage collection waits until it can"
                     );
                 } else {
                     tracing::debug!(
                         plural,
                         failures,
                         error,
-                        "kind cannot be listed; garbage collection waits for it and retries"
+                        "cannot list a kind; garbage collection waits until it can"
                     );
                 }
                 tokio::time::sleep(PROBE.delay(failures, 0.5)).await;

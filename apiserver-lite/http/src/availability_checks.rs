@@ -172,7 +172,7 @@ async fn write(server: &HttpServer, service: &ApiService, condition: Condition) 
         tracing::warn!(
             error,
             api_service,
-            "the availability of another API server was not written; tried again soon"
+            "cannot write the condition Available of an APIService; retried"
         );
     }
 }

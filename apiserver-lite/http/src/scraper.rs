@@ -69,7 +69,7 @@ async fn ask_all(
     metrics.change(|nodes| silent.for_each(|name| nodes.entry(name.clone()).or_default().miss()));
     let ask_one = |name: String| async move {
         let answer = tokio::time::timeout(NODE_WAIT_MAX, ask(server, proxy, &name)).await;
-        let late = || ApiError::new(504, "Timeout", "no answer in time");
+        let late = || ApiError::new(504, "Timeout", "no response before the deadline");
         (name, answer.unwrap_or_else(|_| Err(late())))
     };
     let mut answers = stream::iter(answering).map(ask_one).buffer_unordered(PARALLEL_MAX);
@@ -87,7 +87,7 @@ async fn ask_all(
                     tracing::warn!(
                         node = name,
                         error,
-                        "the node does not serve its resource metrics; it and its pods have none until it does"
+                        "cannot read the resource metrics of a node; NodeMetrics and PodMetrics are missing until it can be read"
                     );
                 }
                 metrics.change(|nodes| nodes.entry(name).or_default().miss());

@@ -112,7 +112,7 @@ impl BoundServer {
         tokio::select! {
             () = serving => {}
             drained = stopping => if drained == Drained::DeadlinePassed {
-                tracing::warn!("shutdown deadline passed; the connections still open are closed");
+                tracing::warn!("the shutdown deadline has passed; open connections are closed");
             }
         }
         self.running.stop().await;
@@ -249,13 +249,13 @@ async fn make_own_objects(
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(core)).await?;
     if let Err(error) = Box::pin(api_service_lifecycle::reconcile(core)).await {
-        tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
+        tracing::warn!(%error, "cannot create the APIServices of built-in groups; retried while the server runs");
     }
     if let Some(flows) = flows
         && let Err(error) =
             Box::pin(flow_control_lifecycle::reconcile(core, &flows.control())).await
     {
-        tracing::warn!(%error, "flow schemas and priority levels were not made; tried again while the server runs");
+        tracing::warn!(%error, "cannot create the default flow schemas and priority levels; retried while the server runs");
     }
     Box::pin(bootstrap::publish_authentication(core, authorities)).await?;
     Ok(())

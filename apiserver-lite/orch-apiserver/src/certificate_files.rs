@@ -197,7 +197,7 @@ pub async fn follow(
             Ok(None) => {}
             Ok(Some(made)) => {
                 tracing::info!(
-                    "the certificate of the server, or the authorities of its clients, have changed"
+                    "reloaded the serving certificate and the client certificate authorities"
                 );
                 current.send_replace(Arc::new(made.tls));
                 unpublished = Some((made.authorities, now));
@@ -216,7 +216,7 @@ pub async fn follow(
                 Err(error) => {
                     tracing::warn!(
                         error = chain(&error),
-                        "the authorities of clients were not published; tried again in 10 s"
+                        "cannot publish the client certificate authorities in the ConfigMap extension-apiserver-authentication; retried in 10 s"
                     );
                     *due = now + PUBLISH_AGAIN;
                 }
@@ -235,14 +235,17 @@ fn take_nodes(files: &mut CertificateFiles, now: Instant, nodes: &NodeProxy) {
     };
     match taken {
         Ok(()) => tracing::info!(
-            "the client certificate for kubelets, or their authorities, have changed"
+            "reloaded the client certificate for kubelets and the certificate authorities of kubelets"
         ),
         Err(error) => tell_unusable(&error),
     }
 }
 
 fn tell_unusable(error: &TlsError) {
-    tracing::warn!(error = chain(error), "new certificates cannot be used, the old ones stay");
+    tracing::warn!(
+        error = chain(error),
+        "cannot use the new certificate files; the old ones stay in use"
+    );
 }
 
 /// The certificates of a PEM text without its other sections: a CA file may hold the CA's key, and the text is published.

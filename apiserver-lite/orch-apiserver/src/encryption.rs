@@ -60,7 +60,7 @@ impl Unreadable {
         let Err(error) = record.check_readable() else { return };
         self.0.set(self.0.get() + 1);
         if self.0.get() <= NAMED_MAX {
-            tracing::error!(%error, "stored object cannot be decrypted; requests for it are answered 500, and it stays as it is");
+            tracing::error!(%error, "cannot decrypt a stored object; requests for it are answered 500, and it stays unchanged");
         }
     }
 
@@ -69,7 +69,7 @@ impl Unreadable {
         if self.0.get() > NAMED_MAX {
             tracing::error!(
                 records = self.0.get(),
-                "stored objects cannot be decrypted, the first ones are named above"
+                "cannot decrypt some stored objects; the first ones are logged above"
             );
         }
     }

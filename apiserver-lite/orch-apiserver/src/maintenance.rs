@@ -45,7 +45,7 @@ async fn run_rounds(server: Arc<HttpServer>) {
             delete_old_events(&server.core, &mut events_due).await;
         }
         if let Err(error) = bootstrap::run(&server.core).await {
-            tracing::warn!(error = %proto_daemon::exit::chain(&error), "bootstrap objects were not restored; retried at the next maintenance round");
+            tracing::warn!(error = %proto_daemon::exit::chain(&error), "cannot restore bootstrap objects; retried at the next maintenance round");
         }
         let (now, oldest) = (server.core.store.revision(), server.core.store.oldest());
         status.done(format!("revision {now}, history since {oldest}"));
@@ -74,7 +74,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
         let expect = Expect::At(entry.stamp.modified);
         let write = Write::Delete { key: entry.key.to_string(), expect };
         if let Err(error) = server.store.write(write).await {
-            tracing::debug!(key = %entry.key, %error, "expired event was not deleted; retried at the next expiry pass");
+            tracing::debug!(key = %entry.key, %error, "cannot delete an expired event; retried at the next expiry pass");
         }
     }
     *due = next.checked_add(ttl);

@@ -16,7 +16,7 @@ use time::{Duration, OffsetDateTime};
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file or directory cannot be read or written.
-    #[error("certificate directory: {path}")]
+    #[error("cannot use the certificate directory {path}")]
     File {
         /// The path.
         path: PathBuf,

@@ -25,7 +25,7 @@ pub async fn open(
     let prepare: Prepare<StoredObject> = Box::new(move |record: &StoredObject| {
         record.load(&engine)?;
         if let Err(error) = record.check_readable() {
-            tracing::error!(%error, "object in etcd cannot be decrypted; requests for it are answered 500, and it stays as it is");
+            tracing::error!(%error, "cannot decrypt an object in etcd; requests for it are answered 500, and it stays unchanged");
         }
         Ok(())
     });

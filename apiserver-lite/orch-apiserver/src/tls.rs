@@ -180,7 +180,8 @@ fn unreadable(file: &Pem, source: rustls::pki_types::pem::Error) -> TlsError {
 fn add_roots(roots: &mut RootCertStore, file: &Pem) -> Result<(), TlsError> {
     for certificate in certificates(file)? {
         let added = roots.add(certificate);
-        added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
+        added
+            .map_err(|source| TlsError::Certificate { what: "a certificate authority", source })?;
     }
     Ok(())
 }

@@ -115,16 +115,16 @@ impl Default for ReconcilerState {
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     /// A request to the API server failed.
-    #[error("request to the API server failed")]
+    #[error("the request to the API server failed")]
     Client(#[from] ClientError),
     /// No pod CIDR is left.
-    #[error("no pod CIDR could be allocated")]
+    #[error("cannot allocate a pod CIDR")]
     Exhausted(#[from] node_cidr::Exhausted),
     /// A token cannot be signed.
-    #[error("service account token could not be signed")]
+    #[error("cannot sign the service account token")]
     Token(#[from] apiserver_token::KeyError),
     /// An object cannot be encoded as JSON.
-    #[error("{0} could not be encoded as JSON")]
+    #[error("cannot encode {0} as JSON")]
     Encode(String, #[source] serde_json::Error),
 }
 
@@ -480,7 +480,7 @@ impl Reconciler {
             unobserved.remove(key);
             return Ok(true);
         }
-        tracing::warn!(%key, writes = standing.len(), "a watch lags: its cache does not show writes that the server has; waiting for it");
+        tracing::warn!(%key, writes = standing.len(), "a watch lags: its cache does not contain writes of this controller; the key waits for them");
         unobserved.insert(key.clone(), standing, Instant::now());
         Ok(false)
     }

@@ -89,7 +89,7 @@ async fn look(
     match again.map_err(|error| Look::Again(error.to_string()))? == found {
         true => Ok(found),
         false => Err(Look::Never(anyhow::anyhow!(
-            "its authority vouches for a server with another description: somebody else answered"
+            "the TLS certificate authority of the server differs from the one in cluster-info: another server responded"
         ))),
     }
 }
@@ -114,7 +114,7 @@ async fn read(config: &ClientConfig, names: &'static Names) -> Result<ConfigMap,
 pub fn check_pins_given(pins: &[String], renounced: bool) -> Result<Vec<String>> {
     match (pins.is_empty(), renounced) {
         (true, false) => bail!(
-            "give --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to believe whoever knows the token"
+            "give --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to skip the verification of the certificate authority"
         ),
         (false, true) => bail!(
             "--discovery-token-ca-cert-hash and --discovery-token-unsafe-skip-ca-verification exclude each other"

@@ -151,7 +151,7 @@ impl Host {
 /// # Errors
 /// It cannot be read.
 pub fn host_name() -> Result<String> {
-    let name = nix::unistd::gethostname().context("reading the host name")?;
+    let name = nix::unistd::gethostname().context("cannot read the host name")?;
     Ok(name.to_string_lossy().trim().to_lowercase())
 }
 
@@ -189,7 +189,7 @@ pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(dir) => Ok(std::path::absolute(dir)?),
         None => {
-            let own = std::env::current_exe().context("finding this program")?;
+            let own = std::env::current_exe().context("cannot find the path of this program")?;
             Ok(own.parent().context("this program has no directory")?.to_owned())
         }
     }

@@ -275,7 +275,7 @@ fn write_discovered(host: &Host, settings: &JoinSettings, found: &FoundCluster) 
 /// As kubeadm: a node of this name that is Ready is another machine.
 async fn check_name_is_free(client: &Client, name: &str) -> Result<()> {
     let found = client.all::<Node>().find(name).await;
-    let found = found.with_context(|| format!("looking whether the node {name} exists"))?;
+    let found = found.with_context(|| format!("cannot get the node {name}"))?;
     let is_ready = found.is_some_and(|node| {
         node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
     });

@@ -20,7 +20,7 @@ pub async fn remove(name: &str) -> Result<bool> {
         }
         // No such link.
         Ok(None) | Err(rtnetlink::Error::NetlinkError(_)) => false,
-        Err(error) => return Err(error).with_context(|| format!("looking up the link {name}")),
+        Err(error) => return Err(error).with_context(|| format!("cannot get the link {name}")),
     };
     driver.abort();
     Ok(removed)

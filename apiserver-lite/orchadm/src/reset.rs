@@ -103,11 +103,11 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     if may_remove_files(&steps.left) {
         remove_files(&mut steps, flags.remove_backups);
     } else {
-        steps.take("remove the files", Err(anyhow!("they stay until the rest is gone")));
+        steps.take("remove the files", Err(anyhow!("kept until everything else is removed")));
     }
     if !steps.left.is_empty() {
         bail!(
-            "something is left: {}; `orchadm reset` again once the reason is gone",
+            "not everything was removed: {}; resolve the cause, then run `orchadm reset` again",
             steps.left.join(", ")
         );
     }
@@ -170,7 +170,7 @@ fn is_confirmed() -> Result<bool> {
     std::io::stdout().flush()?;
     let mut answer = String::new();
     if std::io::stdin().read_line(&mut answer)? == 0 {
-        bail!("nobody answers: give --force to remove without a question");
+        bail!("standard input is not a terminal: give --force to remove without confirmation");
     }
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

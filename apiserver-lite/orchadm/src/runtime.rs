@@ -57,7 +57,7 @@ impl Runtime {
         let version = version.context("the runtime does not serve CRI v1")?.into_inner();
         let status = self.client.status(StatusRequest { verbose: true });
         let status = tokio::time::timeout(DEADLINE, status).await.context("no answer")?;
-        let status = status.context("asking the runtime for its status")?.into_inner();
+        let status = status.context("cannot get the status of the runtime")?.into_inner();
         let config = status.info.get("config").map(String::as_str).unwrap_or_default();
         let config = serde_json::from_str(config).unwrap_or(Value::Null);
         let version = format!("{} {}", version.runtime_name, version.runtime_version);
@@ -70,7 +70,7 @@ impl Runtime {
     /// A pod does not end.
     pub async fn remove_pods(&mut self) -> Result<usize> {
         let listed = self.client.list_pod_sandbox(ListPodSandboxRequest::default());
-        let pods = listed.await.context("listing the pods of the runtime")?.into_inner().items;
+        let pods = listed.await.context("cannot list the pods of the runtime")?.into_inner().items;
         for pod in &pods {
             let id = || pod.id.clone();
             let stop = StopPodSandboxRequest { pod_sandbox_id: id() };

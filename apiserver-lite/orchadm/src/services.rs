@@ -101,7 +101,7 @@ impl Services {
             counted = Instant::now();
             match self.starts(program).await.saturating_sub(before) {
                 ends if ends > ENDS_MAX => Ok(Err(anyhow!(
-                    "{program} ends again and again, {ends} times since it was waited for until {what}; last seen: {state}"
+                    "{program} keeps exiting: {ends} times while waiting until {what}; last state: {state}"
                 ))),
                 _ => Err(state),
             }
@@ -246,7 +246,7 @@ mod tests {
         let look = async || Err::<(), _>("nothing".to_owned());
         let ended = services.until((&layout, "p"), "it is there", patience, look).await;
         let told = format!("{:#}", ended.unwrap_err());
-        for what in ["p ends again and again", "last seen: nothing", "p.log:\n\tthe reason"] {
+        for what in ["p keeps exiting", "last state: nothing", "p.log:\n\tthe reason"] {
             assert!(told.contains(what), "{what}: {told}");
         }
         services.stop().await.unwrap();

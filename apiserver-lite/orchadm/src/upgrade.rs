@@ -109,10 +109,12 @@ async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
 /// The second word of what `--version` says.
 async fn version(program: &Path) -> Result<String> {
     let output = external::output(Command::new(program).arg("--version"), VERSION_PATIENCE).await;
-    let output = output.with_context(|| format!("asking {} for its version", program.display()))?;
+    let output = output.with_context(|| format!("cannot run {} --version", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let second = text.split_whitespace().nth(1).map(str::to_owned);
-    second.with_context(|| format!("{} --version says no version", program.display()))
+    second.with_context(|| {
+        format!("the output of {} --version contains no version", program.display())
+    })
 }
 
 async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {
@@ -287,7 +289,7 @@ async fn settle(host: &Host, program: &str) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("it ends again and again")
+    bail!("it keeps exiting")
 }
 
 #[cfg(test)]

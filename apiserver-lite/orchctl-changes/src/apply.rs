@@ -284,7 +284,7 @@ impl Run<'_> {
                 apply::last_applied(self.names, &current).map(serde_json::from_str::<Value>);
             let original = original.transpose().map_err(|error| {
                 CommandError::said(format!(
-                    "the record of the last apply of {} is no JSON: {error}",
+                    "the last-applied-configuration annotation of {} is not valid JSON: {error}",
                     place.title()
                 ))
             })?;

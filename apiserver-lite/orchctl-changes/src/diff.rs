@@ -105,7 +105,7 @@ async fn merge(
     let original = apply::last_applied(names, live).map(serde_json::from_str::<Value>).transpose();
     let original = original.map_err(|error| {
         CommandError::said(format!(
-            "the record of the last apply of {} is no JSON: {error}",
+            "the last-applied-configuration annotation of {} is not valid JSON: {error}",
             place.title()
         ))
     })?;

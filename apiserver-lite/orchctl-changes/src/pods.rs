@@ -148,8 +148,9 @@ pub async fn connect(
     let path = format!("{}?{}", place.path(Some(subresource)), pairs.collect::<Vec<_>>().join("&"));
     let mut request = Request::new(Bytes::new());
     *request.method_mut() = Method::POST;
-    *request.uri_mut() =
-        path.parse().map_err(|_| CommandError::said("the command is too long for a request"))?;
+    *request.uri_mut() = path
+        .parse()
+        .map_err(|_| CommandError::said("the command is too long for a request URL"))?;
     let headers = request.headers_mut();
     // Runtimes refuse a request whose answer may not be a stream of any kind.
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));

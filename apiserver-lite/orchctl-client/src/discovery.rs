@@ -273,7 +273,7 @@ fn read_document<T: serde::de::DeserializeOwned>(
     path: &str,
 ) -> Result<T, CommandError> {
     serde_json::from_value(tree)
-        .map_err(|error| CommandError::said(format!("{path} is no discovery document: {error}")))
+        .map_err(|error| CommandError::said(format!("{path} is not a discovery document: {error}")))
 }
 
 fn version_path(group: &str, version: &str) -> String {

@@ -200,7 +200,7 @@ fn read_file(path: &Path) -> Result<String, CommandError> {
 
 async fn fetch(session: &Session, url: &str) -> Result<String, CommandError> {
     let wrong = |why: String| CommandError::said(format!("unable to read URL \"{url}\": {why}"));
-    let address: http::Uri = url.parse().map_err(|_| wrong("it is no URL".to_owned()))?;
+    let address: http::Uri = url.parse().map_err(|_| wrong("it is not a URL".to_owned()))?;
     let path = address.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let mut parts = address.into_parts();
     parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
@@ -218,7 +218,7 @@ async fn fetch(session: &Session, url: &str) -> Result<String, CommandError> {
     };
     let answer = client.call(request::get(path)).await;
     let answer = answer.map_err(|error| wrong(proto_daemon::exit::chain(&error)))?;
-    String::from_utf8(answer.body.to_vec()).map_err(|_| wrong("it is no text".to_owned()))
+    String::from_utf8(answer.body.to_vec()).map_err(|_| wrong("it is not valid UTF-8".to_owned()))
 }
 
 #[cfg(test)]

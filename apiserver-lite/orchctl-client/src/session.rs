@@ -209,8 +209,9 @@ impl Session {
     pub async fn call_json(&self, request: Request<Bytes>) -> Result<Value, CommandError> {
         let line = format!("{} {}", request.method(), request.uri().path());
         let answer = self.call(request).await?;
-        serde_json::from_slice(&answer.body)
-            .map_err(|error| CommandError::said(format!("{line}: the answer is no JSON: {error}")))
+        serde_json::from_slice(&answer.body).map_err(|error| {
+            CommandError::said(format!("{line}: the response is not valid JSON: {error}"))
+        })
     }
 
     /// GET of a path and query, as JSON.

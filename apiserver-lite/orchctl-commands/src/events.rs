@@ -134,7 +134,7 @@ impl Printer<'_> {
                 continue;
             }
             let change: Value = serde_json::from_slice(&line).map_err(|error| {
-                CommandError::said(format!("an event of the watch is no JSON: {error}"))
+                CommandError::said(format!("an event of the watch is not valid JSON: {error}"))
             })?;
             let Some(event) = change.get("object") else { continue };
             match objects::text_at(&change, "/type") {

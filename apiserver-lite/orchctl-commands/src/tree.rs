@@ -184,7 +184,10 @@ async fn list(
         }
         params.continue_ = Some(next);
     }
-    (members, Err(format!("there are more than {PAGES_MAX} pages; the first ones are drawn")))
+    (
+        members,
+        Err(format!("the list has more than {PAGES_MAX} pages; only the first pages are shown")),
+    )
 }
 
 /// A page with the metadata of objects, or whole objects from servers that cannot leave out the rest.

@@ -24,7 +24,9 @@ pub enum CustomColumnsError {
     #[error("unexpected custom-columns spec: {0}, expected <header>:<json-path-expr>")]
     Malformed(String),
     /// A file has not two lines of equally many words.
-    #[error("a file of custom columns has a line of heads and a line of as many paths")]
+    #[error(
+        "a custom-columns file must have a line of headers and a line with one path for each header"
+    )]
     File,
     /// Too many.
     #[error("more than {COLUMNS_MAX} columns")]

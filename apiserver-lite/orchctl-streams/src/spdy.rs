@@ -106,7 +106,7 @@ impl Connection {
         let mut packed = Vec::with_capacity(plain.len() + 64); // stored: a few bytes more than the text
         self.headers
             .compress_vec(&plain, &mut packed, FlushCompress::Sync)
-            .map_err(|_| StreamError::Protocol("headers cannot be compressed"))?;
+            .map_err(|_| StreamError::Protocol("cannot compress the SPDY headers"))?;
         Ok(packed)
     }
 }

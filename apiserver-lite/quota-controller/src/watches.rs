@@ -68,7 +68,7 @@ impl Watches {
                 let error = chain(&error);
                 tracing::warn!(
                     error,
-                    "definitions cannot be listed; quotas of their kinds are counted anew after the sync period only"
+                    "cannot list CustomResourceDefinitions; quotas of their kinds are recalculated after the sync period only"
                 );
                 Vec::new()
             }

@@ -177,7 +177,7 @@ pub fn isolate_pod<T>(
     match isolate_sync(select) {
         Ok(found) => found,
         Err(panicked) => {
-            tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retrying after its back-off");
+            tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retried after its back-off");
             Err(SelectError::Panicked)
         }
     }

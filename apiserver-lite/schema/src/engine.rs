@@ -342,7 +342,7 @@ impl Engine {
     ) -> Result<Decoded, DecodeError> {
         let envelope = open_envelope(body).ok_or_else(|| DecodeError::Malformed {
             format: Format::Protobuf,
-            detail: "the envelope is missing or damaged".to_owned(),
+            detail: "the Protobuf envelope is missing or malformed".to_owned(),
         })?;
         let kind = match kind {
             Some(kind) => {

@@ -65,7 +65,7 @@ impl Acknowledged {
         let last = revisions.max();
         if last.is_none() {
             let path = path.display();
-            tracing::warn!(%path, "acknowledged revision cannot be read: the file is damaged, so a torn last frame is cut as unacknowledged");
+            tracing::warn!(%path, "the file of the acknowledged revision is invalid; an incomplete last frame of the log counts as unacknowledged and is cut");
         }
         Ok(last)
     }
@@ -94,7 +94,7 @@ impl Acknowledged {
         let offset = SLOTS.get(self.next_slot).copied().unwrap_or_default();
         let written = self.file.write_all_at(&encode(revision), offset);
         if let (Err(error), false) = (&written, self.failing) {
-            tracing::warn!(%error, "acknowledged revision was not written; the next commit tries again");
+            tracing::warn!(%error, "cannot write the acknowledged revision; the next commit retries");
         }
         self.failing = written.is_err();
         self.next_slot = (self.next_slot + 1) % SLOTS.len();
@@ -103,7 +103,7 @@ impl Acknowledged {
     /// Syncs the file.
     pub fn sync(&self) {
         if let Err(error) = self.file.sync_data() {
-            tracing::warn!(%error, "acknowledged revision was not synced at close; it may be lost on power failure");
+            tracing::warn!(%error, "cannot sync the acknowledged revision at close; it may be lost on a power failure");
         }
     }
 }

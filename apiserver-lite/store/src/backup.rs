@@ -74,7 +74,7 @@ pub enum BackupError {
         source: TransformError,
     },
     /// The file is no whole backup.
-    #[error("{path} is no complete backup: {found}. Nothing was restored; use another copy")]
+    #[error("{path} is not a complete backup: {found}. Nothing was restored; use another copy")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -114,7 +114,7 @@ pub enum BackupError {
         path: PathBuf,
     },
     /// The store cannot be made.
-    #[error("cannot make the store")]
+    #[error("cannot create the store")]
     Store(#[from] crate::OpenError),
 }
 

@@ -130,7 +130,7 @@ fn read(path: &Path, identity: &Identity) -> Result<Backup, BackupError> {
     input.check_identity(identity)?;
     let format = input.check_version(u32::from(Format::NEWEST as u8))?;
     let format = Format::parse(&format.to_string());
-    let format = format.ok_or_else(|| input.damaged("it names a format that there is not"))?;
+    let format = format.ok_or_else(|| input.damaged("it names an unknown format"))?;
     let revision = input.u64()?;
     if revision > REVISION_MAX {
         return Err(input.damaged("its revision is too large"));
@@ -184,7 +184,8 @@ impl BackupReader<'_> {
     }
 
     fn string(&mut self) -> Result<String, BackupError> {
-        String::from_utf8(self.text()?).map_err(|_| self.damaged("it has a name that is no text"))
+        String::from_utf8(self.text()?)
+            .map_err(|_| self.damaged("it has a name that is not valid UTF-8"))
     }
 
     fn check_version(&mut self, known: u32) -> Result<u32, BackupError> {

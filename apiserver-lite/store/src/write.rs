@@ -102,7 +102,7 @@ pub enum WriteError<T> {
         key: String,
     },
     /// Key or value is too long, or the key is empty.
-    #[error("{key}: {what} has {len} bytes, allowed are 1 to {max}")]
+    #[error("{key}: {what} has {len} bytes, expected 1 to {max}")]
     Size {
         /// The key, shortened.
         key: String,
@@ -128,7 +128,7 @@ pub enum WriteError<T> {
         reason: String,
     },
     /// The record needs a [claim](crate::Record::claims) that another record has.
-    #[error("{key} cannot have {claim}: another record has it")]
+    #[error("{key} cannot have {claim}: it is allocated to another record")]
     Claimed {
         /// The key.
         key: String,

@@ -41,7 +41,7 @@ pub type SyncResult = Result<(), NotSynced>;
 
 /// Memory may lack writes of other servers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what is stored cannot be read now: {0}")]
+#[error("the store is not in sync with etcd: {0}")]
 pub struct NotSynced(pub Arc<str>);
 
 /// The result of a [`Write`].
@@ -208,7 +208,7 @@ impl<T: Record> Writer<T> {
         let refused =
             |health: &mut Health| std::mem::replace(health, Health::Serving) != Health::Serving;
         if self.health.send_if_modified(refused) {
-            tracing::info!("commits succeed again; the store accepts writes");
+            tracing::info!("a commit succeeded; the store accepts writes again");
         }
     }
 
@@ -226,7 +226,7 @@ impl<T: Record> Writer<T> {
             let all = accepted.into_iter().chain(refused.into_iter().map(|(answer, _)| answer));
             return self.refuse_batch(all, reason);
         }
-        tracing::error!(%reason, writes = accepted.len(), "commit failed and may be on disk; the store is read-only until it is opened again");
+        tracing::error!(%reason, writes = accepted.len(), "a commit failed and may be on disk; the store is read-only until the server restarts");
         self.health.send_replace(Health::ReadOnly { reason: reason.clone() });
         let not_durable = |event: Event<T>| {
             Err(WriteError::NotDurable { key: event.key.to_string(), reason: reason.clone() })
@@ -242,7 +242,7 @@ impl<T: Record> Writer<T> {
         // Logged once, not at each attempt.
         if self.health.send_replace(Health::Refusing { reason: reason.clone() }) == Health::Serving
         {
-            tracing::error!(%reason, "commit failed and was undone; each following write is tried again");
+            tracing::error!(%reason, "a commit failed and was undone; its writes are rejected, the next write is tried");
         }
         for answer in all {
             answer.refuse(WriteError::NotWritten { reason: reason.clone() });

@@ -81,7 +81,7 @@ async fn act(verb: Verb) -> Result<ExitCode> {
 }
 
 fn existing(dir: &Path) -> Result<Spec> {
-    Spec::load(dir)?.with_context(|| format!("{} holds no cluster", dir.display()))
+    Spec::load(dir)?.with_context(|| format!("{} is not the directory of a cluster", dir.display()))
 }
 
 fn exec_on_node(exec: &Exec) -> Result<ExitCode> {

@@ -127,7 +127,7 @@ async fn ask(spec: &Spec) -> Result<String> {
 }
 
 fn first_address(spec: &Spec) -> Result<SocketAddr> {
-    let node = spec.node_list().into_iter().next().context("a cluster without nodes")?;
+    let node = spec.node_list().into_iter().next().context("the cluster has no nodes")?;
     Ok(SocketAddr::from((node.address, NODE_PORT)))
 }
 

@@ -56,7 +56,7 @@ async fn end_containers(tag: &str) -> Result<()> {
         kill(&pids)?;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    bail!("processes in the cluster's cgroups do not end")
+    bail!("processes in the cluster's cgroups do not exit after SIGKILL")
 }
 
 /// Kills what still runs in a node's mount namespace (shims, then the holder), with which its mounts and links go.

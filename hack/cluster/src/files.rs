@@ -32,7 +32,9 @@ pub fn own_dir(dir: &Path) -> Result<()> {
         }
         _ => {}
     }
-    let Some(opened) = open_own(dir)? else { bail!("{} has just been removed", dir.display()) };
+    let Some(opened) = open_own(dir)? else {
+        bail!("{} was removed by another process", dir.display())
+    };
     if opened.metadata()?.permissions().mode() & 0o777 != DIR_MODE {
         opened
             .set_permissions(fs::Permissions::from_mode(DIR_MODE))
@@ -56,8 +58,9 @@ fn open_own(dir: &Path) -> Result<Option<File>> {
         Ok(opened) => opened,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => {
-            return Err(e)
-                .with_context(|| format!("{} must be a directory of ours", dir.display()));
+            return Err(e).with_context(|| {
+                format!("{} must be a directory that this user owns", dir.display())
+            });
         }
     };
     let (owner, own) = (opened.metadata()?.uid(), nix::unistd::geteuid().as_raw());

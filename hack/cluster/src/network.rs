@@ -49,7 +49,9 @@ pub async fn ensure_bridge(spec: &Spec) -> Result<()> {
         None => {
             let message = LinkBridge::new(&name).build();
             handle.link().add(message).execute().await.context("making the cluster's bridge")?;
-            index_of(&handle, &name).await?.context("the bridge vanished")?
+            index_of(&handle, &name)
+                .await?
+                .context("the new bridge disappeared before it was configured")?
         }
     };
     add_address(&handle, index, spec.host_address()).await?;
@@ -77,8 +79,12 @@ pub async fn plug(spec: &Spec, node: &Node, pid: i32) -> Result<()> {
     let inner = format!("{outer}-in");
     let pair = LinkVeth::new(&outer, &inner).build();
     handle.link().add(pair).execute().await.with_context(|| format!("making {outer}"))?;
-    let outer_index = index_of(&handle, &outer).await?.context("the new link vanished")?;
-    let inner_index = index_of(&handle, &inner).await?.context("the new link vanished")?;
+    let outer_index = index_of(&handle, &outer)
+        .await?
+        .context("the new link disappeared before it was configured")?;
+    let inner_index = index_of(&handle, &inner)
+        .await?
+        .context("the new link disappeared before it was configured")?;
     let pid = u32::try_from(pid).context("a negative pid")?;
     let rename = LinkUnspec::new_with_index(inner_index).name("eth0").setns_by_pid(pid).build();
     handle.link().set(rename).execute().await.with_context(|| format!("moving {inner}"))?;
@@ -106,7 +112,7 @@ async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>> {
     match links.try_next().await {
         Ok(link) => Ok(link.map(|link| link.header.index)),
         Err(rtnetlink::Error::NetlinkError(e)) if e.raw_code() == -nix::libc::ENODEV => Ok(None),
-        Err(e) => Err(e).with_context(|| format!("looking up link {name}")),
+        Err(e) => Err(e).with_context(|| format!("cannot get link {name}")),
     }
 }
 

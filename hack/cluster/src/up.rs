@@ -78,7 +78,7 @@ pub fn names(spec: &Spec) -> &'static Names {
 async fn plan(flags: &Flags) -> Result<Spec> {
     let dir = flags.place.absolute()?;
     let own_dir = || -> Result<PathBuf> {
-        let own = std::env::current_exe().context("finding this program")?;
+        let own = std::env::current_exe().context("cannot find the path of this program")?;
         Ok(own.parent().context("this program has no directory")?.to_owned())
     };
     let bin_dir = match &flags.bin_dir {

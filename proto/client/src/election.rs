@@ -257,10 +257,13 @@ impl Candidate {
                 tracing::warn!(
                     lease = self.holder.lease,
                     error = chain(&error),
-                    "lease not released"
+                    "cannot release the lease; another instance waits until it expires"
                 );
             }
-            Err(_) => tracing::warn!(lease = self.holder.lease, "lease not released in time"),
+            Err(_) => tracing::warn!(
+                lease = self.holder.lease,
+                "cannot release the lease in time; another instance waits until it expires"
+            ),
         }
     }
 
@@ -284,7 +287,11 @@ impl Candidate {
             }
             Ok(Err(error)) => {
                 let cause = chain(&error);
-                tracing::warn!(lease = self.holder.lease, error = cause, "lease not renewed");
+                tracing::warn!(
+                    lease = self.holder.lease,
+                    error = cause,
+                    "cannot acquire or renew the lease; retried"
+                );
                 self.status.failed(cause);
                 AttemptOutcome::Unknown
             }
@@ -292,7 +299,7 @@ impl Candidate {
                 // Packets of this connection may be lost.
                 self.api.client().reconnect();
                 self.claimant.forget();
-                self.status.failed("no answer in time");
+                self.status.failed("no response before the deadline");
                 AttemptOutcome::Unknown
             }
         };
@@ -320,7 +327,10 @@ impl Candidate {
             Err(error) => {
                 if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
                     // Another write came first; it is read at the next attempt.
-                    tracing::debug!(error = chain(&error), "the lease has changed");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "another client has written the lease; it is read again at the next attempt"
+                    );
                     self.claimant.forget();
                     return Ok(AttemptOutcome::Unknown);
                 }

@@ -21,7 +21,7 @@ pub enum ClientError {
         retry_after: Option<Duration>,
     },
     /// The server could not be reached, or the connection broke before the response.
-    #[error("{request}: no answer")]
+    #[error("{request}: no response")]
     Transport {
         /// Method and path.
         request: String,
@@ -30,7 +30,7 @@ pub enum ClientError {
         cause: TransportError,
     },
     /// The connection broke within the response.
-    #[error("{request}: the connection broke within the response")]
+    #[error("{request}: the connection ended within the response")]
     Read {
         /// Method and path.
         request: String,
@@ -39,7 +39,7 @@ pub enum ClientError {
         cause: hyper::Error,
     },
     /// No complete response in time.
-    #[error("{request}: no answer within {} s", .deadline.as_secs())]
+    #[error("{request}: no response within {} s", .deadline.as_secs())]
     Deadline {
         /// Method and path.
         request: String,
@@ -64,7 +64,7 @@ pub enum ClientError {
         cause: DecodeError,
     },
     /// The object cannot be written as a body.
-    #[error("{request}: object cannot be encoded")]
+    #[error("{request}: cannot encode the object")]
     Encode {
         /// Method and path.
         request: String,

@@ -124,7 +124,7 @@ impl Recorder {
         if queue.try_send((said, SystemTime::now())).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!(dropped, "event queue is full");
+                tracing::warn!(dropped, "the queue of events is full; events are dropped");
             }
         }
     }
@@ -213,7 +213,7 @@ impl EventWriter {
         for failure in 1..=TRIES_MAX {
             let Err(error) = self.write_once(&verdict, now).await else { return };
             if !error.is_retryable() || failure == TRIES_MAX {
-                tracing::debug!(error = chain(&error), "event not written");
+                tracing::debug!(error = chain(&error), "cannot write an event; it is dropped");
                 return;
             }
             tokio::time::sleep(RETRY.delay(failure, rand::random())).await;

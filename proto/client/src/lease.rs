@@ -194,7 +194,12 @@ async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: wa
                     api.client().reconnect();
                 }
                 let cause = chain(&error);
-                tracing::warn!(lease = me.lease, failures, error = cause, "lease not renewed");
+                tracing::warn!(
+                    lease = me.lease,
+                    failures,
+                    error = cause,
+                    "cannot renew the node's lease; retried"
+                );
                 status.failed(cause);
             }
         }

@@ -207,7 +207,7 @@ fn project_one<T: Resource, U>(key: &ObjectKey, project: &Project<T, U>, object:
                 resource = T::PLURAL,
                 object = %key,
                 %panicked,
-                "object ignored until it changes: reading it failed"
+                "reading an object panicked; it is ignored until it changes"
             );
         })
         .ok()

@@ -175,7 +175,10 @@ impl SecureServer {
                     tokio::spawn(isolate(serving));
                 }
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "no certificate for a connection");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot load the serving certificate; the connection is closed"
+                    );
                 }
             }
         }
@@ -200,7 +203,9 @@ impl Service {
         let certified = agreed.certified(stream.get_ref().1.peer_certificates());
         match &certified {
             Some(Ok(user)) => place.authenticated(&user.username),
-            Some(Err(reason)) => tracing::info!(%reason, "client certificate refused"),
+            Some(Err(reason)) => {
+                tracing::info!(%reason, "a client certificate is not valid; the client is treated as anonymous or by its token")
+            }
             None => {}
         }
         let certified = Arc::new(certified);

@@ -93,7 +93,7 @@ impl Health {
             .map(|(name, _, check)| {
                 let outcome = check();
                 if let Err(reason) = &outcome {
-                    tracing::warn!(check = name, reason, "health check failed");
+                    tracing::warn!(check = name, reason, "a health check failed");
                 }
                 CheckResult { name: (*name).to_owned(), passed: outcome.is_ok() }
             })

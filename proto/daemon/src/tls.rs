@@ -32,7 +32,7 @@ pub enum FileFault {
         cause: PemError,
     },
     /// TLS cannot use it, for example a key of another certificate.
-    #[error("the {what} cannot be used")]
+    #[error("cannot use the {what}")]
     Unusable {
         /// What it is.
         what: &'static str,

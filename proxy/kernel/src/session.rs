@@ -86,7 +86,7 @@ pub enum QueryError {
     #[error("cannot read the kernel's reply to a query")]
     Answer(#[source] WireError),
     /// The kernel refused.
-    #[error("the kernel refused a query: errno {errno}")]
+    #[error("the kernel rejected a query: errno {errno}")]
     Refused {
         /// The error number.
         errno: i32,

@@ -125,7 +125,7 @@ impl Nameserver {
                     }
                     Err(error) => {
                         failures += 1;
-                        tracing::warn!(error = %chain(&error), "cannot serve DNS; trying again");
+                        tracing::warn!(error = %chain(&error), "cannot serve DNS; retried");
                         self.status.failed(chain(&error));
                     }
                 }
@@ -140,7 +140,11 @@ impl Nameserver {
             let wanted = self.addresses(&now);
             *local.write().unwrap_or_else(PoisonError::into_inner) = now;
             if wanted != at && !wanted.is_empty() {
-                tracing::info!(?at, ?wanted, "node addresses changed; the DNS server binds again");
+                tracing::info!(
+                    ?at,
+                    ?wanted,
+                    "the node's addresses have changed; the DNS server binds to the new ones"
+                );
                 listening = JoinSet::new();
                 at = wanted;
                 slices = self.lead_to(&slices, &at);

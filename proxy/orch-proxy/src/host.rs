@@ -105,14 +105,16 @@ pub fn forward_ipv6() {
     }
     match FORWARDING.ensure(1) {
         Ok(_) => tracing::info!("enabled IPv6 forwarding"),
-        Err(error) => tracing::warn!(error = %chain(&error), "cannot enable IPv6 forwarding"),
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "cannot enable IPv6 forwarding; IPv6 traffic of pods is not routed")
+        }
     }
 }
 
 /// Sets `oom_score_adj`. Best effort: it needs a capability that a container may lack.
 pub fn protect_from_oom(score: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        tracing::info!(score, %error, "cannot set oom_score_adj");
+        tracing::info!(score, %error, "cannot set oom_score_adj; it keeps its value");
     }
 }
 
@@ -122,7 +124,7 @@ fn widen_buckets(path: &Path, buckets: u64) {
     if now.is_some_and(|now| now < buckets)
         && let Err(error) = std::fs::write(path, buckets.to_string())
     {
-        tracing::warn!(%error, buckets, "cannot set the number of conntrack hash buckets");
+        tracing::warn!(%error, buckets, "cannot set the number of conntrack hash buckets; it keeps its value");
     }
 }
 

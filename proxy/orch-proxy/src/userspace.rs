@@ -53,7 +53,7 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     if let Err(error) = cleanup::clean_up(&config) {
         tracing::debug!(
             error = %chain(&error),
-            "cannot delete nftables tables of an earlier process"
+            "cannot delete the nftables tables of an earlier process; they stay in the kernel"
         );
     }
     let (readiness, status) = (Readiness::default(), StatusBoard::default());

@@ -72,7 +72,7 @@ async fn keep(
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                tracing::warn!(error = %chain(&error), "cannot sync pod routes; trying again");
+                tracing::warn!(error = %chain(&error), "cannot sync pod routes; retried");
                 status.failed(chain(&error));
             }
         }

@@ -230,7 +230,7 @@ impl Message {
         }
         reader.align(8);
         let body = bytes.get(reader.at..reader.at.saturating_add(body_len));
-        message.body = body.ok_or(BusError::Malformed("a message is cut off"))?.to_vec();
+        message.body = body.ok_or(BusError::Malformed("the message is incomplete"))?.to_vec();
         if bytes.first() == Some(&b'B') && !message.body.is_empty() {
             // No sender on the same machine uses it, and the numbers in the body would be misread.
             return Err(BusError::Malformed("a body in foreign byte order"));
@@ -354,7 +354,7 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], BusError> {
         let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
-        let taken = taken.ok_or(BusError::Malformed("a message is cut off"))?;
+        let taken = taken.ok_or(BusError::Malformed("the message is incomplete"))?;
         self.at += len;
         Ok(taken)
     }
@@ -372,7 +372,7 @@ impl<'a> Reader<'a> {
     fn string(&mut self, len: usize) -> Result<String, BusError> {
         let bytes = self.take(len)?.to_vec();
         self.take(1)?;
-        String::from_utf8(bytes).map_err(|_| BusError::Malformed("a text that is not UTF-8"))
+        String::from_utf8(bytes).map_err(|_| BusError::Malformed("a string is not valid UTF-8"))
     }
 
     fn text(&mut self) -> Result<String, BusError> {

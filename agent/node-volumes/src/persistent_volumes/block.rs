@@ -230,7 +230,7 @@ impl Disks {
             }
             DiskStep::Check(run) => {
                 self.helpers.run(&run).await.map_err(|error| {
-                    format!("errors on device {device} could not be corrected: {error}")
+                    format!("fsck found errors on device {device} and cannot correct them: {error}")
                 })?;
             }
             DiskStep::None => {}
@@ -319,7 +319,7 @@ impl Disks {
             }
             if tokio::time::Instant::now() > deadline {
                 let links = disk.links().join(", ");
-                return Err(format!("no device has appeared as {links}"));
+                return Err(format!("no block device appeared at {links}"));
             }
             tokio::time::sleep(DEVICE_POLL_INTERVAL).await;
         }

@@ -132,7 +132,7 @@ impl Tokens {
                         pod = pod.metadata.name,
                         namespace = pod.metadata.namespace,
                         error = line,
-                        "service account token not renewed; it stays in use and is requested again later"
+                        "cannot renew a service account token; the old one stays in use, and the request is retried"
                     );
                     old.not_before = now.boot.saturating_add(RETRY);
                 }
@@ -158,7 +158,7 @@ impl Tokens {
         let written = offload(move || on_disk.write_renewals(&of, &boot, held)).await;
         // Without the record a restart uses the times in the tokens.
         if let Ok(Err(error)) = written {
-            tracing::warn!(uid, %error, "renewal times of service account tokens not recorded; a restart uses the times in the tokens");
+            tracing::warn!(uid, %error, "cannot record when service account tokens are renewed; a restart uses the times in the tokens");
         }
     }
 

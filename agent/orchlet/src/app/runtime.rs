@@ -32,10 +32,7 @@ impl Agent {
                 }
                 Err(line) if !reported => {
                     reported = true;
-                    tracing::warn!(
-                        error = line,
-                        "the container runtime is not ready; retried until it is"
-                    );
+                    tracing::warn!(error = line, "the container runtime is not ready; retried");
                 }
                 Err(_) => {}
             }

@@ -116,7 +116,7 @@ async fn report_exit(
                 tracing::debug!(
                     id,
                     error = &error as &dyn std::error::Error,
-                    "status of an exited container not read"
+                    "cannot read the status of an exited container; retried"
                 );
             }
         }

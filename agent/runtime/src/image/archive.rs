@@ -51,7 +51,7 @@ pub enum ArchiveError {
         path: String,
     },
     /// A JSON document does not have the expected form.
-    #[error("{path} does not have the form that its place in the archive requires")]
+    #[error("{path} is not a valid document of its kind in an image archive")]
     Malformed {
         /// Path inside the archive.
         path: String,

@@ -40,7 +40,7 @@ impl<T: Resource> Polling<T> {
                 }
                 Err(error) => {
                     let wait = retries.next_delay(rand::random());
-                    tracing::debug!(%error, ?wait, "cannot list an object of a pod's volumes, trying again");
+                    tracing::debug!(%error, ?wait, "cannot list an object that a pod's volumes refer to; retried");
                     tokio::time::sleep(wait).await;
                 }
             }

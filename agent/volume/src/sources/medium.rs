@@ -79,7 +79,7 @@ pub(super) fn parse(
 
 /// The text after `hugepages-` is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("huge pages of size {0:?}")]
+#[error("huge pages of size {0:?} are not supported")]
 struct BadPageSize(String);
 
 fn huge_pages(size: &str) -> Result<Medium, BadPageSize> {

@@ -124,5 +124,5 @@ fn text<'a>(claims: &'a Map<String, Value>, claim: &str) -> Result<&'a str, Oidc
         return Err(distributed(claim));
     }
     let value = claims.get(claim).and_then(Value::as_str);
-    value.ok_or_else(|| OidcError::Claim(format!("claim {claim:?} is missing or not a text")))
+    value.ok_or_else(|| OidcError::Claim(format!("claim {claim:?} is missing or not a string")))
 }

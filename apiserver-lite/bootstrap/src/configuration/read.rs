@@ -66,7 +66,7 @@ pub fn print(documents: &Documents, names: &Names) -> String {
 
 fn yaml_documents(text: &str) -> Result<Vec<Value>, BootstrapError> {
     let mut documents = yaml::parse_all(text)
-        .map_err(|error| BootstrapError::Invalid(format!("not YAML: {error}")))?;
+        .map_err(|error| BootstrapError::Invalid(format!("not valid YAML: {error}")))?;
     documents.retain(|document| !document.is_null());
     Ok(documents)
 }

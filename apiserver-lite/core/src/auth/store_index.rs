@@ -104,7 +104,7 @@ impl<T: Indexed> StoreIndex<T> {
                 }
                 Err(error) => {
                     let prefix = T::PREFIX;
-                    tracing::error!(%error, prefix, "objects of the store cannot be read; until they can, requests that need them are refused, and flow schemas stay as they were");
+                    tracing::error!(%error, prefix, "cannot read objects of the store; requests that need them are refused, and flow schemas stay unchanged, until they can be read");
                     return decide(Err(&state.index));
                 }
             }

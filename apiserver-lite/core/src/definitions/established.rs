@@ -109,7 +109,7 @@ impl Established {
             }
             Err(error) => {
                 let definition = object.name();
-                tracing::error!(%error, definition, "a CustomResourceDefinition is not served; correct its schema");
+                tracing::error!(%error, definition, "a CustomResourceDefinition is not served because its schema is invalid; correct the schema");
                 Definition { group, versions: Vec::new(), converter: None, source }
             }
         }

@@ -150,12 +150,12 @@ impl Configured {
             tracing::warn!(
                 count,
                 first,
-                "flow schemas are not used: there are too many, or they are too large"
+                "some flow schemas are ignored: there are too many, or they are too large"
             );
         }
         let unused = self.levels.keys().filter(|name| !used.contains_key(*name)).count();
         if unused > 0 {
-            tracing::warn!(unused, "priority levels are not used: there are too many");
+            tracing::warn!(unused, "some priority levels are ignored: there are too many");
         }
     }
 
@@ -262,7 +262,7 @@ impl Indexed for Configured {
                     self.levels.insert(name, level.clone()) != Some(level)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, name, "a priority level is not used");
+                    tracing::warn!(%error, name, "a priority level is invalid and ignored");
                     self.levels.remove(&name).is_some()
                 }
             }

@@ -161,7 +161,7 @@ async fn delete_unreadable(
             tracing::warn!(
                 key = call.key(),
                 user = call.user.name,
-                "object that cannot be decrypted was deleted as its user asked"
+                "deleted an object that cannot be decrypted, because the delete option ignoreStoreReadErrorWithClusterBreakingPotential is set"
             );
             Ok(Some(VerbResponse::Success { code: 200 }))
         }

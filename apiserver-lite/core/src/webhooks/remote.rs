@@ -79,7 +79,7 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Tls(#[from] ClientTlsError),
     /// Too many calls have not ended.
-    #[error("{CALLS_MAX} calls of the webhook have not ended")]
+    #[error("{CALLS_MAX} calls of the webhook are in flight, which is the limit")]
     Busy,
     /// It did not answer in time. The words are Go's.
     #[error("context deadline exceeded")]

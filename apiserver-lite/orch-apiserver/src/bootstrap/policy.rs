@@ -26,7 +26,7 @@ pub async fn reconcile(server: &Server) -> Result<(), BootstrapError> {
     let reconciled = objects.iter().map(|object| reconcile_object(server, object));
     for failed in join_all(reconciled).await.into_iter().filter_map(Result::err) {
         let error = std::error::Error::source(&failed).map(ToString::to_string);
-        tracing::error!(error, "{failed}; it is tried again at the next start");
+        tracing::error!(error, "{failed}; retried at the next start");
     }
     Ok(())
 }

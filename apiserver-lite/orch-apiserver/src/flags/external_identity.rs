@@ -110,11 +110,12 @@ impl From<Version> for ReviewVersion {
 
 /// A header that names users: none by which requests authenticate or impersonate otherwise.
 fn parse_header(text: &str) -> Result<HeaderName, String> {
-    let name: HeaderName = text.trim().parse().map_err(|_| format!("{text:?} is no header"))?;
+    let name: HeaderName =
+        text.trim().parse().map_err(|_| format!("{text:?} is not a header name"))?;
     match name.as_str() {
         "authorization" => Err("the header authorization has another use".to_owned()),
         other if other.starts_with("impersonate-") || "impersonate-".starts_with(other) => {
-            Err(format!("the header {other} has another use"))
+            Err(format!("the header {other} is used by another flag"))
         }
         _ => Ok(name),
     }

@@ -33,7 +33,7 @@ impl Scheduler {
         for (Placement { pod, nth, assigned, begun }, answer) in placed.into_iter().zip(answers) {
             let node = &assigned.node;
             if let Err(error) = answer {
-                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "binding failed; retrying after its back-off");
+                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "cannot bind the pod; retried after its back-off");
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
@@ -90,7 +90,7 @@ impl Scheduler {
         let patch = Patch::Strategic(json!({ "metadata": { "uid": pod.uid }, "status": status }));
         let api = self.client.within::<Pod>(&pod.key.namespace);
         if let Err(error) = api.patch_status(&pod.key.name, &patch, &WriteParams::default()).await {
-            tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "condition PodScheduled not written");
+            tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "cannot write the pod's condition PodScheduled");
         }
     }
 }

@@ -43,7 +43,7 @@ pub async fn run(
         };
         let object: Value = serde_json::from_str(text).map_err(|error| {
             CommandError::said(format!(
-                "the record of {} is no JSON: {error}",
+                "the last-applied-configuration annotation of {} is not valid JSON: {error}",
                 target.place.title()
             ))
         })?;

@@ -38,8 +38,9 @@ impl SourceFlags {
             entries.push(configuration::parse_literal(text).map_err(requests::argument)?);
         }
         for path in &self.from_env_file {
-            let text = String::from_utf8(read(path)?)
-                .map_err(|_| CommandError::said(format!("{} is no text", path.display())))?;
+            let text = String::from_utf8(read(path)?).map_err(|_| {
+                CommandError::said(format!("{} is not valid UTF-8", path.display()))
+            })?;
             let found = configuration::parse_env_file(&text)
                 .map_err(|error| CommandError::said(format!("{}: {error}", path.display())))?;
             entries.extend(found);

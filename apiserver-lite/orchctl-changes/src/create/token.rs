@@ -69,7 +69,7 @@ pub(super) async fn run(
             let token = answer.pointer("/status/token").and_then(Value::as_str);
             let token = token.filter(|token| !token.is_empty());
             let token = token.ok_or_else(|| {
-                CommandError::said("failed to create token: the server returned none")
+                CommandError::said("failed to create token: the server returned no token")
             })?;
             writeln!(output.out, "{token}")?;
         }

@@ -32,7 +32,7 @@ fn entries<'a>(tree: &'a mut Value, list: &str) -> Result<&'a mut Vec<Value>, Co
     }
     place
         .as_array_mut()
-        .ok_or_else(|| CommandError::said(format!("{list} of the configuration is no list")))
+        .ok_or_else(|| CommandError::said(format!("{list} of the configuration is not a list")))
 }
 
 fn is_named(entry: &Value, name: &str) -> bool {

@@ -72,7 +72,7 @@ pub(super) async fn run(
             continue;
         }
         let event: Value = serde_json::from_slice(&line).map_err(|error| {
-            CommandError::said(format!("an event of the watch is no JSON: {error}"))
+            CommandError::said(format!("an event of the watch is not valid JSON: {error}"))
         })?;
         let Some(object) = event.get("object") else { continue };
         match objects::text_at(&event, "/type") {

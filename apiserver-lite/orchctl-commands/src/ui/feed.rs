@@ -183,7 +183,7 @@ async fn show_rows(
         }
         let event: Value = serde_json::from_slice(&line).map_err(|error| {
             CommandError::said(format!(
-                "an event of the watch of {} is no JSON: {error}",
+                "an event of the watch of {} is not valid JSON: {error}",
                 view.name()
             ))
         })?;
@@ -258,5 +258,5 @@ async fn answer(
 
 /// The screen that nobody looks at needs nothing more.
 async fn send(sender: &mpsc::Sender<Update>, update: Update) -> Result<(), CommandError> {
-    sender.send(update).await.map_err(|_| CommandError::said("the screen is closed"))
+    sender.send(update).await.map_err(|_| CommandError::said("the terminal screen was closed"))
 }

@@ -12,7 +12,7 @@ use crate::keep::{items_at, text_at};
 fn tcp_port(text: &str) -> Result<Value, ArgumentError> {
     let (port, target) = text.split_once(':').unwrap_or((text, text));
     let number: u16 = port.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
-        ArgumentError::new(format!("{port:?} is not a port, of which there are 1 to 65535"))
+        ArgumentError::new(format!("{port:?} is not a port number between 1 and 65535"))
     })?;
     let name = text.replace(':', "-");
     Ok(
@@ -156,7 +156,7 @@ pub fn exposed(object_: &Value, flags: ExposeFlags) -> Result<Value, ArgumentErr
 
 fn numbered(port: &str, own: &[(u16, String)]) -> Result<(u16, String), ArgumentError> {
     let number: u16 = port.trim().parse().map_err(|_| {
-        ArgumentError::new(format!("{port:?} is not a port, of which there are 1 to 65535"))
+        ArgumentError::new(format!("{port:?} is not a port number between 1 and 65535"))
     })?;
     let protocol = own.iter().find(|(own, _)| *own == number).map(|(_, protocol)| protocol.clone());
     Ok((number, protocol.unwrap_or_else(|| "TCP".to_owned())))

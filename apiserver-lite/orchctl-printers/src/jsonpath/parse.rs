@@ -210,7 +210,7 @@ impl Reader {
         let point = u32::from_str_radix(&text, 16).ok().and_then(char::from_u32);
         let point = point.filter(|_| text.len() == digits);
         self.at += digits;
-        point.ok_or_else(|| wrong(self.at, "invalid escape of a character"))
+        point.ok_or_else(|| wrong(self.at, "invalid escape sequence in a string"))
     }
 
     /// What stands in brackets: index, slice, wildcard, quoted name, union or filter.

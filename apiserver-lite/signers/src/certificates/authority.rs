@@ -42,10 +42,10 @@ pub enum AuthorityError {
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The certificate cannot be encoded or signed.
-    #[error("certificate could not be encoded")]
+    #[error("cannot encode the certificate")]
     Encode(#[from] rcgen::Error),
     /// The expiry is out of range.
-    #[error("certificate expiry is out of range")]
+    #[error("the expiry of the certificate is out of range")]
     Time(#[from] time::error::ComponentRange),
     /// The CA's certificate has expired.
     #[error("the CA certificate has expired")]

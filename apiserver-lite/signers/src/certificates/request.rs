@@ -74,16 +74,16 @@ pub enum RequestError {
     #[error("spec.request: an RSA key of {0} bits, expected {least} to {most}", least = RSA_BITS.start(), most = RSA_BITS.end())]
     RsaBits(usize),
     /// The key is of another kind.
-    #[error("spec.request: the public key is of no supported kind")]
+    #[error("spec.request: the algorithm of the public key is not supported")]
     KeyKind,
     /// Signed with another key.
-    #[error("spec.request: the signature is not that of the request's own key")]
+    #[error("spec.request: the signature does not match the public key")]
     Signature,
     /// An attribute of the subject that is not known, by its object identifier.
     #[error("subject attribute {0} is not supported")]
     Attribute(String),
     /// An attribute of the subject is no text.
-    #[error("the subject has an attribute that is no text")]
+    #[error("the subject has an attribute that is not a string")]
     AttributeValue,
     /// An attribute of the subject is there twice.
     #[error("the subject has more than one {0:?}, which is not supported")]
@@ -92,10 +92,10 @@ pub enum RequestError {
     #[error("more than {NAMES_MAX} subjectAltNames")]
     TooManyNames,
     /// An alternative name is of another kind.
-    #[error("a subjectAltName is of no supported kind")]
+    #[error("the type of a subjectAltName is not supported")]
     NameKind,
     /// An address of a wrong length.
-    #[error("an IP subjectAltName of neither 4 nor 16 bytes")]
+    #[error("an IP subjectAltName has neither 4 nor 16 bytes")]
     AddressLength,
 }
 

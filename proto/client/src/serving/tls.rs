@@ -96,7 +96,7 @@ pub enum ServingTlsError {
     #[error(transparent)]
     File(#[from] FileFault),
     /// The authorities of clients cannot be used.
-    #[error("the client authority cannot be used")]
+    #[error("cannot use the client certificate authority")]
     Authority(#[source] rustls::server::VerifierBuilderError),
     /// The self-signed certificate could not be made.
     #[error("cannot make a certificate")]
@@ -198,7 +198,7 @@ impl ServerTls {
             (Err(error), Some(made)) => {
                 tracing::warn!(
                     error = proto_daemon::exit::chain(&error),
-                    "new certificates are no use yet"
+                    "cannot use the changed certificate files; the old ones stay in use"
                 );
                 Ok(made.clone())
             }

@@ -86,7 +86,7 @@ pub enum DialError {
     #[error("address not allowed")]
     NotAllowed,
     /// The server in this process has ended.
-    #[error("no connection within the process")]
+    #[error("the server in this process accepts no connection")]
     InMemory(#[source] io::Error),
     /// The handshake failed, or the certificate is not trusted.
     #[error("TLS handshake failed")]

@@ -104,7 +104,7 @@ impl TlsSource {
                 Some(made) => {
                     tracing::warn!(
                         error = proto_daemon::exit::chain(&error),
-                        "new certificates cannot be used yet, using the old ones"
+                        "cannot use the changed certificate files; the old ones stay in use"
                     );
                     Ok(made.clone())
                 }

@@ -250,12 +250,12 @@ async fn missing_programs_and_devices_are_named() {
     let disks = world.disks(Arc::new(Fake::default()));
     let error =
         disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&disk))).await.unwrap_err();
-    assert!(error.starts_with("no device has appeared as by-path/ip-10.0.0.1:3260"), "{error}");
+    assert!(error.starts_with("no block device appeared at by-path/ip-10.0.0.1:3260"), "{error}");
     let fc =
         AttachedDisk::FibreChannel(FibreChannel { ids: vec!["w".into()], ..Default::default() });
     let error = disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&fc))).await.unwrap_err();
     assert!(
-        error.contains("no device has appeared") || error.contains("No such device"),
+        error.contains("no block device appeared") || error.contains("No such device"),
         "{error}"
     );
     let error = disks.bind(&world.pods, "u", on_disk(DiskSource::Device("/dev/null"))).await;

@@ -34,16 +34,16 @@ enum FollowError {
     Record(#[from] OpenError),
     #[error("etcd has ended the watch: {0}")]
     Cancelled(String),
-    #[error("a write to etcd has an unknown outcome; the connection is re-established")]
+    #[error("the connection to etcd is in doubt")]
     Doubt,
-    #[error("etcd has the key {0:?}, which is not the key of a record: remove it")]
+    #[error("etcd has the key {0:?}, which no record has: remove it")]
     Key(String),
     #[error(
-        "the etcd cluster id has changed: cluster {found:x} instead of {expected:x}. Restart the server"
+        "this is another etcd than before: cluster {found:x} instead of {expected:x}. Start the server again"
     )]
     OtherCluster { found: u64, expected: u64 },
     #[error(
-        "etcd is at revision {found} but was at {expected}: it was restored from older data. Restart the server"
+        "etcd is at revision {found}, and was at {expected}: its data is older than before. Start the server again"
     )]
     WentBack { found: Revision, expected: Revision },
     #[error("{0}")]
@@ -69,11 +69,11 @@ pub async fn run<T: Record>(shared: Arc<Shared<T>>) {
         let reason: Arc<str> = error.to_string().into();
         let before = shared.follower.set_health(Health::Refusing { reason: reason.clone() });
         if !matches!(before, Health::Refusing { reason: said } if said == reason) {
-            tracing::warn!(%error, "the watch of etcd failed; writes are rejected until it is restored");
+            tracing::warn!(%error, "etcd is not followed; tried again until it is");
         }
         tokio::time::sleep(retries.next_delay(rand::random())).await;
         if let Err(error) = shared.etcd.reconnect().await {
-            tracing::debug!(error = exit::chain(&error), "cannot connect to etcd; retried");
+            tracing::debug!(error = exit::chain(&error), "etcd is not reached");
         }
     }
 }
@@ -99,7 +99,7 @@ async fn follow<T: Record>(
         };
         retries.reset();
         if shared.follower.set_health(Health::Serving) != Health::Serving {
-            tracing::info!("the watch of etcd is restored");
+            tracing::info!("etcd is followed again");
         }
         let compacted_to = take_events(shared, &mut stream).await?;
         catch_up(shared, compacted_to).await?;
@@ -151,9 +151,7 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
     let from = of_etcd(shared.follower.revision()).saturating_add(1);
     let mut stream = shared.etcd.watch(&shared.keys.root(), from).await?;
     let first = tokio::time::timeout(BEGIN, stream.message()).await;
-    let first = first.map_err(|_| {
-        CallError::Unknown("etcd did not confirm the watch before the deadline".to_owned())
-    })?;
+    let first = first.map_err(|_| CallError::Unknown("the watch does not begin".to_owned()))?;
     match first.map_err(|error| CallError::of(&error))? {
         Some(response) if response.compact_revision() > 0 => {
             Ok(Begun::Compacted(response.compact_revision()))
@@ -178,7 +176,7 @@ async fn catch_up<T: Record>(shared: &Shared<T>, compacted_to: i64) -> Result<()
             Ok(shared.follower.apply(revision(compacted_to), Vec::new())?)
         }
         Ok(_) => {
-            tracing::warn!(revision = %has, "etcd has compacted the history after this revision; all records are listed again, and watches of clients end");
+            tracing::warn!(revision = %has, "the history of etcd after this revision is compacted; all records are read anew, and watches end");
             read_anew(shared).await
         }
     }

@@ -32,7 +32,7 @@ pub enum LoadError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// A key is no record's.
-    #[error("etcd has the key {0:?}, which is not the key of a record: remove it")]
+    #[error("etcd has the key {0:?}, which no record has: remove it")]
     Key(String),
 }
 

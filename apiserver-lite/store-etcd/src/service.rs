@@ -78,7 +78,7 @@ pub async fn open<T: Record>(
         let opened = connect_and_load(&etcd, &keys, &config).await;
         match opened {
             Err(error) if is_transient(&error) && Instant::now() < until => {
-                tracing::info!(error = exit::chain(&error), "cannot connect to etcd; retried");
+                tracing::info!(error = exit::chain(&error), "etcd is not reached yet");
                 tokio::time::sleep(OPEN_WAIT).await;
             }
             outcome => break outcome?,
@@ -89,7 +89,7 @@ pub async fn open<T: Record>(
     let cluster = loaded.cluster;
     let doubted = Notify::new();
     let shared = Arc::new(Shared { etcd, keys, follower, cluster, doubted });
-    tracing::info!(servers, revision = %loaded.revision, "loaded all records from etcd");
+    tracing::info!(servers, revision = %loaded.revision, "the records in etcd are in memory");
     tokio::spawn(run(shared, requests, interval));
     Ok(store)
 }

@@ -5,10 +5,10 @@
 
 mod crates;
 mod dependencies;
+mod document_references;
 mod errors;
 mod files;
 mod language;
-mod named;
 mod operations;
 mod spec_coverage;
 mod structs;

@@ -137,7 +137,7 @@ pub fn secret_values(secret: &Secret) -> HashMap<String, String> {
 
 /// A volume published for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedVolume {
     /// Path on the host.
     pub path: PathBuf,
     /// New size in bytes if its file system was expanded by this call.
@@ -261,7 +261,7 @@ impl CsiNode {
         volume: &PersistentSource,
         csi: &CsiVolume,
         material: CallMaterial,
-    ) -> Result<Published, CsiError> {
+    ) -> Result<PublishedVolume, CsiError> {
         let task = SetUpTask { node: self, pod, volume, csi, material };
         task.set_up().await
     }

@@ -256,15 +256,15 @@ fn plugins(
 
 impl Plugin {
     async fn find(&self, repository: &str) -> Result<Keyring, PluginError> {
-        if let Some(keyring) = self.known(repository) {
+        if let Some(keyring) = self.cached_keyring(repository) {
             return Ok(keyring);
         }
         let _one_at_a_time = self.asking.lock().await;
-        if let Some(keyring) = self.known(repository) {
+        if let Some(keyring) = self.cached_keyring(repository) {
             return Ok(keyring);
         }
         let began = Instant::now();
-        let asked = self.ask(repository).await;
+        let asked = self.run_plugin(repository).await;
         self.operations.record_credentials(&self.config.name, began.elapsed(), asked.is_ok());
         let response = asked?;
         let lasts = match response.cache_duration.as_deref() {
@@ -283,7 +283,7 @@ impl Plugin {
         Ok(keyring)
     }
 
-    fn known(&self, repository: &str) -> Option<Keyring> {
+    fn cached_keyring(&self, repository: &str) -> Option<Keyring> {
         let now = clock::boot();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|_, answer| answer.until > now);
@@ -303,7 +303,7 @@ impl Plugin {
         answers.insert(key, answer);
     }
 
-    async fn ask(&self, image: &str) -> Result<Response, PluginError> {
+    async fn run_plugin(&self, image: &str) -> Result<Response, PluginError> {
         let version = &self.config.api_version;
         let request =
             json!({ "apiVersion": version, "kind": "CredentialProviderRequest", "image": image });

@@ -169,14 +169,14 @@ fn logs(logs_dir: &str, pods: &[Pod]) -> Vec<Log> {
             let directory = Path::new(&log_directory(logs_dir, pod)).join(&status.name);
             let meta = &pod.metadata;
             let owner = [&meta.uid, &meta.namespace, &meta.name, &status.name].map(Clone::clone);
-            look(directory, instance, owner)
+            find_newest_log(directory, instance, owner)
         })
     });
     running.collect()
 }
 
 /// The log of the newest instance in a directory.
-fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
+fn find_newest_log(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
     let directory = LogDirectory::open(&path).ok()?;
     let entries = directory.entries().ok()?;
     let taken = entries.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.taken));

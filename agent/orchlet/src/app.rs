@@ -278,7 +278,11 @@ impl Agent {
     async fn start(&mut self, drain: &Drain) -> Result<Arc<Shutdown>, Failure> {
         let (capacity, _) = status::capacity(&self.machine.capacity, &self.machine.reserved);
         let enforced = enforced(&self.settings, &self.machine);
-        self.resources.cgroups.settle(&capacity, &enforced).await.map_err(Failure::run)?;
+        self.resources
+            .cgroups
+            .write_slice_limits(&capacity, &enforced)
+            .await
+            .map_err(Failure::run)?;
         self.wait_for_runtime().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
@@ -330,14 +334,14 @@ impl Agent {
         let (csi, of_node) = (self.storage.csi.clone(), events.clone());
         let told = move |error: &CsiError| {
             tracing::warn!(%error, "cannot unstage a volume that no pod uses; retried");
-            of_node.tell(EventKind::Warning, "FailedUnMount", error.to_string());
+            of_node.record_event(EventKind::Warning, "FailedUnMount", error.to_string());
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
         let (disks, of_node) = (self.storage.disks.clone(), events.clone());
         let pods = agent_volume::VolumesOnDisk::new(&self.storage.root_dir, self.settings.names);
         let told = move |error: &str| {
             tracing::warn!(error, "cannot detach a disk that no pod uses; retried");
-            of_node.tell(EventKind::Warning, "FailedUnMount", error.to_owned());
+            of_node.record_event(EventKind::Warning, "FailedUnMount", error.to_owned());
         };
         tokio::spawn(until(drain.watch(), async move { disks.detach_unused(&pods, told).await }));
     }

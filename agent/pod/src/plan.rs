@@ -160,7 +160,7 @@ pub enum StopReason {
 
 impl Action {
     /// Whether it may make something of the pod run that did not run before.
-    pub fn begins(&self) -> bool {
+    pub fn is_start(&self) -> bool {
         matches!(
             self,
             Self::CreateSandbox { .. } | Self::CreateContainer { .. } | Self::StartContainer { .. }

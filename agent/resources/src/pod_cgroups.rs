@@ -114,7 +114,11 @@ impl NodeCgroups {
     ///
     /// # Errors
     /// systemd cannot be reached or refuses.
-    pub async fn settle(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), ErrorText> {
+    pub async fn write_slice_limits(
+        &self,
+        capacity: &Amounts,
+        enforced: &Enforced,
+    ) -> Result<(), ErrorText> {
         if self.driver == CgroupManager::Cgroupfs {
             return Ok(());
         }

@@ -196,7 +196,7 @@ impl CriRuntime {
         let listed =
             call("ListContainers", id, READ, request, |r| client.list_containers(r)).await?;
         let Some(item) = listed.containers.into_iter().next() else { return Ok(None) };
-        self.placed.learn(id, &item.pod_sandbox_id);
+        self.placed.insert_container(id, &item.pod_sandbox_id);
         Ok(Some(item.pod_sandbox_id))
     }
 

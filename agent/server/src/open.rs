@@ -45,7 +45,7 @@ pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
 }
 
 /// The parts of an endpoint.
-pub struct Opening {
+pub struct EndpointParts {
     /// The address to bind; port 0 selects a free port.
     pub address: SocketAddr,
     /// Certificate files.
@@ -89,7 +89,7 @@ pub enum OpenError {
     },
 }
 
-impl Opening {
+impl EndpointParts {
     /// Reads the certificates and binds the address.
     pub async fn open(self) -> Result<Server, OpenError> {
         let tls = ServerTls::new(&self.files, &self.hosts).map_err(OpenError::Tls)?;

@@ -120,7 +120,7 @@ impl PodContext {
     pub fn forget(&self, uid: &str) {
         self.environment.release(uid);
         self.metrics.forget_pod(uid);
-        self.timelines.gone(uid);
+        self.timelines.mark_deleted(uid);
         self.pods.remove(uid);
         self.probes.forget(uid);
         self.active_pods.forget(uid);

@@ -42,7 +42,7 @@ pub struct Answer {
 
 /// What an answer must match.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ExpectedReview<'a> {
     /// The uid of the review.
     pub uid: &'a str,
     /// Its version.
@@ -159,7 +159,11 @@ where
 ///
 /// # Errors
 /// It is no answer to what was asked. Of v1beta1, uid and kind are not compared, as in Kubernetes.
-pub fn read_answer(body: &[u8], asked: Asked<'_>, names: &Names) -> Result<Answer, AnswerError> {
+pub fn read_answer(
+    body: &[u8],
+    asked: ExpectedReview<'_>,
+    names: &Names,
+) -> Result<Answer, AnswerError> {
     let envelope: Envelope =
         serde_json::from_slice(body).map_err(|error| AnswerError::Json(error.to_string()))?;
     let response = envelope.response.ok_or(AnswerError::NoResponse)?;
@@ -199,7 +203,10 @@ fn check_kind(api_version: &str, kind: &str, names: &Names) -> Result<(), Answer
 }
 
 /// The patch of a mutating webhook; `None` for one without operations.
-fn read_patch(response: &Response, asked: Asked<'_>) -> Result<Option<Vec<u8>>, AnswerError> {
+fn read_patch(
+    response: &Response,
+    asked: ExpectedReview<'_>,
+) -> Result<Option<Vec<u8>>, AnswerError> {
     let (patch, kind) = (&response.patch, response.patch_type.as_deref());
     match (asked.phase, asked.version) {
         (Phase::Validating, ReviewVersion::V1) => {
@@ -253,7 +260,7 @@ mod tests {
 
     fn read(version: ReviewVersion, phase: Phase, answer: &Value) -> Result<Answer, String> {
         let names = Names::new(Profile::Kubernetes);
-        let asked = Asked { uid: "u", version, phase };
+        let asked = ExpectedReview { uid: "u", version, phase };
         read_answer(answer.to_string().as_bytes(), asked, names).map_err(|error| error.reason())
     }
 

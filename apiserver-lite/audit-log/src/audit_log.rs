@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// A log whose events arrive at these receivers.
-    fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::Jobs>) {
+    fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::AuditJobs>) {
         let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
         let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
         let metrics = Metrics::new(&registry).unwrap();

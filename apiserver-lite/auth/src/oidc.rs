@@ -158,7 +158,7 @@ impl Oidc {
             Err(JwtError::Signature) => {}
             outcome => {
                 if outcome.is_ok() && provider.begins_asking(KEYS_AGE) {
-                    tokio::spawn(provider.clone().ask());
+                    tokio::spawn(provider.clone().fetch_keys());
                 }
                 return Ok(outcome?);
             }
@@ -169,7 +169,7 @@ impl Oidc {
             outcome => return Ok(outcome?),
         }
         // A task of its own: it goes on when the client that has caused it leaves.
-        let asked = tokio::spawn(provider.clone().ask()).await;
+        let asked = tokio::spawn(provider.clone().fetch_keys()).await;
         asked.map_err(|error| OidcError::Answer(error.to_string()))??;
         Ok(jwt::verify(token, &provider.keys())?)
     }
@@ -191,7 +191,7 @@ impl Provider {
     }
 
     /// Reads the provider's keys. If that fails, the old ones stay.
-    async fn ask(self: Arc<Self>) -> Result<(), OidcError> {
+    async fn fetch_keys(self: Arc<Self>) -> Result<(), OidcError> {
         let (client, path) = self.discover().await?;
         let answer = client.call(request::get(path)).await?;
         let set: KeySet = serde_json::from_slice(&answer.body)

@@ -178,7 +178,8 @@ impl Webhook {
             let place = self.queue.enter(client).ok_or(ReviewError::Busy)?;
             let (service, body) = (self.service.clone(), body.clone());
             Ok(async move {
-                let answer = tokio::time::timeout(DEADLINE, service.ask(&place, body)).await;
+                let answer =
+                    tokio::time::timeout(DEADLINE, service.post_with_retries(&place, body)).await;
                 answer.unwrap_or(Err(ReviewError::Deadline))
             })
         };
@@ -213,7 +214,7 @@ pub fn read_status<S: DeserializeOwned + Default>(
 
 impl Service {
     /// Tries again where Kubernetes does: after a broken connection, and when the service says that it is overloaded or has failed.
-    async fn ask(&self, place: &Place, body: Bytes) -> Result<Bytes, ReviewError> {
+    async fn post_with_retries(&self, place: &Place, body: Bytes) -> Result<Bytes, ReviewError> {
         let (mut attempt, mut pause) = (1, FIRST_PAUSE);
         loop {
             let mut request = Request::new(body.clone());

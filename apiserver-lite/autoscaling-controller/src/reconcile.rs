@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_autoscaling::{
-    History, Note, Observed, Outcome, PodUsage, Scale, Settings, Severity, needs_metrics, plan,
-    without_scale,
+    AutoscalerEvent, History, Observed, Outcome, PodUsage, Scale, Settings, Severity,
+    needs_metrics, plan, without_scale,
 };
 use apiserver_clock::now;
 use proto_api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
@@ -113,7 +113,7 @@ impl Reconciler {
         }
     }
 
-    fn note(&self, hpa: &HorizontalPodAutoscaler, notes: &[Note]) {
+    fn note(&self, hpa: &HorizontalPodAutoscaler, notes: &[AutoscalerEvent]) {
         let about = reference(hpa, self.client.names());
         for note in notes {
             let kind = match note.severity {

@@ -11,7 +11,7 @@ use crate::behavior::{Bounds, Decision, decide_by_default, decide_by_rules, long
 use crate::conditions::{ABLE_TO_SCALE, SCALING_ACTIVE, SCALING_LIMITED, set};
 use crate::history::History;
 use crate::metrics::PodUsage;
-use crate::replicas::{Found, Inputs, NotFound, of_metric};
+use crate::replicas::{Inputs, MeasuredMetric, NotFound, of_metric};
 use crate::settings::Settings;
 
 /// The scale of a target.
@@ -44,7 +44,7 @@ pub enum Severity {
 
 /// An event about the autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct AutoscalerEvent {
     /// Whether it reports a problem.
     pub severity: Severity,
     /// One word.
@@ -59,7 +59,7 @@ pub struct Outcome {
     /// Its status.
     pub status: HorizontalPodAutoscalerStatus,
     /// Its events.
-    pub notes: Vec<Note>,
+    pub notes: Vec<AutoscalerEvent>,
 }
 
 /// What to do about an autoscaler.
@@ -78,8 +78,11 @@ pub fn without_scale(hpa: &HorizontalPodAutoscaler, why: &str, now: Time) -> Out
     let mut status = hpa.status.clone();
     let message = format!("the HPA controller was unable to get the target's current scale: {why}");
     set(&mut status.conditions, ABLE_TO_SCALE, false, ("FailedGetScale", &message), now);
-    let note =
-        Note { severity: Severity::Warning, reason: "FailedGetScale", message: why.to_owned() };
+    let note = AutoscalerEvent {
+        severity: Severity::Warning,
+        reason: "FailedGetScale",
+        message: why.to_owned(),
+    };
     Outcome { status, notes: vec![note] }
 }
 
@@ -128,7 +131,7 @@ pub fn plan(
         settings,
         now,
     };
-    let Some(wanted) = making.wanted(hpa, observed.scale, &inputs) else {
+    let Some(wanted) = making.compute_desired(hpa, observed.scale, &inputs) else {
         return making.give_up(current);
     };
     let bounds = Bounds { min, max, current, desired: wanted.replicas };
@@ -148,7 +151,7 @@ pub fn plan(
 }
 
 /// What the metrics ask for together.
-struct Wanted {
+struct DesiredReplicas {
     replicas: i32,
     metric: String,
     statuses: Vec<MetricStatus>,
@@ -157,7 +160,7 @@ struct Wanted {
 /// A plan in the making.
 struct Making {
     status: HorizontalPodAutoscalerStatus,
-    notes: Vec<Note>,
+    notes: Vec<AutoscalerEvent>,
     now: Time,
 }
 
@@ -167,16 +170,16 @@ impl Making {
     }
 
     fn warn(&mut self, reason: &'static str, message: String) {
-        self.notes.push(Note { severity: Severity::Warning, reason, message });
+        self.notes.push(AutoscalerEvent { severity: Severity::Warning, reason, message });
     }
 
     /// The most that a metric asks for. `None` if none says anything, and if some say nothing and the others would scale down.
-    fn wanted(
+    fn compute_desired(
         &mut self,
         hpa: &HorizontalPodAutoscaler,
         scale: &Scale,
         inputs: &Inputs<'_>,
-    ) -> Option<Wanted> {
+    ) -> Option<DesiredReplicas> {
         if scale.selector.is_empty() {
             self.warn("SelectorRequired", "selector is required".to_owned());
             let said = "the HPA target's scale is missing a selector";
@@ -193,7 +196,7 @@ impl Making {
             self.fail(said);
             return None;
         }
-        let mut most: Option<Found> = None;
+        let mut most: Option<MeasuredMetric> = None;
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
         for spec in &hpa.spec.metrics {
             match of_metric(spec, inputs) {
@@ -220,7 +223,7 @@ impl Making {
             most.name
         );
         self.set(SCALING_ACTIVE, true, ("ValidMetricFound", &said));
-        Some(Wanted { replicas: most.replicas, metric: most.name, statuses })
+        Some(DesiredReplicas { replicas: most.replicas, metric: most.name, statuses })
     }
 
     fn refuse(&mut self, failures: &[NotFound], count: usize) {
@@ -289,7 +292,11 @@ impl Plan {
         set(&mut status.conditions, ABLE_TO_SCALE, true, ("SucceededRescale", &said), now);
         status.last_scale_time = Some(now);
         let message = format!("New size: {replicas}; reason: {}", self.why);
-        notes.push(Note { severity: Severity::Normal, reason: "SuccessfulRescale", message });
+        notes.push(AutoscalerEvent {
+            severity: Severity::Normal,
+            reason: "SuccessfulRescale",
+            message,
+        });
         if let Some(rules) = &hpa.spec.behavior {
             history.scaled(self.current, replicas, now, longest_period(rules));
         }
@@ -310,7 +317,11 @@ impl Plan {
         status.desired_replicas = hpa.status.desired_replicas;
         status.current_metrics = hpa.status.current_metrics.clone();
         let message = format!("New size: {replicas}; reason: {}; error: {error}", self.why);
-        notes.push(Note { severity: Severity::Warning, reason: "FailedRescale", message });
+        notes.push(AutoscalerEvent {
+            severity: Severity::Warning,
+            reason: "FailedRescale",
+            message,
+        });
         Outcome { status, notes }
     }
 }

@@ -29,7 +29,7 @@ pub struct Inputs<'a> {
 }
 
 /// A metric that says something.
-pub struct Found {
+pub struct MeasuredMetric {
     /// The replicas that it asks for.
     pub replicas: i32,
     /// What it is called in texts.
@@ -49,7 +49,7 @@ pub struct NotFound {
 }
 
 /// What a metric asks for.
-pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFound> {
+pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetric, NotFound> {
     match (spec.type_.as_str(), &spec.resource, &spec.container_resource) {
         ("Resource", Some(source), _) => {
             let proposed = inputs.propose(&source.name, None, &source.target);
@@ -65,7 +65,7 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFou
                 resource: Some(resource),
                 ..MetricStatus::default()
             };
-            Ok(Found { replicas: proposal.replicas, name, status })
+            Ok(MeasuredMetric { replicas: proposal.replicas, name, status })
         }
         ("ContainerResource", _, Some(source)) => {
             let proposed = inputs.propose(&source.name, Some(&source.container), &source.target);
@@ -84,7 +84,7 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFou
                 container_resource: Some(resource),
                 ..MetricStatus::default()
             };
-            Ok(Found { replicas: proposal.replicas, name, status })
+            Ok(MeasuredMetric { replicas: proposal.replicas, name, status })
         }
         _ => Err(not_served(spec, inputs.namespace)),
     }

@@ -71,7 +71,7 @@ pub fn served_names(names: &Names, domain: &str, others: &[String]) -> Vec<Strin
 
 /// What was done for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum FileChange {
     /// It was written.
     New,
     /// It was there, and is valid.
@@ -83,11 +83,15 @@ pub enum Made {
 ///
 /// # Errors
 /// The files cannot be read or written, or what is there is not what it should be.
-pub fn ensure(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<Made, BootstrapError> {
+pub fn ensure(
+    dir: &Path,
+    stem: &str,
+    issuance: &Issuance<'_>,
+) -> Result<FileChange, BootstrapError> {
     let (path, key) = (dir.join(format!("{stem}.crt")), dir.join(format!("{stem}.key")));
     let Some(certificate) = read(&path)? else {
         renew(dir, stem, issuance)?;
-        return Ok(Made::New);
+        return Ok(FileChange::New);
     };
     let Some(text) = read(&key)? else {
         return Err(BootstrapError::unusable(
@@ -106,10 +110,10 @@ pub fn ensure(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<Made, B
             return Err(BootstrapError::unusable(&key, text));
         }
         renew(dir, stem, issuance)?;
-        return Ok(Made::New);
+        return Ok(FileChange::New);
     }
     issuance.check(&path, &certificate)?;
-    Ok(Made::Kept)
+    Ok(FileChange::Kept)
 }
 
 /// Makes a certificate with a new key, in the place of those that are there.

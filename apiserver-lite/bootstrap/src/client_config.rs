@@ -6,7 +6,7 @@ use proto_client::config::{ClientConfig, Pem, file};
 use serde_json::{Value, json};
 
 use crate::authority::{CertificatePair, Issuance, read, write_key};
-use crate::certificates::Made;
+use crate::certificates::FileChange;
 use crate::error::BootstrapError;
 
 /// Who the user is.
@@ -94,10 +94,10 @@ pub fn ensure(
     path: &Path,
     cluster: &Cluster<'_>,
     issuance: &Issuance<'_>,
-) -> Result<Made, BootstrapError> {
+) -> Result<FileChange, BootstrapError> {
     if read(path)?.is_none() {
         renew(path, cluster, issuance)?;
-        return Ok(Made::New);
+        return Ok(FileChange::New);
     }
     let found = load(path)?;
     let problem = |text: String| Err(BootstrapError::unusable(path, text));
@@ -115,7 +115,7 @@ pub fn ensure(
         return problem("has another certificate authority: remove it".to_owned());
     }
     issuance.check(path, &certificate(path, &found)?)?;
-    Ok(Made::Kept)
+    Ok(FileChange::Kept)
 }
 
 /// Makes the file of a client with a new certificate and key inside, in the place of the one that is there.
@@ -182,8 +182,8 @@ mod tests {
             ensure(&path, &of(server), &issuance).map_err(|e| e.to_string())
         };
         let url = "https://10.0.0.1:6443";
-        assert_eq!(at(url, &leaf, &authority, now), Ok(Made::New));
-        assert_eq!(at(url, &leaf, &authority, now), Ok(Made::Kept));
+        assert_eq!(at(url, &leaf, &authority, now), Ok(FileChange::New));
+        assert_eq!(at(url, &leaf, &authority, now), Ok(FileChange::Kept));
         for (made, what) in [
             (at("https://10.0.0.2:6443", &leaf, &authority, now), "expected https://10.0.0.2"),
             (at(url, &leaf, &other, now), "another certificate authority"),

@@ -10,7 +10,7 @@ use crate::arguments::Program;
 use crate::certificates::{AUTHORITY, PROXY_AUTHORITY, node_client_stem, of_control_plane};
 use crate::error::BootstrapError;
 use crate::layout::Layout;
-use crate::renewal::{Renewable, renewable};
+use crate::renewal::{RenewableCertificate, renewable};
 use crate::units;
 
 /// Files of a directory of certificates, each with the part of the phase `certs` that makes it.
@@ -71,7 +71,7 @@ pub fn program(layout: &Layout, has_systemd: bool, program: &Program) -> String 
 
 /// The renewal of the certificates of a control plane.
 pub fn renewal(names: &Names, layout: &Layout, pki: &Path) -> Vec<String> {
-    let action = |one: Renewable| match one.kept_by_another(pki) {
+    let action = |one: RenewableCertificate| match one.kept_by_another(pki) {
         Some(_) => format!("keep {}, whose authority has its key elsewhere", one.name),
         None => format!("renew {}", one.name),
     };

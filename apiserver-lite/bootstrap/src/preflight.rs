@@ -67,7 +67,7 @@ pub struct Facts {
     pub missing_programs: Vec<&'static str>,
     /// Whether the node's name has an address.
     pub name_lookup: NameLookup,
-    /// Whether [`Wanted::address`] is one of this host's.
+    /// Whether [`PreflightScope::address`] is one of this host's.
     pub has_address: bool,
     /// Ports that somebody listens at.
     pub busy_ports: Vec<u16>,
@@ -87,7 +87,7 @@ pub struct Facts {
 
 /// What is checked for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PreflightScope {
     /// The role that the host gets.
     pub role: Role,
     /// Name of the Node.
@@ -136,9 +136,9 @@ pub enum Level {
 
 /// Checks that are ignored (`--ignore-preflight-errors`): names in any case, or `all`.
 #[derive(Clone, Debug, Default)]
-pub struct Ignored(BTreeSet<String>);
+pub struct IgnoredChecks(BTreeSet<String>);
 
-impl Ignored {
+impl IgnoredChecks {
     /// Of names.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a String>) -> Self {
         Self(names.into_iter().map(|name| name.trim().to_lowercase()).collect())
@@ -151,7 +151,7 @@ impl Ignored {
 }
 
 /// All that is wrong. Pure.
-pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub fn check(facts: &Facts, wanted: &PreflightScope) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     check_machine(facts, wanted, &mut findings);
     check_name(facts, wanted, &mut findings);
@@ -179,7 +179,7 @@ impl Findings {
     }
 }
 
-fn check_machine(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_machine(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if !facts.is_root {
         findings.error("IsPrivilegedUser", "user is not running as root");
     }
@@ -222,7 +222,7 @@ fn check_machine(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
     }
 }
 
-fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_name(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if !is_node_name(&wanted.node) {
         let text = format!(
             "the node's name {:?} must be a DNS name in lower case: set the host name, or give --node-name",
@@ -242,7 +242,7 @@ fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
     findings.warn("Hostname", text);
 }
 
-fn check_address(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_address(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if let Some(address) = wanted.address.filter(|_| !facts.has_address) {
         let text = format!(
             "the advertise address {address} is no address of this host: give one of `ip address` with --apiserver-advertise-address or localAPIEndpoint.advertiseAddress, and another name of the control plane with --control-plane-endpoint"
@@ -263,7 +263,7 @@ fn is_node_name(name: &str) -> bool {
     name.len() <= NAME_MAX && name.split('.').all(is_label)
 }
 
-fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_places(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if wanted.resumes {
         return;
     }
@@ -289,7 +289,7 @@ fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
 /// Directories that units with ProtectHome or PrivateTmp do not see.
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
-fn check_visible(wanted: &Wanted, findings: &mut Findings) {
+fn check_visible(wanted: &PreflightScope, findings: &mut Findings) {
     for dir in &wanted.seen_by_units {
         if let Some(hidden) = HIDDEN.iter().find(|hidden| dir.starts_with(hidden)) {
             let text = format!(
@@ -331,7 +331,7 @@ fn check_network(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-fn check_runtime(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_runtime(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if let Err(error) = &facts.runtime {
         let text = format!("container runtime is not running at {}: {error}", wanted.runtime);
         findings.error("CRI", text);

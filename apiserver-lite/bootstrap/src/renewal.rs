@@ -20,7 +20,7 @@ enum Place {
 }
 
 /// A certificate that can be renewed.
-pub struct Renewable {
+pub struct RenewableCertificate {
     /// Its name: that of its file, without the ending of a certificate.
     pub name: String,
     place: Place,
@@ -40,12 +40,12 @@ pub struct Expiry {
 }
 
 /// All that can be renewed, in kubeadm's order.
-pub fn renewable(names: &Names, layout: &Layout) -> Vec<Renewable> {
+pub fn renewable(names: &Names, layout: &Layout) -> Vec<RenewableCertificate> {
     let config = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        Renewable { name: name.unwrap_or_default(), place: Place::Config(path.clone()) }
+        RenewableCertificate { name: name.unwrap_or_default(), place: Place::Config(path.clone()) }
     };
-    let files = |name: &str, usage, authority| Renewable {
+    let files = |name: &str, usage, authority| RenewableCertificate {
         name: name.to_owned(),
         place: Place::Files(usage, authority),
     };
@@ -94,7 +94,7 @@ pub fn expiries(
     Ok((leaves, authorities))
 }
 
-impl Renewable {
+impl RenewableCertificate {
     /// File name of its authority, without ending.
     fn authority(&self) -> &'static str {
         match self.place {

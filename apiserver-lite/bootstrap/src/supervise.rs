@@ -8,7 +8,7 @@ use proto_daemon::backoff::{Backoff, Retries};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::processes::Handle;
+use crate::processes::ProcessHandle;
 use crate::sys;
 
 /// Pauses before a program that ended is started again.
@@ -33,7 +33,7 @@ pub enum DesiredState {
 /// A program that runs.
 pub struct RunningProgram {
     /// Its process.
-    pub handle: Handle,
+    pub handle: ProcessHandle,
     /// Set when it is our child and has to be reaped.
     pub child: Option<Child>,
 }
@@ -71,7 +71,7 @@ pub async fn keep(
                 // Cancel-safe: both futures only observe.
                 let wish = tokio::select! {
                     _ = running.handle.ended() => DesiredState::Run,
-                    wish = told(&mut wishes) => wish,
+                    wish = wait_for_stop(&mut wishes) => wish,
                 };
                 match wish {
                     DesiredState::Run => running.reap(name),
@@ -85,7 +85,7 @@ pub async fn keep(
             restarts.reset();
         }
         // Cancel-safe: a wish that comes during the pause is still there at the next look.
-        if timeout(restarts.next_delay(1.0), told(&mut wishes)).await.is_ok() {
+        if timeout(restarts.next_delay(1.0), wait_for_stop(&mut wishes)).await.is_ok() {
             return;
         }
     }
@@ -103,7 +103,7 @@ async fn stop(name: &str, mut running: RunningProgram) {
 }
 
 /// Resolves with the wish when it is no longer to run; a supervisor that is gone means to stop.
-async fn told(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
+async fn wait_for_stop(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
     wishes
         .wait_for(|wish| *wish != DesiredState::Run)
         .await

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::arguments::Program;
 use crate::error::BootstrapError;
 use crate::layout::Layout;
-use crate::processes::{Handle, Identity, command_line, find_unrecorded};
+use crate::processes::{Identity, ProcessHandle, command_line, find_unrecorded};
 use crate::record::Record;
 use crate::supervise::{
     DesiredState, RunningProgram, STOP_GRACE, StartError, StartProgram, detach, ended_at_once, keep,
@@ -115,7 +115,7 @@ impl StartProgram for HostProgram {
     }
 }
 
-fn start(layout: &Layout, program: &Program) -> Result<(Handle, Child), BootstrapError> {
+fn start(layout: &Layout, program: &Program) -> Result<(ProcessHandle, Child), BootstrapError> {
     let starting = || format!("starting {}", program.name);
     let empty = || BootstrapError::Program(format!("{}: its command line is empty", program.name));
     let (executable, arguments) = program.argv.split_first().ok_or_else(empty)?;
@@ -170,13 +170,13 @@ fn forget(layout: &Layout, name: &str) -> Result<(), BootstrapError> {
 }
 
 /// The running process of a program of this host.
-pub fn find(layout: &Layout, name: &str) -> Option<Handle> {
+pub fn find(layout: &Layout, name: &str) -> Option<ProcessHandle> {
     let bytes = std::fs::read(layout.process(name)).ok()?;
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
 
 /// The supervisor of this host, if it runs.
-pub fn find_supervisor(layout: &Layout) -> Option<Handle> {
+pub fn find_supervisor(layout: &Layout) -> Option<ProcessHandle> {
     find(layout, SUPERVISOR)
 }
 

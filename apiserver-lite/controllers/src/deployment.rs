@@ -187,7 +187,7 @@ fn new_set(
             ..ObjectMeta::default()
         },
         spec: ReplicaSetSpec {
-            replicas: Some(rollout::narrow(replicas)),
+            replicas: Some(rollout::clamp_to_i32(replicas)),
             min_ready_seconds: deployment.spec.min_ready_seconds,
             selector: Some(selector),
             template,

@@ -80,14 +80,18 @@ impl NodeRange {
 ///
 /// # Errors
 /// A cluster CIDR is exhausted.
-pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result<Plan, Exhausted> {
+pub fn plan(
+    node: &Node,
+    ranges: &[NodeRange],
+    taken: &BTreeSet<Cidr>,
+) -> Result<Plan, RangeExhausted> {
     if has_ranges(node) || ranges.is_empty() {
         return Ok(Plan::default());
     }
     let mut given = Vec::new();
     for range in ranges {
         let free = range.free(taken);
-        given.push(free.ok_or(Exhausted { cluster: range.cluster })?.to_string());
+        given.push(free.ok_or(RangeExhausted { cluster: range.cluster })?.to_string());
     }
     let version = &node.metadata.resource_version;
     Ok(Plan::of([ApiWrite::Patch {
@@ -124,7 +128,7 @@ pub fn of_write(write: &ApiWrite) -> Vec<Cidr> {
 /// A cluster CIDR has no free node CIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no free node CIDR is left in cluster CIDR {cluster}")]
-pub struct Exhausted {
+pub struct RangeExhausted {
     /// The cluster CIDR.
     pub cluster: Cidr,
 }

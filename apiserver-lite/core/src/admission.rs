@@ -4,7 +4,7 @@
 
 mod certificates;
 mod default_classes;
-mod grants;
+mod escalation_check;
 mod ingresses;
 mod limit_ranges;
 mod mountable_secrets;
@@ -51,7 +51,7 @@ pub async fn admit(
     operation: Operation,
     object: &mut Object,
     old: Option<&Object>,
-    webhooks: Option<(&mut WebhookReview<'_>, &Settle<'_>)>,
+    webhooks: Option<(&mut WebhookReview<'_>, &RestoreFields<'_>)>,
 ) -> Result<Vec<String>, ApiError> {
     complete(call, operation, object, old).await?;
     if let Some((review, settle)) = webhooks {
@@ -62,7 +62,7 @@ pub async fn admit(
 }
 
 /// Sets what webhooks may not decide in an object that they changed.
-pub type Settle<'a> = dyn Fn(&mut Object) -> Result<(), ApiError> + Send + Sync + 'a;
+pub type RestoreFields<'a> = dyn Fn(&mut Object) -> Result<(), ApiError> + Send + Sync + 'a;
 
 /// Asks the mutating webhooks. When they change the object, the built-in steps run again, and then once more the webhooks that want to see later changes.
 async fn ask_mutating(
@@ -70,7 +70,7 @@ async fn ask_mutating(
     (operation, old): (Operation, Option<&Object>),
     object: &mut Object,
     review: &mut WebhookReview<'_>,
-    settle: &Settle<'_>,
+    settle: &RestoreFields<'_>,
 ) -> Result<(), ApiError> {
     for round in [Round::First, Round::Second] {
         let withheld = Withheld::take(operation, object, review.has_generated_name);
@@ -217,7 +217,7 @@ async fn check(
     {
         storage::admit_update(call, object, old)?;
     }
-    grants::admit(call, object, old).await?;
+    escalation_check::admit(call, object, old).await?;
     if object.kind.is("certificates", "CertificateSigningRequest") {
         certificates::admit(call, operation, object, old).await?;
     }

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
 use proto_api::schema::is_built_in_group;
 
-use crate::auth::{IndexError, Indexed, StoreIndex};
+use crate::auth::{IndexError, ObjectIndex, StoreIndex};
 use crate::record::StoredObject;
 use priorities::Priority;
 
@@ -124,7 +124,7 @@ impl Registered {
     }
 }
 
-impl Indexed for Registered {
+impl ObjectIndex for Registered {
     const PREFIX: &'static str = "/apiregistration/";
 
     fn emptied(&self) -> Self {

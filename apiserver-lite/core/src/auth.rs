@@ -21,7 +21,7 @@ use proto_daemon::exit::chain;
 pub use apiserver_token::PublicKey;
 pub use impersonate::effective as effective_user;
 pub use node::{NodeAuthorizer, NodeAuthorizerError};
-pub use pod_references::{Referenced, claim_names, refers_to_any};
+pub use pod_references::{ReferencedKind, claim_names, refers_to_any};
 pub use rbac::{ClusterPolicy, Rbac};
 pub use service_account::{
     BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest, VOLUME_TOKEN_SECS,
@@ -30,7 +30,7 @@ pub use settings::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
 };
 pub use store_index::IndexError;
-pub(crate) use store_index::{Indexed, StoreIndex};
+pub(crate) use store_index::{ObjectIndex, StoreIndex};
 
 use crate::record::StoredObject;
 use crate::status::ApiError;

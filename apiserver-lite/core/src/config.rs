@@ -93,7 +93,7 @@ pub struct Config {
     /// Port range of node ports.
     pub node_ports: PortRange,
     /// Whether privileged containers are admitted.
-    pub privileged: Privileged,
+    pub privileged: PrivilegedContainers,
     /// Time after which events are deleted.
     pub event_ttl: Duration,
     /// Time between two readings of the nodes' resource metrics (`--resource-metrics-interval`).
@@ -210,7 +210,7 @@ impl Default for RequestLimits {
 
 /// Whether privileged containers are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privileged {
+pub enum PrivilegedContainers {
     /// Privileged containers are admitted.
     Admitted,
     /// Pods with a privileged container get 422.
@@ -291,7 +291,7 @@ impl Config {
             proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),
-            privileged: Privileged::Admitted,
+            privileged: PrivilegedContainers::Admitted,
             event_ttl: Duration::from_secs(3600),
             resource_metrics_interval: Duration::from_secs(15),
             cluster_domain: "cluster.local".to_owned(),

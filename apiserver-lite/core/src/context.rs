@@ -12,7 +12,7 @@ use crate::record::StoredObject;
 use crate::request::{Accepted, Query, RequestInfo};
 use crate::request_notes::RequestNotes;
 use crate::server::Server;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use apiserver_auth::User;
 
 /// An authorized request to a resource.
@@ -43,7 +43,7 @@ pub struct RequestContext<'a> {
 impl RequestContext<'_> {
     /// Group, resource and name for the `details` of a Status.
     #[must_use]
-    pub fn about(&self) -> About<'_> {
+    pub fn about(&self) -> StatusTarget<'_> {
         self.request.about()
     }
 
@@ -112,6 +112,6 @@ impl RequestContext<'_> {
 
 /// Group, kind and name of an object, for Statuses that name the kind.
 #[must_use]
-pub(crate) fn about_kind(object: &Object) -> About<'_> {
-    About { group: &object.kind.group, kind: object.kind.kind(), name: object.name() }
+pub(crate) fn about_kind(object: &Object) -> StatusTarget<'_> {
+    StatusTarget { group: &object.kind.group, kind: object.kind.kind(), name: object.name() }
 }

@@ -18,7 +18,7 @@ use crate::record::StoredObject;
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::versions;
-use crate::webhook_call::ask;
+use crate::webhook_call::review_call;
 use crate::webhooks::CallError;
 
 /// Time of one call, as in Kubernetes.

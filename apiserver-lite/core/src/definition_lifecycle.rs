@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
 use crate::definitions::{GROUP, RESOURCE, is_true, names};
+use crate::internal_requests::{agent, call, request};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{agent, call, request};
 use crate::record::{Draft, StoredObject};
 use crate::registry;
 use crate::request::{Query, Verb};
@@ -78,7 +78,7 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
 ///
 /// # Errors
 /// Errors of reading and writing.
-pub async fn settle(server: &Server) -> Result<(), ApiError> {
+pub async fn update_definitions(server: &Server) -> Result<(), ApiError> {
     let Some(kind) = server.kind(GROUP, RESOURCE).cloned() else { return Ok(()) };
     Box::pin(take_turn(server, &kind)).await.map(drop)
 }
@@ -86,11 +86,11 @@ pub async fn settle(server: &Server) -> Result<(), ApiError> {
 /// A look of its own: no state is put back until it has ended, so that it deletes nothing of one.
 async fn take_turn(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
     let _held = server.hold_state().await;
-    look(server, kind).await
+    update_statuses(server, kind).await
 }
 
 /// Brings the status of all definitions up to date. Returns when to look again although nothing has changed.
-async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
+async fn update_statuses(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
     let mut again: Option<Duration> = None;
     let mut soon = |after: Duration| again = Some(again.map_or(after, |other| other.min(after)));
     // Watches of what is not served any more end also when nobody asks for it.
@@ -99,7 +99,7 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
     let mut others: Vec<_> =
         stored.iter().map(|record| names::of_stored(record.object())).collect();
     for record in &stored {
-        let step = if let Some(next) = settled(server, record.object(), &others) {
+        let step = if let Some(next) = compute_status(server, record.object(), &others) {
             let accepted = names::of_stored(&next).accepted;
             others.push(OtherDefinition { group: names::resource(record.object()).0, accepted });
             // The write wakes this task again: what this definition gives up, another may get.
@@ -127,7 +127,11 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
 }
 
 /// The definition with the names that it gets now, and the condition of its approval; `None` if nothing changes.
-fn settled(server: &Server, definition: &Object, others: &[OtherDefinition<'_>]) -> Option<Object> {
+fn compute_status(
+    server: &Server,
+    definition: &Object,
+    others: &[OtherDefinition<'_>],
+) -> Option<Object> {
     let time = timestamp(now());
     let mut next = definition.clone();
     if !names::is_settled(definition)

@@ -11,8 +11,8 @@ use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
 use crate::config::advertised;
+use crate::internal_requests::{agent, call, request};
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{agent, call, request};
 use crate::request::{Query, Verb};
 use crate::server::{Server, missing_kind};
 use crate::status::ApiError;

@@ -11,7 +11,7 @@ use crate::definition_lifecycle;
 use crate::saved_states::SavedStates;
 use crate::server::Server;
 use crate::services;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// The name of a request without one: the state that the server begins with.
 pub const START: &str = "start";
@@ -54,7 +54,7 @@ pub async fn save(server: &Server, user: &User, name: &str) -> Result<StateSumma
 
 /// Writes what the tasks of the server would write soon.
 async fn settle(server: &Server) -> Result<(), ApiError> {
-    definition_lifecycle::settle(server).await?;
+    definition_lifecycle::update_definitions(server).await?;
     api_service_lifecycle::reconcile(server).await
 }
 
@@ -110,7 +110,7 @@ fn not_saved(name: &str, known: &[&str]) -> ApiError {
 fn states<'a>(server: &'a Server, user: &User, name: &str) -> Result<&'a SavedStates, ApiError> {
     if !user.is_in(MASTERS) {
         let text = format!("only members of {MASTERS} save and restore the state of a server");
-        return Err(ApiError::forbidden(About::default(), &text));
+        return Err(ApiError::forbidden(StatusTarget::default(), &text));
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if name.is_empty() || name.len() > NAME_LEN_MAX || !name.bytes().all(plain) {

@@ -7,7 +7,7 @@ use proto_client::ClientError;
 
 use crate::server::Server;
 use crate::service_endpoints::endpoints_of;
-use crate::webhooks::{CallError, Called, Remote};
+use crate::webhooks::{CallError, CallTarget, Remote};
 
 /// Why there is no answer.
 pub struct NoAnswer {
@@ -21,7 +21,7 @@ pub struct NoAnswer {
 ///
 /// # Errors
 /// There is no answer within `time`, or none with a status below 300.
-pub async fn ask<W: Called>(
+pub async fn post_review<W: CallTarget>(
     server: &Server,
     remote: &Remote<W>,
     review: Bytes,

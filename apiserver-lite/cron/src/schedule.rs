@@ -31,7 +31,7 @@ enum Times {
 
 /// The last time of a schedule before another, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latest {
+pub struct LatestTime {
     /// The time.
     pub time: i64,
     /// The number of times; beyond [`COUNT_MAX`] an estimate from the distance of the first two.
@@ -118,9 +118,9 @@ impl Schedule {
     }
 
     /// The last time after `after` that is not after `until`. The times of a period are counted from `anchor`.
-    pub fn latest(&self, zone: &Zone, anchor: i64, after: i64, until: i64) -> Option<Latest> {
+    pub fn latest(&self, zone: &Zone, anchor: i64, after: i64, until: i64) -> Option<LatestTime> {
         let first = self.next(zone, anchor, after).filter(|first| *first <= until)?;
-        let latest = |time, count| Some(Latest { time, count });
+        let latest = |time, count| Some(LatestTime { time, count });
         let (mut time, mut count) = (first, 1_i64);
         while count <= COUNT_MAX {
             match self.next(zone, anchor, time).filter(|next| *next <= until) {

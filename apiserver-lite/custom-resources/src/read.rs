@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use crate::node::{Additional, Checks, ListType, Node, Rule, Type};
+use crate::node::{AdditionalProperties, Checks, ListType, Node, Rule, Type};
 use crate::pattern::{PatternError, Patterns};
 
 /// Deepest nesting of a schema.
@@ -72,10 +72,12 @@ impl<'a> Reader<'a> {
             }
         }
         let additional = match schema.get("additionalProperties") {
-            Some(Value::Map(values)) => Additional::Schema(Box::new(self.node(values, below)?)),
-            Some(Value::Bool(true)) => Additional::Any,
-            Some(Value::Bool(false)) => Additional::Denied,
-            _ => Additional::Unset,
+            Some(Value::Map(values)) => {
+                AdditionalProperties::Schema(Box::new(self.node(values, below)?))
+            }
+            Some(Value::Bool(true)) => AdditionalProperties::Any,
+            Some(Value::Bool(false)) => AdditionalProperties::Denied,
+            _ => AdditionalProperties::Unset,
         };
         let items = match schema.map("items") {
             Some(items) => Some(Box::new(self.node(items, below)?)),

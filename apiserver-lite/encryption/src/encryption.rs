@@ -29,7 +29,7 @@ const NAMED_MAX: usize = 16;
 
 /// Values that a configuration cannot read.
 #[derive(Default)]
-struct Lost {
+struct UnreadableValues {
     count: usize,
     /// The keys of the first ones.
     first: Vec<String>,
@@ -96,8 +96,12 @@ impl Encryption {
     }
 
     /// The values that the rules of now read and `next` does not.
-    fn lost(&self, next: &Rules, each_stored: impl FnOnce(&mut dyn FnMut(&str, Form))) -> Lost {
-        let (rules, mut lost) = (self.rules(), Lost::default());
+    fn lost(
+        &self,
+        next: &Rules,
+        each_stored: impl FnOnce(&mut dyn FnMut(&str, Form)),
+    ) -> UnreadableValues {
+        let (rules, mut lost) = (self.rules(), UnreadableValues::default());
         each_stored(&mut |key, form| {
             if rules.reads(key, form) && !next.reads(key, form) {
                 lost.count = lost.count.saturating_add(1);

@@ -10,8 +10,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::hand::Hand;
 use crate::level::{LimitResponse, Queuing};
+use crate::shuffle_sharding::QueueHand;
 
 /// Most requests that wait in all queues of a level.
 pub const WAITING_MAX: usize = 1_024;
@@ -222,7 +222,7 @@ impl<W> FairQueue<W> {
 
     /// The queue of the flow's hand that is not full, with the fewest requests, and among those the one that has used least.
     fn choose(&self, flow: u64, queuing: Queuing) -> usize {
-        let hand = Hand::deal(flow, queuing.queues, queuing.hand);
+        let hand = QueueHand::deal(flow, queuing.queues, queuing.hand);
         let rank = |at: &usize| match self.queues.get(*at) {
             Some(queue) => {
                 let is_full = queue.waiting.len() >= queuing.length;

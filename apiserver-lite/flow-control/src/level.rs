@@ -1,6 +1,6 @@
 //! A priority level as configured, and how the seats of the server are divided among levels.
 
-use crate::hand::HAND_MAX;
+use crate::shuffle_sharding::HAND_MAX;
 
 /// Most queues of a level. More in a configuration count as this many: what more would add is below one flow in a thousand that meets another.
 const QUEUES_MAX: usize = 1024;

@@ -81,7 +81,7 @@ pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<
         Stage::Going => Vec::new(),
         Stage::Orphaning => orphan(dependents),
         Stage::Foreground => wait_for_dependents(item, dependents),
-        Stage::Alive => judge(item, owners, dependents),
+        Stage::Alive => plan_item(item, owners, dependents),
     }
 }
 
@@ -104,7 +104,7 @@ fn wait_for_dependents(item: &Item<'_>, dependents: &[Dependent]) -> Vec<GcActio
     idle.map(|dependent| GcAction::Process(dependent.id.clone())).collect()
 }
 
-fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
+fn plan_item(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
     let references = &item.state.owners;
     if references.is_empty() || owners.len() != references.len() {
         return Vec::new();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_object_goes_when_no_owner_keeps_it() {
-        use Owner::{Absent, Solid, Unknown, Waiting};
+        use Owner::{DeletedOwners, Solid, Unknown, Waiting};
         let delete = |policy| vec![GcAction::Delete(policy)];
         let drop = |owners: &[&str]| {
             vec![GcAction::DropOwners(owners.iter().map(|o| (*o).to_owned()).collect())]
@@ -187,14 +187,14 @@ mod tests {
             (&[], vec![]),
             (&[Solid], vec![]),
             (&[Unknown], vec![]),
-            (&[Absent], delete(DeletionPropagation::Background)),
+            (&[DeletedOwners], delete(DeletionPropagation::Background)),
             (&[Waiting], delete(DeletionPropagation::Background)),
-            (&[Absent, Waiting], delete(DeletionPropagation::Background)),
-            (&[Absent, Absent], delete(DeletionPropagation::Background)),
-            (&[Solid, Absent], drop(&["1"])),
-            (&[Unknown, Absent], drop(&["1"])),
+            (&[DeletedOwners, Waiting], delete(DeletionPropagation::Background)),
+            (&[DeletedOwners, DeletedOwners], delete(DeletionPropagation::Background)),
+            (&[Solid, DeletedOwners], drop(&["1"])),
+            (&[Unknown, DeletedOwners], drop(&["1"])),
             (&[Waiting, Solid], drop(&["0"])),
-            (&[Absent, Solid, Waiting], drop(&["0", "2"])),
+            (&[DeletedOwners, Solid, Waiting], drop(&["0", "2"])),
         ];
         for (owners, expected) in table {
             let names = ["0", "1", "2"];

@@ -87,17 +87,17 @@ pub struct Processor<S, M> {
     /// The ownership graph.
     pub index: Arc<Mutex<Index>>,
     /// Deleted owners.
-    pub absent: Mutex<Absent>,
+    pub absent: Mutex<DeletedOwners>,
 }
 
 /// Deleted owners: a uid is never used again.
 #[derive(Debug, Default)]
-pub struct Absent {
+pub struct DeletedOwners {
     known: BTreeSet<(Box<str>, Id)>,
     order: VecDeque<(Box<str>, Id)>,
 }
 
-impl Absent {
+impl DeletedOwners {
     fn has(&self, owner: &(Box<str>, Id)) -> bool {
         self.known.contains(owner)
     }

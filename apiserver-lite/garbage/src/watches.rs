@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::index::{Index, Ownership};
-use crate::kinds::{Collected, Id, KindId, Kinds};
+use crate::kinds::{CollectedKind, Id, KindId, Kinds};
 use crate::process::{OwnershipCaches, lock};
 
 /// Back-off of the discovery of served kinds.
@@ -34,7 +34,7 @@ pub trait WorkCounter: Send + Sync {
 }
 
 /// Handles the changes of all kinds.
-pub struct Taker {
+pub struct KindChangeHandler {
     /// The ownership graph.
     pub index: Arc<Mutex<Index>>,
     /// The objects to process.
@@ -43,7 +43,7 @@ pub struct Taker {
     pub counters: Arc<dyn WorkCounter>,
 }
 
-impl Taker {
+impl KindChangeHandler {
     fn take(&self, kind: KindId, key: ObjectKey, old: Option<&Ownership>, new: Option<&Ownership>) {
         let look = lock(&self.index).apply(&Id { kind, key }, old, new);
         for id in look {
@@ -86,7 +86,7 @@ impl OwnershipCaches for InformerCaches {
 pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
-    taker: Arc<Taker>,
+    taker: Arc<KindChangeHandler>,
     drain: DrainWatch,
     caches: InformerCaches,
     running: BTreeMap<KindId, JoinHandle<()>>,
@@ -103,7 +103,12 @@ impl Drop for Watches {
 
 impl Watches {
     /// No watches yet.
-    pub fn new(client: Client, kinds: Arc<Kinds>, taker: Arc<Taker>, drain: DrainWatch) -> Self {
+    pub fn new(
+        client: Client,
+        kinds: Arc<Kinds>,
+        taker: Arc<KindChangeHandler>,
+        drain: DrainWatch,
+    ) -> Self {
         let caches = InformerCaches::default();
         let (running, defined) = (BTreeMap::new(), Arc::default());
         Self { client, kinds, taker, drain, caches, running, defined }
@@ -149,7 +154,8 @@ impl Watches {
 
     /// Starts the watches of kinds that definitions have added, and ends those of definitions that are gone. Retried until there is an answer.
     pub async fn follow_definitions(&mut self, ready: Option<mpsc::Sender<()>>) {
-        let served: Vec<Collected> = self.defined().await.iter().map(Collected::from).collect();
+        let served: Vec<CollectedKind> =
+            self.defined().await.iter().map(CollectedKind::from).collect();
         for (id, kind) in self.kinds.iter().filter(|(_, kind)| kind.custom) {
             if !served.contains(&kind) {
                 self.end(id);
@@ -203,7 +209,7 @@ fn is_unserved(error: &ClientError) -> bool {
 /// Who is told of the changes of a kind.
 struct Filled {
     kind: KindId,
-    taker: Arc<Taker>,
+    taker: Arc<KindChangeHandler>,
     /// Dropped when the cache is complete.
     ready: Option<mpsc::Sender<()>>,
     /// Woken after each change of a definition.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
 use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
-use apiserver_core::flow_control::{Classified, HeldSeat};
+use apiserver_core::flow_control::{ClassifiedRequest, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
-use apiserver_core::status::{About, ApiError};
+use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::times::now;
 use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
@@ -129,7 +129,7 @@ async fn serve_with_metrics(
         failure(&server, encoding, &error)
     });
     if let Some((flows, classified)) = server.flow_control.as_ref().zip(classified.as_ref()) {
-        flows.tell(classified, &mut response);
+        flows.add_flow_headers(classified, &mut response);
     }
     if method == Method::HEAD {
         *response.body_mut() = body::full(Bytes::new());
@@ -160,7 +160,7 @@ async fn authenticate_and_serve(
     mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
     audit: &mut RequestAudit,
-    classified: &mut Option<Classified>,
+    classified: &mut Option<ClassifiedRequest>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, .. } = parsed;
     let method = request.method().as_str().to_ascii_lowercase();
@@ -234,7 +234,7 @@ async fn serve_authorized(
     admitted: Admitted<'_>,
     request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
-    classified: Option<&Classified>,
+    classified: Option<&ClassifiedRequest>,
     audit: &RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
@@ -420,10 +420,10 @@ async fn authorize(
     }
     let text = attributes.denial(&authorization.reason);
     Err(match target {
-        Target::NonResource(_) => ApiError::forbidden(About::default(), &text),
+        Target::NonResource(_) => ApiError::forbidden(StatusTarget::default(), &text),
         Target::Resource(r) => {
             let name = selected.unwrap_or(&r.name);
-            ApiError::forbidden(About { name, ..r.about() }, &text)
+            ApiError::forbidden(StatusTarget { name, ..r.about() }, &text)
         }
     })
 }

@@ -9,7 +9,7 @@ use apiserver_core::context::RequestContext;
 use apiserver_core::record::StoredObject;
 use apiserver_core::request::{RequestInfo, Verb};
 use apiserver_core::server::Server;
-use apiserver_core::status::{About, ApiError};
+use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::times::now;
 use apiserver_core::verbs::{Selection, VerbOutput, VerbResponse};
 use apiserver_metrics_api::{NodeUsage, PodKey, node_metrics, pod_metrics};
@@ -49,7 +49,8 @@ impl ResourceMetrics {
             Verb::Get => {
                 let found = server.find(of, &request.namespace, &request.name);
                 let found = found.filter(|found| is_measured(found.object()));
-                let about = About { group: "", kind: &request.resource, name: &request.name };
+                let about =
+                    StatusTarget { group: "", kind: &request.resource, name: &request.name };
                 let found = found.ok_or_else(|| ApiError::not_found(about))?;
                 found.check_readable()?;
                 let object = self.measured(&call.kind, found.object());
@@ -125,10 +126,10 @@ fn is_measured(object: &Object) -> bool {
 fn not_measured(request: &RequestInfo) -> ApiError {
     let RequestInfo { group, namespace, name, .. } = request;
     match namespace.as_str() {
-        "" => ApiError::not_found(About { group, kind: "nodemetrics", name }),
+        "" => ApiError::not_found(StatusTarget { group, kind: "nodemetrics", name }),
         _ => {
             let name = format!("{namespace}/{name}");
-            ApiError::not_found(About { group, kind: "podmetrics", name: &name })
+            ApiError::not_found(StatusTarget { group, kind: "podmetrics", name: &name })
         }
     }
 }

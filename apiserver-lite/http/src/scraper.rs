@@ -68,7 +68,7 @@ async fn ask_all(
     let silent = all.difference(&answering);
     metrics.change(|nodes| silent.for_each(|name| nodes.entry(name.clone()).or_default().miss()));
     let ask_one = |name: String| async move {
-        let answer = tokio::time::timeout(NODE_WAIT_MAX, ask(server, proxy, &name)).await;
+        let answer = tokio::time::timeout(NODE_WAIT_MAX, scrape_node(server, proxy, &name)).await;
         let late = || ApiError::new(504, "Timeout", "no response before the deadline");
         (name, answer.unwrap_or_else(|_| Err(late())))
     };
@@ -113,7 +113,11 @@ fn is_silent(node: &Object) -> bool {
     ready.next().is_some_and(|ready| ready.str("status") == "Unknown")
 }
 
-async fn ask(server: &Arc<Server>, proxy: &NodeProxy, node: &str) -> Result<Scrape, ApiError> {
+async fn scrape_node(
+    server: &Arc<Server>,
+    proxy: &NodeProxy,
+    node: &str,
+) -> Result<Scrape, ApiError> {
     let page = proxy.page(server, node, PATH, PAGE_LEN_MAX).await?;
     let parsed = panics::spawn_blocking(move || parse(&String::from_utf8_lossy(&page))).await;
     parsed.map_err(ApiError::internal)

@@ -140,14 +140,14 @@ impl Client {
         {
             return peer.clone();
         }
-        let peer = judge(server, &self.chain, &tls, &self.connection);
+        let peer = verify_client(server, &self.chain, &tls, &self.connection);
         *judged = Some((tls, peer.clone()));
         peer
     }
 }
 
 /// Verifies a client's certificate, the first of `chain`.
-fn judge(
+fn verify_client(
     server: &HttpServer,
     chain: &[CertificateDer<'_>],
     tls: &ServingTls,

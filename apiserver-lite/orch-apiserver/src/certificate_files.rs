@@ -30,7 +30,7 @@ struct PemFile {
 }
 
 impl PemFile {
-    fn named(path: &Path) -> Self {
+    fn watch_path(path: &Path) -> Self {
         Self { path: path.to_owned(), file: ReloadingFile::file(path.to_owned()) }
     }
 
@@ -62,7 +62,9 @@ impl IdentityFiles {
     /// The configured files, else a generated pair.
     fn new(files: Option<&Credentials>, own: Option<&CertificatePem>) -> Option<Self> {
         let (certificate, key) = match (files, own) {
-            (Some(files), _) => (PemFile::named(&files.certificate), PemFile::named(&files.key)),
+            (Some(files), _) => {
+                (PemFile::watch_path(&files.certificate), PemFile::watch_path(&files.key))
+            }
             (None, Some(own)) => {
                 (PemFile::generated(&own.certificate), PemFile::generated(&own.key))
             }
@@ -110,16 +112,16 @@ impl CertificateFiles {
         pki: Option<&Pki>,
     ) -> Result<Self, TlsError> {
         let identity = IdentityFiles::new(config.serving.as_ref(), pki.map(|pki| &pki.serving));
-        let clients = config.client_ca_file.iter().map(|path| PemFile::named(path));
+        let clients = config.client_ca_file.iter().map(|path| PemFile::watch_path(path));
         let proxies = config.request_headers.as_ref();
         let node = &config.node_client;
         Ok(Self {
             provider: provider.clone(),
             identity: identity.ok_or(TlsError::NoCertificate)?,
             clients: clients.chain(pki.map(|pki| PemFile::generated(&pki.ca))).collect(),
-            proxies: proxies.map(|proxies| PemFile::named(&proxies.ca_file)),
+            proxies: proxies.map(|proxies| PemFile::watch_path(&proxies.ca_file)),
             any_proxy: proxies.is_some_and(|proxies| proxies.headers.allowed_names.is_empty()),
-            node_authority: node.authority.as_deref().map(PemFile::named),
+            node_authority: node.authority.as_deref().map(PemFile::watch_path),
             node_identity: IdentityFiles::new(node.credentials.as_ref(), pki.map(|pki| &pki.admin)),
             proxy_client: IdentityFiles::new(config.proxy_client.as_ref(), None),
         })

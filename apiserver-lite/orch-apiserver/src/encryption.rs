@@ -52,9 +52,9 @@ fn resources(engine: &Engine) -> Vec<StoredResource> {
 
 /// Records that could not be decrypted when the store was opened.
 #[derive(Default)]
-pub struct Unreadable(Cell<usize>);
+pub struct UnreadableRecords(Cell<usize>);
 
-impl Unreadable {
+impl UnreadableRecords {
     /// Counts the record if it is one, and logs the first ones.
     pub fn note(&self, record: &StoredObject) {
         let Err(error) = record.check_readable() else { return };

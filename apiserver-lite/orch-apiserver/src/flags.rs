@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
-    BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, Privileged,
+    BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, PrivilegedContainers,
     RequestLimits, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
@@ -265,7 +265,8 @@ impl Flags {
     pub fn config(self) -> Result<(Config, Vec<String>), FlagError> {
         let names = self.common.names();
         let mut admission = self.cluster.admission.clone().settings();
-        let features = self.features.clone().settle(names, &mut admission).map_err(FlagError)?;
+        let features =
+            self.features.clone().resolve_features(names, &mut admission).map_err(FlagError)?;
         let accounts = AdmissionPlugin::ServiceAccount;
         if self.serving.ephemeral && !admission.enabled.contains(&accounts) {
             // No controller makes the accounts that pods would need.
@@ -346,9 +347,9 @@ impl Flags {
             service_ranges: cluster.service_cluster_ip_range,
             node_ports: cluster.service_node_port_range,
             privileged: if cluster.allow_privileged {
-                Privileged::Admitted
+                PrivilegedContainers::Admitted
             } else {
-                Privileged::Refused
+                PrivilegedContainers::Refused
             },
             request_limits: RequestLimits::default(),
             admission,
@@ -439,7 +440,7 @@ mod tests {
             "--authorization-mode=RBAC",
         ]);
         let config = config.unwrap();
-        assert_eq!((config.bind.port(), config.privileged), (2, Privileged::Refused));
+        assert_eq!((config.bind.port(), config.privileged), (2, PrivilegedContainers::Refused));
         assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
         assert!(parse(&["--ephemeral", "--ephemeral"]).unwrap().ephemeral);
         let page = ["--web-page", "--web-page=false"];

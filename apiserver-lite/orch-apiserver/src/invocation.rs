@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use apiserver_development::assets::{self, ETCD, KUBE_APISERVER};
-use apiserver_development::kube_apiserver::{self, Adapted};
+use apiserver_development::kube_apiserver::{self, AdaptedArguments};
 use proto_daemon::exit::Failure;
 
 /// What is asked.
@@ -52,12 +52,12 @@ impl Invocation {
 }
 
 /// An ephemeral server is there for clients of Kubernetes, unless `--naming` says otherwise.
-fn with_kubernetes_names(mut arguments: Vec<OsString>) -> Adapted {
+fn with_kubernetes_names(mut arguments: Vec<OsString>) -> AdaptedArguments {
     let named = |argument: &OsString| argument.as_encoded_bytes().starts_with(b"--naming");
     if arguments.iter().any(|argument| argument == "--ephemeral") && !arguments.iter().any(named) {
         arguments.push("--naming=kubernetes".into());
     }
-    Adapted { arguments, warnings: Vec::new() }
+    AdaptedArguments { arguments, warnings: Vec::new() }
 }
 
 /// Creates the links, and prints the variable that tells a harness where they are.

@@ -9,7 +9,7 @@ use apiserver_core::server::Server;
 use apiserver_core::times::{now, time_of};
 use apiserver_http::{HttpServer, run_resource_metrics};
 use apiserver_schema::Object;
-use apiserver_store::{Expect, Range, Write};
+use apiserver_store::{Range, Write, WriteCondition};
 use time::OffsetDateTime;
 
 use crate::bootstrap;
@@ -71,7 +71,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
             next = next.min(at);
             continue;
         }
-        let expect = Expect::At(entry.stamp.modified);
+        let expect = WriteCondition::At(entry.stamp.modified);
         let write = Write::Delete { key: entry.key.to_string(), expect };
         if let Err(error) = server.store.write(write).await {
             tracing::debug!(key = %entry.key, %error, "cannot delete an expired event; retried at the next expiry pass");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver_core::config::EtcdSettings;
 use apiserver_core::record::StoredObject;
 use apiserver_schema::Engine;
-use apiserver_store::{Bounds, Prepare, Store, StoreConfig};
+use apiserver_store::{Bounds, PrepareRestore, Store, StoreConfig};
 use apiserver_store_etcd::{EtcdConfig, EtcdUser, TlsFiles};
 
 use crate::build_error::BuildError;
@@ -22,7 +22,7 @@ pub async fn open(
     config: StoreConfig,
     engine: Arc<Engine>,
 ) -> Result<Store<StoredObject>, BuildError> {
-    let prepare: Prepare<StoredObject> = Box::new(move |record: &StoredObject| {
+    let prepare: PrepareRestore<StoredObject> = Box::new(move |record: &StoredObject| {
         record.load(&engine)?;
         if let Err(error) = record.check_readable() {
             tracing::error!(%error, "cannot decrypt an object in etcd; requests for it are answered 500, and it stays unchanged");

@@ -17,7 +17,7 @@ use proto_client::election;
 use proto_client::events::{Recorder, recorder};
 use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
-use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
+use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::health::Health;
 use proto_daemon::log;
@@ -118,7 +118,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     tracing::info!(signal, "orch-controller-manager is stopping");
     // Work that has not finished may still write: then the lease is left to expire.
     let drained = drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
+    if let Some(candidate) = candidate.filter(|_| drained == DrainOutcome::Finished) {
         candidate.release().await;
     }
     secure.abort();

@@ -11,7 +11,7 @@ use std::fmt;
 
 use proto_client::ObjectKey;
 
-pub use changes::Watched;
+pub use changes::WatchedKind;
 use changes::split;
 pub(crate) use volumes::users;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::informers::Informers;
-use apiserver_controller_io::observe_write::standing;
+use apiserver_controller_io::observe_write::retain_present;
 use apiserver_controllers::account_token::TokenSigner;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
@@ -84,7 +84,7 @@ struct ReconcilerState {
     /// When each node that pods name was first found missing.
     vanished: Mutex<ExpiringMap<String, ()>>,
     /// When each pod with a limited toleration was first seen with its node's taints.
-    tainted: Mutex<BTreeMap<ObjectKey, pods::Tainted>>,
+    tainted: Mutex<BTreeMap<ObjectKey, pods::TaintedPod>>,
     /// The CIDRs assigned to each node, by uid. Locked during an assignment, so that no two nodes get the same.
     assigned_cidrs: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
     /// The state of the attach-detach controller.
@@ -119,7 +119,7 @@ pub enum ReconcileError {
     Client(#[from] ClientError),
     /// No pod CIDR is left.
     #[error("cannot allocate a pod CIDR")]
-    Exhausted(#[from] node_cidr::Exhausted),
+    Exhausted(#[from] node_cidr::RangeExhausted),
     /// A token cannot be signed.
     #[error("cannot sign the service account token")]
     Token(#[from] apiserver_token::KeyError),
@@ -474,7 +474,7 @@ impl Reconciler {
             }
             effects.clone()
         };
-        let standing = standing(&late, self.accounts.own()).await?;
+        let standing = retain_present(&late, self.accounts.own()).await?;
         let mut unobserved = lock(&self.state.unobserved);
         if standing.is_empty() {
             unobserved.remove(key);

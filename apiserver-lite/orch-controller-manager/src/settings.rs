@@ -147,7 +147,7 @@ const PLAIN_PORT: u16 = 10252;
 #[derive(Clone)]
 pub struct Settings {
     /// The controllers that run.
-    pub enabled: Enabled,
+    pub enabled: EnabledControllers,
     /// The cluster CIDRs from which nodes are assigned theirs; empty if they are not.
     pub node_ranges: Vec<NodeRange>,
     /// The root CA to publish, in PEM.
@@ -183,7 +183,7 @@ const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
 
 /// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
-pub struct Enabled(BTreeSet<&'static str>);
+pub struct EnabledControllers(BTreeSet<&'static str>);
 
 /// Why the flags are invalid.
 #[derive(Debug, thiserror::Error)]
@@ -242,8 +242,8 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let gates =
-            feature_gates::settle(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates).map_err(|faults| {
+        let gates = feature_gates::resolve_gates(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates)
+            .map_err(|faults| {
                 let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
                 SettingsError::Gates(faults.join("; "))
             })?;
@@ -255,7 +255,7 @@ impl ControllerManagerFlags {
             out_of_service,
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
-            enabled: Enabled::parse(&self.controllers)?,
+            enabled: EnabledControllers::parse(&self.controllers)?,
             node_ranges: self.node_ranges()?,
             root_ca,
             token_key: self
@@ -311,7 +311,7 @@ impl ControllerManagerFlags {
     }
 }
 
-impl Enabled {
+impl EnabledControllers {
     /// Parses `*`, `name` and `-name`; a name takes precedence over `*`.
     fn parse(list: &[String]) -> Result<Self, SettingsError> {
         let mut enabled = BTreeSet::new();

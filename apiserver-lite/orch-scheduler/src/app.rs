@@ -13,7 +13,7 @@ use proto_client::events::recorder;
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
-use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
+use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates;
 use proto_daemon::flags::CommonFlags;
@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::SchedulerMetrics;
-use crate::scheduling_cycle::{ClusterCaches, Reporting, Scheduler};
+use crate::scheduling_cycle::{ClusterCaches, Scheduler, SchedulerReports};
 use crate::storage_informers::StorageInformers;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
@@ -140,7 +140,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     tracing::info!(signal, "orch-scheduler is stopping");
     // Work that has not finished may still write: then the lease is left to expire.
     let drained = drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
+    if let Some(candidate) = candidate.filter(|_| drained == DrainOutcome::Finished) {
         candidate.release().await;
     }
     secure.abort();
@@ -216,7 +216,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         namespaces: namespaces_store,
         budgets: budgets_store,
     };
-    let reporting = Reporting { events, counters, status: board.task("schedule") };
+    let reporting = SchedulerReports { events, counters, status: board.task("schedule") };
     let scheduler = Scheduler::new(client, name, caches, storage, reporting);
     scheduler.run(trigger, drain).await;
     tasks.extend([pods, nodes, namespaces, budgets, writer]);
@@ -229,7 +229,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
 /// Every setting that cannot be.
 fn gate_warnings(settings: Option<&BTreeMap<String, bool>>) -> Result<Vec<String>, String> {
     let Some(settings) = settings else { return Ok(Vec::new()) };
-    let settled = feature_gates::settle(&[], &[], settings).map_err(|faults| {
+    let settled = feature_gates::resolve_gates(&[], &[], settings).map_err(|faults| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         format!("--feature-gates: {}", faults.join("; "))
     })?;

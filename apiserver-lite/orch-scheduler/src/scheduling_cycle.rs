@@ -18,13 +18,13 @@ use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::{Attempt, SchedulerMetrics};
 use crate::storage_informers::StorageInformers;
-use apiserver_scheduling::amounts::add;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::nodes::{NodeLoad, load};
 use apiserver_scheduling::nominations::{NominatedLoads, Nominations};
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::DisruptionBudget;
+use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
     FitError, NodeChoice, NodeView, SelectError, StorageView, isolate_pod, select_node,
 };
@@ -72,7 +72,7 @@ pub struct ClusterCaches {
 }
 
 /// Where a scheduler reports.
-pub struct Reporting {
+pub struct SchedulerReports {
     /// Events.
     pub events: Recorder,
     /// Metrics.
@@ -88,10 +88,10 @@ impl Scheduler {
         name: String,
         caches: ClusterCaches,
         storage: StorageInformers,
-        reporting: Reporting,
+        reporting: SchedulerReports,
     ) -> Self {
         let annotations = BindingAnnotations::new(client.names());
-        let Reporting { events, counters, status } = reporting;
+        let SchedulerReports { events, counters, status } = reporting;
         Self {
             client,
             storage,

@@ -46,13 +46,14 @@ pub async fn find(
         Source::File(path) => of_file(path),
         Source::Token { endpoint, token, pins } => {
             let what = format!("the cluster at {endpoint} is found");
-            let found =
-                until(&what, patience, async || match look(endpoint, token, pins, names).await {
+            let found = until(&what, patience, async || {
+                match fetch_cluster_info(endpoint, token, pins, names).await {
                     Ok(found) => Ok(Ok(found)),
                     Err(Look::Never(error)) => Ok(Err(error)),
                     Err(Look::Again(state)) => Err(state),
-                })
-                .await?;
+                }
+            })
+            .await?;
             found.with_context(|| format!("the cluster at {endpoint}"))
         }
     }
@@ -65,7 +66,7 @@ fn of_file(path: &Path) -> Result<FoundCluster> {
 
 /// One look: the ConfigMap of whoever answers is believed when the token has signed it and the pins fit; then it is read again from a server that the
 /// authority in it vouches for.
-async fn look(
+async fn fetch_cluster_info(
     endpoint: &str,
     token: &BootstrapToken,
     pins: &[String],

@@ -117,7 +117,7 @@ impl Host {
 
     /// Says what a dry run would do.
     pub fn would(&self, phase: &str, actions: impl IntoIterator<Item = String>) {
-        let say = |action| self.output.say(phase, &format!("[dryrun] would {action}"));
+        let say = |action| self.output.print_progress(phase, &format!("[dryrun] would {action}"));
         actions.into_iter().for_each(say);
     }
 
@@ -135,7 +135,7 @@ impl Host {
     ///
     /// # Errors
     /// There is none.
-    pub fn known(&self) -> Result<&Record> {
+    pub fn read_record(&self) -> Result<&Record> {
         let missing = || {
             format!(
                 "{} does not exist: nothing was made here by `orchadm init` or `join`",

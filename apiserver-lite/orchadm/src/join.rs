@@ -12,7 +12,7 @@ use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
 use apiserver_bootstrap::host_programs::Member;
-use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
+use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
 use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
 use clap::{Args, Subcommand};
 use proto_api::core::v1::{ConfigMap, Node};
@@ -88,7 +88,7 @@ pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
     }
     match only {
         Some("preflight") => preflight(&host, &settings).await,
-        Some(phase) if settings.is_dry_run => dry_run::tell(&host, &settings, &[phase]).await,
+        Some(phase) if settings.is_dry_run => dry_run::print_plan(&host, &settings, &[phase]).await,
         Some(phase) => {
             let mut services = Services::for_phase(&host.layout);
             Joining::new(&host, &settings)?.phase(phase, &mut services).await
@@ -103,7 +103,7 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
         preflight(&host, settings).await?;
     }
     if settings.is_dry_run {
-        return dry_run::tell(&host, settings, &PHASES).await;
+        return dry_run::print_plan(&host, settings, &PHASES).await;
     }
     let mut joining = Joining::new(&host, settings)?;
     let mut services = Services::begin(&host.layout)?;
@@ -112,14 +112,14 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
         ended = joining.all(&mut services) => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
     };
-    stay(services, &host, ended, stop).await
+    run_until_stopped(services, &host, ended, stop).await
 }
 
 async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     let layout = &host.layout;
     let extra = &settings.registration.kubelet_extra_args;
     let may_swap = extra.get("fail-swap-on").map(String::as_str);
-    let wanted = Wanted {
+    let wanted = PreflightScope {
         role: Role::Node,
         node: settings.node.clone(),
         runtime: settings.runtime.clone(),
@@ -140,8 +140,8 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     };
     let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
-    let ignored = Ignored::new(given.chain(&settings.ignored));
-    preflight::conclude(check(&facts, &wanted), &ignored, host.output)
+    let ignored = IgnoredChecks::new(given.chain(&settings.ignored));
+    preflight::report_findings(check(&facts, &wanted), &ignored, host.output)
 }
 
 /// What the phases work on.
@@ -190,7 +190,7 @@ impl<'a> Joining<'a> {
     async fn start_agent(&mut self, services: &mut Services) -> Result<()> {
         let (host, settings, layout) = (self.host, self.settings, &self.host.layout);
         let found = discovery::find(&settings.source, host.names, settings.patience).await?;
-        host.output.say("discovery", &format!("the cluster is {}", found.server));
+        host.output.print_progress("discovery", &format!("the cluster is {}", found.server));
         if host.record.is_some() {
             check_same_cluster(layout, &settings.authority, &found)?;
         }
@@ -204,7 +204,8 @@ impl<'a> Joining<'a> {
         let facts = ask_runtime(settings).await;
         let program = member(host, settings, &facts, &cluster).agent(true)?;
         services.ensure(layout, &mut self.record, &program).await?;
-        host.output.say("kubelet-start", "orchlet is set up, and requests its certificate");
+        host.output
+            .print_progress("kubelet-start", "orchlet is set up, and requests its certificate");
         if matches!(services, Services::Recorded) {
             // Nobody runs it yet.
             return Ok(());

@@ -153,16 +153,16 @@ pub async fn last_lines(layout: &Layout, program: &str) -> String {
 ///
 /// # Errors
 /// That of the command, or a program does not stop.
-pub async fn stay(
+pub async fn run_until_stopped(
     services: Services,
     host: &Host,
     ended: Result<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     if ended.is_ok() && matches!(services, Services::Supervised(_)) {
-        host.output.say("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
+        host.output.print_progress("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
         stop.await;
-        host.output.say("run", "stopping the programs");
+        host.output.print_progress("run", "stopping the programs");
     }
     services.stop().await?;
     ended

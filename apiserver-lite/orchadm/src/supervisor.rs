@@ -26,16 +26,16 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>> {
 /// There is nothing to run, or it runs.
 pub async fn run(host: &crate::host::Host) -> Result<()> {
     let stop = stop_signal()?;
-    let known = host.known()?;
+    let known = host.read_record()?;
     if crate::host::has_systemd(&host.layout) {
         bail!("systemd runs the programs of this host: `systemctl status orchlet`");
     }
     let mut supervisor = Supervisor::begin(&host.layout)?;
     for program in &known.programs {
         supervisor.keep(&program.name);
-        host.output.say("run", &format!("{} is kept running", program.name));
+        host.output.print_progress("run", &format!("{} is kept running", program.name));
     }
     stop.await;
-    host.output.say("run", "stopping the programs");
+    host.output.print_progress("run", "stopping the programs");
     Ok(supervisor.stop().await?)
 }

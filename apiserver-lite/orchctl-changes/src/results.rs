@@ -59,7 +59,7 @@ impl ResultFlags {
 
     fn form(&self) -> Result<Form, CommandError> {
         match self.print.form()? {
-            Form::Wide | Form::Columns(_) => Err(CommandError::said(format!(
+            Form::Wide | Form::Columns(_) => Err(CommandError::with_text(format!(
                 "unable to match a printer suitable for the output format \"{}\", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
                 self.print.output.as_deref().unwrap_or_default()
             ))),
@@ -93,7 +93,7 @@ impl ResultFlags {
     ///
     /// # Errors
     /// When the output has gone.
-    pub fn tell(
+    pub fn print_result(
         &self,
         output: &mut Output,
         place: &Place,

@@ -29,7 +29,7 @@ pub enum CommandError {
 
 impl CommandError {
     /// An error with this text.
-    pub fn said(text: impl Into<String>) -> Self {
+    pub fn with_text(text: impl Into<String>) -> Self {
         Self::Said(text.into())
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn several_errors_are_several_lines() {
-        let errors = vec![CommandError::said("a"), CommandError::Plain("b".into())];
+        let errors = vec![CommandError::with_text("a"), CommandError::Plain("b".into())];
         let error = CommandError::collect(errors).expect_err("two errors");
         assert_eq!(error.to_string(), "error: a\nb");
         assert!(CommandError::collect(Vec::new()).is_ok());

@@ -124,7 +124,7 @@ impl Session {
             std::env::consts::ARCH
         );
         let client = Client::new(self.config()?, <&Names>::default(), &agent)
-            .map_err(|error| CommandError::said(proto_daemon::exit::chain(&error)))?
+            .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))?
             .with_deadline(deadline)
             .with_body_len_max(BODY_LEN_MAX);
         Ok(self.client.get_or_init(|| client))
@@ -139,7 +139,7 @@ impl Session {
         // A number alone is of seconds.
         let full = if text.parse::<u32>().is_ok() { format!("{text}s") } else { text.to_owned() };
         duration::parse(&full)
-            .map_err(|error| CommandError::said(format!("--request-timeout: {error}")))
+            .map_err(|error| CommandError::with_text(format!("--request-timeout: {error}")))
     }
 
     /// The namespace of requests that name none.
@@ -210,7 +210,7 @@ impl Session {
         let line = format!("{} {}", request.method(), request.uri().path());
         let answer = self.call(request).await?;
         serde_json::from_slice(&answer.body).map_err(|error| {
-            CommandError::said(format!("{line}: the response is not valid JSON: {error}"))
+            CommandError::with_text(format!("{line}: the response is not valid JSON: {error}"))
         })
     }
 
@@ -311,13 +311,13 @@ impl Session {
         if !impersonates
             && (!identity.impersonate_groups.is_empty() || identity.impersonate_uid.is_some())
         {
-            return Err(CommandError::said(
+            return Err(CommandError::with_text(
                 "--as-group and --as-uid need --as: requesting groups or uid without impersonating a user",
             ));
         }
         let mut add = |name: &'static str, value: &str| -> Result<(), CommandError> {
             let value = HeaderValue::from_str(value).map_err(|_| {
-                CommandError::said(format!("{value:?} is not valid in the header {name}"))
+                CommandError::with_text(format!("{value:?} is not valid in the header {name}"))
             })?;
             headers.append(HeaderName::from_static(name), value);
             Ok(())

@@ -109,7 +109,7 @@ async fn find(session: &Session, args: &Args, output: &mut Output) -> Result<Fou
         let collection = resource.collection(namespace);
         match name {
             Some(_) if !args.selector.is_empty() => {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "name cannot be provided when a selector is specified",
                 ));
             }

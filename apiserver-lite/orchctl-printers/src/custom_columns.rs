@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::columns::{Layout, Row};
-use crate::jsonpath::{JsonPathError, Missing, Path};
+use crate::jsonpath::{JsonPathError, MissingFields, Path};
 
 /// Most columns.
 const COLUMNS_MAX: usize = 200;
@@ -92,7 +92,7 @@ impl CustomColumns {
         }
         for object in objects {
             let cell = |(_, path): &(String, Path)| {
-                let found = path.find(object, Missing::Skipped)?;
+                let found = path.find(object, MissingFields::Skipped)?;
                 let texts: Vec<String> = found.into_iter().map(word_of).collect();
                 Ok(if texts.is_empty() { "<none>".to_owned() } else { texts.join(",") })
             };

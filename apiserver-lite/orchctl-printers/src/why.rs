@@ -90,7 +90,7 @@ pub enum Verdict {
 }
 
 /// Whether objects of this kind are known here.
-pub fn knows(group: &str, kind: &str) -> bool {
+pub fn supports_kind(group: &str, kind: &str) -> bool {
     matches!(
         (group, kind),
         ("", "Pod" | "Service" | "PersistentVolumeClaim")

@@ -63,7 +63,7 @@ async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
     match session.warnings() {
         count if count > 0 && session.flags().warnings_as_errors => {
             let noun = if count == 1 { "warning" } else { "warnings" };
-            Err(CommandError::said(format!("{count} {noun} received")))
+            Err(CommandError::with_text(format!("{count} {noun} received")))
         }
         _ => Ok(code),
     }

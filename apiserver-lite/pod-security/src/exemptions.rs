@@ -51,7 +51,7 @@ pub fn warn_of_exempt_namespace(
     policy: &Policy,
     names: &Names,
 ) -> Option<String> {
-    let asked = Asked(policy).to_string();
+    let asked = ActiveLevels(policy).to_string();
     let modes = ["enforce", "audit", "warn"];
     let is_own = |label: &String| {
         modes.iter().any(|mode| {
@@ -70,9 +70,9 @@ pub fn warn_of_exempt_namespace(
 }
 
 /// The levels of a policy that ask for something: `enforce=baseline:latest, warn=restricted:latest`.
-struct Asked<'a>(&'a Policy);
+struct ActiveLevels<'a>(&'a Policy);
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for ActiveLevels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Policy { enforce, audit, warn } = self.0;
         let mut separator = "";

@@ -9,14 +9,14 @@
 //!  everything in the namespace ──▶ Usage ──▶ status.used, counted anew
 //! ```
 
-mod amounts;
 mod charge;
-mod counted;
+mod counted_resources;
 mod pods;
+mod resource_amounts;
 mod scopes;
 mod usage;
 
-pub use amounts::Amounts;
 pub use charge::{Charge, Refusal, charge};
-pub use counted::{Counted, Kind};
+pub use counted_resources::{Counted, Kind};
+pub use resource_amounts::Amounts;
 pub use usage::{Usage, with_growth};

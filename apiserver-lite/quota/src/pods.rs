@@ -7,7 +7,7 @@ use proto_api::core::v1::{Container, Pod};
 use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
-use crate::amounts::{Amounts, add, raise};
+use crate::resource_amounts::{Amounts, add, raise};
 
 /// Resources of pods whose names no prefix tells.
 const NAMED: &[&str] = &[

@@ -6,7 +6,6 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-pub mod amounts;
 pub mod claim_use;
 pub mod disks;
 #[cfg(any(test, feature = "testing"))]
@@ -24,6 +23,7 @@ pub mod pod_affinity;
 pub mod pod_info;
 pub mod preemption;
 pub mod refusal;
+pub mod resource_amounts;
 pub mod score;
 pub mod select_node;
 pub mod taints;

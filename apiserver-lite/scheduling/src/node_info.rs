@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proto_api::core::v1::{Node, Taint};
 use proto_api::names::Names;
 
-use crate::amounts::{Amounts, amount};
+use crate::resource_amounts::{Amounts, amount};
 
 /// The fields of a node that scheduling reads.
 #[derive(Clone, Debug, Default, PartialEq)]

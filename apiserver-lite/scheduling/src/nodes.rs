@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::amounts::{Amounts, add};
 use crate::disks::Disks;
 use crate::host_ports::HostPorts;
 use crate::node_info::NodeInfo;
 use crate::pod_info::{PodInfo, PodPhase};
+use crate::resource_amounts::{Amounts, add};
 
 /// A node and its pods.
 #[derive(Clone, Debug)]

@@ -10,10 +10,10 @@ use proto_api::core::v1::{
 use proto_api::names::Names;
 use proto_client::ObjectKey;
 
-use crate::amounts::{Amounts, CPU, MEMORY, add, amount};
 use crate::claim_use::{ClaimUse, claims_of};
 use crate::disks::{self, PodDisk};
 use crate::placement::PlacementConstraints;
+use crate::resource_amounts::{Amounts, CPU, MEMORY, add, amount};
 
 /// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
 const DEFAULT_CPU: i64 = 100;

@@ -7,11 +7,11 @@ mod topology_spread;
 
 use std::cmp::Reverse;
 
-use crate::amounts::{CPU, MEMORY};
 use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::PodInfo;
+use crate::resource_amounts::{CPU, MEMORY};
 use crate::taints::tolerates;
 
 const MAX_POINTS: i64 = 100;

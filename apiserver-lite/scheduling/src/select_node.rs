@@ -190,9 +190,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::amounts::{CPU, MEMORY, PODS};
     use crate::examples::{names, node, pod};
     use crate::placement::Term;
+    use crate::resource_amounts::{CPU, MEMORY, PODS};
 
     /// Selects a node for a pod without claims.
     fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, SelectError> {

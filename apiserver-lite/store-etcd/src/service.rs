@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use apiserver_store::{
-    Follower, NotSynced, OnDisk, Prepare, Record, Store, StoreConfig, WriterRequest,
+    Follower, NotSynced, OnDisk, PrepareRestore, Record, Store, StoreConfig, WriterRequest,
 };
 use proto_daemon::{exit, panics};
 use tokio::{
@@ -62,7 +62,7 @@ pub enum OpenEtcdError {
 pub async fn open<T: Record>(
     etcd: EtcdConfig,
     config: StoreConfig,
-    prepare: Prepare<T>,
+    prepare: PrepareRestore<T>,
 ) -> Result<Store<T>, OpenEtcdError> {
     let is_prefix = etcd.prefix.starts_with('/')
         && !etcd.prefix.trim_end_matches('/').is_empty()

@@ -42,14 +42,14 @@ impl KnownRevisions {
 }
 
 /// The open file.
-pub struct Acknowledged {
+pub struct AcknowledgedRevision {
     file: File,
     /// Which slot is written next.
     next_slot: usize,
     failing: bool,
 }
 
-impl Acknowledged {
+impl AcknowledgedRevision {
     /// Reads the revision from the file in `directory`; `None` if the file is missing or damaged.
     pub fn read(directory: &Path) -> io::Result<Option<Revision>> {
         let path = directory.join(NAME);
@@ -130,17 +130,17 @@ mod tests {
     #[test]
     fn one_damaged_slot_leaves_the_other() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
-        let mut open = Acknowledged::open(dir.path(), Revision(7)).unwrap();
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), None);
+        let mut open = AcknowledgedRevision::open(dir.path(), Revision(7)).unwrap();
         open.write(Revision(8));
         open.write(Revision(9));
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(9)));
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), Some(Revision(9)));
         let file = File::options().write(true).open(dir.path().join(NAME)).unwrap();
         file.write_all_at(b"x", 512 + 9).unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(8)));
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), Some(Revision(8)));
         file.set_len(10).unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
-        drop(Acknowledged::open(dir.path(), Revision(9)).unwrap());
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(9)));
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), None);
+        drop(AcknowledgedRevision::open(dir.path(), Revision(9)).unwrap());
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), Some(Revision(9)));
     }
 }

@@ -19,7 +19,7 @@ use ring::digest::{Context, SHA256};
 
 use crate::{
     BackupError, Identity, Revision, Stamp,
-    acknowledged::Acknowledged,
+    acknowledged::AcknowledgedRevision,
     backup::{END, MAGIC, RECORD, VERSION},
     checkpoint::{Checkpoint, checkpoint_error},
     format::Format,
@@ -38,7 +38,7 @@ const TEXT_LEN_MAX: u32 = 64 << 20;
 
 /// A restored store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoredStore {
     /// The number of its records.
     pub records: u64,
     /// The revision of the backup.
@@ -56,12 +56,12 @@ pub fn restore(
     directory: &Path,
     identity: &Identity,
     now: Duration,
-) -> Result<Restored, BackupError> {
+) -> Result<RestoredStore, BackupError> {
     check_empty(directory)?;
     let backup = read(file, identity)?;
     let revision = revision_after(backup.revision, now);
     let restored =
-        Restored { records: backup.records.len() as u64, backup: backup.revision, revision };
+        RestoredStore { records: backup.records.len() as u64, backup: backup.revision, revision };
     let staging = staging(directory);
     let at = |source| BackupError::File { path: staging.clone(), source };
     match fs::remove_dir_all(&staging) {
@@ -73,7 +73,7 @@ pub fn restore(
     checkpoint.fold(revision, &backup.records).map_err(checkpoint_error)?;
     drop(checkpoint);
     drop(Segment::create(&staging, revision.next()).map_err(at)?);
-    drop(Acknowledged::open(&staging, revision).map_err(at)?);
+    drop(AcknowledgedRevision::open(&staging, revision).map_err(at)?);
     let renamed = fs::rename(&staging, directory);
     renamed.map_err(|source| BackupError::File { path: directory.to_owned(), source })?;
     let parent = staging.parent().filter(|parent| !parent.as_os_str().is_empty());

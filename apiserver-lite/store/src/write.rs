@@ -11,28 +11,28 @@ pub enum Write<T: Record> {
         /// The key; not empty.
         key: String,
         /// Condition on the current version.
-        expect: Expect,
+        expect: WriteCondition,
         /// The new value.
         draft: T::Draft,
     },
-    /// Deletes the key. [`Expect::Absent`] never holds here.
+    /// Deletes the key. [`WriteCondition::Absent`] never holds here.
     Delete {
         /// The key; not empty.
         key: String,
         /// Condition on the current version.
-        expect: Expect,
+        expect: WriteCondition,
     },
 }
 
 impl<T: Record> Write<T> {
     /// Creates `key`, which must not exist.
     pub fn create(key: impl Into<String>, draft: T::Draft) -> Self {
-        Self::Put { key: key.into(), expect: Expect::Absent, draft }
+        Self::Put { key: key.into(), expect: WriteCondition::Absent, draft }
     }
 
     /// Replaces the version of `key` written at `revision`.
     pub fn update(key: impl Into<String>, revision: Revision, draft: T::Draft) -> Self {
-        Self::Put { key: key.into(), expect: Expect::At(revision), draft }
+        Self::Put { key: key.into(), expect: WriteCondition::At(revision), draft }
     }
 
     /// The key.
@@ -44,13 +44,13 @@ impl<T: Record> Write<T> {
 
     /// Deletes the version of `key` written at `revision`.
     pub fn delete(key: impl Into<String>, revision: Revision) -> Self {
-        Self::Delete { key: key.into(), expect: Expect::At(revision) }
+        Self::Delete { key: key.into(), expect: WriteCondition::At(revision) }
     }
 }
 
 /// Condition of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum WriteCondition {
     /// The key does not exist.
     Absent,
     /// The key was last written at this revision.
@@ -74,7 +74,7 @@ pub struct CommittedWrite<T> {
 /// Why a write has no effect. Only after [`NotDurable`](WriteError::NotDurable) that is unknown.
 #[derive(thiserror::Error)]
 pub enum WriteError<T> {
-    /// [`Expect::Absent`], but the key exists.
+    /// [`WriteCondition::Absent`], but the key exists.
     #[error("{key} already exists")]
     Exists {
         /// The key.
@@ -82,7 +82,7 @@ pub enum WriteError<T> {
         /// The current version.
         current: Arc<T>,
     },
-    /// [`Expect::At`], but the key has another revision. The current version is included, so that the caller can retry without a
+    /// [`WriteCondition::At`], but the key has another revision. The current version is included, so that the caller can retry without a
     /// read.
     #[error("{key} is at revision {revision}, not {expected}")]
     Conflict {

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Bounds, CommittedWrite, Entry, Event, EventKind, Expect, Health, Record, Revision, Stamp,
-    Write, WriteError,
+    Bounds, CommittedWrite, Entry, Event, EventKind, Health, Record, Revision, Stamp, Write,
+    WriteCondition, WriteError,
     disk::{CommitError, Disk},
     log::Change,
     saved::OnDisk,
@@ -309,7 +309,11 @@ impl<'a, T: Record> Batch<'a, T> {
             }
             Write::Delete { key, expect } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
-                let expect = if expect == Expect::Anything { Expect::Present } else { expect };
+                let expect = if expect == WriteCondition::Anything {
+                    WriteCondition::Present
+                } else {
+                    expect
+                };
                 if let Some(current) = check_expectation(&key, expect, self.current(&key))? {
                     self.delete(current);
                 }
@@ -395,25 +399,25 @@ impl<'a, T: Record> Batch<'a, T> {
 /// Returns the version of `key` before a write, if it is as expected.
 pub fn check_expectation<T>(
     key: &str,
-    expect: Expect,
+    expect: WriteCondition,
     current: Option<Entry<T>>,
 ) -> Result<Option<Entry<T>>, WriteError<T>> {
     match (expect, current) {
-        (Expect::Anything | Expect::Absent, None) => Ok(None),
-        (Expect::Anything | Expect::Present, Some(current)) => Ok(Some(current)),
-        (Expect::At(expected), Some(current)) if current.stamp.modified == expected => {
+        (WriteCondition::Anything | WriteCondition::Absent, None) => Ok(None),
+        (WriteCondition::Anything | WriteCondition::Present, Some(current)) => Ok(Some(current)),
+        (WriteCondition::At(expected), Some(current)) if current.stamp.modified == expected => {
             Ok(Some(current))
         }
-        (Expect::Absent, Some(current)) => {
+        (WriteCondition::Absent, Some(current)) => {
             Err(WriteError::Exists { key: key.to_owned(), current: current.record })
         }
-        (Expect::At(expected), Some(current)) => Err(WriteError::Conflict {
+        (WriteCondition::At(expected), Some(current)) => Err(WriteError::Conflict {
             key: key.to_owned(),
             expected,
             revision: current.stamp.modified,
             current: current.record,
         }),
-        (Expect::At(_) | Expect::Present, None) => {
+        (WriteCondition::At(_) | WriteCondition::Present, None) => {
             Err(WriteError::NotFound { key: key.to_owned() })
         }
     }

@@ -18,7 +18,7 @@ use proto_api::names::Names;
 
 use crate::claim::Claimant;
 use crate::pods::{delete_object, revision};
-use crate::revisions::{self, Current, History, LiveCount};
+use crate::revisions::{self, CurrentRevision, History, LiveCount};
 use identity::parent_and_ordinal;
 use steps::Steps;
 
@@ -107,9 +107,9 @@ fn newest_revision<'a>(
         new
     });
     match found {
-        Current::Found(newest) => Ok(newest),
-        Current::After(write) => Err(write),
-        Current::NameTaken => {
+        CurrentRevision::Found(newest) => Ok(newest),
+        CurrentRevision::After(write) => Err(write),
+        CurrentRevision::NameTaken => {
             let mut next = set.clone();
             next.status.collision_count = revisions::one_more(set.status.collision_count);
             Err(Box::new(ApiWrite::UpdateStatus(next.into())))

@@ -86,12 +86,12 @@ pub const PROGRAMS: &[Program] = &[
 
 impl Program {
     /// The program of this name.
-    pub fn named(name: &str) -> Result<&'static Self> {
+    pub fn find_program(name: &str) -> Result<&'static Self> {
         PROGRAMS.iter().find(|of| of.name == name).with_context(|| format!("no program {name}"))
     }
 
     /// What it says of itself.
-    pub fn ask(&self, bin_dir: &Path) -> Result<Reference> {
+    pub fn read_reference(&self, bin_dir: &Path) -> Result<Reference> {
         let path = bin_dir.join(self.name);
         let asked = Command::new(&path).arg(ARGUMENT).output();
         let output = asked.with_context(|| format!("cannot run {}", path.display()))?;

@@ -140,11 +140,14 @@ pub enum AttemptOutcome {
 /// The lease was lost: another instance may be active now.
 #[derive(Debug, thiserror::Error)]
 #[error("leader election lost")]
-pub struct Lost;
+pub struct LeaseLost;
 
 /// Notifies `leading` when this instance becomes the leader: at once without a candidate (no election). Returns when the lease is lost; the program must
 /// then end without another write.
-pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<bool>) -> Lost {
+pub async fn run_election(
+    candidate: &mut Option<Candidate>,
+    leading: &watch::Sender<bool>,
+) -> LeaseLost {
     let Some(candidate) = candidate else {
         leading.send_replace(true);
         return std::future::pending().await;
@@ -154,7 +157,7 @@ pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<boo
     tracing::info!(lease = candidate.holder.lease, "successfully acquired lease");
     leading.send_replace(true);
     candidate.hold().await;
-    Lost
+    LeaseLost
 }
 
 /// The candidate that the flags configure, with `lock` as the default name of the lease; `None` without leader election.
@@ -310,7 +313,7 @@ impl Candidate {
     async fn attempt(&mut self) -> Result<AttemptOutcome, ClientError> {
         if !self.claimant.is_held_by(&self.holder) {
             let lease = self.api.find(&self.holder.lease).await?;
-            self.claimant.saw(lease, Instant::now());
+            self.claimant.observe_lease(lease, Instant::now());
         }
         let params = WriteParams::default();
         let claim = self.claimant.claim(&self.holder, wall_clock(), Instant::now());
@@ -321,7 +324,7 @@ impl Candidate {
         };
         match written {
             Ok(lease) => {
-                self.claimant.saw(Some(lease), Instant::now());
+                self.claimant.observe_lease(Some(lease), Instant::now());
                 Ok(AttemptOutcome::Held)
             }
             Err(error) => {

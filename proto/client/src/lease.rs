@@ -61,7 +61,7 @@ pub enum Claim {
 
 impl Claimant {
     /// Records the lease as the server has it; `None` if it does not exist.
-    pub fn saw(&mut self, lease: Option<Lease>, now: Instant) {
+    pub fn observe_lease(&mut self, lease: Option<Lease>, now: Instant) {
         if self.lease != lease || self.changed.is_none() {
             self.changed = Some(now);
         }
@@ -216,7 +216,7 @@ async fn renew(
 ) -> Result<Claim, ClientError> {
     if !claimant.is_held_by(me) {
         let lease = api.find(&me.lease).await?;
-        claimant.saw(lease, Instant::now());
+        claimant.observe_lease(lease, Instant::now());
     }
     let claim = claimant.claim(me, wall_clock(), Instant::now());
     let written = match &claim {
@@ -226,7 +226,7 @@ async fn renew(
     };
     match written {
         Ok(lease) => {
-            claimant.saw(Some(lease), Instant::now());
+            claimant.observe_lease(Some(lease), Instant::now());
             Ok(claim)
         }
         Err(error) => {
@@ -256,7 +256,7 @@ pub(crate) fn wall_clock() -> MicroTime {
 
 #[cfg(test)]
 mod tests {
-    use proto_daemon::drain::{Drain, Drained};
+    use proto_daemon::drain::{Drain, DrainOutcome};
     use proto_daemon::statusz::StatusBoard;
     use serde_json::{Value, json};
 
@@ -282,18 +282,18 @@ mod tests {
     fn a_lease_is_created_renewed_or_waited_for() {
         let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
         let mut claimant = Claimant::default();
-        claimant.saw(None, start);
+        claimant.observe_lease(None, start);
         let Claim::Create(created) = claimant.claim(&me(), wall, start) else { panic!("create") };
         assert_eq!((created.metadata.name.as_str(), created.spec.renew_time), ("n1", Some(wall)));
 
-        claimant.saw(Some(lease("me", 1)), start);
+        claimant.observe_lease(Some(lease("me", 1)), start);
         let Claim::Update(renewed) = claimant.claim(&me(), wall, start) else { panic!("renew") };
         assert_eq!(
             (renewed.spec.renew_time, renewed.spec.lease_transitions),
             (Some(wall), Some(3))
         );
 
-        claimant.saw(Some(lease("you", 2)), start);
+        claimant.observe_lease(Some(lease("you", 2)), start);
         assert_eq!(claimant.claim(&me(), wall, start), Claim::Wait { holder: "you".into() });
     }
 
@@ -302,9 +302,9 @@ mod tests {
         let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
         let at = |secs| start + Duration::from_secs(secs);
         let mut claimant = Claimant::default();
-        claimant.saw(Some(lease("you", 1)), start);
-        claimant.saw(Some(lease("you", 2)), at(30));
-        claimant.saw(Some(lease("you", 2)), at(60));
+        claimant.observe_lease(Some(lease("you", 1)), start);
+        claimant.observe_lease(Some(lease("you", 2)), at(30));
+        claimant.observe_lease(Some(lease("you", 2)), at(60));
         assert!(matches!(claimant.claim(&me(), wall, at(69)), Claim::Wait { .. }));
         let Claim::Update(taken) = claimant.claim(&me(), wall, at(70)) else { panic!("take") };
         assert_eq!(taken.spec.holder_identity.as_deref(), Some("me"));
@@ -320,7 +320,7 @@ mod tests {
             theirs.spec.lease_transitions = Some(number);
             theirs.spec.renew_time = Some(MicroTime::from_unix_micros(i64::MAX));
             let mut claimant = Claimant::default();
-            claimant.saw(Some(theirs), start);
+            claimant.observe_lease(Some(theirs), start);
             let later = start + Duration::from_secs(DURATION_SECS_MAX);
             let Claim::Update(taken) = claimant.claim(&me(), wall, later) else { panic!("take") };
             assert!(taken.spec.lease_transitions >= Some(1), "{number}");
@@ -357,6 +357,6 @@ mod tests {
         asked.reply(200, &body("5"));
         server.asked().await.reply(200, &body("6"));
         assert_eq!(*told.borrow(), Held::Yes);
-        assert_eq!(drain.drain(Duration::from_secs(30)).await, Drained::Finished);
+        assert_eq!(drain.drain(Duration::from_secs(30)).await, DrainOutcome::Finished);
     }
 }

@@ -30,7 +30,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{Client, ClientError};
 use access::{Access, Question, Refused, Reviews};
-use tls::{Agreed, Certified, ServerTls};
+use tls::{Certified, ConnectionTls, ServerTls};
 
 /// Limits of connections: probes and scrapers have one each.
 const LIMITS: Limits = Limits {
@@ -193,7 +193,7 @@ struct Service {
 impl Service {
     async fn connection(
         self: Arc<Self>,
-        agreed: Arc<Agreed>,
+        agreed: Arc<ConnectionTls>,
         socket: TcpStream,
         place: Connection,
         until: DrainWatch,

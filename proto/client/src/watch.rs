@@ -71,7 +71,7 @@ pub async fn watch<T: Resource>(
             tell_trouble(&api.collection().plural, &error, machine.failures() + 1);
             StepResult::Failed(step_failure(&error))
         });
-        if machine.finish_step(happened) == machine::Listed::Complete {
+        if machine.finish_step(happened) == machine::ListProgress::Complete {
             observe(Observed::ListEnded);
         }
     }

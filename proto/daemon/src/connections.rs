@@ -5,8 +5,8 @@
 
 pub mod admission;
 
-mod debts;
-mod held;
+mod client_deadlines;
+mod connection_guards;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -33,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::panics::IsolatedExecutor;
 use admission::{AdmissionDecision, Bounds, ConnectionAdmission, Peer};
-use debts::Debts;
-use held::{Counted, Held};
+use client_deadlines::ClientDeadlines;
+use connection_guards::{Counted, CountedSocket};
 
 /// Limits of a server's connections.
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +188,7 @@ impl Connections {
             closer,
             authenticated: AtomicBool::new(false),
             state: Mutex::new(State {
-                debts: Debts::new(Instant::now()),
+                debts: ClientDeadlines::new(Instant::now()),
                 upgraded: false,
                 asleep: false,
             }),
@@ -246,7 +246,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct State {
-    debts: Debts,
+    debts: ClientDeadlines,
     /// The connection no longer speaks HTTP.
     upgraded: bool,
     /// The deadline is not looked at until `changed`.
@@ -315,7 +315,7 @@ impl OpenRequest {
 
     /// It is authorized: until its response begins the client owes nothing.
     pub fn authorized(&self) {
-        self.change(Debts::authorize);
+        self.change(ClientDeadlines::authorize);
     }
 
     /// It is authorized, and lasts as long as its client reads: it has no deadline, and its connection is among the last to be replaced.
@@ -361,7 +361,7 @@ impl OpenRequest {
         self.0.connection.0.state().upgraded = true;
     }
 
-    fn change(&self, change: impl FnOnce(&mut Debts, u64)) {
+    fn change(&self, change: impl FnOnce(&mut ClientDeadlines, u64)) {
         let Connection(inner) = &self.0.connection;
         let mut state = inner.state();
         change(&mut state.debts, self.0.number);
@@ -452,7 +452,7 @@ impl Connection {
             }
         });
         let builder = builder(&self.0.owner.limits);
-        let io = TokioIo::new(Held::new(io, self.clone()));
+        let io = TokioIo::new(CountedSocket::new(io, self.clone()));
         let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(io, service));
         // The connection is only borrowed; the other arms are not polled again.
         tokio::select! {

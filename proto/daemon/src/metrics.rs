@@ -53,7 +53,7 @@ impl fmt::Debug for Metrics {
 
 /// What is to be known of a metric, whether it has a value or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Described {
+pub struct MetricDescription {
     /// Its name.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
@@ -91,7 +91,7 @@ impl Metrics {
     }
 
     /// What is registered, in the order of names.
-    pub fn described(&self) -> Vec<Described> {
+    pub fn described(&self) -> Vec<MetricDescription> {
         let collectors = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = collectors.iter().flat_map(|of| describe(of.as_ref())).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -105,14 +105,14 @@ impl Metrics {
 }
 
 /// The metrics of a collector.
-fn describe(collector: &dyn Collector) -> Vec<Described> {
+fn describe(collector: &dyn Collector) -> Vec<MetricDescription> {
     let families = collector.collect();
     let kind = |name: &str| {
         let family = families.iter().find(|family| family.name() == name);
         let kind = family.map(|family| format!("{:?}", family.get_field_type()));
         kind.unwrap_or_else(|| "untyped".to_owned()).to_lowercase()
     };
-    let of = |desc: &&Desc| Described {
+    let of = |desc: &&Desc| MetricDescription {
         name: desc.fq_name.clone(),
         kind: kind(&desc.fq_name),
         labels: desc.variable_labels.clone(),

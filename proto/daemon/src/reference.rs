@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::config::FileType;
 use crate::exit::{Failure, conclude};
-use crate::metrics::{BuildInfo, Described, Metrics};
+use crate::metrics::{BuildInfo, MetricDescription, Metrics};
 
 /// The only argument of a process that prints its reference.
 pub const ARGUMENT: &str = "--print-reference";
@@ -28,9 +28,9 @@ pub struct Reference {
     /// Its configuration file, if it reads one.
     pub file: Option<FileReference>,
     /// Its metrics at `/metrics`, in the order of their names.
-    pub metrics: Vec<Described>,
+    pub metrics: Vec<MetricDescription>,
     /// Metrics of other pages, by their paths.
-    pub other_pages: Vec<(String, Vec<Described>)>,
+    pub other_pages: Vec<(String, Vec<MetricDescription>)>,
     /// What the names of its own metrics begin with, under Kubernetes' names and under the project's.
     pub prefixes: Option<(String, String)>,
 }
@@ -258,11 +258,11 @@ fn add_fields(fields: &mut Vec<FieldReference>, path: &str, value: Value) {
 }
 
 /// The metrics of a text in Prometheus' format; their labels are those of the first value.
-fn described_in(text: &str) -> Vec<Described> {
-    let mut all: Vec<Described> = Vec::new();
+fn described_in(text: &str) -> Vec<MetricDescription> {
+    let mut all: Vec<MetricDescription> = Vec::new();
     for line in text.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
-            all.push(Described {
+            all.push(MetricDescription {
                 name: name.to_owned(),
                 kind: "untyped".to_owned(),
                 labels: Vec::new(),

@@ -160,7 +160,7 @@ impl Zone {
         let before = if stays { Vec::new() } else { entry.addresses() };
         entry.service = service;
         let after = if stays { Vec::new() } else { entry.addresses() };
-        self.settle(key, before, after);
+        self.update_addresses(key, before, after);
     }
 
     /// Sets an EndpointSlice, or removes it; `old` is its previous state, `name` identifies it within its Service.
@@ -196,7 +196,7 @@ impl Zone {
             None => entry.slices.remove(name),
         };
         let before = addresses(&was);
-        self.settle(key, before, after);
+        self.update_addresses(key, before, after);
     }
 
     /// A Service that is about to change, existing or not.
@@ -209,7 +209,7 @@ impl Zone {
     }
 
     /// Updates the addresses of a Service, and removes a Service without records.
-    fn settle(&mut self, key: ServiceKey, before: Vec<IpAddr>, after: Vec<IpAddr>) {
+    fn update_addresses(&mut self, key: ServiceKey, before: Vec<IpAddr>, after: Vec<IpAddr>) {
         for address in before {
             let address_owners = self.addresses.remove(&address);
             if let Some(left) =

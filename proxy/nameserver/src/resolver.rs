@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::metrics::NameMetrics;
-use crate::shared::SharedZone;
+use crate::shared_zone::SharedZone;
 use crate::upstream::Upstreams;
 
 /// How long a query waits for the zone to be synced: a little less than clients wait.

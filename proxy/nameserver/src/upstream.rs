@@ -83,7 +83,10 @@ impl Upstreams {
     }
 
     /// Tries one server after another. `question` builds the query for an id.
-    pub async fn ask(&self, question: impl Fn(u16) -> Message) -> Result<Message, UpstreamError> {
+    pub async fn query_server(
+        &self,
+        question: impl Fn(u16) -> Message,
+    ) -> Result<Message, UpstreamError> {
         let until = Instant::now() + PATIENCE_ALL;
         let mut outcome = Err(match self.servers.is_empty() {
             true => UpstreamError::None,
@@ -98,7 +101,7 @@ impl Upstreams {
             if !server.is_due() {
                 continue;
             }
-            let answer = server.ask(&question(rand::random()), left).await;
+            let answer = server.query_server(&question(rand::random()), left).await;
             server.note(answer.is_ok());
             match answer {
                 Ok(message) if is_final(&message) => return Ok(message),
@@ -135,7 +138,11 @@ impl Upstream {
         health.failures = if answered { 0 } else { health.failures.saturating_add(1) };
     }
 
-    async fn ask(&self, question: &Message, patience: Duration) -> Result<Message, UpstreamError> {
+    async fn query_server(
+        &self,
+        question: &Message,
+        patience: Duration,
+    ) -> Result<Message, UpstreamError> {
         let late = || UpstreamError::Late(self.address);
         let bytes = question.to_vec().map_err(UpstreamError::Encode)?;
         let datagram = timeout(patience, self.by_datagram(question, &bytes));

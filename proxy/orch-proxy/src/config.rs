@@ -9,7 +9,9 @@ use proto_api::names::{Names, Profile};
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::feature_gates::{Gate, GateError, settle};
 use proto_daemon::flags::BindAddress;
-use proxy_rules::model::{Cidr, Counting, Leaving, Masquerade, Removed, Settings};
+use proxy_rules::model::{
+    Cidr, ConnectionCounting, EgressMasquerade, Masquerade, RemovedEndpointPolicy, Settings,
+};
 
 use crate::dns_settings::DnsSettings;
 use crate::flags::Flags;
@@ -156,14 +158,14 @@ pub enum LoadError {
 
 /// Reads the file, if there is one, and applies the flags.
 pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
-    settled(load_file(flags, names)?, flags, names)
+    build_config(load_file(flags, names)?, flags, names)
 }
 
 /// Applies the flags to the configuration of a running proxy ([`crate::configz_client`]).
 pub fn load_running(flags: &Flags, told: &str) -> Result<Config, LoadError> {
     let names = names_of(told).unwrap_or_else(|| flags.common.names());
     let told = proto_daemon::config::parse(Path::new("/configz"), told, &[file_type(names)])?;
-    settled(checked(overridden(told, flags))?, flags, names)
+    build_config(checked(overridden(told, flags))?, flags, names)
 }
 
 /// The naming profile of a configuration document.
@@ -188,7 +190,7 @@ fn configz(file: &ProxyConfiguration, node_name: &str, names: &Names) -> String 
 }
 
 /// Validates flags and file, and derives the rest.
-fn settled(
+fn build_config(
     file: ProxyConfiguration,
     flags: &Flags,
     names: &'static Names,
@@ -201,7 +203,7 @@ fn settled(
         LoadError::Invalid(faults.iter().map(fault).collect())
     })?;
     let mut warnings = settled.warnings;
-    let unused = flags.node.unused.given();
+    let unused = flags.node.unused.list_set_flags();
     warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
     let settings = settings(&file);
     let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -265,15 +267,23 @@ fn settings(file: &ProxyConfiguration) -> Settings {
         masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
         node_port_cidrs: node_ports.filter_map(|text| block(text)).collect(),
         removed: match dataplane.reset_removed_endpoints {
-            true => Removed::Reset,
-            false => Removed::Left,
+            true => RemovedEndpointPolicy::Reset,
+            false => RemovedEndpointPolicy::Left,
         },
-        counting: if dataplane.service_counters { Counting::On } else { Counting::Off },
+        counting: if dataplane.service_counters {
+            ConnectionCounting::On
+        } else {
+            ConnectionCounting::Off
+        },
         // Set when the addresses of the node and of the API server are known.
         protected: BTreeSet::new(),
         kept_ports: BTreeSet::new(),
         // With pod routes no host outside the cluster has a route to pods.
-        leaving: if dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
+        leaving: if dataplane.pod_routes {
+            EgressMasquerade::Masqueraded
+        } else {
+            EgressMasquerade::AsIs
+        },
     }
 }
 

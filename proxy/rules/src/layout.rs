@@ -16,7 +16,7 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::ruleset::{ChainRules, SetElements};
 use proxy_netfilter::nft::{Chain, Family, Rule, TableRules, Value, userdata};
 
-use crate::model::{Cidr, Counting, Protocol, Settings};
+use crate::model::{Cidr, ConnectionCounting, Protocol, Settings};
 
 mod map;
 pub use map::Map;
@@ -119,7 +119,7 @@ impl Layout {
         is_looked_up: impl Fn(Map) -> bool,
     ) -> TableRules {
         let mut table = TableRules::empty(self.flags);
-        let counting = self.settings.counting == Counting::On;
+        let counting = self.settings.counting == ConnectionCounting::On;
         for map in Map::ALL.into_iter().filter(|map| counting || !map.counts()) {
             let set = map.declare(family, &self.table, size_of(map));
             let elements = BTreeMap::new();
@@ -168,7 +168,7 @@ impl Layout {
         self.rule(rules::SOURCE_RANGES, rules::source_range(family, bits))
     }
 
-    fn rule(&self, chain: &str, rule: rules::Commented) -> Rule {
+    fn rule(&self, chain: &str, rule: rules::CommentedRule) -> Rule {
         Rule {
             table: self.table.clone(),
             chain: chain.to_owned(),

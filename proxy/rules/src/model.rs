@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub use proto_api::Cidr;
 use proxy_netfilter::nft::Family;
 
-use crate::packed::{Addressed, Packed};
+use crate::packed::{HasAddress, PackedList};
 
 mod local_traffic;
 pub use local_traffic::{InterfaceName, LocalTraffic};
@@ -198,7 +198,7 @@ pub struct LocalSlice {
     /// Its ports.
     pub ports: Box<[SlicePort]>,
     /// Its endpoints, all of one family.
-    pub endpoints: Packed<LocalEndpoint>,
+    pub endpoints: PackedList<LocalEndpoint>,
     /// Zones in each endpoint's hints, in the order of the endpoints; empty if no endpoint has hints.
     pub hints: Box<[Box<[Box<str>]>]>,
 }
@@ -225,7 +225,7 @@ pub struct LocalEndpoint {
     pub place: Locality,
 }
 
-impl Addressed for LocalEndpoint {
+impl HasAddress for LocalEndpoint {
     type Rest = (EndpointState, Locality);
 
     fn split(self) -> (IpAddr, Self::Rest) {
@@ -274,11 +274,11 @@ pub struct Settings {
     /// CIDRs of node addresses that serve node ports; empty for all.
     pub node_port_cidrs: Vec<Cidr>,
     /// Masquerading of pods' traffic to addresses outside the cluster.
-    pub leaving: Leaving,
+    pub leaving: EgressMasquerade,
     /// Whether connections are counted for each frontend.
-    pub counting: Counting,
+    pub counting: ConnectionCounting,
     /// TCP connections to removed endpoints.
-    pub removed: Removed,
+    pub removed: RemovedEndpointPolicy,
     /// TCP sockets that no external address of a Service may claim: those of the API server, the kubelet and the
     /// proxy.
     pub protected: BTreeSet<SocketAddr>,
@@ -288,7 +288,7 @@ pub struct Settings {
 
 /// What happens to TCP connections to removed endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Removed {
+pub enum RemovedEndpointPolicy {
     /// They end by their own timeouts.
     #[default]
     Left,
@@ -298,7 +298,7 @@ pub enum Removed {
 
 /// Whether connections are counted for each frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Counting {
+pub enum ConnectionCounting {
     /// No: it costs a lookup for each new connection, and kernel memory for each frontend and core.
     #[default]
     Off,
@@ -308,7 +308,7 @@ pub enum Counting {
 
 /// Masquerading of pods' traffic to addresses outside the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Leaving {
+pub enum EgressMasquerade {
     /// None: the network routes replies, or another component masquerades.
     #[default]
     AsIs,
@@ -323,7 +323,7 @@ impl Settings {
     }
 
     /// Whether the node uses this port itself.
-    pub fn keeps(&self, port: u16, protocol: Protocol) -> bool {
+    pub fn uses_port(&self, port: u16, protocol: Protocol) -> bool {
         protocol == Protocol::Tcp && self.kept_ports.contains(&port)
     }
 

@@ -14,7 +14,7 @@ use proxy_kernel::{QueryError, Session, Socket};
 use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;
 
-use crate::desired::Desired;
+use crate::desired::DesiredForwarding;
 
 /// Interval of reading the counters, which dumps all of them.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -45,7 +45,12 @@ impl ServiceCounters {
     }
 
     /// Reads the counters periodically until drained.
-    pub async fn run(mut self, desired: Arc<Desired>, status: TaskStatus, drain: DrainWatch) {
+    pub async fn run(
+        mut self,
+        desired: Arc<DesiredForwarding>,
+        status: TaskStatus,
+        drain: DrainWatch,
+    ) {
         loop {
             status.started("periodic");
             let desired = desired.clone();
@@ -78,7 +83,7 @@ impl ServiceCounters {
     }
 
     /// Adds the increments. A counter below its last value was reset by a load.
-    fn take(&mut self, desired: &Desired, counted: Vec<(Counted, u64)>) {
+    fn take(&mut self, desired: &DesiredForwarding, counted: Vec<(Counted, u64)>) {
         let mut now = HashMap::with_capacity(counted.len());
         for (frontend, count) in counted {
             let service = frontend.service(&desired.plane()).cloned();
@@ -108,7 +113,7 @@ impl ServiceCounters {
     }
 }
 
-fn read(desired: &Desired) -> Result<Vec<(Counted, u64)>, ReadError> {
+fn read(desired: &DesiredForwarding) -> Result<Vec<(Counted, u64)>, ReadError> {
     let layout = desired.plane().layout().clone();
     let mut session = Session::new(Socket::open()?);
     let mut counted = Vec::new();
@@ -131,7 +136,7 @@ mod tests {
     use proxy_rules::layout::Layout;
     use proxy_rules::model::{LocalPort, LocalService, Protocol, ServiceId, Settings};
 
-    fn desired(service: Option<&str>) -> Desired {
+    fn desired(service: Option<&str>) -> DesiredForwarding {
         let mut plane = Dataplane::new(Layout {
             table: "t".into(),
             flags: TableFlags::NONE,
@@ -149,7 +154,7 @@ mod tests {
             plane.service_changed(&ServiceId::new("ns", name), Some(Arc::new(service)));
         }
         plane.load();
-        Desired::new(plane)
+        DesiredForwarding::new(plane)
     }
 
     #[test]

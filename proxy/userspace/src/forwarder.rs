@@ -14,11 +14,11 @@ use proxy_rules::node_ports::NodePortService;
 use tokio::sync::{Notify, watch};
 
 use crate::addresses::{LinkAddresses, ServiceAddresses};
+use crate::forwarder_state::Shared;
 use crate::limits::ForwarderLimits;
 use crate::metrics::ForwardMetrics;
 use crate::plan::{Frontend, FrontendBackends, ListenerChanges, Plan};
 use crate::ports::Ports;
-use crate::shared::Shared;
 use crate::sockets;
 
 /// Services and EndpointSlices.

@@ -189,15 +189,15 @@ impl Page {
         let port = self.uri.port_u16().unwrap_or(if https { 443 } else { 80 });
         let tcp = TcpStream::connect((host, port)).await?;
         if !https {
-            return self.ask(TokioIo::new(tcp)).await;
+            return self.send_request(TokioIo::new(tcp)).await;
         }
         let name = ServerName::try_from(host.to_owned())?;
         let config = tokio::task::spawn_blocking(trust).await??;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
-        self.ask(TokioIo::new(tls?)).await
+        self.send_request(TokioIo::new(tls?)).await
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         io: impl Read + Write + Unpin + Send + 'static,
     ) -> Result<String, FetchError> {
@@ -228,7 +228,7 @@ impl Page {
 }
 
 /// TLS with the system's CA certificates.
-fn trust() -> Result<ClientConfig, TrustError> {
+fn read_system_cas() -> Result<ClientConfig, TrustError> {
     let file: PathBuf =
         std::env::var_os("SSL_CERT_FILE").map_or_else(|| SYSTEM_AUTHORITIES.into(), Into::into);
     let pem =

@@ -134,7 +134,7 @@ impl Driver {
             if let Some(commit) = commit {
                 commit.durable().await;
             }
-            if action.begins() && context.ending.borrow().is_some() {
+            if action.is_start() && context.ending.borrow().is_some() {
                 return OperationResult::Skipped;
             }
             let began = Instant::now();

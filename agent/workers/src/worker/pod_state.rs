@@ -137,7 +137,7 @@ impl PodState {
     /// A call that failed without showing the object's state may have taken effect nevertheless:
     /// the pod is relisted, and until then nothing counts as ended.
     pub fn mark_uncertain(&mut self, action: &Action, told: bool) {
-        if action.begins() && !told {
+        if action.is_start() && !told {
             self.is_uncertain = true;
             self.relist_again = true;
         }

@@ -13,7 +13,7 @@ use proto_api::core::v1::{Pod, PodStatus};
 
 use super::{PodUpdate, SourcePresence, name};
 use crate::pod_context::{HoldsResources, PodContext, PodSnapshot};
-use crate::shown::{ShownStatus, WatchChange};
+use crate::shown_status::{ShownStatus, WatchChange};
 use crate::status_patch;
 use crate::transitions::{first_transitions, transitions};
 

@@ -23,41 +23,45 @@ enum Rule {
     RefusedEvenEmpty(&'static str),
     Ignored(&'static str),
 }
-use Rule::{Ignored, Refused, RefusedEvenEmpty};
+use Rule::{IgnoredChecks, Refused, RefusedEvenEmpty};
 
 /// The fields, inner ones before those that they are in.
 const RULES: &[(&str, &str, Rule)] = &[
     ("ClusterConfiguration", "/etcd/external", Refused(ETCD)),
-    ("ClusterConfiguration", "/etcd", Ignored(STORE)),
-    ("ClusterConfiguration", "/imageRepository", Ignored(NO_IMAGES)),
-    ("ClusterConfiguration", "/useHyperKubeImage", Ignored(NO_IMAGES)),
+    ("ClusterConfiguration", "/etcd", IgnoredChecks(STORE)),
+    ("ClusterConfiguration", "/imageRepository", IgnoredChecks(NO_IMAGES)),
+    ("ClusterConfiguration", "/useHyperKubeImage", IgnoredChecks(NO_IMAGES)),
     ("ClusterConfiguration", "/dns/disabled", Refused("leave it out with skipPhases: [addon/dns]")),
-    ("ClusterConfiguration", "/dns", Ignored("names are answered by orch-proxy on each node")),
+    (
+        "ClusterConfiguration",
+        "/dns",
+        IgnoredChecks("names are answered by orch-proxy on each node"),
+    ),
     (
         "ClusterConfiguration",
         "/proxy/disabled",
         Refused("leave it out with skipPhases: [addon/kube-proxy]"),
     ),
-    ("ClusterConfiguration", "/proxy", Ignored("orch-proxy is not a DaemonSet")),
-    ("ClusterConfiguration", "/featureGates", Ignored("orchadm has no feature gates")),
+    ("ClusterConfiguration", "/proxy", IgnoredChecks("orch-proxy is not a DaemonSet")),
+    ("ClusterConfiguration", "/featureGates", IgnoredChecks("orchadm has no feature gates")),
     ("ClusterConfiguration", "/apiServer/extraVolumes", Refused(NO_PODS)),
     ("ClusterConfiguration", "/controllerManager/extraVolumes", Refused(NO_PODS)),
     ("ClusterConfiguration", "/scheduler/extraVolumes", Refused(NO_PODS)),
     ("ClusterConfiguration", "/apiServer/extraEnvs", Refused(NO_VARIABLES)),
     ("ClusterConfiguration", "/controllerManager/extraEnvs", Refused(NO_VARIABLES)),
     ("ClusterConfiguration", "/scheduler/extraEnvs", Refused(NO_VARIABLES)),
-    ("InitConfiguration", "/certificateKey", Ignored(ONE_SERVER)),
+    ("InitConfiguration", "/certificateKey", IgnoredChecks(ONE_SERVER)),
     ("InitConfiguration", "/patches", Refused(NO_PODS)),
     ("InitConfiguration", "/dryRun", Refused("give --dry-run")),
-    ("InitConfiguration", "/nodeRegistration/imagePullPolicy", Ignored(NO_IMAGES)),
-    ("InitConfiguration", "/nodeRegistration/imagePullSerial", Ignored(NO_IMAGES)),
-    ("InitConfiguration", "/timeouts", Ignored(TIMEOUTS)),
+    ("InitConfiguration", "/nodeRegistration/imagePullPolicy", IgnoredChecks(NO_IMAGES)),
+    ("InitConfiguration", "/nodeRegistration/imagePullSerial", IgnoredChecks(NO_IMAGES)),
+    ("InitConfiguration", "/timeouts", IgnoredChecks(TIMEOUTS)),
     ("JoinConfiguration", "/controlPlane", RefusedEvenEmpty(ONE_SERVER)),
     ("JoinConfiguration", "/patches", Refused(NO_PODS)),
     ("JoinConfiguration", "/dryRun", Refused("give --dry-run")),
-    ("JoinConfiguration", "/nodeRegistration/imagePullPolicy", Ignored(NO_IMAGES)),
-    ("JoinConfiguration", "/nodeRegistration/imagePullSerial", Ignored(NO_IMAGES)),
-    ("JoinConfiguration", "/timeouts", Ignored(TIMEOUTS)),
+    ("JoinConfiguration", "/nodeRegistration/imagePullPolicy", IgnoredChecks(NO_IMAGES)),
+    ("JoinConfiguration", "/nodeRegistration/imagePullSerial", IgnoredChecks(NO_IMAGES)),
+    ("JoinConfiguration", "/timeouts", IgnoredChecks(TIMEOUTS)),
 ];
 const ETCD: &str =
     "the API server keeps its objects in its own store; etcd as a store does not exist yet";
@@ -121,7 +125,7 @@ pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
             Refused(why) | RefusedEvenEmpty(why) => {
                 Field::Refused(format!("{kind}: {field}: not supported: {why}"))
             }
-            Ignored(why) => Field::Ignored(format!("{kind}: {field}: ignored: {why}")),
+            IgnoredChecks(why) => Field::Ignored(format!("{kind}: {field}: ignored: {why}")),
         });
     }
     if kind == "ClusterConfiguration" {
@@ -200,7 +204,7 @@ fn says_nothing(value: &Value) -> bool {
 
 /// What follows from a document of version v1beta4 beside the document.
 #[derive(Debug, Default)]
-pub struct Converted {
+pub struct ConvertedDocument {
     /// `timeouts.controlPlaneComponentHealthCheck`, which v1beta3 has in another kind.
     pub timeout: Option<String>,
     /// What cannot be said in v1beta3.
@@ -208,8 +212,8 @@ pub struct Converted {
 }
 
 /// Makes a document of version v1beta4 one of v1beta3.
-pub fn convert(kind: &str, document: &mut Value) -> Converted {
-    let mut converted = Converted::default();
+pub fn convert(kind: &str, document: &mut Value) -> ConvertedDocument {
+    let mut converted = ConvertedDocument::default();
     let arguments: &[&str] = match kind {
         "ClusterConfiguration" => {
             &["/apiServer/extraArgs", "/controllerManager/extraArgs", "/scheduler/extraArgs"]

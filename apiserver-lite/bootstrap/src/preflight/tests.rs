@@ -21,8 +21,8 @@ fn good() -> Facts {
     }
 }
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> PreflightScope {
+    PreflightScope {
         role: Role::ControlPlane,
         node: "n".into(),
         runtime: "unix:///r".into(),
@@ -93,7 +93,7 @@ fn everything_that_is_wrong_is_told_at_once_by_kubeadm_s_names() {
 
 #[test]
 fn a_run_that_is_continued_finds_its_own_files_and_programs() {
-    let findings = check(&bad(), &Wanted { resumes: true, ..wanted() });
+    let findings = check(&bad(), &PreflightScope { resumes: true, ..wanted() });
     let own = ["Port-", "FileAvailable-", "DirAvailable-"];
     assert!(!findings.iter().any(|f| own.iter().any(|prefix| f.name.starts_with(prefix))));
 }
@@ -101,7 +101,7 @@ fn a_run_that_is_continued_finds_its_own_files_and_programs() {
 #[test]
 fn a_node_needs_less_than_a_control_plane() {
     let small = Facts { cpus: 1, memory_mib: 500, ..good() };
-    assert_eq!(check(&small, &Wanted { role: Role::Node, ..wanted() }), []);
+    assert_eq!(check(&small, &PreflightScope { role: Role::Node, ..wanted() }), []);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn names_of_nodes_are_dns_names() {
     for (name, is_one) in
         [("a", true), ("a.b-c", true), ("", false), ("A", false), ("a_b", false), ("-a", false)]
     {
-        let found = check(&good(), &Wanted { node: name.into(), ..wanted() });
+        let found = check(&good(), &PreflightScope { node: name.into(), ..wanted() });
         assert_eq!(found.is_empty(), is_one, "{name:?}");
     }
     assert!(!is_node_name(&"a".repeat(64)));
@@ -119,7 +119,8 @@ fn names_of_nodes_are_dns_names() {
 
 #[test]
 fn what_units_do_not_see_is_refused() {
-    let of = |dir: &str| check(&good(), &Wanted { seen_by_units: vec![dir.into()], ..wanted() });
+    let of =
+        |dir: &str| check(&good(), &PreflightScope { seen_by_units: vec![dir.into()], ..wanted() });
     for good in ["/usr/bin", "/opt/orch", "/rooted", "/var/tmpfiles"] {
         assert_eq!(of(good), [], "{good}");
     }
@@ -135,7 +136,7 @@ fn what_units_do_not_see_is_refused() {
 fn an_address_of_another_host_is_an_error_and_no_address_is_none() {
     let elsewhere = Facts { has_address: false, ..good() };
     assert_eq!(check(&elsewhere, &wanted()), []);
-    let advertised = Wanted { address: Some([192, 0, 2, 1].into()), ..wanted() };
+    let advertised = PreflightScope { address: Some([192, 0, 2, 1].into()), ..wanted() };
     assert_eq!(names(&check(&elsewhere, &advertised)), [("AdvertiseAddress", Level::Error)]);
     assert_eq!(check(&good(), &advertised), []);
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Operation;
 use crate::context::{RequestContext, about_kind};
 use crate::server::missing_kind;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 
 /// Refuses a pod that violates what its namespace enforces, and labels of a namespace that are no level. Gives the warnings for the client.
 ///
@@ -74,7 +74,7 @@ pub async fn admit(
     }
     let refused = violations(policy.enforce);
     if is_pod && !refused.is_empty() {
-        let about = About { name: object.name(), ..call.about() };
+        let about = StatusTarget { name: object.name(), ..call.about() };
         return Err(ApiError::forbidden(about, &describe_refusal(policy.enforce, &refused)));
     }
     let warned = violations(policy.warn);

@@ -3,7 +3,7 @@
 use apiserver_schema::{Map, Object, Value};
 
 use crate::context::RequestContext;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Sets overhead, node selector and tolerations of a new pod from its RuntimeClass.
 ///
@@ -25,7 +25,7 @@ pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError
 }
 
 fn rejected(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
-    let about = About { name: pod.name(), ..call.about() };
+    let about = StatusTarget { name: pod.name(), ..call.about() };
     ApiError::forbidden(about, &format!("pod rejected: {why}"))
 }
 

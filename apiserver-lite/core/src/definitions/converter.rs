@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
 
 use crate::dial_policy::DialPolicy;
-use crate::webhooks::{Called, Remote};
+use crate::webhooks::{CallTarget, Remote};
 
 /// The most bytes of an answer: the objects of a call may grow.
 const ANSWER_LEN_MAX: usize = 16 << 20;
@@ -31,7 +31,7 @@ pub struct Endpoint {
     authority: Vec<u8>,
 }
 
-impl Called for Endpoint {
+impl CallTarget for Endpoint {
     fn target(&self) -> &Target {
         &self.target
     }

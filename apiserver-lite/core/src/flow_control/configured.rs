@@ -13,7 +13,7 @@ use proto_api::names::Names;
 
 use super::level::{Level, Schema};
 use super::metrics::FlowMetrics;
-use crate::auth::Indexed;
+use crate::auth::ObjectIndex;
 
 /// Most levels that are used.
 const LEVELS_MAX: usize = 256;
@@ -21,7 +21,7 @@ const LEVELS_MAX: usize = 256;
 const CATCH_ALL_SHARES: u32 = 5;
 
 /// The objects, and what they are to requests.
-pub(super) struct Configured {
+pub(super) struct FlowControlObjects {
     /// Of all levels together.
     seats: u32,
     metrics: FlowMetrics,
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-impl Configured {
+impl FlowControlObjects {
     pub(super) fn new(seats: u32, names: &Names, metrics: FlowMetrics) -> Self {
         Self::of_no_object(seats, Arc::new(BuiltInNames::new(names)), metrics)
     }
@@ -230,7 +230,7 @@ impl Configured {
     }
 
     /// Divides the seats anew once the last request of a level that is no longer wanted has ended.
-    pub(super) fn settle(&self) {
+    pub(super) fn redistribute_seats(&self) {
         let wanted = &self.table().levels;
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over =
@@ -241,7 +241,7 @@ impl Configured {
     }
 }
 
-impl Indexed for Configured {
+impl ObjectIndex for FlowControlObjects {
     const PREFIX: &'static str = "/flowcontrol.apiserver/";
 
     fn emptied(&self) -> Self {

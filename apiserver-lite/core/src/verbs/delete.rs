@@ -17,7 +17,7 @@ use crate::options::{DeleteOptions, Effects, GRACE_SECS_MAX};
 use crate::record::{Draft, StoredObject};
 use crate::registry;
 use crate::request::RequestInfo;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use crate::times::{now, time_of, timestamp};
 
 /// Concurrent deletions of a deletecollection.
@@ -317,8 +317,8 @@ fn deletion_response(record: Arc<StoredObject>) -> VerbResponse {
 
 /// Group, resource and name of a removed object, for the details of its Status.
 #[must_use]
-pub fn about_deleted<'a>(object: &'a Object) -> About<'a> {
-    About { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
+pub fn about_deleted<'a>(object: &'a Object) -> StatusTarget<'a> {
+    StatusTarget { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
 }
 
 #[cfg(test)]

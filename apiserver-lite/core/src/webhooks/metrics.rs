@@ -86,7 +86,7 @@ impl WebhookMetrics {
     }
 
     /// Counts a call, with the code of the webhook's decision or of the failure and whether the request is refused for it.
-    pub(crate) fn asked(
+    pub(crate) fn count_call(
         &self,
         call: AskedWebhook<'_>,
         took: Duration,

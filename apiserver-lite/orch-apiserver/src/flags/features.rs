@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, RuntimeConfig};
 use proto_api::names::Names;
-use proto_daemon::feature_gates::{self, Settled};
+use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::go_duration;
 
 /// The gate of the admission plugin PodSecurity.
@@ -52,7 +52,7 @@ impl FeatureFlags {
     ///
     /// # Errors
     /// A setting that cannot be.
-    pub fn settle(
+    pub fn resolve_features(
         self,
         names: &Names,
         admission: &mut AdmissionSettings,
@@ -63,8 +63,9 @@ impl FeatureFlags {
             runtime_config.map_err(|error| format!("--runtime-config: {error}"))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let settled = feature_gates::settle(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
-        let Settled { gates, mut warnings } = settled.map_err(|faults| {
+        let settled =
+            feature_gates::resolve_gates(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
+        let ResolvedGates { gates, mut warnings } = settled.map_err(|faults| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             format!("--feature-gates: {}", faults.join("; "))
         })?;
@@ -112,7 +113,7 @@ mod tests {
         let alone = Alone::try_parse_from([&["program"], args].concat());
         let flags = alone.map_err(|error| error.to_string())?.flags;
         let mut admission = AdmissionSettings::default();
-        let features = flags.settle(Names::new(Profile::Kubernetes), &mut admission)?;
+        let features = flags.resolve_features(Names::new(Profile::Kubernetes), &mut admission)?;
         Ok((features, admission.runs(AdmissionPlugin::PodSecurity)))
     }
 

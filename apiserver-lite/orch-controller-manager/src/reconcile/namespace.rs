@@ -7,7 +7,7 @@ use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controllers::api_writes::ApiWrite;
 use apiserver_controllers::custom_resources;
-use apiserver_controllers::namespace::{NamespaceStep, Remains, plan};
+use apiserver_controllers::namespace::{NamespaceStep, RemainingContent, plan};
 use proto_api::core::v1::Namespace;
 use proto_api::object::to_json_value;
 use proto_api::{Resource as _, schema};
@@ -56,8 +56,8 @@ impl Reconciler {
     }
 
     /// Deletes the objects of the namespace. Returns what is left.
-    async fn delete_content(&self, client: &Client, name: &str) -> Remains {
-        let mut remains = Remains::default();
+    async fn delete_content(&self, client: &Client, name: &str) -> RemainingContent {
+        let mut remains = RemainingContent::default();
         let namespaced = schema::resources().iter().filter(|resource| resource.namespaced);
         let deletable = |r: &&schema::Resource| {
             ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
@@ -105,7 +105,7 @@ impl Reconciler {
 async fn delete_all_of(
     client: &Client,
     collection: Collection,
-    remains: &mut Remains,
+    remains: &mut RemainingContent,
 ) -> Result<(), ClientError> {
     // Resource and group; of the core group, which is empty, the dot remains.
     let full = format!("{}.{}", collection.plural, collection.group);

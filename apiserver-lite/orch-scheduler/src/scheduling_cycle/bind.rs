@@ -16,9 +16,9 @@ use super::preempt::Nomination;
 use super::{Placement, Scheduler, Tally};
 use crate::backoff_queue::Failure;
 use crate::metrics::Attempt;
-use apiserver_scheduling::amounts::add;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::resource_amounts::add;
 
 impl Scheduler {
     /// Binds pods to the nodes selected for them, all at the same time: the API server makes them durable together. One that fails is taken off its node.

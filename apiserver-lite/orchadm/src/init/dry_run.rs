@@ -12,9 +12,9 @@ use crate::host;
 ///
 /// # Errors
 /// The cluster's networks are not valid.
-pub fn tell(context: &InitContext, phase: &str, asked: &str) -> Result<()> {
+pub fn print_plan(context: &InitContext, phase: &str, asked: &str) -> Result<()> {
     for (part, action) in actions(context, phase)? {
-        if part.is_empty() || context.wants(phase, &part, asked) {
+        if part.is_empty() || context.is_selected(phase, &part, asked) {
             context.host.would(phase, [action]);
         }
     }

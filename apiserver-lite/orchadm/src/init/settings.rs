@@ -175,8 +175,8 @@ impl InitFlags {
         let mut flags = self.clone();
         if flags.config.is_none() {
             let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-            flags.node_name = flags.node_name.or_else(|| known(&record.node));
-            flags.cri_socket = flags.cri_socket.or_else(|| known(&record.runtime));
+            flags.node_name = flags.node_name.or_else(|| read_record(&record.node));
+            flags.cri_socket = flags.cri_socket.or_else(|| read_record(&record.runtime));
             let server = record.program("orch-apiserver");
             let told = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
             flags.apiserver_advertise_address = flags

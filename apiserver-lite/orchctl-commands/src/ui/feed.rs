@@ -182,7 +182,7 @@ async fn show_rows(
             continue;
         }
         let event: Value = serde_json::from_slice(&line).map_err(|error| {
-            CommandError::said(format!(
+            CommandError::with_text(format!(
                 "an event of the watch of {} is not valid JSON: {error}",
                 view.name()
             ))
@@ -228,7 +228,7 @@ async fn answer(
 ) -> Result<Update, CommandError> {
     let resource = session.discovery().await?.served_kind(&target.api_version, &target.kind)?;
     if target.name.is_empty() {
-        return Err(CommandError::said(format!("the event names no {}", target.kind)));
+        return Err(CommandError::with_text(format!("the event names no {}", target.kind)));
     }
     if question == Question::Why {
         why::check(resource)?;
@@ -258,5 +258,5 @@ async fn answer(
 
 /// The screen that nobody looks at needs nothing more.
 async fn send(sender: &mpsc::Sender<Update>, update: Update) -> Result<(), CommandError> {
-    sender.send(update).await.map_err(|_| CommandError::said("the terminal screen was closed"))
+    sender.send(update).await.map_err(|_| CommandError::with_text("the terminal screen was closed"))
 }

@@ -108,7 +108,7 @@ pub(super) fn number_or_text(text: &str) -> Value {
 
 /// What an autoscaler scales, and between which bounds.
 #[derive(Clone, Copy, Debug)]
-pub struct Scaled<'a> {
+pub struct ScaleTarget<'a> {
     /// `apiVersion` of the workload.
     pub api_version: &'a str,
     /// Its kind.
@@ -127,7 +127,7 @@ pub struct Scaled<'a> {
 ///
 /// # Errors
 /// When the bounds contradict each other.
-pub fn autoscaler(name: &str, scaled: &Scaled) -> Result<Value, ArgumentError> {
+pub fn autoscaler(name: &str, scaled: &ScaleTarget) -> Result<Value, ArgumentError> {
     if scaled.max < 1 {
         let max = scaled.max;
         return Err(ArgumentError::new(format!(
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn autoscalers_have_bounds() {
-        let mut scaled = Scaled {
+        let mut scaled = ScaleTarget {
             api_version: "apps/v1",
             kind: "Deployment",
             name: "web",

@@ -94,7 +94,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The number of nodes that should run a pod.
-    pub(super) fn wanted(&self) -> i32 {
+    pub(super) fn count_desired(&self) -> i32 {
         let wanted = self.nodes.values().filter(|fit| **fit == Fit::Runs).count();
         i32::try_from(wanted).unwrap_or(i32::MAX)
     }
@@ -107,14 +107,17 @@ impl<'a> Placement<'a> {
     /// The number of pods beyond one a node that an update may have.
     pub(super) fn surge_max(&self) -> i32 {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
-        share(rolling.and_then(|rolling| rolling.max_surge.as_ref()), 0, self.wanted())
+        share(rolling.and_then(|rolling| rolling.max_surge.as_ref()), 0, self.count_desired())
     }
 
     /// The number of nodes without an available pod that an update may have.
     pub(super) fn unavailable_max(&self) -> i32 {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
-        let max =
-            share(rolling.and_then(|rolling| rolling.max_unavailable.as_ref()), 1, self.wanted());
+        let max = share(
+            rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+            1,
+            self.count_desired(),
+        );
         // Neither would let no pod be replaced.
         if max == 0 && self.surge_max() == 0 { 1 } else { max }
     }
@@ -146,7 +149,7 @@ impl<'a> Placement<'a> {
                             _ => running.push(pod),
                         }
                     }
-                    if running.is_empty() && *fit == Fit::Runs && self.surges() {
+                    if running.is_empty() && *fit == Fit::Runs && self.has_surge() {
                         // An update with surge does not wait for the end of the pod that goes.
                         changes.create.push(*node);
                     }
@@ -165,7 +168,7 @@ impl<'a> Placement<'a> {
         changes
     }
 
-    fn surges(&self) -> bool {
+    fn has_surge(&self) -> bool {
         self.set.spec.update_strategy.type_ == "RollingUpdate" && self.surge_max() > 0
     }
 
@@ -173,7 +176,7 @@ impl<'a> Placement<'a> {
     /// an older one that is not.
     fn superfluous(&self, mut running: Vec<&'a Pod>, hash: &str, now: Time) -> Vec<&'a Pod> {
         running.sort_by_key(|pod| !self.is_available(pod, now));
-        if !self.surges() {
+        if !self.has_surge() {
             return running.iter().skip(1).copied().collect();
         }
         let (new, old): (Vec<&Pod>, Vec<&Pod>) =

@@ -108,14 +108,14 @@ pub enum ServingTlsError {
 
 /// The TLS settings of a new connection.
 #[derive(Debug)]
-pub struct Agreed {
+pub struct ConnectionTls {
     /// For the handshake.
     pub config: Arc<ServerConfig>,
     /// Verifies the client's certificate after it; without authorities none is requested.
     trust: Option<Arc<ClientTrust>>,
 }
 
-impl Agreed {
+impl ConnectionTls {
     /// The user of the client's certificate, if there is one, or why the certificate is invalid.
     pub fn certified(&self, chain: Option<&[CertificateDer<'_>]>) -> Certified {
         let (trust, chain) = (self.trust.as_ref()?, chain.filter(|chain| !chain.is_empty())?);
@@ -154,7 +154,7 @@ struct State {
     uses_own: bool,
     authority: Option<ReloadingFile>,
     terms: Terms,
-    made: Option<Arc<Agreed>>,
+    made: Option<Arc<ConnectionTls>>,
 }
 
 impl ServerTls {
@@ -187,7 +187,7 @@ impl ServerTls {
     }
 
     /// The settings for a new connection. While new files are invalid, the last valid ones.
-    pub fn config(&self) -> Result<Arc<Agreed>, ServingTlsError> {
+    pub fn config(&self) -> Result<Arc<ConnectionTls>, ServingTlsError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state.remake(Instant::now()), &state.made) {
             (Ok(Some(config)), _) => {
@@ -215,7 +215,7 @@ impl ServerTls {
 
 impl State {
     /// New settings when a file has changed since the last call.
-    fn remake(&mut self, now: Instant) -> Result<Option<Arc<Agreed>>, ServingTlsError> {
+    fn remake(&mut self, now: Instant) -> Result<Option<Arc<ConnectionTls>>, ServingTlsError> {
         let mut any = Changed::No;
         let mut read = |what, file: &mut ReloadingFile| {
             let (content, changed) =
@@ -260,7 +260,7 @@ fn make(
     certificate: &[u8],
     key: &[u8],
     authority: Option<&[u8]>,
-) -> Result<Arc<Agreed>, ServingTlsError> {
+) -> Result<Arc<ConnectionTls>, ServingTlsError> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.cipher_suites = suites(&terms.suites)?;
     let provider = Arc::new(provider);
@@ -283,7 +283,7 @@ fn make(
     let (chain, key) = tls::identity(whats, (certificate, key))?;
     let mut config = builder.with_single_cert(chain, key).map_err(FileFault::unusable(whats.0))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(Agreed { config: Arc::new(config), trust }))
+    Ok(Arc::new(ConnectionTls { config: Arc::new(config), trust }))
 }
 
 /// The user of a verified client certificate: the common name is the user, each organization a group.
@@ -321,7 +321,7 @@ mod tests {
 
     /// The user of a client with a certificate of `issuer`, after a real handshake.
     async fn shown(
-        agreed: &Agreed,
+        agreed: &ConnectionTls,
         issuer: &rcgen::Issuer<'_, rcgen::KeyPair>,
         year: i32,
     ) -> Certified {

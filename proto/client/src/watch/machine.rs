@@ -126,7 +126,7 @@ pub enum StepFailure {
 
 /// Whether an outcome completed a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListProgress {
     /// It did: objects that it does not contain were deleted.
     Complete,
     /// It did not.
@@ -164,15 +164,15 @@ impl Machine {
     }
 
     /// Applies the outcome of a step, or an event of a watch.
-    pub fn finish_step(&mut self, result: StepResult) -> Listed {
+    pub fn finish_step(&mut self, result: StepResult) -> ListProgress {
         match result {
             StepResult::Page { resource_version, continue_ } => {
                 self.went_well();
                 let (phase, listed) = match continue_ {
-                    Some(continue_) => (Phase::Listing { continue_ }, Listed::No),
+                    Some(continue_) => (Phase::Listing { continue_ }, ListProgress::No),
                     None => (
                         Phase::Watching { resource_version, quiet: Quiet::SoFar },
-                        Listed::Complete,
+                        ListProgress::Complete,
                     ),
                 };
                 self.phase = phase;
@@ -187,7 +187,7 @@ impl Machine {
             StepResult::Ended => self.ended(),
             StepResult::Failed(trouble) => self.failed(trouble),
         }
-        Listed::No
+        ListProgress::No
     }
 
     /// A watch that delivered events is resumed at once; if the server ends each watch at its beginning, they must not be repeated in a tight loop.
@@ -279,9 +279,9 @@ mod tests {
     #[test]
     fn a_list_is_complete_with_its_last_page() {
         let mut machine = Machine::default();
-        assert_eq!(machine.finish_step(page("1", Some("t"))), Listed::No);
-        assert_eq!(machine.finish_step(page("1", None)), Listed::Complete);
-        assert_eq!(machine.finish_step(event("2")), Listed::No);
+        assert_eq!(machine.finish_step(page("1", Some("t"))), ListProgress::No);
+        assert_eq!(machine.finish_step(page("1", None)), ListProgress::Complete);
+        assert_eq!(machine.finish_step(event("2")), ListProgress::No);
     }
 
     #[test]

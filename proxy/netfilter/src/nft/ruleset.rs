@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Family;
 use super::batch::Answer;
-use super::command::{Command, Existing};
+use super::command::{Command, IfExists};
 use super::numbers::TableFlags;
 use super::object::{Chain, Element, Elements, Rule, Set, Table};
 use super::value::Value;
@@ -59,13 +59,13 @@ impl TableRules {
     /// batch.
     pub fn commands(&self, name: &str, first_set_id: u32) -> Vec<Command> {
         let table = Table { flags: Some(self.flags), ..Table::named(name) };
-        let mut commands = vec![Command::NewTable(table, Existing::Keep)];
+        let mut commands = vec![Command::NewTable(table, IfExists::Keep)];
         for (id, set) in (first_set_id..).zip(self.sets.values()) {
             let set = Set { id: Some(id), ..set.set.clone() };
-            commands.push(Command::NewSet(set, Existing::Fail));
+            commands.push(Command::NewSet(set, IfExists::Fail));
         }
         commands.extend(
-            self.chains.values().map(|c| Command::NewChain(c.chain.clone(), Existing::Fail)),
+            self.chains.values().map(|c| Command::NewChain(c.chain.clone(), IfExists::Fail)),
         );
         let rules = self.chains.values().flat_map(|chain| &chain.rules);
         commands.extend(rules.cloned().map(Command::NewRule));

@@ -96,7 +96,7 @@ fn work_grows_with_what_is_told() {
     });
     check("endpoints that go", |count| {
         let mut node = Dataplane::new(layout());
-        Arc::make_mut(&mut node.layout).settings.removed = Removed::Reset;
+        Arc::make_mut(&mut node.layout).settings.removed = RemovedEndpointPolicy::Reset;
         let one = LocalService { ports: ports(1), ..service(&["10.96.0.1"]) };
         node.service_changed(&id("a"), Some(Arc::new(one)));
         let (old, new) = (slice("a", 1, 0..count), slice("a", 1, count..count * 2));

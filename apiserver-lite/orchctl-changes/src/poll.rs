@@ -25,18 +25,18 @@ pub fn limit(flag: &str, text: &str) -> Result<Duration, CommandError> {
     match duration::parse(&full) {
         Ok(Duration::ZERO) => Ok(WEEK),
         Ok(limit) => Ok(limit),
-        Err(error) => Err(CommandError::said(format!("{flag}: {error}"))),
+        Err(error) => Err(CommandError::with_text(format!("{flag}: {error}"))),
     }
 }
 
 /// Pauses of a loop, up to a limit.
 #[derive(Debug)]
-pub struct Pauses {
+pub struct PollIntervals {
     until: Instant,
     next: Duration,
 }
 
-impl Pauses {
+impl PollIntervals {
     /// Up to this long from now on.
     pub fn up_to(limit: Duration) -> Self {
         Self { until: Instant::now() + limit, next: FIRST_PAUSE }
@@ -62,7 +62,7 @@ pub async fn until_gone(
     session: &Session,
     place: &Place,
     uid: &str,
-    pauses: &mut Pauses,
+    pauses: &mut PollIntervals,
 ) -> Result<(), CommandError> {
     loop {
         match requests::find(session, place).await? {
@@ -75,7 +75,7 @@ pub async fn until_gone(
             }
         }
         if !pauses.pause().await {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "timed out waiting for the condition on {}/{}",
                 place.resource.plural, place.name
             )));

@@ -9,7 +9,7 @@ use super::{Limits, Reason};
 
 /// The debts of one client.
 #[derive(Debug)]
-pub(super) struct Debts {
+pub(super) struct ClientDeadlines {
     /// Requests in flight, by number.
     requests: BTreeMap<u64, Debt>,
     /// Number of the last request.
@@ -38,7 +38,7 @@ enum Debt {
 /// When the client is late, and with what.
 pub(super) type Due = (Instant, Reason);
 
-impl Debts {
+impl ClientDeadlines {
     /// A handshake is done, or begins.
     pub(super) fn new(now: Instant) -> Self {
         Self { requests: BTreeMap::new(), last: 0, idle: (Reason::NoRequest, now), streams: 0 }
@@ -149,7 +149,7 @@ mod tests {
     use super::super::tests::LIMITS;
     use super::*;
 
-    fn after(debts: &Debts, began: Instant) -> Option<u64> {
+    fn after(debts: &ClientDeadlines, began: Instant) -> Option<u64> {
         debts.due(&LIMITS).map(|(at, _)| at.duration_since(began).as_secs())
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn the_oldest_debt_is_due_first() {
         let began = Instant::now();
         let at = |secs| began + Duration::from_secs(secs);
-        let mut debts = Debts::new(began);
+        let mut debts = ClientDeadlines::new(began);
         assert_eq!(after(&debts, began), Some(LIMITS.first_request.as_secs()));
         let (first, second) = (debts.begin(at(1)), debts.begin(at(2)));
         assert_eq!(after(&debts, began), Some(1 + LIMITS.unauthorized.as_secs()));
@@ -183,7 +183,7 @@ mod tests {
     fn a_stream_and_what_waits_owe_nothing() {
         let began = Instant::now();
         let at = |secs| began + Duration::from_secs(secs);
-        let mut debts = Debts::new(began);
+        let mut debts = ClientDeadlines::new(began);
         let (stream, waiting) = (debts.begin(at(0)), debts.begin(at(0)));
         assert!(debts.stream(stream) && !debts.stream(stream) && debts.has_streams());
         debts.answer(stream, at(1));

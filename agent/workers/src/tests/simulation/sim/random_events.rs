@@ -9,8 +9,8 @@ use agent_pod::observed::ObservedContainer;
 use proto_api::core::v1::{ConfigMap, Pod, PodCondition, Secret};
 use proto_api::names::Names;
 
-use super::super::chance::{DRIVER, MAPS, deleted, ephemeral, pod_of};
 use super::super::extras;
+use super::super::random::{DRIVER, MAPS, deleted, ephemeral, pod_of};
 use super::super::world::{Book, SECRET, lock};
 use super::{Due, Sim};
 

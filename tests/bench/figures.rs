@@ -71,7 +71,6 @@ pub enum Unit {
     /// A rate.
     #[serde(rename = "/s")]
     PerSecond,
-    /// Bytes.
     #[serde(rename = "B")]
     Bytes,
     /// Millions of bytes.
@@ -289,7 +288,6 @@ pub enum Line {
         /// In its own words.
         version: String,
     },
-    /// A figure.
     Figure(Figure),
 }
 

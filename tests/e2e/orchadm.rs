@@ -191,7 +191,7 @@ impl Cluster {
         let other = format!("sha256:{}", "0".repeat(64));
         self.join_file(&self.token, &other, "60s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
-        ensure!(code == 1 && error.contains("none of --discovery-token-ca-cert-hash"), "{error}");
+        ensure!(code == 1 && error.contains("not in --discovery-token-ca-cert-hash"), "{error}");
 
         let token = self.one().adm_ok(&["token", "create", "--ttl=1h"]).await?.trim().to_owned();
         self.one().adm_ok(&["token", "delete", &token]).await?;

@@ -6,6 +6,7 @@
 mod crates;
 mod dependencies;
 mod document_references;
+mod documentation;
 mod errors;
 mod files;
 mod language;

@@ -19,7 +19,6 @@ macro_rules! section {
         $(#[$about])*
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
-        #[allow(missing_docs, reason = "the names are KubeletConfiguration's and documented there")]
         pub struct $name { $($(#[$on])* pub $field: $kind,)* }
 
         impl Default for $name {
@@ -262,18 +261,16 @@ CrashLoopBackOff {
 }
 
 section! {
-/// Tracing.
 Tracing { endpoint: Option<String> = None, sampling_rate_per_million: Option<i32> = None, }
 }
 
-/// The cgroup driver.
+/// Who creates cgroups: systemd as slices and scopes, or this agent as directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
     /// Directories in cgroupfs.
     #[default]
     Cgroupfs,
-    /// systemd.
     Systemd,
 }
 

@@ -1,7 +1,7 @@
 //! The feature gates of this agent, and which of them have an effect.
 
 use proto_daemon::config::FieldError;
-use proto_daemon::feature_gates::{Gate, ResolvedGates, settle as settle_all};
+use proto_daemon::feature_gates::{Gate, ResolvedGates, resolve_gates};
 
 use super::file::FileConfig;
 
@@ -19,7 +19,7 @@ const CONSULTED: &[&str] = &[
 
 /// Evaluates the gates of the file.
 pub fn evaluate_gates(file: &FileConfig) -> Result<ResolvedGates, Vec<FieldError>> {
-    settle_all(OWN, CONSULTED, &file.feature_gates).map_err(|faults| {
+    resolve_gates(OWN, CONSULTED, &file.feature_gates).map_err(|faults| {
         faults.iter().map(|fault| FieldError::new("featureGates", fault.to_string())).collect()
     })
 }

@@ -36,23 +36,14 @@ pub enum DeviceError {
     /// The plugin did not respond in time.
     #[error("{call} of the plugin for {resource}: no response within {} s", after.as_secs())]
     Deadline {
-        /// The call.
         call: &'static str,
-        /// The resource.
         resource: String,
         /// The deadline.
         after: Duration,
     },
     /// The plugin returned an error.
     #[error("{call} of the plugin for {resource}: {message}")]
-    Refused {
-        /// The call.
-        call: &'static str,
-        /// The resource.
-        resource: String,
-        /// Its message.
-        message: String,
-    },
+    Refused { call: &'static str, resource: String, message: String },
 }
 
 /// Why a registration was rejected. The texts are sent to the plugin.
@@ -78,7 +69,7 @@ pub enum AdoptError {
     /// The plugin has to register otherwise.
     #[error(transparent)]
     Registration(#[from] RegisterError),
-    /// The plugin did not answer; it is asked again.
+    /// The plugin did not respond; the call is retried.
     #[error(transparent)]
     Call(#[from] DeviceError),
 }
@@ -345,7 +336,7 @@ fn container_edits(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
     }
 }
 
-/// Marks all devices of a disconnected plugin as unhealthy: containers keep theirs, others get none.
+/// Marks all devices of a disconnected plugin as unhealthy: containers keep their devices, new containers get none.
 fn mark_unhealthy(devices: &mut Devices) {
     devices.values_mut().for_each(|device| device.health = DeviceHealth::Unhealthy);
 }

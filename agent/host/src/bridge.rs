@@ -17,7 +17,6 @@ pub enum BridgeError {
     /// The kernel rejected a step.
     #[error("cannot {step} bridge {name}")]
     Step {
-        /// The step.
         step: &'static str,
         /// Name of the bridge.
         name: String,

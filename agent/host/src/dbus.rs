@@ -71,13 +71,12 @@ impl PartialEq for BusError {
 /// A message with its file descriptors.
 #[derive(Debug)]
 pub struct ReceivedMessage {
-    /// The message.
     pub message: Message,
     /// File descriptors received with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// A connection.
+/// A connection to the D-Bus system bus.
 #[derive(Debug)]
 pub struct Bus {
     stream: UnixStream,

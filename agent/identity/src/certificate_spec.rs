@@ -22,9 +22,7 @@ const KEY_USAGES: [&str; 2] = ["digital signature", "key encipherment"];
 pub struct CertificateSpec {
     /// Name of the Node object.
     pub node: String,
-    /// Its purpose.
     pub purpose: Purpose,
-    /// Its signer.
     pub signer: String,
 }
 
@@ -34,12 +32,7 @@ pub enum Purpose {
     /// Authentication at the API server.
     Client,
     /// Serving at these names and addresses.
-    Serving {
-        /// Names.
-        names: Vec<String>,
-        /// Addresses.
-        addresses: Vec<IpAddr>,
-    },
+    Serving { names: Vec<String>, addresses: Vec<IpAddr> },
 }
 
 /// Validity of a certificate, in seconds since 1970.

@@ -111,7 +111,7 @@ pub enum RequestEnd {
     Unsigned,
 }
 
-/// One certificate to issue.
+/// A certificate to request: its requirements, its files and the authority.
 pub struct IssueOrder<'a> {
     /// Store of key and certificate.
     pub store: &'a Store,

@@ -19,7 +19,6 @@ const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duratio
 
 /// Renews one certificate.
 pub struct CertificateRenewer {
-    /// Its store.
     pub store: Store,
     /// Its requirements.
     pub wanted: CertificateSpec,

@@ -68,7 +68,7 @@ enum ConfigFault {
     Field(#[from] FieldError),
 }
 
-/// Why a plugin gave no credentials. It is asked again at the next pull.
+/// Why a plugin returned no credentials. It runs again at the next pull.
 #[derive(Debug, thiserror::Error)]
 enum PluginError {
     #[error("cannot be started: {0}")]
@@ -329,8 +329,8 @@ impl Plugin {
             (child.wait().await, out, err)
         };
         // Cancel safe: a plugin that takes too long is killed with its handle.
-        let told = tokio::time::timeout(DEADLINE, talk).await;
-        let (status, out, err) = told.map_err(|_| PluginError::Deadline)?;
+        let finished = tokio::time::timeout(DEADLINE, talk).await;
+        let (status, out, err) = finished.map_err(|_| PluginError::Deadline)?;
         let status = status?;
         if !status.success() {
             let said = String::from_utf8_lossy(&err);

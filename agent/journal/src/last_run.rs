@@ -21,7 +21,6 @@ pub enum LastEnd {
 /// What a run is known by.
 #[derive(Clone, Copy, Debug)]
 pub struct RunState<'a> {
-    /// The boot that it is in.
     pub boot_id: &'a str,
     /// Processes that the kernel has ended for want of memory in this boot; `None` if it does not count them.
     pub oom_kills: Option<u64>,

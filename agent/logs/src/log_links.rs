@@ -1,4 +1,4 @@
-//! Links to container logs in the `containers` directory beside the pod logs directory. Log
+//! Links to container logs in the `containers` directory next to the pod logs directory. Log
 //! collectors read pod, namespace, container and id from the name:
 //! `/var/log/containers/<pod>_<namespace>_<container>-<id>.log`.
 

@@ -19,7 +19,7 @@ pub struct LogOptions {
     pub since: Option<LogStart>,
 }
 
-/// A moment.
+/// The time from which log lines are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogStart {
     /// Seconds before now.

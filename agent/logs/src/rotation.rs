@@ -5,7 +5,7 @@
 //! compressed file is removed, a complete one replaces its source.
 //!
 //! All logs are rotated before the first file is compressed, and compression has a length and a
-//! time: a pod may leave a sparse file of terabytes beside its log.
+//! time: a pod may leave a sparse file of terabytes next to its log.
 
 mod compression;
 mod plan;
@@ -59,7 +59,7 @@ struct Log {
     owner: [String; 4],
 }
 
-/// The logs that are rotated, and who is told.
+/// The logs that are rotated, and what is notified of a rotation.
 pub struct LogRotation {
     /// Returns the node's pods with their status.
     pub pods: Box<dyn Fn() -> Vec<Pod> + Send + Sync>,
@@ -237,8 +237,8 @@ async fn reopen(runtime: &dyn ContainerLogs, instance: &str) -> Result<(), StepE
 async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<(), StepError> {
     let moving = (log.directory.clone(), log.name.clone(), to.clone());
     off_thread(move || moving.0.rename(&moving.1, &moving.2)).await?;
-    let told = reopen(runtime, &log.instance).await;
-    if told.is_err() {
+    let reopened = reopen(runtime, &log.instance).await;
+    if reopened.is_err() {
         // To a free name only: if the runtime has created a new file nevertheless, both stay.
         let moving = (log.directory.clone(), to, log.name.clone());
         let back = off_thread(move || moving.0.rename(&moving.1, &moving.2)).await;
@@ -249,7 +249,7 @@ async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<()
             );
         }
     }
-    told
+    reopened
 }
 
 #[cfg(test)]

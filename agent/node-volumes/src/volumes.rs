@@ -316,7 +316,7 @@ impl NodeVolumes {
                 }
             });
             if let Err(error) = swept.await {
-                tracing::error!(%error, "removal of previous generations of volumes was interrupted");
+                tracing::error!(%error, "cannot remove previous generations of volumes; the next write retries");
             }
         });
     }

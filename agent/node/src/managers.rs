@@ -16,5 +16,5 @@ pub mod memory;
 pub mod set;
 pub mod topology;
 
-pub use container_allocation::{Allocations, Grant, ManagerRules, container_allocation};
+pub use container_allocation::{Allocations, Grant, ManagerRules, grant};
 pub use set::IdSet;

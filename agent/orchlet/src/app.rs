@@ -332,18 +332,18 @@ impl Agent {
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
         tokio::spawn(until(drain.watch(), follow));
         let (csi, of_node) = (self.storage.csi.clone(), events.clone());
-        let told = move |error: &CsiError| {
+        let report = move |error: &CsiError| {
             tracing::warn!(%error, "cannot unstage a volume that no pod uses; retried");
             of_node.record_event(EventKind::Warning, "FailedUnMount", error.to_string());
         };
-        tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
+        tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(report).await }));
         let (disks, of_node) = (self.storage.disks.clone(), events.clone());
         let pods = agent_volume::VolumesOnDisk::new(&self.storage.root_dir, self.settings.names);
-        let told = move |error: &str| {
+        let report = move |error: &str| {
             tracing::warn!(error, "cannot detach a disk that no pod uses; retried");
             of_node.record_event(EventKind::Warning, "FailedUnMount", error.to_owned());
         };
-        tokio::spawn(until(drain.watch(), async move { disks.detach_unused(&pods, told).await }));
+        tokio::spawn(until(drain.watch(), async move { disks.detach_unused(&pods, report).await }));
     }
 }
 

@@ -65,7 +65,6 @@ pub struct Evictor {
     pub state: EvictionState,
 }
 
-/// Outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PassOutcome {
     /// Nothing was reclaimed.

@@ -274,11 +274,11 @@ fn publish(shared: &PodContext, sender: &watch::Sender<Option<Arc<Node>>>, node:
 async fn health(runtime: &dyn RuntimeStatus) -> NodeHealth {
     let mut health = NodeHealth::default();
     match runtime.health().await {
-        Ok(told) => {
-            if let Err(why) = told.runtime {
+        Ok(reported) => {
+            if let Err(why) = reported.runtime {
                 health.not_ready.push(format!("container runtime not ready: {why}"));
             }
-            if let Err(why) = told.network {
+            if let Err(why) = reported.network {
                 health.not_ready.push(format!("container runtime network not ready: {why}"));
             }
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!   logind ─ "a shutdown comes" ─┐                     ┌─► node not ready, no pod is admitted
 //!   (asked to wait while a lock is held)  ├─► end pods, group ──┤
-//!   SIGTERM where there is no service ────┘   after group       └─► the lock is let go: the shutdown goes on
+//!   SIGTERM where there is no service ────┘   after group       └─► the lock is released: the shutdown continues
 //! ```
 //!
 //! With logind, SIGTERM only ends the agent, and containers keep running. Without it (containers as

@@ -44,7 +44,7 @@ pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
     }
 }
 
-/// The parts of an endpoint.
+/// What the HTTPS endpoint needs: address, certificates, authentication and the agent's state.
 pub struct EndpointParts {
     /// The address to bind; port 0 selects a free port.
     pub address: SocketAddr,
@@ -81,9 +81,7 @@ pub enum OpenError {
     /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// The cause.
         #[source]
         cause: std::io::Error,
     },
@@ -95,7 +93,7 @@ impl EndpointParts {
         let tls = ServerTls::new(&self.files, &self.hosts).map_err(OpenError::Tls)?;
         let reviews: Box<dyn Reviews> = match self.client {
             Some(client) => Box::new(client),
-            None => Box::new(NobodyToAsk),
+            None => Box::new(NoReviewer),
         };
         let access = Access::new(self.rules, reviews);
         let service = Service {
@@ -117,9 +115,9 @@ impl EndpointParts {
 }
 
 /// Reviews without an API server: no token is valid and nothing is allowed.
-struct NobodyToAsk;
+struct NoReviewer;
 
-impl Reviews for NobodyToAsk {
+impl Reviews for NoReviewer {
     fn token<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>> {
         Box::pin(async { Ok(TokenReviewStatus::default()) })
     }

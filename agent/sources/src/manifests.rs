@@ -121,7 +121,7 @@ struct Faults(BTreeMap<String, Fault>);
 #[derive(Debug, PartialEq)]
 struct Fault {
     text: String,
-    told: bool,
+    reported: bool,
 }
 
 impl Faults {
@@ -131,11 +131,11 @@ impl Faults {
         let mut known = std::mem::take(&mut self.0);
         for (place, text) in now {
             let before = known.remove(&place).filter(|before| before.text == text);
-            if before.as_ref().is_some_and(|before| !before.told) {
+            if before.as_ref().is_some_and(|before| !before.reported) {
                 to_tell.push(format!("{place}: {text}"));
             }
-            let told = before.is_some();
-            self.0.insert(place, Fault { text, told });
+            let reported = before.is_some();
+            self.0.insert(place, Fault { text, reported });
         }
         to_tell
     }

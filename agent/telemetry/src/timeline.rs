@@ -45,7 +45,7 @@ pub struct Timeline {
     left_out: u64,
 }
 
-/// One step.
+/// An action of a pod: when it last started, how long it took and how often it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelineStep {
     /// The action, such as `CreateContainer { container: "c", attempt: 0 }`.

@@ -367,7 +367,7 @@ impl Tree {
                 continue;
             }
             if is_directory(&self.root, name).map_err(failed)? {
-                beneath::remove(&self.root, name).map_err(failed)?; // nobody but a stranger made it
+                beneath::remove(&self.root, name).map_err(failed)?; // the agent creates no directory here
             }
             replace_link(&self.root, &target, LINK_NEW, name).map_err(failed)?;
         }

@@ -374,10 +374,10 @@ impl Pods {
         let news = Arc::new(Inbox::default());
         let mark =
             self.shared.active_pods.mark(&uid, active_pods::content_hash(&update.borrow().pod));
-        let (shared, heard, memory) = (self.shared.clone(), news.clone(), start.memory.clone());
+        let (shared, receiver, memory) = (self.shared.clone(), news.clone(), start.memory.clone());
         let made = panics::isolate_sync(|| {
             let _guard = mark.set();
-            Box::new(Worker::new(shared, updates, heard, page, start))
+            Box::new(Worker::new(shared, updates, receiver, page, start))
         });
         let worker = match made {
             Ok(worker) => worker,

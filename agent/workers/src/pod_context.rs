@@ -57,7 +57,6 @@ pub struct PodContext {
     pub node_pressure: watch::Sender<NodePressure>,
     /// Recent steps of each pod.
     pub timelines: Timelines,
-    /// Metrics.
     pub metrics: AgentMetrics,
     /// State that all probes share.
     pub probes: NodeProbes,

@@ -40,12 +40,11 @@ pub struct Answer {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What an answer must match.
+/// What a response must match.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedReview<'a> {
     /// The uid of the review.
     pub uid: &'a str,
-    /// Its version.
     pub version: ReviewVersion,
     /// When the webhook was called.
     pub phase: Phase,
@@ -60,7 +59,6 @@ pub enum AnswerError {
     /// Its status is not a Status.
     #[error("cannot decode response.status: {0}")]
     Status(String),
-    /// It has no response.
     #[error("webhook response was absent")]
     NoResponse,
     /// It answers another question.
@@ -79,13 +77,11 @@ pub enum AnswerError {
         /// The same of the answer.
         found: String,
     },
-    /// It has a patch of no type.
     #[error("webhook returned response.patch but not response.patchType")]
     NoPatchType,
     /// It has a type of no patch.
     #[error("webhook returned response.patchType but not response.patch")]
     NoPatch,
-    /// The type of its patch is empty.
     #[error("webhook returned invalid response.patchType of \"\"")]
     EmptyPatchType,
     /// The type of its patch is not known.
@@ -158,7 +154,7 @@ where
 /// Reads the answer in `body`. Warnings and annotations beyond their bounds are left out or cut.
 ///
 /// # Errors
-/// It is no answer to what was asked. Of v1beta1, uid and kind are not compared, as in Kubernetes.
+/// The response does not match the request. Of v1beta1, uid and kind are not compared, as in Kubernetes.
 pub fn read_answer(
     body: &[u8],
     asked: ExpectedReview<'_>,

@@ -13,11 +13,10 @@ use crate::rotating_file::RotatingFile;
 /// Between two lines in the program's log about failures.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where lines go.
+/// Standard output or a rotated file.
 pub enum Output {
     /// Standard output.
     Stdout,
-    /// A file.
     File(RotatingFile),
 }
 

@@ -28,7 +28,7 @@ pub enum AuditJob {
     Flush(oneshot::Sender<()>),
 }
 
-/// The sending end.
+/// The sending end of a bounded queue of audit events.
 pub struct Queue {
     jobs: mpsc::Sender<AuditJob>,
     mode: Mode,
@@ -36,7 +36,7 @@ pub struct Queue {
     metrics: Metrics,
 }
 
-/// The receiving end.
+/// The receiving end of a queue of audit events, which collects batches.
 pub struct AuditJobs {
     pub jobs: mpsc::Receiver<AuditJob>,
     queued_len: Arc<AtomicUsize>,
@@ -172,9 +172,9 @@ impl EventBatch {
         self.events.len() >= max || self.len >= TAKEN_LEN_MAX || !self.flushes.is_empty()
     }
 
-    /// Tells those who wait.
+    /// Notifies the waiting requests.
     pub fn finish(self, stored: bool) {
-        // Those who have gone need not know.
+        // A request whose client has disconnected has dropped its receiver.
         for waiting in self.waiting {
             let _ = waiting.send(stored);
         }

@@ -29,7 +29,7 @@ pub struct AuthorizationWebhookSettings {
     pub unauthorized_ttl: Duration,
 }
 
-/// Asks the service what a user may do.
+/// Authorizes requests by a remote service.
 pub struct AuthorizationWebhook {
     webhook: Webhook,
     settings: AuthorizationWebhookSettings,
@@ -91,7 +91,7 @@ impl AuthorizationWebhook {
         })
     }
 
-    /// The service's decision; no opinion with an error when it cannot be asked.
+    /// The service's decision; no opinion with an error when it cannot be called.
     pub async fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let spec = self.spec(attributes);
         let question = spec.to_string();

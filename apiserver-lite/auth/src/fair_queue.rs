@@ -14,7 +14,7 @@ const TURNS_MAX_PER_CLIENT: usize = 16;
 const PLACES_MAX: usize = 512;
 const PLACES_MAX_PER_CLIENT: usize = 128;
 
-/// The queue.
+/// Limits the webhook requests in flight and in the queue, in total and per client.
 pub struct FairQueue {
     turns: Arc<Semaphore>,
     clients: Mutex<Clients>,

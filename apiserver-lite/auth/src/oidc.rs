@@ -48,7 +48,6 @@ pub struct OidcSettings {
     pub username_prefix: Option<String>,
     /// The claim with the user's groups.
     pub groups_claim: Option<String>,
-    /// Prefix of groups.
     pub groups_prefix: String,
     /// Claims that every token must have, with their values.
     pub required_claims: Vec<(String, String)>,
@@ -67,7 +66,7 @@ pub enum OidcError {
     /// The certificates of the provider's authority cannot be used.
     #[error("cannot use the certificate authority of the OpenID Connect provider")]
     Tls(#[from] ClientTlsError),
-    /// The provider cannot be asked.
+    /// The request to the provider failed.
     #[error("the request to the OpenID Connect provider failed")]
     Call(#[from] ClientError),
     /// The provider's answer is not what OpenID Connect Discovery prescribes.
@@ -90,9 +89,9 @@ struct Provider {
     names: &'static Names,
     client: Client,
     keys: RwLock<Arc<[PublicKey]>>,
-    /// When its keys were last asked for.
+    /// Time of the last request for its keys.
     asked: Mutex<Option<Instant>>,
-    /// Held by the one who asks for keys; the others wait for the same answer.
+    /// Held by the task that reads the keys; other requests wait for its result.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -108,7 +107,7 @@ struct KeySet {
 }
 
 impl Oidc {
-    /// Checks the settings; the provider is asked when the first token arrives.
+    /// Checks the settings; the first token triggers the request to the provider.
     ///
     /// # Errors
     /// The settings are not valid, or the CA file cannot be used.
@@ -180,7 +179,7 @@ impl Provider {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the keys were last asked for longer ago than `interval`; they count as asked for then.
+    /// Whether the last request for keys is older than `interval`; if so, records a request now.
     fn begins_asking(&self, interval: Duration) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = asked.is_none_or(|at| at.elapsed() >= interval);

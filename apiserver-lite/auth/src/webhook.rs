@@ -38,7 +38,6 @@ pub enum ReviewVersion {
     /// `v1beta1`.
     #[default]
     V1Beta1,
-    /// `v1`.
     V1,
 }
 
@@ -238,7 +237,7 @@ impl Service {
         }
     }
 
-    /// Logs a failure, unless one was logged just now: everybody can cause them.
+    /// Logs a failure, unless one was logged just now: unauthenticated clients can cause them.
     fn warn(&self, error: &ReviewError) {
         let now = Instant::now();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);

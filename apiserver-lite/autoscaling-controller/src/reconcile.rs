@@ -19,7 +19,7 @@ use crate::flags::AutoscalingFlags;
 use crate::pod_metrics;
 use crate::target::Target;
 
-/// Looks at autoscalers.
+/// Reads metrics and targets of autoscalers, and executes their plans.
 pub struct Reconciler {
     client: Client,
     autoscalers: Store<HorizontalPodAutoscaler>,

@@ -56,7 +56,6 @@ pub struct AutoscalerEvent {
 /// What to write about an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Its status.
     pub status: HorizontalPodAutoscalerStatus,
     /// Its events.
     pub notes: Vec<AutoscalerEvent>,
@@ -150,7 +149,7 @@ pub fn plan(
     making.end(current, scale_to, why, wanted.statuses)
 }
 
-/// What the metrics ask for together.
+/// The replicas that all metrics require together.
 struct DesiredReplicas {
     replicas: i32,
     metric: String,

@@ -14,7 +14,6 @@ use crate::sizing::{Proposal, Sizing};
 
 /// What all metrics are calculated from.
 pub struct Inputs<'a> {
-    /// The namespace.
     pub namespace: &'a str,
     /// The pods of the target.
     pub pods: &'a [&'a Pod],
@@ -30,11 +29,10 @@ pub struct Inputs<'a> {
 
 /// A metric that says something.
 pub struct MeasuredMetric {
-    /// The replicas that it asks for.
+    /// The replicas that it requires.
     pub replicas: i32,
     /// What it is called in texts.
     pub name: String,
-    /// Its status.
     pub status: MetricStatus,
 }
 
@@ -48,7 +46,7 @@ pub struct NotFound {
     pub context: String,
 }
 
-/// What a metric asks for.
+/// The replicas that a metric requires.
 pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetric, NotFound> {
     match (spec.type_.as_str(), &spec.resource, &spec.container_resource) {
         ("Resource", Some(source), _) => {

@@ -36,9 +36,7 @@ pub enum Usage {
 /// The content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Common name.
     pub common_name: String,
-    /// Organizations.
     pub organizations: Vec<String>,
     /// DNS names and addresses of a server.
     pub alternative_names: Vec<String>,
@@ -71,7 +69,6 @@ impl Leaf {
 /// A certificate and its key as PEM texts.
 #[derive(Clone)]
 pub struct CertificatePair {
-    /// The certificate.
     pub certificate: String,
     /// Its private key.
     pub key: String,
@@ -80,9 +77,7 @@ pub struct CertificatePair {
 /// What is read of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Common name.
     pub common_name: String,
-    /// Organizations.
     pub organizations: Vec<String>,
     /// DNS names and addresses.
     pub alternative_names: Vec<String>,
@@ -96,7 +91,7 @@ pub struct CertificateFacts {
     pub public_key_hash: String,
 }
 
-/// An authority.
+/// A certificate authority in files; without its key it is external and issues nothing here.
 pub struct Authority {
     path: PathBuf,
     certificate: String,
@@ -162,7 +157,7 @@ impl Authority {
         Ok(Self { path, certificate, issuer })
     }
 
-    /// Its certificate.
+    /// The certificate of the authority in PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
@@ -279,7 +274,7 @@ fn check_time(
     }
     if now > facts.ends {
         let text = format!(
-            "has expired at {}: look at the clock; `orchadm certs renew` renews what this cluster's authority issued, others are put here anew",
+            "has expired at {}: look at the clock; `orchadm certs renew` renews those of this cluster's authority; copy others here after their renewal",
             facts.ends
         );
         return Err(BootstrapError::unusable(path, text));

@@ -79,7 +79,7 @@ pub enum FileChange {
 }
 
 /// Makes a certificate with its key in a directory unless it is there; one that is there has to be valid. A key alone is one whose certificate was not
-/// written: both are made anew, as are two that do not belong together.
+/// written: both are created again, as are two that do not belong together.
 ///
 /// # Errors
 /// The files cannot be read or written, or what is there is not what it should be.
@@ -122,7 +122,7 @@ pub fn ensure(
 /// The authority is external, or the files cannot be written.
 pub fn renew(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<(), BootstrapError> {
     let pair = issuance.issue()?;
-    // Whoever reads between the two writes finds a certificate of another key and reads again: the key comes first.
+    // The key is written first: a program that reads between the two writes finds a certificate of another key and reads again.
     write_key(&dir.join(format!("{stem}.key")), &pair.key)?;
     write_public(&dir.join(format!("{stem}.crt")), &pair.certificate)
 }

@@ -14,15 +14,10 @@ pub enum Identity<'a> {
     /// A certificate and key in the file itself.
     Embedded(&'a CertificatePair),
     /// Files, which are read again when they change.
-    Files {
-        /// The certificate.
-        certificate: PathBuf,
-        /// Its key.
-        key: PathBuf,
-    },
+    Files { certificate: PathBuf, key: PathBuf },
     /// A bearer token.
     Token(&'a str),
-    /// Nobody: for publication.
+    /// No credentials: for publication.
     None,
 }
 
@@ -32,7 +27,6 @@ pub struct Cluster<'a> {
     pub name: &'a str,
     /// URL.
     pub server: &'a str,
-    /// Its authority.
     pub authority: AuthorityAt<'a>,
 }
 

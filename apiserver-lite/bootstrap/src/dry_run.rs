@@ -87,7 +87,7 @@ pub fn upgrade(program: &Program, from: &str, to: &str) -> String {
     )
 }
 
-/// What a reset ends and removes; `runtime` is the socket of the container runtime, unset if it is not asked.
+/// What a reset ends and removes; `runtime` is the socket of the container runtime, unset if it is not used.
 pub fn reset(
     layout: &Layout,
     running: &[&str],
@@ -111,7 +111,7 @@ pub fn reset(
     actions
 }
 
-/// The directories that a reset removes, beside that of the store.
+/// The directories that a reset removes, besides that of the store.
 pub fn removed_by_reset(layout: &Layout) -> impl Iterator<Item = PathBuf> {
     let logs = ["var/log/pods", "var/log/containers"].map(|dir| layout.root.join(dir));
     [&layout.config, &layout.node_root, &layout.logs, &layout.run]

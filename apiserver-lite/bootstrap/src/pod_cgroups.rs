@@ -40,7 +40,7 @@ pub async fn remove(root: &Path) -> Result<(), BootstrapError> {
     Ok(())
 }
 
-/// Kills all processes in the cgroups of pods below a root: what nobody else ends while the container runtime does not answer. How many there were.
+/// Kills all processes in the cgroups of pods below a root, for when the container runtime does not respond. Returns their number.
 ///
 /// # Errors
 /// They do not end.

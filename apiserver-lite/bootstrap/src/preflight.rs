@@ -55,7 +55,6 @@ pub struct Facts {
     pub is_root: bool,
     /// Processors.
     pub cpus: usize,
-    /// Memory.
     pub memory_mib: u64,
     /// Swap devices in use.
     pub swap: Option<String>,
@@ -69,7 +68,7 @@ pub struct Facts {
     pub name_lookup: NameLookup,
     /// Whether [`PreflightScope::address`] is one of this host's.
     pub has_address: bool,
-    /// Ports that somebody listens at.
+    /// Ports that have a listener.
     pub busy_ports: Vec<u16>,
     /// Files that exist and must not.
     pub existing: Vec<PathBuf>,
@@ -106,7 +105,7 @@ pub struct PreflightScope {
     pub absent: Vec<PathBuf>,
     /// Directories that must be empty, if they exist.
     pub empty: Vec<PathBuf>,
-    /// Whether orchlet is told to run beside swap.
+    /// Whether orchlet is configured to run with swap (`failSwapOn: false`).
     pub may_swap: bool,
     /// Directories with files that programs read under systemd's confinement; none where systemd does not run them.
     pub seen_by_units: Vec<PathBuf>,
@@ -130,7 +129,7 @@ pub struct Finding {
 pub enum Level {
     /// The command goes on.
     Warning,
-    /// It does not, unless it is told to ignore the check.
+    /// The command fails, unless the check is ignored.
     Error,
 }
 

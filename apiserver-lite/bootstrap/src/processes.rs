@@ -42,7 +42,7 @@ impl Identity {
     pub fn open(&self) -> Option<ProcessHandle> {
         let pid = nix::libc::pid_t::from(self.pid);
         let fd = pidfd_open(pid).ok()?;
-        // Opened first, checked after: if the pid was reused, the start time tells.
+        // Opened first, checked after: a reused pid has another start time.
         self.is_running().then_some(ProcessHandle { fd, identity: *self })
     }
 }
@@ -79,12 +79,12 @@ impl ProcessHandle {
         }
     }
 
-    /// Resolves when the process has ended, whoever its parent is.
+    /// Resolves when the process has exited; it need not be a child of this one.
     pub async fn ended(&self) -> io::Result<()> {
         crate::sys::readiness(self.fd.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Asks it to end, waits, and kills it when `grace` is over. One that stays all the same is an error.
+    /// Sends SIGTERM, waits for `grace`, then sends SIGKILL. A process that still does not exit is an error.
     pub async fn stop(&self, grace: Duration) -> io::Result<()> {
         self.signal(Signal::SIGTERM)?;
         if tokio::time::timeout(grace, self.ended()).await.is_err() {

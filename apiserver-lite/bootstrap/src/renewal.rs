@@ -29,13 +29,11 @@ pub struct RenewableCertificate {
 /// When a certificate ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// Its name.
     pub name: String,
-    /// Its end.
     pub ends: OffsetDateTime,
     /// File name of its authority, without ending; empty for an authority's own.
     pub authority: String,
-    /// Whether the key that can issue it anew is elsewhere.
+    /// Whether the key of its certificate authority is not on this host, so that it cannot be renewed here.
     pub is_external: bool,
 }
 
@@ -232,8 +230,8 @@ mod tests {
         let kept: Vec<String> = kept.collect();
         assert!(kept.len() == 5 && kept[0].contains("admin.conf"), "{kept:?}");
         assert!(all[4].kept_by_another(pki).is_none(), "the other authority is here");
-        let told = crate::dry_run::renewal(names, &layout, pki);
-        assert_eq!(told[4], "renew front-proxy-client");
-        assert!(told[0].starts_with("keep admin.conf"), "{told:?}");
+        let actions = crate::dry_run::renewal(names, &layout, pki);
+        assert_eq!(actions[4], "renew front-proxy-client");
+        assert!(actions[0].starts_with("keep admin.conf"), "{actions:?}");
     }
 }

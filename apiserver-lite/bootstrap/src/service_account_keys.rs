@@ -15,7 +15,7 @@ const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 /// Most keys that verify tokens: more rotations at once forget the oldest.
 const KEYS_MAX: usize = 8;
 
-/// Makes the key if it is missing, and the public half beside it.
+/// Makes the key if it is missing, and the public half next to it.
 ///
 /// # Errors
 /// The files cannot be read or written, or the key cannot be used.

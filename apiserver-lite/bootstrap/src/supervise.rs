@@ -1,4 +1,4 @@
-//! Keeps a program running where systemd does not: starts it or adopts it, restarts it when it ends, stops it when told.
+//! Keeps a program running where systemd does not: starts it or adopts it, restarts it when it exits, stops it on request.
 
 use std::io;
 use std::process::{Child, Command};
@@ -53,11 +53,11 @@ pub type StartError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a program is found when it runs already, and started otherwise.
 pub trait StartProgram {
-    /// Adopts or starts it. An error is told and tried again after a pause.
+    /// Adopts or starts it. An error is logged and retried after a pause.
     fn adopt_or_start(&self) -> impl Future<Output = Result<RunningProgram, StartError>> + Send;
 }
 
-/// Keeps one program running until told otherwise.
+/// Keeps one program running until it is to stop.
 pub async fn keep(
     name: &str,
     program: &impl StartProgram,
@@ -102,7 +102,7 @@ async fn stop(name: &str, mut running: RunningProgram) {
     }
 }
 
-/// Resolves with the wish when it is no longer to run; a supervisor that is gone means to stop.
+/// Resolves with the desired state when the program is no longer to run; a dropped sender means stop.
 async fn wait_for_stop(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
     wishes
         .wait_for(|wish| *wish != DesiredState::Run)

@@ -1,4 +1,4 @@
-//! The programs of a host without systemd: a process starts them, restarts what ends, and stops them when it is told to end. Who runs is recorded, so that
+//! The programs of a host without systemd: a process starts them, restarts what exits, and stops them when it receives a stop signal. The running ones are recorded, so that
 //! another orchadm finds it, and a new supervisor adopts what one that was killed has left.
 
 use std::fs::{File, OpenOptions};
@@ -80,7 +80,7 @@ impl Supervisor {
     pub async fn stop(self) -> Result<(), BootstrapError> {
         for Kept { name, wish, task, .. } in self.kept.into_iter().rev() {
             wish.send_replace(DesiredState::Stop);
-            task.await.map_err(BootstrapError::system(format!("stopping {name}")))?;
+            task.await.map_err(BootstrapError::system(format!("cannot stop {name}")))?;
             forget(&self.layout, &name)?;
         }
         forget(&self.layout, SUPERVISOR)
@@ -125,7 +125,7 @@ fn start(layout: &Layout, program: &Program) -> Result<(ProcessHandle, Child), B
     command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
     detach(&mut command);
     let mut child =
-        command.spawn().map_err(BootstrapError::system(format!("starting {executable}")))?;
+        command.spawn().map_err(BootstrapError::system(format!("cannot start {executable}")))?;
     let identity = identity_of(child.id())?;
     record(layout, &program.name, identity)?;
     match identity.open() {

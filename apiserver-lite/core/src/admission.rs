@@ -1,5 +1,5 @@
 //! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
-//! object. Webhooks of the cluster are asked between the steps that complete an object and those that only check it, and, about what is to be stored, after
+//! object. Webhooks of the cluster are called between the steps that complete an object and those that only check it, and, about what is to be stored, after
 //! validation.
 
 mod certificates;
@@ -33,11 +33,9 @@ pub use webhooks::{Reviewed, WebhookReview};
 /// The operation to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is created.
     Create,
     /// It is replaced or patched.
     Update,
-    /// A subresource of it is updated.
     UpdateSubresource,
 }
 
@@ -64,7 +62,7 @@ pub async fn admit(
 /// Sets what webhooks may not decide in an object that they changed.
 pub type RestoreFields<'a> = dyn Fn(&mut Object) -> Result<(), ApiError> + Send + Sync + 'a;
 
-/// Asks the mutating webhooks. When they change the object, the built-in steps run again, and then once more the webhooks that want to see later changes.
+/// Calls the mutating webhooks. When they change the object, the built-in steps run again, and then once more the webhooks that want to see later changes.
 async fn ask_mutating(
     call: &RequestContext<'_>,
     (operation, old): (Operation, Option<&Object>),
@@ -122,7 +120,7 @@ impl Withheld {
     }
 }
 
-/// Asks node restriction and the webhooks about an object that is not stored: of a subresource, or a review.
+/// Runs node restriction and the webhooks for an object that is not stored: of a subresource, or a review.
 ///
 /// # Errors
 /// 403, and what webhooks say.
@@ -146,7 +144,7 @@ pub async fn admit_unstored(
     Box::pin(ask).await
 }
 
-/// Asks the webhooks about the deletion of `old`.
+/// Calls the webhooks for the deletion of `old`.
 ///
 /// # Errors
 /// What webhooks say.

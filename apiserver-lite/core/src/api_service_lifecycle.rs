@@ -94,7 +94,7 @@ fn managed_label(server: &Server) -> String {
 }
 
 /// The local APIServices of what is served, by name. The group of APIServices itself has none, as in Kubernetes; that of resource metrics neither, so that
-/// whoever installs another server of it can make its own.
+/// a server that provides the group can create its own.
 fn list_desired(server: &Server) -> BTreeMap<String, DesiredApiService> {
     let mut all = BTreeMap::new();
     let mut add = |group: String, version: &str, priority, managed| {
@@ -154,7 +154,7 @@ async fn create(
     }
 }
 
-/// Brings spec and condition of an APIService up to date; the spec of one that a user has written is theirs.
+/// Brings spec and condition of an APIService up to date; the spec of one that a user has written is not changed.
 async fn correct(
     server: &Server,
     kind: &Arc<Kind>,

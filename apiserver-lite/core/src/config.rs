@@ -76,7 +76,6 @@ pub struct Config {
     pub policy_file: Option<PathBuf>,
     /// How many requests are served at a time.
     pub request_limits: RequestLimits,
-    /// Admission.
     pub admission: AdmissionSettings,
     /// The audit log, if one is kept.
     pub audit: Option<AuditSettings>,
@@ -161,7 +160,7 @@ pub enum AuthorizationMode {
     Rbac,
     /// Allows what a policy file allows.
     Abac,
-    /// Asks a remote service.
+    /// Calls a remote service.
     Webhook,
 }
 
@@ -185,7 +184,7 @@ pub struct RequestLimits {
     pub sharing: RequestSharing,
 }
 
-/// What the limits of requests are, beside that each is of all requests of its sort, and a quarter of it of those of one user.
+/// What the limits of requests are, besides that each is of all requests of its sort, and a quarter of it of those of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSharing {
     /// Their sum is divided among priority levels.

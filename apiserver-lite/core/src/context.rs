@@ -17,7 +17,6 @@ use apiserver_auth::User;
 
 /// An authorized request to a resource.
 pub struct RequestContext<'a> {
-    /// The server.
     pub server: &'a Server,
     /// Verb, resource, namespace and name; the same value that was authorized.
     pub request: &'a RequestInfo,
@@ -33,7 +32,7 @@ pub struct RequestContext<'a> {
     pub query: &'a Query,
     /// The representation that the client accepts.
     pub accepted: Accepted,
-    /// What the steps of the request leave besides its result. Unset for the server's own writes, about which no webhook is asked: they must succeed before
+    /// What the steps of the request leave besides its result. Unset for the server's own writes, for which no webhook is called: they must succeed before
     /// anything else does.
     pub notes: Option<&'a RequestNotes>,
     /// What the audit log records of the request.

@@ -74,7 +74,7 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
     }
 }
 
-/// Brings the definitions up to date once, beside the task.
+/// Brings the definitions up to date once, in addition to the task.
 ///
 /// # Errors
 /// Errors of reading and writing.
@@ -93,7 +93,7 @@ async fn take_turn(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>
 async fn update_statuses(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
     let mut again: Option<Duration> = None;
     let mut soon = |after: Duration| again = Some(again.map_or(after, |other| other.min(after)));
-    // Watches of what is not served any more end also when nobody asks for it.
+    // Ends watches of resources that are no longer served, also without a request for them.
     server.definitions.catch_up();
     let stored = server.objects(kind, "", None);
     let mut others: Vec<_> =
@@ -192,12 +192,16 @@ async fn end(
         true => drop(next.metadata_mut().remove("finalizers")),
         false => drop(next.metadata_mut().insert("finalizers", left)),
     }
-    let_go(server, record, next).await?;
+    finish_deletion(server, record, next).await?;
     Ok(None)
 }
 
 /// Writes a definition without the finalizer of its objects, unless another write was first. Not through `status`, which changes no finalizers.
-async fn let_go(server: &Server, record: &Arc<StoredObject>, next: Object) -> Result<(), ApiError> {
+async fn finish_deletion(
+    server: &Server,
+    record: &Arc<StoredObject>,
+    next: Object,
+) -> Result<(), ApiError> {
     let key = key::object(&next.kind, "", next.name());
     let write = match registry::is_finished(&next) {
         true => Write::delete(key, record.revision()),

@@ -34,7 +34,6 @@ pub struct Definitions(StoreIndex<EstablishedDefinitions>);
 pub struct Definition {
     /// Group of the kind.
     pub group: String,
-    /// Its versions.
     pub versions: Vec<DefinedVersion>,
     /// The webhook that converts objects between them, if there is one.
     pub(crate) converter: Option<Arc<Converter>>,

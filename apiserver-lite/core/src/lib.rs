@@ -1,4 +1,4 @@
-//! io: what an API server decides, without HTTP: who asks and whether it may, what a verb does to an object of any kind, and what
+//! io: what an API server decides, without HTTP: authentication and authorization, what a verb does to an object of any kind, and what
 //! single kinds have of their own. Objects lie in `apiserver_store`; their rules are `apiserver_schema`'s.
 //!
 //! ```text

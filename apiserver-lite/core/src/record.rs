@@ -223,7 +223,7 @@ impl StoredObject {
         Self { stored_as, ..Self::of(object, self.stamp) }
     }
 
-    /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it anew.
+    /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it again.
     pub(crate) fn is_outdated(&self) -> bool {
         let kind = self.stored_as.as_ref().unwrap_or(&self.object().kind);
         self.object().kind.custom_version().is_some_and(|now| now.storage_version != kind.version())

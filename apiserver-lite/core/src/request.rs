@@ -16,7 +16,6 @@ pub const BODY_LEN_MAX: usize = 3 << 20;
 /// A request to a resource (`RequestInfo` in kube-apiserver).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// The verb.
     pub verb: Verb,
     /// API group of the path, domain included; empty for the core group.
     pub group: String,

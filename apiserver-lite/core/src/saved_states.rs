@@ -102,7 +102,7 @@ impl StatesByName {
         self.0.remove(name).map(|state| state.records)
     }
 
-    /// The names.
+    /// The names of all saved states, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).collect()

@@ -21,7 +21,6 @@ const NAME_LEN_MAX: usize = 63;
 /// What was saved, put back or forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSummary {
-    /// Its name.
     pub name: String,
     /// How many objects it has.
     pub objects: usize,

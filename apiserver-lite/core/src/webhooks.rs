@@ -1,4 +1,4 @@
-//! The admission webhooks of the cluster: those of the configurations in the store, in the order of their calls. What they are asked is in `admission`.
+//! The admission webhooks of the cluster: those of the configurations in the store, in the order of their calls. Their reviews are in `admission`.
 
 mod metrics;
 mod webhook_client;

@@ -10,7 +10,7 @@ use crate::zone::Zone;
 #[error("{0}")]
 pub struct ScheduleError(String);
 
-/// A schedule.
+/// A parsed cron expression: minutes, hours, days and months as sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     zone: Option<String>,
@@ -32,7 +32,6 @@ enum Times {
 /// The last time of a schedule before another, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatestTime {
-    /// The time.
     pub time: i64,
     /// The number of times; beyond [`COUNT_MAX`] an estimate from the distance of the first two.
     pub count: i64,

@@ -15,7 +15,7 @@ const EXPLAINED: &str = "see https://github.com/kubernetes/enhancements/pull/111
 enum Approval {
     Missing,
     Invalid,
-    /// Nobody has approved it, and its author knows.
+    /// The definition is not approved, and its annotation says `unapproved`.
     Unapproved,
     Approved,
 }

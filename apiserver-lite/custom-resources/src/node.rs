@@ -136,7 +136,7 @@ pub(crate) struct Node {
     pub(crate) checks: Option<Box<Checks>>,
 }
 
-/// What is checked of values beside their type.
+/// What is checked of values besides their type.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     pub(crate) format: String,

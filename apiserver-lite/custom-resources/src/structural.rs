@@ -18,14 +18,14 @@ pub struct Structural {
     source: CompressedTree,
 }
 
-/// Who owns the items of a list, and how they are told apart.
+/// Who owns the items of a list, and how items are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind<'a> {
     /// The list is one value.
     Atomic,
     /// Items are scalars, each once.
     Set,
-    /// Items are objects, told apart by these fields.
+    /// Items are objects, identified by these fields.
     Map(&'a [String]),
 }
 

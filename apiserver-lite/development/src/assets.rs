@@ -18,7 +18,7 @@ const KUBECTL: &str = "kubectl";
 #[derive(Debug, thiserror::Error)]
 pub enum AssetsError {
     /// The system refuses it.
-    #[error("cannot make {path}")]
+    #[error("cannot create {path}")]
     Path {
         /// What was to be made.
         path: PathBuf,

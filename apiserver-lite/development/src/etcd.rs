@@ -1,4 +1,4 @@
-//! The stand-in for etcd: test harnesses start a program of that name beside the API server and wait until it answers `/health`. This one answers that, and
+//! The stand-in for etcd: test harnesses start a program of that name next to the API server and wait until it answers `/health`. This one answers that, and
 //! stores nothing: the API server has its store within itself.
 
 use std::ffi::OsString;
@@ -38,7 +38,6 @@ pub const VERSION: &str =
 pub enum EtcdCommand {
     /// The help text.
     Help,
-    /// The version.
     Version,
     /// To listen.
     Serve {
@@ -58,7 +57,6 @@ pub enum EtcdError {
     /// The port cannot be listened to.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// What the system said.
         #[source]

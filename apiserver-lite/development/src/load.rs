@@ -92,7 +92,7 @@ fn rank(kind: &str) -> usize {
             "Service",
         ],
     ];
-    // What would be asked about, or counted against, all objects that come after it.
+    // Webhooks and quotas, which would apply to all objects that follow.
     const LAST: [&str; 4] = [
         "LimitRange",
         "ResourceQuota",
@@ -190,7 +190,7 @@ impl Loading<'_> {
         get_json(self.client, request::patch(path, &params, &patch)).await.map(drop)
     }
 
-    /// Asks discovery, once for each group and version.
+    /// Reads discovery, once for each group and version.
     async fn resource(&mut self, object: &Value) -> Result<FoundResource, LoadFault> {
         let api_version = text(object, "apiVersion");
         let kind = text(object, "kind");

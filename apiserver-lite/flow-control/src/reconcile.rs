@@ -18,7 +18,7 @@ pub fn is_auto_updated(object: &Object, annotation: &str) -> bool {
     read_auto_update(object, annotation).unwrap_or_else(|| object.generation() == 1)
 }
 
-/// Whether an object that is not built in was that in an earlier version, and nobody has taken it over.
+/// Whether an object that is not built in was that in an earlier version, and no user has taken it over.
 #[must_use]
 pub fn is_obsolete(object: &Object, annotation: &str) -> bool {
     read_auto_update(object, annotation) == Some(true)

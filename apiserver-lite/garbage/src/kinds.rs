@@ -16,13 +16,12 @@ pub struct KindId(usize);
 /// Identifies an object by kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// The kind.
     pub kind: KindId,
     /// Namespace (empty if cluster-scoped) and name.
     pub key: ObjectKey,
 }
 
-/// A kind.
+/// A kind whose objects are garbage collected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectedKind {
     /// The group with its domain; empty for core.

@@ -36,9 +36,8 @@ pub use watches::WorkCounter;
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "garbagecollector";
 
-/// The collector.
+/// The garbage collector: watches of all kinds, the ownership graph and its workers.
 pub struct Garbage {
-    /// The client.
     pub client: Client,
     /// Number of concurrently processed objects.
     pub workers: usize,

@@ -23,14 +23,12 @@ pub enum Owner {
 pub struct Item<'a> {
     /// Uid, owners and stage.
     pub state: &'a Ownership,
-    /// The finalizers.
     pub finalizers: &'a [String],
 }
 
 /// A dependent of the object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependent {
-    /// The id.
     pub id: Id,
     /// The ownership.
     pub state: Ownership,
@@ -178,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_object_goes_when_no_owner_keeps_it() {
-        use Owner::{DeletedOwners, Solid, Unknown, Waiting};
+        use Owner::{Absent, Solid, Unknown, Waiting};
         let delete = |policy| vec![GcAction::Delete(policy)];
         let drop = |owners: &[&str]| {
             vec![GcAction::DropOwners(owners.iter().map(|o| (*o).to_owned()).collect())]
@@ -187,14 +185,14 @@ mod tests {
             (&[], vec![]),
             (&[Solid], vec![]),
             (&[Unknown], vec![]),
-            (&[DeletedOwners], delete(DeletionPropagation::Background)),
+            (&[Absent], delete(DeletionPropagation::Background)),
             (&[Waiting], delete(DeletionPropagation::Background)),
-            (&[DeletedOwners, Waiting], delete(DeletionPropagation::Background)),
-            (&[DeletedOwners, DeletedOwners], delete(DeletionPropagation::Background)),
-            (&[Solid, DeletedOwners], drop(&["1"])),
-            (&[Unknown, DeletedOwners], drop(&["1"])),
+            (&[Absent, Waiting], delete(DeletionPropagation::Background)),
+            (&[Absent, Absent], delete(DeletionPropagation::Background)),
+            (&[Solid, Absent], drop(&["1"])),
+            (&[Unknown, Absent], drop(&["1"])),
             (&[Waiting, Solid], drop(&["0"])),
-            (&[DeletedOwners, Solid, Waiting], drop(&["0", "2"])),
+            (&[Absent, Solid, Waiting], drop(&["0", "2"])),
         ];
         for (owners, expected) in table {
             let names = ["0", "1", "2"];

@@ -68,7 +68,7 @@ pub enum WriteOutcome {
     Conflict,
 }
 
-/// The caches.
+/// Read access to the ownership of all cached objects.
 pub trait OwnershipCaches {
     /// A cached object.
     fn get(&self, id: &Id) -> Option<Arc<Ownership>>;
@@ -78,9 +78,7 @@ pub trait OwnershipCaches {
 
 /// Processes objects, each by one call at a time.
 pub struct Processor<S, M> {
-    /// The server.
     pub server: S,
-    /// The caches.
     pub caches: M,
     /// All kinds.
     pub kinds: Arc<Kinds>,

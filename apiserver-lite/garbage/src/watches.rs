@@ -82,7 +82,7 @@ impl OwnershipCaches for InformerCaches {
     }
 }
 
-/// The watches.
+/// Runs one watch for each kind that the server serves.
 pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
@@ -206,7 +206,7 @@ fn is_unserved(error: &ClientError) -> bool {
     error.is_not_found() || error.code() == Some(405)
 }
 
-/// Who is told of the changes of a kind.
+/// Receives the changes of a kind.
 struct Filled {
     kind: KindId,
     taker: Arc<KindChangeHandler>,

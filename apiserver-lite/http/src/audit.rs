@@ -71,7 +71,7 @@ impl RequestAudit {
         let Some(record) = self.new_record(log, request, peer, of) else { return Ok(()) };
         if !record.record(Stage::RequestReceived).await {
             record.log.count_rejected();
-            // As in Kubernetes, no further event tells of it.
+            // As in Kubernetes, no further event is recorded.
             record.is_complete.store(true, Ordering::Relaxed);
             return Err(ApiError::internal("failed to store audit event"));
         }

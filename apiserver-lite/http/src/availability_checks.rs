@@ -1,6 +1,6 @@
 //! Looks at other API servers again and again, and writes into their APIServices whether they are available.
 //!
-//! What stored objects tell is looked at every second. A server that was available is asked every half minute, others every two seconds; few are asked at one
+//! Stored objects are checked every second. A server that was available is probed every half minute, others every two seconds; few are probed at one
 //! time, each for a few seconds.
 
 use std::collections::HashMap;
@@ -24,11 +24,11 @@ use crate::server::HttpServer;
 
 /// Time between two looks at the stored objects.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time after which a server that was available is asked again.
+/// Interval between probes of a server that was available.
 const AGAIN_AVAILABLE: Duration = Duration::from_secs(30);
 /// Time after which another is.
 const AGAIN_UNAVAILABLE: Duration = Duration::from_secs(2);
-/// Servers that are asked at one time.
+/// Servers that are probed at one time.
 const ASKED_MAX: usize = 8;
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const RESOURCES_LEN_MAX: usize = 1 << 20;
 /// Largest size of all lists that are kept.
 const RESOURCES_LEN_ALL: usize = 32 << 20;
 
-/// When a server is asked again, as long as its APIService says the same.
+/// When a server is probed again, unless its APIService changes.
 struct NextCheck {
     uid: String,
     backend: Option<Backend>,
@@ -109,7 +109,7 @@ fn forget(
     server.aggregation.retain(is_there);
 }
 
-/// What the stored objects tell.
+/// The availability according to stored objects.
 fn problem_of(core: &Server, backend: &Backend) -> Option<Condition> {
     let find = |resource: &str| core.find_in("", resource, &backend.namespace, &backend.name);
     let (service, endpoints) = (find("services"), find("endpoints"));
@@ -167,7 +167,7 @@ async fn fetch_resources(
     tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.map_err(late)?
 }
 
-/// In whose name servers are asked: one who may see everything.
+/// The user of probes, which has full read access.
 fn checker(names: &Names) -> User {
     User { name: names.user("aggregator"), groups: vec![MASTERS.to_owned()], ..User::default() }
 }

@@ -90,7 +90,7 @@ impl RequestFlows {
     }
 }
 
-/// A seat for a request, once one is free. The client of `request` owes nothing meanwhile.
+/// A seat for a request, once one is free. No client deadline runs meanwhile.
 ///
 /// # Errors
 /// 429 if it cannot wait, or waits too long.

@@ -202,7 +202,7 @@ async fn authenticate_and_serve(
 }
 
 /// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
-/// because a browser sends no token for a page. Neither tells anything of the cluster.
+/// because a browser sends no token for a page. Neither contains data of the cluster.
 fn is_open(server: &HttpServer, path: &str) -> bool {
     server.core.config.anonymous != Anonymous::Refused
         && (is_health(path) || server.web_page.is_some() && WebPage::is_at(path))
@@ -219,7 +219,7 @@ struct Admitted<'a> {
 }
 
 impl Admitted<'_> {
-    /// What the client owes from now on. Strangers owe the reading of the response from the beginning.
+    /// Starts the deadline for the client's next step. Clients that are not authenticated must read the response within the first deadline.
     fn note(&self, is_stream: bool) {
         match self.open {
             Some(open) if is_stream => open.stream(),
@@ -240,7 +240,7 @@ async fn serve_authorized(
     let ParsedRequest { target, query, kind, accepted } = parsed;
     let elsewhere =
         aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
-    // What another server answers may be a stream, whatever was asked: it counts as one before it is asked. A backup takes as long as it is large.
+    // What another server answers may be a stream, whatever was asked: it counts as one before the request is sent. A backup takes as long as it is large.
     let is_backup = matches!(target, Target::NonResource(path) if path == backup::PATH);
     let is_stream = kind == RequestKind::LongRunning || elsewhere.is_some() || is_backup;
     admitted.note(is_stream);
@@ -331,7 +331,7 @@ async fn serve_write(
         let trail = trail(shared.as_ref());
         let served = serve_verb(&server, &user, request, &resource, &query, accepted, trail);
         let served = served.await;
-        // The client may be gone, so that nobody else records what became of it.
+        // The client may have disconnected, so that no other code records the outcome.
         record_outcome(trail, server.core.names, &served);
         served
     })
@@ -358,7 +358,7 @@ async fn authenticate(
         Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
         outcome => return outcome,
     };
-    // The token may be of an account that another server has just made. Strangers' tokens keep nobody waiting: few are looked at again at a time.
+    // The token may belong to an account that another server has just created. Invalid tokens delay no other request: few are checked again at a time.
     let Ok(_turn) = SECOND_LOOKS.try_acquire() else { return Err(refusal) };
     match core.store.sync().await {
         Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
@@ -383,7 +383,7 @@ async fn acting_user(
     Ok(user)
 }
 
-/// Begins the record of a request that is not served, whoever sent it. Gives the error to answer with.
+/// Records a request that is rejected before it is served. Returns the error for the response.
 async fn begin_unserved(
     server: &HttpServer,
     peer: &Peer,

@@ -22,13 +22,13 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub struct ResourceMetrics {
     nodes: RwLock<BTreeMap<String, NodeUsage>>,
-    /// When somebody asked last.
+    /// Time of the last request for metrics.
     asked: RwLock<Option<Instant>>,
-    /// Told when somebody asks after a long time.
+    /// Notified at the first request after a long pause.
     pub(crate) wanted: Notify,
 }
 
-/// Without a request for this long, nodes are asked more rarely.
+/// Without a request for this long, nodes are scraped less often.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a request is about resource metrics.
@@ -93,7 +93,7 @@ impl ResourceMetrics {
         Some(pod_metrics(kind, of, &usage.pod(&pod)?, now))
     }
 
-    /// Remembers that somebody asks.
+    /// Records a request for metrics.
     fn note_request(&self) {
         let mut asked = self.asked.write().unwrap_or_else(PoisonError::into_inner);
         let was_idle = asked.replace(Instant::now()).is_none_or(|at| at.elapsed() > IDLE_AFTER);
@@ -102,7 +102,7 @@ impl ResourceMetrics {
         }
     }
 
-    /// Whether nobody has asked for long.
+    /// Whether there was no request for a long time.
     pub(crate) fn is_idle(&self) -> bool {
         let asked = *self.asked.read().unwrap_or_else(PoisonError::into_inner);
         asked.is_none_or(|at| at.elapsed() > IDLE_AFTER)

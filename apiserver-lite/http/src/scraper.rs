@@ -1,4 +1,4 @@
-//! Asks the nodes for their measurements, some at a time, again and again.
+//! Scrapes the resource metrics of all nodes periodically, some at a time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::node_proxy::NodeProxy;
 use crate::resource_metrics::ResourceMetrics;
 use crate::server::HttpServer;
 
-/// Nodes that are asked at a time.
+/// Nodes that are scraped at a time.
 const PARALLEL_MAX: usize = 16;
 /// Longest wait for a node.
 const NODE_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Time between two rounds when nobody has asked for long: the first who asks gets an answer.
+/// Time between two rounds without requests: the first request finds recent metrics.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest time between two rounds.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 const PATH: &str = "/metrics/resource";
 
-/// Asks all nodes once an interval, until the server stops.
+/// Scrapes all nodes once an interval, until the server stops.
 pub async fn run(server: Arc<HttpServer>) {
     let interval = server.core.config.resource_metrics_interval.max(INTERVAL_MIN);
     let status = server.pages.status.task("resource metrics");

@@ -22,7 +22,7 @@ pub const PATH: &str = "/ui/";
 
 const PAGE: &str = include_str!("web_page/page.html");
 
-/// The page is not shown in frames, leaves no traces, and tells nobody where it is.
+/// The page is not shown in frames, is not cached, and sends no referrer.
 fn fixed_headers() -> [(HeaderName, &'static str); 6] {
     [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -9,7 +9,7 @@ use proto_api::{Quantity, Time, duration};
 
 use crate::usage::{UsageSample, UsedBy};
 
-/// The NodeMetrics of a node. `kind` is theirs, `now` the time since 1970.
+/// The NodeMetrics of a node. `kind` is the kind NodeMetrics, `now` the time since 1970.
 pub fn node_metrics(
     kind: &Arc<Kind>,
     node: &Object,

@@ -11,9 +11,7 @@ const WINDOW_MAX: Duration = Duration::from_secs(300);
 /// Namespace and name of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKey {
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 
@@ -65,7 +63,7 @@ pub struct NodeUsage {
     last: Scrape,
     /// The point before the last one of each thing that has gone on since.
     previous: Scrape,
-    /// Whether the node answered when it was asked last.
+    /// Whether the last scrape of the node succeeded.
     answers: bool,
 }
 

@@ -121,7 +121,6 @@ pub enum BuildError {
     /// The configured address cannot be bound.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// The error of the operating system.
         #[source]

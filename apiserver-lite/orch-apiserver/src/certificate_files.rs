@@ -89,7 +89,7 @@ pub struct Listener {
     pub authorities: ClientAuthorities,
 }
 
-/// All files.
+/// All certificate files of the server, read again when they change.
 pub struct CertificateFiles {
     provider: Arc<CryptoProvider>,
     identity: IdentityFiles,
@@ -319,13 +319,13 @@ mod tests {
         assert_eq!(world.look(), Ok(true));
         assert_eq!(world.look(), Ok(false));
         let (certificate, key) = pair();
-        let told = world.replace("key", &key).unwrap_err();
-        assert!(told.starts_with("cannot use the certificate of the server"), "{told}");
+        let error = world.replace("key", &key).unwrap_err();
+        assert!(error.starts_with("cannot use the certificate of the server"), "{error}");
         assert_eq!(world.look(), Ok(false));
         assert_eq!(world.replace("crt", &certificate), Ok(true), "they belong together again");
         for bad in ["", "no certificate", &authority[..authority.len() / 2]] {
-            let told = world.replace("ca", bad).unwrap_err();
-            assert!(told.starts_with("cannot read PEM file") && told.contains("/ca"), "{told}");
+            let error = world.replace("ca", bad).unwrap_err();
+            assert!(error.starts_with("cannot read PEM file") && error.contains("/ca"), "{error}");
         }
         std::fs::remove_file(world.dir.path().join("ca")).unwrap();
         assert_eq!(world.look(), Ok(false));
@@ -337,8 +337,8 @@ mod tests {
     fn a_file_that_is_missing_at_the_start_is_named() {
         let mut world = World::new(&pair().0);
         std::fs::remove_file(world.dir.path().join("ca")).unwrap();
-        let told = world.look().unwrap_err();
-        assert!(told.contains("/ca"), "{told}");
+        let error = world.look().unwrap_err();
+        assert!(error.contains("/ca"), "{error}");
     }
 
     #[test]

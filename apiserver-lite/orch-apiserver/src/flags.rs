@@ -187,7 +187,7 @@ pub struct IdentityFlags {
     kubelet_certificate_authority: Option<PathBuf>,
 }
 
-/// Flags of the cluster.
+/// Flags that describe the cluster: its networks, names and certificates.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterFlags {
     /// Address ranges of Services, at most one per IP family.
@@ -488,8 +488,9 @@ mod tests {
         assert_eq!(config.bind, SocketAddr::from(([127, 0, 0, 1], 0)));
         assert!(config.ephemeral && config.storage == Storage::Memory);
         assert!(!config.admission.runs(AdmissionPlugin::ServiceAccount));
-        let told = ["--ephemeral", "--bind-address=0.0.0.0", "--secure-port=7"];
-        let config = parse(&[&told[..], &["--enable-admission-plugins=ServiceAccount"]].concat());
+        let arguments = ["--ephemeral", "--bind-address=0.0.0.0", "--secure-port=7"];
+        let config =
+            parse(&[&arguments[..], &["--enable-admission-plugins=ServiceAccount"]].concat());
         let config = config.unwrap();
         assert_eq!(config.bind, SocketAddr::from(([0, 0, 0, 0], 7)));
         assert!(config.admission.runs(AdmissionPlugin::ServiceAccount));

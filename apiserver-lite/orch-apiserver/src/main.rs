@@ -86,12 +86,12 @@ async fn serve(config: Config, fixtures: Option<&Path>) -> Result<(), Failure> {
         true => Some(make_ready(&bound, &manifests.unwrap_or_default()).await?),
         false => None,
     };
-    tracing::info!(address = %bound.address(), "serving");
+    tracing::info!(address = %bound.address(), "orch-apiserver is serving");
     let running = tokio::spawn(bound.run(drain.watch()));
     let signal = drain::stop_signal().await.map_err(Failure::run)?;
-    tracing::info!(signal, "stopping");
+    tracing::info!(signal, "orch-apiserver is stopping; requests in flight are completed");
     let drained = drain.drain(deadline).await;
-    tracing::info!(?drained, "stopped");
+    tracing::info!(?drained, "orch-apiserver has stopped");
     running.abort();
     Ok(())
 }

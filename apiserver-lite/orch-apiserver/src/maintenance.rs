@@ -1,4 +1,4 @@
-//! What the server does without being asked: compacts old history, deletes expired events, restores the bootstrap objects that a client has deleted, and
+//! Periodic work of the server: compacts old history, deletes expired events, restores the bootstrap objects that a client has deleted, and
 //! reads the nodes' resource metrics.
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use apiserver_store_etcd::{EtcdConfig, EtcdUser, TlsFiles};
 
 use crate::build_error::BuildError;
 
-/// Longest object: etcd takes 1.5 MiB in a transaction, unless it is told otherwise.
+/// Longest object: etcd accepts 1.5 MiB in a transaction by default.
 const VALUE_LEN_MAX: usize = (1536 << 10) - (8 << 10);
 
 /// Opens it; each object is decoded as it comes from there.

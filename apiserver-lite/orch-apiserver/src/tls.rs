@@ -54,7 +54,6 @@ pub enum TlsError {
 pub struct Pem {
     /// The file.
     pub path: PathBuf,
-    /// Its content.
     pub content: Arc<[u8]>,
 }
 
@@ -62,7 +61,6 @@ pub struct Pem {
 pub struct IdentityPem {
     /// The chain.
     pub certificate: Pem,
-    /// The key.
     pub key: Pem,
 }
 

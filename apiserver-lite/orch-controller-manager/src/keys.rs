@@ -55,7 +55,6 @@ macro_rules! for_every_key {
             DaemonSet(ObjectKey),
             /// The pods of a stateful set.
             StatefulSet(ObjectKey),
-            /// The jobs of a cron job.
             CronJob(ObjectKey),
             /// The pods of a job.
             Job(ObjectKey),

@@ -43,7 +43,7 @@ use crate::settings::Settings;
 use apiserver_controller_io::metrics::ControllerMetrics;
 use expiring_map::ExpiringMap;
 
-/// How long the next plan of a key waits for the caches to show the last one's writes. After that the server is asked whether it still has them.
+/// How long the next plan of a key waits for the caches to show the last one's writes. After that the objects are read from the server.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long writes are remembered whose key is not reconciled again.
 const UNOBSERVED_KEPT: Duration = Duration::from_secs(3600);

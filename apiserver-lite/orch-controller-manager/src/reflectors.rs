@@ -167,7 +167,6 @@ impl Reflectors {
 pub struct Sink {
     /// The caches, which contain a change before it is handled.
     pub informers: Informers,
-    /// The queue.
     pub queue: WorkQueue<ReconcileKey>,
     /// The controllers that run.
     pub enabled: EnabledControllers,

@@ -148,7 +148,7 @@ const PLAIN_PORT: u16 = 10252;
 pub struct Settings {
     /// The controllers that run.
     pub enabled: EnabledControllers,
-    /// The cluster CIDRs from which nodes are assigned theirs; empty if they are not.
+    /// The cluster CIDRs from which node CIDRs are allocated; empty if they are not allocated.
     pub node_ranges: Vec<NodeRange>,
     /// The root CA to publish, in PEM.
     pub root_ca: Option<String>,

@@ -135,7 +135,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
         signal = stop_signal() => signal.map_err(Failure::run)?,
-        lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
+        lost = election::run_election(&mut candidate, &leading) => return Err(Failure::run(lost)),
     };
     tracing::info!(signal, "orch-scheduler is stopping");
     // Work that has not finished may still write: then the lease is left to expire.
@@ -242,20 +242,20 @@ mod tests {
 
     #[test]
     fn gates_are_checked_and_named_once() {
-        let told = |gates: &str| {
+        let warnings_for = |gates: &str| {
             let args = ["orch-scheduler".to_owned(), format!("--feature-gates={gates}")];
             let flags = SchedulerFlags::try_parse_from(args).map_err(|error| error.to_string())?;
             gate_warnings(flags.feature_gates.as_ref())
         };
-        assert_eq!(told("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
+        assert_eq!(warnings_for("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
         let unused = "Feature gate ReadWriteOncePod=true has no effect in this program.";
-        assert_eq!(told("ReadWriteOncePod=true").unwrap(), [unused]);
+        assert_eq!(warnings_for("ReadWriteOncePod=true").unwrap(), [unused]);
         for (gates, why) in [
             ("Nonsense=true", "unrecognized feature gate: Nonsense"),
             ("EndpointSlice=false", "feature is locked to true"),
             ("PodSecurity=maybe", "must be Name=true or Name=false"),
         ] {
-            let error = told(gates).unwrap_err();
+            let error = warnings_for(gates).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

@@ -73,7 +73,6 @@ pub struct ClusterCaches {
 
 /// Where a scheduler reports.
 pub struct SchedulerReports {
-    /// Events.
     pub events: Recorder,
     /// Metrics.
     pub counters: SchedulerMetrics,
@@ -355,7 +354,7 @@ impl Tally {
     }
 }
 
-/// What a cycle knows beside the nodes and the storage.
+/// What a cycle knows besides the nodes and the storage.
 struct CycleView<'a> {
     namespaces: &'a NamespaceLabels,
     /// Pending pods, each with the node that is nominated for it.

@@ -91,7 +91,7 @@ pub fn renew(host: &Host, name: &str) -> Result<()> {
             continue;
         }
         let renewed = one.renew(host.names, &pki, now);
-        renewed.with_context(|| format!("renewing {}", one.name))?;
+        renewed.with_context(|| format!("cannot renew {}", one.name))?;
         host.output.print_progress("certs", &format!("renewed {}", one.name));
     }
     Ok(())

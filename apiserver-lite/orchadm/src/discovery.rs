@@ -18,7 +18,6 @@ pub enum Source {
     Token {
         /// host:port.
         endpoint: String,
-        /// The token.
         token: BootstrapToken,
         /// Pins; empty where the user wants none.
         pins: Vec<String>,
@@ -64,7 +63,7 @@ fn of_file(path: &Path) -> Result<FoundCluster> {
     cluster_info::cluster_of(&text).with_context(|| path.display().to_string())
 }
 
-/// One look: the ConfigMap of whoever answers is believed when the token has signed it and the pins fit; then it is read again from a server that the
+/// One attempt: the ConfigMap of the server that responds is accepted when the token has signed it and the pins fit; then it is read again from a server that the
 /// authority in it vouches for.
 async fn fetch_cluster_info(
     endpoint: &str,

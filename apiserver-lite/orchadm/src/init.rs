@@ -18,7 +18,7 @@ use crate::cluster;
 use crate::failure::not_valid;
 use crate::host::{Host, seen_by_units};
 use crate::preflight;
-use crate::services::{Services, stay};
+use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
 use apiserver_bootstrap::record::{Progress, Record};
 
@@ -79,7 +79,7 @@ const PHASES: &[(&str, &[&str])] = &[
 pub struct InitContext {
     /// The host.
     pub host: Host,
-    /// What was asked for.
+    /// The settings.
     pub settings: InitSettings,
     /// What was done.
     pub record: Record,
@@ -227,7 +227,7 @@ impl InitContext {
         }
     }
 
-    /// Whether a part of a phase is asked for and not left out.
+    /// Whether a part of a phase is selected and not skipped.
     fn is_selected(&self, phase: &str, part: &str, asked: &str) -> bool {
         (asked == "all" || asked == part) && !self.skips(&format!("{phase}/{part}"))
     }
@@ -265,7 +265,7 @@ impl InitContext {
         preflight::report_findings(check(&facts, &wanted), &ignored, self.host.output)
     }
 
-    /// What orchlet is told about the runtime: a runtime that does not answer is preflight's to tell.
+    /// The runtime settings of orchlet; preflight reports a runtime that does not respond.
     async fn ask_runtime(&mut self) {
         if let Ok(mut runtime) = crate::runtime::Runtime::connect(&self.settings.runtime).await {
             self.runtime = runtime.facts().await.unwrap_or_default();

@@ -27,7 +27,7 @@ use crate::host::{Host, seen_by_units};
 use crate::member::start_proxy;
 use crate::preflight;
 use crate::runtime::Runtime;
-use crate::services::{Services, stay};
+use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
 use apiserver_bootstrap::record::{Progress, Record};
 
@@ -207,7 +207,7 @@ impl<'a> Joining<'a> {
         host.output
             .print_progress("kubelet-start", "orchlet is set up, and requests its certificate");
         if matches!(services, Services::Recorded) {
-            // Nobody runs it yet.
+            // Nothing runs it yet.
             return Ok(());
         }
         wait_for_node(host, services, &settings.node).await?;
@@ -226,7 +226,7 @@ impl<'a> Joining<'a> {
     }
 }
 
-/// What orchlet is told about the runtime: a runtime that does not answer is preflight's to tell.
+/// The runtime settings of orchlet; preflight reports a runtime that does not respond.
 async fn ask_runtime(settings: &JoinSettings) -> RuntimeFacts {
     match Runtime::connect(&settings.runtime).await {
         Ok(mut runtime) => runtime.facts().await.unwrap_or_default(),
@@ -291,7 +291,7 @@ async fn check_name_is_free(client: &Client, name: &str) -> Result<()> {
 async fn configuration(client: &Client, host: &Host) -> Result<ClusterConfiguration> {
     let name = access::configuration_name(host.names);
     let api = client.within::<ConfigMap>(host.names.system_namespace());
-    let map = api.get(&name).await.with_context(|| format!("reading the ConfigMap {name}"))?;
+    let map = api.get(&name).await.with_context(|| format!("cannot read the ConfigMap {name}"))?;
     let text = map.data.get(CONFIGURATION_KEY).map(String::as_str).unwrap_or_default();
     let read = parse(text, host.names).with_context(|| format!("the ConfigMap {name}"))?;
     read.cluster.with_context(|| format!("the ConfigMap {name} has no {CONFIGURATION_KEY}"))

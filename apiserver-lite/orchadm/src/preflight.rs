@@ -35,7 +35,7 @@ pub fn report_findings(
 /// Looks at the host and its runtime.
 pub async fn gather(wanted: &PreflightScope, host: &Host) -> Facts {
     host.output.print_progress("preflight", "Running pre-flight checks");
-    // What may take seconds is told before.
+    // Printed before the step, which may take seconds.
     host.output.print_progress(
         "preflight",
         &format!("asking the container runtime at {}", wanted.runtime),

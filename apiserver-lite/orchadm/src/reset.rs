@@ -77,7 +77,7 @@ impl Steps<'_> {
     }
 }
 
-/// Runs `reset`. Everything is tried; what could not be removed is told at the end, and the record stays until all is gone: the next reset needs it.
+/// Runs `reset`. Every step is tried; what could not be removed is listed at the end, and the record stays until everything is removed: the next reset needs it.
 ///
 /// # Errors
 /// It is not confirmed, or something is left.
@@ -192,11 +192,11 @@ async fn stop_programs(host: &Host) -> Result<()> {
         systemd_remove(host, program).await?;
         // What a supervisor that was killed left.
         if let Some(running) = supervisor::find(layout, program) {
-            running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
+            running.stop(STOP_GRACE).await.with_context(|| format!("cannot stop {program}"))?;
         }
         let known = host.record.as_ref().and_then(|record| record.program(program));
         if let Some(running) = known.and_then(|known| find_unrecorded(&known.argv)) {
-            running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
+            running.stop(STOP_GRACE).await.with_context(|| format!("cannot stop {program}"))?;
         }
     }
     Ok(())
@@ -217,7 +217,7 @@ async fn remove_pods(runtime: &str) -> Result<()> {
     runtime.remove_pods().await.map(drop)
 }
 
-/// Ends pods where nobody answers for their containers.
+/// Ends pods where the container runtime does not respond.
 async fn kill_pods(host: &Host) -> Result<()> {
     let count = pod_cgroups::kill(&cgroup_root(host)).await?;
     let text = format!(
@@ -425,8 +425,8 @@ mod tests {
     #[tokio::test]
     async fn a_runtime_that_does_not_answer_has_a_way_out() {
         let error = remove_pods("unix:///nobody/listens.sock").await.unwrap_err();
-        let told = format!("{error:#}");
-        assert!(told.contains("--without-runtime") && told.contains("nobody"), "{told}");
+        let text = format!("{error:#}");
+        assert!(text.contains("--without-runtime") && text.contains("nobody"), "{text}");
     }
 
     #[test]

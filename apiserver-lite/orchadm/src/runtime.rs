@@ -31,7 +31,7 @@ impl Runtime {
     /// Connects to a socket, `unix:///path` or a path.
     ///
     /// # Errors
-    /// The name is no socket's, or nobody listens there.
+    /// The path is not a socket, or has no listener.
     pub async fn connect(endpoint: &str) -> Result<Self> {
         let path = socket_path(endpoint)?;
         let shown = path.display().to_string();
@@ -43,7 +43,8 @@ impl Runtime {
         });
         let channel = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(DEADLINE, channel).await.context("no answer")?;
-        let channel = channel.with_context(|| format!("connecting to the runtime at {shown}"))?;
+        let channel =
+            channel.with_context(|| format!("cannot connect to the runtime at {shown}"))?;
         Ok(Self { client: RuntimeServiceClient::new(channel) })
     }
 
@@ -75,10 +76,10 @@ impl Runtime {
             let id = || pod.id.clone();
             let stop = StopPodSandboxRequest { pod_sandbox_id: id() };
             let stopped = self.client.stop_pod_sandbox(stop).await;
-            stopped.with_context(|| format!("stopping the pod {}", pod.id))?;
+            stopped.with_context(|| format!("cannot stop the pod {}", pod.id))?;
             let remove = RemovePodSandboxRequest { pod_sandbox_id: id() };
             let removed = self.client.remove_pod_sandbox(remove).await;
-            removed.with_context(|| format!("removing the pod {}", pod.id))?;
+            removed.with_context(|| format!("cannot remove the pod {}", pod.id))?;
         }
         Ok(pods.len())
     }

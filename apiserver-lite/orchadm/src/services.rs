@@ -1,4 +1,4 @@
-//! Who keeps the programs of this host running: systemd, this process, or nobody yet (phases that are run alone).
+//! What keeps the programs of this host running: systemd, this process, or nothing yet (phases that are run alone).
 
 use std::time::Duration;
 
@@ -25,7 +25,6 @@ const LINES_SHOWN: usize = 10;
 
 /// Who runs the programs.
 pub enum Services {
-    /// systemd.
     Systemd,
     /// This process, until it ends.
     Supervised(Box<Supervisor>),
@@ -149,7 +148,7 @@ pub async fn last_lines(layout: &Layout, program: &str) -> String {
     }
 }
 
-/// Where this process runs the programs it stays until it is told to end.
+/// Waits until a stop signal if this process runs the programs.
 ///
 /// # Errors
 /// That of the command, or a program does not stop.
@@ -168,7 +167,7 @@ pub async fn run_until_stopped(
     ended
 }
 
-/// Restarts a program of this host, whoever runs it, and waits until there is another process. Says whether anybody runs it.
+/// Restarts a program of this host and waits until it has a new process. Returns whether systemd or a supervisor runs it.
 ///
 /// # Errors
 /// It does not come back.
@@ -245,9 +244,9 @@ mod tests {
         let patience = Duration::from_secs(60);
         let look = async || Err::<(), _>("nothing".to_owned());
         let ended = services.until((&layout, "p"), "it is there", patience, look).await;
-        let told = format!("{:#}", ended.unwrap_err());
+        let text = format!("{:#}", ended.unwrap_err());
         for what in ["p keeps exiting", "last state: nothing", "p.log:\n\tthe reason"] {
-            assert!(told.contains(what), "{what}: {told}");
+            assert!(text.contains(what), "{what}: {text}");
         }
         services.stop().await.unwrap();
     }

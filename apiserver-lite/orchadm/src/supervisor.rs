@@ -1,4 +1,4 @@
-//! The programs of a host without systemd: `orchadm run`, which keeps them running until it is told to end.
+//! The programs of a host without systemd: `orchadm run`, which keeps them running until a stop signal.
 
 use anyhow::{Result, bail};
 pub use apiserver_bootstrap::supervisor::{Supervisor, find, find_supervisor};
@@ -20,7 +20,7 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// `orchadm run`: keeps the programs of this host running until it is told to end.
+/// `orchadm run`: keeps the programs of this host running until a stop signal.
 ///
 /// # Errors
 /// There is nothing to run, or it runs.

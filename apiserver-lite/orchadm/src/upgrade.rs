@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn a_way_back_that_failed_is_not_called_one() {
         assert!(outcome_of_return(&[]).contains("the old programs run again"));
-        let told = outcome_of_return(&["orchlet".to_owned()]);
-        assert!(told.contains("way back of orchlet") && !told.contains("run again"), "{told}");
+        let text = outcome_of_return(&["orchlet".to_owned()]);
+        assert!(text.contains("way back of orchlet") && !text.contains("run again"), "{text}");
     }
 }

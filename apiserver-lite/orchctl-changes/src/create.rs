@@ -199,7 +199,7 @@ async fn run_files(
 }
 
 impl CommonFlags {
-    /// Creates an object, and tells it.
+    /// Creates an object, and prints the result.
     async fn create(
         &self,
         session: &Session,
@@ -297,7 +297,7 @@ impl CommonFlags {
         Ok(Place { resource, namespace, name: name.to_owned() })
     }
 
-    /// The server's names; those of the default profile where the server is not asked and cannot be.
+    /// The server's names; those of the default profile if the server is not contacted.
     async fn names(&self, session: &Session) -> Result<&'static Names, CommandError> {
         match session.names().await {
             Err(_) if !self.results.sends() => {

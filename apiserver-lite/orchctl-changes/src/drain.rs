@@ -1,4 +1,4 @@
-//! `cordon`, `uncordon` and `drain`: nodes that get no more pods, and nodes that lose theirs.
+//! `cordon`, `uncordon` and `drain`: mark nodes as unschedulable, and evict their pods.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -242,13 +242,13 @@ async fn drain_node(
     }
 }
 
-/// A pod that leaves.
+/// A pod that is evicted or deleted by the drain.
 struct LeavingPod {
     place: Place,
     uid: String,
     /// Whether the server has agreed.
     agreed: bool,
-    /// When it is asked again.
+    /// Time of the next attempt.
     next: Instant,
 }
 
@@ -270,7 +270,7 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Asks for evictions that are due, and takes out the pods that have gone.
+    /// Sends the evictions that are due, and removes deleted pods from the list.
     async fn step(
         &self,
         waiting: &mut Vec<LeavingPod>,

@@ -93,7 +93,7 @@ pub async fn run_expose(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates an object beside the one at `place`.
+/// Creates an object next to the one at `place`.
 pub(crate) async fn create(
     session: &Session,
     beside: &Place,

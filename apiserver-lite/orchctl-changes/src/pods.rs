@@ -92,7 +92,7 @@ fn rank(pod: &Value) -> u8 {
     if ready { 0 } else { 1 }
 }
 
-/// The container that is meant: the named one, that of the annotation, or the first, of which `note` is told where there are others.
+/// The container that is meant: the named one, that of the annotation, or the first; `note` is called if there are others.
 ///
 /// # Errors
 /// When the pod has no such container.
@@ -171,7 +171,7 @@ pub async fn connect(
     Ok(Connection::new(TokioIo::new(upgraded)))
 }
 
-/// The error of a stream.
+/// Converts an error of a SPDY stream to one of a command.
 pub fn stream_error(error: &orchctl_streams::StreamError) -> CommandError {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

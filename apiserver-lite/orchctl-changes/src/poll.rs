@@ -1,4 +1,4 @@
-//! Waiting for a state of the server: asked again and again, a little less often each time, up to a limit.
+//! Polls for a state of the server at growing intervals, up to a limit.
 
 use std::time::Duration;
 
@@ -9,9 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::requests::{self, Place};
 
-/// The first pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// What a limit of zero means: a week.
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -57,7 +55,7 @@ impl PollIntervals {
 /// Waits until the object with this UID has gone.
 ///
 /// # Errors
-/// When the time is up, or the server cannot be asked.
+/// The deadline has passed, or the server cannot be reached.
 pub async fn until_gone(
     session: &Session,
     place: &Place,

@@ -168,7 +168,7 @@ async fn answer_all(
         .half_close(true)
         .serve_connection(TokioIo::new(accepted), service)
         .with_upgrades();
-    // The client sees what was wrong with its request; that it has gone is nothing to report.
+    // The client sees what was wrong with its request; a disconnect is not reported.
     let _ = served.await;
 }
 

@@ -20,7 +20,6 @@ pub struct Place {
     pub resource: ApiResource,
     /// Its namespace, if it has one.
     pub namespace: Option<String>,
-    /// Its name.
     pub name: String,
 }
 

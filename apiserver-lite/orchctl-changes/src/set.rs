@@ -257,7 +257,7 @@ async fn change(
         }
         let patch = requests::changed(session, &object, &changed).await?;
         if patch.is_empty() {
-            continue; // nothing to tell, as ever
+            continue; // no output, as kubectl
         }
         if common.results.sends() {
             let write = common.results.write(&common.field_manager)?;

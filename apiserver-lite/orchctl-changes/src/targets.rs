@@ -61,13 +61,13 @@ pub async fn read(
 
 /// An object that is named, or one that a list returned.
 pub enum FoundObject {
-    /// Not asked for yet.
+    /// Not read yet.
     Named(Place),
     /// With what the server has.
     Listed(Target),
 }
 
-/// Finds the objects; those that are named are not asked for.
+/// Finds the objects; those that are named are not read.
 ///
 /// # Errors
 /// When none is named.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{CommandError, Session};
 
-/// Most group versions that are asked for.
+/// Most group versions that are read.
 const VERSIONS_MAX: usize = 2000;
 
 /// A resource of one version.
@@ -142,7 +142,7 @@ struct ResourceEntry {
 }
 
 impl Discovery {
-    /// Asks the server.
+    /// Reads the discovery documents of the server.
     ///
     /// # Errors
     /// When its lists of groups cannot be had.

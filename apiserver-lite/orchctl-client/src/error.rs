@@ -10,7 +10,7 @@ use proto_client::transport::{DialError, TransportError};
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The server refused, or could not be asked.
+    /// The server rejected the request, or could not be reached.
     #[error("{}", describe(.0))]
     Client(#[from] ClientError),
     /// Anything else; the text says what, to which object, why.
@@ -50,7 +50,7 @@ impl CommandError {
         matches!(self, Self::Client(error) if error.is_not_found())
     }
 
-    /// Whether the reader of the output has gone, which is no error of the command.
+    /// Whether the output is a closed pipe, which is not an error of the command.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -38,9 +38,7 @@ pub struct Overrides {
     pub cluster: Option<String>,
     /// User to use.
     pub user: Option<String>,
-    /// Fields of the cluster.
     pub cluster_fields: Map<String, Value>,
-    /// Fields of the user.
     pub user_fields: Map<String, Value>,
     /// Namespace to use.
     pub namespace: Option<String>,
@@ -180,7 +178,7 @@ impl Kubeconfig {
     }
 
     /// Changes the file at `path` and writes it, readable by its owner alone; behind a link its target. The file is read again and
-    /// locked meanwhile, as other clients of its format lock it: by a file beside it.
+    /// locked meanwhile, as other clients of its format lock it: by a file next to it.
     ///
     /// # Errors
     /// When `change` fails, another program keeps the lock, or the file cannot be written.
@@ -216,7 +214,7 @@ impl Kubeconfig {
     }
 }
 
-/// The lock of a file: a file beside it, which goes with this.
+/// The lock of a file: a file next to it, which goes with this.
 struct FileLock(PathBuf);
 
 impl FileLock {

@@ -35,7 +35,6 @@ pub struct FileFlags {
 pub struct Manifest {
     /// File, URL or `STDIN`, for messages.
     pub source: String,
-    /// The object.
     pub object: Value,
 }
 
@@ -45,7 +44,6 @@ impl Manifest {
         self.object.get("apiVersion").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Its `kind`.
     pub fn kind(&self) -> &str {
         self.object.get("kind").and_then(Value::as_str).unwrap_or_default()
     }

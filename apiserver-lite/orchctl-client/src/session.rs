@@ -1,4 +1,4 @@
-//! One run of a command against one server: sends requests with what flags say, tells the server's warnings, and knows what the server serves.
+//! One run of a command against one server: sends requests according to flags, prints the server's warnings, and caches what the server serves.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -105,7 +105,7 @@ impl Session {
         Ok(self.config.get_or_init(|| config))
     }
 
-    /// The client of the server. Requests through it bypass [`Session::call`]: they do not act as another user and tell no warnings.
+    /// The client of the server. Requests through it bypass [`Session::call`]: they do not impersonate a user and print no warnings.
     ///
     /// # Errors
     /// When the configuration is invalid.
@@ -155,10 +155,10 @@ impl Session {
         self.flags.namespace.is_some()
     }
 
-    /// What the server serves; asked once.
+    /// What the server serves; read once.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn discovery(&self) -> Result<&Discovery, CommandError> {
         self.discovery.get_or_try_init(|| Discovery::read(self)).await
     }
@@ -166,7 +166,7 @@ impl Session {
     /// The naming profile of the server, from the names of its groups.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn names(&self) -> Result<&'static Names, CommandError> {
         let read = || async {
             let groups = self.get_json("/apis").await?;
@@ -187,7 +187,7 @@ impl Session {
     /// Sends a request and reads the response.
     ///
     /// # Errors
-    /// When the server refuses or cannot be asked.
+    /// The server rejects the request, or cannot be reached.
     pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
@@ -225,7 +225,7 @@ impl Session {
     /// Sends a request and returns when the response begins: for watches and logs.
     ///
     /// # Errors
-    /// When the server refuses or cannot be asked.
+    /// The server rejects the request, or cannot be reached.
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
@@ -238,7 +238,7 @@ impl Session {
     /// Sends an upgrade request and returns its connection: for exec, attach and port-forward.
     ///
     /// # Errors
-    /// When the server refuses or cannot be asked.
+    /// The server rejects the request, or cannot be reached.
     pub async fn upgrade(
         &self,
         request: Request<Bytes>,
@@ -253,7 +253,7 @@ impl Session {
     /// Forwards a client's request with this session's credentials. The response is returned as it is, whatever its status.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn forward(
         &self,
         mut request: Request<Incoming>,

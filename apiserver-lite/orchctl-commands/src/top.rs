@@ -179,8 +179,9 @@ async fn nodes(
         ]);
     }
     // Nodes whose kubelet does not answer.
-    let told = |node: &&Value| items.iter().any(|item| objects::name(item) == objects::name(node));
-    for node in known.iter().filter(|node| !told(node)) {
+    let has_metrics =
+        |node: &&Value| items.iter().any(|item| objects::name(item) == objects::name(node));
+    for node in known.iter().filter(|node| !has_metrics(node)) {
         let unknown = std::iter::repeat_n("<unknown>", 4);
         rows.push(std::iter::once(objects::name(node)).chain(unknown).map(str::to_owned).collect());
     }

@@ -40,7 +40,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Without a terminal, or when it is lost; when the server cannot be asked at the start.
+/// There is no terminal, or it was lost; the server cannot be reached at the start.
 pub async fn run(
     session: &Session,
     args: Args,

@@ -1,4 +1,4 @@
-//! `wait`: until objects have a condition, a value, or are gone.
+//! `wait`: until objects have a condition, a value, or are deleted.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::ArgumentError;
 use crate::keep::{items_at, text_at};
 
-/// What one of the arguments asks for.
+/// The edit of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// Sets a key.
@@ -103,7 +103,7 @@ pub fn edit_metadata(
     Ok(edited)
 }
 
-/// What a taint argument asks for.
+/// The edit of one taint argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintEdit {
     /// The taint's key.

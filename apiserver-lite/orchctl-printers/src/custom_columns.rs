@@ -28,7 +28,6 @@ pub enum CustomColumnsError {
         "a custom-columns file must have a line of headers and a line with one path for each header"
     )]
     File,
-    /// Too many.
     #[error("more than {COLUMNS_MAX} columns")]
     TooMany,
     /// A path is malformed.

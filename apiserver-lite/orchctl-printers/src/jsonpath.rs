@@ -83,7 +83,7 @@ struct Slice {
 #[derive(Clone, Debug, PartialEq)]
 struct Filter {
     left: Operand,
-    /// Without one it is asked whether `left` exists.
+    /// Without one the filter tests whether `left` exists.
     right: Option<(Comparison, Operand)>,
 }
 

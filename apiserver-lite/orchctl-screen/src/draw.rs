@@ -20,7 +20,7 @@ const HELP: &[(&str, &str)] = &[
     ("1 2 3 4, tab", "nodes, pods, events, logs"),
     ("up down, j k", "move; also page up and down, home and end, g G"),
     ("left right", "move a long text to the side"),
-    ("enter, d", "describe the object, or the one that an event tells of"),
+    ("enter, d", "describe the object, or the object of an event"),
     ("w", "why: what is wrong with it"),
     ("l", "the log of a pod; c: its next container"),
     ("/", "show only rows with a text; escape ends it"),

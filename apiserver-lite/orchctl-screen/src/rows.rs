@@ -44,11 +44,9 @@ impl View {
 pub struct Target {
     /// Group and version.
     pub api_version: String,
-    /// Kind.
     pub kind: String,
     /// Namespace; empty outside of namespaces.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
@@ -74,7 +72,7 @@ struct Cell {
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The object, or the one that an event tells of.
+    /// The object, or the one that an event is about.
     pub target: Target,
     /// How it is meant.
     pub tone: RowStyle,

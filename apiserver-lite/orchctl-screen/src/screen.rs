@@ -15,7 +15,7 @@ const PAGE_LINES_MAX: usize = 10_000;
 /// Most containers of a pod.
 const CONTAINERS_MAX: usize = 100;
 
-/// What is asked of an object.
+/// An action on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// The object in words.
@@ -33,25 +33,19 @@ pub enum Effect {
     Quit,
     /// Watch the rows of this view instead of those before. All namespaces if none is named.
     Watch {
-        /// The view.
         view: View,
         /// Whose objects.
         namespace: Option<String>,
     },
-    /// Ask this; an answer to what was asked before is not wanted any more.
+    /// Send this request; the response to an earlier one is ignored.
     Ask(Question, Target),
     /// Follow this log instead of the one before.
-    Follow {
-        /// The pod.
-        pod: Target,
-        /// The container.
-        container: String,
-    },
-    /// The answer to what was asked is not wanted any more.
+    Follow { pod: Target, container: String },
+    /// The response to the last request is ignored.
     Forget,
 }
 
-/// What the server tells.
+/// An update from the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
     /// A page of a list; the first one replaces all rows.
@@ -60,7 +54,7 @@ pub enum Update {
         page: Value,
         /// Whether it is the first.
         is_first: bool,
-        /// Whether objects follow that are not asked for.
+        /// Whether the list has more pages, which are not requested.
         is_cut: bool,
     },
     /// An event of a watch.
@@ -69,14 +63,12 @@ pub enum Update {
     Answer {
         /// What it is about.
         title: String,
-        /// The text.
         text: String,
     },
     /// The containers of the pod whose log is to be shown.
     Containers(Target, Vec<String>),
     /// A part of the log.
     Log(Vec<u8>),
-    /// The log has ended.
     LogEnded,
     /// Something that went wrong, or is worth a line.
     Notice(String),
@@ -374,7 +366,7 @@ impl Screen {
         }
     }
 
-    /// What the server tells.
+    /// An update from the server.
     pub fn apply(&mut self, update: Update) -> Option<Effect> {
         match update {
             Update::Page { page, is_first, is_cut } => {

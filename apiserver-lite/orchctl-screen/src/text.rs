@@ -42,7 +42,7 @@ fn escape_text(text: &str) -> String {
     out
 }
 
-/// Characters without a shape that change how others are shown, or that nobody sees.
+/// Invisible characters, and those that change how other characters are displayed.
 fn is_misleading(c: char) -> bool {
     matches!(
         c,

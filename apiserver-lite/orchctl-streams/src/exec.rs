@@ -43,7 +43,7 @@ pub struct LocalStreams<I, O, E> {
     pub stdout: O,
     /// What it reports.
     pub stderr: E,
-    /// Sizes of the terminal, the present one first; nobody resizes it if not set.
+    /// Sizes of the terminal, the present one first; without them it is never resized.
     pub sizes: Option<mpsc::Receiver<Size>>,
 }
 

@@ -232,7 +232,7 @@ impl Reader {
             left = left.saturating_sub(piece.len());
             let receiver = self.lock().get(&id).cloned();
             if let Some(receiver) = receiver {
-                // A stream that nobody reads any more loses its bytes.
+                // The bytes of a stream without a reader are dropped.
                 let _ = receiver.send(piece.freeze()).await;
             }
         }

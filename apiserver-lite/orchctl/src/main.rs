@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(code) => code,
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed the pipe.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

@@ -1,4 +1,4 @@
-//! Who and what no policy applies to, and what a namespace without a policy is told.
+//! Exemptions from policies, and the default policy of namespaces without one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,8 +60,8 @@ pub fn warn_of_exempt_namespace(
                 .any(|name| *label == names.sub_label("pod-security", name))
         })
     };
-    let told = !asked.is_empty() && labels.keys().any(is_own);
-    told.then(|| {
+    let is_ineffective = !asked.is_empty() && labels.keys().any(is_own);
+    is_ineffective.then(|| {
         format!(
             "namespace {} is exempt from Pod Security, and the policy ({asked}) will be ignored",
             quote(namespace)

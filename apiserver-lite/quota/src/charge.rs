@@ -35,7 +35,6 @@ pub enum Refusal {
     Unknown {
         /// The quota's name.
         quota: String,
-        /// The resources.
         resources: String,
     },
     /// The amount is used up.

@@ -6,7 +6,7 @@
 //!  object (and its old version) ──▶ amounts by resource ──┐
 //!                                                         ▼
 //!  quotas: spec.scopes, status.hard, status.used ──▶ charge ──▶ new status.used of each quota, or why not
-//!  everything in the namespace ──▶ Usage ──▶ status.used, counted anew
+//!  everything in the namespace ──▶ Usage ──▶ status.used, recalculated
 //! ```
 
 mod charge;

@@ -1,4 +1,4 @@
-//! What a namespace uses of a quota, counted anew.
+//! What a namespace uses of a quota, recalculated from its objects.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,12 +45,12 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// Adds Services.
+    /// Adds what these Services use: their number, load balancers and node ports.
     pub fn add_services(&mut self, services: &[Service]) {
         services.iter().for_each(|service| self.add(Counted::Service(service)));
     }
 
-    /// Adds claims.
+    /// Adds what these claims use: their number and requested storage, also by storage class.
     pub fn add_claims(&mut self, claims: &[PersistentVolumeClaim]) {
         claims.iter().for_each(|claim| self.add(Counted::Claim(claim)));
     }

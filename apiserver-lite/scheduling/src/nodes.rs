@@ -24,7 +24,6 @@ pub struct NodeLoad {
     pub ports: HostPorts,
     /// The disks that the pods mount.
     pub disks: Disks,
-    /// The pods.
     pub pods: Vec<Arc<PodInfo>>,
     /// Those of them whose constraints concern other pods. Each pod that is scheduled looks at these of all nodes.
     pub constraining: Vec<Arc<PodInfo>>,

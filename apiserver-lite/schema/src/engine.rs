@@ -14,7 +14,7 @@ use crate::object::custom::codec::{custom_fields, write_custom};
 use crate::object::{Kind, Object};
 use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, apply_strategic};
 use crate::shape::compile;
-use crate::shape_check::{TypeError, shape_check};
+use crate::shape_check::{TypeError, conform};
 use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
 use crate::value::{
@@ -108,9 +108,7 @@ pub enum DecodeError {
     /// A field has another type than the descriptor's.
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Type {
-        /// The kind.
         kind: String,
-        /// Its version.
         version: String,
         /// The field, the expected type, and the value found.
         error: TypeError,
@@ -118,9 +116,7 @@ pub enum DecodeError {
     /// The Protobuf message does not match the descriptor.
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Wire {
-        /// The kind.
         kind: String,
-        /// Its version.
         version: String,
         /// The error of the decoder.
         error: WireError,

@@ -46,7 +46,6 @@ pub struct CsrControllers {
 
 /// The controllers of certificate requests.
 pub struct Certificates {
-    /// The client.
     pub client: Client,
     /// The CA; without it nothing is signed.
     pub authority: Option<Arc<Authority>>,

@@ -41,7 +41,7 @@ impl KnownRevisions {
     }
 }
 
-/// The open file.
+/// The file with the last revision that was acknowledged to a client: a torn write after it may be cut.
 pub struct AcknowledgedRevision {
     file: File,
     /// Which slot is written next.

@@ -68,7 +68,6 @@ pub enum BackupError {
     /// A value cannot be transformed.
     #[error("cannot back up {key}")]
     Transform {
-        /// Its key.
         key: String,
         /// What the transform said.
         source: TransformError,

@@ -40,7 +40,6 @@ const CLOSED_LEN_MAX: usize = 4;
 pub enum Disk {
     /// Nothing is written.
     Memory,
-    /// To a directory.
     Directory(Log),
 }
 
@@ -498,7 +497,6 @@ pub enum OpenError {
     /// A record cannot be restored.
     #[error("restore {key}")]
     Restore {
-        /// Its key.
         key: String,
         /// What [`Record::restore`](crate::Record::restore) said.
         source: RestoreError,

@@ -37,7 +37,6 @@ pub struct Follower<T: Record> {
 
 /// What one write compares and does.
 pub struct PlannedWrite<T> {
-    /// The key.
     pub key: String,
     /// The version that it replaces or deletes: nothing is written if the key has another one by then.
     pub current: Option<Entry<T>>,

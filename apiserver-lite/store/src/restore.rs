@@ -36,7 +36,7 @@ const REVISION_MAX: u64 = 1 << 53;
 /// Longest key or value of a backup.
 const TEXT_LEN_MAX: u32 = 64 << 20;
 
-/// A restored store.
+/// What was restored from a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoredStore {
     /// The number of its records.

@@ -11,7 +11,7 @@ pub struct SavedRecords<T> {
 }
 
 impl<T> SavedRecords<T> {
-    /// The revision.
+    /// The revision at which the records were saved.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision

@@ -94,7 +94,7 @@ impl<T: Record> Store<T> {
         match replay::<T>(found, config.retention, &restoring) {
             Ok(state) => Self::start(disk, state, forms, config),
             Err(error) => {
-                // A thread has the directory open: whoever tries again would find it in use.
+                // A thread has the directory open: another attempt would find it in use.
                 disk.close();
                 Err(error)
             }

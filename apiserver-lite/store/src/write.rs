@@ -35,7 +35,7 @@ impl<T: Record> Write<T> {
         Self::Put { key: key.into(), expect: WriteCondition::At(revision), draft }
     }
 
-    /// The key.
+    /// The key that the write changes.
     pub fn key(&self) -> &str {
         match self {
             Self::Put { key, .. } | Self::Delete { key, .. } => key,
@@ -63,7 +63,6 @@ pub enum WriteCondition {
 
 /// A durable and visible write.
 pub struct CommittedWrite<T> {
-    /// Its revision.
     pub revision: Revision,
     /// The new version, or the tombstone of a deletion.
     pub record: Arc<T>,
@@ -77,7 +76,7 @@ pub enum WriteError<T> {
     /// [`WriteCondition::Absent`], but the key exists.
     #[error("{key} already exists")]
     Exists {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// The current version.
         current: Arc<T>,
@@ -86,7 +85,7 @@ pub enum WriteError<T> {
     /// read.
     #[error("{key} is at revision {revision}, not {expected}")]
     Conflict {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// The expected revision.
         expected: Revision,
@@ -98,7 +97,7 @@ pub enum WriteError<T> {
     /// The write expects the key, but it does not exist.
     #[error("{key} not found")]
     NotFound {
-        /// The key.
+        /// The key that the write changes.
         key: String,
     },
     /// Key or value is too long, or the key is empty.
@@ -116,13 +115,13 @@ pub enum WriteError<T> {
     /// The current version is [unreadable](crate::Record::unreadable). It can be deleted, not replaced.
     #[error("{key} cannot be read, and is not replaced")]
     Unreadable {
-        /// The key.
+        /// The key that the write changes.
         key: String,
     },
     /// The value cannot be transformed for the disk. Nothing was written.
     #[error("{key} cannot be written: {reason}")]
     Transform {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// What the [transform](crate::Transform) said.
         reason: String,
@@ -130,9 +129,8 @@ pub enum WriteError<T> {
     /// The record needs a [claim](crate::Record::claims) that another record has.
     #[error("{key} cannot have {claim}: it is allocated to another record")]
     Claimed {
-        /// The key.
+        /// The key that the write changes.
         key: String,
-        /// The claim.
         claim: String,
     },
     /// The commit was not written. Nothing of it is on disk, and the next one may succeed.
@@ -145,7 +143,7 @@ pub enum WriteError<T> {
     /// opened again, which is read-only until then; where servers share a store it is as soon as that says so.
     #[error("{key}: commit failed: {reason}")]
     NotDurable {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// The error of the disk.
         reason: Arc<str>,

@@ -44,7 +44,7 @@ pub type SyncResult = Result<(), NotSynced>;
 #[error("the store is not in sync with etcd: {0}")]
 pub struct NotSynced(pub Arc<str>);
 
-/// The result of a [`Write`].
+/// What a committed [`Write`] returns, or why it was not written.
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
 
 /// The results of several writes of which all or none are done.

@@ -35,7 +35,6 @@ const BURST_MAX: usize = 250;
 
 /// What a plan is made from.
 pub struct Observed<'a> {
-    /// The set.
     pub set: &'a DaemonSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],

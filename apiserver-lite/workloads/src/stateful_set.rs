@@ -24,7 +24,6 @@ use steps::Steps;
 
 /// What a plan is made from.
 pub struct Observed<'a> {
-    /// The set.
     pub set: &'a StatefulSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
@@ -38,7 +37,6 @@ pub struct Observed<'a> {
 pub(crate) struct Revision<'a> {
     /// The name, which is the label of its pods.
     pub(crate) name: &'a str,
-    /// The template.
     pub(crate) template: PodTemplateSpec,
 }
 

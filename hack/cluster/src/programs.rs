@@ -148,7 +148,7 @@ fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
     flags.extend([
         ("node-ip", node.address.to_string()),
         ("cgroup-root", spec.node_cgroup(&node.name)),
-        // A test's pods are made all at once, and what is told of them is waited for.
+        // A test creates its pods all at once, and waits for their status.
         ("event-qps", "50".to_owned()),
         ("event-burst", "100".to_owned()),
         // The disk is the host's: how full it is says nothing about the node.

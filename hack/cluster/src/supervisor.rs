@@ -82,7 +82,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
         let holder = namespaces::ensure(spec, &node).await?;
         sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
     }
-    let mut child = command.spawn().with_context(|| format!("starting {}", program.argv[0]))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.argv[0]))?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
     write_file(&record, &serde_json::to_vec(&identity)?)?;
     match identity.open() {
@@ -136,7 +136,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     command.arg("supervise").arg("--dir").arg(&spec.dir);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     detach(&mut command);
-    let child = command.spawn().context("starting the supervisor")?;
+    let child = command.spawn().context("cannot start the supervisor")?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
     write_file(&record(spec, "supervisor"), &serde_json::to_vec(&identity)?)
 }

@@ -133,7 +133,7 @@ async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
         let config = programs::containerd_config(spec, &node);
         write_file(&dir.join("containerd/config.toml"), config.as_bytes())?;
     }
-    // The API server's address answers before anybody asks for it: a host that once found nobody there asks again after a second.
+    // The API server's address exists before the first connection: a host whose ARP request failed repeats it after a second.
     if let Some(node) = spec.node_list().first() {
         namespaces::ensure(spec, node).await?;
     }

@@ -6,9 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use proto_daemon::reference::{ARGUMENT, Reference};
 
-/// A program.
 pub struct Program {
-    /// Its name.
     pub name: &'static str,
     /// The page of its reference.
     pub page: &'static str,
@@ -107,7 +105,7 @@ impl Program {
 /// `/etc/default/PROGRAM`, which the unit reads.
 pub fn defaults(program: &Program) -> String {
     format!(
-        "# Flags of {0}: see {0}({1}). The unit {0}.service is started by nobody until it is enabled:
+        "# Flags of {0}: see {0}({1}). The unit {0}.service is not started until it is enabled:
 #   systemctl enable --now {0}
 # On hosts of orchadm they are not read: it writes units of its own, with all flags.
 #FLAGS=\"{2}\"

@@ -237,7 +237,6 @@ pub struct TypeMeta {
     /// Group and version.
     #[prost(string, required, tag = "1")]
     pub api_version: String,
-    /// The kind.
     #[prost(string, required, tag = "2")]
     pub kind: String,
 }

@@ -126,7 +126,7 @@ fn is_over(renewed: Instant, times: Times, now: Instant) -> bool {
     now.saturating_duration_since(renewed) >= times.renew_deadline
 }
 
-/// The outcome of one attempt.
+/// Who holds the lease after an attempt to acquire or renew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// The lease is this instance's and was written.

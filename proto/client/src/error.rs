@@ -166,7 +166,7 @@ impl ClientError {
         self.code() == Some(403)
     }
 
-    /// Whether the same request may succeed later without anybody changing it. What the server
+    /// Whether the same request may succeed later without a change. What the server
     /// refused for a reason stays refused.
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -179,7 +179,7 @@ impl ClientError {
         }
     }
 
-    /// How long the server asks to wait before a further try.
+    /// The server's `Retry-After`, from the header or from `details.retryAfterSeconds` of the Status.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Api { retry_after, status, .. } => retry_after.or_else(|| {

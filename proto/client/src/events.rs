@@ -388,16 +388,17 @@ mod tests {
         }
         let (drain, began) = (Drain::default(), Instant::now());
         tokio::spawn(writer.paced(Rate::new(1, 2)).run(drain.watch()));
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for _ in said {
             let asked = server.asked().await;
             let event: Event =
                 proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
-            told.push((event.message, began.elapsed().as_secs()));
+            received.push((event.message, began.elapsed().as_secs()));
             asked.refuse(409, "AlreadyExists");
         }
-        let told: Vec<_> = told.iter().map(|(message, at)| (message.as_str(), *at)).collect();
-        assert_eq!(told, [("c", 0), ("a", 0), ("b", 1)]);
+        let received: Vec<_> =
+            received.iter().map(|(message, at)| (message.as_str(), *at)).collect();
+        assert_eq!(received, [("c", 0), ("a", 0), ("b", 1)]);
     }
 
     #[tokio::test]

@@ -53,10 +53,7 @@ pub enum Claim {
     /// It is held by this instance or free: replace it by this one.
     Update(Box<Lease>),
     /// Another holds it.
-    Wait {
-        /// The holder.
-        holder: String,
-    },
+    Wait { holder: String },
 }
 
 impl Claimant {
@@ -332,7 +329,7 @@ mod tests {
         let mut server = Server::plain().await;
         let api = server.client().within::<Lease>("leases");
         let (drain, board) = (Drain::default(), StatusBoard::default());
-        let (held, mut told) = watch::channel(Held::No);
+        let (held, mut changes) = watch::channel(Held::No);
         let quick = Holder { duration_secs: 4, ..me() };
         tokio::spawn(keep(api, quick, board.task("lease"), held, drain.watch()));
 
@@ -348,7 +345,7 @@ mod tests {
                 "spec": {"holderIdentity": "me", "leaseDurationSeconds": 4}})
         };
         asked.reply(201, &body("1"));
-        told.wait_for(|held| *held == Held::Yes).await.expect("held");
+        changes.wait_for(|held| *held == Held::Yes).await.expect("held");
         let asked = server.asked().await;
         assert_eq!(asked.line, format!("PUT {path}/n1"), "no read before a renewal");
         asked.refuse(409, "Conflict");
@@ -356,7 +353,7 @@ mod tests {
         assert_eq!(asked.line, format!("GET {path}/n1"));
         asked.reply(200, &body("5"));
         server.asked().await.reply(200, &body("6"));
-        assert_eq!(*told.borrow(), Held::Yes);
+        assert_eq!(*changes.borrow(), Held::Yes);
         assert_eq!(drain.drain(Duration::from_secs(30)).await, DrainOutcome::Finished);
     }
 }

@@ -23,7 +23,6 @@ use cache::Cache;
 pub struct ObjectKey {
     /// Empty for kinds without namespaces.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 
@@ -54,7 +53,6 @@ impl std::fmt::Display for ObjectKey {
 pub enum Change<U> {
     /// An object was created or has changed.
     Applied {
-        /// Its key.
         key: ObjectKey,
         /// What is kept of it now.
         new: Arc<U>,

@@ -1,4 +1,4 @@
-//! io: the pages of a program over HTTPS, as kube-controller-manager and kube-scheduler serve theirs: health without authorization, metrics and task status
+//! io: the pages of a program over HTTPS, as kube-controller-manager and kube-scheduler do: health without authorization, metrics and task status
 //! with the API server's authorization.
 
 pub mod access;

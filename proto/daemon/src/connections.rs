@@ -240,7 +240,7 @@ struct Inner {
     closer: CancellationToken,
     authenticated: AtomicBool,
     state: Mutex<State>,
-    /// What the client owes has changed while nobody looked at it.
+    /// Notified when the client's deadline changes while no task waits for it.
     changed: Notify,
 }
 
@@ -249,7 +249,7 @@ struct State {
     debts: ClientDeadlines,
     /// The connection no longer speaks HTTP.
     upgraded: bool,
-    /// The deadline is not looked at until `changed`.
+    /// The deadline is not checked until `changed`.
     asleep: bool,
 }
 
@@ -307,13 +307,12 @@ impl OpenRequest {
         self.0.connection.address()
     }
 
-    /// Its connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.0.connection
     }
 
-    /// It is authorized: until its response begins the client owes nothing.
+    /// It is authorized: no client deadline runs until its response begins.
     pub fn authorized(&self) {
         self.change(ClientDeadlines::authorize);
     }
@@ -333,7 +332,7 @@ impl OpenRequest {
         }
     }
 
-    /// It waits for the server: until the result is dropped the client owes nothing.
+    /// It waits for the server: no client deadline runs until the result is dropped.
     #[must_use]
     pub fn wait(&self) -> Waiting<'_> {
         self.change(|debts, number| debts.wait(number, Instant::now()));
@@ -375,7 +374,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the deadline be looked at again.
+    /// Wakes the task that checks the deadline.
     fn wake(&self, state: &mut State) {
         if std::mem::take(&mut state.asleep) {
             self.changed.notify_one();
@@ -478,7 +477,7 @@ impl Connection {
         }))
     }
 
-    /// Returns when the client has owed a request, or the reading of a response, for longer than the limits allow.
+    /// Returns when the client has delayed a request, or the reading of a response, for longer than the limits allow.
     async fn client_is_late(&self) {
         let inner = &self.0;
         let limits = &inner.owner.limits;

@@ -25,7 +25,6 @@ pub enum Stage {
 /// A feature that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// Its name.
     pub name: &'static str,
     /// How mature it is.
     pub stage: Stage,

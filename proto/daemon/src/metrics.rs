@@ -23,7 +23,7 @@ pub struct BuildInfo {
     pub commit: &'static str,
 }
 
-/// The [`BuildInfo`] of the crate that calls it: its version, and the commit that `hack/lib.sh` tells the compiler.
+/// The [`BuildInfo`] of the crate that calls it: its version, and the commit that `hack/lib.sh` passes to the compiler.
 #[macro_export]
 macro_rules! build_info {
     () => {
@@ -41,7 +41,7 @@ macro_rules! build_info {
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
-    /// What is registered: the registry itself tells nothing of metrics without values.
+    /// What is registered: the registry itself omits metrics without values.
     collectors: Arc<Mutex<Vec<Box<dyn Collector>>>>,
 }
 
@@ -54,7 +54,6 @@ impl fmt::Debug for Metrics {
 /// What is to be known of a metric, whether it has a value or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricDescription {
-    /// Its name.
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,

@@ -16,12 +16,12 @@ use crate::metrics::{BuildInfo, MetricDescription, Metrics};
 /// The only argument of a process that prints its reference.
 pub const ARGUMENT: &str = "--print-reference";
 
-/// All of it.
+/// Flags, files and metrics of a program, for its reference page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
     /// Version of the program.
     pub version: String,
-    /// Whether it tells its version by a flag.
+    /// Whether it has a flag that prints its version.
     pub has_version_flag: bool,
     /// The program, with its flags and commands.
     pub command: CommandReference,
@@ -38,7 +38,6 @@ pub struct Reference {
 /// A program, or one of its commands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommandReference {
-    /// Its name.
     pub name: String,
     /// What it does.
     pub about: String,
@@ -46,7 +45,6 @@ pub struct CommandReference {
     pub flags: Vec<FlagReference>,
     /// Arguments without a flag, in their order.
     pub arguments: Vec<FlagReference>,
-    /// Its commands.
     pub commands: Vec<CommandReference>,
 }
 
@@ -84,7 +82,6 @@ pub struct FileReference {
     pub api_version: String,
     /// `kind` under Kubernetes' names.
     pub kind: String,
-    /// Its fields.
     pub fields: Vec<FieldReference>,
 }
 
@@ -162,7 +159,7 @@ impl Reference {
 
 impl CommandReference {
     fn new(command: &Command, is_root: bool) -> Self {
-        // A flag of all commands is told once.
+        // A flag of all commands is listed once.
         let own = || command.get_arguments().filter(|arg| is_root || !arg.is_global_set());
         let all = own().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()));
         let (arguments, flags): (Vec<&Arg>, Vec<&Arg>) = all.partition(|arg| arg.is_positional());

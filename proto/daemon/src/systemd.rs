@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)): that the program runs, and, with `WatchdogSec=`, that it still does.
+//! Notifications to the service manager (sd_notify(3)): readiness, and, with `WatchdogSec=`, keep-alives.
 
 use std::time::Duration;
 

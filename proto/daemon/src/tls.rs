@@ -16,7 +16,6 @@ pub enum FileFault {
     /// It cannot be read.
     #[error("cannot read the {what}")]
     Read {
-        /// What it is.
         what: &'static str,
         /// What the system said.
         #[source]
@@ -25,7 +24,6 @@ pub enum FileFault {
     /// It is not PEM, or has no section of the expected kind.
     #[error("the {what} is not valid PEM")]
     Pem {
-        /// What it is.
         what: &'static str,
         /// Why.
         #[source]
@@ -34,7 +32,6 @@ pub enum FileFault {
     /// TLS cannot use it, for example a key of another certificate.
     #[error("cannot use the {what}")]
     Unusable {
-        /// What it is.
         what: &'static str,
         /// Why.
         #[source]

@@ -121,7 +121,6 @@ impl<K: WorkKey> WorkQueue<K> {
 }
 
 impl<K: WorkKey> Work<K> {
-    /// The key.
     pub fn key(&self) -> &K {
         &self.key
     }

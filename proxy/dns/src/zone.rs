@@ -68,7 +68,7 @@ pub struct Reply {
     pub additionals: Vec<Record>,
 }
 
-/// The zone.
+/// The records of the cluster domain, made from Services and EndpointSlices.
 #[derive(Clone, Debug)]
 pub struct Zone {
     domain: Name,
@@ -82,7 +82,6 @@ pub struct Zone {
     serial: u32,
 }
 
-/// Records of a Service.
 #[derive(Clone, Debug, Default)]
 struct ServiceRecords {
     service: Option<Arc<NamedService>>,
@@ -237,7 +236,7 @@ impl Zone {
     }
 
     /// Resolves a query. `turn` rotates the addresses, so that clients do not all use the first one.
-    pub fn ask(&self, query: &Query, turn: usize) -> Resolution {
+    pub fn resolve_query(&self, query: &Query, turn: usize) -> Resolution {
         if query.query_class != DNSClass::IN
             || matches!(query.query_type, RecordType::AXFR | RecordType::IXFR)
         {
@@ -431,13 +430,13 @@ impl Zone {
         let weight = u16::try_from(100 / targets.len().clamp(1, 100)).unwrap_or(1);
         let mut reply = self.existing(Vec::new());
         reply.authorities.clear();
-        let mut told = HashSet::new();
+        let mut seen = HashSet::new();
         for (port, target, addresses) in targets {
             let data = RData::SRV(SRV::new(0, weight, port, target.clone()));
             reply.answers.push(Record::from_rdata(name.clone(), TTL_SECS, data));
             for address in addresses {
                 proto_api::count_steps!(1);
-                if told.insert((target.clone(), address)) {
+                if seen.insert((target.clone(), address)) {
                     let record = Record::from_rdata(target.clone(), TTL_SECS, address.into());
                     reply.additionals.push(record);
                 }

@@ -8,7 +8,7 @@ use proxy_netfilter::nft::{Chain, Family, Table};
 use crate::session::{CommitError, Session};
 use crate::transport::Transport;
 
-/// Features of the kernel.
+/// What this kernel supports of nf_tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFeatures {
     /// Families with nat chains.

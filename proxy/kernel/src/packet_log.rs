@@ -31,7 +31,6 @@ pub enum LogError {
     /// The kernel has no NFLOG, or another program has the group.
     #[error("the kernel rejected group {group} of the packet log: errno {errno}")]
     Refused {
-        /// The group.
         group: u16,
         /// The kernel's error number.
         errno: i32,

@@ -117,7 +117,6 @@ impl<T: Transport> Session<T> {
         Self { transport, seq: 1, unread: false }
     }
 
-    /// Its transport.
     pub fn transport(&mut self) -> &mut T {
         &mut self.transport
     }

@@ -51,7 +51,6 @@ impl Resolver {
         }
     }
 
-    /// Its metrics.
     pub fn metrics(&self) -> &NameMetrics {
         &self.metrics
     }
@@ -99,7 +98,7 @@ impl Resolver {
 
     fn resolution(&self, request: &Request) -> Resolution {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.zone.read().ask(&request.query, turn)
+        self.zone.read().resolve_query(&request.query, turn)
     }
 
     /// A cached upstream response.
@@ -129,7 +128,7 @@ impl Resolver {
         }
     }
 
-    /// Sends a query upstream, once for all clients that ask it at the same time.
+    /// Sends a query upstream, once for all clients with the same query in flight.
     async fn query_upstreams(&self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let key = key(request, name);
         let in_flight = {
@@ -180,7 +179,7 @@ struct InFlightQuery<'a> {
 impl InFlightQuery<'_> {
     async fn send_and_publish(self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let upstreams = self.resolver.upstreams();
-        let answer = match upstreams.ask(|id| question(id, name, request)).await {
+        let answer = match upstreams.query_server(|id| question(id, name, request)).await {
             Ok(message) => {
                 let now = Instant::now();
                 self.resolver.cache().put(self.key.clone(), message.clone(), now);

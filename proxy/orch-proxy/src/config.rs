@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proto_api::names::{Names, Profile};
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
-use proto_daemon::feature_gates::{Gate, GateError, settle};
+use proto_daemon::feature_gates::{Gate, GateError, resolve_gates};
 use proto_daemon::flags::BindAddress;
 use proxy_rules::model::{
     Cidr, ConnectionCounting, EgressMasquerade, Masquerade, RemovedEndpointPolicy, Settings,
@@ -162,16 +162,16 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
 }
 
 /// Applies the flags to the configuration of a running proxy ([`crate::configz_client`]).
-pub fn load_running(flags: &Flags, told: &str) -> Result<Config, LoadError> {
-    let names = names_of(told).unwrap_or_else(|| flags.common.names());
-    let told = proto_daemon::config::parse(Path::new("/configz"), told, &[file_type(names)])?;
-    build_config(checked(overridden(told, flags))?, flags, names)
+pub fn load_running(flags: &Flags, given: &str) -> Result<Config, LoadError> {
+    let names = names_of(given).unwrap_or_else(|| flags.common.names());
+    let given = proto_daemon::config::parse(Path::new("/configz"), given, &[file_type(names)])?;
+    build_config(checked(overridden(given, flags))?, flags, names)
 }
 
 /// The naming profile of a configuration document.
-fn names_of(told: &str) -> Option<&'static Names> {
-    let told = serde_json::from_str::<serde_json::Value>(told).ok()?;
-    let version = told.get("apiVersion")?.as_str()?;
+fn names_of(given: &str) -> Option<&'static Names> {
+    let given = serde_json::from_str::<serde_json::Value>(given).ok()?;
+    let version = given.get("apiVersion")?.as_str()?;
     let domain = version.split_once(".config.")?.1.split_once('/')?.0.to_owned();
     let profiles = [Profile::Kubernetes, Profile::Orch { domain }];
     profiles.into_iter().map(Names::new).find(|names| file_type(names).api_version == version)
@@ -197,7 +197,7 @@ fn build_config(
 ) -> Result<Config, LoadError> {
     let node_name = node_name(&file.hostname_override);
     let configz = configz(&file, &node_name, names);
-    let settled = settle(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
+    let settled = resolve_gates(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
     let settled = settled.map_err(|faults| {
         let fault = |fault: &GateError| FieldError::new("featureGates", fault.to_string());
         LoadError::Invalid(faults.iter().map(fault).collect())
@@ -250,7 +250,7 @@ fn build_config(
         warnings,
         table: match file.dataplane.table.as_str() {
             "" => names.component("proxy"),
-            told => told.to_owned(),
+            given => given.to_owned(),
         },
     })
 }
@@ -390,10 +390,10 @@ pub(crate) fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyCo
 }
 
 /// The name of the Node object: as configured, else the hostname in lower case.
-fn node_name(told: &str) -> String {
-    let told = told.trim();
-    if !told.is_empty() {
-        return told.to_lowercase();
+fn node_name(given: &str) -> String {
+    let given = given.trim();
+    if !given.is_empty() {
+        return given.to_lowercase();
     }
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     host.unwrap_or_default().trim().to_lowercase()

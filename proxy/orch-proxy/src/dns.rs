@@ -88,7 +88,7 @@ impl Nameserver {
     fn addresses(&self, local: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         match self.settings.bind_addresses.as_slice() {
             [] => addresses::own(local),
-            told => told.to_vec(),
+            configured => configured.to_vec(),
         }
     }
 
@@ -198,7 +198,7 @@ pub fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
     let Some(settings) = &config.dns else { return Vec::new() };
     let at = match settings.bind_addresses.as_slice() {
         [] => addresses::own(&addresses::local().unwrap_or_default()),
-        told => told.to_vec(),
+        configured => configured.to_vec(),
     };
     let slices = slices(config.names, &at, settings.port).into_iter();
     let named = SLICES.into_iter().map(str::to_owned).zip(slices);

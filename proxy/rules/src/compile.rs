@@ -25,7 +25,6 @@ pub struct SetElement {
     pub family: Family,
     /// The set or map.
     pub map: Map,
-    /// The key.
     pub key: Value,
     /// The data, in a map.
     pub data: Option<Value>,
@@ -64,7 +63,7 @@ impl SetElement {
     }
 }
 
-/// Receives elements.
+/// Receives the elements of a Service as they are compiled.
 pub trait Sink {
     /// Adds an element.
     fn push(&mut self, entry: SetElement);
@@ -463,7 +462,7 @@ impl CompiledPort {
         live_key(to, address.as_ref(), (self.protocol, port))
     }
 
-    /// Restricts a load balancer's address. Without source ranges of the address's family everybody may connect, as in
+    /// Restricts a load balancer's address. Without source ranges of the address's family all clients may connect, as in
     /// Kubernetes.
     fn gate_entries(&self, frontend: Frontend, source_ranges: &[Cidr], out: &mut impl Sink) {
         let Frontend::LoadBalancer(ip) = frontend else { return };

@@ -66,7 +66,7 @@ struct Pending {
 #[derive(Clone, Debug, Default)]
 struct TrackedHealthChecks {
     all: HealthChecks,
-    /// Whether they changed since they were last asked for.
+    /// Whether they changed since the last call.
     changed: bool,
 }
 

@@ -101,7 +101,6 @@ enum Hint {
     None,
     /// Only for other zones.
     OtherZone,
-    /// For this zone.
     OurZone,
 }
 

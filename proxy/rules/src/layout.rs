@@ -37,7 +37,7 @@ pub const BACKENDS_MAX: usize = HERE_FIRST_SLOT as usize;
 /// Families that are programmed, if the kernel supports them.
 pub const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
-/// An address as a value.
+/// An IP address in network byte order.
 pub fn address_value(address: &IpAddr) -> Value {
     match address {
         IpAddr::V4(v4) => Value::from(v4.octets()),
@@ -50,7 +50,7 @@ pub fn service_key(address: &IpAddr, protocol: Protocol, port: u16) -> Value {
     Value::concat(&[address_value(address).bytes(), &[protocol.number()], &port.to_be_bytes()])
 }
 
-/// Key of a node port.
+/// The map key of a node port: protocol and port.
 pub fn node_port_key(protocol: Protocol, port: u16) -> Value {
     Value::concat(&[&[protocol.number()], &port.to_be_bytes()])
 }

@@ -23,12 +23,10 @@ impl ServiceId {
         Self(format!("{namespace}/{name}").into())
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> &str {
         self.0.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    /// The name.
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
@@ -43,11 +41,8 @@ impl fmt::Display for ServiceId {
 /// Transport protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 
@@ -95,7 +90,6 @@ pub enum Policy {
 /// How the endpoint of a new connection is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Choice {
-    /// At random.
     #[default]
     Random,
     /// By a hash of the client's address and port, alike on every node.
@@ -182,7 +176,6 @@ pub struct LocalService {
 pub struct LocalPort {
     /// Its name, empty for a single port; EndpointSlice ports have the same name.
     pub name: Box<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
@@ -193,9 +186,7 @@ pub struct LocalPort {
 /// One EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalSlice {
-    /// Its Service.
     pub service: ServiceId,
-    /// Its ports.
     pub ports: Box<[SlicePort]>,
     /// Its endpoints, all of one family.
     pub endpoints: PackedList<LocalEndpoint>,
@@ -208,16 +199,14 @@ pub struct LocalSlice {
 pub struct SlicePort {
     /// Name of the Service's port.
     pub name: Box<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// The target port.
     pub port: u16,
 }
 
-/// One endpoint.
+/// What this node needs of an endpoint of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalEndpoint {
-    /// Its address.
     pub address: IpAddr,
     /// Whether it is used.
     pub state: EndpointState,
@@ -349,7 +338,6 @@ pub enum Masquerade {
     /// From outside the cluster CIDRs.
     #[default]
     FromOutside,
-    /// All.
     All,
 }
 

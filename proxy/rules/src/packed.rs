@@ -16,7 +16,7 @@ pub trait HasAddress: Copy + PartialEq {
     fn join(address: IpAddr, rest: Self::Rest) -> Self;
 }
 
-/// An immutable list.
+/// An immutable list, which takes less memory if all addresses are IPv4.
 #[derive(Clone)]
 pub struct PackedList<T: HasAddress>(Repr<T>);
 

@@ -91,7 +91,7 @@ impl StaleFlowKey {
     }
 }
 
-/// Parameters of the table.
+/// Parameters of the table that logs packets of stale flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleFlowLog {
     /// Name of the table.

@@ -115,7 +115,6 @@ fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch
 pub struct Run<'a> {
     /// Family of the table.
     pub family: Family,
-    /// The map.
     pub map: Map,
     /// At least one.
     pub entries: &'a [SetElement],
@@ -129,7 +128,7 @@ impl Run<'_> {
     }
 }
 
-/// Elements grouped by map.
+/// Elements grouped by map, as a transaction needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElementsByMap {
     groups: Vec<((Family, Map), Vec<SetElement>)>,

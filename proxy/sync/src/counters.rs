@@ -168,7 +168,7 @@ mod tests {
             protocol: Protocol::Tcp,
             port: 80,
         };
-        let told = |service: &str, count: u64| {
+        let expected_line = |service: &str, count: u64| {
             format!(
                 "x_service_connections_total{{address=\"10.96.0.1\",namespace=\"ns\",port=\"80\",\
                  protocol=\"TCP\",service=\"{service}\"}} {count}\n"
@@ -177,11 +177,11 @@ mod tests {
         // Five, then seven in total, then two after a load.
         for (kernel, sum) in [(5, 5), (7, 7), (2, 9)] {
             counters.take(&desired(Some("web")), vec![(frontend, kernel)]);
-            assert!(metrics.text().contains(&told("web", sum)), "{}", metrics.text());
+            assert!(metrics.text().contains(&expected_line("web", sum)), "{}", metrics.text());
         }
         // The address belongs to another Service now, which has its own series.
         counters.take(&desired(Some("other")), vec![(frontend, 3)]);
-        assert!(metrics.text().contains(&told("other", 3)), "{}", metrics.text());
+        assert!(metrics.text().contains(&expected_line("other", 3)), "{}", metrics.text());
         assert!(!metrics.text().contains("service=\"web\""), "{}", metrics.text());
         counters.take(&desired(None), vec![(frontend, 4)]);
         assert!(!metrics.text().contains("x_service_connections_total{"), "{}", metrics.text());

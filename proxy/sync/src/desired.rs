@@ -213,7 +213,7 @@ impl DesiredForwarding {
 
     /// Records the zone of this node and, where its pods are recognised by them, its blocks of pod addresses.
     pub fn node_changed(&self, zone: Option<&str>, local_traffic: Option<LocalTraffic>) {
-        // Not applied here: the driver looks at every Service for it.
+        // Not applied here: it makes the driver compile every Service.
         let mut inbox = self.inbox();
         inbox.zone = Some(zone.map(Into::into));
         if local_traffic.is_some() {

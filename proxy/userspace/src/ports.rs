@@ -15,7 +15,7 @@ use crate::forwarder_state::Shared;
 use crate::plan::{Frontend, FrontendBackends, ListenerChanges, ServicePort};
 use crate::{sockets, streams};
 
-/// The listeners.
+/// The open listeners, by frontend.
 #[derive(Debug)]
 pub struct Ports {
     shared: Arc<Shared>,

@@ -33,7 +33,6 @@ const PROGRAMS: [&str; 3] = ["orch-apiserver", "orch-controller-manager", "orch-
 pub struct ControlPlane {
     /// An administrator.
     pub client: Client,
-    /// Its names.
     pub names: &'static Names,
     dir: PathBuf,
     authority: Authority,
@@ -125,7 +124,6 @@ impl ControlPlane {
         Ok(targets.filter(|to| to.to_string_lossy().starts_with("socket:")).count())
     }
 
-    /// Its programs.
     pub fn programs(&self) -> Vec<Program> {
         self.running.iter().map(|(name, child)| Program::of(name, [child])).collect()
     }

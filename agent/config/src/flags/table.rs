@@ -214,7 +214,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
         "kernel-memcg-notification",
         "kernelMemcgNotification",
         Switch,
-        "Whether the kernel tells of memory pressure",
+        "Whether the kernel reports memory pressure",
     ),
     ("kube-api-burst", "kubeAPIBurst", Number, "Accepted; requests are bounded by concurrency"),
     ("kube-api-qps", "kubeAPIQPS", Number, "Accepted; requests are bounded by concurrency"),

@@ -17,7 +17,6 @@ pub enum FlagValueError {
     /// One part of a list.
     #[error("{part:?} must be {must}")]
     Part {
-        /// The part.
         part: String,
         /// Its format.
         must: &'static str,

@@ -10,7 +10,7 @@ pub const LEN_MAX: usize = 1 << 20;
 /// Number of bytes from which the length of a message follows.
 pub const PREFIX_LEN: usize = 16;
 
-/// Type of a message.
+/// The type field in the header of a D-Bus message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MessageKind {
     /// Method call.
@@ -20,11 +20,10 @@ pub enum MessageKind {
     Return,
     /// Error reply.
     Error,
-    /// Signal.
     Signal,
 }
 
-/// A message.
+/// One D-Bus message as it is sent or was received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Type.
@@ -35,7 +34,6 @@ pub struct Message {
     pub reply_to: u32,
     /// Object path.
     pub path: String,
-    /// Interface.
     pub interface: String,
     /// Method or signal.
     pub member: String,
@@ -80,7 +78,6 @@ pub enum Value<'a> {
 }
 
 impl Argument<'_> {
-    /// Its signature.
     fn signature(&self) -> &'static str {
         match self {
             Self::Text(_) => "s",

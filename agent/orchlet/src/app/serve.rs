@@ -83,7 +83,7 @@ impl Agent {
         let mut hosts = self.machine.ips.clone();
         hosts.push(self.machine.hostname.clone());
         let shown = shared.clone();
-        let (told, counted) = (shared.clone(), shared.clone());
+        let (reader, counted) = (shared.clone(), shared.clone());
         let view = AgentView {
             runtime: shared.runtime.clone(),
             pods: Box::new(move || shown.pods.shown_pods()),
@@ -93,7 +93,7 @@ impl Agent {
             measure: Arc::new(Measure::new(self.sites())),
             volumes: Some(shared.volumes.clone()),
             machine: self.spec(),
-            timeline: Box::new(move |namespace, name| told.timelines.of(namespace, name)),
+            timeline: Box::new(move |namespace, name| reader.timelines.of(namespace, name)),
         };
         let ip = file.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let opening = EndpointParts {

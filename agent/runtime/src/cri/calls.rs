@@ -71,7 +71,7 @@ impl PodReader for CriRuntime {
         async move {
             let shown = self.shown_container(id).await?;
             Ok(shown.map(|(_, mut container)| {
-                self.told.apply(&mut container);
+                self.reported.apply(&mut container);
                 container
             }))
         }

@@ -79,7 +79,6 @@ fn watch_directory(dir: &Path, changed: Arc<Notify>) -> Option<notify::Recommend
     }
 }
 
-/// Content of a directory.
 #[derive(Debug, Default)]
 struct DirectoryContent {
     pods: StaticPods,

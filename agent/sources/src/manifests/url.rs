@@ -58,7 +58,7 @@ pub enum PageError {
     HeaderValue(String),
 }
 
-/// Why a page was not read. It is asked again after its period.
+/// Why a page was not read. It is read again after its period.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error("no response within {} s", DEADLINE.as_secs())]

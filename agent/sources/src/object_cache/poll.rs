@@ -29,7 +29,7 @@ impl<T: Resource> Polling<T> {
         Self { is_settled, is_forbidden_to_list: AtomicBool::new(false) }
     }
 
-    /// Whether the server forbids to list the kind. It is asked until it answers.
+    /// Whether the server forbids to list the kind. Retried until it responds.
     pub(super) async fn is_needed(&self, api: &Api<T>, params: &ListParams) -> bool {
         let mut retries = Retries::new(Backoff::LOOP);
         while !self.is_forbidden_to_list.load(Ordering::Relaxed) {

@@ -48,7 +48,6 @@ pub struct FinishedOperation {
     pub outcome: OperationResult,
 }
 
-/// The result of an operation.
 pub enum OperationResult {
     ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
     /// Not started, because the pod is terminating.

@@ -79,12 +79,12 @@ impl StatusPublisher {
         holds_resources: HoldsResources,
     ) {
         let PodUpdate { pod, source, .. } = update;
-        let is_told = |known: &PodSnapshot| {
+        let is_reported = |known: &PodSnapshot| {
             Arc::ptr_eq(&known.pod, &pod)
                 && (known.holds_resources, known.source) == (holds_resources, source)
                 && *known.status == *status
         };
-        if !self.snapshot.as_ref().is_some_and(is_told) {
+        if !self.snapshot.as_ref().is_some_and(is_reported) {
             let status = Arc::new(status.clone());
             let known = PodSnapshot { pod, status, holds_resources, source };
             self.log_transitions(&known);

@@ -45,7 +45,7 @@ pub fn user(
     }
     let claim = settings.username_claim.as_str();
     let name = text(claims, claim)?;
-    // A provider that lets users choose their address says whether it is theirs.
+    // A provider that lets users choose their address states in `email_verified` whether it has checked it.
     if claim == EMAIL && claims.get("email_verified").is_some_and(|v| v != &Value::Bool(true)) {
         return Err(OidcError::Claim("the email address is not verified".to_owned()));
     }

@@ -10,7 +10,7 @@ use crate::error::BootstrapError;
 /// A field that is not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// To go on without it would do something else than was asked for.
+    /// To ignore it would contradict the configuration.
     Refused(String),
     /// It changes nothing here.
     Ignored(String),
@@ -23,45 +23,41 @@ enum Rule {
     RefusedEvenEmpty(&'static str),
     Ignored(&'static str),
 }
-use Rule::{IgnoredChecks, Refused, RefusedEvenEmpty};
+use Rule::{Ignored, Refused, RefusedEvenEmpty};
 
 /// The fields, inner ones before those that they are in.
 const RULES: &[(&str, &str, Rule)] = &[
     ("ClusterConfiguration", "/etcd/external", Refused(ETCD)),
-    ("ClusterConfiguration", "/etcd", IgnoredChecks(STORE)),
-    ("ClusterConfiguration", "/imageRepository", IgnoredChecks(NO_IMAGES)),
-    ("ClusterConfiguration", "/useHyperKubeImage", IgnoredChecks(NO_IMAGES)),
+    ("ClusterConfiguration", "/etcd", Ignored(STORE)),
+    ("ClusterConfiguration", "/imageRepository", Ignored(NO_IMAGES)),
+    ("ClusterConfiguration", "/useHyperKubeImage", Ignored(NO_IMAGES)),
     ("ClusterConfiguration", "/dns/disabled", Refused("leave it out with skipPhases: [addon/dns]")),
-    (
-        "ClusterConfiguration",
-        "/dns",
-        IgnoredChecks("names are answered by orch-proxy on each node"),
-    ),
+    ("ClusterConfiguration", "/dns", Ignored("names are answered by orch-proxy on each node")),
     (
         "ClusterConfiguration",
         "/proxy/disabled",
         Refused("leave it out with skipPhases: [addon/kube-proxy]"),
     ),
-    ("ClusterConfiguration", "/proxy", IgnoredChecks("orch-proxy is not a DaemonSet")),
-    ("ClusterConfiguration", "/featureGates", IgnoredChecks("orchadm has no feature gates")),
+    ("ClusterConfiguration", "/proxy", Ignored("orch-proxy is not a DaemonSet")),
+    ("ClusterConfiguration", "/featureGates", Ignored("orchadm has no feature gates")),
     ("ClusterConfiguration", "/apiServer/extraVolumes", Refused(NO_PODS)),
     ("ClusterConfiguration", "/controllerManager/extraVolumes", Refused(NO_PODS)),
     ("ClusterConfiguration", "/scheduler/extraVolumes", Refused(NO_PODS)),
     ("ClusterConfiguration", "/apiServer/extraEnvs", Refused(NO_VARIABLES)),
     ("ClusterConfiguration", "/controllerManager/extraEnvs", Refused(NO_VARIABLES)),
     ("ClusterConfiguration", "/scheduler/extraEnvs", Refused(NO_VARIABLES)),
-    ("InitConfiguration", "/certificateKey", IgnoredChecks(ONE_SERVER)),
+    ("InitConfiguration", "/certificateKey", Ignored(ONE_SERVER)),
     ("InitConfiguration", "/patches", Refused(NO_PODS)),
     ("InitConfiguration", "/dryRun", Refused("give --dry-run")),
-    ("InitConfiguration", "/nodeRegistration/imagePullPolicy", IgnoredChecks(NO_IMAGES)),
-    ("InitConfiguration", "/nodeRegistration/imagePullSerial", IgnoredChecks(NO_IMAGES)),
-    ("InitConfiguration", "/timeouts", IgnoredChecks(TIMEOUTS)),
+    ("InitConfiguration", "/nodeRegistration/imagePullPolicy", Ignored(NO_IMAGES)),
+    ("InitConfiguration", "/nodeRegistration/imagePullSerial", Ignored(NO_IMAGES)),
+    ("InitConfiguration", "/timeouts", Ignored(TIMEOUTS)),
     ("JoinConfiguration", "/controlPlane", RefusedEvenEmpty(ONE_SERVER)),
     ("JoinConfiguration", "/patches", Refused(NO_PODS)),
     ("JoinConfiguration", "/dryRun", Refused("give --dry-run")),
-    ("JoinConfiguration", "/nodeRegistration/imagePullPolicy", IgnoredChecks(NO_IMAGES)),
-    ("JoinConfiguration", "/nodeRegistration/imagePullSerial", IgnoredChecks(NO_IMAGES)),
-    ("JoinConfiguration", "/timeouts", IgnoredChecks(TIMEOUTS)),
+    ("JoinConfiguration", "/nodeRegistration/imagePullPolicy", Ignored(NO_IMAGES)),
+    ("JoinConfiguration", "/nodeRegistration/imagePullSerial", Ignored(NO_IMAGES)),
+    ("JoinConfiguration", "/timeouts", Ignored(TIMEOUTS)),
 ];
 const ETCD: &str =
     "the API server keeps its objects in its own store; etcd as a store does not exist yet";
@@ -125,7 +121,7 @@ pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
             Refused(why) | RefusedEvenEmpty(why) => {
                 Field::Refused(format!("{kind}: {field}: not supported: {why}"))
             }
-            IgnoredChecks(why) => Field::Ignored(format!("{kind}: {field}: ignored: {why}")),
+            Ignored(why) => Field::Ignored(format!("{kind}: {field}: ignored: {why}")),
         });
     }
     if kind == "ClusterConfiguration" {
@@ -202,7 +198,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// What follows from a document of version v1beta4 beside the document.
+/// What a document of version v1beta4 yields besides the document.
 #[derive(Debug, Default)]
 pub struct ConvertedDocument {
     /// `timeouts.controlPlaneComponentHealthCheck`, which v1beta3 has in another kind.

@@ -7,7 +7,7 @@ use proto_api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetCondition,
 };
 
-use super::rollout::{self, Sizes, narrow};
+use super::rollout::{self, Sizes, clamp_to_i32};
 use crate::replica_failure::REPLICA_FAILURE;
 
 /// Reason of the condition Progressing after a complete rollout.

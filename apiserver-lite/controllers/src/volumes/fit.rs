@@ -77,7 +77,7 @@ impl<'a> ClaimRequest<'a> {
         fault_of_size(volume, self.claim).is_none()
             && fault_of_mode(volume, self.claim).is_none()
             && fault_of_access(volume, self.claim).is_none()
-            && (volume.metadata.deletion_timestamp.is_none() || is_theirs(volume, self.claim))
+            && (volume.metadata.deletion_timestamp.is_none() || is_claimed_by(volume, self.claim))
     }
 
     fn takes(&self, volume: &PersistentVolume) -> bool {
@@ -89,7 +89,7 @@ impl<'a> ClaimRequest<'a> {
 }
 
 /// Whether the claimRef has the claim's uid.
-fn is_theirs(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+fn is_claimed_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid)
 }
 

@@ -1,4 +1,4 @@
-//! Requests for certificates: who may approve and sign those of a signer, and subjects that nobody may request.
+//! Requests for certificates: who may approve and sign those of a signer, and subjects that may not be requested.
 
 use apiserver_auth::{Attributes, Decision, MASTERS, Subject};
 use apiserver_schema::{Map, Object, certificate_requests};

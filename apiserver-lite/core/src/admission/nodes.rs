@@ -239,7 +239,7 @@ fn changed_labels(
     all.filter(|(key, _)| differs(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Refuses a change of a claim beside its capacity and conditions, which a kubelet writes after it has expanded the volume.
+/// Refuses a change of a claim besides its capacity and conditions, which a kubelet writes after it has expanded the volume.
 fn check_claim(
     call: &RequestContext<'_>,
     claim: &Object,

@@ -134,7 +134,7 @@ fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
     read_policy(&labels, defaults, call.server.names).0
 }
 
-/// The pods of a namespace, no more than are compared and one, so that the client is told that there are more.
+/// The pods of a namespace, at most one more than are compared, so that the client learns that there are more.
 async fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Result<Vec<Pod>, ApiError> {
     let kind = call.server.kind("", "pods").ok_or_else(|| missing_kind("Pod"))?;
     let stored = call.server.objects(kind, namespace, Some(PODS_CHECKED_MAX + 1));

@@ -1,4 +1,4 @@
-//! The steps MutatingAdmissionWebhook and ValidatingAdmissionWebhook: which webhooks are asked about a request, what they are asked, and what becomes of
+//! The steps MutatingAdmissionWebhook and ValidatingAdmissionWebhook: which webhooks are called for a request, what they receive, and what becomes of
 //! their answers. Their configurations are followed by `crate::webhooks`.
 
 mod options;
@@ -50,7 +50,7 @@ use crate::webhooks::{OrderedWebhooks, Remote};
 /// Time for all webhooks of a request, as for a request in Kubernetes: of all its attempts to write, and of all objects of a deleted collection.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
 
-/// The webhooks that may be asked about one request.
+/// The webhooks that may be called for one request.
 pub struct WebhookReview<'a> {
     call: &'a RequestContext<'a>,
     notes: &'a RequestNotes,
@@ -124,10 +124,10 @@ impl<'a> WebhookReview<'a> {
         }))
     }
 
-    /// Asks the mutating webhooks one after the other, each about what the one before it has left. Returns whether the object has changed.
+    /// Calls the mutating webhooks one after the other, each with the object that the one before it returned. Returns whether the object has changed.
     ///
     /// # Errors
-    /// The denial of the first that denies, or the failure of the first that cannot be asked and must be.
+    /// The denial of the first that denies, or the failure of the first that cannot be called and has the failure policy Fail.
     pub async fn mutate(
         &mut self,
         mut object: Option<&mut Object>,
@@ -168,10 +168,10 @@ impl<'a> WebhookReview<'a> {
         self.reinvocation.changed();
     }
 
-    /// Asks the validating webhooks, all at once.
+    /// Calls the validating webhooks concurrently.
     ///
     /// # Errors
-    /// That of the first one, in their order, that denies or cannot be asked and must be.
+    /// That of the first one, in their order, that denies, or cannot be called and has the failure policy Fail.
     pub async fn validate(&self, object: Option<&Object>) -> Result<(), ApiError> {
         let admission = &self.call.server.config.admission;
         if !admission.runs(AdmissionPlugin::ValidatingAdmissionWebhook) {

@@ -21,7 +21,7 @@ use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, U
 /// Group of kubelets.
 const NODES: &str = "system:nodes";
 
-/// The module.
+/// The authorization mode Node: what a kubelet may read and write.
 pub struct NodeAuthorizer {
     names: &'static Names,
     rules: Vec<Rule>,

@@ -9,7 +9,6 @@ pub enum ReferencedKind {
     Secret,
     /// A ConfigMap: of a volume or a variable.
     ConfigMap,
-    /// The service account.
     ServiceAccount,
 }
 

@@ -20,7 +20,7 @@ const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 pub struct Converter {
     /// Where it is called.
     pub remote: Remote<Endpoint>,
-    /// The version of ConversionReview that it is asked in: the first of those that it accepts and this server knows.
+    /// The version of ConversionReview that it receives: the first of those that it accepts and this server knows.
     pub review_version: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! The established definitions: their kinds, with rules that are made anew when a definition changes.
+//! The established definitions: their kinds, with rules that are compiled again when a definition changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

@@ -53,7 +53,7 @@ struct LiveLevel {
     limit: Limit,
 }
 
-/// The flow schemas in the order in which they are asked, each with its level.
+/// The flow schemas in matching order, each with its level.
 pub(super) struct Table {
     schemas: FlowSchemas,
     /// Of each of them.
@@ -229,7 +229,7 @@ impl FlowControlObjects {
         Arc::new(Schema { level: Arc::new(Level::exempt()), uids: [None, None], metrics })
     }
 
-    /// Divides the seats anew once the last request of a level that is no longer wanted has ended.
+    /// Distributes the seats again once the last request of a removed level has ended.
     pub(super) fn redistribute_seats(&self) {
         let wanted = &self.table().levels;
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);

@@ -122,7 +122,7 @@ async fn create_once(
     Ok(VerbOutput { response: VerbResponse::Stored { code: 201, record }, warnings })
 }
 
-/// The webhooks that may be asked about a new object.
+/// The webhooks that may be called for a new object.
 fn webhooks_of_created<'a>(
     call: &'a RequestContext<'a>,
     effects: Effects,

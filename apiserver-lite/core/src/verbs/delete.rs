@@ -98,7 +98,7 @@ pub async fn delete_object(
     delete_asked(call, options, Webhooks::Skipped).await
 }
 
-/// Whether webhooks are asked about a deletion.
+/// Whether webhooks are called for a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Webhooks {
     Asked,

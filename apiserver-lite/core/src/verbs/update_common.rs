@@ -246,7 +246,7 @@ pub(super) async fn commit_owned(
     Ok(tried)
 }
 
-/// The webhooks that may be asked about an update. Those of a scale are asked about the scale, not about its object.
+/// The webhooks that may be called for an update. Those of a scale receive the scale, not its object.
 fn webhooks_of_updated<'a>(
     call: &'a RequestContext<'a>,
     before: &'a Object,

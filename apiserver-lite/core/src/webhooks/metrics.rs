@@ -34,7 +34,7 @@ pub(crate) struct AskedWebhook<'a> {
 pub(crate) enum RejectionCause {
     /// The webhook denies it.
     Denied,
-    /// The webhook cannot be asked.
+    /// The webhook cannot be called.
     Call,
     /// What the webhook answers cannot be carried out.
     Server,
@@ -106,7 +106,7 @@ impl WebhookMetrics {
         }
     }
 
-    /// Counts a request that goes on although the webhook could not be asked.
+    /// Counts a request that is admitted although the webhook could not be called.
     pub(crate) fn failed_open(&self, call: AskedWebhook<'_>) {
         self.fail_open.with_label_values(&[call.name, call.phase]).inc();
     }

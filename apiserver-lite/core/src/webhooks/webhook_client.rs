@@ -203,7 +203,7 @@ impl<W: CallTarget> Remote<W> {
     }
 }
 
-/// Posts `body`, and once more if the connection breaks: the webhook may just have closed one that was idle. Webhooks must bear to be asked twice.
+/// Posts `body`, and once more if the connection breaks: the webhook may just have closed one that was idle. Webhooks must tolerate repeated calls.
 async fn post(client: &Client, uri: Uri, body: Bytes) -> Result<Bytes, ClientError> {
     let request = || {
         let mut request = Request::new(body.clone());

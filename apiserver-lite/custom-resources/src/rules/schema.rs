@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use super::cel_types::cel_types;
+use super::cel_types::declare;
 use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
 use crate::cel::program::Program;
 use crate::cel::types::SizedType;

@@ -2,7 +2,7 @@
 
 use apiserver_schema::Value;
 
-use super::cel_types::cel_types;
+use super::cel_types::declare;
 use super::{Checker, Next};
 use crate::cel::cost::PASSED;
 use crate::cel::program::Program;

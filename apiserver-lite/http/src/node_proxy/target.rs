@@ -24,7 +24,6 @@ pub struct ProxyTarget {
     pub scope: DialScope,
     /// IP address or host name.
     pub host: String,
-    /// Port.
     pub port: u16,
     /// Path and query.
     pub path: String,

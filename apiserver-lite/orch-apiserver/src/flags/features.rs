@@ -126,8 +126,8 @@ mod tests {
         let (features, pod_security) = settle(&["--feature-gates=AllBeta=false"]).unwrap();
         assert_eq!((features.warnings.len(), pod_security), (0, false));
         let (features, _) = settle(&["--feature-gates=APIServerTracing=true"]).unwrap();
-        let told = "Feature gate APIServerTracing=true has no effect in this program.";
-        assert_eq!(features.warnings, [told]);
+        let expected = "Feature gate APIServerTracing=true has no effect in this program.";
+        assert_eq!(features.warnings, [expected]);
         for (gates, expected) in
             [("PodSecurity=false", true), ("APIPriorityAndFairness=false", false)]
         {
@@ -137,7 +137,7 @@ mod tests {
         }
         let (features, _) = settle(&["--feature-gates=JobPodFailurePolicy=true"]).unwrap();
         assert_eq!((features.has_failure_policies, features.warnings), (true, Vec::new()));
-        for (gates, told) in [
+        for (gates, expected) in [
             (
                 "ServerSideApply=false",
                 "cannot set feature gate ServerSideApply to false, feature is locked to true",
@@ -146,7 +146,7 @@ mod tests {
             ("PodSecurity=maybe", "must be Name=true or Name=false"),
         ] {
             let error = settle(&[&format!("--feature-gates={gates}")]).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(features.warnings.len(), 1, "{:?}", features.warnings);
         assert!(!features.runtime_config.serves("storage", "v1beta1", "csistoragecapacities"));
         assert!(settle(&["--show-hidden-metrics-for-version=1.24"]).is_ok());
-        for (arg, told) in [
+        for (arg, expected) in [
             (
                 "--runtime-config=example.com/v1=true",
                 "--runtime-config: unknown api groups example.com",
@@ -183,7 +183,7 @@ mod tests {
             ("--livez-grace-period=soon", "--livez-grace-period"),
         ] {
             let error = settle(&[arg]).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

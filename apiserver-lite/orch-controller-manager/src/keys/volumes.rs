@@ -59,7 +59,7 @@ impl WatchedKind for PersistentVolume {
         };
         if let Some(volume) = new.filter(|volume| is_free(volume)) {
             let marks = VolumeAnnotations::new(informers.names);
-            keys.extend(unbound(informers, |claim| fit::suits(&marks, volume, claim)));
+            keys.extend(unbound(informers, |claim| fit::can_bind(&marks, volume, claim)));
         }
         // A claim may wait for a volume of this name.
         if new.is_some() && old.is_none() {

@@ -51,7 +51,7 @@ impl WatchedKind for Job {
             }
             Some(_) => {}
             None => {
-                // Its pods are held until they are counted; now nobody counts them.
+                // The finalizer keeps its pods until they are counted; without the Job they are not counted.
                 let pods = informers.pods.within(&key.namespace);
                 let held = pods.iter().filter(|pod| job::is_tracked(informers.names, pod));
                 keys.extend(held.map(|pod| ReconcileKey::JobOrphan(ObjectKey::of(&pod.metadata))));

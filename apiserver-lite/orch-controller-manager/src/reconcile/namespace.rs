@@ -72,7 +72,7 @@ impl Reconciler {
         let definitions = custom_resources::definitions(self.informers.names);
         match Dynamic::new(client.clone(), definitions).list(&ListParams::default()).await {
             Ok(list) => collections.extend(custom_resources::within(&list, name)),
-            // A server without definitions has no objects of theirs.
+            // A server without definitions has no custom objects.
             Err(error) if error.is_not_found() => {}
             Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
         }

@@ -27,7 +27,7 @@ pub(super) enum Nomination {
 }
 
 impl Scheduler {
-    /// Tries to make room for a pod that fits on no node. Returns what users are told of it, and its nomination.
+    /// Tries to make room for a pod that fits on no node. Returns the message for users, and its nomination.
     pub(super) async fn preempt(
         &mut self,
         pod: &Arc<PodInfo>,
@@ -43,7 +43,7 @@ impl Scheduler {
         let found = {
             let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
             let storage_view = StorageView { storage, annotations: &self.annotations };
-            // No node suits its claims: a place that is kept for it helps nobody.
+            // No node suits its claims: a nomination is useless.
             let Ok(filters) = PodFilters::of(pod, namespaces, storage_view) else {
                 return (None, self.drop_nomination(pod, &nominated));
             };

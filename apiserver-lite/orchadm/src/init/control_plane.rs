@@ -14,7 +14,7 @@ use crate::cluster;
 use crate::host::Host;
 use crate::services::Services;
 
-/// Starts the programs, each when those before it are ready. Where nobody runs them they are recorded.
+/// Starts the programs, each when those before it are ready. Without systemd or a supervisor they are only recorded.
 ///
 /// # Errors
 /// A program cannot be started, or the API server is not ready in time.

@@ -103,9 +103,9 @@ mod tests {
         let context = InitContext::new(host, settings, Services::Recorded);
         let mut all = Vec::new();
         for (phase, _) in PHASES.iter().filter(|(phase, _)| *phase != "preflight") {
-            let told = actions(&context, phase).unwrap();
-            assert!(!told.is_empty(), "{phase}");
-            all.extend(told.into_iter().map(|(_, action)| action));
+            let planned = actions(&context, phase).unwrap();
+            assert!(!planned.is_empty(), "{phase}");
+            all.extend(planned.into_iter().map(|(_, action)| action));
         }
         let all = all.join("\n");
         for what in [

@@ -1,4 +1,4 @@
-//! `join --dry-run`: the cluster is found and asked, and nothing is written or run here.
+//! `join --dry-run`: reads from the cluster, and writes and starts nothing on this host.
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::cluster_info::FoundCluster;

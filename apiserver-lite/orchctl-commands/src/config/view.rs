@@ -22,7 +22,7 @@ pub(super) struct ViewArgs {
     /// With secrets
     #[arg(long)]
     raw: bool,
-    /// How it is printed; as YAML unless told otherwise
+    /// Output format; YAML by default
     #[command(flatten)]
     print: PrintFlags,
 }

@@ -116,7 +116,7 @@ pub(super) fn options(form: &Form, flags: &TableFlags, namespaces: bool) -> Tabl
     }
 }
 
-/// What the server is asked for.
+/// The requested form of the response.
 pub(super) fn choose_response_form(args: &Args, sorted: bool) -> ResponseForm {
     if args.table.server_print {
         ResponseForm::Table { whole_objects: sorted }

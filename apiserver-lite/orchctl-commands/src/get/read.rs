@@ -1,4 +1,4 @@
-//! What the command asks the server: a question is one object or one collection.
+//! Requests of the command: each is for one object or one collection.
 
 use orchctl_client::manifests;
 use orchctl_client::names::{self, Selection};
@@ -22,13 +22,14 @@ pub(super) struct Question {
     pub(super) namespace: Option<String>,
 }
 
-/// What the server is asked to answer with.
+/// The requested form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseForm {
-    /// Objects.
     Objects,
     /// A table, whose rows have the metadata of objects, or (for sorting) whole objects.
-    Table { whole_objects: bool },
+    Table {
+        whole_objects: bool,
+    },
 }
 
 impl Question {
@@ -108,7 +109,7 @@ fn check(args: &Args, name: &Option<String>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Asks the server, page by page.
+/// Lists from the server, page by page.
 pub(super) async fn list_pages(
     session: &Session,
     question: &Question,
@@ -146,7 +147,7 @@ pub(super) async fn list_pages(
     Ok(whole.unwrap_or_default())
 }
 
-/// An error of a list says what was asked, as the server does not.
+/// Adds the requested resource to the error of a list, which the server omits.
 fn name_selectors(error: CommandError, question: &Question, select: &SelectFlags) -> CommandError {
     let (label, field) = (&select.selector, &select.field_selector);
     let asked = label.is_some() || field.is_some();
@@ -200,7 +201,7 @@ async fn send(
     session.call_json(request).await
 }
 
-/// Asks for a table in the place of objects.
+/// Requests a table instead of objects.
 pub(crate) async fn accept_table(
     session: &Session,
     request: &mut http::Request<bytes::Bytes>,

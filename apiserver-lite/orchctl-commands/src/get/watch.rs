@@ -1,4 +1,4 @@
-//! `get --watch`: objects, then their changes as the server tells them.
+//! `get --watch`: objects, then their changes as the server sends them.
 
 use orchctl_client::{CommandError, LineReader, Output, Session};
 use orchctl_printers::columns::Layout;

@@ -69,7 +69,7 @@ impl<'a> Feed<'a> {
                 Ok(()) => Update::LogEnded,
                 Err(error) => Update::Notice(error.to_string()),
             };
-            // Nobody looks any more.
+            // The screen was closed.
             let _ = sender.send(ended).await;
         })
     }
@@ -256,7 +256,7 @@ async fn answer(
     })
 }
 
-/// The screen that nobody looks at needs nothing more.
+/// A closed screen needs no more updates.
 async fn send(sender: &mpsc::Sender<Update>, update: Update) -> Result<(), CommandError> {
     sender.send(update).await.map_err(|_| CommandError::with_text("the terminal screen was closed"))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{object, parse_pairs, parse_selector};
 use crate::ArgumentError;
 
-/// A Namespace.
+/// The object that `create namespace` posts.
 pub fn namespace(name: &str) -> Value {
     let mut object = object("Namespace", "v1", name);
     object.insert("spec".into(), json!({}));
@@ -111,9 +111,7 @@ pub(super) fn number_or_text(text: &str) -> Value {
 pub struct ScaleTarget<'a> {
     /// `apiVersion` of the workload.
     pub api_version: &'a str,
-    /// Its kind.
     pub kind: &'a str,
-    /// Its name.
     pub name: &'a str,
     /// Fewest replicas; the server's default if not set.
     pub min: Option<i32>,

@@ -20,7 +20,7 @@ fn tcp_port(text: &str) -> Result<Value, ArgumentError> {
     )
 }
 
-/// What a Service of `create service` has beside its name and type.
+/// What a Service of `create service` has besides its name and type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServiceFlags<'a> {
     /// Ports as `port` or `port:targetPort`.
@@ -65,7 +65,7 @@ pub fn service(name: &str, kind: &str, flags: ServiceFlags) -> Result<Value, Arg
     Ok(Value::Object(object))
 }
 
-/// What `expose` is asked for; empty texts are taken from the exposed object.
+/// Flags of `expose`; empty values are taken from the exposed object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExposeFlags<'a> {
     /// Name of the Service.
@@ -206,7 +206,7 @@ fn ports_of(object: &Value) -> Vec<(u16, String)> {
     ports.filter_map(|port| Some((number(port, "containerPort")?, protocol(port)))).collect()
 }
 
-/// What `create ingress` is asked for.
+/// Flags of `create ingress`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IngressFlags<'a> {
     /// Name of the class; empty for the default one.

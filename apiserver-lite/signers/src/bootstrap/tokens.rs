@@ -19,7 +19,6 @@ const SIGNATURE: &str = "jws-kubeconfig-";
 /// A token decoded from its Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token {
-    /// Name of the Secret.
     pub secret_name: String,
     /// Uid of the Secret.
     pub uid: String,
@@ -141,14 +140,14 @@ mod tests {
             ending(text).time_to_expiry(Time::from_unix(NOW)).map(|left| left.as_secs())
         };
         assert_eq!(token(|_| {}).time_to_expiry(Time::from_unix(NOW)), None);
-        assert_eq!(time_to_expiry(""), None);
-        assert_eq!(time_to_expiry("1970-01-01T00:16:41Z"), Some(1));
-        assert_eq!(time_to_expiry("1970-01-01T00:16:40Z"), Some(0));
+        assert_eq!(left(""), None);
+        assert_eq!(left("1970-01-01T00:16:41Z"), Some(1));
+        assert_eq!(left("1970-01-01T00:16:40Z"), Some(0));
         assert!(time_to_expiry("9999-12-31T23:59:59Z") > Some(0));
         let bad =
             ["tomorrow", "0001-01-01T00:00:00Z", "99999-01-01T00:00:00Z", "1e99", "\u{0}", " "];
         for bad in bad {
-            assert_eq!(time_to_expiry(bad), Some(0), "{bad:?}");
+            assert_eq!(left(bad), Some(0), "{bad:?}");
         }
     }
 

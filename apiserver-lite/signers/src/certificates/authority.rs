@@ -15,7 +15,7 @@ const BACKDATED: i64 = 300;
 /// Minimum validity that can be requested, in seconds.
 const LIFE_MIN: i64 = 600;
 
-/// The CA.
+/// The certificate authority of `--cluster-signing-cert-file` and its key.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Maximum validity of a certificate, in seconds.

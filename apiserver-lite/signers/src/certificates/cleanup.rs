@@ -62,8 +62,8 @@ mod tests {
         let check = |conditions: &[(&str, i64)], issued: bool, secs: i64| {
             let request = request(conditions, issued);
             let left = |at: i64| time_left(&request, Time::from_unix(at)).as_secs();
-            assert_eq!(time_to_expiry(MADE + secs), 0, "{conditions:?}");
-            assert_eq!(time_to_expiry(MADE + secs - 1), 1, "{conditions:?}");
+            assert_eq!(left(MADE + secs), 0, "{conditions:?}");
+            assert_eq!(left(MADE + secs - 1), 1, "{conditions:?}");
         };
         check(&[], false, PENDING_SECS);
         check(&[("Denied", MADE + 10)], false, SETTLED_SECS + 10);

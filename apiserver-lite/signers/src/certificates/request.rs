@@ -25,18 +25,16 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// The names in a request.
+/// Subject and subjectAltNames of a certificate request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedNames {
     /// Attributes of the subject, in order; organizations and every other type at most once.
     subject: Vec<(DnType, String)>,
     /// Host names.
     pub dns: Vec<String>,
-    /// Addresses.
     pub addresses: Vec<IpAddr>,
     /// Mail addresses.
     pub emails: Vec<String>,
-    /// URIs.
     pub uris: Vec<String>,
 }
 
@@ -52,7 +50,6 @@ pub struct CertificateRequest {
 /// Why a request cannot be signed by any signer: its requester has to send another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Too long.
     #[error("spec.request: longer than {REQUEST_MAX} bytes")]
     TooLong,
     /// Another PEM block, or none.

@@ -25,7 +25,6 @@ pub enum Fit {
     Runs,
     /// One that is there stays; none is created.
     Stays,
-    /// No.
     No,
 }
 
@@ -52,9 +51,7 @@ fn fit(spec: &PodSpec, node: &Node) -> Fit {
 
 /// The set's pods by node.
 pub(super) struct Placement<'a> {
-    /// The set.
     pub(super) set: &'a DaemonSet,
-    /// The nodes.
     pub(super) nodes: BTreeMap<&'a str, Fit>,
     /// The pods of each node that has any, also of nodes that do not exist.
     pub(super) pods: BTreeMap<&'a str, Vec<&'a Pod>>,
@@ -138,7 +135,7 @@ impl<'a> Placement<'a> {
                     let mut running = Vec::new();
                     for pod in self.on(node).iter().copied().filter(|pod| !is_terminating(pod)) {
                         match pod.status.phase.as_str() {
-                            "Failed" => match failed.left(self.set, node, now) {
+                            "Failed" => match failed.remaining_delay(self.set, node, now) {
                                 Some(left) => plan.requeue_in(left),
                                 None => {
                                     failed.deleted(self.set, node, now);

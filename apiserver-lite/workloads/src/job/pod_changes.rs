@@ -58,7 +58,7 @@ impl Work<'_> {
         if missing == 0 {
             return PodChanges::default();
         }
-        if let Some(left) = retry_delay::left(self.job, self.pods, self.now) {
+        if let Some(left) = retry_delay::remaining_delay(self.job, self.pods, self.now) {
             plan.requeue_in(left);
             return PodChanges::default();
         }

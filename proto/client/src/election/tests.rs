@@ -217,15 +217,15 @@ fn a_late_or_replaced_leader_has_lost_for_good() {
         assert_eq!(election, expect, "{before:?} {outcome:?}");
     };
     use AttemptOutcome::{Held, OfAnother, Unknown};
-    use Election::{LeaseLost, Waiting};
+    use Election::{Lost, Waiting};
     check(Waiting, Held, at(0), at(1), leading());
     check(Waiting, Held, at(0), at(10), Waiting);
     check(Waiting, OfAnother, at(0), at(1), Waiting);
     check(leading(), Held, at(4), at(5), Election::Leading { renewed: at(4) });
     check(leading(), Unknown, at(4), at(9), leading());
-    check(leading(), Unknown, at(4), at(10), LeaseLost);
-    check(leading(), OfAnother, at(1), at(2), LeaseLost);
-    check(LeaseLost, Held, at(1), at(2), LeaseLost);
+    check(leading(), Unknown, at(4), at(10), Lost);
+    check(leading(), OfAnother, at(1), at(2), Lost);
+    check(Lost, Held, at(1), at(2), Lost);
     assert_eq!(leading().patience(TIMES, at(4)), Duration::from_secs(6));
     assert_eq!(leading().patience(TIMES, at(400)), Duration::ZERO);
 }

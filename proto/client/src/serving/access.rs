@@ -310,7 +310,7 @@ fn bearer(authorization: &str) -> Option<&str> {
 
 fn cannot_tell(what: &str, error: &ClientError) -> Refused {
     let cause = proto_daemon::exit::chain(error);
-    tracing::warn!(error = cause, "{what} failed");
+    tracing::warn!(error = cause, "{what} failed; the request is rejected");
     Refused::CannotTell(format!("{what} failed"))
 }
 

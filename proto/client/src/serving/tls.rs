@@ -26,7 +26,6 @@ pub struct TlsFiles {
 /// The server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Serving {
-    /// A self-signed one.
     #[default]
     SelfSigned,
     /// Chain and key that are managed elsewhere (`--tls-cert-file`, `--tls-private-key-file`).
@@ -50,7 +49,6 @@ const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 /// A name of the TLS settings that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TermsError {
-    /// Of a version.
     #[error("{0:?} is none of VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13")]
     Version(String),
     /// Of a cipher suite.
@@ -132,7 +130,7 @@ pub type Certified = Option<Result<UserInfo, CertificateFault>>;
 /// Why a client certificate proves no user. A token may do so.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CertificateFault {
-    /// It is for nobody.
+    /// The certificate names no user.
     #[error("the certificate's subject has no common name")]
     NoName,
     /// It is not valid, or not of the authority.

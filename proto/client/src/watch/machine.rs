@@ -66,7 +66,7 @@ impl Default for Phase {
     }
 }
 
-/// The next step.
+/// The request that a reflector sends next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Read a page.
@@ -89,7 +89,7 @@ pub struct Page {
     pub continue_: Option<String>,
 }
 
-/// The result of a step.
+/// What the response to a list or watch request was, as input of the watch machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
     /// A page of the list.
@@ -100,10 +100,7 @@ pub enum StepResult {
         continue_: Option<String>,
     },
     /// An event or a bookmark: all changes up to this version are known.
-    Event {
-        /// That version.
-        resource_version: String,
-    },
+    Event { resource_version: String },
     /// The watch has ended without an error.
     Ended,
     /// The step has failed.

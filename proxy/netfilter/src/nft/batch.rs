@@ -203,7 +203,7 @@ impl Batch {
     }
 }
 
-/// A query.
+/// A netlink request that reads a part of the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// The generation of the ruleset.
@@ -262,13 +262,9 @@ impl Query {
 pub enum Answer {
     /// The generation of the ruleset.
     Generation(Generation),
-    /// A table.
     Table(Family, Table),
-    /// A chain.
     Chain(Family, Chain),
-    /// A rule.
     Rule(Family, Rule),
-    /// A set.
     Set(Family, Set),
     /// Some elements of a set.
     Elements(Family, Elements),

@@ -15,14 +15,12 @@ pub type TableId = (Family, String);
 /// Tables by family and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The tables.
     pub tables: BTreeMap<TableId, TableRules>,
 }
 
 /// The contents of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRules {
-    /// Its flags.
     pub flags: TableFlags,
     /// Its chains with their rules in order; rules carry no handle.
     pub chains: BTreeMap<String, ChainRules>,
@@ -30,16 +28,15 @@ pub struct TableRules {
     pub sets: BTreeMap<String, SetElements>,
 }
 
-/// A chain and its rules.
+/// A chain with its rules in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRules {
-    /// The chain.
     pub chain: Chain,
     /// Its rules in order.
     pub rules: Vec<Rule>,
 }
 
-/// A set and its elements.
+/// A set or map with its elements by key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetElements {
     /// The set, without its id in the batch.

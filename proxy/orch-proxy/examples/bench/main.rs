@@ -5,7 +5,7 @@
 //! - The program with an API server in this process: start, memory, from the bytes of a change on the watch's socket
 //!   to the commit, and the longest health request meanwhile ([`watch`]). Needs the program in the parent directory.
 //! - kube-proxy's layouts, a chain per Service, at feasible sizes ([`peers`]).
-//! - The program beside kube-proxy, if its path is given ([`theirs`]).
+//! - The program and kube-proxy, if its path is given ([`kube_proxy`]).
 //! - Stale flows found and deleted in a full conntrack table ([`stale`]).
 
 #![allow(clippy::unwrap_used, reason = "a program for people, which may end anywhere")]

@@ -41,7 +41,6 @@ pub struct Roads {
 struct Question {
     /// Through the node with the Services.
     here: bool,
-    /// To a Service.
     service: bool,
     /// To all Services, or to one.
     all: bool,

@@ -134,7 +134,6 @@ impl Peer {
     }
 }
 
-/// The chain of an endpoint.
 fn endpoint_chain(n: u32, k: u32, variant: u32) -> String {
     let variant = if k == 0 { variant } else { 0 };
     let (chain, to) = (format!("ip peer ep-{n}-{k}-{variant}"), address(n, k, variant));

@@ -41,7 +41,7 @@ const SCRATCH: Reg = Reg::word(12);
 /// Loopback networks: their addresses are local, but packets from there must not leave the node.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
-/// A rule with its comment.
+/// A rule with the comment that `nft list ruleset` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommentedRule {
     /// Shown by `nft list` and by `trace`.

@@ -35,13 +35,11 @@ pub enum HookVerdict {
     Accept,
     /// DNAT to an address and port.
     Dnat(Vec<u8>, u16),
-    /// Masquerade.
     Masquerade,
     /// The packet's path ends.
     Final(PacketOutcome),
 }
 
-/// Result of a rule.
 enum RuleResult {
     /// The next rule follows.
     Next,

@@ -31,7 +31,6 @@ const MOUNTED: &str = "mounted";
 /// What a container leaves in a directory of its own.
 const DATA: &str = "data";
 
-/// The driver.
 pub struct SimDriver {
     pub world: Shared,
     pub incarnation: u64,

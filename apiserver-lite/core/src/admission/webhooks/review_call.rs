@@ -22,7 +22,7 @@ use crate::webhooks::{AskedWebhook, RejectionCause, Remote};
 
 /// A webhook does not let a request pass.
 pub enum AskError {
-    /// It cannot be asked.
+    /// The webhook cannot be called.
     Call {
         /// Why, for the client.
         reason: String,
@@ -42,7 +42,7 @@ impl From<ApiError> for AskError {
 }
 
 impl WebhookReview<'_> {
-    /// Asks a mutating webhook. Returns the changed object, if it is changed.
+    /// Calls a mutating webhook. Returns the changed object, if it is changed.
     pub(super) async fn ask_mutating(
         &self,
         remote: &Remote,
@@ -64,7 +64,7 @@ impl WebhookReview<'_> {
         patched
     }
 
-    /// Asks a validating webhook.
+    /// Calls a validating webhook.
     pub(super) async fn ask_validating(
         &self,
         remote: &Remote,

@@ -361,7 +361,7 @@ impl Sim {
         }
     }
 
-    /// The machine boots: no process, no mount and no cgroup is left, and the clock since boot begins anew.
+    /// The machine boots: no process, no mount and no cgroup is left, and the clock since boot starts again.
     pub(super) async fn reboot(&mut self) {
         self.kill().await;
         self.runtime.inner.reboot();

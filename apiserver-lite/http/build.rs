@@ -1,4 +1,4 @@
-//! Tells the program which compiler made it, for `/version`.
+//! Sets the compiler's version for `/version`.
 
 use std::process::Command;
 

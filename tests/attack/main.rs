@@ -3,13 +3,13 @@
 //! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled`] and [`pods`] send them; [`judge`] watches the programs, a canary
 //! and a file whose content no response may have.
 
+mod cluster_checks;
 mod connections;
 mod generate;
-mod judge;
 mod manifests;
 mod pods;
 mod requests;
-mod stalled;
+mod stalled_http2_clients;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ use cluster::{demo, down, up};
 use proto_client::Client;
 use tokio::time::Instant;
 
-use crate::judge::Judge;
+use crate::cluster_checks::Judge;
 
 /// Attacks a cluster that is made for it.
 #[derive(Debug, Parser)]
@@ -81,7 +81,7 @@ async fn run(flags: &Flags) -> Result<usize> {
     let outcome = attack(flags).await;
     let found = outcome.as_ref().map_or(1, |found| *found);
     if found > 0 {
-        judge::print_logs(&flags.dir);
+        cluster_checks::print_logs(&flags.dir);
     }
     down::down(&flags.dir, &Progress::new()).await?;
     outcome
@@ -104,21 +104,21 @@ async fn attack(flags: &Flags) -> Result<usize> {
     manifests::prepare(&target).await?;
 
     println!("attack: seed {}, {} s", flags.seed, flags.seconds);
-    let watching = tokio::spawn(judge::watch(target.clone()));
+    let watching = tokio::spawn(cluster_checks::watch(target.clone()));
     let attackers = [
         tokio::spawn(requests::every_number(target.clone())),
         tokio::spawn(requests::random(target.clone(), flags.seed)),
         tokio::spawn(requests::random(target.clone(), flags.seed.wrapping_add(1 << 32))),
         tokio::spawn(connections::silent(target.clone())),
         tokio::spawn(connections::junk(target.clone(), flags.seed)),
-        tokio::spawn(stalled::hold(target.clone())),
-        tokio::spawn(stalled::hold_known(target.clone())),
+        tokio::spawn(stalled_http2_clients::hold(target.clone())),
+        tokio::spawn(stalled_http2_clients::hold_known(target.clone())),
         tokio::spawn(pods::hostile(target.clone())),
     ];
     for attacker in attackers {
         attacker.await.context("an attacker failed")?;
     }
     watching.await.context("the judge failed")?;
-    judge::at_rest(&target).await;
+    cluster_checks::at_rest(&target).await;
     Ok(judge.report(flags.seed, flags.seconds))
 }

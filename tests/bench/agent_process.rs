@@ -15,7 +15,6 @@ use crate::workload::PATIENCE;
 
 /// Its name among the programs of a cluster.
 const NAME: &str = "orchlet-node-1";
-/// Its health port.
 const HEALTH_PORT: u16 = 10248;
 /// Poll interval of readiness.
 const LOOK: Duration = Duration::from_millis(2);

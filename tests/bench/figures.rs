@@ -73,7 +73,6 @@ pub enum Unit {
     /// A rate.
     #[serde(rename = "/s")]
     PerSecond,
-    /// Bytes.
     #[serde(rename = "B")]
     Bytes,
     /// Millions of bytes.
@@ -291,7 +290,6 @@ pub enum Line {
         /// In its own words.
         version: String,
     },
-    /// A figure.
     Figure(Figure),
 }
 

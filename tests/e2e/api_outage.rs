@@ -73,7 +73,7 @@ pub async fn pods_live_without_the_api_server(c: &Context) -> Result<()> {
         std::fs::rename(&new, &manifest)?;
         starts(&two, 1).await?;
         tokio::time::sleep(away()?).await;
-        // The agent started anew finds its pods, and runs those it has a manifest of.
+        // The restarted agent finds its pods, and runs those it has a manifest of.
         c.kill("orchlet-node-1").await?;
         until("the agent has its manifest", PATIENCE, async || {
             let argv = ["curl", "-sf", "http://127.0.0.1:10248/statusz?format=json"];

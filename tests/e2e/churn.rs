@@ -16,7 +16,7 @@ use agent_pod::observed::InstanceState;
 use agent_runtime::PodReader as _;
 use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result, ensure};
-use cluster::processes::Handle;
+use cluster::processes::ProcessHandle;
 use cluster::programs::{Program, programs};
 use cluster::supervisor::{self, Programs};
 use nix::sys::signal::Signal;
@@ -59,7 +59,7 @@ impl Dice {
 struct Agent<'a> {
     c: &'a Context,
     program: Program,
-    running: Option<(Handle, Child)>,
+    running: Option<(ProcessHandle, Child)>,
     /// Starts of the agent that ended by themselves: there must be none.
     ended: u32,
 }

@@ -23,7 +23,6 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Context {
     /// What it is.
     pub spec: Spec,
-    /// Its names.
     pub names: &'static Names,
     /// Its administrator.
     pub client: Client,

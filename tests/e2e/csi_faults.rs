@@ -203,7 +203,7 @@ pub async fn a_node_that_lost_its_mounts_gets_them_back(c: &Context) -> Result<(
     lost?;
     killed?;
     let back = back?;
-    // staged and published anew, with what was on it, before the container began
+    // staged and published again, with what was on it, before the container began
     until("the file is there", PATIENCE, async || {
         match c.in_container(&back, &["/bin/cat", "/v/file"]).await {
             Ok(text) if text == "kept\n" => Ok(()),

@@ -159,7 +159,7 @@ pub async fn a_disk_of_the_node_gets_a_file_system_and_keeps_it(c: &Context) -> 
         if table.contains(device) { Err(format!("still mounted:\n{table}")) } else { Ok(()) }
     })
     .await?;
-    // and again: what is there is not made anew
+    // and again: existing objects are not created again
     c.apply(&using("three")).await?;
     let three = c.pod_ready(&ns, "three").await?;
     let kept = c.in_container(&three, &["/bin/cat", "/v/file"]).await?;

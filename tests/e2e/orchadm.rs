@@ -191,7 +191,7 @@ impl Cluster {
         let other = format!("sha256:{}", "0".repeat(64));
         self.join_file(&self.token, &other, "60s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
-        ensure!(code == 1 && error.contains("none of --discovery-token-ca-cert-hash"), "{error}");
+        ensure!(code == 1 && error.contains("not in --discovery-token-ca-cert-hash"), "{error}");
 
         let token = self.one().adm_ok(&["token", "create", "--ttl=1h"]).await?.trim().to_owned();
         self.one().adm_ok(&["token", "delete", &token]).await?;
@@ -216,7 +216,7 @@ impl Cluster {
         registration["kubeletExtraArgs"]["no-such-flag"] = "1".into();
         self.join_file_of(registration, &self.token, &self.pin, "60s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
-        let told = error.contains("ends again and again") && error.contains("--no-such-flag");
+        let told = error.contains("keeps exiting") && error.contains("--no-such-flag");
         ensure!(code == 1 && told, "code {code}: {error}");
         Ok(())
     }

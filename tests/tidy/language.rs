@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{check, is_generated, root, sources};
+use crate::{check, is_generated, is_test, production, root, sources};
 
 /// Longest comment line, in characters: documents and sources share it.
 const COMMENT_WIDTH_MAX: usize = 160;
@@ -10,6 +10,26 @@ const COMMENT_WIDTH_MAX: usize = 160;
 /// Phrases that no source may contain, with the words to use instead.
 const PHRASES: &[(&str, &str)] =
     &[(concat!("eco", "system"), "Kubernetes"), (concat!("last ", "words"), "termination message")];
+
+/// Words of no technical language, which production code has neither in comments nor in texts nor in names.
+const VAGUE_WORDS: &[&str] = &[
+    concat!("to", "ld"),
+    concat!("tel", "ls"),
+    concat!("no", "body"),
+    concat!("some", "body"),
+    concat!("any", "body"),
+    concat!("every", "body"),
+    concat!("an", "ew"),
+    concat!("who", "ever"),
+    concat!("stran", "gers"),
+    concat!("ow", "ed"),
+    concat!("ow", "es"),
+    concat!("he", "ars"),
+    concat!("over", "taken"),
+];
+
+/// Files that still contain some of [`VAGUE_WORDS`].
+const STILL_VAGUE: &[&str] = &["apiserver-lite/schema/src/validate/", "apiserver-lite/store-etcd/"];
 
 /// Components that still contain some of [`PHRASES`] and of the retired names.
 const NOT_YET: &[&str] = &[];
@@ -137,6 +157,41 @@ fn sources_use_kubernetes_words() {
         }
     }
     check("sources use Kubernetes' words", offenders);
+}
+
+/// The words of a line, in lower case; names are taken apart.
+fn words(line: &str) -> Vec<String> {
+    let mut spaced = String::new();
+    let mut before = ' ';
+    for char in line.chars() {
+        if char.is_ascii_uppercase() && before.is_ascii_lowercase() {
+            spaced.push(' ');
+        }
+        spaced.push(if char.is_ascii_alphanumeric() { char.to_ascii_lowercase() } else { ' ' });
+        before = char;
+    }
+    spaced.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn production_code_has_plain_words() {
+    let mut offenders = Vec::new();
+    for (path, source) in sources() {
+        let is_exempt = is_test(&path) || is_generated(&path);
+        if is_exempt || STILL_VAGUE.iter().any(|left| path.starts_with(left)) {
+            continue;
+        }
+        for (number, line) in production(&source).lines().enumerate() {
+            let found = words(line).into_iter().filter(|w| VAGUE_WORDS.contains(&w.as_str()));
+            offenders.extend(found.map(|word| format!("{path}:{}: {word:?}", number + 1)));
+        }
+    }
+    check("production code names things and programs, and says what they do", offenders);
+}
+
+#[test]
+fn words_of_names_are_found() {
+    assert_eq!(words("fn isHeld_byPods(x1)"), ["fn", "is", "held", "by", "pods", "x1"]);
 }
 
 #[test]

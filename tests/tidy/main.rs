@@ -5,10 +5,11 @@
 
 mod crates;
 mod dependencies;
+mod document_references;
+mod documentation;
 mod errors;
 mod files;
 mod language;
-mod named;
 mod operations;
 mod spec_coverage;
 mod structs;

@@ -4,7 +4,6 @@ use std::fs;
 
 use crate::{check, is_test, root, sources};
 
-/// The page.
 const PAGE: &str = "apiserver-lite/OPERATIONS.md";
 /// Shorter pieces between the dots of a quotation would be found anywhere.
 const PIECE_LEN_MIN: usize = 4;

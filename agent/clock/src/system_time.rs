@@ -8,7 +8,6 @@ use rustix::time::{ClockId, clock_gettime};
 /// Whether the clocks are virtual. A program built so is for tests only.
 pub const IS_VIRTUAL: bool = false;
 
-/// Now.
 pub fn now() -> Now {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let unix_seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);

@@ -65,7 +65,7 @@ fn count_read() {
     assert!(times < READS_MAX, "time stands still: the same is done over and over again");
 }
 
-/// Now.
+/// The virtual time, which moves only by advancing it.
 pub fn now() -> Now {
     count_read();
     let secs = i64::try_from((UP + since(&BEGAN)).as_secs()).expect("small");

@@ -19,7 +19,6 @@ macro_rules! section {
         $(#[$about])*
         #[derive(Clone, Debug, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
-        #[allow(missing_docs, reason = "the names are KubeletConfiguration's and documented there")]
         pub struct $name { $($(#[$on])* pub $field: $kind,)* }
 
         impl Default for $name {
@@ -31,7 +30,7 @@ macro_rules! section {
 }
 
 /// Pairs of names and values, such as thresholds by signal.
-pub type Pairs = BTreeMap<String, String>;
+pub type NamedValues = BTreeMap<String, String>;
 /// Amounts by resource.
 pub type AmountsByName = BTreeMap<String, Quantity>;
 
@@ -39,7 +38,7 @@ const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> Pairs {
+fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> NamedValues {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
@@ -150,10 +149,10 @@ FileConfig {
     system_reserved_cgroup: String = String::new(),
     kube_reserved_cgroup: String = String::new(),
     #[serde(rename = "reservedSystemCPUs")] reserved_system_cpus: String = String::new(),
-    qos_reserved: Pairs = Pairs::new(),
+    qos_reserved: NamedValues = NamedValues::new(),
     reserved_memory: Vec<ReservedMemory> = Vec::new(),
     cpu_manager_policy: String = "none".to_owned(),
-    cpu_manager_policy_options: Pairs = Pairs::new(),
+    cpu_manager_policy_options: NamedValues = NamedValues::new(),
     #[serde(with = "proto_daemon::go_duration::text")] cpu_manager_reconcile_period: Duration = secs(10),
     memory_manager_policy: String = "None".to_owned(),
     topology_manager_policy: String = "none".to_owned(),
@@ -167,11 +166,11 @@ FileConfig {
     kernel_memcg_notification: bool = false,
 
     // Eviction.
-    eviction_hard: Pairs = pairs([("memory.available", "100Mi"), ("nodefs.available", "10%"),
+    eviction_hard: NamedValues = pairs([("memory.available", "100Mi"), ("nodefs.available", "10%"),
         ("nodefs.inodesFree", "5%"), ("imagefs.available", "15%")]),
-    eviction_soft: Pairs = Pairs::new(),
-    eviction_soft_grace_period: Pairs = Pairs::new(),
-    eviction_minimum_reclaim: Pairs = Pairs::new(),
+    eviction_soft: NamedValues = NamedValues::new(),
+    eviction_soft_grace_period: NamedValues = NamedValues::new(),
+    eviction_minimum_reclaim: NamedValues = NamedValues::new(),
     #[serde(with = "proto_daemon::go_duration::text")] eviction_pressure_transition_period: Duration = secs(300),
     eviction_max_pod_grace_period: i32 = 0,
 
@@ -262,18 +261,16 @@ CrashLoopBackOff {
 }
 
 section! {
-/// Tracing.
 Tracing { endpoint: Option<String> = None, sampling_rate_per_million: Option<i32> = None, }
 }
 
-/// The cgroup driver.
+/// Who creates cgroups: systemd as slices and scopes, or this agent as directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupDriver {
     /// Directories in cgroupfs.
     #[default]
     Cgroupfs,
-    /// systemd.
     Systemd,
 }
 

@@ -1,7 +1,7 @@
 //! The feature gates of this agent, and which of them have an effect.
 
 use proto_daemon::config::FieldError;
-use proto_daemon::feature_gates::{Gate, Settled, settle as settle_all};
+use proto_daemon::feature_gates::{Gate, ResolvedGates, resolve_gates};
 
 use super::file::FileConfig;
 

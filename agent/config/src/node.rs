@@ -40,7 +40,7 @@ pub struct NodeFlags {
     pub hollow_nodes: u16,
 }
 
-/// What runs the containers.
+/// The container runtime: a CRI endpoint, or in memory for hollow nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RuntimeKind {
     /// A runtime with the Container Runtime Interface.

@@ -42,7 +42,7 @@ impl Settings {
         let invalid = |faults| ConfigError::Invalid { path: source.to_owned(), faults };
         let file = overlaid(&of_file, &flags).map_err(|fault| invalid(vec![fault]))?;
         let mut faults = validate::faults(&file);
-        let settled = match gates::settle(&file) {
+        let settled = match gates::evaluate_gates(&file) {
             Ok(settled) => settled,
             Err(wrong) => {
                 faults.extend(wrong);
@@ -78,7 +78,7 @@ impl Settings {
     }
 
     /// The effective configuration as shown at `/configz`.
-    pub fn shown(&self) -> Value {
+    pub fn to_configz(&self) -> Value {
         let mut shown = serde_json::to_value(&self.file).unwrap_or_default();
         if let Some(fields) = shown.as_object_mut() {
             fields.insert("featureGates".to_owned(), self.gates.all().collect());

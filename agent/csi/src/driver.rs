@@ -22,7 +22,6 @@ pub const CHANGE: Duration = Duration::from_secs(120);
 /// A registered CSI driver.
 #[derive(Clone, Debug)]
 pub struct Driver {
-    /// Its name.
     pub name: String,
     /// Path of its socket.
     pub endpoint: PathBuf,
@@ -102,7 +101,6 @@ pub struct Capabilities {
     pub expand: bool,
     /// `VOLUME_CONDITION`.
     pub condition: bool,
-    /// `SINGLE_NODE_MULTI_WRITER`.
     pub single_node_multi_writer: bool,
     /// `VOLUME_MOUNT_GROUP`: the driver applies `fsGroup`.
     pub mount_group: bool,

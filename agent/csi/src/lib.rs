@@ -5,7 +5,7 @@
 //!                                                 │
 //! Persistent, secrets, tokens ──► CsiNode ── stage ─► publish ─► mount below the pod's directory
 //!                                    │       ▲ request: what goes into the calls (pure)
-//!                                    └── record: a file beside each mount, written before the call that it protects
+//!                                    └── record: a file next to each mount, written before the call that it protects
 //! ```
 //!
 //! A volume is staged once per node and published once per pod; it is unstaged when no pod has it published. The users of a

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use proto_daemon::mountinfo;
 
-/// The current mount points.
+/// The mount points of this process, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable(BTreeSet<PathBuf>);
 

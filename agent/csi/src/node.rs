@@ -138,7 +138,7 @@ pub fn secret_values(secret: &Secret) -> HashMap<String, String> {
 
 /// A volume published for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedVolume {
     /// Path on the host.
     pub path: PathBuf,
     /// New size in bytes if its file system was expanded by this call.
@@ -194,7 +194,7 @@ impl CsiNode {
                 Ok(None) => {}
                 Err(error) => {
                     unread.extend(directory.file_name().map(|n| n.to_string_lossy().into_owned()));
-                    tracing::error!(directory = %directory.display(), %error, "a volume's record cannot be read");
+                    tracing::error!(directory = %directory.display(), %error, "cannot read the record of a CSI volume; the volume stays as it is");
                 }
             }
         }
@@ -262,7 +262,7 @@ impl CsiNode {
         volume: &PersistentSource,
         csi: &CsiVolume,
         material: CallMaterial,
-    ) -> Result<Published, CsiError> {
+    ) -> Result<PublishedVolume, CsiError> {
         let task = SetUpTask { node: self, pod, volume, csi, material };
         task.set_up().await
     }
@@ -331,7 +331,7 @@ impl CsiNode {
         match driver.stats(asked).await {
             Ok(answer) => Some(fill(&record.spec_name, &answer)),
             Err(error) => {
-                tracing::debug!(volume = record.spec_name, %error, "volume stats not available");
+                tracing::debug!(volume = record.spec_name, %error, "cannot get the statistics of a CSI volume; the stats summary leaves the volume out");
                 None
             }
         }
@@ -398,7 +398,7 @@ impl CsiNode {
 fn read(directory: &Path) -> io::Result<Option<VolumeRecord>> {
     match VolumeRecord::read(directory) {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            tracing::error!(directory = %directory.display(), %error, "a volume's record is damaged");
+            tracing::error!(directory = %directory.display(), %error, "the record of a CSI volume is invalid; the volume stays as it is");
             Err(error)
         }
         result => result,

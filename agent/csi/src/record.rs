@@ -15,7 +15,7 @@ const UNFINISHED: &str = ".vol_data.json.new";
 /// Longest record, in bytes.
 const LEN_MAX: u64 = 64 << 10;
 
-/// The record of a volume.
+/// What a teardown needs of a staged or published volume: kept in a file, because the pod and the claim may be deleted first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeRecord {

@@ -77,7 +77,6 @@ pub enum AnnounceError {
         "driver {driver} reports {key}={reported:?} for the node, whose label is {key}={known:?}"
     )]
     Label {
-        /// The driver.
         driver: String,
         /// Key of the label.
         key: String,
@@ -114,7 +113,6 @@ pub trait DriverAnnouncer: Send + Sync {
 pub struct OtherPlugin {
     /// Its type, such as `DevicePlugin`.
     pub kind: String,
-    /// Its name.
     pub name: String,
     /// Path of its socket.
     pub endpoint: PathBuf,
@@ -262,9 +260,9 @@ async fn register(
         plugin_registered: result.is_ok(),
         error: result.as_ref().err().map(|error| chain(error)).unwrap_or_default(),
     };
-    let told = call(ASK, status, |r| client.notify_registration_status(r)).await;
-    if let Err(error) = told {
-        tracing::warn!(plugin = info.name, %error, "plugin not notified of its registration");
+    let notified = call(ASK, status, |r| client.notify_registration_status(r)).await;
+    if let Err(error) = notified {
+        tracing::warn!(plugin = info.name, %error, "cannot notify a plugin of its registration");
     }
     result
 }

@@ -38,7 +38,6 @@ pub struct PodFacts {
 /// A service account token for a driver.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DriverToken {
-    /// Audience.
     pub audience: String,
     /// The encoded token.
     pub text: String,

@@ -41,7 +41,6 @@ impl<K: Ord> RetryTimes<K> {
         self.0.insert(what, Wait { until, retries });
     }
 
-    /// Records a success.
     pub fn record_success(&mut self, what: &K) {
         self.0.remove(what);
     }

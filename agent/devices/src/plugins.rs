@@ -34,25 +34,16 @@ pub enum DeviceError {
     #[error("no plugin for {0} is running")]
     Gone(String),
     /// The plugin did not respond in time.
-    #[error("{call} of the plugin for {resource}: no answer within {} s", after.as_secs())]
+    #[error("{call} of the plugin for {resource}: no response within {} s", after.as_secs())]
     Deadline {
-        /// The call.
         call: &'static str,
-        /// The resource.
         resource: String,
         /// The deadline.
         after: Duration,
     },
     /// The plugin returned an error.
     #[error("{call} of the plugin for {resource}: {message}")]
-    Refused {
-        /// The call.
-        call: &'static str,
-        /// The resource.
-        resource: String,
-        /// Its message.
-        message: String,
-    },
+    Refused { call: &'static str, resource: String, message: String },
 }
 
 /// Why a registration was rejected. The texts are sent to the plugin.
@@ -78,7 +69,7 @@ pub enum AdoptError {
     /// The plugin has to register otherwise.
     #[error(transparent)]
     Registration(#[from] RegisterError),
-    /// The plugin did not answer; it is asked again.
+    /// The plugin did not respond; the call is retried.
     #[error(transparent)]
     Call(#[from] DeviceError),
 }
@@ -243,7 +234,7 @@ impl Plugins {
                 answer.container_responses.into_iter().flat_map(|c| c.device_ids).collect()
             }
             Err(error) => {
-                tracing::warn!(%error, "preferred allocation of a device plugin not available");
+                tracing::warn!(%error, "GetPreferredAllocation of a device plugin failed; devices are chosen without it");
                 Vec::new()
             }
         }
@@ -345,7 +336,7 @@ fn container_edits(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
     }
 }
 
-/// Marks all devices of a disconnected plugin as unhealthy: containers keep theirs, others get none.
+/// Marks all devices of a disconnected plugin as unhealthy: containers keep their devices, new containers get none.
 fn mark_unhealthy(devices: &mut Devices) {
     devices.values_mut().for_each(|device| device.health = DeviceHealth::Unhealthy);
 }

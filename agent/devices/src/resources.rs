@@ -29,12 +29,11 @@ pub trait AllocationSource: Send + Sync + 'static {
     fn memory(&self) -> BTreeMap<u32, BTreeMap<String, u64>>;
 }
 
-/// Allocations of a pod.
+/// Devices, CPUs and memory of one pod, as the pod resources API lists them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodAllocation {
     /// Name of the pod.
     pub name: String,
-    /// Its namespace.
     pub namespace: String,
     /// Its containers in order, with their exclusive resources.
     pub containers: Vec<(String, Grant)>,

@@ -17,7 +17,6 @@ pub enum BridgeError {
     /// The kernel rejected a step.
     #[error("cannot {step} bridge {name}")]
     Step {
-        /// The step.
         step: &'static str,
         /// Name of the bridge.
         name: String,
@@ -26,7 +25,7 @@ pub enum BridgeError {
         source: rtnetlink::Error,
     },
     /// It was created and then did not exist.
-    #[error("bridge {0} vanished")]
+    #[error("bridge {0} disappeared before it was configured")]
     Vanished(String),
 }
 

@@ -30,7 +30,6 @@ pub struct CgroupStats {
     pub cache_bytes: u64,
     /// Mapped file pages in bytes.
     pub mapped_bytes: u64,
-    /// Swap in bytes.
     pub swap_bytes: u64,
     /// Peak of charged memory in bytes.
     pub memory_max_seen: Option<u64>,
@@ -63,16 +62,13 @@ pub struct Throttling {
     pub nanos: u64,
 }
 
-/// Read and write counters.
+/// Bytes and operations that a cgroup has read and written on block devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStats {
-    /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Reads.
     pub reads: u64,
-    /// Writes.
     pub writes: u64,
 }
 

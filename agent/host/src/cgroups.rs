@@ -39,15 +39,10 @@ pub enum Layout {
 /// Mount points of cgroup v1 by controller; `None` if the host lacks it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct V1Trees {
-    /// `cpu`.
     pub cpu: Option<PathBuf>,
-    /// `cpuacct`.
     pub cpuacct: Option<PathBuf>,
-    /// `memory`.
     pub memory: Option<PathBuf>,
-    /// `pids`.
     pub pids: Option<PathBuf>,
-    /// `hugetlb`.
     pub hugetlb: Option<PathBuf>,
     /// All other hierarchies, including the unified one. Runtimes create directories there, too, which are removed with the pod.
     pub others: Vec<PathBuf>,
@@ -86,7 +81,6 @@ pub enum CgroupError {
     Set {
         /// The file.
         path: PathBuf,
-        /// The value.
         value: String,
         /// Cause; `EBUSY` if a limit is below the current usage.
         #[source]
@@ -103,7 +97,7 @@ pub enum CgroupError {
     },
 }
 
-/// Result of a removal.
+/// Whether a cgroup was removed, or still has processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// Removed, or did not exist.
@@ -112,7 +106,7 @@ pub enum Removal {
     Busy,
 }
 
-/// Usage of a cgroup.
+/// CPU time and memory of a cgroup, from its files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupUsage {
     /// CPU time since creation in nanoseconds.

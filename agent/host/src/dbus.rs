@@ -70,14 +70,13 @@ impl PartialEq for BusError {
 
 /// A message with its file descriptors.
 #[derive(Debug)]
-pub struct Received {
-    /// The message.
+pub struct ReceivedMessage {
     pub message: Message,
     /// File descriptors received with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// A connection.
+/// A connection to the D-Bus system bus.
 #[derive(Debug)]
 pub struct Bus {
     stream: UnixStream,
@@ -147,13 +146,13 @@ impl Bus {
         path: &str,
         method: (&str, &str),
         args: &[Argument<'_>],
-    ) -> Result<Received, BusError> {
+    ) -> Result<ReceivedMessage, BusError> {
         let call = Message::call(destination, path, method, args);
         let answered = tokio::time::timeout(ANSWER_WITHIN, self.exchange(call)).await;
         answered.map_err(|_| BusError::Deadline(method.1.to_owned()))?
     }
 
-    async fn exchange(&mut self, call: Message) -> Result<Received, BusError> {
+    async fn exchange(&mut self, call: Message) -> Result<ReceivedMessage, BusError> {
         self.serial = self.serial.wrapping_add(1).max(1);
         let call = Message { serial: self.serial, ..call };
         self.send(&call.encode()).await?;
@@ -217,7 +216,7 @@ impl Bus {
     ///
     /// # Errors
     /// The connection broke.
-    pub async fn receive(&mut self) -> Result<Received, BusError> {
+    pub async fn receive(&mut self) -> Result<ReceivedMessage, BusError> {
         loop {
             if self.read.len() >= PREFIX_LEN {
                 let len = Message::len_of(&self.read)?;
@@ -226,7 +225,7 @@ impl Bus {
                     let message = Message::decode(&bytes)?;
                     let count = message.descriptors as usize;
                     let own = self.descriptors.drain(..count.min(self.descriptors.len()));
-                    return Ok(Received { message, descriptors: own.collect() });
+                    return Ok(ReceivedMessage { message, descriptors: own.collect() });
                 }
             }
             self.receive_bytes().await?;

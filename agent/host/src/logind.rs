@@ -50,7 +50,8 @@ impl Logind {
         let answer = self.bus.call(SERVICE, PATH, (INTERFACE, "Inhibit"), &args).await?;
         let index = answer.message.descriptor();
         let lock = index.and_then(|index| answer.descriptors.into_iter().nth(index));
-        let lock = lock.ok_or(BusError::Malformed("an inhibitor without a descriptor"))?;
+        let lock =
+            lock.ok_or(BusError::Malformed("the reply to Inhibit has no file descriptor"))?;
         Ok(Inhibitor { _lock: lock })
     }
 
@@ -63,7 +64,9 @@ impl Logind {
         let args = [Text(INTERFACE), Text("InhibitDelayMaxUSec")];
         let answer = self.bus.call(SERVICE, PATH, get, &args).await?;
         let micros = answer.message.long_in_variant();
-        micros.map(Duration::from_micros).ok_or(BusError::Malformed("a delay that is not a number"))
+        micros
+            .map(Duration::from_micros)
+            .ok_or(BusError::Malformed("InhibitDelayMaxUSec is not a number"))
     }
 
     /// Makes logind reload its configuration.

@@ -15,14 +15,13 @@ pub enum MachineError {
     /// A file in /proc cannot be read.
     #[error("cannot read /proc/{file}")]
     Proc {
-        /// The file.
         file: &'static str,
         /// Cause.
         #[source]
         source: procfs::ProcError,
     },
     /// The size of a file system cannot be read.
-    #[error("size of the file system of {}", path.display())]
+    #[error("cannot read the size of the file system of {}", path.display())]
     Disk {
         /// The directory.
         path: PathBuf,
@@ -58,7 +57,6 @@ pub struct MachineUsage {
     pub cpu_nanos: u64,
     /// Available memory in bytes (`MemAvailable`).
     pub memory_available_bytes: u64,
-    /// Total memory in bytes.
     pub memory_total_bytes: u64,
     /// Swap space in bytes.
     pub swap_total_bytes: u64,

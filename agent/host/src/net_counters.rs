@@ -1,9 +1,8 @@
 //! Counters of network interfaces in the network namespace of a process.
 
-/// Counters of one interface.
+/// Received and sent totals of one network interface since it was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceCounters {
-    /// Its name.
     pub name: String,
     /// Received: bytes, packets, errors, dropped.
     pub received: [u64; 4],

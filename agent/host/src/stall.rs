@@ -71,7 +71,7 @@ mod tests {
         };
         // There is no stall to wait for: the test checks that the kernel accepts the trigger and that the wait can be cancelled.
         let soon = tokio::time::timeout(Duration::from_millis(20), stall.wait()).await;
-        assert!(soon.is_err() || soon.is_ok_and(|told| told.is_ok()));
+        assert!(soon.is_err() || soon.is_ok_and(|signalled| signalled.is_ok()));
         assert!(StallDetector::watch(Path::new("/proc/pressure/none"), WINDOW).is_err());
     }
 }

@@ -73,17 +73,17 @@ impl Systemd {
         let mut kept = self.bus.lock().await;
         // Taken out of the lock, so that a cancelled call drops the connection with its unread reply.
         if let Some(bus) = kept.take() {
-            match Self::ask(&mut kept, bus, method, args).await {
+            match Self::call_manager(&mut kept, bus, method, args).await {
                 // systemd may have been restarted.
                 Err(BusError::Broken(_)) => {}
                 done => return done,
             }
         }
         let bus = Bus::connect(&self.socket).await?;
-        Self::ask(&mut kept, bus, method, args).await
+        Self::call_manager(&mut kept, bus, method, args).await
     }
 
-    async fn ask(
+    async fn call_manager(
         kept: &mut Option<Bus>,
         mut bus: Bus,
         method: &str,

@@ -7,9 +7,9 @@ use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningR
 use proto_client::{Client, ClientError, DeleteParams, WriteParams};
 use proto_daemon::exit::chain;
 
+use super::certificate_spec::{CertificateSpec, is_for};
 use super::store::Store;
 use super::unix_time::unix_now;
-use super::wanted::{Wanted, is_for};
 
 /// Poll interval of a pending request.
 const LOOK: Duration = Duration::from_secs(2);
@@ -19,12 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// Where requests are approved and signed.
 pub trait Authority: Send + Sync {
     /// Creates a request, or returns the existing one of that name.
-    fn ask<'a>(
+    fn create_request<'a>(
         &'a self,
         request: &'a CertificateSigningRequest,
     ) -> BoxFuture<'a, Result<(), ClientError>>;
     /// The status of a request; `None` if it was removed.
-    fn look<'a>(
+    fn read_status<'a>(
         &'a self,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>>;
@@ -33,7 +33,7 @@ pub trait Authority: Send + Sync {
 }
 
 impl Authority for Client {
-    fn ask<'a>(
+    fn create_request<'a>(
         &'a self,
         request: &'a CertificateSigningRequest,
     ) -> BoxFuture<'a, Result<(), ClientError>> {
@@ -49,7 +49,7 @@ impl Authority for Client {
         })
     }
 
-    fn look<'a>(
+    fn read_status<'a>(
         &'a self,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>> {
@@ -70,7 +70,7 @@ impl Authority for Client {
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
     /// The key or the certificate cannot be read or written.
-    #[error("key and certificate {pair}")]
+    #[error("cannot read or write the key and certificate {pair}")]
     Store {
         /// Name of the pair.
         pair: String,
@@ -85,10 +85,10 @@ pub enum IssueError {
     #[error(transparent)]
     Server(#[from] ClientError),
     /// The request was removed before it was signed; the next attempt creates it again.
-    #[error("request {0} was removed")]
+    #[error("certificate request {0} was deleted before it was signed")]
     Removed(String),
     /// The request is of no use any more; the next attempt has another key and name.
-    #[error("request {name}: {why}")]
+    #[error("certificate request {name}: {why}")]
     Ended {
         /// Name of the request.
         name: String,
@@ -107,16 +107,16 @@ pub enum RequestEnd {
     #[error("{0}")]
     Refused(String),
     /// No certificate was issued within the time limit.
-    #[error("it was not signed in time")]
+    #[error("it was not signed before the deadline")]
     Unsigned,
 }
 
-/// One certificate to issue.
-pub struct Issuing<'a> {
+/// A certificate to request: its requirements, its files and the authority.
+pub struct IssueOrder<'a> {
     /// Store of key and certificate.
     pub store: &'a Store,
     /// Its requirements.
-    pub wanted: &'a Wanted,
+    pub wanted: &'a CertificateSpec,
     /// Where it is requested.
     pub authority: &'a dyn Authority,
 }
@@ -152,7 +152,7 @@ fn outcome_of(status: CertificateSigningRequestStatus) -> RequestOutcome {
     RequestOutcome::Waiting
 }
 
-impl Issuing<'_> {
+impl IssueOrder<'_> {
     /// Gets the certificate issued and installs it. May wait for manual approval.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Issuing<'_> {
         let key = self.store.pending_key().map_err(of_store)?;
         let request = self.wanted.request(&key)?;
         let name = &request.metadata.name;
-        self.authority.ask(&request).await?;
+        self.authority.create_request(&request).await?;
         let why = match self.wait(name).await? {
             RequestOutcome::Signed(certificate)
                 if is_for(&certificate, &key) && self.wanted.is_met_by(&certificate) =>
@@ -181,7 +181,7 @@ impl Issuing<'_> {
     async fn wait(&self, name: &str) -> Result<RequestOutcome, IssueError> {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let status = self.authority.look(name).await?;
+            let status = self.authority.read_status(name).await?;
             // Old requests are garbage collected: it is requested again.
             let status = status.ok_or_else(|| IssueError::Removed(name.to_owned()))?;
             match outcome_of(status) {
@@ -216,7 +216,7 @@ mod tests {
 
     use proto_api::certificates::v1::CertificateSigningRequestCondition;
 
-    use super::super::wanted::tests::{client, signed};
+    use super::super::certificate_spec::tests::{client, signed};
     use super::*;
 
     /// What the authority does with each request in order; afterwards it signs.
@@ -266,7 +266,7 @@ mod tests {
     }
 
     impl Authority for InMemory {
-        fn ask<'a>(
+        fn create_request<'a>(
             &'a self,
             request: &'a CertificateSigningRequest,
         ) -> BoxFuture<'a, Result<(), ClientError>> {
@@ -283,7 +283,7 @@ mod tests {
             })
         }
 
-        fn look<'a>(
+        fn read_status<'a>(
             &'a self,
             name: &'a str,
         ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>> {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     async fn issue(store: &Store, authority: &InMemory) -> Result<(), IssueError> {
-        Issuing { store, wanted: &client(), authority }.issue().await
+        IssueOrder { store, wanted: &client(), authority }.issue().await
     }
 
     fn store(directory: &tempfile::TempDir) -> Store {

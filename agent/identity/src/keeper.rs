@@ -8,21 +8,20 @@ use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
-use crate::issue::{Authority, IssueError, Issuing};
+use crate::certificate_spec::{CertificateLifetime, CertificateSpec};
+use crate::issue::{Authority, IssueError, IssueOrder};
 use crate::store::Store;
 use crate::unix_time::unix_now;
-use crate::wanted::{CertificateLifetime, Wanted};
 
 /// Interval in which a valid certificate's lifetime is checked and its metric updated.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
 
 /// Renews one certificate.
-pub struct Keeper {
-    /// Its store.
+pub struct CertificateRenewer {
     pub store: Store,
     /// Its requirements.
-    pub wanted: Wanted,
+    pub wanted: CertificateSpec,
     /// The API server that takes requests.
     pub authority: Client,
     /// Metric: seconds until it expires.
@@ -31,7 +30,7 @@ pub struct Keeper {
     pub errors: IntCounter,
 }
 
-impl Keeper {
+impl CertificateRenewer {
     /// Renews for as long as the agent runs.
     pub async fn run(self, page: TaskStatus) {
         // Randomized, so that nodes that started together do not renew together.
@@ -39,7 +38,7 @@ impl Keeper {
         let mut retries = Retries::new(RETRY);
         loop {
             let life = self.life();
-            self.tell(life);
+            self.report_lifetime(life);
             let now = unix_now();
             if let Some(due) = life.map(|life| life.renew_at(share))
                 && due > now
@@ -78,12 +77,12 @@ impl Keeper {
         self.wanted.is_met_by(&pem).then(|| CertificateLifetime::of(&pem)).flatten()
     }
 
-    fn tell(&self, life: Option<CertificateLifetime>) {
+    fn report_lifetime(&self, life: Option<CertificateLifetime>) {
         let left = life.map_or(f64::INFINITY, |life| (life.ends - unix_now()) as f64);
         self.ttl.set(left);
     }
 
     async fn renew(&self, authority: &dyn Authority) -> Result<(), IssueError> {
-        Issuing { store: &self.store, wanted: &self.wanted, authority }.issue().await
+        IssueOrder { store: &self.store, wanted: &self.wanted, authority }.issue().await
     }
 }

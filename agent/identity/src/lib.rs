@@ -9,11 +9,11 @@
 //!                      └────────────── at 70 to 90 % of its life ──────────────────────┘
 //! ```
 
+pub mod certificate_spec;
 pub mod issue;
 mod keeper;
 pub mod store;
 mod unix_time;
-pub mod wanted;
 
-pub use keeper::Keeper;
+pub use keeper::CertificateRenewer;
 pub use unix_time::unix_now;

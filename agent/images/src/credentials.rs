@@ -16,7 +16,7 @@ use super::provider::Providers;
 /// Largest file that is read.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// The sources of credentials.
+/// Registry credentials of the node: files in `config.json` format, then credential provider plugins.
 #[derive(Debug, Default)]
 pub struct CredentialSources {
     /// Credential files of the node; the first that exists counts.

@@ -29,7 +29,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(300);
 
 /// How much to free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum ReclaimGoal {
     /// This many more bytes than are free now.
     Bytes(u64),
     /// As much as possible.
@@ -38,7 +38,7 @@ pub enum Goal {
 
 /// Result of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Freed {
+pub struct ReclaimedSpace {
     /// Freed bytes.
     pub bytes: u64,
     /// Images removed.
@@ -86,7 +86,7 @@ pub async fn run(
                 );
                 // A single failure may be a restart of the runtime.
                 if std::mem::replace(&mut failed_before, true) {
-                    events.tell(EventKind::Warning, "ImageGCFailed", line.clone());
+                    events.record_event(EventKind::Warning, "ImageGCFailed", line.clone());
                 }
                 page.failed(line);
             }
@@ -104,21 +104,21 @@ async fn keep_free(
     images.look(pods).await?;
     let room = images.room().await?;
     if room.capacity == 0 {
-        events.tell(
+        events.record_event(
             EventKind::Warning,
             "InvalidDiskCapacity",
             "invalid capacity 0 on image filesystem",
         );
-        return Ok(Freed::default());
+        return Ok(ReclaimedSpace::default());
     }
-    let Some(wanted) = bytes_to_free(room, limits) else { return Ok(Freed::default()) };
-    let freed = images.collect(pods, Goal::Bytes(wanted), limits).await?;
+    let Some(wanted) = bytes_to_free(room, limits) else { return Ok(ReclaimedSpace::default()) };
+    let freed = images.collect(pods, ReclaimGoal::Bytes(wanted), limits).await?;
     if freed.bytes < wanted {
         let message = format!(
             "failed to garbage collect required amount of images. Wanted to free {wanted} bytes, but freed {} bytes",
             freed.bytes
         );
-        events.tell(EventKind::Warning, "FreeDiskSpaceFailed", message);
+        events.record_event(EventKind::Warning, "FreeDiskSpaceFailed", message);
     }
     Ok(freed)
 }
@@ -183,7 +183,7 @@ impl Images {
     pub async fn collect(
         &self,
         pods: &dyn PodImages,
-        goal: Goal,
+        goal: ReclaimGoal,
         limits: ImageGcLimits,
     ) -> Result<Freed, ImageGcError> {
         let (found, needed) = self.look(pods).await?;
@@ -193,9 +193,9 @@ impl Images {
             let candidates = uses.candidates(&found, &needed, limits.min_age, clock::boot());
             candidates.into_iter().cloned().collect()
         };
-        let mut freed = Freed::default();
+        let mut freed = ReclaimedSpace::default();
         for image in candidates {
-            if matches!(goal, Goal::Bytes(wanted) if freed.bytes >= wanted) {
+            if matches!(goal, ReclaimGoal::Bytes(wanted) if freed.bytes >= wanted) {
                 break;
             }
             // A pod admitted meanwhile may need it.
@@ -223,7 +223,7 @@ impl Images {
 
     /// Full names of images needed by pods, pulls and imports, and the sandbox image.
     fn needed_names(&self, pods: &dyn PodImages) -> BTreeSet<String> {
-        let mut names = self.held();
+        let mut names = self.list_protected();
         names.extend(pods.image_names().into_iter().map(completed));
         names
     }

@@ -68,7 +68,7 @@ enum ConfigFault {
     Field(#[from] FieldError),
 }
 
-/// Why a plugin gave no credentials. It is asked again at the next pull.
+/// Why a plugin returned no credentials. It runs again at the next pull.
 #[derive(Debug, thiserror::Error)]
 enum PluginError {
     #[error("cannot be started: {0}")]
@@ -82,7 +82,7 @@ enum PluginError {
     /// The response may contain a password: the error has only the position of the fault.
     #[error("the response is not JSON, at column {0}")]
     NotJson(usize),
-    #[error("answered {kind} of {api_version}")]
+    #[error("the response is {kind} of {api_version}")]
     Kind { kind: String, api_version: String },
     #[error("cacheDuration: {0}")]
     Duration(go_duration::DurationError),
@@ -256,15 +256,15 @@ fn plugins(
 
 impl Plugin {
     async fn find(&self, repository: &str) -> Result<Keyring, PluginError> {
-        if let Some(keyring) = self.known(repository) {
+        if let Some(keyring) = self.cached_keyring(repository) {
             return Ok(keyring);
         }
         let _one_at_a_time = self.asking.lock().await;
-        if let Some(keyring) = self.known(repository) {
+        if let Some(keyring) = self.cached_keyring(repository) {
             return Ok(keyring);
         }
         let began = Instant::now();
-        let asked = self.ask(repository).await;
+        let asked = self.run_plugin(repository).await;
         self.operations.record_credentials(&self.config.name, began.elapsed(), asked.is_ok());
         let response = asked?;
         let lasts = match response.cache_duration.as_deref() {
@@ -283,7 +283,7 @@ impl Plugin {
         Ok(keyring)
     }
 
-    fn known(&self, repository: &str) -> Option<Keyring> {
+    fn cached_keyring(&self, repository: &str) -> Option<Keyring> {
         let now = clock::boot();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.retain(|_, answer| answer.until > now);
@@ -303,7 +303,7 @@ impl Plugin {
         answers.insert(key, answer);
     }
 
-    async fn ask(&self, image: &str) -> Result<Response, PluginError> {
+    async fn run_plugin(&self, image: &str) -> Result<Response, PluginError> {
         let version = &self.config.api_version;
         let request =
             json!({ "apiVersion": version, "kind": "CredentialProviderRequest", "image": image });
@@ -329,8 +329,8 @@ impl Plugin {
             (child.wait().await, out, err)
         };
         // Cancel safe: a plugin that takes too long is killed with its handle.
-        let told = tokio::time::timeout(DEADLINE, talk).await;
-        let (status, out, err) = told.map_err(|_| PluginError::Deadline)?;
+        let finished = tokio::time::timeout(DEADLINE, talk).await;
+        let (status, out, err) = finished.map_err(|_| PluginError::Deadline)?;
         let status = status?;
         if !status.success() {
             let said = String::from_utf8_lossy(&err);

@@ -139,7 +139,7 @@ impl Slots {
     }
 }
 
-/// Permission for one pull.
+/// A permit for one pull; dropping it lets the next pull start.
 #[derive(Debug)]
 pub struct Slot<'a> {
     slots: &'a Slots,

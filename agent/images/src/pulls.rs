@@ -230,7 +230,7 @@ impl Images {
     }
 
     /// Full names of images that are being pulled or were imported.
-    pub(crate) fn held(&self) -> BTreeSet<String> {
+    pub(crate) fn list_protected(&self) -> BTreeSet<String> {
         let pulled: Vec<String> =
             lock(&self.under_way).keys().map(|wanted| wanted.image.clone()).collect();
         let pulled = pulled.iter().filter_map(|image| Some(ImageName::parse(image).ok()?.full()));

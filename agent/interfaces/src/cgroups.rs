@@ -33,7 +33,7 @@ pub enum PodCgroupError {
     },
 }
 
-/// The cgroups of pods.
+/// Creates and removes the cgroups of pods.
 pub trait PodCgroups: Send + Sync {
     /// Creates the pod's cgroup or updates its values. Returns the cgroup parent for the runtime.
     fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError>;

@@ -1,4 +1,4 @@
-//! What a pod's task tells the API server.
+//! What a pod's task reports to the API server.
 
 use agent_pod::events::PodEvent;
 use futures_util::future::BoxFuture;

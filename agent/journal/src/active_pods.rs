@@ -344,7 +344,7 @@ impl ActivityMark {
     }
 }
 
-/// Keeps a mark set.
+/// Keeps a pod marked as being processed until it is dropped.
 pub struct ActivityGuard<'a>(&'a ActivityMark);
 
 impl Drop for ActivityGuard<'_> {

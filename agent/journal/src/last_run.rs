@@ -21,7 +21,6 @@ pub enum LastEnd {
 /// What a run is known by.
 #[derive(Clone, Copy, Debug)]
 pub struct RunState<'a> {
-    /// The boot that it is in.
     pub boot_id: &'a str,
     /// Processes that the kernel has ended for want of memory in this boot; `None` if it does not count them.
     pub oom_kills: Option<u64>,
@@ -35,7 +34,7 @@ impl RunState<'_> {
     }
 
     /// Judges the run that left `text`.
-    fn judge(&self, text: &str) -> LastEnd {
+    fn classify_end(&self, text: &str) -> LastEnd {
         let [aborted, kills, boot_id] = text.split_ascii_whitespace().collect::<Vec<_>>()[..]
         else {
             return LastEnd::Crashed;
@@ -71,7 +70,7 @@ pub fn begin(path: &Path, now: &RunState<'_>) -> io::Result<(LastEnd, File)> {
     let mut file = private_files::create_private(&new)?;
     file.write_all(now.write().as_bytes())?;
     std::fs::rename(&new, path)?;
-    Ok((now.judge(&text), file))
+    Ok((now.classify_end(&text), file))
 }
 
 #[cfg(test)]
@@ -92,11 +91,14 @@ mod tests {
             ("", LastEnd::Crashed),
             ("0 3\n", LastEnd::Crashed),
         ] {
-            assert_eq!(NOW.judge(text), wanted, "{text:?}");
+            assert_eq!(NOW.classify_end(text), wanted, "{text:?}");
         }
         let unknown = RunState { oom_kills: None, ..NOW };
-        assert_eq!(unknown.judge(&unknown.write()), LastEnd::Crashed);
-        assert_eq!(unknown.judge(&RunState { boot_id: "a", ..unknown }.write()), LastEnd::Killed);
+        assert_eq!(unknown.classify_end(&unknown.write()), LastEnd::Crashed);
+        assert_eq!(
+            unknown.classify_end(&RunState { boot_id: "a", ..unknown }.write()),
+            LastEnd::Killed
+        );
     }
 
     #[test]

@@ -69,8 +69,8 @@ fn wait(shared: &Shared, batch: &mut Batch, durable: &Progress) -> (u64, bool) {
         let pending = shared.changed.wait_while(pending, idle);
         let pending = pending.unwrap_or_else(PoisonError::into_inner);
         let done = durable.number.load(Ordering::Acquire);
-        let nobody_waits = |p: &mut Pending| p.awaited <= done && !p.closed;
-        let waited = shared.changed.wait_timeout_while(pending, GATHER, nobody_waits);
+        let has_no_waiter = |p: &mut Pending| p.awaited <= done && !p.closed;
+        let waited = shared.changed.wait_timeout_while(pending, GATHER, has_no_waiter);
         waited.unwrap_or_else(PoisonError::into_inner).0
     } else {
         let closed = |p: &mut Pending| !p.closed;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc::Sender;
 
 use super::cri_log::{Cutter, ENTRY_LEN_MAX, tail_start};
-use super::options::{LogOptions, Since};
+use super::options::{LogOptions, LogStart};
 use super::rotated_files::{BLOCK, Part};
 
 /// Poll interval at the end of a file ...
@@ -244,8 +244,8 @@ fn block_with_end(block: &mut Vec<u8>) -> &[u8] {
 /// The time from which on entries are requested, as text.
 fn since(options: &LogOptions) -> Option<String> {
     let unix = match options.since? {
-        Since::Unix(unix) => unix,
-        Since::SecondsAgo(secs) => {
+        LogStart::Unix(unix) => unix,
+        LogStart::SecondsAgo(secs) => {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             i64::try_from(now.as_secs().saturating_sub(secs)).unwrap_or(0)
         }
@@ -468,7 +468,7 @@ mod tests {
         [
             LogOptions { follow: true, ..all.clone() },
             LogOptions { tail_lines: Some(10), ..all.clone() },
-            LogOptions { since: Some(Since::Unix(0)), ..all.clone() },
+            LogOptions { since: Some(LogStart::Unix(0)), ..all.clone() },
             all,
         ]
     }

@@ -1,4 +1,4 @@
-//! Opens container log files safely. Users of pods may write beside them (a `hostPath` volume of
+//! Opens container log files safely. Users of pods may write next to them (a `hostPath` volume of
 //! the log directory): below the pod logs directory no link is followed, only regular files are
 //! opened, and opening never blocks.
 //!

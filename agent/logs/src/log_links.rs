@@ -1,4 +1,4 @@
-//! Links to container logs in the `containers` directory beside the pod logs directory. Log
+//! Links to container logs in the `containers` directory next to the pod logs directory. Log
 //! collectors read pod, namespace, container and id from the name:
 //! `/var/log/containers/<pod>_<namespace>_<container>-<id>.log`.
 
@@ -20,7 +20,7 @@ const LINKS_MAX: usize = 100_000;
 
 /// A container instance that has a log.
 #[derive(Clone, Copy, Debug)]
-pub struct Logged<'a> {
+pub struct LoggedContainer<'a> {
     /// Namespace, name and uid of the pod.
     pub pod: [&'a str; 3],
     /// Name of the container.
@@ -31,7 +31,7 @@ pub struct Logged<'a> {
     pub id: &'a str,
 }
 
-impl<'a> Logged<'a> {
+impl<'a> LoggedContainer<'a> {
     /// An instance of a pod that has a source.
     pub fn of(pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> Self {
         let meta = &pod.metadata;
@@ -74,7 +74,7 @@ fn directory(logs: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The link cannot be created.
-pub fn make(logs: &Path, instance: Logged<'_>) -> io::Result<()> {
+pub fn make(logs: &Path, instance: LoggedContainer<'_>) -> io::Result<()> {
     let directory = directory(logs);
     let (log, link) = (instance.log(logs), directory.join(instance.link()));
     let mut made = symlink(&log, &link);
@@ -89,13 +89,13 @@ pub fn make(logs: &Path, instance: Logged<'_>) -> io::Result<()> {
 }
 
 /// Removes the link of a removed instance. If this fails, the link dangles and is removed by
-/// [`mend`].
-pub fn remove(logs: &Path, instance: Logged<'_>) {
+/// [`repair_links`].
+pub fn remove(logs: &Path, instance: LoggedContainer<'_>) {
     let _ = fs::remove_file(directory(logs).join(instance.link()));
 }
 
 /// Removes the links of a deleted pod `[namespace, name, uid]`; those of a later pod with this name
-/// stay. Links that cannot be removed dangle and are removed by [`mend`].
+/// stay. Links that cannot be removed dangle and are removed by [`repair_links`].
 pub fn remove_all(logs: &Path, [namespace, name, uid]: [&str; 3]) {
     let of_name = cut(format!("{name}_{namespace}_"));
     let own = log_directory_path(&logs.to_string_lossy(), namespace, name, uid);
@@ -113,11 +113,11 @@ fn entries(logs: &Path) -> impl Iterator<Item = fs::DirEntry> {
 
 /// Creates missing links of running containers, and removes dangling links into `logs`. Returns how
 /// many were removed. `found` lists the runtime's pods.
-pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
+pub fn repair_links(logs: &Path, found: &[PodOnNode]) -> usize {
     let all = found.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)));
     let mut expected = BTreeSet::new();
     for (pod, container) in all {
-        let instance = Logged::found(pod, container);
+        let instance = LoggedContainer::found(pod, container);
         expected.insert(instance.link());
         let runs = matches!(container.state, InstanceState::Running { .. });
         if runs && let Err(error) = make(logs, instance) {
@@ -169,7 +169,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let logs = dir.path().join("pods");
         let (pod, container) = (&found(true), &found(true).containers[0]);
-        let instance = Logged::found(pod, container);
+        let instance = LoggedContainer::found(pod, container);
         make(&logs, instance).expect("made");
         make(&logs, instance).expect("there already");
         let link = directory(&logs).join("web_ns_main-abc.log");
@@ -191,7 +191,7 @@ mod tests {
             (["ns", "web-1", "u"], "d"),
             (["ns", &long, "u"], "e"),
         ] {
-            make(&logs, Logged { pod, container: "main", attempt: 0, id }).expect("made");
+            make(&logs, LoggedContainer { pod, container: "main", attempt: 0, id }).expect("made");
         }
         remove_all(&logs, ["ns", "web", "u"]);
         let cut = format!("{}.log", &format!("{long}_ns")[..NAME_MAX - 4]);
@@ -204,7 +204,7 @@ mod tests {
     fn long_names_are_cut() {
         let (name, container) = ("n".repeat(253), "c".repeat(63));
         let instance =
-            Logged { pod: ["ns", &name, "u"], container: &container, attempt: 0, id: "i" };
+            LoggedContainer { pod: ["ns", &name, "u"], container: &container, attempt: 0, id: "i" };
         assert_eq!(instance.link().len(), NAME_MAX);
         assert!(instance.link().ends_with(".log"));
     }
@@ -214,15 +214,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let logs = dir.path().join("pods");
         let at = |name: &str| directory(&logs).join(name);
-        assert_eq!(mend(&logs, &[found(false)]), 0);
+        assert_eq!(repair_links(&logs, &[found(false)]), 0);
         assert!(links(&logs).is_empty());
         // Its log comes when it starts: known instances keep their links.
-        assert_eq!(mend(&logs, &[found(true)]), 0);
+        assert_eq!(repair_links(&logs, &[found(true)]), 0);
         assert_eq!(links(&logs), ["web_ns_main-abc.log"]);
         symlink(logs.join("ns_old_v/main/0.log"), at("old_ns_main-x.log")).expect("made");
         symlink("/nowhere/else", at("foreign.log")).expect("made");
         fs::write(at("file.log"), "").expect("written");
-        assert_eq!(mend(&logs, &[found(true)]), 1);
+        assert_eq!(repair_links(&logs, &[found(true)]), 1);
         assert_eq!(links(&logs), ["file.log", "foreign.log", "web_ns_main-abc.log"]);
     }
 }

@@ -16,12 +16,12 @@ pub struct LogOptions {
     /// Show at most this many bytes.
     pub limit_bytes: Option<u64>,
     /// Show entries from this time on.
-    pub since: Option<Since>,
+    pub since: Option<LogStart>,
 }
 
-/// A moment.
+/// The time from which log lines are returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum LogStart {
     /// Seconds before now.
     SecondsAgo(u64),
     /// Seconds since 1970.
@@ -51,13 +51,13 @@ impl LogOptions {
                 "tailLines" => options.tail_lines = Some(number("tailLines", value, 0)?),
                 "limitBytes" => options.limit_bytes = Some(number("limitBytes", value, 1)?),
                 "sinceSeconds" => {
-                    options.since = Some(Since::SecondsAgo(number("sinceSeconds", value, 1)?));
+                    options.since = Some(LogStart::SecondsAgo(number("sinceSeconds", value, 1)?));
                 }
                 "sinceTime" => {
                     let time = value.parse::<Time>().ok().and_then(Time::unix);
                     let bad =
                         || bad("sinceTime", value, "must be a time such as 2024-01-02T15:04:05Z");
-                    options.since = Some(Since::Unix(time.ok_or_else(bad)?));
+                    options.since = Some(LogStart::Unix(time.ok_or_else(bad)?));
                 }
                 _ => {}
             }
@@ -106,7 +106,7 @@ mod tests {
             timestamps: true,
             tail_lines: Some(0),
             limit_bytes: Some(9),
-            since: Some(Since::Unix(60)),
+            since: Some(LogStart::Unix(60)),
             previous: false,
         };
         assert_eq!(options, Ok(expected));

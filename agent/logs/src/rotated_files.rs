@@ -32,7 +32,7 @@ pub fn stamp_of(log: &str, name: &str) -> Option<Stamp> {
 }
 
 /// Whether the current file exists, and the timestamps of the rotated ones.
-fn look(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
+fn list_directory(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
     let (directory, log) = log_files::split(path)?;
     let names = match LogDirectory::open(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -64,7 +64,7 @@ enum Content {
 impl Part {
     /// The current file; between its rotation and the creation of its successor, the rotated one.
     pub async fn current(path: PathBuf) -> io::Result<Self> {
-        let (there, known) = looked(path.clone()).await?;
+        let (there, known) = list_directory_async(path.clone()).await?;
         let mut newest_first = known.into_iter().rev();
         let after = if there { newest_first.next() } else { newest_first.nth(1) };
         Self::after(path, after).await
@@ -93,7 +93,7 @@ impl Part {
     /// The file before this one if it is not compressed; the newest rotated file never is.
     pub async fn predecessor(&self) -> io::Result<Option<Self>> {
         let Some(stamp) = &self.after else { return Ok(None) };
-        let (_, known) = looked(self.path.clone()).await?;
+        let (_, known) = list_directory_async(self.path.clone()).await?;
         let after = known.range(..stamp.clone()).next_back().cloned();
         let content = rotated(&self.path, stamp).await?;
         let plain = content.filter(|content| matches!(content, Content::Plain(_)));
@@ -127,7 +127,9 @@ impl Part {
 
     /// Whether a newer file exists, so that this one is no longer written, or will not be shortly.
     pub async fn has_successor(&self) -> bool {
-        let Ok((there, known)) = looked(self.path.clone()).await else { return false };
+        let Ok((there, known)) = list_directory_async(self.path.clone()).await else {
+            return false;
+        };
         let newer =
             known.into_iter().filter(|stamp| self.after.as_ref().is_none_or(|after| stamp > after));
         match newer.count() {
@@ -144,12 +146,12 @@ impl Part {
     }
 }
 
-async fn looked(path: PathBuf) -> io::Result<(bool, BTreeSet<Stamp>)> {
-    panics::spawn_blocking(move || look(&path)).await.map_err(io::Error::other)?
+async fn list_directory_async(path: PathBuf) -> io::Result<(bool, BTreeSet<Stamp>)> {
+    panics::spawn_blocking(move || list_directory(&path)).await.map_err(io::Error::other)?
 }
 
 async fn later(path: &Path, after: Option<&Stamp>) -> io::Result<BTreeSet<Stamp>> {
-    let (_, mut known) = looked(path.to_owned()).await?;
+    let (_, mut known) = list_directory_async(path.to_owned()).await?;
     known.retain(|stamp| after.is_none_or(|after| stamp > after));
     Ok(known)
 }

@@ -5,7 +5,7 @@
 //! compressed file is removed, a complete one replaces its source.
 //!
 //! All logs are rotated before the first file is compressed, and compression has a length and a
-//! time: a pod may leave a sparse file of terabytes beside its log.
+//! time: a pod may leave a sparse file of terabytes next to its log.
 
 mod compression;
 mod plan;
@@ -60,7 +60,7 @@ struct Log {
     owner: [String; 4],
 }
 
-/// The logs that are rotated, and who is told.
+/// The logs that are rotated, and what is notified of a rotation.
 pub struct LogRotation {
     /// Returns the node's pods with their status.
     pub pods: Box<dyn Fn() -> Vec<Pod> + Send + Sync>,
@@ -170,14 +170,14 @@ fn logs(logs_dir: &str, pods: &[Pod]) -> Vec<Log> {
             let directory = Path::new(&log_directory(logs_dir, pod)).join(&status.name);
             let meta = &pod.metadata;
             let owner = [&meta.uid, &meta.namespace, &meta.name, &status.name].map(Clone::clone);
-            look(directory, instance, owner)
+            find_newest_log(directory, instance, owner)
         })
     });
     running.collect()
 }
 
 /// The log of the newest instance in a directory.
-fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
+fn find_newest_log(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
     let directory = LogDirectory::open(&path).ok()?;
     let entries = directory.entries().ok()?;
     let taken = entries.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.taken));
@@ -238,8 +238,8 @@ async fn reopen(runtime: &dyn ContainerLogs, instance: &str) -> Result<(), StepE
 async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<(), StepError> {
     let moving = (log.directory.clone(), log.name.clone(), to.clone());
     off_thread(move || moving.0.rename(&moving.1, &moving.2)).await?;
-    let told = reopen(runtime, &log.instance).await;
-    if told.is_err() {
+    let reopened = reopen(runtime, &log.instance).await;
+    if reopened.is_err() {
         // To a free name only: if the runtime has created a new file nevertheless, both stay.
         let moving = (log.directory.clone(), to, log.name.clone());
         let back = off_thread(move || moving.0.rename(&moving.1, &moving.2)).await;
@@ -250,7 +250,7 @@ async fn rotate(runtime: &dyn ContainerLogs, log: &Log, to: String) -> Result<()
             );
         }
     }
-    told
+    reopened
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::mounts::MountTable;
-use agent_csi::node::{CallMaterial, CsiError, Published, secret_values};
+use agent_csi::node::{CallMaterial, CsiError, PublishedVolume, secret_values};
 use agent_csi::request::{DriverToken, PodFacts};
 use agent_csi::{CsiNode, offload};
 use agent_interfaces::{Reports, VolumeError};
@@ -273,7 +273,7 @@ impl PersistentVolumes {
         let mut labelled = volume.clone();
         labelled.mount_options.extend(self.selinux_option(pod, volume));
         let done = self.csi.set_up(&pod_facts(pod), &labelled, csi, material).await;
-        let Published { path, grown_to } = done.map_err(|error| csi_failure(&error))?;
+        let PublishedVolume { path, grown_to } = done.map_err(|error| csi_failure(&error))?;
         if grown_to.is_some() {
             self.report_expansion(pod, volume, known).await?;
         }

@@ -209,7 +209,7 @@ impl NodeVolumes {
                 pod = pod.name,
                 namespace = pod.namespace,
                 error = failure.message,
-                "update of volumes failed; it is retried"
+                "cannot update the pod's volumes; retried"
             );
             let event = events::volumes_failed(failure.step, &failure.message);
             reports.event(&request.pod, event);
@@ -311,12 +311,12 @@ impl NodeVolumes {
             let swept = offload(move || {
                 for volume in &switched {
                     if let Err(error) = on_disk.sweep(&uid, volume) {
-                        tracing::debug!(uid, error = chain(&error), "previous generation of a volume not removed; the next write retries");
+                        tracing::debug!(uid, error = chain(&error), "cannot remove the previous generation of a volume; the next write retries");
                     }
                 }
             });
             if let Err(error) = swept.await {
-                tracing::error!(%error, "removal of previous generations of volumes was interrupted");
+                tracing::error!(%error, "cannot remove previous generations of volumes; the next write retries");
             }
         });
     }

@@ -28,7 +28,7 @@ pub struct NodeLoad {
     pub host_ports: Vec<HostPort>,
 }
 
-/// A host port.
+/// A port of the node that a container takes (`hostPort`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     /// Address; empty for all.

@@ -123,7 +123,6 @@ pub struct CgroupLimits {
     pub cpu_quota_us: Option<u64>,
     /// Length of the period in microseconds; [`QUOTA_PERIOD_US`] by default.
     pub cpu_period_us: Option<u64>,
-    /// Memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Number of processes and threads.
     pub pids: Option<u64>,

@@ -62,7 +62,7 @@ struct ImageUse {
     last_used: Option<Duration>,
 }
 
-/// Images in use.
+/// Images that garbage collection must keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequiredImages {
     /// Ids of images of containers, running or exited.

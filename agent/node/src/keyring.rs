@@ -10,7 +10,6 @@ use serde::Deserialize;
 pub struct Login {
     /// User name.
     pub username: String,
-    /// Password.
     pub password: String,
     /// Identity token of a token server, in place of user name and password.
     pub identity_token: String,

@@ -9,12 +9,12 @@
 //!             grants:   cpus   memory   devices     taken with that affinity
 //! ```
 
+pub mod container_allocation;
 pub mod cpus;
 pub mod devices;
-pub mod grant;
 pub mod memory;
 pub mod set;
 pub mod topology;
 
-pub use grant::{Allocations, Grant, ManagerRules, grant};
+pub use container_allocation::{Allocations, Grant, ManagerRules, grant};
 pub use set::IdSet;

@@ -14,7 +14,6 @@ use crate::resources::{Amounts, PODS, capacity, requests};
 /// A running pod that could be preempted.
 #[derive(Clone, Debug)]
 pub struct PreemptionVictim {
-    /// The pod.
     pub pod: Arc<Pod>,
     /// Whether it is a static pod.
     pub is_static: bool,

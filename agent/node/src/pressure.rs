@@ -10,7 +10,6 @@ use crate::qos::{QosClass, qos_class};
 /// Resources under pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Memory.
     pub memory: bool,
     /// Disk space or inodes.
     pub disk: bool,

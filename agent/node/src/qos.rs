@@ -9,7 +9,7 @@ use proto_api::core::v1::{Container, Pod};
 
 use crate::resources::{CPU, MEMORY};
 
-/// QoS class.
+/// `status.qosClass`, derived from requests and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QosClass {
     /// Every container has limits on CPU and memory and requests equal to them.

@@ -15,7 +15,6 @@ use crate::priority::{SYSTEM_CRITICAL, priority};
 pub struct PriorityGrace {
     /// Lowest priority in the group.
     pub priority: i32,
-    /// Grace period in seconds.
     pub shutdown_grace_period_seconds: u32,
 }
 

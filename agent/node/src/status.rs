@@ -17,7 +17,6 @@ use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 pub struct Capacity {
     /// Number of CPUs.
     pub cpus: u32,
-    /// Memory in bytes.
     pub memory_bytes: u64,
     /// Bytes of the file system with orchlet's root directory.
     pub disk_bytes: u64,
@@ -65,7 +64,7 @@ pub struct MachineInfo {
     pub pod_cidr: String,
 }
 
-/// An image on the node.
+/// An entry of `status.images` of the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeImage {
     /// Tags and digests.
@@ -266,7 +265,7 @@ fn conditions(health: &NodeHealth, before: &[NodeCondition], now: Time) -> Vec<N
 
 /// Event reasons of the conditions that changed between two statuses.
 pub fn condition_events(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
-    let told = |condition: &NodeCondition| {
+    let describe_transition = |condition: &NodeCondition| {
         let known = before.conditions.iter().find(|c| c.type_ == condition.type_);
         if known.is_some_and(|known| known.status == condition.status) {
             return None;
@@ -283,7 +282,7 @@ pub fn condition_events(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static
             _ => return None,
         })
     };
-    after.conditions.iter().filter_map(told).collect()
+    after.conditions.iter().filter_map(describe_transition).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ const SAFE: [&str; 5] = [
     "net.ipv4.ip_unprivileged_port_start",
 ];
 
-/// The namespace of a sysctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SysctlNamespace {
     Ipc,
@@ -119,9 +118,9 @@ mod tests {
     fn shared_namespaces_are_not_the_pods_to_tune() {
         let mut net = pod("net.ipv4.tcp_syncookies");
         net.spec.host_network = true;
-        let told = forbidden_sysctl(&net, &[]).expect("forbidden");
+        let rejected = forbidden_sysctl(&net, &[]).expect("forbidden");
         assert_eq!(
-            told,
+            rejected,
             "forbidden sysctl: \"net.ipv4.tcp_syncookies\" not allowed with host net enabled"
         );
         let mut ipc = pod("kernel.shm_rmid_forced");

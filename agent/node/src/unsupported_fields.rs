@@ -6,7 +6,7 @@ use proto_api::names::Names;
 use crate::admission::AdmissionRefusal;
 use crate::sysctls;
 
-/// Features of the node.
+/// What the kernel and the settings of the node allow pods to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFeatures {
     /// Names of the naming profile.
@@ -119,7 +119,7 @@ mod tests {
         pod
     }
 
-    fn told(pod: &Pod, node: &NodeFeatures) -> Option<(String, String)> {
+    fn reject(pod: &Pod, node: &NodeFeatures) -> Option<(String, String)> {
         check_supported(pod, node).err().map(|r| (r.reason, r.message))
     }
 
@@ -128,14 +128,14 @@ mod tests {
         let mut pod = pod();
         pod.spec.os = Some(PodOS { name: "linux".into() });
         pod.spec.host_users = Some(true);
-        assert_eq!(told(&pod, &NodeFeatures::default()), None);
+        assert_eq!(reject(&pod, &NodeFeatures::default()), None);
     }
 
     #[test]
     fn what_is_for_another_system_is_refused() {
         let mut other = pod();
         other.spec.os = Some(PodOS { name: "windows".into() });
-        let reason = told(&other, &NodeFeatures::default()).map(|(reason, _)| reason);
+        let reason = reject(&other, &NodeFeatures::default()).map(|(reason, _)| reason);
         assert_eq!(reason.as_deref(), Some("PodOSNotSupported"));
 
         let options = Some(WindowsSecurityContextOptions::default());
@@ -144,14 +144,14 @@ mod tests {
             windows_options: options.clone(),
             ..PodSecurityContext::default()
         });
-        let (reason, message) = told(&of_pod, &NodeFeatures::default()).expect("refused");
+        let (reason, message) = reject(&of_pod, &NodeFeatures::default()).expect("refused");
         assert_eq!(reason, "UnsupportedField");
         assert!(message.starts_with("spec.securityContext.windowsOptions:"), "{message}");
 
         let mut of_container = pod();
         of_container.spec.containers[0].security_context =
             Some(SecurityContext { windows_options: options, ..SecurityContext::default() });
-        let (_, message) = told(&of_container, &NodeFeatures::default()).expect("refused");
+        let (_, message) = reject(&of_container, &NodeFeatures::default()).expect("refused");
         assert!(message.starts_with("spec.containers[0].securityContext.windowsOptions:"));
     }
 
@@ -159,7 +159,7 @@ mod tests {
     fn user_namespaces_and_sysctls_are_not_left_out_in_silence() {
         let mut users = pod();
         users.spec.host_users = Some(false);
-        let (_, message) = told(&users, &NodeFeatures::default()).expect("refused");
+        let (_, message) = reject(&users, &NodeFeatures::default()).expect("refused");
         assert!(message.starts_with("spec.hostUsers:"), "{message}");
         let mut tuned = pod();
         tuned.spec.security_context = Some(PodSecurityContext {
@@ -170,7 +170,7 @@ mod tests {
             "SysctlForbidden".to_owned(),
             "forbidden sysctl: \"vm.swappiness\" not allowlisted".to_owned(),
         );
-        assert_eq!(told(&tuned, &NodeFeatures::default()), Some(expect));
+        assert_eq!(reject(&tuned, &NodeFeatures::default()), Some(expect));
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
             let node = NodeFeatures { apparmor, ..NodeFeatures::default() };
             let mut pod = pod();
             pod.metadata.annotations.insert(node.names.apparmor_annotation("c"), profile.into());
-            assert_eq!(told(&pod, &node).is_none(), expect, "{profile} {apparmor}");
+            assert_eq!(reject(&pod, &node).is_none(), expect, "{profile} {apparmor}");
         }
     }
 }

@@ -258,7 +258,7 @@ impl Agent {
         // Cancel safe: the next start repeats an aborted one.
         let shutdown = tokio::select! {
             signal = &mut stop => {
-                tracing::info!(signal = signal.map_err(Failure::run)?, "stopped before the start was complete");
+                tracing::info!(signal = signal.map_err(Failure::run)?, "orchlet was stopped before its start was complete");
                 return Ok(());
             }
             started = self.start(&drain) => started?,
@@ -278,7 +278,11 @@ impl Agent {
     async fn start(&mut self, drain: &Drain) -> Result<Arc<Shutdown>, Failure> {
         let (capacity, _) = status::capacity(&self.machine.capacity, &self.machine.reserved);
         let enforced = enforced(&self.settings, &self.machine);
-        self.resources.cgroups.settle(&capacity, &enforced).await.map_err(Failure::run)?;
+        self.resources
+            .cgroups
+            .write_slice_limits(&capacity, &enforced)
+            .await
+            .map_err(Failure::run)?;
         self.wait_for_runtime().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
@@ -333,14 +337,14 @@ impl Agent {
             tracing::warn!(error, "cannot unstage a volume that no pod uses; retried");
             of_node.tell(EventKind::Warning, "FailedUnMount", error);
         };
-        tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
+        tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(report).await }));
         let (disks, of_node) = (self.storage.disks.clone(), events.clone());
         let pods = agent_volume::VolumesOnDisk::new(&self.storage.root_dir, self.settings.names);
-        let told = move |error: &str| {
+        let report = move |error: &str| {
             tracing::warn!(error, "cannot detach a disk that no pod uses; retried");
-            of_node.tell(EventKind::Warning, "FailedUnMount", error.to_owned());
+            of_node.record_event(EventKind::Warning, "FailedUnMount", error.to_owned());
         };
-        tokio::spawn(until(drain.watch(), async move { disks.detach_unused(&pods, told).await }));
+        tokio::spawn(until(drain.watch(), async move { disks.detach_unused(&pods, report).await }));
     }
 }
 

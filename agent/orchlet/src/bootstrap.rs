@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use agent_config::Settings;
-use agent_identity::issue::Issuing;
+use agent_identity::certificate_spec::{CertificateLifetime, CertificateSpec, Purpose};
+use agent_identity::issue::IssueOrder;
 use agent_identity::store::Store;
 use agent_identity::unix_now;
-use agent_identity::wanted::{CertificateLifetime, Purpose, Wanted};
 use proto_api::names::Names;
 use proto_client::Client;
 use proto_client::config::{ClientConfig, ClientConfigError, Identity, Pem, file};
@@ -30,8 +30,12 @@ pub fn server_store(settings: &Settings) -> Store {
 }
 
 /// Requirements on the client certificate.
-pub fn client_wanted(names: &Names, node: &str) -> Wanted {
-    Wanted { node: node.to_owned(), purpose: Purpose::Client, signer: names.node_client_signer() }
+pub fn client_wanted(names: &Names, node: &str) -> CertificateSpec {
+    CertificateSpec {
+        node: node.to_owned(),
+        purpose: Purpose::Client,
+        signer: names.node_client_signer(),
+    }
 }
 
 /// Ensures that the kubeconfig exists if the settings name a bootstrap file. Waits until the
@@ -62,13 +66,13 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
     if !is_there() {
         let agent = format!("orchlet/{}", env!("CARGO_PKG_VERSION"));
         let client = Client::new(&config, settings.names, &agent).map_err(Failure::usage)?;
-        issue(&Issuing { store: &store, wanted: &wanted, authority: &client }).await;
+        issue(&IssueOrder { store: &store, wanted: &wanted, authority: &client }).await;
     }
     let text = client_configuration(&config, &store.current_path())?;
     private_files::write_private_atomically(target, text.as_bytes()).map_err(Failure::run)
 }
 
-async fn issue(issuing: &Issuing<'_>) {
+async fn issue(issuing: &IssueOrder<'_>) {
     let mut retries = Retries::new(RETRY);
     while let Err(error) = issuing.issue().await {
         tracing::warn!(error = chain(&error), "cannot get a client certificate; retried");

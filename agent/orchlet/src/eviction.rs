@@ -30,10 +30,10 @@ use proto_daemon::statusz::TaskStatus;
 
 use agent_clock as clock;
 use agent_images::PodImages as _;
-use agent_images::image_gc::Goal;
+use agent_images::image_gc::ReclaimGoal;
 use agent_telemetry::node_events::NodeEvents;
 use agent_workers::pod_context::{PodContext, PodSnapshot};
-use measure::{MeasureScope, Measured, measure};
+use measure::{MeasureScope, MeasuredPod, measure};
 
 /// Interval between passes without another cause.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -66,7 +66,6 @@ pub struct Evictor {
     pub state: EvictionState,
 }
 
-/// Outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PassOutcome {
     /// Nothing was reclaimed.
@@ -172,7 +171,7 @@ impl Evictor {
         let measured = measure(&self.shared, &pods, MeasureScope::Disk).await;
         let mut evicted: usize = 0;
         for known in &pods {
-            let Some(Measured { uses, volumes }) = measured.get(&known.pod.metadata.uid) else {
+            let Some(MeasuredPod { uses, volumes }) = measured.get(&known.pod.metadata.uid) else {
                 continue;
             };
             if let Some(Exceeded { signal, message }) =
@@ -201,7 +200,7 @@ impl Evictor {
     ) -> PassOutcome {
         let signal = reclaim.signal;
         let message = format!("Attempting to reclaim {}", signal.resource());
-        self.events.tell(EventKind::Warning, "EvictionThresholdMet", message);
+        self.events.record_event(EventKind::Warning, "EvictionThresholdMet", message);
         if self.free_without_pods(reclaim, readings, disks).await {
             let again = self.read(disks).await;
             let reading = again.get(&signal);
@@ -250,9 +249,9 @@ impl Evictor {
             (Signal::NodefsAvailable | Signal::ImagefsAvailable, Some(reading)) => {
                 let more = reclaim.threshold.min_reclaim.map_or(0, |m| m.resolve(reading.capacity));
                 let wanted = reclaim.threshold.below.resolve(reading.capacity).saturating_add(more);
-                Goal::Bytes(wanted.saturating_sub(reading.available))
+                ReclaimGoal::Bytes(wanted.saturating_sub(reading.available))
             }
-            (Signal::NodefsInodesFree | Signal::ImagefsInodesFree, _) => Goal::Everything,
+            (Signal::NodefsInodesFree | Signal::ImagefsInodesFree, _) => ReclaimGoal::Everything,
             _ => return false,
         };
         // Pod tasks remove dead containers meanwhile.

@@ -44,7 +44,6 @@ pub fn conflist(pod_cidrs: &[String], shaping: Shaping) -> Value {
 /// Whether the bandwidth plugin is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shaping {
-    /// It is installed.
     Installed,
     /// It is missing: bandwidth annotations have no effect.
     Missing,

@@ -167,7 +167,7 @@ impl NodeTask {
         let before = &node.status.node_info.boot_id;
         if !before.is_empty() && before != boot {
             let message = format!("Node {} has been rebooted, boot id: {boot}", self.machine.name);
-            self.events.tell(EventKind::Warning, "Rebooted", message);
+            self.events.record_event(EventKind::Warning, "Rebooted", message);
         }
         let labels = status::labels(names, &self.machine);
         let labelled =
@@ -197,7 +197,7 @@ impl NodeTask {
         let written = api.update_status(&node, &WriteParams::default()).await?;
         for reason in turns {
             let message = format!("Node {} status is now: {reason}", self.machine.name);
-            self.events.tell(EventKind::Normal, reason, message);
+            self.events.record_event(EventKind::Normal, reason, message);
         }
         Ok(Some(written))
     }
@@ -239,7 +239,7 @@ pub async fn observe(
         Observed::Listed(node) | Observed::Applied(node) => {
             if let Some(reason) = cordoned(sender.borrow().as_deref(), &node) {
                 let message = format!("Node {name} status is now: {reason}");
-                events.tell(EventKind::Normal, reason, message);
+                events.record_event(EventKind::Normal, reason, message);
             }
             publish(&shared, &sender, Some(node));
         }
@@ -274,11 +274,11 @@ fn publish(shared: &PodContext, sender: &watch::Sender<Option<Arc<Node>>>, node:
 async fn health(runtime: &dyn RuntimeStatus) -> NodeHealth {
     let mut health = NodeHealth::default();
     match runtime.health().await {
-        Ok(told) => {
-            if let Err(why) = told.runtime {
+        Ok(reported) => {
+            if let Err(why) = reported.runtime {
                 health.not_ready.push(format!("container runtime not ready: {why}"));
             }
-            if let Err(why) = told.network {
+            if let Err(why) = reported.network {
                 health.not_ready.push(format!("container runtime network not ready: {why}"));
             }
         }

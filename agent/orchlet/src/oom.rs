@@ -26,7 +26,7 @@ pub async fn run(events: NodeEvents, page: TaskStatus) {
                     let (process, pid) = (found.process, found.pid);
                     let message =
                         format!("System OOM encountered, victim process: {process}, pid: {pid}");
-                    events.tell(EventKind::Warning, "SystemOOM", message);
+                    events.record_event(EventKind::Warning, "SystemOOM", message);
                 }
             }
             Err(error) => {

@@ -4,7 +4,7 @@
 //! ```text
 //!   logind ─ "a shutdown comes" ─┐                     ┌─► node not ready, no pod is admitted
 //!   (asked to wait while a lock is held)  ├─► end pods, group ──┤
-//!   SIGTERM where there is no service ────┘   after group       └─► the lock is let go: the shutdown goes on
+//!   SIGTERM where there is no service ────┘   after group       └─► the lock is released: the shutdown continues
 //! ```
 //!
 //! With logind, SIGTERM only ends the agent, and containers keep running. Without it (containers as
@@ -143,7 +143,7 @@ impl Shutdown {
     pub async fn end_pods(&self) {
         tracing::info!("the machine shuts down; pods are terminated by priority");
         let message = "Shutdown manager detected shutdown event";
-        self.events.tell(EventKind::Normal, "Shutdown", message);
+        self.events.record_event(EventKind::Normal, "Shutdown", message);
         self.shared.node_pressure.send_modify(|node_pressure| node_pressure.shutting_down = true);
         self.shared.metrics.operations.record_shutdown_start();
         let pods = self.shared.pods.current_pods();

@@ -144,7 +144,6 @@ impl RetryStep {
 /// A step whose last attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepFailure {
-    /// The step.
     pub step: RetryStep,
     /// Failures in a row.
     pub failures: u32,

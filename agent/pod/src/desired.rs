@@ -121,7 +121,7 @@ pub enum ConfigState {
     Missing(String),
 }
 
-/// The source of a pod.
+/// Where the spec of a pod comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodSource {
     /// API server: status and deletion are reported to it.
@@ -184,7 +184,6 @@ pub enum PullPolicy {
     Always,
     /// If the node does not have it.
     IfNotPresent,
-    /// Never.
     Never,
 }
 
@@ -257,7 +256,7 @@ impl DesiredPod {
         self
     }
 
-    /// Whether the source asks for the end of the pod.
+    /// Whether the source requests the end of the pod.
     pub fn is_leaving(&self) -> bool {
         self.presence != Presence::Present
     }

@@ -43,7 +43,6 @@ pub trait EnvObjects {
 pub struct ServiceEnv {
     /// Name of the service.
     pub name: String,
-    /// Cluster IP.
     pub cluster_ip: String,
     /// Ports: name (may be empty), protocol, number.
     pub ports: Vec<(String, String, i32)>,
@@ -76,7 +75,6 @@ pub enum EnvError {
         namespace: String,
         /// Name of the object.
         name: String,
-        /// The key.
         key: String,
     },
     /// A value is not UTF-8.
@@ -84,7 +82,6 @@ pub enum EnvError {
     NotText {
         /// Name of the Secret.
         name: String,
-        /// The key.
         key: String,
     },
     /// The pod has no such field.
@@ -332,14 +329,14 @@ pub fn skipped_keys(
     let line = |keys: Vec<&String>, prefix: &str, kind: &str, name: &str| {
         let is_none = |key: &&&String| !is_variable_name(&format!("{prefix}{key}"));
         let keys: Vec<&str> = keys.iter().filter(is_none).map(|key| key.as_str()).collect();
-        let told = || {
+        let invalid_keys_event = || {
             format!(
                 "Keys [{}] from the EnvFrom {kind} {namespace}/{name} were skipped since they are \
                  considered invalid environment variable names.",
                 keys.join(", ")
             )
         };
-        (!keys.is_empty()).then(told)
+        (!keys.is_empty()).then(invalid_keys_event)
     };
     let mut lines = Vec::new();
     for from in &container.env_from {

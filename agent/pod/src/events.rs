@@ -14,7 +14,6 @@ use crate::record::{KillReason, PodRecord};
 /// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// `Normal`.
     Normal,
     /// `Warning`: a user may have to act.
     Warning,
@@ -213,7 +212,7 @@ pub fn action_failed(
         ),
         Action::InspectImage { image } => {
             let message = match reason {
-                // It was not looked for.
+                // The image was not looked up.
                 "InvalidImageName" => error.to_owned(),
                 _ => format!("Failed to inspect image {image:?}: {error}"),
             };
@@ -370,29 +369,29 @@ mod tests {
 
     #[test]
     fn what_a_container_waits_for_is_told_as_tools_expect_it() {
-        let told = |reason: &str| {
+        let events_for = |reason: &str| {
             let events = container_waiting(&desired(), "c", reason, "why");
             events.into_iter().map(|e| (e.reason.into_owned(), e.message)).collect::<Vec<_>>()
         };
         let failed = |text: &str| ("Failed".to_owned(), format!("Error: {text}"));
-        assert_eq!(told("ErrImagePull"), [failed("ErrImagePull")]);
+        assert_eq!(events_for("ErrImagePull"), [failed("ErrImagePull")]);
         let back_off = ("BackOff".to_owned(), "why".to_owned());
-        assert_eq!(told("ImagePullBackOff"), [back_off, failed("ImagePullBackOff")]);
-        assert_eq!(told("InvalidImageName"), [failed("InvalidImageName")]);
+        assert_eq!(events_for("ImagePullBackOff"), [back_off, failed("ImagePullBackOff")]);
+        assert_eq!(events_for("InvalidImageName"), [failed("InvalidImageName")]);
         let never = ("ErrImageNeverPull".to_owned(), "why".to_owned());
-        assert_eq!(told("ErrImageNeverPull"), [never, failed("ErrImageNeverPull")]);
-        assert_eq!(told("CreateContainerConfigError"), [failed("why")]);
+        assert_eq!(events_for("ErrImageNeverPull"), [never, failed("ErrImageNeverPull")]);
+        assert_eq!(events_for("CreateContainerConfigError"), [failed("why")]);
     }
 
     #[test]
     fn a_sandbox_that_changed_is_told_once_however_often_the_next_one_fails() {
         let mut record = PodRecord::default();
         let again = Action::CreateSandbox { attempt: 1 };
-        let told = |record: &PodRecord| {
+        let events_for = |record: &PodRecord| {
             action_started(&desired(), record, &again).map(|event| event.reason)
         };
-        assert_eq!(told(&record).as_deref(), Some("SandboxChanged"));
+        assert_eq!(events_for(&record).as_deref(), Some("SandboxChanged"));
         record.record_failure(RetryStep::Sandbox, "", "no network", Duration::ZERO);
-        assert_eq!(told(&record), None);
+        assert_eq!(events_for(&record), None);
     }
 }

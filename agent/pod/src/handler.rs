@@ -17,12 +17,10 @@ pub enum Handler {
     Tcp {
         /// Host; empty for the pod's address.
         host: String,
-        /// Port.
         port: u16,
     },
     /// Calls `grpc.health.v1.Health` at the pod's address.
     Grpc {
-        /// Port.
         port: u16,
         /// Service name in the request; empty for the server as a whole.
         service: String,
@@ -38,7 +36,6 @@ pub struct HttpGet {
     pub https: bool,
     /// Host; empty for the pod's address.
     pub host: String,
-    /// Port.
     pub port: u16,
     /// Path with query as written; empty means `/`.
     pub path: String,

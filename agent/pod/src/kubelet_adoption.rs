@@ -133,11 +133,11 @@ impl PodRecord {
 
     fn apply_container_status(&mut self, shown: Self) {
         self.progress(&shown);
-        let mut overtaken = false;
+        let mut superseded = false;
         for (kind, (status, since)) in shown.conditions {
             let known = self.conditions.get(&kind);
             if known.is_some_and(|(_, before)| *before < since) {
-                overtaken = true;
+                superseded = true;
                 self.conditions.insert(kind, (status, since));
             }
         }
@@ -145,7 +145,7 @@ impl PodRecord {
             let known = self.containers.entry(name).or_default();
             if known.attempt < theirs.attempt {
                 **known = ContainerRecord { backoff: known.backoff, ..*theirs };
-            } else if overtaken && known.health.id == theirs.health.id {
+            } else if superseded && known.health.id == theirs.health.id {
                 known.health.readiness = theirs.health.readiness;
                 known.health.startup = known.health.startup.or(theirs.health.startup);
             }
@@ -374,8 +374,8 @@ mod tests {
                 let known = &record.containers["c"];
                 assert_eq!(known.attempt, Some(attempt), "{case}");
                 // A recorded attempt is not changed by the status.
-                let told = ended && (!has_record || attempt != 1);
-                assert_eq!(known.ended.is_some(), told, "{case}");
+                let is_reported = ended && (!has_record || attempt != 1);
+                assert_eq!(known.ended.is_some(), is_reported, "{case}");
             }
         }
     }

@@ -93,7 +93,6 @@ pub struct Exit {
 /// An image name on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObservedImage {
-    /// Present.
     Present {
         /// Runtime id of the image.
         id: String,
@@ -118,7 +117,7 @@ pub enum ObservedVolumes {
 }
 
 impl ObservedPod {
-    /// The newest sandbox.
+    /// The sandbox with the highest attempt number.
     pub fn newest_sandbox(&self) -> Option<&ObservedSandbox> {
         self.sandboxes.iter().max_by_key(|s| s.attempt)
     }

@@ -65,7 +65,6 @@ pub enum Action {
         /// Image reference as in the pod.
         image: String,
     },
-    /// Pull an image.
     PullImage {
         /// Image reference as in the pod.
         image: String,
@@ -146,11 +145,9 @@ pub enum Action {
 /// Why a container is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StopReason {
-    /// The pod ends.
     PodEnds,
     /// Its sandbox no longer runs.
     SandboxLost,
-    /// Its definition changed.
     DefinitionChanged,
     /// The runtime reports an unknown state.
     StateUnknown,
@@ -160,7 +157,7 @@ pub enum StopReason {
 
 impl Action {
     /// Whether it may make something of the pod run that did not run before.
-    pub fn begins(&self) -> bool {
+    pub fn is_start(&self) -> bool {
         matches!(
             self,
             Self::CreateSandbox { .. } | Self::CreateContainer { .. } | Self::StartContainer { .. }

@@ -146,7 +146,6 @@ impl ProbeOrder {
 /// Outcome of one run of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// Success.
     Success,
     /// Counts as a success; the text goes into an event.
     Warning(String),

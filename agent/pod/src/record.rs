@@ -92,7 +92,7 @@ pub enum TerminationReason {
     },
 }
 
-/// The record of one container.
+/// What a restart must know of one container: attempts, back-off, probe results, hooks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerRecord {
@@ -166,7 +166,6 @@ pub enum PostStart {
     NotDue,
     /// To be run once the instance runs.
     Due,
-    /// Done.
     Done,
 }
 
@@ -188,9 +187,7 @@ pub struct EndedContainer {
     pub id: String,
     /// Name of the image.
     pub image: String,
-    /// Id of the image.
     pub image_id: String,
-    /// Its exit.
     pub exit: Exit,
 }
 

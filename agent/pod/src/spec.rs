@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 
 /// Labels and annotations that runtimes and their tools read. CRI defines them, so they are the same under every naming profile.
 pub mod labels {
-    /// Name of the pod.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
-    /// Namespace of the pod.
     pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-    /// UID of the pod.
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Name of the container in the pod.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
@@ -82,7 +79,6 @@ pub struct PortMapping {
     pub protocol: Protocol,
     /// Port in the sandbox.
     pub container_port: i32,
-    /// Port on the host.
     pub host_port: i32,
     /// Host address to bind; empty for all.
     pub host_ip: String,
@@ -91,15 +87,12 @@ pub struct PortMapping {
 /// Transport protocol of a port mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 
-/// The scope of a namespace.
+/// Who shares a Linux namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamespaceScope {
     /// Shared by the pod.
@@ -139,7 +132,6 @@ pub struct SandboxSecurity {
     pub run_as_user: Option<i64>,
     /// Primary group.
     pub run_as_group: Option<i64>,
-    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
     /// Whether any container of the pod is privileged; CRI requires it of the sandbox too.
     pub privileged: bool,
@@ -164,13 +156,10 @@ pub enum Seccomp {
 /// Parts of an SELinux context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeLinux {
-    /// User.
     pub user: String,
-    /// Role.
     pub role: String,
     /// Type.
     pub type_: String,
-    /// Level.
     pub level: String,
 }
 
@@ -236,16 +225,13 @@ pub enum Propagation {
     Private,
     /// `HostToContainer`.
     HostToContainer,
-    /// `Bidirectional`.
     Bidirectional,
 }
 
 /// A device node of the host in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceNode {
-    /// Path in the container.
     pub container_path: String,
-    /// Path on the host.
     pub host_path: String,
     /// Any combination of `r`, `w` and `m`.
     pub permissions: String,
@@ -260,7 +246,6 @@ pub struct ContainerResources {
     pub cpu_period_us: i64,
     /// CPU quota per period in microseconds.
     pub cpu_quota_us: i64,
-    /// Memory limit in bytes.
     pub memory_limit_bytes: i64,
     /// -1000 to 1000.
     pub oom_score_adj: i64,
@@ -287,7 +272,6 @@ pub struct ContainerSecurity {
     pub run_as_username: String,
     /// Gid; `None` for the image's.
     pub run_as_group: Option<i64>,
-    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
     /// Whether the root file system is mounted read-only.
     pub read_only_root: bool,

@@ -144,11 +144,11 @@ async fn read(response: Response<Incoming>) -> Result<u64, CallError> {
 
 fn call_status(headers: &HeaderMap) -> Result<(), CallError> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let told = text("grpc-message").unwrap_or_default();
+    let message = text("grpc-message").unwrap_or_default();
     match text("grpc-status") {
         None | Some("0") => Ok(()),
-        Some(UNIMPLEMENTED) => Err(CallError::Unimplemented(told.to_owned())),
-        Some(code) => Err(CallError::Status { code: code.to_owned(), message: told.to_owned() }),
+        Some(UNIMPLEMENTED) => Err(CallError::Unimplemented(message.to_owned())),
+        Some(code) => Err(CallError::Status { code: code.to_owned(), message: message.to_owned() }),
     }
 }
 

@@ -32,7 +32,7 @@ const NOT_IN_REQUEST_LINES: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').
 /// Most redirects followed.
 const REDIRECTS: usize = 10;
 
-/// An HTTP response.
+/// Status and the beginning of the body of an HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Status code.

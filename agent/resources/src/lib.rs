@@ -1,4 +1,4 @@
-//! io: what a pod gets of its node beside images and volumes: processors, memory and devices of its
+//! io: what a pod gets of its node besides images and volumes: processors, memory and devices of its
 //! own, a cgroup, names, a resolver, a runtime class.
 
 pub mod allocator;

@@ -434,7 +434,7 @@ mod tests {
         assert!(next.adopt_cgroup(&one) && !next.adopt_cgroup(&three));
         assert_eq!(tree.weight(), both);
         next.make_cgroup(&three).expect("make");
-        // Another source tells of its pods late.
+        // Another source reports its pods late.
         let without = tree.weight();
         assert!(next.adopt_cgroup(&two));
         assert!(without > both && tree.weight() > without, "{both} {without}");

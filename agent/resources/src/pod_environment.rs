@@ -1,4 +1,4 @@
-//! What the node provides to a pod beside images, volumes and a cgroup: names, a resolver, a runtime handler.
+//! What the node provides to a pod besides images, volumes and a cgroup: names, a resolver, a runtime handler.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -28,7 +28,7 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 /// Name of a pod's hosts file in its directory.
 pub const HOSTS_FILE: &str = "etc-hosts";
 
-/// What the node provides.
+/// Provides the host names, resolver configuration and runtime handler of pods.
 #[derive(Default)]
 pub struct PodEnvironment {
     /// What it can honour at all.

@@ -31,7 +31,6 @@ pub struct Contract<'a> {
     pub image: &'a str,
     /// Parent cgroup of the pods.
     pub cgroup_parent: &'a str,
-    /// Log directory.
     pub log_directory: &'a str,
 }
 
@@ -84,7 +83,7 @@ impl Contract<'_> {
     }
 
     async fn a_pod_that_is_not_there_is_empty(&self) {
-        let pod = self.runtime.pod("nobody").await.unwrap();
+        let pod = self.runtime.pod("unknown").await.unwrap();
         assert_eq!((pod.sandboxes.len(), pod.containers.len()), (0, 0));
     }
 
@@ -109,8 +108,8 @@ impl Contract<'_> {
         assert!(self.runtime.list().await.unwrap().contains(&pod));
         assert!(self.runtime.list_unmanaged(&BTreeSet::new()).await.unwrap().contains(&pod));
         let known = BTreeSet::from([pod.uid.clone()]);
-        let strangers = self.runtime.list_unmanaged(&known).await.unwrap();
-        assert!(strangers.iter().all(|stranger| stranger.uid != pod.uid));
+        let unmanaged = self.runtime.list_unmanaged(&known).await.unwrap();
+        assert!(unmanaged.iter().all(|stranger| stranger.uid != pod.uid));
         self.runtime.remove_sandbox(&sandbox.id).await.unwrap();
     }
 
@@ -202,7 +201,7 @@ impl Contract<'_> {
     /// Checks the events: first [`RuntimeEvent::Missed`], then the exit of a container.
     pub async fn check_events(&self, next: ContractEvent<'_>) {
         assert_eq!(next().await, Some(RuntimeEvent::Missed));
-        let (config, sandbox, id) = self.running("tells", "exit 5").await;
+        let (config, sandbox, id) = self.running("events", "exit 5").await;
         loop {
             let happened = next().await.expect("events go on");
             if let RuntimeEvent::Container { pod_uid, container } = happened

@@ -59,7 +59,7 @@ pub struct CriRuntime {
     images: ImageServiceClient<Channel>,
     /// Keeps in-flight calls alive beyond this process; `None` if not wanted.
     holding: Option<Arc<KeptConnection>>,
-    told: ReportedExits,
+    reported: ReportedExits,
     placed: SandboxIndex,
 }
 
@@ -116,7 +116,7 @@ impl CriRuntime {
                 .max_decoding_message_size(ANSWER_LEN_MAX),
             channel,
             holding,
-            told: ReportedExits::default(),
+            reported: ReportedExits::default(),
             placed: SandboxIndex::default(),
         }
     }
@@ -127,8 +127,8 @@ impl CriRuntime {
         self.channel.clone()
     }
 
-    pub(crate) fn told_exits(&self) -> &ReportedExits {
-        &self.told
+    pub(crate) fn reported_exits(&self) -> &ReportedExits {
+        &self.reported
     }
 
     /// Guards a call that changes something.
@@ -196,7 +196,7 @@ impl CriRuntime {
         let listed =
             call("ListContainers", id, READ, request, |r| client.list_containers(r)).await?;
         let Some(item) = listed.containers.into_iter().next() else { return Ok(None) };
-        self.placed.learn(id, &item.pod_sandbox_id);
+        self.placed.insert_container(id, &item.pod_sandbox_id);
         Ok(Some(item.pod_sandbox_id))
     }
 
@@ -245,7 +245,7 @@ impl CriRuntime {
         let sandboxes = sandboxes.into_iter().flatten();
         let mut pods = group_by_pod(sandboxes, containers.into_iter().flatten());
         for container in pods.iter_mut().flat_map(|pod| &mut pod.containers) {
-            self.told.apply(container);
+            self.reported.apply(container);
         }
         Ok(pods)
     }

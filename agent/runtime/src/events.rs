@@ -27,25 +27,15 @@ const RETRY: Backoff =
 /// Interval of reminders to list, for a runtime without an event stream.
 const REMINDER: Duration = Duration::from_secs(2);
 
-/// An event of the runtime.
+/// What the event stream of the runtime reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuntimeEvent {
     /// Events may have been lost, or none was received yet: the receiver has to list.
     Missed,
     /// A container exited; its status from now on.
-    Container {
-        /// UID of its pod.
-        pod_uid: String,
-        /// The container.
-        container: ObservedContainer,
-    },
+    Container { pod_uid: String, container: ObservedContainer },
     /// A sandbox's process exited.
-    Sandbox {
-        /// UID of its pod.
-        pod_uid: String,
-        /// The sandbox.
-        sandbox: ObservedSandbox,
-    },
+    Sandbox { pod_uid: String, sandbox: ObservedSandbox },
 }
 
 impl From<Instance> for RuntimeEvent {

@@ -232,7 +232,7 @@ impl Lease {
         if let Err(status) = self.client.delete(in_namespace(request, &self.namespace)).await {
             tracing::warn!(
                 error = &status as &dyn std::error::Error,
-                "lease of an image import not deleted"
+                "cannot delete the lease of an image import; its content is not garbage collected until the archive is imported again"
             );
         }
     }

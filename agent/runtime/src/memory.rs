@@ -19,7 +19,7 @@ pub const NAME: &str = "memory";
 /// Buffered events: more than the containers of a full node.
 const EVENTS_LEN: usize = 1024;
 
-/// A runtime in memory.
+/// A runtime for hollow nodes and tests: it keeps sandboxes and containers as values and starts no process.
 #[derive(Debug)]
 pub struct MemoryRuntime {
     objects: Mutex<Objects>,

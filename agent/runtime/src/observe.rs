@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A completed call.
+/// Name, duration and result of a completed runtime call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallReport {
     /// Name of the call, such as `RunPodSandbox`.

@@ -15,7 +15,7 @@ use futures_util::{FutureExt as _, TryFutureExt as _};
 /// Future of the result of a call.
 pub type CallFuture<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
-/// The runtime itself.
+/// Runtime calls about the runtime itself: version and health.
 pub trait RuntimeStatus: Send + Sync + 'static {
     /// Name and version, such as `containerd` `1.6.20`.
     fn version(&self) -> CallFuture<'_, RuntimeVersion>;
@@ -31,11 +31,11 @@ pub trait PodReader: Send + Sync + 'static {
 
     /// The pods whose uids are not in `known`. Skips the status of known pods, which is most of the cost of [`PodReader::list`].
     fn list_unmanaged<'a>(&'a self, known: &'a BTreeSet<String>) -> CallFuture<'a, Vec<PodOnNode>> {
-        let strangers = |mut pods: Vec<PodOnNode>| {
+        let unmanaged = |mut pods: Vec<PodOnNode>| {
             pods.retain(|pod| !known.contains(&pod.uid));
             pods
         };
-        self.list().map_ok(strangers).boxed()
+        self.list().map_ok(unmanaged).boxed()
     }
 
     /// One pod; empty if the runtime has nothing of it.
@@ -45,7 +45,7 @@ pub trait PodReader: Send + Sync + 'static {
     fn container<'a>(&'a self, id: &'a str) -> CallFuture<'a, Option<ObservedContainer>>;
 }
 
-/// The life of sandboxes.
+/// Runtime calls that create, stop and remove pod sandboxes.
 pub trait SandboxRuntime: Send + Sync + 'static {
     /// Creates and starts a sandbox; returns the existing one of the same attempt if it is ready.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> CallFuture<'a, ObservedSandbox>;
@@ -57,7 +57,7 @@ pub trait SandboxRuntime: Send + Sync + 'static {
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
 }
 
-/// The life of containers.
+/// Runtime calls that create, start, stop and remove containers.
 pub trait ContainerRuntime: Send + Sync + 'static {
     /// Creates a container in a sandbox and returns its id; returns the existing one of the same name and attempt.
     fn create_container<'a>(
@@ -84,7 +84,7 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     ) -> CallFuture<'a, ()>;
 }
 
-/// The logs of containers.
+/// Access to the log files that the runtime writes.
 pub trait ContainerLogs: Send + Sync + 'static {
     /// Makes the runtime reopen the container's log file after it was renamed.
     fn reopen_log<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()>;
@@ -142,7 +142,7 @@ pub trait ImageRuntime: Send + Sync + 'static {
     fn image_filesystems(&self) -> CallFuture<'_, Vec<FilesystemUsage>>;
 }
 
-/// Resources that containers use.
+/// Runtime calls that read resource usage.
 pub trait UsageReader: Send + Sync + 'static {
     /// Usage of all running containers.
     fn usage(&self) -> CallFuture<'_, Vec<ContainerUsage>>;
@@ -194,11 +194,9 @@ pub enum RuntimeError {
         endpoint: String,
     },
     /// No response in time; the state of the call is unknown.
-    #[error("{call} {object}: no answer within {} s", after.as_secs())]
+    #[error("{call} {object}: no response within {} s", after.as_secs())]
     Deadline {
-        /// The call.
         call: &'static str,
-        /// Its object.
         object: String,
         /// The deadline.
         after: Duration,
@@ -206,20 +204,16 @@ pub enum RuntimeError {
     /// The runtime returned an error, or the connection broke.
     #[error("{call} {object}")]
     Refused {
-        /// The call.
         call: &'static str,
-        /// Its object.
         object: String,
         /// The error.
         #[source]
         source: RuntimeRefusal,
     },
     /// The response lacks a required field.
-    #[error("{call} {object}: the answer has no {missing}")]
+    #[error("{call} {object}: the response has no {missing}")]
     Incomplete {
-        /// The call.
         call: &'static str,
-        /// Its object.
         object: String,
         /// Name of the field.
         missing: &'static str,
@@ -312,13 +306,8 @@ pub struct RuntimeHealth {
 pub enum ConditionError {
     /// It is false, in the words of the runtime.
     #[error("{reason}: {message}")]
-    False {
-        /// Its reason.
-        reason: String,
-        /// Its message.
-        message: String,
-    },
-    /// The runtime does not tell.
+    False { reason: String, message: String },
+    /// The runtime does not report it.
     #[error("the runtime reports no {0} condition")]
     Missing(&'static str),
 }
@@ -332,9 +321,7 @@ pub struct PodOnNode {
     pub namespace: String,
     /// Name of the pod.
     pub name: String,
-    /// Its sandboxes.
     pub sandboxes: Vec<ObservedSandbox>,
-    /// Its containers.
     pub containers: Vec<ObservedContainer>,
 }
 
@@ -431,7 +418,6 @@ pub struct Image {
 pub struct RegistryLogin {
     /// User name.
     pub username: String,
-    /// Password.
     pub password: String,
     /// Server that the credentials are for.
     pub server: String,
@@ -456,26 +442,22 @@ impl std::fmt::Debug for RegistryLogin {
 pub struct FilesystemUsage {
     /// Mount point or a directory on it.
     pub mountpoint: String,
-    /// Used bytes.
     pub used_bytes: u64,
-    /// Used inodes.
     pub inodes_used: u64,
 }
 
-/// Usage of a container.
+/// Resource usage of a container as the runtime reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUsage {
     /// Id of the container.
     pub id: String,
     /// Name of the container in its pod.
     pub name: String,
-    /// UID of its pod.
     pub pod_uid: String,
     /// Time of the measurement in nanoseconds since 1970.
     pub measured_at: i64,
     /// Cumulative CPU time in nanoseconds.
     pub cpu_nanos: u64,
-    /// Working set in bytes.
     pub working_set_bytes: u64,
     /// Anonymous memory in bytes.
     pub rss_bytes: u64,

@@ -48,7 +48,6 @@ impl Containerd {
         script("stop", &self.dir);
     }
 
-    /// Starts it again.
     pub fn start_again(&self) {
         script("start", &self.dir);
     }

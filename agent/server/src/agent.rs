@@ -117,7 +117,7 @@ impl NodeView for AgentView {
                     StreamRequest::Attach {
                         container: self.running_instance_of(&pod, container).await?,
                         // As in the kubelet: the process has a terminal since its start or never.
-                        // The runtime refuses standard error beside one, and the client reads the
+                        // The runtime rejects standard error together with a terminal, and the client reads the
                         // log.
                         streams: Streams { tty, ..*streams },
                     }
@@ -170,14 +170,14 @@ impl NodeView for AgentView {
             let mut stats = self.measure.node(&*self.runtime, &*self.runtime, pods.clone()).await?;
             let Some(volumes) = &self.volumes else { return Ok(stats) };
             // Concurrently: a hanging driver delays only its own volumes' figures.
-            let told = stats.pods.iter_mut().filter_map(|shown| {
+            let filled = stats.pods.iter_mut().filter_map(|shown| {
                 let pod = pods.iter().find(|pod| pod.metadata.uid == shown.uid)?;
                 Some(async move {
-                    let told = volumes.fill(pod).await;
-                    shown.volumes.extend(told.into_iter().map(VolumeStats::from));
+                    let filled = volumes.fill(pod).await;
+                    shown.volumes.extend(filled.into_iter().map(VolumeStats::from));
                 })
             });
-            join_all(told).await;
+            join_all(filled).await;
             Ok(stats)
         })
     }

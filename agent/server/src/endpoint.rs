@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http::{Request, Response, header};
 use hyper::body::Incoming;
 use prometheus::IntGauge;
-use proto_client::serving::tls::{Agreed, Certified, ServerTls};
+use proto_client::serving::tls::{Certified, ConnectionTls, ServerTls};
 use proto_daemon::connections::admission::Bounds;
 use proto_daemon::connections::{Connection, Connections, Limits, OpenRequest};
 use proto_daemon::drain::DrainWatch;
@@ -96,7 +96,7 @@ impl Server {
 
 async fn connection(
     service: Arc<Service>,
-    agreed: Arc<Agreed>,
+    agreed: Arc<ConnectionTls>,
     socket: TcpStream,
     place: Connection,
 ) {

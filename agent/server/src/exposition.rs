@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A text under construction.
+/// Builds a metrics page in the Prometheus text format.
 #[derive(Debug, Default)]
 pub struct Exposition(String);
 

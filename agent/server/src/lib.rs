@@ -14,6 +14,7 @@ mod endpoint;
 mod exposition;
 mod frames;
 pub mod measure;
+mod mount_queries;
 pub mod open;
 mod pages;
 mod patience;

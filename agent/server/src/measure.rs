@@ -20,7 +20,7 @@ use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::{mountinfo, panics};
 
-use super::patience::Looks;
+use super::mount_queries::MountQueries;
 use super::stats::{
     ContainerStats, Counted, FsUsage, NodeStats, PodStats, SystemStats, Usage, VolumeStats,
 };
@@ -57,7 +57,7 @@ pub struct Measure {
     /// CPU times of the previous pass.
     last: CpuTimes,
     disks: Mutex<BTreeMap<PathBuf, (Instant, DiskUsage)>>,
-    looks: Looks,
+    looks: MountQueries,
 }
 
 /// CPU time in nanoseconds by container id, with the time of measurement.
@@ -67,7 +67,12 @@ pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
 impl Measure {
     /// Nothing is measured before the first request.
     pub fn new(sites: MeasuredPaths) -> Self {
-        Self { sites, last: CpuTimes::default(), disks: Mutex::default(), looks: Looks::default() }
+        Self {
+            sites,
+            last: CpuTimes::default(),
+            disks: Mutex::default(),
+            looks: MountQueries::default(),
+        }
     }
 
     /// Measures the node and these pods.

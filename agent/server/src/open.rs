@@ -45,8 +45,8 @@ pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
     }
 }
 
-/// The parts of an endpoint.
-pub struct Opening {
+/// What the HTTPS endpoint needs: address, certificates, authentication and the agent's state.
+pub struct EndpointParts {
     /// The address to bind; port 0 selects a free port.
     pub address: SocketAddr,
     /// Certificate files.
@@ -82,21 +82,19 @@ pub enum OpenError {
     /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// The cause.
         #[source]
         cause: std::io::Error,
     },
 }
 
-impl Opening {
+impl EndpointParts {
     /// Reads the certificates and binds the address.
     pub async fn open(self) -> Result<Server, OpenError> {
         let tls = ServerTls::new(&self.files, &self.hosts).map_err(OpenError::Tls)?;
         let reviews: Box<dyn Reviews> = match self.client {
             Some(client) => Box::new(client),
-            None => Box::new(NobodyToAsk),
+            None => Box::new(NoReviewer),
         };
         let access = Access::new(self.rules, reviews);
         let service = Service {
@@ -118,9 +116,9 @@ impl Opening {
 }
 
 /// Reviews without an API server: no token is valid and nothing is allowed.
-struct NobodyToAsk;
+struct NoReviewer;
 
-impl Reviews for NobodyToAsk {
+impl Reviews for NoReviewer {
     fn token<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>> {
         Box::pin(async { Ok(TokenReviewStatus::default()) })
     }

@@ -1,4 +1,4 @@
-//! Metrics that are written on request, as the agent's reference tells them: pages about a node with one of everything. Pure.
+//! Metrics that are written on request, as the agent's reference lists them: pages about a node with one of everything. Pure.
 
 use agent_host::cgroup_stats::{CgroupStats, Throttling};
 use agent_host::net_counters::InterfaceCounters;

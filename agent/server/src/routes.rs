@@ -11,7 +11,6 @@ pub enum Route {
     Metrics,
     /// cAdvisor's metrics.
     ContainerMetrics,
-    /// Probe metrics.
     ProbeMetrics,
     /// The machine's description.
     Spec,
@@ -50,9 +49,7 @@ pub enum Route {
 /// A pod named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodName {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// UID if the path has one; then only this pod matches.
     pub uid: Option<String>,
@@ -61,7 +58,6 @@ pub struct PodName {
 /// A container named in a path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerName {
-    /// Its pod.
     pub pod: PodName,
     /// Its name in the pod.
     pub container: String,

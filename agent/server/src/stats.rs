@@ -32,15 +32,11 @@ pub struct Usage {
 pub struct FsUsage {
     /// Size of the file system.
     pub capacity_bytes: u64,
-    /// Available bytes.
     pub available_bytes: u64,
-    /// Used bytes.
     pub used_bytes: u64,
     /// Total inodes.
     pub inodes: u64,
-    /// Free inodes.
     pub inodes_free: u64,
-    /// Used inodes.
     pub inodes_used: u64,
 }
 
@@ -53,14 +49,13 @@ pub struct Counted {
     pub stats: CgroupStats,
 }
 
-/// One container.
+/// An entry of `containers` in the stats summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStats {
     /// Name in the pod.
     pub name: String,
     /// CRI id.
     pub id: String,
-    /// Its image.
     pub image: String,
     /// When it was started, seconds since 1970.
     pub started: i64,
@@ -68,9 +63,7 @@ pub struct ContainerStats {
     pub usage: Usage,
     /// Its writable layer.
     pub rootfs: Option<FsUsage>,
-    /// Its logs.
     pub logs: Option<FsUsage>,
-    /// Its cgroup.
     pub cgroup: Option<Counted>,
 }
 
@@ -88,9 +81,9 @@ pub struct VolumeStats {
 }
 
 impl From<VolumeFill> for VolumeStats {
-    fn from(told: VolumeFill) -> Self {
+    fn from(fill: VolumeFill) -> Self {
         let ((capacity_bytes, used_bytes, available_bytes), (inodes, inodes_used, inodes_free)) =
-            (told.bytes, told.inodes);
+            (fill.bytes, fill.inodes);
         let fs = FsUsage {
             capacity_bytes,
             available_bytes,
@@ -99,32 +92,26 @@ impl From<VolumeFill> for VolumeStats {
             inodes_free,
             inodes_used,
         };
-        Self { name: told.name, claim: told.claim, fs, own_fs: true }
+        Self { name: fill.name, claim: fill.claim, fs, own_fs: true }
     }
 }
 
-/// One pod.
+/// An entry of `pods` in the stats summary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodStats {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// UID.
     pub uid: String,
     /// When it was started, seconds since 1970.
     pub started: i64,
     /// CPU and memory of the whole pod, if its cgroup could be read.
     pub usage: Option<Usage>,
-    /// Its containers.
     pub containers: Vec<ContainerStats>,
     /// Interfaces of its network namespace.
     pub network: Vec<InterfaceCounters>,
-    /// Its volumes.
     pub volumes: Vec<VolumeStats>,
     /// Usage of the node's disk.
     pub ephemeral: Option<FsUsage>,
-    /// Its cgroup.
     pub cgroup: Option<Counted>,
 }
 
@@ -164,7 +151,6 @@ pub struct NodeStats {
     pub machine: (u32, u64),
     /// System containers.
     pub system: Vec<SystemStats>,
-    /// The pods.
     pub pods: Vec<PodStats>,
 }
 

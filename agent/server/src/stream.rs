@@ -67,8 +67,9 @@ pub async fn splice(
 ) -> Result<Response<Full<Bytes>>, SpliceError> {
     let onward = onward(&request, url)?;
     let near = hyper::upgrade::on(&mut request);
-    let mut answer =
-        timeout(ANSWER_TIMEOUT, ask(onward, url)).await.map_err(|_| SpliceError::TooSlow)??;
+    let mut answer = timeout(ANSWER_TIMEOUT, send_request(onward, url))
+        .await
+        .map_err(|_| SpliceError::TooSlow)??;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(refusal(answer).await);
     }
@@ -242,7 +243,10 @@ fn target(url: &str) -> Result<(String, String), SpliceError> {
     Ok((format!("{}:{port}", authority.host()), path.to_owned()))
 }
 
-async fn ask(request: Request<Empty<Bytes>>, url: &str) -> Result<Response<Incoming>, SpliceError> {
+async fn send_request(
+    request: Request<Empty<Bytes>>,
+    url: &str,
+) -> Result<Response<Incoming>, SpliceError> {
     let (authority, _) = target(url)?;
     let socket = TcpStream::connect(authority).await.map_err(SpliceError::Connect)?;
     // Interactive: small writes must not be delayed.

@@ -75,7 +75,6 @@ pub enum LogRun {
 /// The log of one container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile {
-    /// Its path.
     pub path: PathBuf,
     /// CRI id of the instance; empty if the runtime no longer has it.
     pub instance: String,
@@ -86,7 +85,6 @@ pub struct LogFile {
 pub enum Session {
     /// A command in a container.
     Exec {
-        /// The container.
         container: ContainerName,
         /// Program and arguments.
         command: Vec<String>,
@@ -95,14 +93,12 @@ pub enum Session {
     },
     /// The container's main process.
     Attach {
-        /// The container.
         container: ContainerName,
         /// Which streams are connected.
         streams: Streams,
     },
     /// Ports of a pod.
     PortForward {
-        /// The pod.
         pod: PodName,
         /// Ports; empty if the client names them in the session.
         ports: Vec<i32>,

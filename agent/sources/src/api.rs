@@ -128,7 +128,7 @@ mod tests {
         let mut new = old.clone();
         new.remove("a");
         new.extend([pod("c")]);
-        let told: Vec<String> = news(&old, &new)
+        let changes: Vec<String> = news(&old, &new)
             .into_iter()
             .map(|said| match said {
                 PodSourceEvent::Dropped(uid) => format!("-{uid}"),
@@ -136,6 +136,6 @@ mod tests {
                 PodSourceEvent::Synced(_) => "synced".into(),
             })
             .collect();
-        assert_eq!(told, ["-a", "+c"]);
+        assert_eq!(changes, ["-a", "+c"]);
     }
 }

@@ -60,7 +60,7 @@ impl ManifestPods {
         said.flatten().map(|(uid, pod)| (uid.clone(), pod.clone())).collect()
     }
 
-    fn hear(&mut self, origin: Origin, pods: StaticPods) -> bool {
+    fn update_source(&mut self, origin: Origin, pods: StaticPods) -> bool {
         let before = self.0.insert(origin, Some(pods.clone()));
         before != Some(Some(pods))
     }
@@ -96,7 +96,7 @@ impl ManifestPublisher {
 
     /// Publishes the source's present pods.
     fn publish(&self, pods: StaticPods) {
-        self.known.send_if_modified(|known| known.hear(self.origin, pods));
+        self.known.send_if_modified(|known| known.update_source(self.origin, pods));
     }
 
     /// Reports the source's present errors.
@@ -108,7 +108,7 @@ impl ManifestPublisher {
                 "a static pod manifest is invalid; its pod is not started"
             );
             let message = format!("Error validating static pod: {fault}");
-            self.events.tell(EventKind::Warning, "FailedValidation", message);
+            self.events.record_event(EventKind::Warning, "FailedValidation", message);
         }
     }
 }
@@ -121,7 +121,7 @@ struct Faults(BTreeMap<String, Fault>);
 #[derive(Debug, PartialEq)]
 struct Fault {
     text: String,
-    told: bool,
+    reported: bool,
 }
 
 impl Faults {
@@ -131,11 +131,11 @@ impl Faults {
         let mut known = std::mem::take(&mut self.0);
         for (place, text) in now {
             let before = known.remove(&place).filter(|before| before.text == text);
-            if before.as_ref().is_some_and(|before| !before.told) {
+            if before.as_ref().is_some_and(|before| !before.reported) {
                 to_tell.push(format!("{place}: {text}"));
             }
-            let told = before.is_some();
-            self.0.insert(place, Fault { text, told });
+            let reported = before.is_some();
+            self.0.insert(place, Fault { text, reported });
         }
         to_tell
     }
@@ -162,10 +162,10 @@ mod tests {
     fn the_pods_of_one_source_do_not_wait_for_another() {
         let pods = |uid: &str| StaticPods::from([(uid.to_owned(), Arc::default())]);
         let mut known = ManifestPods::unread([Origin::File, Origin::Http]);
-        assert!(known.hear(Origin::File, pods("a")));
+        assert!(known.update_source(Origin::File, pods("a")));
         assert_eq!((known.pods(), known.is_synced()), (pods("a"), false));
-        assert!(!known.hear(Origin::File, pods("a")), "no news");
-        assert!(known.hear(Origin::Http, StaticPods::new()));
+        assert!(!known.update_source(Origin::File, pods("a")), "no news");
+        assert!(known.update_source(Origin::Http, StaticPods::new()));
         assert!(known.is_synced());
     }
 }

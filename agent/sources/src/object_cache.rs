@@ -55,7 +55,7 @@ struct State<T> {
     object: RwLock<Option<Option<Arc<T>>>>,
     /// Tasks to wake. Bounded by the pods that refer to the object.
     pokes: Mutex<Vec<Weak<Notify>>>,
-    /// Asks for a read of a polled object before its interval ends, because another pod refers to it.
+    /// Requests a read of a polled object before its interval ends, because another pod refers to it.
     reread: Notify,
 }
 
@@ -105,19 +105,19 @@ impl<T: Resource> Registry<T> {
         };
         let (params, is_constant) = (ListParams::name(name), self.is_constant);
         let (polling, name) = (self.polling.clone(), name.to_owned());
-        let told = state.clone();
+        let cached = state.clone();
         let task = tokio::spawn(async move {
             if let Some(polling) = polling
                 && polling.is_needed(&api, &params).await
             {
-                return polling.run(&api, &name, &told.reread, |object| told.set(object)).await;
+                return polling.run(&api, &name, &cached.reread, |object| cached.set(object)).await;
             }
             let (mut listed, settled) = (None, Notify::new());
             let set = |object: Option<Arc<T>>| {
                 if object.as_deref().is_some_and(is_constant) {
                     settled.notify_one();
                 }
-                told.set(object);
+                cached.set(object);
             };
             let follow = watch(&api, &params, |observed| match observed {
                 Observed::ListBegan => listed = None,
@@ -136,7 +136,7 @@ impl<T: Resource> Registry<T> {
     }
 }
 
-/// The objects of a cluster.
+/// API objects that pods of the node refer to: one watch an object, shared by the pods.
 pub struct ClusterObjects {
     config_maps: Registry<ConfigMap>,
     secrets: Arc<Registry<Secret>>,

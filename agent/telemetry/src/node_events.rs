@@ -24,7 +24,7 @@ impl NodeEvents {
     }
 
     /// Records an event; never blocks.
-    pub fn tell(&self, kind: EventKind, reason: &'static str, message: impl Into<String>) {
+    pub fn record_event(&self, kind: EventKind, reason: &'static str, message: impl Into<String>) {
         let message = message.into();
         match &self.recorder {
             Some(recorder) => recorder.event(&self.about, kind, reason, message),

@@ -45,7 +45,7 @@ pub struct Timeline {
     left_out: u64,
 }
 
-/// One step.
+/// An action of a pod: when it last started, how long it took and how often it ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelineStep {
     /// The action, such as `CreateContainer { container: "c", attempt: 0 }`.
@@ -118,7 +118,7 @@ impl Timelines {
     }
 
     /// Marks a pod as deleted; its timeline is kept for a while.
-    pub fn gone(&self, uid: &str) {
+    pub fn mark_deleted(&self, uid: &str) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.pods.contains_key(uid) {
             return;
@@ -318,9 +318,9 @@ mod tests {
         for n in 0..GONE_MAX + 3 {
             let pod = pod(&n.to_string());
             timelines.step(&pod, "x".into(), Duration::ZERO, Outcome::Done);
-            timelines.gone(&pod.metadata.uid);
+            timelines.mark_deleted(&pod.metadata.uid);
         }
-        timelines.gone("never heard of");
+        timelines.mark_deleted("never heard of");
         let left = timelines.of("a", "web");
         assert_eq!(left.len(), GONE_MAX);
         assert!(!left.iter().any(|(uid, _)| uid == "0"));

@@ -6,7 +6,7 @@ use std::cell::Cell;
 /// Most bytes of all projected files of one pod: about twenty objects of maximum size.
 pub const POD_BYTES_MAX: usize = 32 << 20;
 
-/// The remaining bytes.
+/// The bytes that the projected files of a pod may still take.
 #[derive(Debug)]
 pub struct Budget(Cell<usize>);
 

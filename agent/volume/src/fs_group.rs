@@ -92,12 +92,12 @@ fn wanted_mode(stat: &Stat, read_only: bool) -> u32 {
     (stat.st_mode & 0o7777) | access | if directory { 0o2110 } else { 0 }
 }
 
-/// Changes one entry. File systems without owners, and read-only ones, keep theirs, as with the kubelet: a pod that cannot use
+/// Changes one entry. File systems without owners, and read-only ones, keep the group of the file, as with the kubelet: a pod that cannot use
 /// the files gets an error on access.
 fn apply_to_entry(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
     match change(entry, stat, gid, read_only) {
         Err(error @ (Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL)) => {
-            tracing::debug!(inode = stat.st_ino, gid, %error, "fsGroup not applied to a file");
+            tracing::debug!(inode = stat.st_ino, gid, %error, "cannot apply fsGroup to a file; it keeps its group");
             Ok(())
         }
         result => result,

@@ -16,21 +16,16 @@ pub enum HostPathError {
     /// It has another type than the pod specifies.
     #[error("hostPath type check failed: {path} is not a {wanted}")]
     WrongType {
-        /// The path.
         path: String,
         /// The expected type.
         wanted: &'static str,
     },
     /// It is not absolute or contains `..`.
     #[error("hostPath {path} must be absolute and without '..'")]
-    NotAbsolute {
-        /// The path.
-        path: String,
-    },
+    NotAbsolute { path: String },
     /// It cannot be opened or created.
     #[error("cannot open hostPath {path}")]
     Open {
-        /// The path.
         path: String,
         /// Cause.
         #[source]

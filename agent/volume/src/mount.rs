@@ -203,7 +203,6 @@ pub fn bind(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
 pub enum BindScope {
     /// None.
     One,
-    /// All.
     All,
     /// All, recursively read-only. Later mounts below the source are not propagated.
     AllReadOnly,

@@ -12,7 +12,7 @@ const DRIVEN: &str = "mount";
 /// Suffix of the directory of CSI volumes.
 const OF_DRIVERS: &str = "~csi";
 
-/// An open volume.
+/// A descriptor of the root of a volume, below which paths are opened without following links.
 #[derive(Debug)]
 pub struct OpenVolume {
     /// Its top directory.

@@ -28,7 +28,6 @@ pub enum PathError {
     /// Empty, or with an empty name or `.`.
     #[error("invalid path {0:?}: empty name")]
     Empty(String),
-    /// Absolute.
     #[error("invalid path {0:?}: must be relative")]
     Absolute(String),
     /// Contains `..`, or starts with the names that the volume reserves.

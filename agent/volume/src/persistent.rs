@@ -71,7 +71,6 @@ pub struct PersistentSource {
     pub read_only: bool,
     /// Whether it is given to containers as a block device.
     pub block: bool,
-    /// Mount options.
     pub mount_options: Vec<String>,
     /// Size in bytes to which its file system has to be expanded, if claim and volume differ.
     pub grow_to: Option<u64>,
@@ -98,7 +97,6 @@ pub enum Backing {
     },
     /// A disk that the node attaches (iSCSI, Fibre Channel).
     Disk {
-        /// The disk.
         disk: AttachedDisk,
         /// File system type; empty for the default.
         fs_type: String,
@@ -118,7 +116,7 @@ pub enum Backing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PersistentError {
     /// An object has not been looked up yet.
-    #[error("{0} has not been looked up yet")]
+    #[error("{0} has not been read from the API server yet")]
     Unknown(String),
     /// The claim does not exist.
     #[error(

@@ -6,7 +6,7 @@
 //!                           kubernetes.io~projected/api-access    a file system in memory each
 //! ```
 
-mod parts;
+mod sub_path_mounts;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -27,7 +27,7 @@ use crate::sources::{
     VolumePlugin,
 };
 use crate::sub_path;
-use crate::tree::{Ownership, Tree, TreeError, Written};
+use crate::tree::{Ownership, Tree, TreeError, TreeWrite};
 use crate::{beneath, empty_dir};
 
 /// Mode of the top directory of a projected volume; containers mount it read-only.
@@ -99,7 +99,7 @@ pub struct ReadyVolume {
     /// Whether it is a mounted file system, now or before.
     pub mounted: bool,
     /// Result of the write, for a projected volume.
-    pub written: Option<Written>,
+    pub written: Option<TreeWrite>,
 }
 
 /// Volumes of pods below one root directory.
@@ -405,7 +405,7 @@ impl VolumesOnDisk {
         projected: &Projected,
         payload: &Payload,
         ownership: Ownership,
-    ) -> Result<Written, SetUpError> {
+    ) -> Result<TreeWrite, SetUpError> {
         let name = volume.name.as_str();
         let path = self.directory(uid, projected.plugin, name);
         let failed = |source| prepare(volume, &path, source);

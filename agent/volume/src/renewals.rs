@@ -21,7 +21,6 @@ const LEN_MAX: u64 = 256 << 10;
 /// A token in a pod's volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldToken {
-    /// Audience.
     audience: String,
     /// Requested lifetime in seconds.
     expiration_secs: i64,

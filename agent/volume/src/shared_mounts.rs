@@ -154,7 +154,9 @@ impl SharedMounts {
             }
             match read(&mounts, &name) {
                 Ok(pending) => found.extend(pending),
-                Err(error) => tracing::error!(name, %error, "the record of a mount is damaged"),
+                Err(error) => {
+                    tracing::error!(name, %error, "the record of a shared mount is invalid; it is ignored")
+                }
             }
         }
         Ok(found)

@@ -42,7 +42,7 @@ pub struct Volume {
     pub kind: VolumeKind,
 }
 
-/// Kind of a volume.
+/// How a volume of a pod is provided.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeKind {
     /// Files from API objects, refreshed when these change.
@@ -74,21 +74,16 @@ pub struct Projected {
 pub enum VolumePlugin {
     /// `configMap`.
     ConfigMap,
-    /// `secret`.
     Secret,
     /// `downwardAPI`.
     DownwardApi,
-    /// `projected`.
     Projected,
     /// `emptyDir`.
     EmptyDir,
     /// `local` persistent volume.
     Local,
-    /// `nfs`.
     Nfs,
-    /// `iscsi`.
     Iscsi,
-    /// `fc`.
     Fc,
 }
 
@@ -142,17 +137,14 @@ pub enum HostPathKind {
     Unset,
     /// A directory, created if missing.
     DirectoryOrCreate,
-    /// A directory.
     Directory,
     /// A file, created if missing.
     FileOrCreate,
-    /// A file.
     File,
     /// A UNIX socket.
     Socket,
     /// A character device.
     CharDevice,
-    /// A block device.
     BlockDevice,
 }
 
@@ -210,13 +202,11 @@ pub struct VolumeRequirements {
     pub config_maps: BTreeSet<String>,
     /// Names of Secrets.
     pub secrets: BTreeSet<String>,
-    /// Tokens.
     pub tokens: BTreeSet<TokenWant>,
 }
 
-/// Input for payloads.
+/// What the files of projected volumes are made from.
 pub struct PayloadInputs<'a> {
-    /// The pod.
     pub pod: &'a Pod,
     /// Objects of the pod's namespace.
     pub objects: &'a dyn EnvObjects,
@@ -271,7 +261,6 @@ pub enum SourceError {
     NoKey {
         /// `configmap` or `secret`.
         kind: &'static str,
-        /// The key.
         key: String,
     },
     /// The path of a file is not allowed.

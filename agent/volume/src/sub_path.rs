@@ -6,7 +6,7 @@
 //! <root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index of the mount>       the target
 //! ```
 //!
-//! Whoever can write to the volume can replace any name in it at any time. Therefore every step uses an open descriptor, and the
+//! A container that can write to the volume can replace any name in it at any time. Therefore every step uses an open descriptor, and the
 //! kernel rejects paths that lead out.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

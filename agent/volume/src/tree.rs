@@ -51,7 +51,7 @@ pub struct Ownership {
 
 /// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum TreeWrite {
     /// The volume already had the payload.
     Unchanged,
     /// The volume was switched to the payload; the previous generation is removed by [`Tree::sweep`].
@@ -112,14 +112,14 @@ impl Tree {
     ///
     /// # Errors
     /// A read or write failed; before the switch the volume is unchanged.
-    pub fn write(&self, payload: &Payload) -> Result<Written, TreeError> {
+    pub fn write(&self, payload: &Payload) -> Result<TreeWrite, TreeError> {
         let current = self.current().map_err(TreeError::Inspect)?;
         self.clean(current.as_deref()).map_err(TreeError::Inspect)?;
         if let Some(current) = &current
             && self.holds(current, payload).map_err(TreeError::Inspect)?
         {
             self.link(payload)?;
-            return Ok(Written::Unchanged);
+            return Ok(TreeWrite::Unchanged);
         }
         let new = self.build_in_room(payload, current.as_deref())?;
         self.switch(current.as_deref(), &new).map_err(|source| {
@@ -128,7 +128,7 @@ impl Tree {
         })?;
         self.link(payload)?;
         self.bound_lingering(&new);
-        Ok(Written::Switched)
+        Ok(TreeWrite::Switched)
     }
 
     /// Opens a file of the current generation by path; `None` if there is none.
@@ -190,7 +190,7 @@ impl Tree {
         });
         // The payload is current; a later write removes what cannot be removed now.
         if let Err(error) = bounded {
-            tracing::warn!(%error, "leftovers of earlier writes not removed");
+            tracing::warn!(%error, "cannot remove temporary files of earlier writes; the next write retries");
         }
     }
 
@@ -367,7 +367,7 @@ impl Tree {
                 continue;
             }
             if is_directory(&self.root, name).map_err(failed)? {
-                beneath::remove(&self.root, name).map_err(failed)?; // nobody but a stranger made it
+                beneath::remove(&self.root, name).map_err(failed)?; // the agent creates no directory here
             }
             replace_link(&self.root, &target, LINK_NEW, name).map_err(failed)?;
         }

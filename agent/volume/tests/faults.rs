@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use agent_volume::mount::{self, Swap, Tmpfs};
-use agent_volume::tree::{Ownership, Tree, TreeError, Written};
+use agent_volume::tree::{Ownership, Tree, TreeError, TreeWrite};
 use agent_volume::{Payload, PayloadFile};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -267,7 +267,7 @@ fn a_full_file_system_keeps_the_old_files() {
     }
     // Space for two generations, not for three: previous ones are removed, never the current one.
     for letter in b'3'..b'9' {
-        assert_eq!(volume.write(&of(100 << 10, letter)).unwrap(), Written::Switched);
+        assert_eq!(volume.write(&of(100 << 10, letter)).unwrap(), TreeWrite::Switched);
         assert_eq!(std::fs::read(path.join("b")).unwrap(), [letter]);
     }
 }

@@ -12,7 +12,7 @@ use agent_clock as clock;
 use agent_images as images;
 use agent_interfaces::WantedPart;
 use agent_logs::log_links;
-use agent_logs::log_links::Logged;
+use agent_logs::log_links::LoggedContainer;
 use agent_node::adaptive_limit::CallKind;
 use agent_pod::desired::{find_container, instance_hash};
 use agent_pod::dns;
@@ -79,7 +79,7 @@ pub async fn act(
         Action::RemoveContainer { id, container, attempt } => {
             runtime.remove_container(id).await.map_err(failed)?;
             termination_message::remove_instance_files(shared, &context.pod, container, *attempt);
-            let logged = Logged::of(&context.pod, container, *attempt, id);
+            let logged = LoggedContainer::of(&context.pod, container, *attempt, id);
             log_links::remove(Path::new(&shared.settings.facts.pod_logs_dir), logged);
             Ok(ActionResult::Nothing)
         }
@@ -162,7 +162,7 @@ async fn report_network(shared: &PodContext, pod: &Pod) {
 }
 
 /// A missing log link is not fatal; garbage collection creates it later.
-fn link_log(shared: &PodContext, logged: Logged<'_>) {
+fn link_log(shared: &PodContext, logged: LoggedContainer<'_>) {
     if let Err(error) = log_links::make(Path::new(&shared.settings.facts.pod_logs_dir), logged) {
         tracing::warn!(id = logged.id, %error, "cannot link a container's log below the container logs directory; retried at the next garbage collection");
     }
@@ -237,7 +237,7 @@ async fn create_container(
     let create = shared.runtime_limiter.run(CallKind::Create, create);
     let created = shared.restart_limiter.run(make.attempt, create).await;
     let id = created.map_err(|e| ActionFailure::runtime(CREATE_ERROR, &e))?;
-    link_log(shared, Logged::of(pod, &container.name, make.attempt, &id));
+    link_log(shared, LoggedContainer::of(pod, &container.name, make.attempt, &id));
     Ok(instance_result(ObservedContainer {
         id,
         name: container.name.clone(),

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use self::quarantine::Suspects;
-use self::static_pod_queue::{Overdue, StaticPodQueue};
+use self::static_pod_queue::{OverduePod, StaticPodQueue};
 use crate::inbox::{Full, Inbox};
 use crate::pod_context::PodContext;
 use crate::worker::{InitialState, PodUpdate, SourcePresence, Worker};
@@ -311,7 +311,7 @@ impl Pods {
 
     /// Reports static pods that have waited too long, and what they wait for.
     fn report_overdue(&mut self) {
-        for Overdue { update, before, waited } in self.waiting.take_overdue() {
+        for OverduePod { update, before, waited } in self.waiting.take_overdue() {
             let secs = waited.as_secs();
             let why = self.shared.timelines.trouble(&before);
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
@@ -374,10 +374,10 @@ impl Pods {
         let news = Arc::new(Inbox::default());
         let mark =
             self.shared.active_pods.mark(&uid, active_pods::content_hash(&update.borrow().pod));
-        let (shared, heard, memory) = (self.shared.clone(), news.clone(), start.memory.clone());
+        let (shared, receiver, memory) = (self.shared.clone(), news.clone(), start.memory.clone());
         let made = panics::isolate_sync(|| {
             let _guard = mark.set();
-            Box::new(Worker::new(shared, updates, heard, page, start))
+            Box::new(Worker::new(shared, updates, receiver, page, start))
         });
         let worker = match made {
             Ok(worker) => worker,

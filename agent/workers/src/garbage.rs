@@ -66,7 +66,7 @@ pub(crate) async fn sweep(shared: &Arc<PodContext>) -> Result<usize, SweepError>
             }
         };
         let removed = orphans.iter().filter(|directory| gone(directory)).count();
-        removed.saturating_add(log_links::mend(&logs, &found))
+        removed.saturating_add(log_links::repair_links(&logs, &found))
     });
     Ok(swept.await?)
 }

@@ -27,7 +27,6 @@ pub enum HookError {
     /// Its command ended with this code.
     #[error("command '{command}' exited with {code}: {output}")]
     Exited {
-        /// The command.
         command: String,
         /// Its exit code.
         code: i32,

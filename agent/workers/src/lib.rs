@@ -22,7 +22,7 @@ pub mod probes;
 mod pulling;
 pub mod restart_limiter;
 pub mod runtime_limiter;
-mod shown;
+mod shown_status;
 pub mod status_patch;
 mod termination_message;
 #[cfg(any(test, feature = "testing"))]

@@ -57,7 +57,6 @@ pub struct PodContext {
     pub node_pressure: watch::Sender<NodePressure>,
     /// Recent steps of each pod.
     pub timelines: Timelines,
-    /// Metrics.
     pub metrics: AgentMetrics,
     /// State that all probes share.
     pub probes: NodeProbes,
@@ -132,7 +131,7 @@ impl PodContext {
     pub fn forget(&self, uid: &str) {
         self.environment.release(uid);
         self.metrics.forget_pod(uid);
-        self.timelines.gone(uid);
+        self.timelines.mark_deleted(uid);
         self.pods.remove(uid);
         self.probes.forget(uid);
         self.active_pods.forget(uid);

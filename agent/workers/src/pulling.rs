@@ -104,15 +104,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_progress_of_a_slow_pull_is_told_as_events() {
+    async fn the_progress_of_a_slow_pull_is_reported_as_events() {
         assert_eq!(events_of_pull(Duration::from_secs(14)).await, []);
-        let told = events_of_pull(Duration::from_secs(40)).await;
+        let events = events_of_pull(Duration::from_secs(40)).await;
         let event = |secs: u32| {
             let message = format!(
                 "Pulling image \"image:1\" for {secs} s: no data in transit; the pull is queued, waits for the registry or unpacks"
             );
             ("spec.containers{c}".to_owned(), message)
         };
-        assert_eq!(told, [event(15), event(30)]);
+        assert_eq!(events, [event(15), event(30)]);
     }
 }

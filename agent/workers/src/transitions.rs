@@ -5,7 +5,7 @@ use std::fmt;
 use agent_pod::desired::find_container;
 use proto_api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 
-/// A change that an operator looks for in the log.
+/// A change of a pod that is logged at info level.
 #[derive(Debug, PartialEq)]
 pub enum Transition<'a> {
     /// The API server or a static source deletes it; seconds of its grace period.
@@ -298,13 +298,13 @@ mod tests {
         let mut ended = status("Failed", "False", state);
         ended["status"]["message"] = "over\r\nINFO".into();
         ended["status"]["reason"] = "Evicted".into();
-        let told = lines(&running, &ended);
-        let line = &told[0];
+        let logged = lines(&running, &ended);
+        let line = &logged[0];
         let start =
             r"container c has exited with code 1 (Error\nINFO pod is ready\u{1b}[2J\u{2028}xxx";
         assert!(line.starts_with(start) && line.ends_with("xxx...)"), "{line}");
         assert!(line.chars().count() < 400, "{} characters", line.chars().count());
-        assert_eq!(told[1], r"pod is Failed: Evicted: over\r\nINFO");
+        assert_eq!(logged[1], r"pod is Failed: Evicted: over\r\nINFO");
     }
 
     #[test]

@@ -40,12 +40,11 @@ pub struct Answer {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What an answer must match.
+/// What a response must match.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ExpectedReview<'a> {
     /// The uid of the review.
     pub uid: &'a str,
-    /// Its version.
     pub version: ReviewVersion,
     /// When the webhook was called.
     pub phase: Phase,
@@ -58,9 +57,8 @@ pub enum AnswerError {
     #[error("couldn't get version/kind; json parse error: {0}")]
     Json(String),
     /// Its status is not a Status.
-    #[error("the status cannot be read: {0}")]
+    #[error("cannot decode response.status: {0}")]
     Status(String),
-    /// It has no response.
     #[error("webhook response was absent")]
     NoResponse,
     /// It answers another question.
@@ -79,13 +77,11 @@ pub enum AnswerError {
         /// The same of the answer.
         found: String,
     },
-    /// It has a patch of no type.
     #[error("webhook returned response.patch but not response.patchType")]
     NoPatchType,
     /// It has a type of no patch.
     #[error("webhook returned response.patchType but not response.patch")]
     NoPatch,
-    /// The type of its patch is empty.
     #[error("webhook returned invalid response.patchType of \"\"")]
     EmptyPatchType,
     /// The type of its patch is not known.
@@ -158,8 +154,12 @@ where
 /// Reads the answer in `body`. Warnings and annotations beyond their bounds are left out or cut.
 ///
 /// # Errors
-/// It is no answer to what was asked. Of v1beta1, uid and kind are not compared, as in Kubernetes.
-pub fn read_answer(body: &[u8], asked: Asked<'_>, names: &Names) -> Result<Answer, AnswerError> {
+/// The response does not match the request. Of v1beta1, uid and kind are not compared, as in Kubernetes.
+pub fn read_answer(
+    body: &[u8],
+    asked: ExpectedReview<'_>,
+    names: &Names,
+) -> Result<Answer, AnswerError> {
     let envelope: Envelope =
         serde_json::from_slice(body).map_err(|error| AnswerError::Json(error.to_string()))?;
     let response = envelope.response.ok_or(AnswerError::NoResponse)?;
@@ -199,7 +199,10 @@ fn check_kind(api_version: &str, kind: &str, names: &Names) -> Result<(), Answer
 }
 
 /// The patch of a mutating webhook; `None` for one without operations.
-fn read_patch(response: &Response, asked: Asked<'_>) -> Result<Option<Vec<u8>>, AnswerError> {
+fn read_patch(
+    response: &Response,
+    asked: ExpectedReview<'_>,
+) -> Result<Option<Vec<u8>>, AnswerError> {
     let (patch, kind) = (&response.patch, response.patch_type.as_deref());
     match (asked.phase, asked.version) {
         (Phase::Validating, ReviewVersion::V1) => {
@@ -253,7 +256,7 @@ mod tests {
 
     fn read(version: ReviewVersion, phase: Phase, answer: &Value) -> Result<Answer, String> {
         let names = Names::new(Profile::Kubernetes);
-        let asked = Asked { uid: "u", version, phase };
+        let asked = ExpectedReview { uid: "u", version, phase };
         read_answer(answer.to_string().as_bytes(), asked, names).map_err(|error| error.reason())
     }
 
@@ -378,6 +381,9 @@ mod tests {
             (418, "no", "Teapot")
         );
         let wrong = v1(Phase::Validating, json!({"status": {"code": "x"}})).unwrap_err();
-        assert!(wrong.starts_with("failed to call webhook: the status cannot be read"), "{wrong}");
+        assert!(
+            wrong.starts_with("failed to call webhook: cannot decode response.status"),
+            "{wrong}"
+        );
     }
 }

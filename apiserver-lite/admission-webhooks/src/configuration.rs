@@ -32,7 +32,7 @@ pub struct Webhook {
     pub authority: Vec<u8>,
     /// What it is called about: any rule suffices.
     pub rules: Vec<Rule>,
-    /// What becomes of a request about which it cannot be asked.
+    /// What happens to a request if the webhook cannot be called.
     pub failure_policy: FailurePolicy,
     /// Whether rules also mean other versions of their resources.
     pub match_policy: MatchPolicy,
@@ -49,9 +49,7 @@ pub struct Webhook {
 /// Label selectors of a webhook.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selectors {
-    /// Of namespaces.
     pub namespace: Selector,
-    /// Of objects.
     pub object: Selector,
 }
 
@@ -76,22 +74,19 @@ pub enum ReinvocationPolicy {
 /// Where a webhook is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// At a URL.
     Url(String),
     /// At a service of the cluster.
     Service {
         /// Namespace of the service.
         namespace: String,
-        /// Its name.
         name: String,
-        /// One of its ports.
         port: u16,
         /// Path with its leading slash.
         path: String,
     },
 }
 
-/// What becomes of a request about which a webhook cannot be asked.
+/// What happens to a request if a webhook cannot be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
     /// It goes on.
@@ -112,7 +107,6 @@ pub enum MatchPolicy {
 /// A version of AdmissionReview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReviewVersion {
-    /// `v1`.
     V1,
     /// `v1beta1`.
     V1Beta1,

@@ -13,18 +13,18 @@
 mod answer;
 mod configuration;
 mod matching;
-mod outcome;
 mod reinvocation;
+mod rejection_status;
 mod review;
 mod rules;
 
-pub use answer::{ANSWER_LEN_MAX, Answer, AnswerError, Asked, read_answer};
+pub use answer::{ANSWER_LEN_MAX, Answer, AnswerError, ExpectedReview, read_answer};
 pub use configuration::{
     FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, ReviewVersion, Selectors, Target,
     Webhook, read_webhooks,
 };
 pub use matching::{Mismatch, Objects};
-pub use outcome::{call_failure, changes_nothing_text, denial, dry_run_refusal};
 pub use reinvocation::Reinvocation;
+pub use rejection_status::{call_failure, changes_nothing_text, denial, dry_run_refusal};
 pub use review::{KindRef, Review, UserInfo};
 pub use rules::{Attributes, Operation, ResourceRef, Rule, Version};

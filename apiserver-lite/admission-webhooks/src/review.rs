@@ -14,9 +14,7 @@ use crate::rules::{Operation, ResourceRef};
 pub struct KindRef<'a> {
     /// API group, domain included; empty for the core group.
     pub group: &'a str,
-    /// Version.
     pub version: &'a str,
-    /// Kind.
     pub kind: &'a str,
 }
 
@@ -29,7 +27,6 @@ pub struct UserInfo<'a> {
     /// Stable identifier.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub uid: &'a str,
-    /// Groups.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub groups: &'a [String],
     /// Further attributes.
@@ -37,7 +34,7 @@ pub struct UserInfo<'a> {
     pub extra: &'a BTreeMap<String, Vec<String>>,
 }
 
-/// What a webhook is asked about.
+/// The request that a webhook reviews.
 #[derive(Clone, Copy, Debug)]
 pub struct Review<'a> {
     /// Identifies the question; the answer repeats it.
@@ -46,9 +43,7 @@ pub struct Review<'a> {
     pub kind: KindRef<'a>,
     /// Resource in the version that the webhook's rule matches.
     pub resource: ResourceRef<'a>,
-    /// Kind of the request.
     pub request_kind: KindRef<'a>,
-    /// Resource of the request.
     pub request_resource: ResourceRef<'a>,
     /// Subresource; empty for none.
     pub subresource: &'a str,

@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-/// What a request does.
+/// `operation` of an AdmissionReview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// An object is created.
@@ -33,7 +33,6 @@ impl Operation {
 pub struct ResourceRef<'a> {
     /// API group, domain included; empty for the core group.
     pub group: &'a str,
-    /// Version.
     pub version: &'a str,
     /// Plural name.
     pub resource: &'a str,
@@ -57,7 +56,6 @@ pub struct Attributes<'a> {
 /// The version of the resource that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// The requested one.
     Requested,
     /// That of the equivalent at this index.
     Equivalent(usize),

@@ -16,7 +16,7 @@ use crate::queue::{Queue, queue};
 use crate::rotating_file::{RotatingFile, Rotation};
 use crate::webhook_sender::WebhookSender;
 
-/// The audit log.
+/// Sends audit events to the log file and the webhook, each through a bounded queue.
 pub struct AuditLog {
     policy: Policy,
     api_version: String,
@@ -128,7 +128,7 @@ impl AuditLog {
     }
 }
 
-/// An event, and the queues that do not have it yet. If the request is given up meanwhile, because its client has gone, they get it all the same.
+/// An event, and the queues that do not have it yet. If the client disconnects meanwhile, the queues get the event nevertheless.
 struct Unsent<'a> {
     queues: &'a [Queue],
     event: Bytes,
@@ -181,7 +181,7 @@ mod tests {
     }
 
     /// A log whose events arrive at these receivers.
-    fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::Jobs>) {
+    fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::AuditJobs>) {
         let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
         let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
         let metrics = Metrics::new(&registry).unwrap();

@@ -7,17 +7,16 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
 use crate::metrics::Metrics;
-use crate::queue::{Jobs, TAKEN_MAX, Taken};
+use crate::queue::{AuditJobs, EventBatch, TAKEN_MAX};
 use crate::rotating_file::RotatingFile;
 
 /// Between two lines in the program's log about failures.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Where lines go.
+/// Standard output or a rotated file.
 pub enum Output {
     /// Standard output.
     Stdout,
-    /// A file.
     File(RotatingFile),
 }
 
@@ -37,11 +36,15 @@ impl Output {
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start(mut output: Output, mut jobs: Jobs, metrics: Metrics) -> io::Result<JoinHandle<()>> {
+pub fn start(
+    mut output: Output,
+    mut jobs: AuditJobs,
+    metrics: Metrics,
+) -> io::Result<JoinHandle<()>> {
     let run = move || {
         let mut warned: Option<Instant> = None;
         while let Some(first) = jobs.jobs.blocking_recv() {
-            let mut taken = Taken::default();
+            let mut taken = EventBatch::default();
             jobs.take(first, &mut taken);
             jobs.take_ready(&mut taken, TAKEN_MAX);
             let written = output.append(&lines(&taken));
@@ -50,7 +53,7 @@ pub fn start(mut output: Output, mut jobs: Jobs, metrics: Metrics) -> io::Result
                 if warned.is_none_or(|at| at.elapsed() >= WARN_INTERVAL) {
                     warned = Some(Instant::now());
                     let events = taken.events.len();
-                    tracing::error!(events, %error, "audit events cannot be written and are lost");
+                    tracing::error!(events, %error, "cannot write events to the audit log; they are lost");
                 }
             }
             taken.finish(written.is_ok());
@@ -59,7 +62,7 @@ pub fn start(mut output: Output, mut jobs: Jobs, metrics: Metrics) -> io::Result
     std::thread::Builder::new().name("audit-log".to_owned()).spawn(run)
 }
 
-fn lines(taken: &Taken) -> Vec<u8> {
+fn lines(taken: &EventBatch) -> Vec<u8> {
     let mut lines = Vec::with_capacity(taken.len.saturating_add(taken.events.len()));
     for event in &taken.events {
         lines.extend_from_slice(event);

@@ -3,7 +3,7 @@
 use apiserver_audit::Level;
 use prometheus::{IntCounter, IntCounterVec, Opts};
 
-/// The metrics.
+/// Metrics of the audit log under Kubernetes' names (`apiserver_audit_*`).
 #[derive(Clone)]
 pub struct Metrics {
     events: IntCounter,

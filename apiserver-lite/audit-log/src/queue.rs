@@ -21,30 +21,30 @@ pub const TAKEN_LEN_MAX: usize = 4 << 20;
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// What is in a queue.
-pub enum Job {
+pub enum AuditJob {
     /// An event to be stored, and who waits for it.
     Event(Bytes, Option<oneshot::Sender<bool>>),
     /// To be answered when everything before it is stored.
     Flush(oneshot::Sender<()>),
 }
 
-/// The sending end.
+/// The sending end of a bounded queue of audit events.
 pub struct Queue {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<AuditJob>,
     mode: Mode,
     queued_len: Arc<AtomicUsize>,
     metrics: Metrics,
 }
 
-/// The receiving end.
-pub struct Jobs {
-    pub jobs: mpsc::Receiver<Job>,
+/// The receiving end of a queue of audit events, which collects batches.
+pub struct AuditJobs {
+    pub jobs: mpsc::Receiver<AuditJob>,
     queued_len: Arc<AtomicUsize>,
 }
 
 /// Events that are stored together.
 #[derive(Default)]
-pub struct Taken {
+pub struct EventBatch {
     pub events: Vec<Bytes>,
     waiting: Vec<oneshot::Sender<bool>>,
     flushes: Vec<oneshot::Sender<()>>,
@@ -52,7 +52,7 @@ pub struct Taken {
 }
 
 /// A queue of this mode.
-pub fn queue(mode: Mode, metrics: Metrics) -> (Queue, Jobs) {
+pub fn queue(mode: Mode, metrics: Metrics) -> (Queue, AuditJobs) {
     let max = match mode {
         Mode::Batch(batch) => batch.buffer_size.max(1),
         Mode::Blocking | Mode::BlockingStrict => WAITING_MAX,
@@ -60,7 +60,7 @@ pub fn queue(mode: Mode, metrics: Metrics) -> (Queue, Jobs) {
     let (sender, receiver) = mpsc::channel(max);
     let queued_len = Arc::<AtomicUsize>::default();
     let queue = Queue { jobs: sender, mode, queued_len: queued_len.clone(), metrics };
-    (queue, Jobs { jobs: receiver, queued_len })
+    (queue, AuditJobs { jobs: receiver, queued_len })
 }
 
 impl Queue {
@@ -74,7 +74,7 @@ impl Queue {
         }
         if let Ok(place) = self.jobs.reserve().await {
             self.queued_len.fetch_add(event.len(), Ordering::Relaxed);
-            place.send(Job::Event(event, Some(stored)));
+            place.send(AuditJob::Event(event, Some(stored)));
         }
         Some(outcome)
     }
@@ -104,7 +104,7 @@ impl Queue {
             self.queued_len.fetch_sub(len, Ordering::Relaxed);
             return self.drop_event();
         }
-        let Err(refused) = self.jobs.try_send(Job::Event(event, None)) else { return };
+        let Err(refused) = self.jobs.try_send(AuditJob::Event(event, None)) else { return };
         match (refused, tokio::runtime::Handle::try_current()) {
             (mpsc::error::TrySendError::Full(job), Ok(runtime)) => {
                 let jobs = self.jobs.clone();
@@ -118,7 +118,7 @@ impl Queue {
         let len = event.len();
         let before = self.queued_len.fetch_add(len, Ordering::Relaxed);
         let fits = before.saturating_add(len) <= QUEUED_LEN_MAX;
-        if !fits || self.jobs.try_send(Job::Event(event, None)).is_err() {
+        if !fits || self.jobs.try_send(AuditJob::Event(event, None)).is_err() {
             self.queued_len.fetch_sub(len, Ordering::Relaxed);
             self.drop_event();
         }
@@ -133,7 +133,7 @@ impl Queue {
     pub async fn flush(&self) {
         let (done, stored) = oneshot::channel();
         let flush = async {
-            if self.jobs.send(Job::Flush(done)).await.is_ok() {
+            if self.jobs.send(AuditJob::Flush(done)).await.is_ok() {
                 let _ = stored.await;
             }
         };
@@ -143,22 +143,22 @@ impl Queue {
     }
 }
 
-impl Jobs {
+impl AuditJobs {
     /// Adds a job to those that are taken.
-    pub fn take(&self, job: Job, taken: &mut Taken) {
+    pub fn take(&self, job: AuditJob, taken: &mut EventBatch) {
         match job {
-            Job::Event(event, waiting) => {
+            AuditJob::Event(event, waiting) => {
                 self.queued_len.fetch_sub(event.len(), Ordering::Relaxed);
                 taken.len = taken.len.saturating_add(event.len());
                 taken.events.push(event);
                 taken.waiting.extend(waiting);
             }
-            Job::Flush(done) => taken.flushes.push(done),
+            AuditJob::Flush(done) => taken.flushes.push(done),
         }
     }
 
     /// Adds what is in the queue already, up to `max` events.
-    pub fn take_ready(&mut self, taken: &mut Taken, max: usize) {
+    pub fn take_ready(&mut self, taken: &mut EventBatch, max: usize) {
         while !taken.is_full(max) {
             let Ok(job) = self.jobs.try_recv() else { return };
             self.take(job, taken);
@@ -166,15 +166,15 @@ impl Jobs {
     }
 }
 
-impl Taken {
+impl EventBatch {
     /// Whether nothing more is added.
     pub fn is_full(&self, max: usize) -> bool {
         self.events.len() >= max || self.len >= TAKEN_LEN_MAX || !self.flushes.is_empty()
     }
 
-    /// Tells those who wait.
+    /// Notifies the waiting requests.
     pub fn finish(self, stored: bool) {
-        // Those who have gone need not know.
+        // A request whose client has disconnected has dropped its receiver.
         for waiting in self.waiting {
             let _ = waiting.send(stored);
         }
@@ -205,7 +205,7 @@ mod tests {
         }
         let text = registry.text();
         assert!(text.contains("apiserver_audit_error_total{plugin=\"buffered\"} 3"), "{text}");
-        let mut taken = Taken::default();
+        let mut taken = EventBatch::default();
         jobs.take_ready(&mut taken, TAKEN_MAX);
         assert_eq!(taken.events.len(), 2);
         assert_eq!(queue.queued_len.load(Ordering::Relaxed), 0);
@@ -233,7 +233,7 @@ mod tests {
         ] {
             let (queue, mut jobs) = queue(mode, for_tests().0);
             let storing = async {
-                let mut taken = Taken::default();
+                let mut taken = EventBatch::default();
                 let job = jobs.jobs.recv().await.unwrap();
                 jobs.take(job, &mut taken);
                 taken.finish(stored);

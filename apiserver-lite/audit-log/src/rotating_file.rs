@@ -1,4 +1,4 @@
-//! A file that is renamed when it has reached its size, with kube-apiserver's names: `audit-2022-09-01T10-20-30.400.log` beside `audit.log`. The file is 0600
+//! A file that is renamed when it has reached its size, with kube-apiserver's names: `audit-2022-09-01T10-20-30.400.log` next to `audit.log`. The file is 0600
 //! from its creation on.
 
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ impl Rotation {
     }
 }
 
-/// The file.
+/// The audit log file; rotated by size, with old files removed by age and number.
 pub struct RotatingFile {
     path: PathBuf,
     rotation: Rotation,
@@ -65,7 +65,7 @@ impl RotatingFile {
                 Ok(()) => start = 0,
                 Err(error) => {
                     let path = self.path.display();
-                    tracing::warn!(%path, %error, "cannot rotate the audit log; it goes on growing");
+                    tracing::warn!(%path, %error, "cannot rotate the audit log; it keeps growing");
                     self.rotate_above = start.saturating_add(self.rotation.max_len);
                 }
             }
@@ -85,7 +85,7 @@ impl RotatingFile {
             at += Duration::milliseconds(1);
             backup = self.backup(at);
         }
-        // Without the file, which somebody has moved, a new one is begun.
+        // Another program has moved the file: a new one is created.
         match fs::rename(&self.path, &backup) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -129,7 +129,7 @@ impl RotatingFile {
             let path = self.path.with_file_name(format!("{prefix}{time}{suffix}"));
             if let Err(error) = fs::remove_file(&path) {
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot remove an old audit log");
+                tracing::warn!(%path, %error, "cannot remove an old audit log file; retried at the next rotation");
             }
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         file.append(b"new\n", NOW).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old\nnew\n");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        // Cut by somebody else: no hole is left.
+        // Truncated by another program: no hole is left.
         fs::write(&path, "").unwrap();
         file.append(b"next\n", NOW).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "next\n");

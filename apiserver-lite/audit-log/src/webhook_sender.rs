@@ -15,7 +15,7 @@ use proto_daemon::rate::Rate;
 use tokio::time::{Instant, timeout_at};
 
 use crate::metrics::Metrics;
-use crate::queue::{Jobs, TAKEN_MAX, Taken};
+use crate::queue::{AuditJobs, EventBatch, TAKEN_MAX};
 
 const USER_AGENT: &str = concat!("orch-apiserver/", env!("CARGO_PKG_VERSION"));
 /// Longest wait for one answer.
@@ -58,7 +58,7 @@ impl WebhookSender {
     }
 
     /// Sends until the queue is closed. One list is on its way at a time, so events arrive in their order.
-    pub async fn run(self, mut jobs: Jobs) {
+    pub async fn run(self, mut jobs: AuditJobs) {
         let throttle = self.batch.and_then(|batch| batch.throttle);
         let mut rate = throttle.map_or(Rate::new(0, 0), |of| Rate::new(of.per_second, of.burst));
         let started = Instant::now();
@@ -72,8 +72,8 @@ impl WebhookSender {
     }
 
     /// The next events: in the mode batch all that arrive until the list is full or has waited long enough, else those that are there.
-    async fn collect(&self, jobs: &mut Jobs) -> Option<Taken> {
-        let mut taken = Taken::default();
+    async fn collect(&self, jobs: &mut AuditJobs) -> Option<EventBatch> {
+        let mut taken = EventBatch::default();
         let first = jobs.jobs.recv().await?;
         jobs.take(first, &mut taken);
         let Some(batch) = self.batch else {
@@ -103,7 +103,7 @@ impl WebhookSender {
             if attempt >= ATTEMPTS {
                 self.metrics.failed("webhook", events.len());
                 let (server, events) = (&self.client.config().server, events.len());
-                tracing::error!(%server, events, error = chain(&error), "the webhook does not take audit events; they are lost");
+                tracing::error!(%server, events, error = chain(&error), "cannot send events to the audit webhook; they are lost");
                 return false;
             }
             tokio::time::sleep(pause).await;

@@ -18,7 +18,6 @@ pub struct UserInfo {
     /// The identifier.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
     /// Further attributes.
@@ -33,10 +32,8 @@ pub struct ObjectReference {
     /// The plural name of the resource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource: String,
-    /// The namespace.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// The name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The uid that the client sent.
@@ -51,7 +48,6 @@ pub struct ObjectReference {
     /// The version that the client sent.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// The subresource.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subresource: String,
 }
@@ -59,13 +55,9 @@ pub struct ObjectReference {
 /// What the object in a request's body says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectIdentity<'a> {
-    /// The namespace.
     pub namespace: &'a str,
-    /// The name.
     pub name: &'a str,
-    /// The uid.
     pub uid: &'a str,
-    /// The version.
     pub resource_version: &'a str,
 }
 

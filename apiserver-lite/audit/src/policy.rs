@@ -33,7 +33,6 @@ pub struct Attributes<'a> {
     pub verb: &'a str,
     /// The resource; `None` for other paths.
     pub resource: Option<AuditedResource<'a>>,
-    /// The path.
     pub path: &'a str,
 }
 

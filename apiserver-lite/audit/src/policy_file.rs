@@ -26,19 +26,15 @@ pub struct PolicyFile {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {
-    /// The level.
     #[serde(deserialize_with = "null_is_empty")]
     pub level: String,
     /// Names of users.
     #[serde(deserialize_with = "null_is_empty")]
     pub users: Vec<String>,
-    /// Groups of users.
     #[serde(deserialize_with = "null_is_empty")]
     pub user_groups: Vec<String>,
-    /// Verbs.
     #[serde(deserialize_with = "null_is_empty")]
     pub verbs: Vec<String>,
-    /// Resources.
     #[serde(deserialize_with = "null_is_empty")]
     pub resources: Vec<GroupResources>,
     /// Namespaces; the empty one is that of cluster-scoped resources.
@@ -54,7 +50,7 @@ pub struct PolicyRule {
     pub omit_managed_fields: Option<bool>,
 }
 
-/// Resources of one group.
+/// An entry of `resources` of a policy rule: an API group with resources and object names.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupResources {
@@ -69,7 +65,7 @@ pub struct GroupResources {
     pub resource_names: Vec<String>,
 }
 
-/// One fault of a policy.
+/// An invalid field of a policy file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyFault {
     /// As `rules[0].level`.
@@ -240,8 +236,11 @@ mod tests {
         }
         let group =
             json!({"level": "None", "resources": [{"group": "rbac.authorization.k8s.io/v1beta1"}]});
-        let told = faults(json!({"rules": [group]}));
-        assert!(told[0].starts_with("rules[0].resources.group: Invalid value: "), "{told:?}");
+        let reported = faults(json!({"rules": [group]}));
+        assert!(
+            reported[0].starts_with("rules[0].resources.group: Invalid value: "),
+            "{reported:?}"
+        );
         assert_eq!(faults(json!({}))[0], "rules: Required value: a policy has at least one rule");
         let both = faults(json!({"omitStages": [""], "rules": [{"level": "None"}, {}]}));
         assert_eq!(both.len(), 2, "{both:?}");

@@ -14,7 +14,7 @@ pub struct AuditSettings {
     pub webhook: Option<WebhookSettings>,
 }
 
-/// The log.
+/// Settings of the log file (`--audit-log-*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// Where it is.
@@ -34,7 +34,6 @@ pub struct LogSettings {
 pub enum LogPath {
     /// Standard output (`-`).
     Stdout,
-    /// A file.
     File(PathBuf),
 }
 
@@ -45,11 +44,11 @@ pub enum Mode {
     Blocking,
     /// A request whose first event cannot be written is refused.
     BlockingStrict,
-    /// Nobody waits; what the queue cannot hold is dropped.
+    /// Requests do not wait; events that do not fit into the queue are dropped.
     Batch(BatchSettings),
 }
 
-/// The remote service.
+/// Settings of the audit webhook (`--audit-webhook-*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebhookSettings {
     /// The client configuration that leads to it.
@@ -73,7 +72,7 @@ pub struct BatchSettings {
     pub throttle: Option<Throttle>,
 }
 
-/// A bound of batches.
+/// Most batches a second, and how many may follow each other at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Throttle {
     /// A second, on average.

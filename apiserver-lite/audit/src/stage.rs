@@ -39,7 +39,6 @@ pub enum Stage {
     RequestReceived,
     /// The head of a stream's response is sent.
     ResponseStarted,
-    /// The response is complete.
     ResponseComplete,
     /// The server panicked.
     Panic,

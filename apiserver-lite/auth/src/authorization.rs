@@ -7,7 +7,6 @@ use crate::user::{MASTERS, User};
 /// The attributes of a request to be authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
-    /// The user.
     pub user: &'a User,
     /// API verb for resources, lower-case HTTP method for other paths.
     pub verb: &'a str,
@@ -18,7 +17,6 @@ pub struct Attributes<'a> {
 /// The resource or path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
-    /// A resource.
     Resource {
         /// Empty for the core group.
         group: &'a str,
@@ -40,7 +38,6 @@ pub enum Subject<'a> {
 /// The decision of one module, or of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Allowed.
     Allow,
     /// Denied; further modules are not consulted.
     Deny,
@@ -51,7 +48,6 @@ pub enum Decision {
 /// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authorization {
-    /// The decision.
     pub decision: Decision,
     /// Reason for the message of a denial; may be empty.
     pub reason: String,
@@ -62,7 +58,6 @@ pub struct Authorization {
 /// What a user may do in a namespace, as far as modules can list it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserRules {
-    /// The rules.
     pub rules: Vec<Rule>,
     /// Whether more may be allowed than the rules say.
     pub incomplete: bool,

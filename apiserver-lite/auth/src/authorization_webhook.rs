@@ -29,7 +29,7 @@ pub struct AuthorizationWebhookSettings {
     pub unauthorized_ttl: Duration,
 }
 
-/// Asks the service what a user may do.
+/// Authorizes requests by a remote service.
 pub struct AuthorizationWebhook {
     webhook: Webhook,
     settings: AuthorizationWebhookSettings,
@@ -91,7 +91,7 @@ impl AuthorizationWebhook {
         })
     }
 
-    /// The service's decision; no opinion with an error when it cannot be asked.
+    /// The service's decision; no opinion with an error when it cannot be called.
     pub async fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let spec = self.spec(attributes);
         let question = spec.to_string();
@@ -99,7 +99,7 @@ impl AuthorizationWebhook {
         if let Some(known) = self.allowed.get(&key).or_else(|| self.refused.get(&key)) {
             return known;
         }
-        let answer = match self.ask(&attributes.user.name, &spec).await {
+        let answer = match self.send_review(&attributes.user.name, &spec).await {
             Ok(answer) => answer,
             Err(error) => return Authorization::failed(proto_daemon::exit::chain(&error)),
         };
@@ -113,7 +113,7 @@ impl AuthorizationWebhook {
         answer
     }
 
-    async fn ask(&self, client: &str, spec: &Value) -> Result<Authorization, ReviewError> {
+    async fn send_review(&self, client: &str, spec: &Value) -> Result<Authorization, ReviewError> {
         Ok(self.webhook.review::<Status>(client, spec).await?.decide())
     }
 

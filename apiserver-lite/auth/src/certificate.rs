@@ -10,12 +10,11 @@ use crate::user::User;
 pub enum ClientCertificate {
     /// It authenticates a user until it expires.
     User {
-        /// The user.
         user: User,
         /// Unix time of its expiry in seconds.
         not_after: i64,
     },
-    /// It authenticates nobody, for this reason.
+    /// The certificate does not authenticate a user, for this reason.
     Invalid(String),
 }
 

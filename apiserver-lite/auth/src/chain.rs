@@ -8,7 +8,7 @@ use crate::user::User;
 pub enum Module {
     /// Decides from memory.
     Local(Box<dyn Authorizer>),
-    /// Asks a remote service.
+    /// Calls a remote service.
     Webhook(Box<AuthorizationWebhook>),
 }
 

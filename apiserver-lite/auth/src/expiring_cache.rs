@@ -1,4 +1,4 @@
-//! Answers that hold for some time, by the digest of what was asked.
+//! A cache of responses with an expiry, by the digest of the request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

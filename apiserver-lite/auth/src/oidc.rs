@@ -48,7 +48,6 @@ pub struct OidcSettings {
     pub username_prefix: Option<String>,
     /// The claim with the user's groups.
     pub groups_claim: Option<String>,
-    /// Prefix of groups.
     pub groups_prefix: String,
     /// Claims that every token must have, with their values.
     pub required_claims: Vec<(String, String)>,
@@ -65,13 +64,13 @@ pub enum OidcError {
     #[error("{0}")]
     Settings(String),
     /// The certificates of the provider's authority cannot be used.
-    #[error("cannot use the authority of the identity provider")]
+    #[error("cannot use the certificate authority of the OpenID Connect provider")]
     Tls(#[from] ClientTlsError),
-    /// The provider cannot be asked.
-    #[error("the identity provider cannot be asked")]
+    /// The request to the provider failed.
+    #[error("the request to the OpenID Connect provider failed")]
     Call(#[from] ClientError),
     /// The provider's answer is not what OpenID Connect Discovery prescribes.
-    #[error("the identity provider's answer is not valid: {0}")]
+    #[error("the response of the OpenID Connect provider is invalid: {0}")]
     Answer(String),
     /// The token is malformed, or no key of the provider signed it.
     #[error(transparent)]
@@ -90,9 +89,9 @@ struct Provider {
     names: &'static Names,
     client: Client,
     keys: RwLock<Arc<[PublicKey]>>,
-    /// When its keys were last asked for.
+    /// Time of the last request for its keys.
     asked: Mutex<Option<Instant>>,
-    /// Held by the one who asks for keys; the others wait for the same answer.
+    /// Held by the task that reads the keys; other requests wait for its result.
     asking: tokio::sync::Mutex<()>,
 }
 
@@ -108,7 +107,7 @@ struct KeySet {
 }
 
 impl Oidc {
-    /// Checks the settings; the provider is asked when the first token arrives.
+    /// Checks the settings; the first token triggers the request to the provider.
     ///
     /// # Errors
     /// The settings are not valid, or the CA file cannot be used.
@@ -158,7 +157,7 @@ impl Oidc {
             Err(JwtError::Signature) => {}
             outcome => {
                 if outcome.is_ok() && provider.begins_asking(KEYS_AGE) {
-                    tokio::spawn(provider.clone().ask());
+                    tokio::spawn(provider.clone().fetch_keys());
                 }
                 return Ok(outcome?);
             }
@@ -169,7 +168,7 @@ impl Oidc {
             outcome => return Ok(outcome?),
         }
         // A task of its own: it goes on when the client that has caused it leaves.
-        let asked = tokio::spawn(provider.clone().ask()).await;
+        let asked = tokio::spawn(provider.clone().fetch_keys()).await;
         asked.map_err(|error| OidcError::Answer(error.to_string()))??;
         Ok(jwt::verify(token, &provider.keys())?)
     }
@@ -180,7 +179,7 @@ impl Provider {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the keys were last asked for longer ago than `interval`; they count as asked for then.
+    /// Whether the last request for keys is older than `interval`; if so, records a request now.
     fn begins_asking(&self, interval: Duration) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = asked.is_none_or(|at| at.elapsed() >= interval);
@@ -191,7 +190,7 @@ impl Provider {
     }
 
     /// Reads the provider's keys. If that fails, the old ones stay.
-    async fn ask(self: Arc<Self>) -> Result<(), OidcError> {
+    async fn fetch_keys(self: Arc<Self>) -> Result<(), OidcError> {
         let (client, path) = self.discover().await?;
         let answer = client.call(request::get(path)).await?;
         let set: KeySet = serde_json::from_slice(&answer.body)
@@ -201,7 +200,11 @@ impl Provider {
             |key: &PublicKey| self.settings.signing_algs.iter().any(|a| a == key.algorithm());
         let keys: Arc<[PublicKey]> = keys.filter(is_accepted).collect();
         let issuer = &self.settings.issuer_url;
-        tracing::info!(issuer, keys = keys.len(), "read the keys of the identity provider");
+        tracing::info!(
+            issuer,
+            keys = keys.len(),
+            "updated the keys of the OpenID Connect provider"
+        );
         *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
         Ok(())
     }

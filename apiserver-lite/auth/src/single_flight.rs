@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::expiring_cache::Key;
 
-/// The questions that are being asked.
+/// The requests in flight.
 pub struct SingleFlight<A>(Arc<Mutex<Questions<A>>>);
 
 type Questions<A> = HashMap<Key, Arc<watch::Sender<Option<A>>>>;
@@ -22,7 +22,7 @@ impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
     /// no caller waits for it. `None` if it ended without a result.
     ///
     /// # Errors
-    /// Those of `ask`, which says whether the question may be asked.
+    /// Those of `ask`, which decides whether the request may be sent.
     pub async fn answer<E, F>(
         &self,
         key: Key,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::expiring_cache::key;
 
-    /// Counts who begins to ask and who gets an answer to give.
+    /// Counts the started requests and the received results.
     #[derive(Default)]
     struct Counts {
         asked: AtomicU32,

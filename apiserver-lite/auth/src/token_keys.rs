@@ -53,7 +53,7 @@ impl KeySet {
     }
 }
 
-/// The file of the signing key.
+/// The file of `--service-account-signing-key-file`, read again when it changes.
 pub struct SigningKeyFile(KeyFile<Arc<SigningKey>>);
 
 impl SigningKeyFile {
@@ -126,7 +126,7 @@ impl TokenKeys {
         if any {
             *made = collect(signing, verifying);
             let ids: Vec<&str> = made.verifying.iter().map(PublicKey::id).collect();
-            tracing::info!(signing = made.signing.public().id(), verifying = ?ids, "the keys of service account tokens have changed");
+            tracing::info!(signing = made.signing.public().id(), verifying = ?ids, "reloaded the keys of service account tokens");
         }
         made.clone()
     }
@@ -179,7 +179,7 @@ impl<K> KeyFile<K> {
             }
             Err(error) => {
                 let (path, error) = (self.path.display(), chain(&error));
-                tracing::warn!(%path, error, "the new content is no key of service account tokens, the old keys stay");
+                tracing::warn!(%path, error, "the changed file is not a key for service account tokens; the old keys stay in use");
                 false
             }
         }
@@ -215,7 +215,7 @@ mod tests {
             Self { dir, keys }
         }
 
-        /// Replaces a file as programs do that nobody shall see half done; gives the keys a second later.
+        /// Replaces a file atomically, by a rename; returns the keys a second later.
         async fn replace(&self, name: &str, content: &str) -> Arc<KeySet> {
             let made = self.dir.path().join("new");
             std::fs::write(&made, content).unwrap();
@@ -267,11 +267,11 @@ mod tests {
             files.map(|_| ()).unwrap_err().to_string()
         };
         let signing = |file: &Path| SigningKeyFile::load(file).map(|_| ()).unwrap_err().to_string();
-        for told in [verifying(&empty), signing(&empty)] {
-            assert_eq!(told, format!("key file {}", empty.display()));
+        for error in [verifying(&empty), signing(&empty)] {
+            assert_eq!(error, format!("key file {}", empty.display()));
         }
-        for told in [verifying(&lost), signing(&lost)] {
-            assert_eq!(told, format!("cannot read key file {}", lost.display()));
+        for error in [verifying(&lost), signing(&lost)] {
+            assert_eq!(error, format!("cannot read key file {}", lost.display()));
         }
     }
 }

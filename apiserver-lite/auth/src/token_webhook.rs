@@ -25,7 +25,7 @@ pub struct TokenWebhookSettings {
     pub cache_ttl: Duration,
 }
 
-/// Asks the service who a token's user is.
+/// Authenticates tokens by a remote service.
 pub struct TokenWebhook {
     webhook: Webhook,
     cache_ttl: Duration,
@@ -87,7 +87,7 @@ impl TokenWebhook {
     /// names no audiences vouches for `own`, those of this server. `client` is who shows the token, which is not known yet.
     ///
     /// # Errors
-    /// The service cannot be asked, or says that it could not decide. Such an answer is not kept.
+    /// The service cannot be called, or reports an error. Such a response is not cached.
     pub async fn user(
         &self,
         token: &str,
@@ -231,7 +231,7 @@ mod tests {
         assert!(matches!(ask().await, Err(ReviewError::Answer(_))));
         assert!(matches!(ask().await, Err(ReviewError::Undecided(_))));
         assert!(matches!(ask().await, Err(ReviewError::Kind(..))));
-        // A 500 may pass: it is asked again.
+        // A 500 may be transient: the request is retried.
         assert_eq!(ask().await.unwrap().unwrap().0.name, "a");
         // The service names no audiences: the token is meant for this server only.
         let other = webhook.user("t", &audiences(&["vault"]), &own, "c").await;

@@ -38,7 +38,6 @@ pub enum ReviewVersion {
     /// `v1beta1`.
     #[default]
     V1Beta1,
-    /// `v1`.
     V1,
 }
 
@@ -80,25 +79,25 @@ pub enum WebhookError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReviewError {
     /// It did not answer.
-    #[error("the webhook cannot be asked")]
+    #[error("the request to the webhook failed")]
     Call(#[source] Arc<ClientError>),
     /// It did not answer in time.
     #[error("the webhook did not answer within {DEADLINE:?}")]
     Deadline,
     /// Too many questions wait for it, of this client or of all.
-    #[error("too many questions wait for the webhook already")]
+    #[error("too many requests to the webhook are in flight")]
     Busy,
     /// The asking has failed in this process; the log says how.
-    #[error("asking the webhook has failed")]
+    #[error("the request to the webhook was cancelled")]
     Failed,
     /// Its answer is not a review.
-    #[error("the webhook's answer is not a review")]
+    #[error("the response of the webhook is not a review")]
     Answer(#[source] Arc<serde_json::Error>),
     /// Its answer is a review of another kind or version.
     #[error("the webhook answered with apiVersion {0:?} and kind {1:?}")]
     Kind(String, String),
     /// It could not decide.
-    #[error("the webhook could not decide: {0}")]
+    #[error("the webhook reported an evaluation error: {0}")]
     Undecided(String),
 }
 
@@ -178,7 +177,8 @@ impl Webhook {
             let place = self.queue.enter(client).map_err(|_| ReviewError::Busy)?;
             let (service, body) = (self.service.clone(), body.clone());
             Ok(async move {
-                let answer = tokio::time::timeout(DEADLINE, service.ask(&place, body)).await;
+                let answer =
+                    tokio::time::timeout(DEADLINE, service.post_with_retries(&place, body)).await;
                 answer.unwrap_or(Err(ReviewError::Deadline))
             })
         };
@@ -213,7 +213,7 @@ pub fn read_status<S: DeserializeOwned + Default>(
 
 impl Service {
     /// Tries again where Kubernetes does: after a broken connection, and when the service says that it is overloaded or has failed.
-    async fn ask(&self, place: &Place, body: Bytes) -> Result<Bytes, ReviewError> {
+    async fn post_with_retries(&self, place: &Place, body: Bytes) -> Result<Bytes, ReviewError> {
         let (mut attempt, mut pause) = (1, FIRST_PAUSE);
         loop {
             let mut request = Request::new(body.clone());
@@ -227,7 +227,7 @@ impl Service {
             match answer {
                 Ok(answer) => return Ok(answer.body),
                 Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
-                    tracing::debug!(attempt, %error, "the webhook did not answer, trying again");
+                    tracing::debug!(attempt, %error, "the webhook did not respond; retried");
                     tokio::time::sleep(pause).await;
                     attempt += 1;
                     pause = pause.mul_f64(1.5);
@@ -237,14 +237,14 @@ impl Service {
         }
     }
 
-    /// Logs a failure, unless one was logged just now: everybody can cause them.
+    /// Logs a failure, unless one was logged just now: unauthenticated clients can cause them.
     fn warn(&self, error: &ReviewError) {
         let now = Instant::now();
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.is_none_or(|at| now.duration_since(at) >= WARN_INTERVAL) {
             *warned = Some(now);
             let server = &self.client.config().server;
-            tracing::warn!(%server, path = self.path, error = chain(error), "a webhook gives no answer");
+            tracing::warn!(%server, path = self.path, error = chain(error), "a request to the webhook failed");
         }
     }
 }

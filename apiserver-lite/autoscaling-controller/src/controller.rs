@@ -23,7 +23,7 @@ const COMPONENT: &str = "horizontal-pod-autoscaler";
 /// Observes one look at an autoscaler in metrics: how long it took, and whether it failed and is retried.
 pub type Observe = dyn Fn(Duration, bool) + Send + Sync;
 
-/// The controller.
+/// Reconciles HorizontalPodAutoscalers: reads metrics, scales targets, writes status.
 pub struct AutoscalingController {
     /// Reads and writes.
     pub client: Client,

@@ -19,7 +19,7 @@ use crate::flags::AutoscalingFlags;
 use crate::pod_metrics;
 use crate::target::Target;
 
-/// Looks at autoscalers.
+/// Reads metrics and targets of autoscalers, and executes their plans.
 pub struct Reconciler {
     client: Client,
     autoscalers: Store<HorizontalPodAutoscaler>,
@@ -113,7 +113,7 @@ impl Reconciler {
         }
     }
 
-    fn note(&self, hpa: &HorizontalPodAutoscaler, notes: &[Note]) {
+    fn note(&self, hpa: &HorizontalPodAutoscaler, notes: &[AutoscalerEvent]) {
         let about = reference(hpa, self.client.names());
         for note in notes {
             let kind = match note.severity {

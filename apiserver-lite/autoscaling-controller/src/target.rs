@@ -23,12 +23,7 @@ pub enum TargetError {
     ApiVersion(String),
     /// No such kind is served.
     #[error("no matches for kind {kind:?} in group {group:?}")]
-    NoKind {
-        /// The kind.
-        kind: String,
-        /// Its group.
-        group: String,
-    },
+    NoKind { kind: String, group: String },
     /// A request failed.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -20,14 +20,13 @@ pub struct Bounds {
     pub max: i32,
     /// The target's.
     pub current: i32,
-    /// What the metrics ask for.
+    /// The replicas that the metrics require.
     pub desired: i32,
 }
 
 /// A decision, with what the conditions say about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The replicas.
     pub replicas: i32,
     /// Reason and message of the condition AbleToScale.
     pub able: (&'static str, &'static str),

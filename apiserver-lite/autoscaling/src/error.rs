@@ -35,7 +35,6 @@ pub enum SizingError {
     /// A metric that names a container which a pod does not have.
     #[error("container {container} not present in metrics for pod {pod}")]
     NoContainer {
-        /// The container.
         container: String,
         /// Namespace and name.
         pod: String,
@@ -43,7 +42,6 @@ pub enum SizingError {
     /// The metrics cannot be had.
     #[error("unable to get metrics for resource {resource}: {cause}")]
     Unavailable {
-        /// The resource.
         resource: String,
         /// Why.
         cause: Box<SizingError>,
@@ -57,11 +55,9 @@ pub enum SizingError {
     /// A percentage of nothing.
     #[error("missing request for {resource} in container {container} of Pod {pod}")]
     NoRequest {
-        /// The resource.
         resource: String,
         /// The container without it.
         container: String,
-        /// Its pod.
         pod: String,
     },
     /// All pods with metrics request nothing.

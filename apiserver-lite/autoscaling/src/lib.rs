@@ -26,6 +26,6 @@ pub use error::NoUsage;
 pub use history::History;
 pub use metrics::{ContainerUsage, PodUsage};
 pub use plan::{
-    Note, Observed, Outcome, Plan, Scale, Severity, needs_metrics, plan, without_scale,
+    AutoscalerEvent, Observed, Outcome, Plan, Scale, Severity, needs_metrics, plan, without_scale,
 };
 pub use settings::Settings;

@@ -16,7 +16,6 @@ pub struct PodUsage {
     pub at: Time,
     /// Over which time it was measured.
     pub window: Duration,
-    /// Its containers.
     pub containers: Vec<ContainerUsage>,
 }
 

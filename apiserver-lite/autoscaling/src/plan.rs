@@ -12,7 +12,7 @@ use crate::conditions::{ABLE_TO_SCALE, SCALING_ACTIVE, SCALING_LIMITED, set};
 use crate::error::NoUsage;
 use crate::history::History;
 use crate::metrics::PodUsage;
-use crate::replicas::{Found, Inputs, NotFound, of_metric};
+use crate::replicas::{Inputs, MeasuredMetric, NotFound, of_metric};
 use crate::settings::Settings;
 
 /// The scale of a target.
@@ -45,7 +45,7 @@ pub enum Severity {
 
 /// An event about the autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct AutoscalerEvent {
     /// Whether it reports a problem.
     pub severity: Severity,
     /// One word.
@@ -57,10 +57,9 @@ pub struct Note {
 /// What to write about an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Its status.
     pub status: HorizontalPodAutoscalerStatus,
     /// Its events.
-    pub notes: Vec<Note>,
+    pub notes: Vec<AutoscalerEvent>,
 }
 
 /// What to do about an autoscaler.
@@ -79,8 +78,11 @@ pub fn without_scale(hpa: &HorizontalPodAutoscaler, why: &str, now: Time) -> Out
     let mut status = hpa.status.clone();
     let message = format!("the HPA controller was unable to get the target's current scale: {why}");
     set(&mut status.conditions, ABLE_TO_SCALE, false, ("FailedGetScale", &message), now);
-    let note =
-        Note { severity: Severity::Warning, reason: "FailedGetScale", message: why.to_owned() };
+    let note = AutoscalerEvent {
+        severity: Severity::Warning,
+        reason: "FailedGetScale",
+        message: why.to_owned(),
+    };
     Outcome { status, notes: vec![note] }
 }
 
@@ -129,7 +131,7 @@ pub fn plan(
         settings,
         now,
     };
-    let Some(wanted) = making.wanted(hpa, observed.scale, &inputs) else {
+    let Some(wanted) = making.compute_desired(hpa, observed.scale, &inputs) else {
         return making.give_up(current);
     };
     let bounds = Bounds { min, max, current, desired: wanted.replicas };
@@ -148,8 +150,8 @@ pub fn plan(
     making.end(current, scale_to, why, wanted.statuses)
 }
 
-/// What the metrics ask for together.
-struct Wanted {
+/// The replicas that all metrics require together.
+struct DesiredReplicas {
     replicas: i32,
     metric: String,
     statuses: Vec<MetricStatus>,
@@ -158,7 +160,7 @@ struct Wanted {
 /// A plan in the making.
 struct Making {
     status: HorizontalPodAutoscalerStatus,
-    notes: Vec<Note>,
+    notes: Vec<AutoscalerEvent>,
     now: Time,
 }
 
@@ -168,16 +170,16 @@ impl Making {
     }
 
     fn warn(&mut self, reason: &'static str, message: String) {
-        self.notes.push(Note { severity: Severity::Warning, reason, message });
+        self.notes.push(AutoscalerEvent { severity: Severity::Warning, reason, message });
     }
 
     /// The most that a metric asks for. `None` if none says anything, and if some say nothing and the others would scale down.
-    fn wanted(
+    fn compute_desired(
         &mut self,
         hpa: &HorizontalPodAutoscaler,
         scale: &Scale,
         inputs: &Inputs<'_>,
-    ) -> Option<Wanted> {
+    ) -> Option<DesiredReplicas> {
         if scale.selector.is_empty() {
             self.warn("SelectorRequired", "selector is required".to_owned());
             let said = "the HPA target's scale is missing a selector";
@@ -194,7 +196,7 @@ impl Making {
             self.fail(said);
             return None;
         }
-        let mut most: Option<Found> = None;
+        let mut most: Option<MeasuredMetric> = None;
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
         for spec in &hpa.spec.metrics {
             match of_metric(spec, inputs) {
@@ -221,7 +223,7 @@ impl Making {
             most.name
         );
         self.set(SCALING_ACTIVE, true, ("ValidMetricFound", &said));
-        Some(Wanted { replicas: most.replicas, metric: most.name, statuses })
+        Some(DesiredReplicas { replicas: most.replicas, metric: most.name, statuses })
     }
 
     fn refuse(&mut self, failures: &[NotFound], count: usize) {
@@ -290,7 +292,11 @@ impl Plan {
         set(&mut status.conditions, ABLE_TO_SCALE, true, ("SucceededRescale", &said), now);
         status.last_scale_time = Some(now);
         let message = format!("New size: {replicas}; reason: {}", self.why);
-        notes.push(Note { severity: Severity::Normal, reason: "SuccessfulRescale", message });
+        notes.push(AutoscalerEvent {
+            severity: Severity::Normal,
+            reason: "SuccessfulRescale",
+            message,
+        });
         if let Some(rules) = &hpa.spec.behavior {
             history.scaled(self.current, replicas, now, longest_period(rules));
         }
@@ -311,7 +317,11 @@ impl Plan {
         status.desired_replicas = hpa.status.desired_replicas;
         status.current_metrics = hpa.status.current_metrics.clone();
         let message = format!("New size: {replicas}; reason: {}; error: {error}", self.why);
-        notes.push(Note { severity: Severity::Warning, reason: "FailedRescale", message });
+        notes.push(AutoscalerEvent {
+            severity: Severity::Warning,
+            reason: "FailedRescale",
+            message,
+        });
         Outcome { status, notes }
     }
 }

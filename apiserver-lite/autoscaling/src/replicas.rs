@@ -14,7 +14,6 @@ use crate::sizing::{Proposal, Sizing};
 
 /// What all metrics are calculated from.
 pub struct Inputs<'a> {
-    /// The namespace.
     pub namespace: &'a str,
     /// The pods of the target.
     pub pods: &'a [&'a Pod],
@@ -29,12 +28,11 @@ pub struct Inputs<'a> {
 }
 
 /// A metric that says something.
-pub struct Found {
-    /// The replicas that it asks for.
+pub struct MeasuredMetric {
+    /// The replicas that it requires.
     pub replicas: i32,
     /// What it is called in texts.
     pub name: String,
-    /// Its status.
     pub status: MetricStatus,
 }
 
@@ -48,8 +46,8 @@ pub struct NotFound {
     pub context: String,
 }
 
-/// What a metric asks for.
-pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFound> {
+/// The replicas that a metric requires.
+pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetric, NotFound> {
     match (spec.type_.as_str(), &spec.resource, &spec.container_resource) {
         ("Resource", Some(source), _) => {
             let proposed = inputs.propose(&source.name, None, &source.target);
@@ -65,7 +63,7 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFou
                 resource: Some(resource),
                 ..MetricStatus::default()
             };
-            Ok(Found { replicas: proposal.replicas, name, status })
+            Ok(MeasuredMetric { replicas: proposal.replicas, name, status })
         }
         ("ContainerResource", _, Some(source)) => {
             let proposed = inputs.propose(&source.name, Some(&source.container), &source.target);
@@ -84,7 +82,7 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<Found, NotFou
                 container_resource: Some(resource),
                 ..MetricStatus::default()
             };
-            Ok(Found { replicas: proposal.replicas, name, status })
+            Ok(MeasuredMetric { replicas: proposal.replicas, name, status })
         }
         _ => Err(not_served(spec, inputs.namespace)),
     }

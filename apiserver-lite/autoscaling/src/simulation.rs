@@ -73,7 +73,7 @@ fn down_window(hpa: &HorizontalPodAutoscaler) -> i64 {
 }
 
 /// The replicas that all metrics of a step ask for, by the definition: what is used by what is wanted, with no bounds. Unset if not everything is known.
-fn asked(step: &Step, replicas: i32, percent: i32) -> Option<i32> {
+fn compute_expected(step: &Step, replicas: i32, percent: i32) -> Option<i32> {
     if step.is_away || step.missing > 0 || replicas == 0 {
         return None;
     }
@@ -109,7 +109,7 @@ fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) 
         let plan = plan(&hpa, &observed, &mut history, &Settings::default(), time(now));
         let Some(to) = plan.scale_to else {
             hpa.status = plan.unchanged().status;
-            recommended.extend(asked(step, replicas, percent).map(|asked| (now, asked)));
+            recommended.extend(compute_expected(step, replicas, percent).map(|asked| (now, asked)));
             continue;
         };
         assert!((min..=max).contains(&to), "{to} replicas, of {min} to {max}");
@@ -118,7 +118,7 @@ fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) 
             assert!(!step.is_away, "scaled without any metrics");
             let most = usage.as_ref().map_or(0, Vec::len);
             assert!(most > 0, "scaled although no pod has metrics");
-            let asked = asked(step, replicas, percent);
+            let asked = compute_expected(step, replicas, percent);
             // Without rules the highest of the last minutes may still be above what the target was scaled to.
             if let Some(asked) = asked.filter(|_| hpa.spec.behavior.is_some()) {
                 let wrong = asked <= replicas && to > replicas;

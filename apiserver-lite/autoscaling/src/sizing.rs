@@ -10,10 +10,9 @@ use crate::error::SizingError;
 use crate::metrics::{Amount, Amounts};
 use crate::settings::Settings;
 
-/// What a metric asks for.
+/// The replicas that a metric requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// The replicas.
     pub replicas: i32,
     /// Percent of the requests, of a metric with such a target.
     pub utilization: Option<i32>,
@@ -27,7 +26,6 @@ pub struct Sizing<'a> {
     pub pods: &'a [&'a Pod],
     /// What they use.
     pub amounts: Amounts,
-    /// The resource.
     pub resource: &'a str,
     /// The target's replicas.
     pub current: i32,

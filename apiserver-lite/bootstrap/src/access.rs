@@ -1,4 +1,4 @@
-//! The access of a cluster beside what every API server grants: who reaches nodes, and who joins as a node, as in a cluster that kubeadm has made. Values only.
+//! The access of a cluster besides what every API server grants: who reaches nodes, and who joins as a node, as in a cluster that kubeadm has made. Values only.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ pub fn bindings(names: &Names) -> String {
     let join = Subject::Group(join_group(names));
     let nodes = Subject::Group(NODES.to_owned());
     [
-        // Logs, commands and ports of pods: nodes ask the API server who may.
+        // Logs, commands and ports of pods: nodes authorize them by a SubjectAccessReview.
         cluster_binding(
             names,
             NODE_CLIENT,
@@ -95,7 +95,7 @@ pub fn configuration_name(names: &Names) -> String {
     format!("{}-config", names.component("adm"))
 }
 
-/// The Service at which pods ask for names. It has no endpoints of its own: on each node orch-proxy answers.
+/// The Service of the cluster DNS. It has no endpoints of its own: on each node orch-proxy answers.
 pub fn dns_service(names: &Names, address: IpAddr) -> String {
     let (namespace, name) = (names.system_namespace(), names.component("dns"));
     format!(
@@ -127,7 +127,7 @@ pub async fn ensure_dns_service(
 ) -> Result<(), BootstrapError> {
     let services = client.within::<Service>(names.system_namespace());
     let found = services.find(&names.component("dns")).await;
-    match found.map_err(BootstrapError::api("looking for the Service of the resolvers"))? {
+    match found.map_err(BootstrapError::api("cannot get the Service of the cluster DNS"))? {
         Some(_) => Ok(()),
         None => apply(client, &dns_service(names, address)).await,
     }

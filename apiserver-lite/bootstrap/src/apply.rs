@@ -36,7 +36,7 @@ pub async fn apply_one(client: &Client, object: &Value) -> Result<(), BootstrapE
         Err(e) if e.is_not_found() => api.create(object, &params).await.map(drop),
         Err(e) => Err(e),
     }
-    .map_err(BootstrapError::api(format!("applying {kind} {name}")))
+    .map_err(BootstrapError::api(format!("cannot apply {kind} {name}")))
 }
 
 /// Creates one object.
@@ -46,7 +46,7 @@ pub async fn apply_one(client: &Client, object: &Value) -> Result<(), BootstrapE
 pub async fn create_one(client: &Client, object: &Value) -> Result<(), BootstrapError> {
     let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
     let created = api_of(client, object)?.create(object, &WriteParams::default()).await;
-    created.map(drop).map_err(BootstrapError::api(format!("creating {kind} {name}")))
+    created.map(drop).map_err(BootstrapError::api(format!("cannot create {kind} {name}")))
 }
 
 fn api_of(client: &Client, object: &Value) -> Result<Dynamic, BootstrapError> {

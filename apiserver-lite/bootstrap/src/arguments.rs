@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::certificates::node_client_stem;
 use crate::error::BootstrapError;
 
-/// Name under which orchlet imports the sandbox image that it builds, where nobody says another.
+/// Name under which orchlet imports the sandbox image that it builds, unless a flag sets another.
 pub const SANDBOX_IMAGE: &str = "orch.local/pause:1";
 
 /// Flags of a program, without dashes.
@@ -57,7 +57,7 @@ pub fn command_line(bin_dir: &Path, program: &str, names: &Names, flags: &Flags)
     argv
 }
 
-/// Flags with those that somebody chose in the place of ours of the same name.
+/// The default flags, each replaced by the extra argument of the same name.
 pub fn with_own(mut argv: Vec<String>, own: &[String]) -> Vec<String> {
     let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
     argv.retain(|flag| !own.iter().any(|chosen| name(chosen) == name(flag)));
@@ -103,15 +103,13 @@ impl PkiFiles {
     }
 }
 
-/// The API server.
+/// What the arguments of orch-apiserver are made from.
 pub struct ApiServer<'a> {
     /// Where it listens.
     pub bind: IpAddr,
     /// Where members of the cluster reach it.
     pub advertise: IpAddr,
-    /// Its port.
     pub port: u16,
-    /// Its store.
     pub store: &'a Path,
     /// Certificates and keys.
     pub pki: &'a PkiFiles,
@@ -122,7 +120,7 @@ pub struct ApiServer<'a> {
 }
 
 impl ApiServer<'_> {
-    /// Its flags.
+    /// The command-line flags, in the order in which they are written.
     pub fn flags(&self) -> Flags {
         let (pki, node) = (self.pki, &self.pki.node_client_stem);
         vec![
@@ -139,7 +137,7 @@ impl ApiServer<'_> {
             ("cluster-domain", self.domain.to_owned()),
             ("kubelet-client-certificate", pki.file(&format!("{node}.crt"))),
             ("kubelet-client-key", pki.file(&format!("{node}.key"))),
-            // Nobody may do more than a role says; who is unknown learns health and version.
+            // RBAC roles grant all access; unauthenticated clients can read health and version only.
             ("authorization-mode", "Node,RBAC".to_owned()),
             // Machines join by token.
             ("enable-bootstrap-token-auth", "true".to_owned()),
@@ -188,7 +186,7 @@ pub fn scheduler(client_config: &Path, pki: &PkiFiles) -> Flags {
     ]
 }
 
-/// The node agent.
+/// What the arguments of orchlet are made from.
 pub struct NodeAgent<'a> {
     /// Its client configuration.
     pub client_config: &'a Path,
@@ -213,7 +211,7 @@ pub struct NodeAgent<'a> {
 }
 
 impl NodeAgent<'_> {
-    /// Its flags.
+    /// The command-line flags, in the order in which they are written.
     pub fn flags(&self) -> Flags {
         let mut flags = vec![
             ("kubeconfig", text(self.client_config)),

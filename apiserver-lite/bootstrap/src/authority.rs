@@ -36,9 +36,7 @@ pub enum Usage {
 /// The content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Common name.
     pub common_name: String,
-    /// Organizations.
     pub organizations: Vec<String>,
     /// DNS names and addresses of a server.
     pub alternative_names: Vec<String>,
@@ -71,7 +69,6 @@ impl Leaf {
 /// A certificate and its key as PEM texts.
 #[derive(Clone)]
 pub struct CertificatePair {
-    /// The certificate.
     pub certificate: String,
     /// Its private key.
     pub key: String,
@@ -80,9 +77,7 @@ pub struct CertificatePair {
 /// What is read of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// Common name.
     pub common_name: String,
-    /// Organizations.
     pub organizations: Vec<String>,
     /// DNS names and addresses.
     pub alternative_names: Vec<String>,
@@ -96,7 +91,7 @@ pub struct CertificateFacts {
     pub public_key_hash: String,
 }
 
-/// An authority.
+/// A certificate authority in files; without its key it is external and issues nothing here.
 pub struct Authority {
     path: PathBuf,
     certificate: String,
@@ -162,7 +157,7 @@ impl Authority {
         Ok(Self { path, certificate, issuer })
     }
 
-    /// Its certificate.
+    /// The certificate of the authority in PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
@@ -279,7 +274,7 @@ fn check_time(
     }
     if now > facts.ends {
         let text = format!(
-            "has expired at {}: look at the clock; `orchadm certs renew` renews what this cluster's authority issued, others are put here anew",
+            "has expired at {}: look at the clock; `orchadm certs renew` renews those of this cluster's authority; copy others here after their renewal",
             facts.ends
         );
         return Err(BootstrapError::unusable(path, text));
@@ -328,13 +323,15 @@ fn name_text(name: &GeneralName<'_>) -> Option<String> {
 fn parse_der(path: &Path, pem: &str) -> Result<Vec<u8>, BootstrapError> {
     rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes())
         .map(|der| der.to_vec())
-        .map_err(|error| BootstrapError::unusable(path, format!("holds no certificate: {error}")))
+        .map_err(|error| {
+            BootstrapError::unusable(path, format!("contains no valid certificate: {error}"))
+        })
 }
 
 fn x509<'a>(path: &Path, der: &'a [u8]) -> Result<X509Certificate<'a>, BootstrapError> {
-    x509_parser::parse_x509_certificate(der)
-        .map(|(_, certificate)| certificate)
-        .map_err(|error| BootstrapError::unusable(path, format!("holds no certificate: {error}")))
+    x509_parser::parse_x509_certificate(der).map(|(_, certificate)| certificate).map_err(|error| {
+        BootstrapError::unusable(path, format!("contains no valid certificate: {error}"))
+    })
 }
 
 fn public_key_of(path: &Path, pem: &str) -> Result<Vec<u8>, BootstrapError> {
@@ -354,7 +351,7 @@ pub(crate) fn is_pair(
 
 fn key_pair(path: &Path, text: &str) -> Result<KeyPair, BootstrapError> {
     KeyPair::from_pem(text).map_err(|error| {
-        BootstrapError::unusable(path, format!("holds no key of PKCS#8 ({error}); `openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW` converts others"))
+        BootstrapError::unusable(path, format!("contains no PKCS#8 key ({error}); convert other formats with `openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`"))
     })
 }
 

@@ -74,15 +74,13 @@ impl BootstrapToken {
 /// A token with what it may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenSpec {
-    /// The token.
     pub token: BootstrapToken,
     /// A text for people.
     pub description: String,
     /// When it ends; never without.
     pub expires: Option<Time>,
-    /// Of [`USAGES`].
     pub usages: Vec<String>,
-    /// Groups of who authenticates with it, beside `system:bootstrappers`.
+    /// Groups of who authenticates with it, besides `system:bootstrappers`.
     pub groups: Vec<String>,
 }
 
@@ -106,7 +104,7 @@ impl TokenSpec {
         }
     }
 
-    /// Its Secret.
+    /// The Secret of type `bootstrap.kubernetes.io/token` that makes it valid.
     pub fn secret(&self, names: &Names) -> Value {
         let mut data = json!({
             "token-id": self.token.id,
@@ -152,7 +150,7 @@ pub fn secret_type(names: &Names) -> String {
     names.sub_label("bootstrap", "token")
 }
 
-/// A token as it is listed.
+/// A row of `token list`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedToken {
@@ -161,12 +159,10 @@ pub struct ListedToken {
     /// When it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
-    /// Of [`USAGES`].
     pub usages: Vec<String>,
     /// A text for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// Groups.
     pub groups: Vec<String>,
 }
 

@@ -71,7 +71,7 @@ pub fn served_names(names: &Names, domain: &str, others: &[String]) -> Vec<Strin
 
 /// What was done for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum FileChange {
     /// It was written.
     New,
     /// It was there, and is valid.
@@ -79,15 +79,19 @@ pub enum Made {
 }
 
 /// Makes a certificate with its key in a directory unless it is there; one that is there has to be valid. A key alone is one whose certificate was not
-/// written: both are made anew, as are two that do not belong together.
+/// written: both are created again, as are two that do not belong together.
 ///
 /// # Errors
 /// The files cannot be read or written, or what is there is not what it should be.
-pub fn ensure(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<Made, BootstrapError> {
+pub fn ensure(
+    dir: &Path,
+    stem: &str,
+    issuance: &Issuance<'_>,
+) -> Result<FileChange, BootstrapError> {
     let (path, key) = (dir.join(format!("{stem}.crt")), dir.join(format!("{stem}.key")));
     let Some(certificate) = read(&path)? else {
         renew(dir, stem, issuance)?;
-        return Ok(Made::New);
+        return Ok(FileChange::New);
     };
     let Some(text) = read(&key)? else {
         return Err(BootstrapError::unusable(
@@ -106,10 +110,10 @@ pub fn ensure(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<Made, B
             return Err(BootstrapError::unusable(&key, text));
         }
         renew(dir, stem, issuance)?;
-        return Ok(Made::New);
+        return Ok(FileChange::New);
     }
     issuance.check(&path, &certificate)?;
-    Ok(Made::Kept)
+    Ok(FileChange::Kept)
 }
 
 /// Makes a certificate with a new key, in the place of those that are there.
@@ -118,7 +122,7 @@ pub fn ensure(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<Made, B
 /// The authority is external, or the files cannot be written.
 pub fn renew(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<(), BootstrapError> {
     let pair = issuance.issue()?;
-    // Whoever reads between the two writes finds a certificate of another key and reads again: the key comes first.
+    // The key is written first: a program that reads between the two writes finds a certificate of another key and reads again.
     write_key(&dir.join(format!("{stem}.key")), &pair.key)?;
     write_public(&dir.join(format!("{stem}.crt")), &pair.certificate)
 }

@@ -6,7 +6,7 @@ use proto_client::config::{ClientConfig, Pem, file};
 use serde_json::{Value, json};
 
 use crate::authority::{CertificatePair, Issuance, read, write_key};
-use crate::certificates::Made;
+use crate::certificates::FileChange;
 use crate::error::BootstrapError;
 
 /// Who the user is.
@@ -14,15 +14,10 @@ pub enum Identity<'a> {
     /// A certificate and key in the file itself.
     Embedded(&'a CertificatePair),
     /// Files, which are read again when they change.
-    Files {
-        /// The certificate.
-        certificate: PathBuf,
-        /// Its key.
-        key: PathBuf,
-    },
+    Files { certificate: PathBuf, key: PathBuf },
     /// A bearer token.
     Token(&'a str),
-    /// Nobody: for publication.
+    /// No credentials: for publication.
     None,
 }
 
@@ -32,7 +27,6 @@ pub struct Cluster<'a> {
     pub name: &'a str,
     /// URL.
     pub server: &'a str,
-    /// Its authority.
     pub authority: AuthorityAt<'a>,
 }
 
@@ -94,10 +88,10 @@ pub fn ensure(
     path: &Path,
     cluster: &Cluster<'_>,
     issuance: &Issuance<'_>,
-) -> Result<Made, BootstrapError> {
+) -> Result<FileChange, BootstrapError> {
     if read(path)?.is_none() {
         renew(path, cluster, issuance)?;
-        return Ok(Made::New);
+        return Ok(FileChange::New);
     }
     let found = load(path)?;
     let problem = |text: String| Err(BootstrapError::unusable(path, text));
@@ -115,7 +109,7 @@ pub fn ensure(
         return problem("has another certificate authority: remove it".to_owned());
     }
     issuance.check(path, &certificate(path, &found)?)?;
-    Ok(Made::Kept)
+    Ok(FileChange::Kept)
 }
 
 /// Makes the file of a client with a new certificate and key inside, in the place of the one that is there.
@@ -146,7 +140,7 @@ pub fn load(path: &Path) -> Result<ClientConfig, BootstrapError> {
 /// There is none, or its file cannot be read.
 pub fn certificate(path: &Path, config: &ClientConfig) -> Result<String, BootstrapError> {
     let pem = config.tls.identity.as_ref().and_then(|identity| pem_text(&identity.certificate));
-    pem.ok_or_else(|| BootstrapError::unusable(path, "has no client certificate that can be read"))
+    pem.ok_or_else(|| BootstrapError::unusable(path, "has no valid client certificate"))
 }
 
 /// The text of a PEM of a configuration.
@@ -182,8 +176,8 @@ mod tests {
             ensure(&path, &of(server), &issuance).map_err(|e| e.to_string())
         };
         let url = "https://10.0.0.1:6443";
-        assert_eq!(at(url, &leaf, &authority, now), Ok(Made::New));
-        assert_eq!(at(url, &leaf, &authority, now), Ok(Made::Kept));
+        assert_eq!(at(url, &leaf, &authority, now), Ok(FileChange::New));
+        assert_eq!(at(url, &leaf, &authority, now), Ok(FileChange::Kept));
         for (made, what) in [
             (at("https://10.0.0.2:6443", &leaf, &authority, now), "expected https://10.0.0.2"),
             (at(url, &leaf, &other, now), "another certificate authority"),

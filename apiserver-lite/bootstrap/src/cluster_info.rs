@@ -58,7 +58,7 @@ pub fn verified(info: &ConfigMap, token: &BootstrapToken) -> Result<FoundCluster
     })?;
     if *found != signature(&token.id, &token.secret, content) {
         return Err(BootstrapError::Invalid(format!(
-            "the ConfigMap {NAME} has a wrong signature of the token {}: the token's secret is wrong, or somebody else answered",
+            "the ConfigMap {NAME} has a wrong signature for the token {}: the token's secret is wrong, or another server responded",
             token.id
         )));
     }
@@ -71,7 +71,8 @@ pub fn verified(info: &ConfigMap, token: &BootstrapToken) -> Result<FoundCluster
 /// It has no cluster with a server and an authority.
 pub fn cluster_of(content: &str) -> Result<FoundCluster, BootstrapError> {
     let invalid = |what: &str| BootstrapError::Invalid(format!("the cluster's description {what}"));
-    let config = yaml::parse(content).map_err(|error| invalid(&format!("is no YAML: {error}")))?;
+    let config =
+        yaml::parse(content).map_err(|error| invalid(&format!("is not valid YAML: {error}")))?;
     let text = |pointer: &str| config.pointer(pointer).and_then(Value::as_str);
     let server = text("/clusters/0/cluster/server").ok_or_else(|| invalid("has no server"))?;
     if !server.starts_with("https://") {
@@ -80,7 +81,7 @@ pub fn cluster_of(content: &str) -> Result<FoundCluster, BootstrapError> {
     let data = text("/clusters/0/cluster/certificate-authority-data");
     let data = data.ok_or_else(|| invalid("has no certificate-authority-data"))?;
     let pem = STANDARD.decode(data).ok().and_then(|pem| String::from_utf8(pem).ok());
-    let pem = pem.ok_or_else(|| invalid("has an authority that is no PEM"))?;
+    let pem = pem.ok_or_else(|| invalid("has a certificate-authority-data that is not PEM"))?;
     Ok(FoundCluster { server: server.to_owned(), authority: pem })
 }
 
@@ -127,7 +128,7 @@ pub fn check_pins(found: &FoundCluster, allowed: &[String]) -> Result<(), Bootst
     match own.iter().find(|pin| !allowed.contains(pin)) {
         None => Ok(()),
         Some(pin) => Err(BootstrapError::Invalid(format!(
-            "the cluster's authority has the public key {pin}, which is none of --discovery-token-ca-cert-hash: the hash is of another cluster, or somebody else answered"
+            "the certificate authority of the cluster has the public key {pin}, which is not in --discovery-token-ca-cert-hash: the hash belongs to another cluster, or another server responded"
         ))),
     }
 }

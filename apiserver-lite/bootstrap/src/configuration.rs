@@ -66,13 +66,9 @@ pub struct ClusterConfiguration {
     /// Directory of certificates.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificates_dir: String,
-    /// Networks.
     pub networking: Networking,
-    /// The API server.
     pub api_server: ApiServerConfiguration,
-    /// The controller manager.
     pub controller_manager: ComponentConfiguration,
-    /// The scheduler.
     pub scheduler: ComponentConfiguration,
 }
 
@@ -138,7 +134,6 @@ pub struct TokenConfiguration {
     /// `signing`, `authentication`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub usages: Vec<String>,
-    /// Groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
 }
@@ -168,9 +163,7 @@ pub struct NodeRegistration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Taint {
-    /// Its key.
     pub key: String,
-    /// Its value.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// NoSchedule, PreferNoSchedule or NoExecute.
@@ -184,7 +177,6 @@ pub struct LocalApiEndpoint {
     /// Address of the API server; that of the default route when it is not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise_address: Option<IpAddr>,
-    /// Its port.
     pub bind_port: u16,
 }
 
@@ -210,11 +202,10 @@ pub struct JoinConfiguration {
     pub skip_phases: Vec<String>,
 }
 
-/// `discovery`.
+/// `discovery` of a JoinConfiguration: how the cluster is found and verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Discovery {
-    /// By token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bootstrap_token: Option<TokenDiscovery>,
     /// By a file that was brought here.
@@ -232,7 +223,6 @@ pub struct Discovery {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TokenDiscovery {
-    /// The token.
     pub token: String,
     /// host:port.
     pub api_server_endpoint: String,
@@ -244,7 +234,7 @@ pub struct TokenDiscovery {
     pub unsafe_skip_ca_verification: bool,
 }
 
-/// `discovery.file`.
+/// `discovery.file`: a kubeconfig file or URL with the server and its authority.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FileDiscovery {

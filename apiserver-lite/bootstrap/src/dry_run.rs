@@ -10,7 +10,7 @@ use crate::arguments::Program;
 use crate::certificates::{AUTHORITY, PROXY_AUTHORITY, node_client_stem, of_control_plane};
 use crate::error::BootstrapError;
 use crate::layout::Layout;
-use crate::renewal::{Renewable, renewable};
+use crate::renewal::{RenewableCertificate, renewable};
 use crate::units;
 
 /// Files of a directory of certificates, each with the part of the phase `certs` that makes it.
@@ -71,7 +71,7 @@ pub fn program(layout: &Layout, has_systemd: bool, program: &Program) -> String 
 
 /// The renewal of the certificates of a control plane.
 pub fn renewal(names: &Names, layout: &Layout, pki: &Path) -> Vec<String> {
-    let action = |one: Renewable| match one.kept_by_another(pki) {
+    let action = |one: RenewableCertificate| match one.kept_by_another(pki) {
         Some(_) => format!("keep {}, whose authority has its key elsewhere", one.name),
         None => format!("renew {}", one.name),
     };
@@ -87,7 +87,7 @@ pub fn upgrade(program: &Program, from: &str, to: &str) -> String {
     )
 }
 
-/// What a reset ends and removes; `runtime` is the socket of the container runtime, unset if it is not asked.
+/// What a reset ends and removes; `runtime` is the socket of the container runtime, unset if it is not used.
 pub fn reset(
     layout: &Layout,
     running: &[&str],
@@ -111,7 +111,7 @@ pub fn reset(
     actions
 }
 
-/// The directories that a reset removes, beside that of the store.
+/// The directories that a reset removes, besides that of the store.
 pub fn removed_by_reset(layout: &Layout) -> impl Iterator<Item = PathBuf> {
     let logs = ["var/log/pods", "var/log/containers"].map(|dir| layout.root.join(dir));
     [&layout.config, &layout.node_root, &layout.logs, &layout.run]
@@ -136,7 +136,7 @@ pub fn object(object: &Value) -> String {
 /// They are no YAML.
 pub fn objects(manifests: &str) -> Result<Vec<String>, BootstrapError> {
     let all = yaml::parse_all(manifests)
-        .map_err(|error| BootstrapError::Invalid(format!("not YAML: {error}")))?;
+        .map_err(|error| BootstrapError::Invalid(format!("not valid YAML: {error}")))?;
     Ok(all.iter().filter(|value| !value.is_null()).map(object).collect())
 }
 

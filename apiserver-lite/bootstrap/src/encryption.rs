@@ -10,7 +10,7 @@ use rand::TryRngCore as _;
 use rand::rngs::OsRng;
 
 use crate::authority::read;
-use crate::certificates::Made;
+use crate::certificates::FileChange;
 use crate::error::BootstrapError;
 
 /// Bytes of the key: AES-GCM with 256 bits.
@@ -26,20 +26,20 @@ pub fn file(dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The file cannot be read or written, or the system gives no random numbers.
-pub fn ensure(dir: &Path, names: &Names) -> Result<Made, BootstrapError> {
+pub fn ensure(dir: &Path, names: &Names) -> Result<FileChange, BootstrapError> {
     let path = file(dir);
     if read(&path)?.is_some() {
         private_files::make_private(&path).map_err(BootstrapError::file(&path))?;
-        return Ok(Made::Kept);
+        return Ok(FileChange::Kept);
     }
     let mut key = [0; KEY_LEN];
     OsRng.try_fill_bytes(&mut key).map_err(|error| BootstrapError::System {
-        what: "random numbers for the encryption key".to_owned(),
+        what: "cannot generate random bytes for the encryption key".to_owned(),
         cause: std::io::Error::other(error),
     })?;
     let written = private_files::write_private_atomically(&path, text(names, &key).as_bytes());
     written.map_err(BootstrapError::file(&path))?;
-    Ok(Made::New)
+    Ok(FileChange::New)
 }
 
 /// What was stored before in clear text is still read.
@@ -73,11 +73,11 @@ mod tests {
     fn a_key_is_made_once() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
-        assert_eq!(ensure(dir.path(), names).unwrap(), Made::New);
+        assert_eq!(ensure(dir.path(), names).unwrap(), FileChange::New);
         let path = file(dir.path());
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let made = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(ensure(dir.path(), names).unwrap(), Made::Kept);
+        assert_eq!(ensure(dir.path(), names).unwrap(), FileChange::Kept);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), made);
         let tree: serde_json::Value = proto_api::yaml::parse(&made).unwrap();
         assert_eq!(tree["apiVersion"], "apiserver.config.k8s.io/v1");
@@ -85,7 +85,7 @@ mod tests {
         let secret = STANDARD.decode(provider["secret"].as_str().unwrap()).unwrap();
         assert_eq!(secret.len(), KEY_LEN);
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(ensure(dir.path(), names).unwrap(), Made::New);
+        assert_eq!(ensure(dir.path(), names).unwrap(), FileChange::New);
         assert_ne!(std::fs::read_to_string(&path).unwrap(), made, "every key is another one");
     }
 }

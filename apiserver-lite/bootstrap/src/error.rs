@@ -8,7 +8,6 @@ pub enum BootstrapError {
     /// A file or directory cannot be read or written.
     #[error("{path}")]
     File {
-        /// The path.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -17,7 +16,6 @@ pub enum BootstrapError {
     /// A key or certificate cannot be made.
     #[error("cannot make the certificate or key {name}")]
     Make {
-        /// Its name.
         name: String,
         /// Why.
         #[source]

@@ -20,7 +20,7 @@ pub async fn output(command: &mut Command, patience: Duration) -> Result<Output,
     let ended = ended.map_err(|_| {
         BootstrapError::Program(format!("{program} has not ended after {seconds} s"))
     })?;
-    ended.map_err(BootstrapError::system(format!("starting {program}")))
+    ended.map_err(BootstrapError::system(format!("cannot start {program}")))
 }
 
 #[cfg(test)]

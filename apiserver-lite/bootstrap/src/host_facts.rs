@@ -55,7 +55,7 @@ fn look_up(name: &str) -> NameLookup {
     let name = name.to_owned();
     std::thread::spawn(move || {
         let found = (name.as_str(), 0).to_socket_addrs().is_ok();
-        // Nobody waits any more.
+        // The receiver was dropped.
         let _ = answer.send(found);
     });
     match answered.recv_timeout(LOOKUP_PATIENCE) {

@@ -27,9 +27,7 @@ pub struct ControlPlane<'a> {
     pub pki: &'a Path,
     /// Address of the API server.
     pub address: IpAddr,
-    /// Its port.
     pub port: u16,
-    /// The cluster.
     pub cluster: &'a ClusterConfiguration,
 }
 
@@ -99,9 +97,8 @@ pub struct Member<'a> {
     pub bin_dir: &'a Path,
     /// The cluster's authority.
     pub authority: &'a Path,
-    /// The cluster.
     pub cluster: &'a ClusterConfiguration,
-    /// What was asked for.
+    /// The settings.
     pub registration: &'a NodeRegistration,
 }
 
@@ -146,7 +143,7 @@ impl Member<'_> {
         Ok(Program { name: "orchlet".to_owned(), argv: with_own(line, &own) })
     }
 
-    /// The proxy.
+    /// How orch-proxy is started on this host.
     pub fn proxy(&self) -> Program {
         let networks = &self.cluster.networking;
         let (pods, domain) = (&networks.pod_subnet, &networks.dns_domain);

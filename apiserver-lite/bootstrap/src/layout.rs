@@ -97,7 +97,7 @@ impl Layout {
     }
 }
 
-/// Directories of the system, which are nobody's to fill or to empty.
+/// Directories of the system: commands neither fill nor empty them.
 const SYSTEM_DIRS: [&str; 40] = [
     "/",
     "/bin",
@@ -149,7 +149,7 @@ pub fn is_system_dir(path: &Path) -> bool {
         || SYSTEM_TREES.iter().any(|dir| path.starts_with(dir))
 }
 
-/// Checks a directory that somebody names for certificates.
+/// Checks a directory that a flag names for certificates.
 ///
 /// # Errors
 /// It is not absolute, has `..`, or is a directory of the system.

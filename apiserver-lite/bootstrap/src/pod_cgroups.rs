@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::error::BootstrapError;
-use crate::processes::{Handle, Identity};
+use crate::processes::{Identity, ProcessHandle};
 
 /// How often what is busy for a moment is tried.
 const ROUNDS_MAX: usize = 100;
@@ -40,7 +40,7 @@ pub async fn remove(root: &Path) -> Result<(), BootstrapError> {
     Ok(())
 }
 
-/// Kills all processes in the cgroups of pods below a root: what nobody else ends while the container runtime does not answer. How many there were.
+/// Kills all processes in the cgroups of pods below a root, for when the container runtime does not respond. Returns their number.
 ///
 /// # Errors
 /// They do not end.
@@ -58,11 +58,11 @@ async fn kill_in(groups: &[PathBuf]) -> Result<usize, BootstrapError> {
     for _ in 0..ROUNDS_MAX {
         let pids = || groups.iter().flat_map(|group| pids_below(group)).collect::<BTreeSet<i32>>();
         let held = pids().into_iter().filter_map(|pid| Identity::of(pid).ok()?.open());
-        let held: Vec<Handle> = held.collect();
+        let held: Vec<ProcessHandle> = held.collect();
         // A number that is a pod's still, once its process is held, is not that of another process. One that has ended waits for its parent.
         let still = pids();
-        let is_pod = |process: &&Handle| still.contains(&process.identity.pid);
-        let alive: Vec<&Handle> = held.iter().filter(is_pod).collect();
+        let is_pod = |process: &&ProcessHandle| still.contains(&process.identity.pid);
+        let alive: Vec<&ProcessHandle> = held.iter().filter(is_pod).collect();
         if alive.is_empty() {
             return Ok(killed.len());
         }

@@ -60,7 +60,6 @@ pub struct Facts {
     pub is_root: bool,
     /// Processors.
     pub cpus: usize,
-    /// Memory.
     pub memory_mib: u64,
     /// Swap devices in use.
     pub swap: Option<String>,
@@ -72,9 +71,9 @@ pub struct Facts {
     pub missing_programs: Vec<&'static str>,
     /// Whether the node's name has an address.
     pub name_lookup: NameLookup,
-    /// Whether [`Wanted::address`] is one of this host's.
+    /// Whether [`PreflightScope::address`] is one of this host's.
     pub has_address: bool,
-    /// Ports that somebody listens at.
+    /// Ports that have a listener.
     pub busy_ports: Vec<u16>,
     /// Files that exist and must not.
     pub existing: Vec<PathBuf>,
@@ -94,7 +93,7 @@ pub struct Facts {
 
 /// What is checked for.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PreflightScope {
     /// The role that the host gets.
     pub role: Role,
     /// Name of the Node.
@@ -113,7 +112,7 @@ pub struct Wanted {
     pub absent: Vec<PathBuf>,
     /// Directories that must be empty, if they exist.
     pub empty: Vec<PathBuf>,
-    /// Whether orchlet is told to run beside swap.
+    /// Whether orchlet is configured to run with swap (`failSwapOn: false`).
     pub may_swap: bool,
     /// Directories with files that programs read under systemd's confinement; none where systemd does not run them.
     pub seen_by_units: Vec<PathBuf>,
@@ -137,15 +136,15 @@ pub struct Finding {
 pub enum Level {
     /// The command goes on.
     Warning,
-    /// It does not, unless it is told to ignore the check.
+    /// The command fails, unless the check is ignored.
     Error,
 }
 
 /// Checks that are ignored (`--ignore-preflight-errors`): names in any case, or `all`.
 #[derive(Clone, Debug, Default)]
-pub struct Ignored(BTreeSet<String>);
+pub struct IgnoredChecks(BTreeSet<String>);
 
-impl Ignored {
+impl IgnoredChecks {
     /// Of names.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a String>) -> Self {
         Self(names.into_iter().map(|name| name.trim().to_lowercase()).collect())
@@ -158,7 +157,7 @@ impl Ignored {
 }
 
 /// All that is wrong. Pure.
-pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub fn check(facts: &Facts, wanted: &PreflightScope) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     check_machine(facts, wanted, &mut findings);
     check_name(facts, wanted, &mut findings);
@@ -186,7 +185,7 @@ impl Findings {
     }
 }
 
-fn check_machine(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_machine(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if !facts.is_root {
         findings.error("IsPrivilegedUser", "user is not running as root");
     }
@@ -229,7 +228,7 @@ fn check_machine(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
     }
 }
 
-fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_name(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if !is_node_name(&wanted.node) {
         let text = format!(
             "the node's name {:?} must be a DNS name in lower case: set the host name, or give --node-name",
@@ -249,7 +248,7 @@ fn check_name(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
     findings.warn("Hostname", text);
 }
 
-fn check_address(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_address(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if let Some(address) = wanted.address.filter(|_| !facts.has_address) {
         let text = format!(
             "the advertise address {address} is no address of this host: give one of `ip address` with --apiserver-advertise-address or localAPIEndpoint.advertiseAddress, and another name of the control plane with --control-plane-endpoint"
@@ -270,7 +269,7 @@ fn is_node_name(name: &str) -> bool {
     name.len() <= NAME_MAX && name.split('.').all(is_label)
 }
 
-fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_places(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if wanted.resumes {
         return;
     }
@@ -296,7 +295,7 @@ fn check_places(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
 /// Directories that units with ProtectHome or PrivateTmp do not see.
 const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
-fn check_visible(wanted: &Wanted, findings: &mut Findings) {
+fn check_visible(wanted: &PreflightScope, findings: &mut Findings) {
     for dir in &wanted.seen_by_units {
         if let Some(hidden) = HIDDEN.iter().find(|hidden| dir.starts_with(hidden)) {
             let text = format!(
@@ -342,7 +341,7 @@ fn check_network(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-fn check_runtime(facts: &Facts, wanted: &Wanted, findings: &mut Findings) {
+fn check_runtime(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if let Err(error) = &facts.runtime {
         let text = format!(
             "container runtime is not running at {}: {error}; install and start one (Debian: containerd), or name its socket with --cri-socket",

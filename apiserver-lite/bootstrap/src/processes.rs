@@ -39,29 +39,29 @@ impl Identity {
     }
 
     /// A handle that keeps naming this process; `None` when it is gone.
-    pub fn open(&self) -> Option<Handle> {
+    pub fn open(&self) -> Option<ProcessHandle> {
         let pid = nix::libc::pid_t::from(self.pid);
         let fd = pidfd_open(pid).ok()?;
-        // Opened first, checked after: if the pid was reused, the start time tells.
-        self.is_running().then_some(Handle { fd, identity: *self })
+        // Opened first, checked after: a reused pid has another start time.
+        self.is_running().then_some(ProcessHandle { fd, identity: *self })
     }
 }
 
 /// A running process, by pidfd.
 #[derive(Debug)]
-pub struct Handle {
+pub struct ProcessHandle {
     fd: OwnedFd,
     /// Who it is.
     pub identity: Identity,
 }
 
-impl AsFd for Handle {
+impl AsFd for ProcessHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Handle {
+impl ProcessHandle {
     /// The pidfd for namespace entry.
     pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
@@ -79,12 +79,12 @@ impl Handle {
         }
     }
 
-    /// Resolves when the process has ended, whoever its parent is.
+    /// Resolves when the process has exited; it need not be a child of this one.
     pub async fn ended(&self) -> io::Result<()> {
         crate::sys::readiness(self.fd.try_clone()?)?.readable().await.map(drop)
     }
 
-    /// Asks it to end, waits, and kills it when `grace` is over. One that stays all the same is an error.
+    /// Sends SIGTERM, waits for `grace`, then sends SIGKILL. A process that still does not exit is an error.
     pub async fn stop(&self, grace: Duration) -> io::Result<()> {
         self.signal(Signal::SIGTERM)?;
         if tokio::time::timeout(grace, self.ended()).await.is_err() {
@@ -122,7 +122,7 @@ impl FileId {
     }
 }
 
-impl Handle {
+impl ProcessHandle {
     /// Whether this process executes a file, as the user of this process. A command line proves nothing: every process chooses its own.
     pub fn executes(&self, file: &Path) -> bool {
         let pid = self.identity.pid;
@@ -170,7 +170,7 @@ pub fn all_pids() -> io::Result<Vec<i32>> {
 
 /// A process of this program and command line in this mount namespace: a supervisor that was killed between the start of a program and its record has
 /// left it.
-pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
+pub fn find_unrecorded(argv: &[String]) -> Option<ProcessHandle> {
     let program = Path::new(argv.first()?);
     find_processes(program, |line| line == argv).ok()?.into_iter().next()
 }
@@ -182,7 +182,7 @@ pub fn find_unrecorded(argv: &[String]) -> Option<Handle> {
 pub fn find_processes(
     program: &Path,
     mut is_one: impl FnMut(&[String]) -> bool,
-) -> io::Result<Vec<Handle>> {
+) -> io::Result<Vec<ProcessHandle>> {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace("self")?;
     let mut matches = |pid: i32| {

@@ -25,7 +25,7 @@ pub enum Progress {
     Done,
 }
 
-/// The record.
+/// What `orchadm` did on this host, kept in a file: later commands and `reset` read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {

@@ -71,7 +71,7 @@ fn remove(path: &Path, kept: Option<&CStr>) -> Result<Option<PathBuf>> {
         }
         Err(error) => {
             return Err(error)
-                .map_err(BootstrapError::system(format!("resolving {}", path.display())));
+                .map_err(BootstrapError::system(format!("cannot resolve {}", path.display())));
         }
     };
     let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
@@ -85,20 +85,23 @@ fn remove(path: &Path, kept: Option<&CStr>) -> Result<Option<PathBuf>> {
         );
         return Err(BootstrapError::unusable(path, text));
     }
-    let name = CString::new(name.as_bytes()).map_err(BootstrapError::system("reading a name"))?;
+    let name = CString::new(name.as_bytes())
+        .map_err(BootstrapError::system("cannot read the name of a directory entry"))?;
     let parent = openat(CWD, parent, DIRECTORY, Mode::empty())
-        .map_err(BootstrapError::system(format!("opening {}", parent.display())))?;
+        .map_err(BootstrapError::system(format!("cannot open {}", parent.display())))?;
     let top = match openat(&parent, &name, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => return remove_link(path).map(|()| None),
-        opened => opened.map_err(BootstrapError::system(format!("opening {}", real.display())))?,
+        opened => {
+            opened.map_err(BootstrapError::system(format!("cannot open {}", real.display())))?
+        }
     };
     if is_mount_point(&top, &real)? {
-        // Whether its content is ours cannot be told; an empty one is as good as removed.
+        // It is unknown whether this project created the content; an empty directory counts as removed.
         return match entries(&top, &real)?.is_empty() {
             true => Ok(None),
             false => Err(BootstrapError::unusable(
                 &real,
-                "is a mount point, and what is mounted there may be somebody else's: empty it, or unmount it",
+                "is a mount point that another program may use: empty it or unmount it",
             )),
         };
     }
@@ -116,7 +119,7 @@ fn remove(path: &Path, kept: Option<&CStr>) -> Result<Option<PathBuf>> {
         return Ok(Some(real.join(std::ffi::OsStr::from_bytes(name.to_bytes()))));
     }
     remove_empty(parent.as_fd(), &name)
-        .map_err(BootstrapError::system(format!("removing {}", real.display())))?;
+        .map_err(BootstrapError::system(format!("cannot remove {}", real.display())))?;
     remove_link(path).map(|()| None)
 }
 
@@ -129,7 +132,7 @@ fn has_content(dir: impl AsFd, name: &CStr) -> bool {
 fn remove_link(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_symlink() => fs::remove_file(path)
-            .map_err(BootstrapError::system(format!("removing the link {}", path.display()))),
+            .map_err(BootstrapError::system(format!("cannot remove the link {}", path.display()))),
         _ => Ok(()),
     }
 }
@@ -150,8 +153,8 @@ pub fn mounts_to_undo<'a>(mounts: &'a [Mount], dir: &Path) -> Vec<&'a Path> {
 /// A mount stays; the others are tried all the same.
 pub fn undo_mounts(dir: &Path) -> Result<()> {
     let dir = resolved(dir)?;
-    let mounts =
-        mountinfo::read().map_err(BootstrapError::system("reading the mounts".to_owned()))?;
+    let mounts = mountinfo::read()
+        .map_err(BootstrapError::system("cannot read the mount table".to_owned()))?;
     let mut outcome = Ok(());
     for point in mounts_to_undo(&mounts, &dir) {
         let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
@@ -189,7 +192,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Removes what is in a directory; the first error is told when the rest is gone.
+    /// Removes what is in a directory; the first error is returned after everything else was removed.
     fn empty(&mut self, dir: BorrowedFd<'_>, shown: &Path, depth: usize) -> Result<()> {
         let mut outcome = Ok(());
         for name in entries(dir, shown)? {
@@ -201,7 +204,7 @@ impl Walk {
                 Ok(()) | Err(Errno::NOENT) => Ok(()),
                 Err(Errno::ISDIR) => self.remove(dir, &name, &path, depth),
                 Err(error) => Err(error)
-                    .map_err(BootstrapError::system(format!("removing {}", path.display()))),
+                    .map_err(BootstrapError::system(format!("cannot remove {}", path.display()))),
             };
             if outcome.is_ok() {
                 outcome = removed;
@@ -217,7 +220,7 @@ impl Walk {
         path: &Path,
         depth: usize,
     ) -> Result<()> {
-        let what = || format!("removing {}", path.display());
+        let what = || format!("cannot remove {}", path.display());
         let dir = match openat(parent, name, DIRECTORY, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(()),
             opened => opened.map_err(BootstrapError::system(what()))?,
@@ -267,7 +270,8 @@ fn entries(dir: impl AsFd, shown: &Path) -> Result<Vec<CString>> {
 }
 
 fn is_mount_point(dir: impl AsFd, shown: &Path) -> Result<bool> {
-    look_for_mount(dir).map_err(BootstrapError::system(format!("looking at {}", shown.display())))
+    look_for_mount(dir)
+        .map_err(BootstrapError::system(format!("cannot read the metadata of {}", shown.display())))
 }
 
 fn look_for_mount(dir: impl AsFd) -> rustix::io::Result<bool> {

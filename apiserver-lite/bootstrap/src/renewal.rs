@@ -20,7 +20,7 @@ enum Place {
 }
 
 /// A certificate that can be renewed.
-pub struct Renewable {
+pub struct RenewableCertificate {
     /// Its name: that of its file, without the ending of a certificate.
     pub name: String,
     place: Place,
@@ -29,23 +29,21 @@ pub struct Renewable {
 /// When a certificate ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
-    /// Its name.
     pub name: String,
-    /// Its end.
     pub ends: OffsetDateTime,
     /// File name of its authority, without ending; empty for an authority's own.
     pub authority: String,
-    /// Whether the key that can issue it anew is elsewhere.
+    /// Whether the key of its certificate authority is not on this host, so that it cannot be renewed here.
     pub is_external: bool,
 }
 
 /// All that can be renewed, in kubeadm's order.
-pub fn renewable(names: &Names, layout: &Layout) -> Vec<Renewable> {
+pub fn renewable(names: &Names, layout: &Layout) -> Vec<RenewableCertificate> {
     let config = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        Renewable { name: name.unwrap_or_default(), place: Place::Config(path.clone()) }
+        RenewableCertificate { name: name.unwrap_or_default(), place: Place::Config(path.clone()) }
     };
-    let files = |name: &str, usage, authority| Renewable {
+    let files = |name: &str, usage, authority| RenewableCertificate {
         name: name.to_owned(),
         place: Place::Files(usage, authority),
     };
@@ -94,7 +92,7 @@ pub fn expiries(
     Ok((leaves, authorities))
 }
 
-impl Renewable {
+impl RenewableCertificate {
     /// File name of its authority, without ending.
     fn authority(&self) -> &'static str {
         match self.place {
@@ -232,8 +230,8 @@ mod tests {
         let kept: Vec<String> = kept.collect();
         assert!(kept.len() == 5 && kept[0].contains("admin.conf"), "{kept:?}");
         assert!(all[4].kept_by_another(pki).is_none(), "the other authority is here");
-        let told = crate::dry_run::renewal(names, &layout, pki);
-        assert_eq!(told[4], "renew front-proxy-client");
-        assert!(told[0].starts_with("keep admin.conf"), "{told:?}");
+        let actions = crate::dry_run::renewal(names, &layout, pki);
+        assert_eq!(actions[4], "renew front-proxy-client");
+        assert!(actions[0].starts_with("keep admin.conf"), "{actions:?}");
     }
 }

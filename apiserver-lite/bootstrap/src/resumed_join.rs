@@ -9,7 +9,7 @@ use crate::error::BootstrapError;
 use crate::layout::Layout;
 use crate::record::Record;
 
-/// Compares what is asked for with what an earlier join was asked for.
+/// Compares the settings with those of an earlier join.
 ///
 /// # Errors
 /// They differ.

@@ -7,7 +7,7 @@ use proto_daemon::private_files;
 use rcgen::KeyPair;
 
 use crate::authority::{missing, read, write_key, write_public};
-use crate::certificates::Made;
+use crate::certificates::FileChange;
 use crate::error::BootstrapError;
 
 /// Between two keys of a file.
@@ -15,11 +15,11 @@ const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 /// Most keys that verify tokens: more rotations at once forget the oldest.
 const KEYS_MAX: usize = 8;
 
-/// Makes the key if it is missing, and the public half beside it.
+/// Makes the key if it is missing, and the public half next to it.
 ///
 /// # Errors
 /// The files cannot be read or written, or the key cannot be used.
-pub fn ensure(dir: &Path) -> Result<Made, BootstrapError> {
+pub fn ensure(dir: &Path) -> Result<FileChange, BootstrapError> {
     let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
     match (read(&private)?, read(&public)?) {
         (None, Some(_)) => Err(BootstrapError::unusable(
@@ -30,15 +30,15 @@ pub fn ensure(dir: &Path) -> Result<Made, BootstrapError> {
             let key = generate()?;
             write_key(&private, &key.serialize_pem())?;
             write_public(&public, &key.public_key_pem())?;
-            Ok(Made::New)
+            Ok(FileChange::New)
         }
         (Some(text), found) => {
             private_files::make_private(&private).map_err(BootstrapError::file(&private))?;
             if found.is_some() {
-                return Ok(Made::Kept);
+                return Ok(FileChange::Kept);
             }
             write_public(&public, &public_half(&private, &text)?)?;
-            Ok(Made::New)
+            Ok(FileChange::New)
         }
     }
 }
@@ -80,7 +80,7 @@ fn public_half(path: &Path, text: &str) -> Result<String, BootstrapError> {
     key.map(|key| key.public_key_pem()).map_err(|error| {
         BootstrapError::unusable(
             path,
-            format!("holds no key of PKCS#8 ({error}): give the public key sa.pub beside it"),
+            format!("contains no PKCS#8 key ({error}): put the public key sa.pub into the same directory"),
         )
     })
 }
@@ -103,8 +103,8 @@ mod tests {
     fn a_rotated_key_goes_on_verifying_until_it_is_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-        assert_eq!(ensure(dir.path()).unwrap(), Made::New);
-        assert_eq!(ensure(dir.path()).unwrap(), Made::Kept);
+        assert_eq!(ensure(dir.path()).unwrap(), FileChange::New);
+        assert_eq!(ensure(dir.path()).unwrap(), FileChange::Kept);
         let (first_key, first) = (file("sa.key"), file("sa.pub"));
         rotate(dir.path()).unwrap();
         assert_ne!(file("sa.key"), first_key);
@@ -126,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         ensure(dir.path()).unwrap();
         std::fs::remove_file(dir.path().join("sa.pub")).unwrap();
-        assert_eq!(ensure(dir.path()).unwrap(), Made::New);
+        assert_eq!(ensure(dir.path()).unwrap(), FileChange::New);
         std::fs::remove_file(dir.path().join("sa.key")).unwrap();
         let error = ensure(dir.path()).unwrap_err().to_string();
         assert!(error.contains("sa.key") && error.contains("is missing"), "{error}");

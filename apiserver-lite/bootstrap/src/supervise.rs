@@ -1,4 +1,4 @@
-//! Keeps a program running where systemd does not: starts it or adopts it, restarts it when it ends, stops it when told.
+//! Keeps a program running where systemd does not: starts it or adopts it, restarts it when it exits, stops it on request.
 
 use std::io;
 use std::process::{Child, Command};
@@ -8,7 +8,7 @@ use proto_daemon::backoff::{Backoff, Retries};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::processes::Handle;
+use crate::processes::ProcessHandle;
 use crate::sys;
 
 /// Pauses before a program that ended is started again.
@@ -33,7 +33,7 @@ pub enum DesiredState {
 /// A program that runs.
 pub struct RunningProgram {
     /// Its process.
-    pub handle: Handle,
+    pub handle: ProcessHandle,
     /// Set when it is our child and has to be reaped.
     pub child: Option<Child>,
 }
@@ -53,11 +53,11 @@ pub type StartError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a program is found when it runs already, and started otherwise.
 pub trait StartProgram {
-    /// Adopts or starts it. An error is told and tried again after a pause.
+    /// Adopts or starts it. An error is logged and retried after a pause.
     fn adopt_or_start(&self) -> impl Future<Output = Result<RunningProgram, StartError>> + Send;
 }
 
-/// Keeps one program running until told otherwise.
+/// Keeps one program running until it is to stop.
 pub async fn keep(
     name: &str,
     program: &impl StartProgram,
@@ -71,7 +71,7 @@ pub async fn keep(
                 // Cancel-safe: both futures only observe.
                 let wish = tokio::select! {
                     _ = running.handle.ended() => DesiredState::Run,
-                    wish = told(&mut wishes) => wish,
+                    wish = wait_for_stop(&mut wishes) => wish,
                 };
                 match wish {
                     DesiredState::Run => running.reap(name),
@@ -85,7 +85,7 @@ pub async fn keep(
             restarts.reset();
         }
         // Cancel-safe: a wish that comes during the pause is still there at the next look.
-        if timeout(restarts.next_delay(1.0), told(&mut wishes)).await.is_ok() {
+        if timeout(restarts.next_delay(1.0), wait_for_stop(&mut wishes)).await.is_ok() {
             return;
         }
     }
@@ -102,8 +102,8 @@ async fn stop(name: &str, mut running: RunningProgram) {
     }
 }
 
-/// Resolves with the wish when it is no longer to run; a supervisor that is gone means to stop.
-async fn told(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
+/// Resolves with the desired state when the program is no longer to run; a dropped sender means stop.
+async fn wait_for_stop(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
     wishes
         .wait_for(|wish| *wish != DesiredState::Run)
         .await

@@ -1,4 +1,4 @@
-//! The programs of a host without systemd: a process starts them, restarts what ends, and stops them when it is told to end. Who runs is recorded, so that
+//! The programs of a host without systemd: a process starts them, restarts what exits, and stops them when it receives a stop signal. The running ones are recorded, so that
 //! another orchadm finds it, and a new supervisor adopts what one that was killed has left.
 
 use std::fs::{File, OpenOptions};
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::arguments::Program;
 use crate::error::BootstrapError;
 use crate::layout::Layout;
-use crate::processes::{Handle, Identity, command_line, find_unrecorded};
+use crate::processes::{Identity, ProcessHandle, command_line, find_unrecorded};
 use crate::record::Record;
 use crate::supervise::{
     DesiredState, RunningProgram, STOP_GRACE, StartError, StartProgram, detach, ended_at_once, keep,
@@ -80,7 +80,7 @@ impl Supervisor {
     pub async fn stop(self) -> Result<(), BootstrapError> {
         for Kept { name, wish, task, .. } in self.kept.into_iter().rev() {
             wish.send_replace(DesiredState::Stop);
-            task.await.map_err(BootstrapError::system(format!("stopping {name}")))?;
+            task.await.map_err(BootstrapError::system(format!("cannot stop {name}")))?;
             forget(&self.layout, &name)?;
         }
         forget(&self.layout, SUPERVISOR)
@@ -97,8 +97,10 @@ struct HostProgram {
 impl StartProgram for HostProgram {
     async fn adopt_or_start(&self) -> Result<RunningProgram, StartError> {
         self.starts.fetch_add(1, Ordering::Relaxed);
-        let known = Record::load(&self.layout.root)?.ok_or("the record is gone")?;
-        let program = known.program(&self.name).ok_or("the record does not have it")?;
+        let known =
+            Record::load(&self.layout.root)?.ok_or("the record of this host was removed")?;
+        let program =
+            known.program(&self.name).ok_or("the record of this host has no such program")?;
         if let Some(handle) =
             find(&self.layout, &self.name).or_else(|| find_unrecorded(&program.argv))
         {
@@ -113,7 +115,7 @@ impl StartProgram for HostProgram {
     }
 }
 
-fn start(layout: &Layout, program: &Program) -> Result<(Handle, Child), BootstrapError> {
+fn start(layout: &Layout, program: &Program) -> Result<(ProcessHandle, Child), BootstrapError> {
     let starting = || format!("starting {}", program.name);
     let empty = || BootstrapError::Program(format!("{}: its command line is empty", program.name));
     let (executable, arguments) = program.argv.split_first().ok_or_else(empty)?;
@@ -123,7 +125,7 @@ fn start(layout: &Layout, program: &Program) -> Result<(Handle, Child), Bootstra
     command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
     detach(&mut command);
     let mut child =
-        command.spawn().map_err(BootstrapError::system(format!("starting {executable}")))?;
+        command.spawn().map_err(BootstrapError::system(format!("cannot start {executable}")))?;
     let identity = identity_of(child.id())?;
     record(layout, &program.name, identity)?;
     match identity.open() {
@@ -168,13 +170,13 @@ fn forget(layout: &Layout, name: &str) -> Result<(), BootstrapError> {
 }
 
 /// The running process of a program of this host.
-pub fn find(layout: &Layout, name: &str) -> Option<Handle> {
+pub fn find(layout: &Layout, name: &str) -> Option<ProcessHandle> {
     let bytes = std::fs::read(layout.process(name)).ok()?;
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
 
 /// The supervisor of this host, if it runs.
-pub fn find_supervisor(layout: &Layout) -> Option<Handle> {
+pub fn find_supervisor(layout: &Layout) -> Option<ProcessHandle> {
     find(layout, SUPERVISOR)
 }
 

@@ -29,7 +29,7 @@ pub fn run_in_new_session(command: &mut Command) {
     }
 }
 
-/// Tells when `fd` becomes readable.
+/// Resolves when `fd` becomes readable.
 pub fn readiness(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the descriptor is owned by what is returned, so it stays open and the same while it is registered.
     let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };

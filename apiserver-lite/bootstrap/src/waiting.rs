@@ -12,7 +12,7 @@ pub struct NotYet(pub String);
 
 /// A condition that did not come in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("waited {seconds} s until {what}; last seen: {state}")]
+#[error("timed out after {seconds} s waiting until {what}; last state: {state}")]
 pub struct NotInTime {
     /// How long it was waited for.
     pub seconds: u64,
@@ -62,7 +62,10 @@ mod tests {
             Err::<(), _>(format!("look {looks}"))
         });
         let error = error.await.unwrap_err();
-        assert_eq!(error.to_string(), "waited 1 s until it is done; last seen: look 5");
+        assert_eq!(
+            error.to_string(),
+            "timed out after 1 s waiting until it is done; last state: look 5"
+        );
         assert_eq!(until("x", patience, poll, async || Ok::<_, String>(7)).await, Ok(7));
     }
 }

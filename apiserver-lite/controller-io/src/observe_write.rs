@@ -12,21 +12,24 @@ use crate::informers::shows;
 ///
 /// # Errors
 /// A request fails.
-pub async fn standing(effects: &[Effect], client: &Client) -> Result<Vec<Effect>, ClientError> {
+pub async fn retain_present(
+    effects: &[Effect],
+    client: &Client,
+) -> Result<Vec<Effect>, ClientError> {
     let mut standing = Vec::new();
     for effect in effects {
-        if stands(effect, client).await? {
+        if is_present(effect, client).await? {
             standing.push(effect.clone());
         }
     }
     Ok(standing)
 }
 
-/// Defines [`stands`].
+/// Defines [`is_present`].
 macro_rules! define_stands {
     ($($kind:ident: $type:ty),+) => {
         /// Whether the object on the server is in the state after the write, or newer.
-        async fn stands(effect: &Effect, client: &Client) -> Result<bool, ClientError> {
+        async fn is_present(effect: &Effect, client: &Client) -> Result<bool, ClientError> {
             match effect.kind {
                 $(ObjectKind::$kind => {
                     let found = find::<$type>(client, &effect.key).await?;
@@ -108,10 +111,10 @@ mod tests {
             effect("n", "a", deleted("u")),
         ];
         let all: Vec<Effect> = stand.iter().chain(&undone).cloned().collect();
-        assert_eq!(standing(&all, &client).await.expect("answered"), stand);
+        assert_eq!(retain_present(&all, &client).await.expect("answered"), stand);
         let unknown = [effect("broken", "a", EffectState::Version(1))];
         assert!(
-            standing(&unknown, &client).await.is_err(),
+            retain_present(&unknown, &client).await.is_err(),
             "nothing is made twice without an answer"
         );
     }

@@ -23,7 +23,7 @@ const NAMESPACE: &str = "namespace";
 /// Signs the token of an account for the secret of this name.
 pub type SignToken<'a, E> = dyn Fn(&ServiceAccount, &str) -> Result<String, E> + Sync + 'a;
 
-/// The inputs of tokens.
+/// What the tokens in Secrets of service accounts are made from.
 pub struct TokenSigner<'a, E> {
     /// The naming profile.
     pub names: &'a Names,

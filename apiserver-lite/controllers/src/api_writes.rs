@@ -64,12 +64,11 @@ pub struct Effect {
     pub kind: ObjectKind,
     /// The object's key.
     pub key: ObjectKey,
-    /// The state.
     pub state: EffectState,
 }
 
 impl Effect {
-    /// That of a patch.
+    /// The state to wait for after a patch, which changes only some fields.
     pub fn of_patch(self) -> Self {
         match self.state {
             EffectState::Version(version) => Self { state: EffectState::Patched(version), ..self },

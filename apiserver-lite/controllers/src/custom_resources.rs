@@ -7,7 +7,6 @@ use serde_json::Value;
 /// A served custom resource, in its preferred version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CustomResource {
-    /// The group.
     pub group: String,
     /// For example `backups`.
     pub plural: String,
@@ -31,7 +30,7 @@ impl CustomResource {
     }
 }
 
-/// The definitions.
+/// All CustomResourceDefinitions in the cache.
 pub fn definitions(names: &Names) -> Collection {
     Collection {
         group: names.group("apiextensions"),

@@ -34,7 +34,7 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 /// Default of `revisionHistoryLimit`.
 const HISTORY_LEN: i32 = 10;
 
-/// Plans the next step of a rollout. `sets` are the replica sets of the namespace. `has_pods` tells for the uid of one whether it has unfinished
+/// Plans the next step of a rollout. `sets` are the replica sets of the namespace. `has_pods` returns for the uid of a set whether it has unfinished
 /// pods, including terminating ones, which no status counts; it is only called for deployments that [`recreates`].
 pub fn plan<S: AsRef<ReplicaSet>>(
     names: &Names,
@@ -187,7 +187,7 @@ fn new_set(
             ..ObjectMeta::default()
         },
         spec: ReplicaSetSpec {
-            replicas: Some(rollout::narrow(replicas)),
+            replicas: Some(rollout::clamp_to_i32(replicas)),
             min_ready_seconds: deployment.spec.min_ready_seconds,
             selector: Some(selector),
             template,

@@ -23,9 +23,7 @@ const DELETION_SECS: i64 = 120;
 /// The workload that defines the desired number of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerScale {
-    /// The uid.
     pub uid: String,
-    /// The replicas.
     pub replicas: i32,
 }
 

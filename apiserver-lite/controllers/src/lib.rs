@@ -62,11 +62,8 @@ pub struct Plan {
 /// An object that becomes the controller of orphans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopter {
-    /// The kind.
     pub kind: ObjectKind,
-    /// The key.
     pub key: ObjectKey,
-    /// The uid.
     pub uid: String,
 }
 

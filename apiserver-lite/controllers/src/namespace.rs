@@ -8,7 +8,7 @@ use proto_api::core::v1::{Namespace, NamespaceCondition};
 
 /// The content of a namespace after its objects were deleted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Remains {
+pub struct RemainingContent {
     /// Number of remaining objects by resource.
     pub objects: BTreeMap<String, usize>,
     /// Number of remaining objects by finalizer.
@@ -29,7 +29,12 @@ pub enum NamespaceStep {
 }
 
 /// Plans the next step; `finalizer` is the one for the namespace's content.
-pub fn plan(namespace: &Namespace, finalizer: &str, remains: &Remains, now: Time) -> NamespaceStep {
+pub fn plan(
+    namespace: &Namespace,
+    finalizer: &str,
+    remains: &RemainingContent,
+    now: Time,
+) -> NamespaceStep {
     let mut next = namespace.clone();
     if remains.objects.is_empty() && remains.failures.is_empty() {
         next.spec.finalizers.retain(|other| other != finalizer);
@@ -55,7 +60,7 @@ pub fn next_round(namespace: &Namespace, now: Time) -> Duration {
 }
 
 /// The conditions for the remaining content.
-fn conditions(remains: &Remains) -> [NamespaceCondition; 5] {
+fn conditions(remains: &RemainingContent) -> [NamespaceCondition; 5] {
     let condition = |type_: &str, held: Option<(&str, String)>, reason: &str, message: &str| {
         let (status, reason, message) = match held {
             Some((reason, message)) => ("True", reason, message),
@@ -144,13 +149,14 @@ mod tests {
         namespace
     }
 
-    fn step(namespace: &Namespace, remains: &Remains, now: i64) -> NamespaceStep {
+    fn step(namespace: &Namespace, remains: &RemainingContent, now: i64) -> NamespaceStep {
         plan(namespace, "kubernetes", remains, Time::from_unix(now))
     }
 
     #[test]
     fn an_empty_namespace_loses_our_finalizer_only() {
-        let NamespaceStep::Finalize(done) = step(&namespace(), &Remains::default(), 9) else {
+        let NamespaceStep::Finalize(done) = step(&namespace(), &RemainingContent::default(), 9)
+        else {
             unreachable!("nothing is left")
         };
         assert_eq!(done.spec.finalizers, ["other"]);
@@ -158,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_reported_once() {
-        let remains = Remains {
+        let remains = RemainingContent {
             objects: BTreeMap::from([("pods".into(), 2)]),
             finalizers: BTreeMap::from([("example.com/hold".into(), 1)]),
             failures: vec![],
@@ -180,7 +186,10 @@ mod tests {
         );
         assert!(text("NamespaceDeletionContentFailure").starts_with("False ContentDeleted"));
         assert_eq!(step(&reported, &remains, 10), NamespaceStep::Wait);
-        let failing = Remains { failures: vec!["secrets: no".into()], ..Remains::default() };
+        let failing = RemainingContent {
+            failures: vec!["secrets: no".into()],
+            ..RemainingContent::default()
+        };
         let NamespaceStep::Report(failed) = step(&reported, &failing, 11) else {
             unreachable!("news")
         };

@@ -20,7 +20,7 @@ pub struct NodeRange {
 
 /// The cluster CIDR has no room for node CIDRs of this length, or for too many: another flag has to be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{cluster} cannot be cut into ranges of /{node_prefix_len} for nodes")]
+#[error("cluster CIDR {cluster} cannot be divided into node CIDRs of /{node_prefix_len}")]
 pub struct NodeRangeError {
     cluster: Cidr,
     node_prefix_len: u8,
@@ -80,14 +80,18 @@ impl NodeRange {
 ///
 /// # Errors
 /// A cluster CIDR is exhausted.
-pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result<Plan, Exhausted> {
+pub fn plan(
+    node: &Node,
+    ranges: &[NodeRange],
+    taken: &BTreeSet<Cidr>,
+) -> Result<Plan, RangeExhausted> {
     if has_ranges(node) || ranges.is_empty() {
         return Ok(Plan::default());
     }
     let mut given = Vec::new();
     for range in ranges {
         let free = range.free(taken);
-        given.push(free.ok_or(Exhausted { cluster: range.cluster })?.to_string());
+        given.push(free.ok_or(RangeExhausted { cluster: range.cluster })?.to_string());
     }
     let version = &node.metadata.resource_version;
     Ok(Plan::of([ApiWrite::Patch {
@@ -123,8 +127,8 @@ pub fn of_write(write: &ApiWrite) -> Vec<Cidr> {
 
 /// A cluster CIDR has no free node CIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no range left in {cluster} for a node")]
-pub struct Exhausted {
+#[error("no free node CIDR is left in cluster CIDR {cluster}")]
+pub struct RangeExhausted {
     /// The cluster CIDR.
     pub cluster: Cidr,
 }
@@ -171,7 +175,10 @@ mod tests {
         assert_eq!(given[0], "10.244.0.0/24 fd00::/64");
         assert_eq!(given[3], "10.244.3.0/24 fd00:0:0:3::/64");
         let exhausted = plan(&Node::default(), &ranges, &taken).unwrap_err();
-        assert_eq!(exhausted.to_string(), "no range left in 10.244.0.0/22 for a node");
+        assert_eq!(
+            exhausted.to_string(),
+            "no free node CIDR is left in cluster CIDR 10.244.0.0/22"
+        );
         taken.remove(&"10.244.1.0/24".parse().unwrap());
         taken.remove(&"fd00:0:0:2::/64".parse().unwrap());
         let again = format!("{:?}", plan(&Node::default(), &ranges, &taken).unwrap());

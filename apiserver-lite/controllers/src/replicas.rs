@@ -39,7 +39,7 @@ pub struct DesiredPods<'a> {
     pub template: &'a PodTemplateSpec,
 }
 
-/// The current pods.
+/// Numbers of a controller's pods by state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaCounts {
     /// Pods that are neither finished nor terminating.

@@ -13,7 +13,6 @@ const MESSAGE_MAX: usize = 1024;
 pub struct WriteEvent {
     /// The object that the events refer to.
     pub about: ObjectReference,
-    /// The operation.
     pub operation: ReplicaOperation,
 }
 

@@ -1,10 +1,10 @@
 //! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
-//! object. Webhooks of the cluster are asked between the steps that complete an object and those that only check it, and, about what is to be stored, after
+//! object. Webhooks of the cluster are called between the steps that complete an object and those that only check it, and, about what is to be stored, after
 //! validation.
 
 mod certificates;
 mod default_classes;
-mod grants;
+mod escalation_check;
 mod ingresses;
 mod limit_ranges;
 mod mountable_secrets;
@@ -33,11 +33,9 @@ pub use webhooks::{Reviewed, WebhookReview};
 /// The operation to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is created.
     Create,
     /// It is replaced or patched.
     Update,
-    /// A subresource of it is updated.
     UpdateSubresource,
 }
 
@@ -51,7 +49,7 @@ pub async fn admit(
     operation: Operation,
     object: &mut Object,
     old: Option<&Object>,
-    webhooks: Option<(&mut WebhookReview<'_>, &Settle<'_>)>,
+    webhooks: Option<(&mut WebhookReview<'_>, &RestoreFields<'_>)>,
 ) -> Result<Vec<String>, ApiError> {
     complete(call, operation, object, old).await?;
     if let Some((review, settle)) = webhooks {
@@ -62,15 +60,15 @@ pub async fn admit(
 }
 
 /// Sets what webhooks may not decide in an object that they changed.
-pub type Settle<'a> = dyn Fn(&mut Object) -> Result<(), ApiError> + Send + Sync + 'a;
+pub type RestoreFields<'a> = dyn Fn(&mut Object) -> Result<(), ApiError> + Send + Sync + 'a;
 
-/// Asks the mutating webhooks. When they change the object, the built-in steps run again, and then once more the webhooks that want to see later changes.
+/// Calls the mutating webhooks. When they change the object, the built-in steps run again, and then once more the webhooks that want to see later changes.
 async fn ask_mutating(
     call: &RequestContext<'_>,
     (operation, old): (Operation, Option<&Object>),
     object: &mut Object,
     review: &mut WebhookReview<'_>,
-    settle: &Settle<'_>,
+    settle: &RestoreFields<'_>,
 ) -> Result<(), ApiError> {
     for round in [Round::First, Round::Second] {
         let withheld = Withheld::take(operation, object, review.has_generated_name);
@@ -122,7 +120,7 @@ impl Withheld {
     }
 }
 
-/// Asks node restriction and the webhooks about an object that is not stored: of a subresource, or a review.
+/// Runs node restriction and the webhooks for an object that is not stored: of a subresource, or a review.
 ///
 /// # Errors
 /// 403, and what webhooks say.
@@ -146,7 +144,7 @@ pub async fn admit_unstored(
     Box::pin(ask).await
 }
 
-/// Asks the webhooks about the deletion of `old`.
+/// Calls the webhooks for the deletion of `old`.
 ///
 /// # Errors
 /// What webhooks say.
@@ -217,7 +215,7 @@ async fn check(
     {
         storage::admit_update(call, object, old)?;
     }
-    grants::admit(call, object, old).await?;
+    escalation_check::admit(call, object, old).await?;
     if object.kind.is("certificates", "CertificateSigningRequest") {
         certificates::admit(call, operation, object, old).await?;
     }

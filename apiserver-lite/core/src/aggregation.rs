@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
 use proto_api::schema::is_built_in_group;
 
-use crate::auth::{IndexError, Indexed, StoreIndex};
+use crate::auth::{IndexError, ObjectIndex, StoreIndex};
 use crate::record::StoredObject;
 use priorities::Priority;
 
@@ -29,9 +29,7 @@ pub const RESOURCE: &str = "apiservices";
 pub struct Backend {
     /// Namespace of the Service.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its port.
     pub port: u16,
     /// PEM of the authorities; empty for the host's.
     pub authority: Vec<u8>,
@@ -59,13 +57,11 @@ impl Backend {
 /// What is kept of an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiService {
-    /// Its name.
     pub name: String,
     /// Its identity.
     pub uid: String,
     /// Group, domain included.
     pub group: String,
-    /// Version.
     pub version: String,
     /// Where group and version stand in lists.
     pub priority: Priority,
@@ -124,7 +120,7 @@ impl Registered {
     }
 }
 
-impl Indexed for Registered {
+impl ObjectIndex for Registered {
     const PREFIX: &'static str = "/apiregistration/";
 
     fn emptied(&self) -> Self {
@@ -161,7 +157,7 @@ impl ApiServices {
             let any = registered.remote > 0;
             any.then(|| registered.by_name.get(&format!("{version}.{group}")).cloned()).flatten()
         })?;
-        // The name alone does not tell where the version ends.
+        // The name alone does not show where the version ends.
         let same = (&*found.group, &*found.version) == (group, version);
         (same && found.backend.is_some() && !is_built_in_group(names, group)).then_some(found)
     }

@@ -16,8 +16,8 @@ use crate::aggregation::priorities::{CUSTOM, Priority, of_built_in};
 use crate::aggregation::{GROUP, RESOURCE, availability};
 use crate::definitions;
 use crate::definitions::strategy::Condition;
+use crate::internal_requests::{agent, call, request};
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{agent, call, request};
 use crate::reconcile_loop::{self, WRITES_MAX};
 use crate::record::StoredObject;
 use crate::request::{Query, Verb};
@@ -32,7 +32,7 @@ const ALWAYS: &str = "true";
 
 /// A local APIService as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+struct DesiredApiService {
     group: String,
     version: String,
     priority: Priority,
@@ -60,7 +60,7 @@ fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
 pub async fn reconcile(server: &Server) -> Result<(), ApiError> {
     let Some(kind) = server.kind(GROUP, RESOURCE) else { return Ok(()) };
     let _held = server.hold_state().await;
-    let (label, wanted) = (managed_label(server), wanted(server));
+    let (label, wanted) = (managed_label(server), list_desired(server));
     let label = label.as_str();
     let mut writes = Vec::with_capacity(wanted.len());
     for (name, of) in &wanted {
@@ -94,13 +94,13 @@ fn managed_label(server: &Server) -> String {
 }
 
 /// The local APIServices of what is served, by name. The group of APIServices itself has none, as in Kubernetes; that of resource metrics neither, so that
-/// whoever installs another server of it can make its own.
-fn wanted(server: &Server) -> BTreeMap<String, Wanted> {
+/// a server that provides the group can create its own.
+fn list_desired(server: &Server) -> BTreeMap<String, DesiredApiService> {
     let mut all = BTreeMap::new();
     let mut add = |group: String, version: &str, priority, managed| {
         let name = format!("{version}.{group}");
         let version = version.to_owned();
-        all.entry(name).or_insert(Wanted { group, version, priority, managed });
+        all.entry(name).or_insert(DesiredApiService { group, version, priority, managed });
     };
     let switches = &server.config.runtime_config;
     for row in schema::resources()
@@ -118,7 +118,7 @@ fn wanted(server: &Server) -> BTreeMap<String, Wanted> {
     all
 }
 
-fn spec_of(wanted: &Wanted) -> Map {
+fn spec_of(wanted: &DesiredApiService) -> Map {
     let mut spec = Map::new();
     // Trees do not store empty texts.
     if !wanted.group.is_empty() {
@@ -134,7 +134,7 @@ async fn create(
     server: &Server,
     kind: &Arc<Kind>,
     name: &str,
-    wanted: &Wanted,
+    wanted: &DesiredApiService,
     label: &str,
 ) -> Result<(), ApiError> {
     let mut object = Object::new(kind.clone());
@@ -154,12 +154,12 @@ async fn create(
     }
 }
 
-/// Brings spec and condition of an APIService up to date; the spec of one that a user has written is theirs.
+/// Brings spec and condition of an APIService up to date; the spec of one that a user has written is not changed.
 async fn correct(
     server: &Server,
     kind: &Arc<Kind>,
     record: &Arc<StoredObject>,
-    wanted: &Wanted,
+    wanted: &DesiredApiService,
     label: &str,
 ) -> Result<(), ApiError> {
     let (object, spec) = (record.object(), spec_of(wanted));

@@ -21,7 +21,7 @@ use proto_daemon::exit::chain;
 pub use apiserver_token::PublicKey;
 pub use impersonate::effective as effective_user;
 pub use node::{NodeAuthorizer, NodeAuthorizerError};
-pub use pod_references::{Referenced, claim_names, refers_to_any};
+pub use pod_references::{ReferencedKind, claim_names, refers_to_any};
 pub use rbac::{ClusterPolicy, Rbac};
 pub use service_account::{
     BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest, VOLUME_TOKEN_SECS,
@@ -30,7 +30,7 @@ pub use settings::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
 };
 pub use store_index::IndexError;
-pub(crate) use store_index::{Indexed, StoreIndex};
+pub(crate) use store_index::{ObjectIndex, StoreIndex};
 
 use crate::record::StoredObject;
 use crate::status::ApiError;
@@ -146,7 +146,9 @@ impl Authenticators {
         }
         match self.tokens.authenticate(objects, token, audiences) {
             Ok(found) => return Some(found),
-            Err(reason) => tracing::debug!(%reason, "bearer token is not a service account's"),
+            Err(reason) => {
+                tracing::debug!(%reason, "the bearer token is not a valid service account token; other authenticators follow")
+            }
         }
         if let Some(oidc) = &self.oidc {
             match oidc.user(token, crate::times::now()).await {
@@ -154,7 +156,7 @@ impl Authenticators {
                 Ok(None) => {}
                 Err(error) => {
                     let reason = chain(&error);
-                    tracing::debug!(reason, "ID token refused");
+                    tracing::debug!(reason, "the ID token is not valid");
                 }
             }
         }

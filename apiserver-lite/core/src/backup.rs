@@ -23,7 +23,7 @@ pub async fn back_up(server: Arc<Server>, now: OffsetDateTime) -> Result<BackupS
     let Storage::Directory(data) = &server.config.storage else {
         return Err(ApiError::bad_request(match &server.config.storage {
             Storage::Etcd(_) => {
-                "the objects are in etcd: back that up instead (etcdctl snapshot save)"
+                "the objects are stored in etcd: back up etcd instead (etcdctl snapshot save)"
             }
             _ => "this server has no --data-dir: its objects are in memory only",
         }));
@@ -37,7 +37,7 @@ pub async fn back_up(server: Arc<Server>, now: OffsetDateTime) -> Result<BackupS
         write(&server, &directory, now)
     });
     let made = writing.await.map_err(ApiError::internal)??;
-    tracing::info!(path = %made.path.display(), revision = %made.revision, objects = made.records, "backup written");
+    tracing::info!(path = %made.path.display(), revision = %made.revision, objects = made.records, "wrote a backup of the store");
     Ok(made)
 }
 

@@ -76,7 +76,6 @@ pub struct Config {
     pub policy_file: Option<PathBuf>,
     /// How many requests are served at a time.
     pub request_limits: RequestLimits,
-    /// Admission.
     pub admission: AdmissionSettings,
     /// The audit log, if one is kept.
     pub audit: Option<AuditSettings>,
@@ -93,7 +92,7 @@ pub struct Config {
     /// Port range of node ports.
     pub node_ports: PortRange,
     /// Whether privileged containers are admitted.
-    pub privileged: Privileged,
+    pub privileged: PrivilegedContainers,
     /// Time after which events are deleted.
     pub event_ttl: Duration,
     /// Time between two readings of the nodes' resource metrics (`--resource-metrics-interval`).
@@ -161,7 +160,7 @@ pub enum AuthorizationMode {
     Rbac,
     /// Allows what a policy file allows.
     Abac,
-    /// Asks a remote service.
+    /// Calls a remote service.
     Webhook,
 }
 
@@ -185,7 +184,7 @@ pub struct RequestLimits {
     pub sharing: RequestSharing,
 }
 
-/// What the limits of requests are, beside that each is of all requests of its sort, and a quarter of it of those of one user.
+/// What the limits of requests are, besides that each is of all requests of its sort, and a quarter of it of those of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSharing {
     /// Their sum is divided among priority levels.
@@ -210,7 +209,7 @@ impl Default for RequestLimits {
 
 /// Whether privileged containers are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privileged {
+pub enum PrivilegedContainers {
     /// Privileged containers are admitted.
     Admitted,
     /// Pods with a privileged container get 422.
@@ -291,7 +290,7 @@ impl Config {
             proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),
             node_ports: PortRange::default(),
-            privileged: Privileged::Admitted,
+            privileged: PrivilegedContainers::Admitted,
             event_ttl: Duration::from_secs(3600),
             resource_metrics_interval: Duration::from_secs(15),
             cluster_domain: "cluster.local".to_owned(),

@@ -18,7 +18,6 @@ use apiserver_auth::User;
 
 /// An authorized request to a resource.
 pub struct RequestContext<'a> {
-    /// The server.
     pub server: &'a Server,
     /// Verb, resource, namespace and name; the same value that was authorized.
     pub request: &'a RequestInfo,
@@ -34,7 +33,7 @@ pub struct RequestContext<'a> {
     pub query: &'a Query,
     /// The representation that the client accepts.
     pub accepted: Accepted,
-    /// What the steps of the request leave besides its result. Unset for the server's own writes, about which no webhook is asked: they must succeed before
+    /// What the steps of the request leave besides its result. Unset for the server's own writes, for which no webhook is called: they must succeed before
     /// anything else does.
     pub notes: Option<&'a RequestNotes>,
     /// What the audit log records of the request.
@@ -50,7 +49,7 @@ impl RequestContext<'_> {
 
     /// Group, resource and name for the `details` of a Status.
     #[must_use]
-    pub fn about(&self) -> About<'_> {
+    pub fn about(&self) -> StatusTarget<'_> {
         self.request.about()
     }
 
@@ -119,6 +118,6 @@ impl RequestContext<'_> {
 
 /// Group, kind and name of an object, for Statuses that name the kind.
 #[must_use]
-pub(crate) fn about_kind(object: &Object) -> About<'_> {
-    About { group: &object.kind.group, kind: object.kind.kind(), name: object.name() }
+pub(crate) fn about_kind(object: &Object) -> StatusTarget<'_> {
+    StatusTarget { group: &object.kind.group, kind: object.kind.kind(), name: object.name() }
 }

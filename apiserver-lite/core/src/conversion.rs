@@ -1,5 +1,5 @@
-//! Objects of custom kinds between their versions. Where the definition has a conversion webhook it is asked, about many objects at once; else versions
-//! differ in their name only. What a webhook has made of a stored object is kept beside it until the object or its definition changes.
+//! Objects of custom kinds between their versions. If the definition has a conversion webhook it is called, with many objects at once; else versions
+//! differ in their name only. What a webhook has made of a stored object is cached with it until the object or its definition changes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ pub(crate) fn webhook_version(kind: &Kind) -> Option<Arc<CustomVersion>> {
     kind.custom_version().filter(|version| version.has_webhook)
 }
 
-/// Asks the webhook about the first of the objects, as many as one call may have, at least one.
+/// Calls the webhook with the first of the objects, as many as one call may have, at least one.
 async fn convert_some(
     asker: Asker<'_>,
     kind: &Arc<Kind>,
@@ -233,7 +233,7 @@ fn refusal(kind: &Kind, what: &str) -> ApiError {
 
 fn changed_meanwhile(kind: &Kind) -> ApiError {
     ApiError::unavailable(format!(
-        "the definition of {}.{} has changed since the request began; try again",
+        "the definition of {}.{} has changed since the request began; retry the request",
         kind.plural(),
         kind.group
     ))

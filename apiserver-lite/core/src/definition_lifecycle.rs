@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
 use crate::definitions::{GROUP, RESOURCE, is_true, names};
+use crate::internal_requests::{agent, call, request};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{agent, call, request};
 use crate::record::{Draft, StoredObject};
 use crate::registry;
 use crate::request::{Query, Verb};
@@ -42,7 +42,10 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
             Ok(again) => again,
             Err(error) => {
                 let error = error.to_string();
-                tracing::warn!(error, "definitions were not brought up to date; tried again soon");
+                tracing::warn!(
+                    error,
+                    "cannot update the status of CustomResourceDefinitions; retried"
+                );
                 Some(RETRY)
             }
         };
@@ -71,11 +74,11 @@ pub async fn run(server: Arc<Server>, stopping: CancellationToken) {
     }
 }
 
-/// Brings the definitions up to date once, beside the task.
+/// Brings the definitions up to date once, in addition to the task.
 ///
 /// # Errors
 /// Errors of reading and writing.
-pub async fn settle(server: &Server) -> Result<(), ApiError> {
+pub async fn update_definitions(server: &Server) -> Result<(), ApiError> {
     let Some(kind) = server.kind(GROUP, RESOURCE).cloned() else { return Ok(()) };
     Box::pin(take_turn(server, &kind)).await.map(drop)
 }
@@ -83,20 +86,20 @@ pub async fn settle(server: &Server) -> Result<(), ApiError> {
 /// A look of its own: no state is put back until it has ended, so that it deletes nothing of one.
 async fn take_turn(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
     let _held = server.hold_state().await;
-    look(server, kind).await
+    update_statuses(server, kind).await
 }
 
 /// Brings the status of all definitions up to date. Returns when to look again although nothing has changed.
-async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
+async fn update_statuses(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, ApiError> {
     let mut again: Option<Duration> = None;
     let mut soon = |after: Duration| again = Some(again.map_or(after, |other| other.min(after)));
-    // Watches of what is not served any more end also when nobody asks for it.
+    // Ends watches of resources that are no longer served, also without a request for them.
     server.definitions.catch_up();
     let stored = server.objects(kind, "", None);
     let mut others: Vec<_> =
         stored.iter().map(|record| names::of_stored(record.object())).collect();
     for record in &stored {
-        let step = if let Some(next) = settled(server, record.object(), &others) {
+        let step = if let Some(next) = compute_status(server, record.object(), &others) {
             let accepted = names::of_stored(&next).accepted;
             others.push(OtherDefinition { group: names::resource(record.object()).0, accepted });
             // The write wakes this task again: what this definition gives up, another may get.
@@ -114,7 +117,7 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
                 tracing::warn!(
                     error,
                     definition,
-                    "a CustomResourceDefinition was not brought up to date; tried again soon"
+                    "cannot update the status of a CustomResourceDefinition; retried"
                 );
                 soon(RETRY);
             }
@@ -124,14 +127,18 @@ async fn look(server: &Server, kind: &Arc<Kind>) -> Result<Option<Duration>, Api
 }
 
 /// The definition with the names that it gets now, and the condition of its approval; `None` if nothing changes.
-fn settled(server: &Server, definition: &Object, others: &[OtherDefinition<'_>]) -> Option<Object> {
+fn compute_status(
+    server: &Server,
+    definition: &Object,
+    others: &[OtherDefinition<'_>],
+) -> Option<Object> {
     let time = timestamp(now());
     let mut next = definition.clone();
     if !names::is_settled(definition)
         && let Err(error) = names::accept(&mut next, others, &time)
     {
         let definition = definition.name();
-        tracing::error!(%error, definition, "a CustomResourceDefinition gets no names; correct it");
+        tracing::error!(%error, definition, "the names of a CustomResourceDefinition cannot be accepted; correct the definition");
         return None;
     }
     note_approval(&mut next, server.names, &time);
@@ -185,12 +192,16 @@ async fn end(
         true => drop(next.metadata_mut().remove("finalizers")),
         false => drop(next.metadata_mut().insert("finalizers", left)),
     }
-    let_go(server, record, next).await?;
+    finish_deletion(server, record, next).await?;
     Ok(None)
 }
 
 /// Writes a definition without the finalizer of its objects, unless another write was first. Not through `status`, which changes no finalizers.
-async fn let_go(server: &Server, record: &Arc<StoredObject>, next: Object) -> Result<(), ApiError> {
+async fn finish_deletion(
+    server: &Server,
+    record: &Arc<StoredObject>,
+    next: Object,
+) -> Result<(), ApiError> {
     let key = key::object(&next.kind, "", next.name());
     let write = match registry::is_finished(&next) {
         true => Write::delete(key, record.revision()),

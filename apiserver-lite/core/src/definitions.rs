@@ -20,7 +20,7 @@ mod rules;
 pub mod strategy;
 
 pub(crate) use converter::Converter;
-use established::Established;
+use established::EstablishedDefinitions;
 
 /// Group of definitions, without its domain.
 pub const GROUP: &str = "apiextensions";
@@ -28,13 +28,12 @@ pub const GROUP: &str = "apiextensions";
 pub const RESOURCE: &str = "customresourcedefinitions";
 
 /// The established definitions of a server.
-pub struct Definitions(StoreIndex<Established>);
+pub struct Definitions(StoreIndex<EstablishedDefinitions>);
 
 /// A definition whose kind is served.
 pub struct Definition {
     /// Group of the kind.
     pub group: String,
-    /// Its versions.
     pub versions: Vec<DefinedVersion>,
     /// The webhook that converts objects between them, if there is one.
     pub(crate) converter: Option<Arc<Converter>>,
@@ -92,7 +91,7 @@ impl Definitions {
         config: &Config,
     ) -> Result<Self, IndexError> {
         let dial = Arc::new(DialPolicy::new(config));
-        Ok(Self(StoreIndex::follow(store, Established::new(engine.clone(), dial))?))
+        Ok(Self(StoreIndex::follow(store, EstablishedDefinitions::new(engine.clone(), dial))?))
     }
 
     /// The definition of a resource, if it is established.
@@ -160,7 +159,7 @@ mod tests {
     use std::sync::Weak;
 
     use apiserver_schema::{Format, Strictness};
-    use apiserver_store::{Expect, Write};
+    use apiserver_store::{Write, WriteCondition};
     use proto_api::names::{Names, Profile};
 
     use super::*;
@@ -188,14 +187,18 @@ mod tests {
     async fn put(server: &Server, definition: Object) {
         let key = key::object(&definition.kind, "", definition.name());
         let draft = Draft::new(&server.engine, definition);
-        let write = Write::Put { key, expect: Expect::Anything, draft };
+        let write = Write::Put { key, expect: WriteCondition::Anything, draft };
         server.store.write(write).await.expect("written");
     }
 
     async fn delete(server: &Server, plural: &str) {
         let kind = server.kind(GROUP, RESOURCE).expect("a kind");
         let key = key::object(kind, "", &format!("{plural}.example.com"));
-        server.store.write(Write::Delete { key, expect: Expect::Present }).await.expect("deleted");
+        server
+            .store
+            .write(Write::Delete { key, expect: WriteCondition::Present })
+            .await
+            .expect("deleted");
     }
 
     #[tokio::test]

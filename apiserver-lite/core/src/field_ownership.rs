@@ -16,7 +16,6 @@ pub struct FieldOwnership {
     kinds: BTreeMap<(String, String), KindVersions>,
 }
 
-/// The versions of a kind.
 #[derive(Default)]
 struct KindVersions {
     kinds: Vec<Arc<Kind>>,

@@ -16,17 +16,17 @@ use proto_api::names::Names;
 
 use crate::auth::{IndexError, StoreIndex};
 use crate::record::StoredObject;
-use configured::Configured;
+use configured::FlowControlObjects;
 use level::Schema;
 
 pub use level::{HeldSeat, NotServed};
 pub use metrics::FlowMetrics;
 
 /// The flow schemas and priority levels of a server.
-pub struct FlowControl(StoreIndex<Configured>);
+pub struct FlowControl(StoreIndex<FlowControlObjects>);
 
 /// A request whose flow schema is known.
-pub struct Classified {
+pub struct ClassifiedRequest {
     schema: Arc<Schema>,
     flow: u64,
 }
@@ -42,21 +42,21 @@ impl FlowControl {
         names: &Names,
         metrics: FlowMetrics,
     ) -> Result<Self, IndexError> {
-        StoreIndex::follow(store, Configured::new(seats, names, metrics)).map(Self)
+        StoreIndex::follow(store, FlowControlObjects::new(seats, names, metrics)).map(Self)
     }
 
     /// The flow schema that takes the request; if the objects cannot be read, as they were read last.
     #[must_use]
-    pub fn classify(&self, request: &Request<'_>) -> Classified {
+    pub fn classify(&self, request: &Request<'_>) -> ClassifiedRequest {
         self.0.read_last(|configured| {
             let (schema, flow) = configured.table().find(request);
-            Classified { schema, flow }
+            ClassifiedRequest { schema, flow }
         })
     }
 
     /// Lets changes count for requests that wait, though no other arrives.
     pub fn catch_up(&self) {
-        self.0.read_last(Configured::settle);
+        self.0.read_last(FlowControlObjects::settle);
     }
 
     /// What becomes of a flow schema whose priority level is there.
@@ -66,7 +66,7 @@ impl FlowControl {
     }
 }
 
-impl Classified {
+impl ClassifiedRequest {
     /// A seat of the priority level, once one is free. If the future is dropped, the request no longer waits.
     ///
     /// # Errors

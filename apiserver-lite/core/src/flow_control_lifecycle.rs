@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definitions::strategy::{Condition, set_condition};
 use crate::flow_control::FlowControl;
+use crate::internal_requests::{call, request};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{call, request};
 use crate::reconcile_loop::{self, WRITES_MAX};
 use crate::record::StoredObject;
 use crate::request::{Query, Verb};

@@ -1,4 +1,4 @@
-//! io: what an API server decides, without HTTP: who asks and whether it may, what a verb does to an object of any kind, and what
+//! io: what an API server decides, without HTTP: authentication and authorization, what a verb does to an object of any kind, and what
 //! single kinds have of their own. Objects lie in `apiserver_store`; their rules are `apiserver_schema`'s.
 //!
 //! ```text
@@ -22,9 +22,9 @@ pub mod dial_policy;
 pub mod field_ownership;
 pub mod flow_control;
 pub mod flow_control_lifecycle;
+mod internal_requests;
 pub mod key;
 pub mod options;
-mod own_writes;
 pub mod quota_turns;
 mod random_suffix;
 mod reconcile_loop;

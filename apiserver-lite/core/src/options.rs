@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Value};
 use proto_api::names::Names;
 
 use crate::request::Query;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 
 /// Whether a request changes stored objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) fn apply_force(query: &Query) -> Result<bool, ApiError> {
     if query.text("fieldManager").is_none_or(str::is_empty) {
         let problem = FieldProblem::required("fieldManager", "is required for apply patch");
         return Err(ApiError::invalid(
-            About { kind: "PatchOptions", ..About::default() },
+            StatusTarget { kind: "PatchOptions", ..StatusTarget::default() },
             &[problem],
         ));
     }
@@ -85,7 +85,10 @@ pub(crate) fn refuse_force(query: &Query) -> Result<(), ApiError> {
         return Ok(());
     }
     let problem = FieldProblem::forbidden("force", "may not be specified for non-apply patch");
-    Err(ApiError::invalid(About { kind: "PatchOptions", ..About::default() }, &[problem]))
+    Err(ApiError::invalid(
+        StatusTarget { kind: "PatchOptions", ..StatusTarget::default() },
+        &[problem],
+    ))
 }
 
 /// Checks the query parameter `fieldManager`.
@@ -106,7 +109,7 @@ pub(crate) fn check_field_manager(query: &Query) -> Result<(), ApiError> {
     } else {
         return Ok(());
     };
-    Err(ApiError::invalid(About { kind: "Options", ..About::default() }, &[problem]))
+    Err(ApiError::invalid(StatusTarget { kind: "Options", ..StatusTarget::default() }, &[problem]))
 }
 
 /// `seconds` within bounds. A negative grace period is one second, as in Kubernetes.
@@ -130,7 +133,7 @@ pub(crate) fn effects<'a>(values: impl Iterator<Item = &'a str>) -> Result<Effec
                 field: "dryRun".to_owned(),
             };
             return Err(ApiError::invalid(
-                About { kind: "Options", ..About::default() },
+                StatusTarget { kind: "Options", ..StatusTarget::default() },
                 &[problem],
             ));
         }
@@ -178,7 +181,7 @@ fn propagation(
 ) -> Result<Option<Propagation>, ApiError> {
     let group = names.group("meta");
     let invalid = |problem| {
-        let about = About { group: &group, kind: "DeleteOptions", name: "" };
+        let about = StatusTarget { group: &group, kind: "DeleteOptions", name: "" };
         ApiError::invalid(about, &[problem])
     };
     let policy = options.get("propagationPolicy").and_then(Value::as_str);

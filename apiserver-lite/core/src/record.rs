@@ -74,10 +74,10 @@ pub enum LoadError {
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// It cannot be decrypted, and the server needs it.
-    #[error("it cannot be read, and the server decides by it: {0}")]
+    #[error("it cannot be decoded, and the server needs it to start: {0}")]
     Needed(String),
     /// It cannot be decrypted, and its kind is not served.
-    #[error("it cannot be read, and is of no kind that is served: {0}")]
+    #[error("it cannot be decoded, and its kind is not served: {0}")]
     NoKind(String),
 }
 
@@ -223,7 +223,7 @@ impl StoredObject {
         Self { stored_as, ..Self::of(object, self.stamp) }
     }
 
-    /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it anew.
+    /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it again.
     pub(crate) fn is_outdated(&self) -> bool {
         let kind = self.stored_as.as_ref().unwrap_or(&self.object().kind);
         self.object().kind.custom_version().is_some_and(|now| now.storage_version != kind.version())

@@ -1,14 +1,14 @@
 //! A parsed request, without HTTP types: verb, resource, query and accepted representation. `http` makes it, `verbs`,
 //! `admission` and `registry` read it.
 
-mod accepted;
 mod query;
+mod representation;
 
-use crate::status::About;
+use crate::status::StatusTarget;
 use apiserver_auth::Subject;
 
-pub use accepted::{Accepted, Encoding, MetaVersion, Representation};
 pub use query::Query;
+pub use representation::{Accepted, Encoding, MetaVersion, Representation};
 
 /// Largest request body, in bytes.
 pub const BODY_LEN_MAX: usize = 3 << 20;
@@ -16,7 +16,6 @@ pub const BODY_LEN_MAX: usize = 3 << 20;
 /// A request to a resource (`RequestInfo` in kube-apiserver).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// The verb.
     pub verb: Verb,
     /// API group of the path, domain included; empty for the core group.
     pub group: String,
@@ -56,8 +55,8 @@ impl RequestInfo {
 
     /// Group, resource and name for the details of a Status.
     #[must_use]
-    pub fn about(&self) -> About<'_> {
-        About { group: &self.group, kind: &self.resource, name: &self.name }
+    pub fn about(&self) -> StatusTarget<'_> {
+        StatusTarget { group: &self.group, kind: &self.resource, name: &self.name }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the steps of a request leave besides its result: warnings for the client, annotations for an audit log, and until when webhooks may be asked.
+//! What the steps of a request leave besides its result: warnings for the client, annotations for an audit log, and the deadline of webhook calls.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ impl RequestNotes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until when webhooks may be asked: what the first step says that asks. A write that is tried again has what is left.
+    /// Deadline of all webhook calls, set by the first step that calls one. A retried write has the time that remains.
     pub(crate) fn webhooks_deadline(&self, first: Instant) -> Instant {
         *self.lock().webhooks_deadline.get_or_insert(first)
     }

@@ -41,12 +41,12 @@ struct SavedState {
 pub enum NoRoom {
     /// There are too many.
     #[error(
-        "{STATES_MAX} states are saved, which is the most: forget one, or save over one of them"
+        "{STATES_MAX} states are saved, which is the limit: delete one or overwrite one of them"
     )]
     States,
     /// Their objects are too large.
     #[error(
-        "the saved states would have {len} bytes of objects, more than {STATES_LEN_MAX}: forget one of them"
+        "the saved states would have {len} bytes of objects, more than {STATES_LEN_MAX}: delete one of them"
     )]
     Len {
         /// The size with the new one.
@@ -102,7 +102,7 @@ impl StatesByName {
         self.0.remove(name).map(|state| state.records)
     }
 
-    /// The names.
+    /// The names of all saved states, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.keys().map(String::as_str).collect()

@@ -56,7 +56,7 @@ pub struct Server {
 
 impl Server {
     /// Waits until no state is being put back, and keeps any from being as long as the returned value exists: for what reads and then writes, or keeps
-    /// something beside the store. It costs nothing on a server that is not ephemeral. Not for one who holds the state already, and not to be held while
+    /// something besides the store. It costs nothing on a server that is not ephemeral. Not for one who holds the state already, and not to be held while
     /// another server is asked.
     pub async fn hold_state(&self) -> HeldState {
         match &self.saved_states {

@@ -11,8 +11,8 @@ use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
 use crate::config::advertised;
+use crate::internal_requests::{agent, call, request};
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{agent, call, request};
 use crate::request::{Query, Verb};
 use crate::server::{Server, missing_kind};
 use crate::status::ApiError;
@@ -42,7 +42,7 @@ pub async fn announce(server: &Server) -> Result<Vec<IpAddr>, ApiError> {
     for record in server.objects(&kind, server.names.system_namespace(), Some(LEASES_MAX)) {
         let Some((holder, renewed)) = holder(record.object()) else { continue };
         let age = now - renewed;
-        // A lease of the future is of no server: nobody would ever see it end.
+        // A lease with a time in the future is invalid: it would never expire.
         if (-LEASE_LEN..LEASE_LEN).contains(&age) && holder.port() == own.port() {
             there.insert(holder.ip());
         } else if !(-KEPT..=KEPT).contains(&age) {
@@ -106,7 +106,7 @@ async fn renew(
     if let Some(spec) = wanted.spec() {
         next.fields.insert("spec", spec.clone());
     }
-    // A conflict means that somebody else wrote it: the next renewal follows soon.
+    // A conflict means that another client wrote it: the next renewal follows soon.
     commit_update(&call, &found, next, Subresource::Main, Effects::Real).await.map(drop)
 }
 

@@ -1,7 +1,7 @@
 //! Where the requests to a Service go: the addresses behind one of its ports, from the store and without DNS.
 
 use crate::server::Server;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// The hosts and ports behind the port `port` of a Service, by its name or number; behind its first port if `port` is empty. There is at least one.
 ///
@@ -13,7 +13,7 @@ pub fn endpoints_of(
     name: &str,
     port: &str,
 ) -> Result<Vec<(String, u16)>, ApiError> {
-    let about = About { group: "", kind: "services", name };
+    let about = StatusTarget { group: "", kind: "services", name };
     let service = server.find_in("", "services", namespace, name);
     let service = service.ok_or_else(|| ApiError::not_found(about))?;
     let none = || ApiError::unavailable(format!("no endpoints available for service {name:?}"));

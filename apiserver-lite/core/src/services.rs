@@ -76,7 +76,7 @@ impl ServiceAllocations {
                 }
             }
             // Reservations of requests that are under way are forgotten; their claims remain.
-            ServiceChanges::Anew(services) => {
+            ServiceChanges::Restarted(services) => {
                 self.addresses.clear();
                 self.node_ports.clear();
                 services.iter().for_each(|service| self.adopt(service.object()));

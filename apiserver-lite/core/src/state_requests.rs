@@ -11,7 +11,7 @@ use crate::definition_lifecycle;
 use crate::saved_states::SavedStates;
 use crate::server::Server;
 use crate::services;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// The name of a request without one: the state that the server begins with.
 pub const START: &str = "start";
@@ -21,7 +21,6 @@ const NAME_LEN_MAX: usize = 63;
 /// What was saved, put back or forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSummary {
-    /// Its name.
     pub name: String,
     /// How many objects it has.
     pub objects: usize,
@@ -41,7 +40,7 @@ pub async fn save(server: &Server, user: &User, name: &str) -> Result<StateSumma
         tracing::warn!(
             error,
             name,
-            "a state is saved without all that this server keeps up to date in it"
+            "cannot update definitions and APIServices before a state is saved; it is saved without these updates"
         );
     }
     let mut states = states.by_name().await;
@@ -54,7 +53,7 @@ pub async fn save(server: &Server, user: &User, name: &str) -> Result<StateSumma
 
 /// Writes what the tasks of the server would write soon.
 async fn settle(server: &Server) -> Result<(), ApiError> {
-    definition_lifecycle::settle(server).await?;
+    definition_lifecycle::update_definitions(server).await?;
     api_service_lifecycle::reconcile(server).await
 }
 
@@ -103,14 +102,14 @@ pub async fn forget(server: &Server, user: &User, name: &str) -> Result<StateSum
 }
 
 fn not_saved(name: &str, known: &[&str]) -> ApiError {
-    let text = format!("no state is saved as {name:?}; saved are {known:?}");
+    let text = format!("no saved state is named {name:?}; the saved states are {known:?}");
     ApiError::new(404, "NotFound", text)
 }
 
 fn states<'a>(server: &'a Server, user: &User, name: &str) -> Result<&'a SavedStates, ApiError> {
     if !user.is_in(MASTERS) {
         let text = format!("only members of {MASTERS} save and restore the state of a server");
-        return Err(ApiError::forbidden(About::default(), &text));
+        return Err(ApiError::forbidden(StatusTarget::default(), &text));
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if name.is_empty() || name.len() > NAME_LEN_MAX || !name.bytes().all(plain) {

@@ -21,7 +21,7 @@ enum ErrorSource {
 
 /// The object or resource of a Status: `pods "web-1"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct About<'a> {
+pub struct StatusTarget<'a> {
     /// API group; empty for the core.
     pub group: &'a str,
     /// Plural resource, or the kind where Kubernetes puts the kind (validation errors).
@@ -103,13 +103,17 @@ impl ApiError {
 
     /// 403: `pods "x" is forbidden: why`.
     #[must_use]
-    pub fn forbidden(about: About<'_>, why: &str) -> Self {
+    pub fn forbidden(about: StatusTarget<'_>, why: &str) -> Self {
         Status::forbidden(about.resource(), about.name, why).into()
     }
 
     /// 403 for a create in a namespace that is being deleted.
     #[must_use]
-    pub(crate) fn namespace_terminating(about: About<'_>, why: &str, namespace: &str) -> Self {
+    pub(crate) fn namespace_terminating(
+        about: StatusTarget<'_>,
+        why: &str,
+        namespace: &str,
+    ) -> Self {
         Self::forbidden(about, why).because(StatusCause {
             reason: "NamespaceTerminating".to_owned(),
             message: format!("namespace {namespace} is being terminated"),
@@ -119,7 +123,7 @@ impl ApiError {
 
     /// 404: `pods "x" not found`.
     #[must_use]
-    pub fn not_found(about: About<'_>) -> Self {
+    pub fn not_found(about: StatusTarget<'_>) -> Self {
         Status::not_found(about.resource(), about.name).into()
     }
 
@@ -163,19 +167,19 @@ impl ApiError {
 
     /// 409 `AlreadyExists`.
     #[must_use]
-    pub(crate) fn already_exists(about: About<'_>) -> Self {
+    pub(crate) fn already_exists(about: StatusTarget<'_>) -> Self {
         Status::already_exists(about.resource(), about.name).into()
     }
 
     /// 409 `Conflict`: `Operation cannot be fulfilled on pods "x": why`.
     #[must_use]
-    pub(crate) fn conflict(about: About<'_>, why: &str) -> Self {
+    pub(crate) fn conflict(about: StatusTarget<'_>, why: &str) -> Self {
         Status::conflict(about.resource(), about.name, why).into()
     }
 
     /// 409 `Conflict`: the object was modified after the client read it.
     #[must_use]
-    pub fn modified(about: About<'_>) -> Self {
+    pub fn modified(about: StatusTarget<'_>) -> Self {
         Status::modified(about.resource(), about.name).into()
     }
 
@@ -198,7 +202,7 @@ impl ApiError {
 
     /// 422 `Invalid`: `Pod "x" is invalid: field: problem`; `about.kind` is the kind, not the resource.
     #[must_use]
-    pub fn invalid(about: About<'_>, problems: &[FieldProblem]) -> Self {
+    pub fn invalid(about: StatusTarget<'_>, problems: &[FieldProblem]) -> Self {
         let causes = problems.iter().map(|problem| StatusCause {
             reason: problem.reason.clone(),
             message: problem.message.clone(),
@@ -315,7 +319,7 @@ impl From<Status> for ApiError {
     }
 }
 
-impl<'a> About<'a> {
+impl<'a> StatusTarget<'a> {
     fn resource(self) -> GroupResource<'a> {
         GroupResource { group: self.group, resource: self.kind }
     }
@@ -323,7 +327,7 @@ impl<'a> About<'a> {
 
 /// The Status of a successful request without an object in its response. `about` and `uid` become its `details`.
 #[must_use]
-pub fn success(code: u16, about: About<'_>, uid: &str) -> Status {
+pub fn success(code: u16, about: StatusTarget<'_>, uid: &str) -> Status {
     let details = StatusDetails {
         name: about.name.to_owned(),
         group: about.group.to_owned(),
@@ -341,8 +345,8 @@ mod tests {
 
     #[test]
     fn texts_as_clients_know_them() {
-        let pod = About { group: "", kind: "pods", name: "x" };
-        let deployment = About { group: "apps", kind: "deployments", name: "d" };
+        let pod = StatusTarget { group: "", kind: "pods", name: "x" };
+        let deployment = StatusTarget { group: "apps", kind: "deployments", name: "d" };
         assert_eq!(ApiError::not_found(pod).to_string(), "pods \"x\" not found");
         assert_eq!(
             ApiError::already_exists(deployment).to_string(),
@@ -358,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_a_webhook_says_is_not_said_of_the_store() {
-        let pod = About { group: "", kind: "pods", name: "x" };
+        let pod = StatusTarget { group: "", kind: "pods", name: "x" };
         let questions =
             [ApiError::is_not_found, ApiError::is_already_exists, ApiError::is_conflict];
         let made =
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn invalid_lists_every_field() {
-        let about = About { group: "", kind: "Pod", name: "x" };
+        let about = StatusTarget { group: "", kind: "Pod", name: "x" };
         let one = [FieldProblem::required("spec.containers", "")];
         assert_eq!(
             ApiError::invalid(about, &one).to_string(),

@@ -51,7 +51,6 @@ pub enum VerbResponse {
     Object {
         /// HTTP status code.
         code: u16,
-        /// The object.
         object: Box<Object>,
     },
     /// A collection, or one page of it.
@@ -60,7 +59,6 @@ pub enum VerbResponse {
         kind: Arc<Kind>,
         /// Revision, continue token and remaining count.
         meta: ListMeta,
-        /// The items.
         items: Vec<Arc<StoredObject>>,
     },
     /// A stream of watch events.

@@ -1,7 +1,7 @@
-//! The admission webhooks of the cluster: those of the configurations in the store, in the order of their calls. What they are asked is in `admission`.
+//! The admission webhooks of the cluster: those of the configurations in the store, in the order of their calls. Their reviews are in `admission`.
 
 mod metrics;
-mod remote;
+mod webhook_client;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,36 +11,36 @@ use apiserver_schema::Object;
 use apiserver_store::Store;
 use proto_api::names::Names;
 
-use crate::auth::{IndexError, Indexed, StoreIndex};
+use crate::auth::{IndexError, ObjectIndex, StoreIndex};
 use crate::config::Config;
 use crate::dial_policy::DialPolicy;
 use crate::record::StoredObject;
 
 pub use metrics::WebhookMetrics;
 pub(crate) use metrics::{AskedWebhook, RejectionCause};
-pub(crate) use remote::{CallError, Called, Remote};
+pub(crate) use webhook_client::{CallError, CallTarget, Remote};
 
 /// The webhooks of the configurations in the store.
 pub struct Webhooks {
-    index: StoreIndex<Configured>,
+    index: StoreIndex<ConfigurationCache>,
     /// Of their calls.
     pub(crate) metrics: WebhookMetrics,
 }
 
 /// Webhooks in the order of their calls: by name of the configuration, then as it lists them.
 #[derive(Default)]
-pub(crate) struct Ordered {
+pub(crate) struct OrderedWebhooks {
     pub(crate) mutating: Vec<Arc<Remote>>,
     pub(crate) validating: Vec<Arc<Remote>>,
 }
 
 /// What is kept of the configurations.
-struct Configured {
+struct ConfigurationCache {
     names: &'static Names,
     dial: Arc<DialPolicy>,
     /// By kind and name.
     configurations: BTreeMap<(String, String), Vec<Arc<Remote>>>,
-    ordered: OnceLock<Arc<Ordered>>,
+    ordered: OnceLock<Arc<OrderedWebhooks>>,
 }
 
 impl Webhooks {
@@ -54,13 +54,15 @@ impl Webhooks {
         metrics: WebhookMetrics,
         config: &Config,
     ) -> Result<Self, IndexError> {
-        let index =
-            StoreIndex::follow(store, Configured::new(names, Arc::new(DialPolicy::new(config))))?;
+        let index = StoreIndex::follow(
+            store,
+            ConfigurationCache::new(names, Arc::new(DialPolicy::new(config))),
+        )?;
         Ok(Self { index, metrics })
     }
 
     /// The webhooks of all configurations that were written before this call; `None` without configurations, `Err` if they cannot be read.
-    pub(crate) fn current(&self) -> Result<Option<Arc<Ordered>>, UnreadableConfigurations> {
+    pub(crate) fn current(&self) -> Result<Option<Arc<OrderedWebhooks>>, UnreadableConfigurations> {
         let current = self.index.try_read(|configured| {
             (!configured.configurations.is_empty()).then(|| configured.ordered())
         });
@@ -70,21 +72,21 @@ impl Webhooks {
 
 /// Requests are refused until the configurations can be read again.
 #[derive(Debug, thiserror::Error)]
-#[error("the webhook configurations cannot be read")]
+#[error("cannot read the webhook configurations")]
 pub(crate) struct UnreadableConfigurations;
 
-impl Configured {
+impl ConfigurationCache {
     fn new(names: &'static Names, dial: Arc<DialPolicy>) -> Self {
         Self { names, dial, configurations: BTreeMap::new(), ordered: OnceLock::new() }
     }
 
-    fn ordered(&self) -> Arc<Ordered> {
+    fn ordered(&self) -> Arc<OrderedWebhooks> {
         let order = || {
             let all = self.configurations.values().flatten().cloned();
             let is_mutating =
                 |remote: &Arc<Remote>| matches!(remote.webhook.phase, Phase::Mutating(_));
             let (mutating, validating) = all.partition(is_mutating);
-            Arc::new(Ordered { mutating, validating })
+            Arc::new(OrderedWebhooks { mutating, validating })
         };
         self.ordered.get_or_init(order).clone()
     }
@@ -94,7 +96,7 @@ fn key_of(configuration: &Object) -> (String, String) {
     (configuration.kind.kind().to_owned(), configuration.name().to_owned())
 }
 
-impl Indexed for Configured {
+impl ObjectIndex for ConfigurationCache {
     const PREFIX: &'static str = "/admissionregistration/";
 
     fn emptied(&self) -> Self {
@@ -147,7 +149,7 @@ mod tests {
         const MUTATING: &str = "MutatingWebhookConfiguration";
         let profile = Names::new(Profile::Kubernetes);
         let dial = Arc::new(DialPolicy::new(&Config::for_tests(profile)));
-        let mut configured = Configured::new(profile, dial);
+        let mut configured = ConfigurationCache::new(profile, dial);
         configured.set(&configuration(MUTATING, "b", &[("z", 1), ("a", 1)]));
         configured.set(&configuration(MUTATING, "a", &[("m", 1)]));
         configured.set(&configuration("ValidatingWebhookConfiguration", "b", &[("v", 1)]));

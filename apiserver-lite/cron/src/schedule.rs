@@ -10,7 +10,7 @@ use crate::zone::Zone;
 #[error("{0}")]
 pub struct ScheduleError(String);
 
-/// A schedule.
+/// A parsed cron expression: minutes, hours, days and months as sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     zone: Option<String>,
@@ -31,8 +31,7 @@ enum Times {
 
 /// The last time of a schedule before another, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latest {
-    /// The time.
+pub struct LatestTime {
     pub time: i64,
     /// The number of times; beyond [`COUNT_MAX`] an estimate from the distance of the first two.
     pub count: i64,
@@ -118,9 +117,9 @@ impl Schedule {
     }
 
     /// The last time after `after` that is not after `until`. The times of a period are counted from `anchor`.
-    pub fn latest(&self, zone: &Zone, anchor: i64, after: i64, until: i64) -> Option<Latest> {
+    pub fn latest(&self, zone: &Zone, anchor: i64, after: i64, until: i64) -> Option<LatestTime> {
         let first = self.next(zone, anchor, after).filter(|first| *first <= until)?;
-        let latest = |time, count| Some(Latest { time, count });
+        let latest = |time, count| Some(LatestTime { time, count });
         let (mut time, mut count) = (first, 1_i64);
         while count <= COUNT_MAX {
             match self.next(zone, anchor, time).filter(|next| *next <= until) {

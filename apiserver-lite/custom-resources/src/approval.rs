@@ -4,8 +4,8 @@ use apiserver_schema::validate::Cause;
 use apiserver_schema::{FieldError, Map};
 use proto_api::names::Names;
 
-use crate::accept::Condition;
-use crate::errors::{Errors, Path, quote};
+use crate::accepted_names::Condition;
+use crate::errors::{ErrorList, Path, quote};
 
 /// Where the annotation is explained.
 const EXPLAINED: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
@@ -15,7 +15,7 @@ const EXPLAINED: &str = "see https://github.com/kubernetes/enhancements/pull/111
 enum Approval {
     Missing,
     Invalid,
-    /// Nobody has approved it, and its author knows.
+    /// The definition is not approved, and its annotation says `unapproved`.
     Unapproved,
     Approved,
 }
@@ -82,7 +82,7 @@ fn annotation<'a>(definition: &'a Map, key: &str) -> &'a str {
 /// Checks that a definition of a protected group has the annotation; `old` is the stored one of an update, whose fault may stay.
 pub fn validate_approval(new: &Map, old: Option<&Map>, names: &Names) -> Vec<FieldError> {
     let key = key(names);
-    let mut errors = Errors::default();
+    let mut errors = ErrorList::default();
     if !is_protected(new.str_at(&["spec", "group"]), names) {
         return errors.0;
     }

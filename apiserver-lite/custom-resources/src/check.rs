@@ -3,7 +3,7 @@
 use apiserver_schema::validate::names;
 use apiserver_schema::{FieldError, Map, Value};
 
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::pattern::{PatternError, Patterns};
 use crate::read::{ReadError, Reader};
 
@@ -44,7 +44,7 @@ pub fn default_definition(tree: &mut Value) {
 
 /// Validates a definition with its defaults; `old` is the stored one of an update. `metadata` is checked elsewhere, except for the name.
 pub fn validate_definition(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let mut errors = Errors::default();
+    let mut errors = ErrorList::default();
     let empty = Map::new();
     let root = new.as_map().unwrap_or(&empty);
     let spec = root.map("spec").unwrap_or(&empty);
@@ -73,7 +73,7 @@ pub fn validate_definition(new: &Value, old: Option<&Value>) -> Vec<FieldError> 
     errors.0
 }
 
-fn check_name(root: &Map, spec: &Map, errors: &mut Errors) {
+fn check_name(root: &Map, spec: &Map, errors: &mut ErrorList) {
     let name = root.str_at(&["metadata", "name"]);
     let required = format!("{}.{}", spec.str_at(&["names", "plural"]), spec.str("group"));
     if name != required {
@@ -82,7 +82,7 @@ fn check_name(root: &Map, spec: &Map, errors: &mut Errors) {
     }
 }
 
-fn check_spec(spec: &Map, errors: &mut Errors) {
+fn check_spec(spec: &Map, errors: &mut ErrorList) {
     let group = spec.str("group");
     let path = Path::ROOT.field("spec.group");
     if group.is_empty() {
@@ -108,7 +108,7 @@ fn check_spec(spec: &Map, errors: &mut Errors) {
     conversion::check(spec, errors);
 }
 
-fn one_of(value: &str, supported: &[&str], path: &Path<'_>, errors: &mut Errors) {
+fn one_of(value: &str, supported: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     if value.is_empty() {
         errors.required(path, "");
     } else if !supported.contains(&value) {
@@ -117,7 +117,7 @@ fn one_of(value: &str, supported: &[&str], path: &Path<'_>, errors: &mut Errors)
     }
 }
 
-fn check_names(names: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_names(names: &Map, path: Path<'_>, errors: &mut ErrorList) {
     let label = names::dns_1035_label;
     for field in ["plural", "singular"] {
         let name = names.str(field);
@@ -148,7 +148,7 @@ fn check_names(names: &Map, path: Path<'_>, errors: &mut Errors) {
 }
 
 /// What may not change. `old` is the stored definition.
-fn check_update(spec: &Map, old: &Map, errors: &mut Errors) {
+fn check_update(spec: &Map, old: &Map, errors: &mut ErrorList) {
     let empty = Map::new();
     let established = old.map("status").is_some_and(|status| {
         let mut conditions = status.maps("conditions");
@@ -170,7 +170,7 @@ fn check_update(spec: &Map, old: &Map, errors: &mut Errors) {
     same(&["names", "plural"]);
 }
 
-fn check_stored_versions(status: &Map, spec: &Map, errors: &mut Errors) {
+fn check_stored_versions(status: &Map, spec: &Map, errors: &mut ErrorList) {
     let stored = status.list("storedVersions");
     let path = Path::ROOT.field("status.storedVersions");
     if stored.is_empty() {
@@ -198,7 +198,7 @@ fn check_schema(
     has_status: bool,
     path: Path<'_>,
     patterns: &mut Patterns,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     let before = errors.len();
     let root = match Reader::new(patterns).read(schema) {

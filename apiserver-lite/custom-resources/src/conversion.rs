@@ -37,7 +37,6 @@ pub enum ReviewError {
     Object {
         /// Its index.
         at: usize,
-        /// Why.
         why: String,
     },
 }

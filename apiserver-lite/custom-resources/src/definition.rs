@@ -16,7 +16,7 @@ use crate::structural::Structural;
 pub struct Definition {
     /// Group of its kinds.
     pub group: String,
-    /// The names that it asks for.
+    /// The requested names.
     pub names: Names,
     /// Where its objects live.
     pub scope: Scope,
@@ -39,7 +39,6 @@ pub struct Names {
     pub short_names: Vec<String>,
     /// The kind of objects.
     pub kind: String,
-    /// The kind of lists.
     pub list_kind: String,
     /// Groups of resources, such as `all`.
     pub categories: Vec<String>,
@@ -48,9 +47,7 @@ pub struct Names {
 /// Where objects live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// In namespaces.
     Namespaced,
-    /// In the cluster.
     Cluster,
 }
 
@@ -69,11 +66,10 @@ pub struct Version {
     pub deprecation_warning: Option<String>,
     /// The schema of its objects.
     pub schema: Arc<Structural>,
-    /// Its subresources.
     pub subresources: Subresources,
-    /// Columns of its table beside the name; the age, if the definition names none.
+    /// Columns of its table besides the name; the age, if the definition names none.
     pub columns: Vec<Column>,
-    /// Fields that field selectors may use beside the name and namespace. Kubernetes 1.25 has none.
+    /// Fields that field selectors may use besides the name and namespace. Kubernetes 1.25 has none.
     pub selectable_fields: Vec<JsonPath>,
 }
 
@@ -122,15 +118,12 @@ pub struct Webhook {
 pub enum WebhookTarget {
     /// At an address.
     Url(String),
-    /// At a service.
     Service {
         /// Namespace of the service.
         namespace: String,
-        /// Its name.
         name: String,
         /// The path of the request.
         path: String,
-        /// Its port.
         port: u16,
     },
 }

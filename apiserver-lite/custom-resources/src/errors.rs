@@ -67,9 +67,9 @@ impl fmt::Display for Path<'_> {
 
 /// The errors of an object, at most [`ERRORS_MAX`].
 #[derive(Debug, Default)]
-pub(crate) struct Errors(pub(crate) Vec<FieldError>);
+pub(crate) struct ErrorList(pub(crate) Vec<FieldError>);
 
-impl Errors {
+impl ErrorList {
     pub(crate) fn is_full(&self) -> bool {
         self.0.len() >= ERRORS_MAX
     }

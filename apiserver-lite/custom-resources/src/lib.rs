@@ -12,7 +12,7 @@
 //! Objects are whole trees, with `apiVersion`, `kind` and `metadata` at the root. Rules (`x-kubernetes-validations`) are in CEL: they are
 //! parsed and type-checked with their cost estimated when a definition is written, and run within a budget.
 
-mod accept;
+mod accepted_names;
 mod approval;
 mod cel;
 mod check;
@@ -37,7 +37,7 @@ mod testing;
 mod times;
 mod validate;
 
-pub use accept::{AcceptedNames, Condition, NamesDecision, OtherDefinition, accept_names};
+pub use accepted_names::{AcceptedNames, Condition, NamesDecision, OtherDefinition, accept_names};
 pub use approval::{approval_condition, validate_approval};
 pub use check::{default_definition, validate_definition};
 pub use columns::{Column, cells};

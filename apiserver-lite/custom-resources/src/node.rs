@@ -48,7 +48,7 @@ impl Type {
 
 /// Values of keys that are no properties.
 #[derive(Debug, Default)]
-pub(crate) enum Additional {
+pub(crate) enum AdditionalProperties {
     /// Nothing is said about them.
     #[default]
     Unset,
@@ -60,16 +60,16 @@ pub(crate) enum Additional {
     Schema(Box<Node>),
 }
 
-impl Additional {
+impl AdditionalProperties {
     pub(crate) fn schema(&self) -> Option<&Node> {
         match self {
-            Additional::Schema(node) => Some(node),
+            AdditionalProperties::Schema(node) => Some(node),
             _ => None,
         }
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        !matches!(self, Additional::Unset)
+        !matches!(self, AdditionalProperties::Unset)
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Node {
     pub(crate) default: Option<Value>,
     /// Sorted by name.
     pub(crate) properties: Vec<(String, Node)>,
-    pub(crate) additional: Additional,
+    pub(crate) additional: AdditionalProperties,
     pub(crate) items: Option<Box<Node>>,
     pub(crate) embedded: bool,
     pub(crate) preserve: bool,
@@ -136,7 +136,7 @@ pub(crate) struct Node {
     pub(crate) checks: Option<Box<Checks>>,
 }
 
-/// What is checked of values beside their type.
+/// What is checked of values besides their type.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     pub(crate) format: String,

@@ -1,5 +1,5 @@
 //! Schemas as they are published. The root's `apiVersion`, `kind` and `metadata` are added by who publishes, since their definitions are
-//! named there, to every schema with `properties`: one without accepts any field, which kubectl would refuse beside others.
+//! named there, to every schema with `properties`: one without accepts any field, which kubectl rejects in a group with others.
 
 use apiserver_schema::{Map, Value};
 use serde_json::json;

@@ -27,7 +27,6 @@ pub enum PatternError {
         /// The reason.
         why: String,
     },
-    /// It is too long.
     #[error("the regular expression has more than {LENGTH_MAX} bytes: shorten it")]
     TooLong,
     /// The definition has too many.

@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use crate::node::{Additional, Checks, ListType, Node, Rule, Type};
+use crate::node::{AdditionalProperties, Checks, ListType, Node, Rule, Type};
 use crate::pattern::{PatternError, Patterns};
 
 /// Deepest nesting of a schema.
@@ -37,7 +37,7 @@ pub enum ReadError {
     #[error(transparent)]
     Pattern(#[from] PatternError),
     /// A path of a column or of the subresource `scale` cannot be read.
-    #[error("the path {0:?} is no path of fields: write one such as .spec.replicas")]
+    #[error("{0:?} is not a field path such as .spec.replicas")]
     JsonPath(String),
 }
 
@@ -72,10 +72,12 @@ impl<'a> Reader<'a> {
             }
         }
         let additional = match schema.get("additionalProperties") {
-            Some(Value::Map(values)) => Additional::Schema(Box::new(self.node(values, below)?)),
-            Some(Value::Bool(true)) => Additional::Any,
-            Some(Value::Bool(false)) => Additional::Denied,
-            _ => Additional::Unset,
+            Some(Value::Map(values)) => {
+                AdditionalProperties::Schema(Box::new(self.node(values, below)?))
+            }
+            Some(Value::Bool(true)) => AdditionalProperties::Any,
+            Some(Value::Bool(false)) => AdditionalProperties::Denied,
+            _ => AdditionalProperties::Unset,
         };
         let items = match schema.map("items") {
             Some(items) => Some(Box::new(self.node(items, below)?)),

@@ -9,15 +9,15 @@ use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
 use crate::cel::program::{CompileError, Program};
 use crate::errors::{Errors, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
-use crate::node::{Additional, ListType, Node, Rule};
+use crate::node::{AdditionalProperties, ListType, Node, Rule};
 use crate::pattern::Patterns;
 
-mod declare;
+mod cel_types;
 pub(crate) mod schema;
 #[cfg(test)]
 mod tests;
 
-use declare::declare;
+use cel_types::declare;
 
 /// Compiles the rules of a schema. One that cannot be compiled fails for every object.
 pub(crate) fn compile(node: &mut Node, patterns: &mut Patterns) {
@@ -41,19 +41,19 @@ pub(crate) fn compile(node: &mut Node, patterns: &mut Patterns) {
     if let Some(items) = &mut node.items {
         compile(items, patterns);
     }
-    if let Additional::Schema(values) = &mut node.additional {
+    if let AdditionalProperties::Schema(values) = &mut node.additional {
         compile(values, patterns);
     }
 }
 
 /// Runs the rules of an object. `old` is the stored version of an update.
-pub(crate) fn check(root: &Node, new: &Value, old: Option<&Value>, errors: &mut Errors) {
+pub(crate) fn check(root: &Node, new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     Checker { budget: OBJECT_MAX, errors }.value(root, new, old, Path::ROOT);
 }
 
 struct Checker<'e> {
     budget: u64,
-    errors: &'e mut Errors,
+    errors: &'e mut ErrorList,
 }
 
 /// Whether further rules are run.

@@ -2,9 +2,9 @@
 
 use apiserver_schema::{FieldError, Map, Value};
 
-use crate::errors::Errors;
+use crate::errors::ErrorList;
 use crate::node::{ListType, Node};
-use crate::packed::Packed;
+use crate::packed::CompressedTree;
 use crate::pattern::Patterns;
 use crate::read::{ReadError, Reader};
 use crate::{default, open_api, prune, rules, validate};
@@ -15,17 +15,17 @@ pub struct Structural {
     pub(crate) root: Node,
     preserve_unknown: bool,
     /// `openAPIV3Schema` as it is stored, in JSON, compressed: the nodes are what is used all the time.
-    source: Packed,
+    source: CompressedTree,
 }
 
-/// Who owns the items of a list, and how they are told apart.
+/// Who owns the items of a list, and how items are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind<'a> {
     /// The list is one value.
     Atomic,
     /// Items are scalars, each once.
     Set,
-    /// Items are objects, told apart by these fields.
+    /// Items are objects, identified by these fields.
     Map(&'a [String]),
 }
 
@@ -39,7 +39,7 @@ impl Structural {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
         rules::compile(&mut root, patterns);
-        Ok(Structural { root, preserve_unknown, source: Packed::of(schema) })
+        Ok(Structural { root, preserve_unknown, source: CompressedTree::of(schema) })
     }
 
     /// `openAPIV3Schema` as it is stored, from which field ownership makes its structure.
@@ -60,7 +60,7 @@ impl Structural {
 
     /// Validates an object; `old` is the stored version of an update. `metadata` of the object itself is checked by the engine.
     pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = Errors::default();
+        let mut errors = ErrorList::default();
         validate::validate(&self.root, new, old, &mut errors);
         errors.0
     }

@@ -3,7 +3,7 @@
 use apiserver_schema::Value;
 use apiserver_schema::validate::Cause;
 
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::node::Node;
 use crate::rules;
 
@@ -17,7 +17,7 @@ mod values;
 pub(crate) use values::Values;
 
 /// Validates `new`; `old` is the stored version of an update.
-pub(crate) fn validate(root: &Node, new: &Value, old: Option<&Value>, errors: &mut Errors) {
+pub(crate) fn validate(root: &Node, new: &Value, old: Option<&Value>, errors: &mut ErrorList) {
     let mut values = Values::new(errors);
     values.check(root, new, Path::ROOT);
     values.check_steps();

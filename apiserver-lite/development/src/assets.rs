@@ -18,7 +18,7 @@ const KUBECTL: &str = "kubectl";
 #[derive(Debug, thiserror::Error)]
 pub enum AssetsError {
     /// The system refuses it.
-    #[error("cannot make {path}")]
+    #[error("cannot create {path}")]
     Path {
         /// What was to be made.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum AssetsError {
         source: io::Error,
     },
     /// A program lies there, which is not replaced.
-    #[error("{0} is there and no symbolic link: remove it, or choose another directory")]
+    #[error("{0} exists and is not a symbolic link: remove it or choose another directory")]
     Taken(PathBuf),
 }
 

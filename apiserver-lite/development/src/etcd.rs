@@ -1,4 +1,4 @@
-//! The stand-in for etcd: test harnesses start a program of that name beside the API server and wait until it answers `/health`. This one answers that, and
+//! The stand-in for etcd: test harnesses start a program of that name next to the API server and wait until it answers `/health`. This one answers that, and
 //! stores nothing: the API server has its store within itself.
 
 use std::ffi::OsString;
@@ -35,10 +35,9 @@ pub const VERSION: &str =
 
 /// What the arguments ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum EtcdCommand {
     /// The help text.
     Help,
-    /// The version.
     Version,
     /// To listen.
     Serve {
@@ -58,7 +57,6 @@ pub enum EtcdError {
     /// The port cannot be listened to.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// What the system said.
         #[source]
@@ -73,7 +71,7 @@ pub enum EtcdError {
 ///
 /// # Errors
 /// A URL that cannot be listened to, or too many arguments.
-pub fn read_arguments(arguments: &[OsString]) -> Result<Asked, EtcdError> {
+pub fn read_arguments(arguments: &[OsString]) -> Result<EtcdCommand, EtcdError> {
     let mut url = LISTEN_DEFAULT.to_owned();
     let mut ignored = Vec::new();
     if arguments.len() > ARGUMENTS_MAX {
@@ -85,8 +83,8 @@ pub fn read_arguments(arguments: &[OsString]) -> Result<Asked, EtcdError> {
         let (name, value) =
             flag.split_once('=').map_or((flag, None), |(n, v)| (n, Some(v.to_owned())));
         match name {
-            "help" | "h" if is_flag => return Ok(Asked::Help),
-            "version" if is_flag || arguments.len() == 1 => return Ok(Asked::Version),
+            "help" | "h" if is_flag => return Ok(EtcdCommand::Help),
+            "version" if is_flag || arguments.len() == 1 => return Ok(EtcdCommand::Version),
             LISTEN if is_flag => {
                 let missing = || EtcdError::Usage(format!("--{LISTEN}: expected a URL"));
                 let value = value.or_else(|| rest.next().map(std::borrow::Cow::into_owned));
@@ -99,7 +97,7 @@ pub fn read_arguments(arguments: &[OsString]) -> Result<Asked, EtcdError> {
     }
     // Several may be given: harnesses give one.
     let first = url.split(',').next().unwrap_or_default();
-    Ok(Asked::Serve { address: address(first)?, ignored })
+    Ok(EtcdCommand::Serve { address: address(first)?, ignored })
 }
 
 fn address(url: &str) -> Result<SocketAddr, EtcdError> {
@@ -147,7 +145,7 @@ fn answer<B>(request: &Request<B>) -> Response<Full<Bytes>> {
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str]) -> Result<Asked, String> {
+    fn read(arguments: &[&str]) -> Result<EtcdCommand, String> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         read_arguments(&arguments).map_err(|error| error.to_string())
     }
@@ -165,14 +163,14 @@ mod tests {
             ["--advertise-client-urls", "--data-dir", "--listen-peer-urls", "--unsafe-no-fsync"];
         let ignored = ignored.map(str::to_owned).to_vec();
         let address = SocketAddr::from(([127, 0, 0, 1], 41111));
-        assert_eq!(asked, Ok(Asked::Serve { address, ignored }));
-        assert_eq!(read(&["--help"]), Ok(Asked::Help));
+        assert_eq!(asked, Ok(EtcdCommand::Serve { address, ignored }));
+        assert_eq!(read(&["--help"]), Ok(EtcdCommand::Help));
         for version in ["--version", "-version", "--version=true", "version"] {
-            assert_eq!(read(&[version]), Ok(Asked::Version));
+            assert_eq!(read(&[version]), Ok(EtcdCommand::Version));
         }
-        assert!(matches!(read(&["--name", "version"]), Ok(Asked::Serve { .. })));
+        assert!(matches!(read(&["--name", "version"]), Ok(EtcdCommand::Serve { .. })));
         let separate = read(&["--listen-client-urls", "http://127.0.0.1:1/"]);
-        assert!(matches!(separate, Ok(Asked::Serve { address, .. }) if address.port() == 1));
+        assert!(matches!(separate, Ok(EtcdCommand::Serve { address, .. }) if address.port() == 1));
     }
 
     #[test]
@@ -190,7 +188,7 @@ mod tests {
         // None is dropped: the last one is read, too.
         let last = [&many[..ARGUMENTS_MAX - 1], &["--listen-client-urls=http://127.0.0.1:7"]];
         let last = read(&last.concat());
-        assert!(matches!(last, Ok(Asked::Serve { address, .. }) if address.port() == 7));
+        assert!(matches!(last, Ok(EtcdCommand::Serve { address, .. }) if address.port() == 7));
     }
 
     #[test]

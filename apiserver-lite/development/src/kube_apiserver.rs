@@ -38,18 +38,18 @@ const SWITCHES: [&str; 5] =
 
 /// The arguments of this program, and what the log says of those that are not among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Adapted {
+pub struct AdaptedArguments {
     /// Without the program's name.
     pub arguments: Vec<OsString>,
     /// One text for each flag without effect.
     pub warnings: Vec<String>,
 }
 
-/// Adapts the arguments that follow the program's name: an ephemeral server with Kubernetes' names and kube-apiserver's port. `exists` tells of a file.
+/// Adapts the arguments that follow the program's name: an ephemeral server with Kubernetes' names and kube-apiserver's port. `exists` returns whether a file exists.
 #[must_use]
-pub fn adapt(given: &[OsString], exists: impl Fn(&Path) -> bool) -> Adapted {
+pub fn adapt(given: &[OsString], exists: impl Fn(&Path) -> bool) -> AdaptedArguments {
     let has = |flag: &str| given.iter().any(|argument| Argument::of(argument).is(flag));
-    let mut adapted = Adapted::default();
+    let mut adapted = AdaptedArguments::default();
     adapted.arguments.push("--ephemeral".into());
     for (flag, default) in [("naming", "kubernetes"), ("secure-port", "6443")] {
         if !has(flag) {

@@ -37,7 +37,7 @@ pub struct LoadError {
 enum LoadFault {
     #[error(transparent)]
     Request(#[from] ClientError),
-    #[error("it is also in {0}")]
+    #[error("it is a duplicate of the object in {0}")]
     Twice(Place),
     #[error(
         "apiVersion, kind: the server has no {kind} in {api_version}, and no definition among the manifests adds it"
@@ -92,7 +92,7 @@ fn rank(kind: &str) -> usize {
             "Service",
         ],
     ];
-    // What would be asked about, or counted against, all objects that come after it.
+    // Webhooks and quotas, which would apply to all objects that follow.
     const LAST: [&str; 4] = [
         "LimitRange",
         "ResourceQuota",
@@ -190,7 +190,7 @@ impl Loading<'_> {
         get_json(self.client, request::patch(path, &params, &patch)).await.map(drop)
     }
 
-    /// Asks discovery, once for each group and version.
+    /// Reads discovery, once for each group and version.
     async fn resource(&mut self, object: &Value) -> Result<FoundResource, LoadFault> {
         let api_version = text(object, "apiVersion");
         let kind = text(object, "kind");

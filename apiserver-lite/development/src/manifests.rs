@@ -34,7 +34,6 @@ pub struct Manifest {
 /// Where an object stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
     pub file: Arc<Path>,
     /// Which of its documents, from 1.
     pub document: usize,
@@ -55,7 +54,6 @@ pub enum ManifestError {
     /// The system refuses a path.
     #[error("cannot read {path}")]
     Path {
-        /// The path.
         path: PathBuf,
         /// What it said.
         #[source]
@@ -65,7 +63,7 @@ pub enum ManifestError {
     #[error("{0} is a directory that is reached twice by symbolic links")]
     Twice(PathBuf),
     /// A bound is passed.
-    #[error("{path}: {what}, allowed are {max}")]
+    #[error("{path}: {what}, the limit is {max}")]
     TooMuch {
         /// Where.
         path: PathBuf,
@@ -75,7 +73,7 @@ pub enum ManifestError {
         max: u64,
     },
     /// A pipe, socket or device.
-    #[error("{0} is no regular file")]
+    #[error("{0} is not a regular file")]
     NotAFile(PathBuf),
     /// The bytes are no text.
     #[error("{0} is not UTF-8")]
@@ -103,7 +101,6 @@ pub enum ManifestError {
     Field {
         /// The document.
         place: Place,
-        /// The field.
         field: &'static str,
         /// What is wrong with it.
         problem: String,
@@ -274,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    fn told(dir: &Path) -> String {
+    fn load_error(dir: &Path) -> String {
         chain(&read(dir).expect_err("refused"))
     }
 
@@ -311,8 +308,11 @@ mod tests {
         let file = dir.path().join("a.yaml");
         let check = |text: &str, expected: &str| {
             fs::write(&file, text).unwrap();
-            let told = told(dir.path());
-            assert!(told.contains("a.yaml") && told.contains(expected), "{text}: {told}");
+            let load_error = load_error(dir.path());
+            assert!(
+                load_error.contains("a.yaml") && load_error.contains(expected),
+                "{text}: {load_error}"
+            );
         };
         check("[", "is not YAML");
         check(&format!("{}---\nkind: A\n", map("a")), "document 2: apiVersion: expected");
@@ -330,8 +330,11 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let alone = |name: &str, content: &[u8], expected: &str| {
             fs::write(at(name), content).unwrap();
-            let told = told(dir.path());
-            assert!(told.contains(name) && told.contains(expected), "{name}: {told}");
+            let load_error = load_error(dir.path());
+            assert!(
+                load_error.contains(name) && load_error.contains(expected),
+                "{name}: {load_error}"
+            );
             fs::remove_file(at(name)).unwrap();
         };
         alone("binary.yaml", &[0xff, 0xfe, 0], "is not UTF-8");
@@ -353,22 +356,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         symlink(dir.path(), at("loop")).unwrap();
-        assert!(told(dir.path()).contains("reached twice"), "{}", told(dir.path()));
+        assert!(load_error(dir.path()).contains("reached twice"), "{}", load_error(dir.path()));
         fs::remove_file(at("loop")).unwrap();
         symlink(at("self.yaml"), at("self.yaml")).unwrap();
-        assert!(told(dir.path()).contains("self.yaml"), "{}", told(dir.path()));
+        assert!(load_error(dir.path()).contains("self.yaml"), "{}", load_error(dir.path()));
         fs::remove_file(at("self.yaml")).unwrap();
         symlink(at("nowhere"), at("lost.yaml")).unwrap();
-        assert!(told(dir.path()).contains("lost.yaml"), "{}", told(dir.path()));
+        assert!(load_error(dir.path()).contains("lost.yaml"), "{}", load_error(dir.path()));
         fs::remove_file(at("lost.yaml")).unwrap();
         // Opening it would wait for a writer.
         nix::unistd::mkfifo(&at("pipe.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(told(dir.path()).contains("no regular file"), "{}", told(dir.path()));
+        assert!(
+            load_error(dir.path()).contains("not a regular file"),
+            "{}",
+            load_error(dir.path())
+        );
         fs::remove_file(at("pipe.yaml")).unwrap();
         let deep: PathBuf = std::iter::repeat_n("d", DEPTH_MAX + 1).collect();
         fs::create_dir_all(dir.path().join(deep)).unwrap();
-        assert!(told(dir.path()).contains("too deep"), "{}", told(dir.path()));
-        assert!(told(&at("missing")).contains("missing"));
+        assert!(load_error(dir.path()).contains("too deep"), "{}", load_error(dir.path()));
+        assert!(load_error(&at("missing")).contains("missing"));
     }
 
     #[test]
@@ -378,6 +385,6 @@ mod tests {
         let items = vec![item; OBJECTS_MAX + 1].join(",");
         let text = format!(r#"{{"apiVersion":"v1","kind":"List","items":[{items}]}}"#);
         fs::write(dir.path().join("a.json"), text).unwrap();
-        assert!(told(dir.path()).contains("too many objects"), "{}", told(dir.path()));
+        assert!(load_error(dir.path()).contains("too many objects"), "{}", load_error(dir.path()));
     }
 }

@@ -70,7 +70,7 @@ impl AesGcmKey {
     }
 }
 
-/// Equal for the same name and secret only; it does not tell the secret, and stays in memory.
+/// Equal for the same name and secret only; the secret cannot be derived from it, and it stays in memory.
 fn form(name: &str, secret: &[u8]) -> Form {
     let mut sum = Context::new(&SHA256);
     sum.update(b"aesgcm\0");

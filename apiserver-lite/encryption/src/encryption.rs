@@ -29,7 +29,7 @@ const NAMED_MAX: usize = 16;
 
 /// Values that a configuration cannot read.
 #[derive(Default)]
-struct Lost {
+struct UnreadableValues {
     count: usize,
     /// The keys of the first ones.
     first: Vec<String>,
@@ -80,24 +80,28 @@ impl Encryption {
                 let lost = self.lost(&rules, each_stored);
                 if lost.count > 0 {
                     let (objects, first) = (lost.count, lost.first.join(" "));
-                    tracing::error!(%path, objects, first, "the new encryption configuration cannot read stored objects, the old one stays in use; a start with the new one would not have them: add their keys again (identity for clear text), or write the objects again before the provider is removed");
+                    tracing::error!(%path, objects, first, "the new encryption configuration cannot decrypt stored objects; the old one stays in use. Add the missing keys (identity for clear text), or rewrite the objects before their provider is removed: a restart with the new configuration cannot read them");
                     return Reload::Refused;
                 }
                 *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
-                tracing::info!(%path, "the encryption configuration has changed; writes use its first key from now on");
+                tracing::info!(%path, "reloaded the encryption configuration; writes use its first key from now on");
                 Reload::Done
             }
             Err(error) => {
                 let error = chain(&error);
-                tracing::error!(%path, error, "the new encryption configuration is invalid, the old one stays in use");
+                tracing::error!(%path, error, "the new encryption configuration is invalid; the old one stays in use");
                 Reload::Refused
             }
         }
     }
 
     /// The values that the rules of now read and `next` does not.
-    fn lost(&self, next: &Rules, each_stored: impl FnOnce(&mut dyn FnMut(&str, Form))) -> Lost {
-        let (rules, mut lost) = (self.rules(), Lost::default());
+    fn lost(
+        &self,
+        next: &Rules,
+        each_stored: impl FnOnce(&mut dyn FnMut(&str, Form)),
+    ) -> UnreadableValues {
+        let (rules, mut lost) = (self.rules(), UnreadableValues::default());
         each_stored(&mut |key, form| {
             if rules.reads(key, form) && !next.reads(key, form) {
                 lost.count = lost.count.saturating_add(1);
@@ -119,7 +123,7 @@ impl Transform for Encryption {
         let rules = self.rules();
         let Some(writer) = rules.writer(key) else { return Ok((value, Form::AS_IS)) };
         let mut nonce = NonceBytes::default();
-        self.random.fill(&mut nonce).map_err(|_| "the system gives no random numbers")?;
+        self.random.fill(&mut nonce).map_err(|_| "the system's random number generator failed")?;
         let sealed = writer.seal(key, nonce, &value);
         let sealed = sealed.map_err(|_| format!("key {:?} does not encrypt it", writer.name()))?;
         Ok((sealed.into(), writer.form()))

@@ -7,12 +7,11 @@ const AES_GCM: &str = "aesgcm:v1:";
 /// Longest name of a key: bounds the search for its end.
 pub const NAME_LEN_MAX: usize = 253;
 
-/// A value from disk.
+/// How a stored value is encrypted, by its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Envelope<'a> {
     /// In clear text.
     Clear,
-    /// By AES-GCM.
     AesGcm {
         /// Name of the key.
         name: &'a str,

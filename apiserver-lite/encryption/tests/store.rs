@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use apiserver_encryption::{Encryption, StoredResource};
 use apiserver_store::{
-    BackupValue, Expect, Identity, Medium, Store, StoreConfig, Transform, Write, restore,
+    BackupValue, Identity, Medium, Store, StoreConfig, Transform, Write, WriteCondition, restore,
 };
 use bytes::Bytes;
 use proto_daemon::config::FileType;
@@ -64,7 +64,7 @@ async fn no_file_has_a_secret_in_clear_text() {
                 let value = if prefix.contains("secrets") { SECRET } else { "a setting" };
                 let draft = Bytes::from(format!("k8s\0{value} {nth}"));
                 let key = format!("{prefix}/{nth}");
-                let write = Write::Put { key, expect: Expect::Anything, draft };
+                let write = Write::Put { key, expect: WriteCondition::Anything, draft };
                 store.write(write).await.unwrap();
             }
         }

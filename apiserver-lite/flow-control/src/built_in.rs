@@ -17,7 +17,6 @@ pub struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()

@@ -6,7 +6,6 @@ pub const DANGLING: &str = "Dangling";
 /// What a server makes of a flow schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// It is used.
     Used,
     /// Its level does not exist.
     NoLevel,

@@ -1,8 +1,8 @@
-//! The seats of one priority level, and the queues of those who wait for one: a state machine without clock and tasks. Whoever owns it wakes who is started.
+//! The seats of one priority level, and the queues of waiting requests: a state machine without clock and tasks. Its owner wakes the requests that are started.
 //!
 //! Among queues with requests the one with the least virtual start is served next. It is moved by the time for which the queue's requests had seats while
 //! others waited, and by [`TURN`] for each at least, so that long requests lose turns. A queue that was empty begins at the virtual time of the level, so that
-//! nobody saves up what it did not use. What was used while nobody waited is not owed.
+//! unused time is not saved up. Time used while no request waited is not charged.
 //!
 //! Where no request takes longer than a turn, one with `n` others before it in its queue waits until each other queue with requests has been served at most
 //! `n + 2` times, however long those queues are.
@@ -10,8 +10,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::hand::Hand;
 use crate::level::{LimitResponse, Queuing};
+use crate::shuffle_sharding::QueueHand;
 
 /// Most requests that wait in all queues of a level.
 pub const WAITING_MAX: usize = 1_024;
@@ -65,7 +65,6 @@ pub enum Arrival {
 pub enum Rejection {
     /// All seats are taken, and requests of the level do not wait.
     ConcurrencyLimit,
-    /// Its queue is full.
     QueueFull,
 }
 
@@ -208,7 +207,7 @@ impl<W> FairQueue<W> {
         self.waiting = self.waiting.saturating_sub(1);
     }
 
-    /// Whether nobody has a seat or waits.
+    /// Whether no request has a seat or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.executing == 0 && self.waiting == 0
@@ -222,7 +221,7 @@ impl<W> FairQueue<W> {
 
     /// The queue of the flow's hand that is not full, with the fewest requests, and among those the one that has used least.
     fn choose(&self, flow: u64, queuing: Queuing) -> usize {
-        let hand = Hand::deal(flow, queuing.queues, queuing.hand);
+        let hand = QueueHand::deal(flow, queuing.queues, queuing.hand);
         let rank = |at: &usize| match self.queues.get(*at) {
             Some(queue) => {
                 let is_full = queue.waiting.len() >= queuing.length;
@@ -244,7 +243,7 @@ impl<W> FairQueue<W> {
         Seat { queue: at, waited: self.waited(now) }
     }
 
-    /// Drops queues that are no longer configured, once nobody is in them or behind them.
+    /// Drops queues that are no longer configured, once they and the queues after them are empty.
     fn shrink(&mut self) {
         let wanted = self.queuing.map_or(0, |queuing| queuing.queues);
         while self.queues.len() > wanted

@@ -1,4 +1,4 @@
-//! One flow schema: which requests it takes, and by what it tells their flows apart.
+//! One flow schema: which requests match it, and what distinguishes their flows.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
@@ -21,7 +21,6 @@ pub struct Request<'a> {
 /// What a request is about.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
-    /// A resource.
     Resource {
         /// API group, domain included; empty for the core group.
         group: &'a str,
@@ -36,10 +35,9 @@ pub enum Target<'a> {
     Path(&'a str),
 }
 
-/// A flow schema.
+/// A FlowSchema, read once: its rules, its priority level and what distinguishes its flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowSchema {
-    /// Its name.
     pub name: String,
     /// Its identity; empty for a mandatory one that is not stored yet.
     pub uid: String,
@@ -47,18 +45,17 @@ pub struct FlowSchema {
     pub precedence: i64,
     /// Name of its priority level.
     pub level: String,
-    /// What tells flows apart.
+    /// What distinguishes flows.
     pub distinguisher: Distinguisher,
     /// Any of them has to match.
     pub rules: Vec<Rule>,
 }
 
-/// What tells the flows of a schema apart.
+/// What distinguishes the flows of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distinguisher {
     /// Nothing: all requests are one flow.
     None,
-    /// The user.
     User,
     /// The namespace of the resource.
     Namespace,
@@ -67,7 +64,7 @@ pub enum Distinguisher {
 /// One of the subjects has to match, and one of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Who asks.
+    /// The user of the request.
     pub subjects: Vec<Subject>,
     /// For requests to resources.
     pub resources: Vec<ResourceRule>,
@@ -75,18 +72,15 @@ pub struct Rule {
     pub paths: Vec<PathRule>,
 }
 
-/// Who asks; the name `*` is any.
+/// The user of the request; the name `*` matches any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A user of this name.
     User(String),
     /// A member of this group.
     Group(String),
-    /// A service account.
     ServiceAccount {
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
     },
 }
@@ -111,7 +105,6 @@ pub struct ResourceRule {
 pub struct PathRule {
     /// Methods in lower case.
     pub verbs: Vec<String>,
-    /// Paths.
     pub paths: Vec<String>,
 }
 

@@ -1,16 +1,15 @@
 //! A priority level as configured, and how the seats of the server are divided among levels.
 
-use crate::hand::HAND_MAX;
+use crate::shuffle_sharding::HAND_MAX;
 
 /// Most queues of a level. More in a configuration count as this many: what more would add is below one flow in a thousand that meets another.
 const QUEUES_MAX: usize = 1024;
 /// Most requests in a queue. More in a configuration count as this many.
 const QUEUE_LENGTH_MAX: usize = 4096;
 
-/// A priority level.
+/// A PriorityLevelConfiguration, read once: shares, queues, or exempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriorityLevel {
-    /// Its name.
     pub name: String,
     /// Its identity; empty for a mandatory one that is not stored yet.
     pub uid: String,
@@ -35,7 +34,6 @@ pub enum Limit {
 /// What happens to a request when all seats are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitResponse {
-    /// It is rejected.
     Reject,
     /// It waits.
     Queue(Queuing),

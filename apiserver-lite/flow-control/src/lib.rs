@@ -15,12 +15,12 @@ mod built_in;
 mod dangling;
 mod fair_queue;
 mod flow_schema;
-mod hand;
 mod level;
 mod objects;
 mod read;
 mod reconcile;
 mod schemas;
+mod shuffle_sharding;
 
 pub use built_in::{BuiltIn, built_in_objects};
 pub use dangling::{DANGLING, Dangling, Usage, dangling};
@@ -30,6 +30,6 @@ pub use flow_schema::{
 };
 pub use level::{Limit, LimitResponse, PriorityLevel, Queuing, divide};
 pub use objects::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, VERSION};
-pub use read::{Unusable, read_flow_schema, read_priority_level};
+pub use read::{InvalidLevel, read_flow_schema, read_priority_level};
 pub use reconcile::{is_auto_updated, is_obsolete, reconcile};
 pub use schemas::{FLOW_SCHEMAS_MAX, FlowSchemas};

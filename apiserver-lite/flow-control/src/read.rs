@@ -9,7 +9,7 @@ use crate::objects::EXEMPT;
 /// A priority level cannot be used, as if it did not exist. Objects that were checked when they were stored are never so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unusable(&'static str);
+pub struct InvalidLevel(&'static str);
 
 /// Precedence of a flow schema that says none, and shares of such a level, as the API's defaults are.
 const PRECEDENCE: i64 = 1000;
@@ -84,22 +84,22 @@ fn texts(map: &Map, field: &str) -> Vec<String> {
 ///
 /// # Errors
 /// Its parts contradict each other.
-pub fn read_priority_level(object: &Object) -> Result<PriorityLevel, Unusable> {
+pub fn read_priority_level(object: &Object) -> Result<PriorityLevel, InvalidLevel> {
     let limited = object.spec().and_then(|spec| spec.map("limited"));
     let limit = match (object.str_at(&["spec", "type"]), limited) {
         ("Exempt", None) => Limit::Exempt,
         ("Limited", Some(limited)) => read_limited(limited)?,
-        _ => return Err(Unusable("spec.type and spec.limited contradict each other")),
+        _ => return Err(InvalidLevel("spec.type and spec.limited contradict each other")),
     };
     if (limit == Limit::Exempt) != (object.name() == EXEMPT) {
-        return Err(Unusable("type must be 'Exempt' if and only if name is 'exempt'"));
+        return Err(InvalidLevel("type must be 'Exempt' if and only if name is 'exempt'"));
     }
     Ok(PriorityLevel { name: object.name().to_owned(), uid: object.uid().to_owned(), limit })
 }
 
-fn read_limited(limited: &Map) -> Result<Limit, Unusable> {
+fn read_limited(limited: &Map) -> Result<Limit, InvalidLevel> {
     let shares = u32::try_from(set(limited, "assuredConcurrencyShares", SHARES)).ok();
-    let shares = shares.ok_or(Unusable(
+    let shares = shares.ok_or(InvalidLevel(
         "spec.limited.assuredConcurrencyShares is not a positive number of 32 bits",
     ))?;
     let response = limited.map("limitResponse");
@@ -111,7 +111,7 @@ fn read_limited(limited: &Map) -> Result<Limit, Unusable> {
             LimitResponse::Queue(Queuing::new(queues, hand, set(queuing, "queueLengthLimit", 50)))
         }
         _ => {
-            return Err(Unusable(
+            return Err(InvalidLevel(
                 "type and queuing of spec.limited.limitResponse contradict each other",
             ));
         }

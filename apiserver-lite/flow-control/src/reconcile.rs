@@ -4,7 +4,7 @@
 use apiserver_schema::Object;
 
 /// Whether an annotation says that the spec follows the version of the server; `None` if it says nothing that can be read.
-fn said(object: &Object, annotation: &str) -> Option<bool> {
+fn read_auto_update(object: &Object, annotation: &str) -> Option<bool> {
     match object.annotations().get(annotation)?.as_str() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -15,13 +15,13 @@ fn said(object: &Object, annotation: &str) -> Option<bool> {
 /// Whether the spec of a suggested object follows the version of the server.
 #[must_use]
 pub fn is_auto_updated(object: &Object, annotation: &str) -> bool {
-    said(object, annotation).unwrap_or_else(|| object.generation() == 1)
+    read_auto_update(object, annotation).unwrap_or_else(|| object.generation() == 1)
 }
 
-/// Whether an object that is not built in was that in an earlier version, and nobody has taken it over.
+/// Whether an object that is not built in was that in an earlier version, and no user has taken it over.
 #[must_use]
 pub fn is_obsolete(object: &Object, annotation: &str) -> bool {
-    said(object, annotation) == Some(true)
+    read_auto_update(object, annotation) == Some(true)
 }
 
 /// The `stored` object as it should be, given the `wanted` one; `None` if it is so.
@@ -34,7 +34,7 @@ pub fn reconcile(
 ) -> Option<Object> {
     let follows = is_mandatory || is_auto_updated(stored, annotation);
     let mut next = stored.clone();
-    if said(stored, annotation) != Some(follows) {
+    if read_auto_update(stored, annotation) != Some(follows) {
         let annotations = next.metadata_mut().map_or_insert("annotations");
         annotations.insert(annotation.to_owned(), if follows { "true" } else { "false" });
     }

@@ -1,4 +1,4 @@
-//! The flow schemas of a server in the order in which they are asked: the mandatory ones are the first and the last, whatever is stored.
+//! The flow schemas of a server in matching order: the mandatory ones are the first and the last, whatever is stored.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use crate::flow_schema::{
 };
 use crate::objects::{CATCH_ALL, EXEMPT};
 
-/// Most flow schemas that are asked beside the mandatory ones.
+/// Most flow schemas besides the mandatory ones.
 pub const FLOW_SCHEMAS_MAX: usize = 500;
-/// Most terms of all schemas that are asked: they bound what a request costs.
+/// Most terms of all schemas: they bound the cost of matching a request.
 const TERMS_MAX: usize = 20_000;
 /// Precedence of the schema of what no other takes.
 const LAST: i64 = 10_000;

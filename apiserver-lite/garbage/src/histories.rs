@@ -16,7 +16,7 @@ use proto_client::ObjectKey;
 use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
 use super::plan::DeletionPropagation;
-use super::process::{Absent, ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
+use super::process::{DeletedOwners, ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
 
 /// Rounds within which the state has to become stable.
 const ROUNDS_MAX: usize = 5_000;
@@ -448,7 +448,7 @@ async fn live(dice: Vec<u16>) {
 async fn collected(cluster: Cluster) -> Shared {
     let (kinds, index) = (cluster.kinds.clone(), cluster.index.clone());
     let shared = Shared(Arc::new(Mutex::new(cluster)));
-    let absent = Mutex::new(Absent::default());
+    let absent = Mutex::new(DeletedOwners::default());
     let processor =
         Processor { server: shared.clone(), caches: shared.clone(), kinds, index, absent };
     for round in 0.. {

@@ -43,7 +43,6 @@ impl Stage {
 /// The ownership of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ownership {
-    /// The uid.
     pub uid: Box<str>,
     /// The owners; most objects have none.
     pub owners: Box<[OwnerReference]>,

@@ -16,15 +16,14 @@ pub struct KindId(usize);
 /// Identifies an object by kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id {
-    /// The kind.
     pub kind: KindId,
     /// Namespace (empty if cluster-scoped) and name.
     pub key: ObjectKey,
 }
 
-/// A kind.
+/// A kind whose objects are garbage collected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collected {
+pub struct CollectedKind {
     /// The group with its domain; empty for core.
     pub group: String,
     /// For example `v1`.
@@ -39,7 +38,7 @@ pub struct Collected {
     pub custom: bool,
 }
 
-impl From<&CustomResource> for Collected {
+impl From<&CustomResource> for CollectedKind {
     fn from(resource: &CustomResource) -> Self {
         Self {
             group: resource.group.clone(),
@@ -67,19 +66,19 @@ const MADE_FOR: [(&str, &[&str]); 9] = [
 
 /// All collected kinds, each in one version. Those of definitions come and go; the place of one that is gone is used again.
 #[derive(Debug)]
-pub struct Kinds(RwLock<Vec<Option<Arc<Collected>>>>);
+pub struct Kinds(RwLock<Vec<Option<Arc<CollectedKind>>>>);
 
 impl Kinds {
     /// The built-in kinds of a naming profile.
     pub fn new(names: &Names) -> Self {
-        let mut kinds: Vec<Collected> = Vec::new();
+        let mut kinds: Vec<CollectedKind> = Vec::new();
         for resource in schema::resources() {
             let has = |verb: &&str| resource.verbs.contains(verb);
             let collected = ["delete", "list", "watch", "patch"].iter().all(has);
             let group = names.group(resource.group);
             let known = kinds.iter().any(|k| k.group == group && k.plural == resource.plural);
             if collected && !known && resource.plural != "events" {
-                kinds.push(Collected {
+                kinds.push(CollectedKind {
                     group,
                     version: resource.version.into(),
                     plural: resource.plural.into(),
@@ -92,12 +91,12 @@ impl Kinds {
         Self(RwLock::new(kinds.into_iter().map(|kind| Some(Arc::new(kind))).collect()))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&[Option<Arc<Collected>>]) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&[Option<Arc<CollectedKind>>]) -> T) -> T {
         read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// All kinds with their indexes.
-    pub fn iter(&self) -> impl Iterator<Item = (KindId, Arc<Collected>)> + use<> {
+    pub fn iter(&self) -> impl Iterator<Item = (KindId, Arc<CollectedKind>)> + use<> {
         let all: Vec<_> = self.read(|kinds| {
             let places = kinds.iter().enumerate();
             places.filter_map(|(at, kind)| Some((KindId(at), kind.clone()?))).collect()
@@ -106,12 +105,12 @@ impl Kinds {
     }
 
     /// A kind, if its definition is not gone.
-    pub fn get(&self, id: KindId) -> Option<Arc<Collected>> {
+    pub fn get(&self, id: KindId) -> Option<Arc<CollectedKind>> {
         self.read(|kinds| kinds.get(id.0).cloned().flatten())
     }
 
     /// Adds a kind.
-    pub fn add(&self, kind: Collected) -> KindId {
+    pub fn add(&self, kind: CollectedKind) -> KindId {
         let mut kinds = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let free = kinds.iter().position(Option::is_none);
         let at = free.unwrap_or(kinds.len());
@@ -131,7 +130,7 @@ impl Kinds {
     /// The kind of an owner reference, in any version of its group.
     pub fn find(&self, api_version: &str, kind: &str) -> Option<KindId> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        let fits = |k: &Arc<Collected>| k.group == group && k.kind == kind;
+        let fits = |k: &Arc<CollectedKind>| k.group == group && k.kind == kind;
         self.read(|kinds| kinds.iter().position(|k| k.as_ref().is_some_and(fits)).map(KindId))
     }
 
@@ -224,13 +223,13 @@ mod tests {
             kind: "Job".to_owned(),
             namespaced: true,
         };
-        let first = kinds.add(Collected::from(&custom("jobs")));
+        let first = kinds.add(CollectedKind::from(&custom("jobs")));
         assert_eq!(kinds.find("example.com/v9", "Job"), Some(first));
         assert!(kinds.dependents_of(first).is_empty(), "not those of batch's Job");
         kinds.remove(first);
         assert_eq!((kinds.find("example.com/v1", "Job"), kinds.get(first)), (None, None));
         for nth in 0..100 {
-            let again = kinds.add(Collected::from(&custom(&format!("jobs{nth}"))));
+            let again = kinds.add(CollectedKind::from(&custom(&format!("jobs{nth}"))));
             assert_eq!(again, first);
             kinds.remove(again);
         }

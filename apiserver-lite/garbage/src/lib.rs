@@ -27,18 +27,17 @@ use tokio::sync::mpsc;
 
 use index::Index;
 use kinds::{Id, Kinds};
-use process::{Absent, Processor};
+use process::{DeletedOwners, Processor};
 use server::ApiServer;
-use watches::{InformerCaches, Taker, Watches};
+use watches::{InformerCaches, KindChangeHandler, Watches};
 
 pub use watches::WorkCounter;
 
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "garbagecollector";
 
-/// The collector.
+/// The garbage collector: watches of all kinds, the ownership graph and its workers.
 pub struct Garbage {
-    /// The client.
     pub client: Client,
     /// Number of concurrently processed objects.
     pub workers: usize,
@@ -57,8 +56,11 @@ impl Garbage {
         let kinds = Arc::new(Kinds::new(client.names()));
         let (index, queue) = (Arc::new(Mutex::new(Index::default())), WorkQueue::default());
         let (index_of, queue_of) = (index.clone(), queue.clone());
-        let taker =
-            Arc::new(Taker { index: index_of, queue: queue_of, counters: counters.clone() });
+        let taker = Arc::new(KindChangeHandler {
+            index: index_of,
+            queue: queue_of,
+            counters: counters.clone(),
+        });
         let mut watches = Watches::new(client.clone(), kinds.clone(), taker, drain.clone());
         let caches = watches.caches();
         let (ready, mut all_ready) = mpsc::channel(1);
@@ -79,7 +81,7 @@ impl Garbage {
             "the caches of all kinds are complete; garbage collection starts"
         );
         let server = ApiServer { client, kinds: kinds.clone() };
-        let absent = Mutex::new(Absent::default());
+        let absent = Mutex::new(DeletedOwners::default());
         let processor = Arc::new(Processor { server, caches, kinds, index, absent });
         let work = {
             let queue = queue.clone();

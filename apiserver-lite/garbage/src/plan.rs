@@ -24,14 +24,12 @@ pub enum Owner {
 pub struct Item<'a> {
     /// Uid, owners and stage.
     pub state: &'a Ownership,
-    /// The finalizers.
     pub finalizers: &'a [String],
 }
 
 /// A dependent of the object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependent {
-    /// The id.
     pub id: Id,
     /// The ownership.
     pub state: Ownership,
@@ -88,7 +86,7 @@ pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<
         Stage::Going => Vec::new(),
         Stage::Orphaning => orphan(dependents),
         Stage::Foreground => wait_for_dependents(item, dependents),
-        Stage::Alive => judge(item, owners, dependents),
+        Stage::Alive => plan_item(item, owners, dependents),
     }
 }
 
@@ -111,7 +109,7 @@ fn wait_for_dependents(item: &Item<'_>, dependents: &[Dependent]) -> Vec<GcActio
     idle.map(|dependent| GcAction::Process(dependent.id.clone())).collect()
 }
 
-fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
+fn plan_item(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
     let references = &item.state.owners;
     if references.is_empty() || owners.len() != references.len() {
         return Vec::new();

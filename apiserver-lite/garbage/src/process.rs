@@ -68,7 +68,7 @@ pub enum WriteOutcome {
     Conflict,
 }
 
-/// The caches.
+/// Read access to the ownership of all cached objects.
 pub trait OwnershipCaches {
     /// A cached object.
     fn get(&self, id: &Id) -> Option<Arc<Ownership>>;
@@ -78,26 +78,24 @@ pub trait OwnershipCaches {
 
 /// Processes objects, each by one call at a time.
 pub struct Processor<S, M> {
-    /// The server.
     pub server: S,
-    /// The caches.
     pub caches: M,
     /// All kinds.
     pub kinds: Arc<Kinds>,
     /// The ownership graph.
     pub index: Arc<Mutex<Index>>,
     /// Deleted owners.
-    pub absent: Mutex<Absent>,
+    pub absent: Mutex<DeletedOwners>,
 }
 
 /// Deleted owners: a uid is never used again.
 #[derive(Debug, Default)]
-pub struct Absent {
+pub struct DeletedOwners {
     known: BTreeSet<(Box<str>, Id)>,
     order: VecDeque<(Box<str>, Id)>,
 }
 
-impl Absent {
+impl DeletedOwners {
     fn has(&self, owner: &(Box<str>, Id)) -> bool {
         self.known.contains(owner)
     }

@@ -10,9 +10,8 @@ use super::kinds::{Id, KindId, Kinds};
 use super::plan::DeletionPropagation;
 use super::process::{ObjectClient, WriteOutcome};
 
-/// Sends the requests.
+/// Deletes and patches objects at the API server.
 pub struct ApiServer {
-    /// The client.
     pub client: Client,
     /// All kinds.
     pub kinds: Arc<Kinds>,

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::index::{Index, Ownership};
-use crate::kinds::{Collected, Id, KindId, Kinds};
+use crate::kinds::{CollectedKind, Id, KindId, Kinds};
 use crate::process::{OwnershipCaches, lock};
 
 /// Back-off of the discovery of served kinds.
@@ -34,7 +34,7 @@ pub trait WorkCounter: Send + Sync {
 }
 
 /// Handles the changes of all kinds.
-pub struct Taker {
+pub struct KindChangeHandler {
     /// The ownership graph.
     pub index: Arc<Mutex<Index>>,
     /// The objects to process.
@@ -43,7 +43,7 @@ pub struct Taker {
     pub counters: Arc<dyn WorkCounter>,
 }
 
-impl Taker {
+impl KindChangeHandler {
     fn take(&self, kind: KindId, key: ObjectKey, old: Option<&Ownership>, new: Option<&Ownership>) {
         let look = lock(&self.index).apply(&Id { kind, key }, old, new);
         for id in look {
@@ -82,11 +82,11 @@ impl OwnershipCaches for InformerCaches {
     }
 }
 
-/// The watches.
+/// Runs one watch for each kind that the server serves.
 pub struct Watches {
     client: Client,
     kinds: Arc<Kinds>,
-    taker: Arc<Taker>,
+    taker: Arc<KindChangeHandler>,
     drain: DrainWatch,
     caches: InformerCaches,
     running: BTreeMap<KindId, JoinHandle<()>>,
@@ -103,7 +103,12 @@ impl Drop for Watches {
 
 impl Watches {
     /// No watches yet.
-    pub fn new(client: Client, kinds: Arc<Kinds>, taker: Arc<Taker>, drain: DrainWatch) -> Self {
+    pub fn new(
+        client: Client,
+        kinds: Arc<Kinds>,
+        taker: Arc<KindChangeHandler>,
+        drain: DrainWatch,
+    ) -> Self {
         let caches = InformerCaches::default();
         let (running, defined) = (BTreeMap::new(), Arc::default());
         Self { client, kinds, taker, drain, caches, running, defined }
@@ -149,7 +154,8 @@ impl Watches {
 
     /// Starts the watches of kinds that definitions have added, and ends those of definitions that are gone. Retried until there is an answer.
     pub async fn follow_definitions(&mut self, ready: Option<mpsc::Sender<()>>) {
-        let served: Vec<Collected> = self.defined().await.iter().map(Collected::from).collect();
+        let served: Vec<CollectedKind> =
+            self.defined().await.iter().map(CollectedKind::from).collect();
         for (id, kind) in self.kinds.iter().filter(|(_, kind)| kind.custom) {
             if !served.contains(&kind) {
                 self.end(id);
@@ -172,7 +178,11 @@ impl Watches {
                 Err(error) if is_unserved(&error) => return Vec::new(),
                 Err(error) => {
                     let error = chain(&error);
-                    tracing::debug!(failures, error, "definitions cannot be listed; retried");
+                    tracing::debug!(
+                        failures,
+                        error,
+                        "cannot list CustomResourceDefinitions; retried"
+                    );
                     tokio::time::sleep(PROBE.delay(failures, 0.5)).await;
                     failures = failures.saturating_add(1);
                 }
@@ -196,10 +206,10 @@ fn is_unserved(error: &ClientError) -> bool {
     error.is_not_found() || error.code() == Some(405)
 }
 
-/// Who is told of the changes of a kind.
+/// Receives the changes of a kind.
 struct Filled {
     kind: KindId,
-    taker: Arc<Taker>,
+    taker: Arc<KindChangeHandler>,
     /// Dropped when the cache is complete.
     ready: Option<mpsc::Sender<()>>,
     /// Woken after each change of a definition.
@@ -250,14 +260,14 @@ async fn is_served(api: &Api<PartialObjectMetadata>) -> bool {
                         plural,
                         failures,
                         error,
-                        "kind cannot be listed; garbage collection waits for it and retries"
+                        "cannot list a kind; garbage collection waits until it can"
                     );
                 } else {
                     tracing::debug!(
                         plural,
                         failures,
                         error,
-                        "kind cannot be listed; garbage collection waits for it and retries"
+                        "cannot list a kind; garbage collection waits until it can"
                     );
                 }
                 tokio::time::sleep(PROBE.delay(failures, 0.5)).await;

@@ -49,7 +49,7 @@ pub async fn proxy(
     let target = match server.aggregation.target(&server.core, service, &path) {
         Ok(target) => target,
         Err(error) => {
-            tracing::warn!(error = %error, api_service = service.name, "another API server has no endpoint; the request gets 503");
+            tracing::warn!(error = %error, api_service = service.name, "the Service of an APIService has no endpoint; the request is answered 503");
             return text(503, UNAVAILABLE);
         }
     };

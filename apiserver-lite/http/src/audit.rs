@@ -10,7 +10,7 @@ use apiserver_audit::{
 use apiserver_audit_log::AuditLog;
 use apiserver_auth::{Authorization, Decision, User};
 use apiserver_core::request::{Accepted, Encoding};
-use apiserver_core::status::{About, ApiError};
+use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::times::now;
 use apiserver_core::verbs::{VerbResponse, about_deleted};
 use bytes::Bytes;
@@ -71,7 +71,7 @@ impl RequestAudit {
         let Some(record) = self.new_record(log, request, peer, of) else { return Ok(()) };
         if !record.record(Stage::RequestReceived).await {
             record.log.count_rejected();
-            // As in Kubernetes, no further event tells of it.
+            // As in Kubernetes, no further event is recorded.
             record.is_complete.store(true, Ordering::Relaxed);
             return Err(ApiError::internal("failed to store audit event"));
         }
@@ -361,7 +361,7 @@ pub fn success(response: &VerbResponse) -> Option<(u16, Status)> {
             Some((200, apiserver_core::status::success(200, about, record.object().uid())))
         }
         VerbResponse::Success { code } => {
-            Some((*code, apiserver_core::status::success(*code, About::default(), "")))
+            Some((*code, apiserver_core::status::success(*code, StatusTarget::default(), "")))
         }
         _ => None,
     }

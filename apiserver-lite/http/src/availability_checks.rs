@@ -1,6 +1,6 @@
 //! Looks at other API servers again and again, and writes into their APIServices whether they are available.
 //!
-//! What stored objects tell is looked at every second. A server that was available is asked every half minute, others every two seconds; few are asked at one
+//! Stored objects are checked every second. A server that was available is probed every half minute, others every two seconds; few are probed at one
 //! time, each for a few seconds.
 
 use std::collections::HashMap;
@@ -24,11 +24,11 @@ use crate::server::HttpServer;
 
 /// Time between two looks at the stored objects.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time after which a server that was available is asked again.
+/// Interval between probes of a server that was available.
 const AGAIN_AVAILABLE: Duration = Duration::from_secs(30);
 /// Time after which another is.
 const AGAIN_UNAVAILABLE: Duration = Duration::from_secs(2);
-/// Servers that are asked at one time.
+/// Servers that are probed at one time.
 const ASKED_MAX: usize = 8;
 /// Longest wait for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -37,8 +37,8 @@ const RESOURCES_LEN_MAX: usize = 1 << 20;
 /// Largest size of all lists that are kept.
 const RESOURCES_LEN_ALL: usize = 32 << 20;
 
-/// When a server is asked again, as long as its APIService says the same.
-struct Asked {
+/// When a server is probed again, unless its APIService changes.
+struct NextCheck {
     uid: String,
     backend: Option<Backend>,
     available: bool,
@@ -49,12 +49,12 @@ struct Asked {
 
 /// Checks other API servers until this one stops.
 pub async fn run(server: Arc<HttpServer>) {
-    let mut asked: HashMap<String, Asked> = HashMap::new();
+    let mut asked: HashMap<String, NextCheck> = HashMap::new();
     loop {
         // Cancel safe: what a look has not done the next one does, and there is none after the stop.
         tokio::select! {
             () = server.stopping.cancelled() => return,
-            () = look(&server, &mut asked) => {}
+            () = check_due(&server, &mut asked) => {}
         }
         tokio::select! {
             () = server.stopping.cancelled() => return,
@@ -63,7 +63,7 @@ pub async fn run(server: Arc<HttpServer>) {
     }
 }
 
-async fn look(server: &HttpServer, asked: &mut HashMap<String, Asked>) {
+async fn check_due(server: &HttpServer, asked: &mut HashMap<String, NextCheck>) {
     let services = server.core.api_services.all_remote(server.core.names);
     forget(server, asked, &services);
     let mut due = Vec::new();
@@ -77,7 +77,7 @@ async fn look(server: &HttpServer, asked: &mut HashMap<String, Asked>) {
         }
     }
     let ask = |service: Arc<ApiService>| async move {
-        let answer = ask(server, &service).await;
+        let answer = fetch_resources(server, &service).await;
         (service, answer)
     };
     let mut answers = stream::iter(due).map(ask).buffer_unordered(ASKED_MAX);
@@ -91,21 +91,25 @@ async fn look(server: &HttpServer, asked: &mut HashMap<String, Asked>) {
             Err(NotAvailable(why)) => (availability::failed(why), AGAIN_UNAVAILABLE, 0),
         };
         let (uid, backend) = (service.uid.clone(), service.backend.clone());
-        let next = Asked { uid, backend, available, again: Instant::now() + after, len };
+        let next = NextCheck { uid, backend, available, again: Instant::now() + after, len };
         asked.insert(service.name.clone(), next);
         write(server, &service, condition).await;
     }
 }
 
 /// Drops what is known of APIServices that are gone.
-fn forget(server: &HttpServer, asked: &mut HashMap<String, Asked>, services: &[Arc<ApiService>]) {
+fn forget(
+    server: &HttpServer,
+    asked: &mut HashMap<String, NextCheck>,
+    services: &[Arc<ApiService>],
+) {
     // They are sorted by name.
     let is_there = |name: &str| services.binary_search_by(|of| of.name.as_str().cmp(name)).is_ok();
     asked.retain(|name, _| is_there(name));
     server.aggregation.retain(is_there);
 }
 
-/// What the stored objects tell.
+/// The availability according to stored objects.
 fn problem_of(core: &Server, backend: &Backend) -> Option<Condition> {
     let find = |resource: &str| core.find_in("", resource, &backend.namespace, &backend.name);
     let (service, endpoints) = (find("services"), find("endpoints"));
@@ -116,7 +120,7 @@ fn problem_of(core: &Server, backend: &Backend) -> Option<Condition> {
     availability::without_server(backend, service, endpoints)
 }
 
-fn is_due(asked: &HashMap<String, Asked>, service: &ApiService) -> bool {
+fn is_due(asked: &HashMap<String, NextCheck>, service: &ApiService) -> bool {
     let Some(last) = asked.get(&service.name) else { return true };
     let same = last.uid == service.uid && last.backend == service.backend;
     // What was found may not be what the APIService says any more: a state was put back, or a client wrote its status.
@@ -124,7 +128,13 @@ fn is_due(asked: &HashMap<String, Asked>, service: &ApiService) -> bool {
 }
 
 /// Keeps a list of resources for discovery, if there is room.
-fn keep(server: &HttpServer, asked: &HashMap<String, Asked>, name: &str, list: Value, len: usize) {
+fn keep(
+    server: &HttpServer,
+    asked: &HashMap<String, NextCheck>,
+    name: &str,
+    list: Value,
+    len: usize,
+) {
     let others = asked.iter().filter(|(other, _)| *other != name).map(|(_, asked)| asked.len);
     let all = others.fold(len, usize::saturating_add);
     server.aggregation.set_resources(name, (all <= RESOURCES_LEN_ALL).then_some(list));
@@ -157,7 +167,7 @@ async fn ask(server: &HttpServer, service: &ApiService) -> Result<(Value, usize)
     tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.map_err(late)?
 }
 
-/// In whose name servers are asked: one who may see everything.
+/// The user of probes, which has full read access.
 fn checker(names: &Names) -> User {
     User { name: names.user("aggregator"), groups: vec![MASTERS.to_owned()], ..User::default() }
 }
@@ -175,7 +185,7 @@ async fn write(server: &HttpServer, service: &ApiService, condition: Condition) 
         tracing::warn!(
             error,
             api_service,
-            "the availability of another API server was not written; tried again soon"
+            "cannot write the condition Available of an APIService; retried"
         );
     }
 }
@@ -201,7 +211,10 @@ mod tests {
         assert!(is_due(&asked, &service));
         let again = Instant::now() + AGAIN_AVAILABLE;
         let (uid, available) = (service.uid.clone(), true);
-        asked.insert(service.name.clone(), Asked { uid, backend: None, available, again, len: 0 });
+        asked.insert(
+            service.name.clone(),
+            NextCheck { uid, backend: None, available, again, len: 0 },
+        );
         assert!(!is_due(&asked, &service));
         // As after a state was put back.
         service.available = false;

@@ -14,7 +14,6 @@ use serde_json::json;
 
 use crate::body::{ResponseBody, bytes_response};
 
-/// The path.
 pub const PATH: &str = "/store/backup";
 
 /// Serves a request to [`PATH`].

@@ -82,13 +82,15 @@ pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
     match tokio::time::timeout(BODY_WAIT_MAX, collect_bounded(body)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(BodyReadError::Aborted)) => {
-            Err(ApiError::bad_request("the request body could not be read"))
+            Err(ApiError::bad_request("cannot read the request body"))
         }
         Ok(Err(BodyReadError::TooLarge(rest))) => {
             let _ = tokio::time::timeout(DISCARD_WAIT_MAX, discard(*rest)).await;
             Err(ApiError::too_large(BODY_LEN_MAX))
         }
-        Err(_) => Err(ApiError::request_timeout("the request body did not arrive in time")),
+        Err(_) => {
+            Err(ApiError::request_timeout("the request body was not received before the deadline"))
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::labels::Labels;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
 
-/// Tells that the version of an allowed request is deprecated, if it is.
+/// Adds a warning to the response if the version of an allowed request is deprecated.
 pub fn report(
     server: &HttpServer,
     request: &RequestInfo,

@@ -112,7 +112,7 @@ pub fn with_context(
     })
 }
 
-/// Asks the webhooks about a proxied request. Logs are read, and nobody is asked about reads.
+/// Calls the webhooks for a proxied request. Requests for logs are reads, for which webhooks are not called.
 ///
 /// # Errors
 /// 404 and 405 for what is not served, and what webhooks say.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_auth::User;
-use apiserver_core::flow_control::{Classified, FlowControl, HeldSeat};
+use apiserver_core::flow_control::{ClassifiedRequest, FlowControl, HeldSeat};
 use apiserver_core::request::{Query, Verb};
 use apiserver_core::status::ApiError;
-use apiserver_flow_control::{Request, Target as About};
+use apiserver_flow_control::{Request, Target as StatusTarget};
 use http::{HeaderName, Response};
 use proto_api::names::Names;
 use proto_daemon::connections::OpenRequest;
@@ -56,14 +56,14 @@ impl RequestFlows {
         target: &Target,
         user: &User,
         method: &str,
-    ) -> Option<Classified> {
+    ) -> Option<ClassifiedRequest> {
         let (verb, about) = match target {
-            Target::NonResource(path) => (method, About::Path(path)),
+            Target::NonResource(path) => (method, StatusTarget::Path(path)),
             Target::Resource(request) => {
                 if kind == RequestKind::LongRunning && request.verb != Verb::Watch {
                     return None;
                 }
-                let about = About::Resource {
+                let about = StatusTarget::Resource {
                     group: &request.group,
                     resource: &request.resource,
                     subresource: &request.subresource,
@@ -77,7 +77,11 @@ impl RequestFlows {
     }
 
     /// Names what took a request in its response.
-    pub fn tell(&self, classified: &Classified, response: &mut Response<ResponseBody>) {
+    pub fn add_flow_headers(
+        &self,
+        classified: &ClassifiedRequest,
+        response: &mut Response<ResponseBody>,
+    ) {
         for (header, uid) in self.headers.iter().zip(classified.uids()) {
             if let Some(uid) = uid {
                 response.headers_mut().insert(header.clone(), uid);
@@ -86,12 +90,12 @@ impl RequestFlows {
     }
 }
 
-/// A seat for a request, once one is free. The client of `request` owes nothing meanwhile.
+/// A seat for a request, once one is free. No client deadline runs meanwhile.
 ///
 /// # Errors
 /// 429 if it cannot wait, or waits too long.
 pub async fn seat(
-    classified: Option<&Classified>,
+    classified: Option<&ClassifiedRequest>,
     request: Option<&OpenRequest>,
     query: &Query,
 ) -> Result<Option<HeldSeat>, ApiError> {

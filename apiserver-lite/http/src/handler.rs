@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
 use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
-use apiserver_core::flow_control::{Classified, HeldSeat};
+use apiserver_core::flow_control::{ClassifiedRequest, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
-use apiserver_core::status::{About, ApiError};
+use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::times::now;
 use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
@@ -51,7 +51,7 @@ pub async fn handle(
     let line = format!("{} {}", request.method(), request.uri().path());
     let served = isolate(serve(server.clone(), peer, request)).await;
     served.unwrap_or_else(|panicked| {
-        tracing::error!(request = line, %panicked, "request panicked; the response is a 500");
+        tracing::error!(request = line, %panicked, "the handler of a request panicked; the request is answered 500");
         failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
     })
 }
@@ -74,7 +74,7 @@ async fn run_to_completion<T: Send + 'static>(
     let ended = tokio::spawn(isolate(work)).await;
     let ended = ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }));
     ended.unwrap_or_else(|panicked| {
-        tracing::error!(%panicked, "write panicked; the response is a 500");
+        tracing::error!(%panicked, "the handler of a write panicked; the request is answered 500");
         record.iter().for_each(|record| record.set_panicked());
         Err(ApiError::internal(PANICKED))
     })
@@ -131,7 +131,7 @@ async fn serve_with_metrics(
         failure(&server, encoding, &error)
     });
     if let Some((flows, classified)) = server.flow_control.as_ref().zip(classified.as_ref()) {
-        flows.tell(classified, &mut response);
+        flows.add_flow_headers(classified, &mut response);
     }
     if method == Method::HEAD {
         *response.body_mut() = body::full(Bytes::new());
@@ -176,7 +176,7 @@ async fn authenticate_and_serve(
     mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
     audit: &mut RequestAudit,
-    classified: &mut Option<Classified>,
+    classified: &mut Option<ClassifiedRequest>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, .. } = parsed;
     let method = request.method().as_str().to_ascii_lowercase();
@@ -218,7 +218,7 @@ async fn authenticate_and_serve(
 }
 
 /// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
-/// because a browser sends no token for a page. Neither tells anything of the cluster.
+/// because a browser sends no token for a page. Neither contains data of the cluster.
 fn is_open(server: &HttpServer, path: &str) -> bool {
     server.core.config.anonymous != Anonymous::Refused
         && (is_health(path) || server.web_page.is_some() && WebPage::is_at(path))
@@ -235,7 +235,7 @@ struct Admitted<'a> {
 }
 
 impl Admitted<'_> {
-    /// What the client owes from now on. Strangers owe the reading of the response from the beginning.
+    /// Starts the deadline for the client's next step. Clients that are not authenticated must read the response within the first deadline.
     fn note(&self, is_stream: bool) {
         match self.open {
             Some(open) if is_stream => open.stream(),
@@ -250,13 +250,13 @@ async fn serve_authorized(
     admitted: Admitted<'_>,
     request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
-    classified: Option<&Classified>,
+    classified: Option<&ClassifiedRequest>,
     audit: &RequestAudit,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let ParsedRequest { target, query, kind, accepted } = parsed;
     let elsewhere =
         aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
-    // What another server answers may be a stream, whatever was asked: it counts as one before it is asked. A backup takes as long as it is large.
+    // What another server answers may be a stream, whatever was asked: it counts as one before the request is sent. A backup takes as long as it is large.
     let is_backup = matches!(target, Target::NonResource(path) if path == backup::PATH);
     let is_stream = kind == RequestKind::LongRunning || elsewhere.is_some() || is_backup;
     admitted.note(is_stream);
@@ -353,7 +353,7 @@ async fn serve_write(
         let trail = trail(shared.as_ref());
         let served = serve_verb(&server, &user, request, &resource, &query, accepted, trail);
         let served = served.await;
-        // The client may be gone, so that nobody else records what became of it.
+        // The client may have disconnected, so that no other code records the outcome.
         record_outcome(trail, server.core.names, &served);
         served
     })
@@ -380,7 +380,7 @@ async fn authenticate(
         Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
         outcome => return outcome,
     };
-    // The token may be of an account that another server has just made. Strangers' tokens keep nobody waiting: few are looked at again at a time.
+    // The token may belong to an account that another server has just created. Invalid tokens delay no other request: few are checked again at a time.
     let Ok(_turn) = SECOND_LOOKS.try_acquire() else { return Err(refusal) };
     match core.store.sync().await {
         Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
@@ -405,7 +405,7 @@ async fn acting_user(
     Ok(user)
 }
 
-/// Begins the record of a request that is not served, whoever sent it. Gives the error to answer with.
+/// Records a request that is rejected before it is served. Returns the error for the response.
 async fn begin_unserved(
     server: &HttpServer,
     peer: &Peer,
@@ -442,10 +442,10 @@ async fn authorize(
     }
     let text = attributes.denial(&authorization.reason);
     Err(match target {
-        Target::NonResource(_) => ApiError::forbidden(About::default(), &text),
+        Target::NonResource(_) => ApiError::forbidden(StatusTarget::default(), &text),
         Target::Resource(r) => {
             let name = selected.unwrap_or(&r.name);
-            ApiError::forbidden(About { name, ..r.about() }, &text)
+            ApiError::forbidden(StatusTarget { name, ..r.about() }, &text)
         }
     })
 }

@@ -64,7 +64,7 @@ impl InProcess {
         self.serving.spawn(async move {
             let served = isolate(serve(server, own, connection, user));
             if let Some(Ok(Err(error))) = abandoned.run_until_cancelled(served).await {
-                tracing::debug!(%error, "connection from this process ended");
+                tracing::debug!(%error, "a connection from this process ended with an error");
             }
         });
         Ok(given)
@@ -74,7 +74,9 @@ impl InProcess {
     pub async fn end(&self, deadline: Duration) {
         self.serving.close();
         if tokio::time::timeout(deadline, self.serving.wait()).await.is_err() {
-            tracing::warn!("shutdown deadline passed; connections from this process are closed");
+            tracing::warn!(
+                "the shutdown deadline has passed; open connections from this process are closed"
+            );
             self.abandoned.cancel();
             self.serving.wait().await;
         }

@@ -9,7 +9,6 @@ use super::routes::Target;
 /// Class of a request for the in-flight limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// It reads.
     ReadOnly,
     /// It changes something.
     Mutating,
@@ -39,11 +38,10 @@ pub struct Labels {
     pub version: String,
     /// Plural name of the resource.
     pub resource: String,
-    /// Subresource.
     pub subresource: String,
     /// `namespace`, `cluster` or `resource`.
     pub scope: &'static str,
-    /// Whether it streams, which its path and query say, whoever serves it.
+    /// Whether the response is a stream, by path and query.
     pub is_stream: bool,
 }
 

@@ -202,8 +202,9 @@ impl NodeProxy {
     ) -> Result<Response<Incoming>, ApiError> {
         *request.uri_mut() =
             target.path.parse::<Uri>().map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let host = HeaderValue::from_str(&target.authority())
-            .map_err(|_| ApiError::bad_request("the address of the other end is no host"))?;
+        let host = HeaderValue::from_str(&target.authority()).map_err(|_| {
+            ApiError::bad_request("the address of the upstream server is not a valid host")
+        })?;
         request.headers_mut().insert(HOST, host);
         let unreachable = |error: &dyn std::fmt::Display| bad_gateway(target, error);
         let stream = self.connect(target, policy).await.map_err(|error| match error {
@@ -215,7 +216,9 @@ impl NodeProxy {
         // The task ends with the response's body or the upgraded connection.
         panics::spawn(connection.with_upgrades());
         let answer = tokio::time::timeout(RESPONSE_WAIT_MAX, sender.send_request(request)).await;
-        answer.map_err(|_| unreachable(&"no answer in time"))?.map_err(|error| unreachable(&error))
+        answer
+            .map_err(|_| unreachable(&"no response before the deadline"))?
+            .map_err(|error| unreachable(&error))
     }
 }
 

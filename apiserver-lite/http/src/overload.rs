@@ -51,7 +51,7 @@ pub struct Place(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePerm
 
 impl InFlightPermit {
     /// The place, and the share of the user. A short request holds its place until its response begins, and counts as its user's until that is written: who
-    /// does not read keeps nobody else out.
+    /// does not read blocks no other user.
     pub fn split(self) -> (Place, Option<UserPermit>) {
         (self.place, self.user)
     }

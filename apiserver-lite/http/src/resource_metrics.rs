@@ -9,7 +9,7 @@ use apiserver_core::context::RequestContext;
 use apiserver_core::record::StoredObject;
 use apiserver_core::request::{RequestInfo, Verb};
 use apiserver_core::server::Server;
-use apiserver_core::status::{About, ApiError};
+use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::times::now;
 use apiserver_core::verbs::{Selection, VerbOutput, VerbResponse};
 use apiserver_metrics_api::{NodeUsage, PodKey, node_metrics, pod_metrics};
@@ -22,13 +22,13 @@ use tokio::time::Instant;
 #[derive(Default)]
 pub struct ResourceMetrics {
     nodes: RwLock<BTreeMap<String, NodeUsage>>,
-    /// When somebody asked last.
+    /// Time of the last request for metrics.
     asked: RwLock<Option<Instant>>,
-    /// Told when somebody asks after a long time.
+    /// Notified at the first request after a long pause.
     pub(crate) wanted: Notify,
 }
 
-/// Without a request for this long, nodes are asked more rarely.
+/// Without a request for this long, nodes are scraped less often.
 const IDLE_AFTER: Duration = Duration::from_secs(600);
 
 /// Whether a request is about resource metrics.
@@ -49,7 +49,8 @@ impl ResourceMetrics {
             Verb::Get => {
                 let found = server.find(of, &request.namespace, &request.name);
                 let found = found.filter(|found| is_measured(found.object()));
-                let about = About { group: "", kind: &request.resource, name: &request.name };
+                let about =
+                    StatusTarget { group: "", kind: &request.resource, name: &request.name };
                 let found = found.ok_or_else(|| ApiError::not_found(about))?;
                 found.check_readable()?;
                 let object = self.measured(&call.kind, found.object());
@@ -92,7 +93,7 @@ impl ResourceMetrics {
         Some(pod_metrics(kind, of, &usage.pod(&pod)?, now))
     }
 
-    /// Remembers that somebody asks.
+    /// Records a request for metrics.
     fn note_request(&self) {
         let mut asked = self.asked.write().unwrap_or_else(PoisonError::into_inner);
         let was_idle = asked.replace(Instant::now()).is_none_or(|at| at.elapsed() > IDLE_AFTER);
@@ -101,7 +102,7 @@ impl ResourceMetrics {
         }
     }
 
-    /// Whether nobody has asked for long.
+    /// Whether there was no request for a long time.
     pub(crate) fn is_idle(&self) -> bool {
         let asked = *self.asked.read().unwrap_or_else(PoisonError::into_inner);
         asked.is_none_or(|at| at.elapsed() > IDLE_AFTER)
@@ -125,10 +126,10 @@ fn is_measured(object: &Object) -> bool {
 fn not_measured(request: &RequestInfo) -> ApiError {
     let RequestInfo { group, namespace, name, .. } = request;
     match namespace.as_str() {
-        "" => ApiError::not_found(About { group, kind: "nodemetrics", name }),
+        "" => ApiError::not_found(StatusTarget { group, kind: "nodemetrics", name }),
         _ => {
             let name = format!("{namespace}/{name}");
-            ApiError::not_found(About { group, kind: "podmetrics", name: &name })
+            ApiError::not_found(StatusTarget { group, kind: "podmetrics", name: &name })
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Asks the nodes for their measurements, some at a time, again and again.
+//! Scrapes the resource metrics of all nodes periodically, some at a time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::node_proxy::NodeProxy;
 use crate::resource_metrics::ResourceMetrics;
 use crate::server::HttpServer;
 
-/// Nodes that are asked at a time.
+/// Nodes that are scraped at a time.
 const PARALLEL_MAX: usize = 16;
 /// Longest wait for a node.
 const NODE_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Time between two rounds when nobody has asked for long: the first who asks gets an answer.
+/// Time between two rounds without requests: the first request finds recent metrics.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 /// Shortest time between two rounds.
 const INTERVAL_MIN: Duration = Duration::from_millis(50);
 
 const PATH: &str = "/metrics/resource";
 
-/// Asks all nodes once an interval, until the server stops.
+/// Scrapes all nodes once an interval, until the server stops.
 pub async fn run(server: Arc<HttpServer>) {
     let interval = server.core.config.resource_metrics_interval.max(INTERVAL_MIN);
     let status = server.pages.status.task("resource metrics");
@@ -68,8 +68,8 @@ async fn ask_all(
     let silent = all.difference(&answering);
     metrics.change(|nodes| silent.for_each(|name| nodes.entry(name.clone()).or_default().miss()));
     let ask_one = |name: String| async move {
-        let answer = tokio::time::timeout(NODE_WAIT_MAX, ask(server, proxy, &name)).await;
-        let late = || ApiError::new(504, "Timeout", "no answer in time");
+        let answer = tokio::time::timeout(NODE_WAIT_MAX, scrape_node(server, proxy, &name)).await;
+        let late = || ApiError::new(504, "Timeout", "no response before the deadline");
         (name, answer.unwrap_or_else(|_| Err(late())))
     };
     let mut answers = stream::iter(answering).map(ask_one).buffer_unordered(PARALLEL_MAX);
@@ -87,7 +87,7 @@ async fn ask_all(
                     tracing::warn!(
                         node = name,
                         error,
-                        "the node does not serve its resource metrics; it and its pods have none until it does"
+                        "cannot read the resource metrics of a node; NodeMetrics and PodMetrics are missing until it can be read"
                     );
                 }
                 metrics.change(|nodes| nodes.entry(name).or_default().miss());
@@ -113,7 +113,11 @@ fn is_silent(node: &Object) -> bool {
     ready.next().is_some_and(|ready| ready.str("status") == "Unknown")
 }
 
-async fn ask(server: &Arc<Server>, proxy: &NodeProxy, node: &str) -> Result<Scrape, ApiError> {
+async fn scrape_node(
+    server: &Arc<Server>,
+    proxy: &NodeProxy,
+    node: &str,
+) -> Result<Scrape, ApiError> {
     let page = proxy.page(server, node, PATH, PAGE_LEN_MAX).await?;
     let parsed = panics::spawn_blocking(move || parse(&String::from_utf8_lossy(&page))).await;
     parsed.map_err(ApiError::internal)

@@ -77,8 +77,8 @@ pub async fn serve(
             let served = isolate(serve_connection(server, socket, connection, tls, until));
             match abandoned.run_until_cancelled(served).await {
                 None | Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(error))) => tracing::debug!(%address, %error, "connection ended"),
-                Some(Err(panicked)) => tracing::error!(%address, %panicked, "connection closed"),
+                Some(Ok(Err(error))) => tracing::debug!(%address, %error, "a connection ended with an error"),
+                Some(Err(panicked)) => tracing::error!(%address, %panicked, "the task of a connection panicked; the connection is closed"),
             }
         });
     }
@@ -140,14 +140,14 @@ impl Client {
         {
             return peer.clone();
         }
-        let peer = judge(server, &self.chain, &tls, &self.connection);
+        let peer = verify_client(server, &self.chain, &tls, &self.connection);
         *judged = Some((tls, peer.clone()));
         peer
     }
 }
 
 /// Verifies a client's certificate, the first of `chain`.
-fn judge(
+fn verify_client(
     server: &HttpServer,
     chain: &[CertificateDer<'_>],
     tls: &ServingTls,
@@ -164,7 +164,7 @@ fn judge(
         Ok(()) => ClientCertificate::read(&chain[0]),
         Err(error) => {
             if proxy.is_none() {
-                tracing::info!(%error, "client certificate refused");
+                tracing::info!(%error, "a client certificate is not valid; its request is answered 401");
             }
             ClientCertificate::Invalid(error.to_string())
         }

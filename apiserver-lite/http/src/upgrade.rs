@@ -67,15 +67,15 @@ pub async fn splice(client: OnUpgrade, node: OnUpgrade) {
     let (client, node) = match tokio::try_join!(client, node) {
         Ok(both) => both,
         Err(error) => {
-            tracing::debug!(%error, "upgrade did not complete");
+            tracing::debug!(%error, "one side did not complete the protocol upgrade; the connection is closed");
             return;
         }
     };
     match pass(client, node).await {
         Ok((up, down)) => {
-            tracing::debug!(bytes_up = up, bytes_down = down, "upgraded connection ended")
+            tracing::debug!(bytes_up = up, bytes_down = down, "an upgraded connection ended")
         }
-        Err(error) => tracing::debug!(%error, "upgraded connection broke"),
+        Err(error) => tracing::debug!(%error, "an upgraded connection ended with an error"),
     }
 }
 

@@ -22,7 +22,7 @@ pub const PATH: &str = "/ui/";
 
 const PAGE: &str = include_str!("web_page/page.html");
 
-/// The page is not shown in frames, leaves no traces, and tells nobody where it is.
+/// The page is not shown in frames, is not cached, and sends no referrer.
 fn fixed_headers() -> [(HeaderName, &'static str); 6] {
     [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -36,10 +36,10 @@ fn fixed_headers() -> [(HeaderName, &'static str); 6] {
 
 /// The page as this server serves it.
 #[derive(Clone, Debug)]
-pub struct WebPage(Arc<Made>);
+pub struct WebPage(Arc<RenderedPage>);
 
 #[derive(Debug)]
-struct Made {
+struct RenderedPage {
     document: Bytes,
     policy: HeaderValue,
 }
@@ -49,7 +49,7 @@ impl WebPage {
     pub fn new(names: &Names) -> Self {
         let document = PAGE.replacen("META_GROUP", &names.group("meta"), 1);
         let policy = policy(&document);
-        Self(Arc::new(Made { document: Bytes::from(document), policy }))
+        Self(Arc::new(RenderedPage { document: Bytes::from(document), policy }))
     }
 
     /// Whether it lies at a path.

@@ -109,7 +109,7 @@ impl WebSocketUpgrade {
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = ended {
-                tracing::debug!(error, "websocket stream ended");
+                tracing::debug!(error, "a WebSocket stream ended with an error");
             }
         });
         answer

@@ -145,7 +145,7 @@ impl fmt::Display for Conflicts {
     }
 }
 
-/// An owner in a message: the version is told only of those that update.
+/// An owner in a message: only updates are shown with their version.
 struct Named<'a>(&'a Owner);
 
 impl fmt::Display for Named<'_> {

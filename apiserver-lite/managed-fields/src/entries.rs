@@ -45,7 +45,7 @@ impl Operation {
     }
 }
 
-/// What tells owners apart. One manager may be several: it applies and updates, writes in several versions and through subresources.
+/// What identifies an owner. One manager may be several: it applies and updates, writes in several versions and through subresources.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// Name of the manager.
@@ -129,7 +129,6 @@ pub enum EntryError {
     /// An operation that does not exist.
     #[error("operation must be `Apply` or `Update`")]
     Operation,
-    /// No version.
     #[error("apiVersion must not be empty")]
     NoVersion,
     /// No format of the fields.
@@ -170,7 +169,7 @@ pub enum EntryError {
 }
 
 impl ManagedFields {
-    /// Whether nobody owns anything.
+    /// Whether no manager owns a field.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
@@ -216,7 +215,7 @@ impl ManagedFields {
         Ok(managed)
     }
 
-    /// The value of `metadata.managedFields` in Kubernetes' order; `None` if nobody owns anything. Entries that [`ManagedFields::decode`] would
+    /// The value of `metadata.managedFields` in Kubernetes' order; `None` if no manager owns a field. Entries that [`ManagedFields::decode`] would
     /// refuse are an error.
     pub fn encode(&self) -> Result<Option<Value>, EntryError> {
         self.check()?;

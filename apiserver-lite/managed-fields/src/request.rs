@@ -22,7 +22,7 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// The manager whose applies follow client-side applies.
 const KUBECTL: &str = "kubectl";
 
-/// Fields that nobody owns: the server sets them, or they identify the object.
+/// Fields without owners: the server sets them, or they identify the object.
 const UNOWNED: &[&[&str]] = &[
     &["apiVersion"],
     &["kind"],
@@ -59,7 +59,7 @@ pub struct Request<'a> {
     pub last_applied: &'a str,
 }
 
-/// An applied object.
+/// An object after an apply, with its managed fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     /// The tree to check, default, validate and store, without `metadata.managedFields`.
@@ -148,7 +148,7 @@ impl Request<'_> {
         };
         let is_create = meta(&live, "uid").is_empty();
         if managed.is_empty() && !is_create && !is_reset {
-            return Ok(None); // nobody tracks the object until it is applied
+            return Ok(None); // ownership is not tracked until the object is applied
         }
         Ok(self.track(&live, &new, managed, self.manager)?.encode().unwrap_or_default())
     }
@@ -296,7 +296,7 @@ impl Request<'_> {
     }
 }
 
-/// Removes the fields that nobody owns from those of `owner`.
+/// Removes the fields without owners from those of `owner`.
 fn strip(managed: &mut ManagedFields, owner: &Owner) {
     let unowned: FieldSet = UNOWNED.iter().map(|names| FieldPath::fields(names)).collect();
     if let Some(owned) = managed.owners.get_mut(owner) {

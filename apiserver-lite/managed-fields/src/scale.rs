@@ -6,7 +6,6 @@ use crate::element::FieldPath;
 use crate::entries::{ManagedFields, Operation, Owned};
 use crate::set::FieldSet;
 
-/// The version of Scale.
 const SCALE_VERSION: &str = "autoscaling/v1";
 
 /// Paths of the number of replicas in the scaled kind, by `apiVersion`: `.spec.replicas` of built-in kinds.

@@ -66,7 +66,7 @@ impl FieldSet {
         self.nodes.values().map(|node| usize::from(node.member) + node.below.len()).sum()
     }
 
-    /// Adds a path; those that lead to it are not added. The empty path is nobody's and ignored.
+    /// Adds a path; those that lead to it are not added. The empty path is ignored.
     pub fn insert(&mut self, path: FieldPath) {
         let mut elements = path.0.into_iter();
         let Some(first) = elements.next() else { return };

@@ -44,7 +44,6 @@ pub(crate) enum Scalar {
     Any,
 }
 
-/// A list.
 #[derive(Clone, Debug)]
 pub(crate) struct ListType {
     pub(crate) relation: Relation,

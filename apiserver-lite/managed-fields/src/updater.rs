@@ -209,7 +209,7 @@ impl Updater<'_> {
         })
     }
 
-    /// `merged` without the fields and items that the applier owned by `last`, unless someone owns them now or nobody did.
+    /// `merged` without the fields and items that the applier owned by `last`, unless a manager owns them now or none did before.
     fn prune(
         &self,
         merged: Value,
@@ -255,7 +255,7 @@ impl Updater<'_> {
         Ok(pruned)
     }
 
-    /// Adds back what the applier did not own by `last`: items that nobody owns, or that updates made.
+    /// Adds back what the applier did not own by `last`: items without owners, or that updates created.
     fn add_back_dangling(
         &self,
         structure: &Structure,

@@ -8,7 +8,7 @@ use apiserver_schema::Value;
 use crate::set::FieldSet;
 use crate::structure::Structure;
 
-/// Fields that an endpoint resets to their stored values, by `apiVersion`: nobody owns them by writing through it.
+/// Fields that an endpoint resets to their stored values, by `apiVersion`: writes through it do not own them.
 pub type ResetFields = BTreeMap<String, FieldSet>;
 
 /// An object does not convert; the text says why. The write of fields that need the conversion fails.
@@ -40,7 +40,6 @@ pub trait Versions {
 /// A kind with one version.
 #[derive(Clone, Debug)]
 pub struct SingleVersion {
-    /// The version.
     pub api_version: String,
     /// Its structure.
     pub structure: Structure,

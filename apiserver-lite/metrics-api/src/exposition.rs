@@ -143,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::usage::Point;
+    use crate::usage::Measurement;
 
     const PAGE: &str = r#"# HELP container_cpu_usage_seconds_total [STABLE] Cumulative CPU time consumed, in core-seconds.
 # TYPE container_cpu_usage_seconds_total counter
@@ -161,7 +161,7 @@ scrape_error 0
     fn a_page_of_a_node() {
         let scrape = parse(PAGE);
         let at = Some(Duration::from_millis(1_500_000_000_250));
-        let node = Point {
+        let node = Measurement {
             at,
             started: None,
             cpu: Some(Duration::from_millis(100_250)),
@@ -169,7 +169,7 @@ scrape_error 0
         };
         assert_eq!(scrape.node, node);
         let web = PodKey { namespace: "a".into(), name: "web".into() };
-        let c = Point {
+        let c = Measurement {
             at,
             started: Some(Duration::from_millis(1_499_999_999_500)),
             cpu: Some(Duration::from_millis(2500)),

@@ -10,4 +10,4 @@ mod usage;
 
 pub use exposition::{PAGE_LEN_MAX, parse};
 pub use objects::{node_metrics, pod_metrics};
-pub use usage::{Measured, NodeUsage, PodKey, Point, Scrape, UsedBy};
+pub use usage::{Measurement, NodeUsage, PodKey, Scrape, UsageSample, UsedBy};

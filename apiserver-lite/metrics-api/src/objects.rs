@@ -7,13 +7,13 @@ use std::time::Duration;
 use apiserver_schema::{Kind, Map, Object, Value};
 use proto_api::{Quantity, Time, duration};
 
-use crate::usage::{Measured, UsedBy};
+use crate::usage::{UsageSample, UsedBy};
 
-/// The NodeMetrics of a node. `kind` is theirs, `now` the time since 1970.
+/// The NodeMetrics of a node. `kind` is the kind NodeMetrics, `now` the time since 1970.
 pub fn node_metrics(
     kind: &Arc<Kind>,
     node: &Object,
-    measured: &Measured<UsedBy>,
+    measured: &UsageSample<UsedBy>,
     now: Duration,
 ) -> Object {
     let mut object = measured_object(kind, node, measured, now);
@@ -25,7 +25,7 @@ pub fn node_metrics(
 pub fn pod_metrics(
     kind: &Arc<Kind>,
     pod: &Object,
-    measured: &Measured<BTreeMap<String, UsedBy>>,
+    measured: &UsageSample<BTreeMap<String, UsedBy>>,
     now: Duration,
 ) -> Object {
     let mut object = measured_object(kind, pod, measured, now);
@@ -43,7 +43,7 @@ pub fn pod_metrics(
 fn measured_object<T>(
     kind: &Arc<Kind>,
     of: &Object,
-    measured: &Measured<T>,
+    measured: &UsageSample<T>,
     now: Duration,
 ) -> Object {
     let mut object = Object::new(kind.clone());
@@ -95,7 +95,7 @@ mod tests {
         let used = UsedBy { cpu_nanos: 250_000_001, memory: 3 << 20 };
         let (at, window) = (Duration::from_millis(1_000_000_250), Duration::from_millis(15_200));
         let now = Duration::from_secs(1_000_000_003);
-        let measured = Measured { at, window, used };
+        let measured = UsageSample { at, window, used };
         let json = |object: &Object| String::from_utf8(engine.encode_json(object)).expect("text");
         let object = node_metrics(kind("nodes"), &node, &measured, now);
         assert_eq!(
@@ -107,7 +107,7 @@ mod tests {
         pod.set_meta_str("namespace", "a");
         let idle = UsedBy { cpu_nanos: 0, memory: 1000 };
         let used = BTreeMap::from([("c".to_owned(), used), ("d".to_owned(), idle)]);
-        let object = pod_metrics(kind("pods"), &pod, &Measured { at, window, used }, now);
+        let object = pod_metrics(kind("pods"), &pod, &UsageSample { at, window, used }, now);
         assert!(json(&object).contains(
             r#""window":"15.2s","containers":[{"name":"c","usage":{"cpu":"250000001n","memory":"3Mi"}},{"name":"d","usage":{"cpu":"0","memory":"1k"}}]"#
         ), "{}", json(&object));

@@ -11,15 +11,13 @@ const WINDOW_MAX: Duration = Duration::from_secs(300);
 /// Namespace and name of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKey {
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 
 /// One measurement of a node or container. Times are since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Point {
+pub struct Measurement {
     /// When it was measured.
     pub at: Option<Duration>,
     /// When the container started; unset for nodes.
@@ -34,9 +32,9 @@ pub struct Point {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrape {
     /// The node itself.
-    pub node: Point,
+    pub node: Measurement,
     /// Containers by name, by pod.
-    pub pods: BTreeMap<PodKey, BTreeMap<String, Point>>,
+    pub pods: BTreeMap<PodKey, BTreeMap<String, Measurement>>,
 }
 
 /// A use of resources, averaged over a window.
@@ -50,7 +48,7 @@ pub struct UsedBy {
 
 /// What was measured, when, and over which time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Measured<T> {
+pub struct UsageSample<T> {
     /// The end of the window, since 1970.
     pub at: Duration,
     /// Its length.
@@ -65,7 +63,7 @@ pub struct NodeUsage {
     last: Scrape,
     /// The point before the last one of each thing that has gone on since.
     previous: Scrape,
-    /// Whether the node answered when it was asked last.
+    /// Whether the last scrape of the node succeeded.
     answers: bool,
 }
 
@@ -97,7 +95,7 @@ impl NodeUsage {
     }
 
     /// What the node uses.
-    pub fn node(&self) -> Option<Measured<UsedBy>> {
+    pub fn node(&self) -> Option<UsageSample<UsedBy>> {
         if !self.answers {
             return None;
         }
@@ -105,15 +103,15 @@ impl NodeUsage {
     }
 
     /// What the containers of a pod use. `None` unless it is known of all of them; the window is that of the container that was measured first.
-    pub fn pod(&self, pod: &PodKey) -> Option<Measured<BTreeMap<String, UsedBy>>> {
+    pub fn pod(&self, pod: &PodKey) -> Option<UsageSample<BTreeMap<String, UsedBy>>> {
         if !self.answers {
             return None;
         }
         let (containers, before) = (self.last.pods.get(pod)?, self.previous.pods.get(pod)?);
-        let mut all: Option<Measured<BTreeMap<String, UsedBy>>> = None;
+        let mut all: Option<UsageSample<BTreeMap<String, UsedBy>>> = None;
         for (name, point) in containers {
-            let Measured { at, window, used } = rate(point, before.get(name)?)?;
-            let all = all.get_or_insert_with(|| Measured { at, window, used: BTreeMap::new() });
+            let UsageSample { at, window, used } = rate(point, before.get(name)?)?;
+            let all = all.get_or_insert_with(|| UsageSample { at, window, used: BTreeMap::new() });
             if at < all.at {
                 (all.at, all.window) = (at, window);
             }
@@ -124,26 +122,26 @@ impl NodeUsage {
 }
 
 /// The start of a container that has run for less than an interval, as a point: a first rate without a second scrape.
-fn start_of(point: &Point, interval: Duration) -> Option<Point> {
+fn start_of(point: &Measurement, interval: Duration) -> Option<Measurement> {
     let (at, started) = (point.at?, point.started?);
     let age = at.checked_sub(started)?;
     let is_fresh = age >= FRESH_MIN && age < interval.max(FRESH_MIN);
-    is_fresh.then_some(Point { at: Some(started), cpu: Some(Duration::ZERO), ..*point })
+    is_fresh.then_some(Measurement { at: Some(started), cpu: Some(Duration::ZERO), ..*point })
 }
 
 /// The point to measure `new` against: the last one, or the one before if the node has not measured since. None if the container was restarted.
-fn before(new: &Point, last: &Point, previous: &Point) -> Point {
-    let goes_on = |known: &Point| match (new.started, known.at) {
+fn before(new: &Measurement, last: &Measurement, previous: &Measurement) -> Measurement {
+    let goes_on = |known: &Measurement| match (new.started, known.at) {
         (_, None) => false,
         (None, Some(_)) => true,
         (Some(started), Some(at)) => started <= at,
     };
     let known = if new.at > last.at { last } else { previous };
-    if known.at < new.at && goes_on(known) { *known } else { Point::default() }
+    if known.at < new.at && goes_on(known) { *known } else { Measurement::default() }
 }
 
 /// The use between two points. `None` if one is missing or the counter has gone back: the thing was restarted.
-fn rate(last: &Point, previous: &Point) -> Option<Measured<UsedBy>> {
+fn rate(last: &Measurement, previous: &Measurement) -> Option<UsageSample<UsedBy>> {
     let window = last.at?.checked_sub(previous.at?).filter(|window| !window.is_zero())?;
     let used = last.cpu?.checked_sub(previous.cpu?)?;
     if window > WINDOW_MAX {
@@ -151,7 +149,7 @@ fn rate(last: &Point, previous: &Point) -> Option<Measured<UsedBy>> {
     }
     let cpu = used.as_nanos().checked_mul(1_000_000_000)?.checked_div(window.as_nanos())?;
     let used = UsedBy { cpu_nanos: u64::try_from(cpu).ok()?, memory: last.memory? };
-    Some(Measured { at: last.at?, window, used })
+    Some(UsageSample { at: last.at?, window, used })
 }
 
 #[cfg(test)]

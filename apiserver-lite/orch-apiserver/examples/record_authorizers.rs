@@ -2,8 +2,8 @@
 //! server once for each table, on loopback, and writes codes and messages into the table.
 #![allow(clippy::expect_used, clippy::panic, reason = "a recorder that cannot go on has failed")]
 
-#[path = "../tests/api/authorizers/world.rs"]
-mod world;
+#[path = "../tests/api/authorizers/fixture.rs"]
+mod fixture;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use world::{CLIENT, World};
+use fixture::{CLIENT, World};
 
 /// Ended when dropped.
 struct Running(Child);

@@ -253,7 +253,7 @@ exemptions:
   runtimeClasses: [Kata]
   namespaces: [a.b]
   users: []";
-        let told = embedded("v1", faults).unwrap_err();
+        let error = embedded("v1", faults).unwrap_err();
         for fault in [
             "defaults.enforceVersion: unknown field",
             "exemptions.users: unknown field",
@@ -264,7 +264,7 @@ exemptions:
             "exemptions.runtimeClasses[0]: invalid value \"Kata\": a lowercase RFC 1123 subdomain",
             "exemptions.namespaces[0]: invalid value \"a.b\": a lowercase RFC 1123 label",
         ] {
-            assert!(told.contains(fault), "{fault}\n{told}");
+            assert!(error.contains(fault), "{fault}\n{error}");
         }
         for (file, fault) in [
             ("kind: Pod\n".to_owned(), "expected apiVersion \"apiserver.config.k8s.io/v1\""),
@@ -284,10 +284,10 @@ exemptions:
             ),
             (format!("{HEAD}plugin: []\n"), "plugin: unknown field"),
         ] {
-            let told = read_files(&[("admission.yaml", &file)]).unwrap_err();
-            assert!(told.contains(fault), "{fault}\n{told}");
+            let error = read_files(&[("admission.yaml", &file)]).unwrap_err();
+            assert!(error.contains(fault), "{fault}\n{error}");
         }
-        let told = embedded("v2", "defaults: {}").unwrap_err();
-        assert!(told.contains("pod-security.admission.config.k8s.io/v2"), "{told}");
+        let error = embedded("v2", "defaults: {}").unwrap_err();
+        assert!(error.contains("pod-security.admission.config.k8s.io/v2"), "{error}");
     }
 }

@@ -40,7 +40,7 @@ use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
 use proto_api::names::{Names, Profile};
 use proto_daemon::admin::AdminPages;
-use proto_daemon::drain::{Drain, DrainWatch, Drained};
+use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch};
 use proto_daemon::health::{Health, Scope};
 use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
@@ -53,7 +53,7 @@ use crate::audit_policy;
 use crate::bootstrap;
 use crate::build_error::BuildError;
 use crate::certificate_files::CertificateFiles;
-use crate::encryption::{self, Unreadable};
+use crate::encryption::{self, UnreadableRecords};
 use crate::kubeconfig;
 use crate::pki::{Pki, ServingNames};
 use crate::running_server::{FollowedFiles, RunningServer};
@@ -111,8 +111,8 @@ impl BoundServer {
         // Connections still open at the deadline are dropped with the future.
         tokio::select! {
             () = serving => {}
-            drained = stopping => if drained == Drained::DeadlinePassed {
-                tracing::warn!("shutdown deadline passed; the connections still open are closed");
+            drained = stopping => if drained == DrainOutcome::DeadlinePassed {
+                tracing::warn!("the shutdown deadline has passed; open connections are closed");
             }
         }
         self.running.stop().await;
@@ -249,13 +249,13 @@ async fn make_own_objects(
     // Boxed: they await whole requests.
     Box::pin(bootstrap::run(core)).await?;
     if let Err(error) = Box::pin(api_service_lifecycle::reconcile(core)).await {
-        tracing::warn!(%error, "local APIServices were not made; tried again while the server runs");
+        tracing::warn!(%error, "cannot create the APIServices of built-in groups; retried while the server runs");
     }
     if let Some(flows) = flows
         && let Err(error) =
             Box::pin(flow_control_lifecycle::reconcile(core, &flows.control())).await
     {
-        tracing::warn!(%error, "flow schemas and priority levels were not made; tried again while the server runs");
+        tracing::warn!(%error, "cannot create the default flow schemas and priority levels; retried while the server runs");
     }
     Box::pin(bootstrap::publish_authentication(core, authorities)).await?;
     Ok(())
@@ -351,7 +351,7 @@ async fn open_store(
         }
     };
     // Decoding runs inside `open_with`, because the history restored from the log has versions that no key holds any more.
-    let unreadable = Unreadable::default();
+    let unreadable = UnreadableRecords::default();
     let decode = |record: &StoredObject| {
         record.load(engine)?;
         unreadable.note(record);

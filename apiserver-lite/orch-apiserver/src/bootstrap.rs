@@ -116,7 +116,7 @@ async fn own_service(server: &Server) -> Result<(), BootstrapError> {
     }
     let announced = Box::pin(server_addresses::announce(server)).await;
     let mut addresses = announced
-        .map_err(|source| BootstrapError { what: "the lease of this server".to_owned(), source })?;
+        .map_err(|source| BootstrapError { what: "the apiserver lease".to_owned(), source })?;
     addresses.retain(|other| other.is_ipv6() == address.is_ipv6());
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();

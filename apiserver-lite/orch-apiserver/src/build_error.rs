@@ -65,7 +65,7 @@ pub enum BuildError {
     #[error(transparent)]
     Audit(#[from] AuditLogError),
     /// The policy file of the module `ABAC` is unusable.
-    #[error("policy file {path}")]
+    #[error("cannot use the policy file {path}")]
     PolicyFile {
         /// The file.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum BuildError {
     #[error("cannot open the store in etcd")]
     Etcd(#[from] OpenEtcdError),
     /// The Services of other servers cannot be followed.
-    #[error("cannot watch the Services of other servers")]
+    #[error("cannot watch the Services in the store")]
     Services(#[from] WatchError),
     /// Roles and bindings cannot be followed.
     #[error(transparent)]
@@ -121,7 +121,6 @@ pub enum BuildError {
     /// The configured address cannot be bound.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// The error of the operating system.
         #[source]

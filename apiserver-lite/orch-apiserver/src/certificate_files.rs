@@ -30,7 +30,7 @@ struct PemFile {
 }
 
 impl PemFile {
-    fn named(path: &Path) -> Self {
+    fn watch_path(path: &Path) -> Self {
         Self { path: path.to_owned(), file: ReloadingFile::file(path.to_owned()) }
     }
 
@@ -62,7 +62,9 @@ impl IdentityFiles {
     /// The configured files, else a generated pair.
     fn new(files: Option<&Credentials>, own: Option<&CertificatePem>) -> Option<Self> {
         let (certificate, key) = match (files, own) {
-            (Some(files), _) => (PemFile::named(&files.certificate), PemFile::named(&files.key)),
+            (Some(files), _) => {
+                (PemFile::watch_path(&files.certificate), PemFile::watch_path(&files.key))
+            }
             (None, Some(own)) => {
                 (PemFile::generated(&own.certificate), PemFile::generated(&own.key))
             }
@@ -87,7 +89,7 @@ pub struct Listener {
     pub authorities: ClientAuthorities,
 }
 
-/// All files.
+/// All certificate files of the server, read again when they change.
 pub struct CertificateFiles {
     provider: Arc<CryptoProvider>,
     identity: IdentityFiles,
@@ -110,16 +112,16 @@ impl CertificateFiles {
         pki: Option<&Pki>,
     ) -> Result<Self, TlsError> {
         let identity = IdentityFiles::new(config.serving.as_ref(), pki.map(|pki| &pki.serving));
-        let clients = config.client_ca_file.iter().map(|path| PemFile::named(path));
+        let clients = config.client_ca_file.iter().map(|path| PemFile::watch_path(path));
         let proxies = config.request_headers.as_ref();
         let node = &config.node_client;
         Ok(Self {
             provider: provider.clone(),
             identity: identity.ok_or(TlsError::NoCertificate)?,
             clients: clients.chain(pki.map(|pki| PemFile::generated(&pki.ca))).collect(),
-            proxies: proxies.map(|proxies| PemFile::named(&proxies.ca_file)),
+            proxies: proxies.map(|proxies| PemFile::watch_path(&proxies.ca_file)),
             any_proxy: proxies.is_some_and(|proxies| proxies.headers.allowed_names.is_empty()),
-            node_authority: node.authority.as_deref().map(PemFile::named),
+            node_authority: node.authority.as_deref().map(PemFile::watch_path),
             node_identity: IdentityFiles::new(node.credentials.as_ref(), pki.map(|pki| &pki.admin)),
             proxy_client: IdentityFiles::new(config.proxy_client.as_ref(), None),
         })
@@ -197,7 +199,7 @@ pub async fn follow(
             Ok(None) => {}
             Ok(Some(made)) => {
                 tracing::info!(
-                    "the certificate of the server, or the authorities of its clients, have changed"
+                    "reloaded the serving certificate and the client certificate authorities"
                 );
                 current.send_replace(Arc::new(made.tls));
                 unpublished = Some((made.authorities, now));
@@ -216,7 +218,7 @@ pub async fn follow(
                 Err(error) => {
                     tracing::warn!(
                         error = chain(&error),
-                        "the authorities of clients were not published; tried again in 10 s"
+                        "cannot publish the client certificate authorities in the ConfigMap extension-apiserver-authentication; retried in 10 s"
                     );
                     *due = now + PUBLISH_AGAIN;
                 }
@@ -235,14 +237,17 @@ fn take_nodes(files: &mut CertificateFiles, now: Instant, nodes: &NodeProxy) {
     };
     match taken {
         Ok(()) => tracing::info!(
-            "the client certificate for kubelets, or their authorities, have changed"
+            "reloaded the client certificate for kubelets and the certificate authorities of kubelets"
         ),
         Err(error) => tell_unusable(&error),
     }
 }
 
 fn tell_unusable(error: &TlsError) {
-    tracing::warn!(error = chain(error), "new certificates cannot be used, the old ones stay");
+    tracing::warn!(
+        error = chain(error),
+        "cannot use the new certificate files; the old ones stay in use"
+    );
 }
 
 /// The certificates of a PEM text without its other sections: a CA file may hold the CA's key, and the text is published.
@@ -314,13 +319,13 @@ mod tests {
         assert_eq!(world.look(), Ok(true));
         assert_eq!(world.look(), Ok(false));
         let (certificate, key) = pair();
-        let told = world.replace("key", &key).unwrap_err();
-        assert!(told.starts_with("cannot use the certificate of the server"), "{told}");
+        let error = world.replace("key", &key).unwrap_err();
+        assert!(error.starts_with("cannot use the certificate of the server"), "{error}");
         assert_eq!(world.look(), Ok(false));
         assert_eq!(world.replace("crt", &certificate), Ok(true), "they belong together again");
         for bad in ["", "no certificate", &authority[..authority.len() / 2]] {
-            let told = world.replace("ca", bad).unwrap_err();
-            assert!(told.starts_with("cannot read PEM file") && told.contains("/ca"), "{told}");
+            let error = world.replace("ca", bad).unwrap_err();
+            assert!(error.starts_with("cannot read PEM file") && error.contains("/ca"), "{error}");
         }
         std::fs::remove_file(world.dir.path().join("ca")).unwrap();
         assert_eq!(world.look(), Ok(false));
@@ -332,8 +337,8 @@ mod tests {
     fn a_file_that_is_missing_at_the_start_is_named() {
         let mut world = World::new(&pair().0);
         std::fs::remove_file(world.dir.path().join("ca")).unwrap();
-        let told = world.look().unwrap_err();
-        assert!(told.contains("/ca"), "{told}");
+        let error = world.look().unwrap_err();
+        assert!(error.contains("/ca"), "{error}");
     }
 
     #[test]

@@ -52,15 +52,15 @@ fn resources(engine: &Engine) -> Vec<StoredResource> {
 
 /// Records that could not be decrypted when the store was opened.
 #[derive(Default)]
-pub struct Unreadable(Cell<usize>);
+pub struct UnreadableRecords(Cell<usize>);
 
-impl Unreadable {
+impl UnreadableRecords {
     /// Counts the record if it is one, and logs the first ones.
     pub fn note(&self, record: &StoredObject) {
         let Err(error) = record.check_readable() else { return };
         self.0.set(self.0.get() + 1);
         if self.0.get() <= NAMED_MAX {
-            tracing::error!(%error, "stored object cannot be decrypted; requests for it are answered 500, and it stays as it is");
+            tracing::error!(%error, "cannot decrypt a stored object; requests for it are answered 500, and it stays unchanged");
         }
     }
 
@@ -69,7 +69,7 @@ impl Unreadable {
         if self.0.get() > NAMED_MAX {
             tracing::error!(
                 records = self.0.get(),
-                "stored objects cannot be decrypted, the first ones are named above"
+                "cannot decrypt some stored objects; the first ones are logged above"
             );
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
-    BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, Privileged,
+    BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, PrivilegedContainers,
     RequestLimits, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
@@ -187,7 +187,7 @@ pub struct IdentityFlags {
     kubelet_certificate_authority: Option<PathBuf>,
 }
 
-/// Flags of the cluster.
+/// Flags that describe the cluster: its networks, names and certificates.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterFlags {
     /// Address ranges of Services, at most one per IP family.
@@ -343,9 +343,9 @@ impl Flags {
             service_ranges: cluster.service_cluster_ip_range,
             node_ports: cluster.service_node_port_range,
             privileged: if cluster.allow_privileged {
-                Privileged::Admitted
+                PrivilegedContainers::Admitted
             } else {
-                Privileged::Refused
+                PrivilegedContainers::Refused
             },
             request_limits: RequestLimits::default(),
             admission,
@@ -436,7 +436,7 @@ mod tests {
             "--authorization-mode=RBAC",
         ]);
         let config = config.unwrap();
-        assert_eq!((config.bind.port(), config.privileged), (2, Privileged::Refused));
+        assert_eq!((config.bind.port(), config.privileged), (2, PrivilegedContainers::Refused));
         assert_eq!(config.authorization, [AuthorizationMode::Node, AuthorizationMode::Rbac]);
         assert!(parse(&["--ephemeral", "--ephemeral"]).unwrap().ephemeral);
         let page = ["--web-page", "--web-page=false"];
@@ -484,8 +484,9 @@ mod tests {
         assert_eq!(config.bind, SocketAddr::from(([127, 0, 0, 1], 0)));
         assert!(config.ephemeral && config.storage == Storage::Memory);
         assert!(!config.admission.runs(AdmissionPlugin::ServiceAccount));
-        let told = ["--ephemeral", "--bind-address=0.0.0.0", "--secure-port=7"];
-        let config = parse(&[&told[..], &["--enable-admission-plugins=ServiceAccount"]].concat());
+        let arguments = ["--ephemeral", "--bind-address=0.0.0.0", "--secure-port=7"];
+        let config =
+            parse(&[&arguments[..], &["--enable-admission-plugins=ServiceAccount"]].concat());
         let config = config.unwrap();
         assert_eq!(config.bind, SocketAddr::from(([0, 0, 0, 0], 7)));
         assert!(config.admission.runs(AdmissionPlugin::ServiceAccount));

@@ -1,17 +1,16 @@
-//! What the program is asked to be: by the name that it is called with, and by its first argument.
+//! The mode of the program: by the name under which it is called, and by its first argument.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use apiserver_development::assets::{self, ETCD, KUBE_APISERVER};
-use apiserver_development::kube_apiserver::{self, Adapted};
+use apiserver_development::kube_apiserver::{self, AdaptedArguments};
 use proto_daemon::exit::Failure;
 
-/// What is asked.
+/// The mode.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Invocation {
-    /// A server.
     Server {
         /// The program's name and its flags.
         arguments: Vec<OsString>,
@@ -52,15 +51,15 @@ impl Invocation {
 }
 
 /// An ephemeral server is there for clients of Kubernetes, unless `--naming` says otherwise.
-fn with_kubernetes_names(mut arguments: Vec<OsString>) -> Adapted {
+fn with_kubernetes_names(mut arguments: Vec<OsString>) -> AdaptedArguments {
     let named = |argument: &OsString| argument.as_encoded_bytes().starts_with(b"--naming");
     if arguments.iter().any(|argument| argument == "--ephemeral") && !arguments.iter().any(named) {
         arguments.push("--naming=kubernetes".into());
     }
-    Adapted { arguments, warnings: Vec::new() }
+    AdaptedArguments { arguments, warnings: Vec::new() }
 }
 
-/// Creates the links, and prints the variable that tells a harness where they are.
+/// Creates the links, and prints the environment variable by which a test harness finds them.
 pub fn assets(arguments: &[OsString]) -> Result<(), Failure> {
     let [dir] = arguments else { return Err(Failure::usage(AssetsUsage)) };
     let program = std::env::current_exe().map_err(Failure::run)?;

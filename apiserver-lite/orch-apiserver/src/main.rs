@@ -86,12 +86,12 @@ async fn serve(config: Config, fixtures: Option<&Path>) -> Result<(), Failure> {
         true => Some(make_ready(&bound, &manifests.unwrap_or_default()).await?),
         false => None,
     };
-    tracing::info!(address = %bound.address(), "serving");
+    tracing::info!(address = %bound.address(), "orch-apiserver is serving");
     let running = tokio::spawn(bound.run(drain.watch()));
     let signal = drain::stop_signal().await.map_err(Failure::run)?;
-    tracing::info!(signal, "stopping");
+    tracing::info!(signal, "orch-apiserver is stopping; requests in flight are completed");
     let drained = drain.drain(deadline).await;
-    tracing::info!(?drained, "stopped");
+    tracing::info!(?drained, "orch-apiserver has stopped");
     running.abort();
     Ok(())
 }
@@ -134,7 +134,7 @@ async fn make_ready(
     Ok(file)
 }
 
-fn say(text: &str) -> Result<(), Failure> {
+fn print_line(text: &str) -> Result<(), Failure> {
     // A failed write to a closed terminal changes nothing.
     let _ = io::stdout().write_all(text.as_bytes());
     Ok(())
@@ -143,9 +143,9 @@ fn say(text: &str) -> Result<(), Failure> {
 /// The stand-in for etcd.
 fn stand_in(arguments: &[std::ffi::OsString]) -> Result<(), Failure> {
     match etcd::read_arguments(arguments).map_err(Failure::usage)? {
-        etcd::Asked::Help => say(etcd::HELP),
-        etcd::Asked::Version => say(etcd::VERSION),
-        etcd::Asked::Serve { address, ignored } => {
+        etcd::EtcdCommand::Help => print_line(etcd::HELP),
+        etcd::EtcdCommand::Version => print_line(etcd::VERSION),
+        etcd::EtcdCommand::Serve { address, ignored } => {
             eprintln!(
                 "etcd: a stand-in that stores nothing, on {address}; without effect: {}",
                 ignored.join(" ")

@@ -1,4 +1,4 @@
-//! What the server does without being asked: compacts old history, deletes expired events, restores the bootstrap objects that a client has deleted, and
+//! Periodic work of the server: compacts old history, deletes expired events, restores the bootstrap objects that a client has deleted, and
 //! reads the nodes' resource metrics.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use apiserver_core::server::Server;
 use apiserver_core::times::{now, time_of};
 use apiserver_http::{HttpServer, run_resource_metrics};
 use apiserver_schema::Object;
-use apiserver_store::{Expect, Range, Write};
+use apiserver_store::{Range, Write, WriteCondition};
 use time::OffsetDateTime;
 
 use crate::bootstrap;
@@ -45,7 +45,7 @@ async fn run_rounds(server: Arc<HttpServer>) {
             delete_old_events(&server.core, &mut events_due).await;
         }
         if let Err(error) = bootstrap::run(&server.core).await {
-            tracing::warn!(error = %proto_daemon::exit::chain(&error), "bootstrap objects were not restored; retried at the next maintenance round");
+            tracing::warn!(error = %proto_daemon::exit::chain(&error), "cannot restore bootstrap objects; retried at the next maintenance round");
         }
         let (now, oldest) = (server.core.store.revision(), server.core.store.oldest());
         status.done(format!("revision {now}, history since {oldest}"));
@@ -71,10 +71,10 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
             next = next.min(at);
             continue;
         }
-        let expect = Expect::At(entry.stamp.modified);
+        let expect = WriteCondition::At(entry.stamp.modified);
         let write = Write::Delete { key: entry.key.to_string(), expect };
         if let Err(error) = server.store.write(write).await {
-            tracing::debug!(key = %entry.key, %error, "expired event was not deleted; retried at the next expiry pass");
+            tracing::debug!(key = %entry.key, %error, "cannot delete an expired event; retried at the next expiry pass");
         }
     }
     *due = next.checked_add(ttl);

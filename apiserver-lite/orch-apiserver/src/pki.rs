@@ -16,9 +16,8 @@ use time::{Duration, OffsetDateTime};
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file or directory cannot be read or written.
-    #[error("certificate directory: {path}")]
+    #[error("cannot use the certificate directory {path}")]
     File {
-        /// The path.
         path: PathBuf,
         /// The error of the operating system.
         #[source]
@@ -40,7 +39,6 @@ pub enum PkiError {
 pub struct ServingNames {
     /// DNS names.
     pub names: Vec<String>,
-    /// Addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -60,7 +58,6 @@ pub struct Pki {
 /// A certificate and its key, as PEM text.
 #[derive(Clone, Debug)]
 pub struct CertificatePem {
-    /// The certificate.
     pub certificate: String,
     /// Its private key.
     pub key: String,

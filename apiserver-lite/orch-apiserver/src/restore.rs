@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use apiserver_core::config::{Config, Storage};
-use apiserver_store::Restored;
+use apiserver_store::RestoredStore;
 use proto_daemon::private_files;
 
 use crate::app::{STORE, store_identity};
@@ -14,7 +14,7 @@ use crate::build_error::BuildError;
 ///
 /// # Errors
 /// There is a store already, the file is no whole backup of a server of this naming profile, or the disk fails.
-pub fn restore(config: &Config, file: &Path) -> Result<Restored, BuildError> {
+pub fn restore(config: &Config, file: &Path) -> Result<RestoredStore, BuildError> {
     let Storage::Directory(dir) = &config.storage else { return Err(BuildError::NoDataDir) };
     let failed = |source| BuildError::Directory { path: dir.clone(), source };
     private_files::create_trusted_dir(dir).map_err(failed)?;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use apiserver_core::config::EtcdSettings;
 use apiserver_core::record::StoredObject;
 use apiserver_schema::Engine;
-use apiserver_store::{Bounds, Prepare, Store, StoreConfig};
+use apiserver_store::{Bounds, PrepareRestore, Store, StoreConfig};
 use apiserver_store_etcd::{EtcdConfig, EtcdUser, TlsFiles};
 
 use crate::build_error::BuildError;
 
-/// Longest object: etcd takes 1.5 MiB in a transaction, unless it is told otherwise.
+/// Longest object: etcd accepts 1.5 MiB in a transaction by default.
 const VALUE_LEN_MAX: usize = (1536 << 10) - (8 << 10);
 
 /// Opens it; each object is decoded as it comes from there.
@@ -22,10 +22,10 @@ pub async fn open(
     config: StoreConfig,
     engine: Arc<Engine>,
 ) -> Result<Store<StoredObject>, BuildError> {
-    let prepare: Prepare<StoredObject> = Box::new(move |record: &StoredObject| {
+    let prepare: PrepareRestore<StoredObject> = Box::new(move |record: &StoredObject| {
         record.load(&engine)?;
         if let Err(error) = record.check_readable() {
-            tracing::error!(%error, "object in etcd cannot be decrypted; requests for it are answered 500, and it stays as it is");
+            tracing::error!(%error, "cannot decrypt an object in etcd; requests for it are answered 500, and it stays unchanged");
         }
         Ok(())
     });

@@ -54,7 +54,6 @@ pub enum TlsError {
 pub struct Pem {
     /// The file.
     pub path: PathBuf,
-    /// Its content.
     pub content: Arc<[u8]>,
 }
 
@@ -62,7 +61,6 @@ pub struct Pem {
 pub struct IdentityPem {
     /// The chain.
     pub certificate: Pem,
-    /// The key.
     pub key: Pem,
 }
 
@@ -180,7 +178,8 @@ fn unreadable(file: &Pem, source: rustls::pki_types::pem::Error) -> TlsError {
 fn add_roots(roots: &mut RootCertStore, file: &Pem) -> Result<(), TlsError> {
     for certificate in certificates(file)? {
         let added = roots.add(certificate);
-        added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
+        added
+            .map_err(|source| TlsError::Certificate { what: "a certificate authority", source })?;
     }
     Ok(())
 }

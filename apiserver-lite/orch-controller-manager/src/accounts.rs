@@ -92,7 +92,7 @@ impl Renewal {
                         account = self.account,
                         error = proto_daemon::exit::chain(&error),
                         ?wait,
-                        "cannot issue the token of a controller's service account, trying again"
+                        "cannot request a token for a controller's service account; retried"
                     );
                     wait
                 }
@@ -105,7 +105,7 @@ impl Renewal {
             tokio::select! {
                 () = drain.asked() => return,
                 () = self.token.refused() => {
-                    tracing::info!(account = self.account, "the token of a controller's service account was refused");
+                    tracing::info!(account = self.account, "the API server rejected the token of a controller's service account; a new one is requested");
                 }
                 () = tokio::time::sleep(wait.saturating_sub(pause)) => {}
             }
@@ -136,7 +136,7 @@ impl Renewal {
         if !self.token.set(&issued.status.token) {
             tracing::warn!(
                 account = self.account,
-                "a controller's service account token has characters that no header may have; its requests are refused"
+                "the token of a controller's service account is not a valid header value; requests of the controller fail"
             );
         }
         let seconds = issued.spec.expiration_seconds.unwrap_or(seconds);
@@ -155,7 +155,7 @@ pub async fn run_renewals(renewals: Vec<Renewal>, drain: &DrainWatch) {
     tokio::select! {
         () = drain.asked() => {}
         () = tokio::time::sleep(FIRST_TOKENS_WAIT) => {
-            tracing::warn!("not every controller has a token of its service account; their requests fail until then");
+            tracing::warn!("some controllers have no service account token yet; their requests fail until the API server issues one");
         }
         _ = count.wait_for(|count| *count == wanted) => {}
     }

@@ -17,7 +17,7 @@ use proto_client::election;
 use proto_client::events::{Recorder, recorder};
 use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
-use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
+use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::health::Health;
 use proto_daemon::log;
@@ -113,12 +113,12 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
         signal = stop_signal() => signal.map_err(Failure::run)?,
-        lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
+        lost = election::run_election(&mut candidate, &leading) => return Err(Failure::run(lost)),
     };
     tracing::info!(signal, "orch-controller-manager is stopping");
     // Work that has not finished may still write: then the lease is left to expire.
     let drained = drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
+    if let Some(candidate) = candidate.filter(|_| drained == DrainOutcome::Finished) {
         candidate.release().await;
     }
     secure.abort();
@@ -161,7 +161,7 @@ struct Dependencies {
 }
 
 /// Holds the readiness until the caches are synced if this instance is the only one. With leader election it is ready at once, as
-/// kube-controller-manager is: a standby watches nothing and does all that it is asked, which is to take over; and a standby that becomes the leader must
+/// kube-controller-manager is: a standby watches nothing and is ready to take over; and a standby that becomes the leader must
 /// not become unready while its caches sync, because no other instance does the work then.
 fn guard_readiness(flags: &ControllerManagerFlags, readiness: &Readiness) -> Option<ReadyGuard> {
     (!flags.leader.leader_elect).then(|| readiness.guard("caches-synced"))

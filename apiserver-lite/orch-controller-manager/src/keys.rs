@@ -11,7 +11,7 @@ use std::fmt;
 
 use proto_client::ObjectKey;
 
-pub use changes::Watched;
+pub use changes::WatchedKind;
 use changes::split;
 pub(crate) use volumes::users;
 
@@ -55,7 +55,6 @@ macro_rules! for_every_key {
             DaemonSet(ObjectKey),
             /// The pods of a stateful set.
             StatefulSet(ObjectKey),
-            /// The jobs of a cron job.
             CronJob(ObjectKey),
             /// The pods of a job.
             Job(ObjectKey),

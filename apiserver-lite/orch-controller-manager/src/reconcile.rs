@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::informers::Informers;
-use apiserver_controller_io::observe_write::standing;
+use apiserver_controller_io::observe_write::retain_present;
 use apiserver_controllers::account_token::TokenSigner;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
@@ -44,7 +44,7 @@ use crate::settings::Settings;
 use apiserver_controller_io::metrics::ControllerMetrics;
 use expiring_map::ExpiringMap;
 
-/// How long the next plan of a key waits for the caches to show the last one's writes. After that the server is asked whether it still has them.
+/// How long the next plan of a key waits for the caches to show the last one's writes. After that the objects are read from the server.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long writes are remembered whose key is not reconciled again.
 const UNOBSERVED_KEPT: Duration = Duration::from_secs(3600);
@@ -85,7 +85,7 @@ struct ReconcilerState {
     /// When each node that pods name was first found missing.
     vanished: Mutex<ExpiringMap<String, ()>>,
     /// When each pod with a limited toleration was first seen with its node's taints.
-    tainted: Mutex<BTreeMap<ObjectKey, pods::Tainted>>,
+    tainted: Mutex<BTreeMap<ObjectKey, pods::TaintedPod>>,
     /// The CIDRs assigned to each node, by uid. Locked during an assignment, so that no two nodes get the same.
     assigned_cidrs: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
     /// The state of the attach-detach controller.
@@ -119,16 +119,16 @@ impl Default for ReconcilerState {
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     /// A request to the API server failed.
-    #[error("request to the API server failed")]
+    #[error("the request to the API server failed")]
     Client(#[from] ClientError),
     /// No pod CIDR is left.
-    #[error("no pod CIDR could be allocated")]
-    Exhausted(#[from] node_cidr::Exhausted),
+    #[error("cannot allocate a pod CIDR")]
+    Exhausted(#[from] node_cidr::RangeExhausted),
     /// A token cannot be signed.
-    #[error("service account token could not be signed")]
+    #[error("cannot sign the service account token")]
     Token(#[from] apiserver_token::KeyError),
     /// An object cannot be encoded as JSON.
-    #[error("{0} could not be encoded as JSON")]
+    #[error("cannot encode {0} as JSON")]
     Encode(String, #[source] serde_json::Error),
 }
 
@@ -478,13 +478,13 @@ impl Reconciler {
             }
             effects.clone()
         };
-        let standing = standing(&late, self.accounts.own()).await?;
+        let standing = retain_present(&late, self.accounts.own()).await?;
         let mut unobserved = lock(&self.state.unobserved);
         if standing.is_empty() {
             unobserved.remove(key);
             return Ok(true);
         }
-        tracing::warn!(%key, writes = standing.len(), "a watch lags: its cache does not show writes that the server has; waiting for it");
+        tracing::warn!(%key, writes = standing.len(), "a watch lags: its cache does not contain writes of this controller; the key waits for them");
         unobserved.insert(key.clone(), standing, Instant::now());
         Ok(false)
     }

@@ -21,8 +21,8 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
 
-use crate::keys::{ReconcileKey, Watched};
-use crate::settings::Enabled;
+use crate::keys::{ReconcileKey, WatchedKind};
+use crate::settings::EnabledControllers;
 use apiserver_controller_io::metrics::ControllerMetrics;
 
 /// The reflectors that fill the caches.
@@ -167,16 +167,15 @@ impl Reflectors {
 pub struct Sink {
     /// The caches, which contain a change before it is handled.
     pub informers: Informers,
-    /// The queue.
     pub queue: WorkQueue<ReconcileKey>,
     /// The controllers that run.
-    pub enabled: Enabled,
+    pub enabled: EnabledControllers,
     /// The metrics.
     pub counters: ControllerMetrics,
 }
 
 impl Sink {
-    fn enqueue<T: Watched>(&self, change: proto_client::Change<T>) {
+    fn enqueue<T: WatchedKind>(&self, change: proto_client::Change<T>) {
         for key in T::keys(&change, &self.informers) {
             if self.enabled.has(key.controller()) {
                 self.counters.count_add(key.controller());

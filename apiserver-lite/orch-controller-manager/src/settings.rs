@@ -148,8 +148,8 @@ const PLAIN_PORT: u16 = 10252;
 #[derive(Clone)]
 pub struct Settings {
     /// The controllers that run.
-    pub enabled: Enabled,
-    /// The cluster CIDRs from which nodes are assigned theirs; empty if they are not.
+    pub enabled: EnabledControllers,
+    /// The cluster CIDRs from which node CIDRs are allocated; empty if they are not allocated.
     pub node_ranges: Vec<NodeRange>,
     /// The root CA to publish, in PEM.
     pub root_ca: Option<String>,
@@ -184,7 +184,7 @@ const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
 
 /// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
-pub struct Enabled(BTreeSet<&'static str>);
+pub struct EnabledControllers(BTreeSet<&'static str>);
 
 /// Why the flags are invalid.
 #[derive(Debug, thiserror::Error)]
@@ -252,7 +252,7 @@ impl ControllerManagerFlags {
             out_of_service,
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
-            enabled: Enabled::parse(&self.controllers)?,
+            enabled: EnabledControllers::parse(&self.controllers)?,
             node_ranges: self.node_ranges()?,
             root_ca,
             token_key: self
@@ -308,7 +308,7 @@ impl ControllerManagerFlags {
     }
 }
 
-impl Enabled {
+impl EnabledControllers {
     /// Parses `*`, `name` and `-name`; a name takes precedence over `*`.
     fn parse(list: &[String]) -> Result<Self, SettingsError> {
         let mut enabled = BTreeSet::new();

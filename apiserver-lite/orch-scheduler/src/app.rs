@@ -13,7 +13,7 @@ use proto_client::events::recorder;
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
-use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
+use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates::{self, GateErrors};
 use proto_daemon::flags::CommonFlags;
@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::SchedulerMetrics;
-use crate::scheduling_cycle::{ClusterCaches, Reporting, Scheduler};
+use crate::scheduling_cycle::{ClusterCaches, Scheduler, SchedulerReports};
 use crate::storage_informers::StorageInformers;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
@@ -135,12 +135,12 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
         signal = stop_signal() => signal.map_err(Failure::run)?,
-        lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
+        lost = election::run_election(&mut candidate, &leading) => return Err(Failure::run(lost)),
     };
     tracing::info!(signal, "orch-scheduler is stopping");
     // Work that has not finished may still write: then the lease is left to expire.
     let drained = drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
+    if let Some(candidate) = candidate.filter(|_| drained == DrainOutcome::Finished) {
         candidate.release().await;
     }
     secure.abort();
@@ -216,7 +216,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         namespaces: namespaces_store,
         budgets: budgets_store,
     };
-    let reporting = Reporting { events, counters, status: board.task("schedule") };
+    let reporting = SchedulerReports { events, counters, status: board.task("schedule") };
     let scheduler = Scheduler::new(client, name, caches, storage, reporting);
     scheduler.run(trigger, drain).await;
     tasks.extend([pods, nodes, namespaces, budgets, writer]);
@@ -238,20 +238,20 @@ mod tests {
 
     #[test]
     fn gates_are_checked_and_named_once() {
-        let told = |gates: &str| {
+        let warnings_for = |gates: &str| {
             let args = ["orch-scheduler".to_owned(), format!("--feature-gates={gates}")];
             let flags = SchedulerFlags::try_parse_from(args).map_err(|error| error.to_string())?;
             gate_warnings(flags.feature_gates.as_ref()).map_err(|error| error.to_string())
         };
-        assert_eq!(told("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
+        assert_eq!(warnings_for("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
         let unused = "Feature gate ReadWriteOncePod=true has no effect in this program.";
-        assert_eq!(told("ReadWriteOncePod=true").unwrap(), [unused]);
+        assert_eq!(warnings_for("ReadWriteOncePod=true").unwrap(), [unused]);
         for (gates, why) in [
             ("Nonsense=true", "unrecognized feature gate: Nonsense"),
             ("EndpointSlice=false", "feature is locked to true"),
             ("PodSecurity=maybe", "must be Name=true or Name=false"),
         ] {
-            let error = told(gates).unwrap_err();
+            let error = warnings_for(gates).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
     }

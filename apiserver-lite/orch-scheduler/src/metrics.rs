@@ -29,7 +29,6 @@ impl Attempt {
     }
 }
 
-/// The metrics.
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
     attempts: IntCounterVec,
@@ -74,7 +73,6 @@ impl SchedulerMetrics {
         })
     }
 
-    /// Counts an attempt.
     pub fn count_attempt(&self, result: Attempt, took: Duration) {
         let labels = &[result.label(), self.profile.as_str()];
         self.attempts.with_label_values(labels).inc();

@@ -18,13 +18,13 @@ use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::{Attempt, SchedulerMetrics};
 use crate::storage_informers::StorageInformers;
-use apiserver_scheduling::amounts::add;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::nodes::{NodeLoad, load};
 use apiserver_scheduling::nominations::{NominatedLoads, Nominations};
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::DisruptionBudget;
+use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
     FitError, NodeChoice, NodeView, SelectError, StorageView, isolate_pod, select_node,
 };
@@ -72,8 +72,7 @@ pub struct ClusterCaches {
 }
 
 /// Where a scheduler reports.
-pub struct Reporting {
-    /// Events.
+pub struct SchedulerReports {
     pub events: Recorder,
     /// Metrics.
     pub counters: SchedulerMetrics,
@@ -88,10 +87,10 @@ impl Scheduler {
         name: String,
         caches: ClusterCaches,
         storage: StorageInformers,
-        reporting: Reporting,
+        reporting: SchedulerReports,
     ) -> Self {
         let annotations = BindingAnnotations::new(client.names());
-        let Reporting { events, counters, status } = reporting;
+        let SchedulerReports { events, counters, status } = reporting;
         Self {
             client,
             storage,
@@ -355,7 +354,7 @@ impl Tally {
     }
 }
 
-/// What a cycle knows beside the nodes and the storage.
+/// What a cycle knows besides the nodes and the storage.
 struct CycleView<'a> {
     namespaces: &'a NamespaceLabels,
     /// Pending pods, each with the node that is nominated for it.

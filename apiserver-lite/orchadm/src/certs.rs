@@ -91,8 +91,8 @@ pub fn renew(host: &Host, name: &str) -> Result<()> {
             continue;
         }
         let renewed = one.renew(host.names, &pki, now);
-        renewed.with_context(|| format!("renewing {}", one.name))?;
-        host.output.say("certs", &format!("renewed {}", one.name));
+        renewed.with_context(|| format!("cannot renew {}", one.name))?;
+        host.output.print_progress("certs", &format!("renewed {}", one.name));
     }
     Ok(())
 }
@@ -101,10 +101,11 @@ fn rotate(host: &Host, forget_old: bool) -> Result<()> {
     let pki = host.pki();
     if forget_old {
         let count = service_account_keys::forget_old(&pki)?;
-        host.output.say("certs", &format!("forgot {count} older keys of service accounts"));
+        host.output
+            .print_progress("certs", &format!("forgot {count} older keys of service accounts"));
     } else {
         service_account_keys::rotate(&pki)?;
-        host.output.say("certs", "made a new key of service accounts; `certs rotate-sa --forget-old` once no token of the old one is used any more");
+        host.output.print_progress("certs", "made a new key of service accounts; `certs rotate-sa --forget-old` once no token of the old one is used any more");
     }
     Ok(())
 }
@@ -115,13 +116,13 @@ async fn restart(host: &Host, readers: &[&str], asked: bool) -> Result<()> {
             "orch-apiserver reads them again by itself; restart {}, or give --restart",
             readers.join(" and ")
         );
-        host.output.say("certs", &text);
+        host.output.print_progress("certs", &text);
         return Ok(());
     }
-    let known = host.known()?;
+    let known = host.read_record()?;
     for program in readers.iter().filter_map(|name| known.program(name)) {
         if services::restart(&host.layout, program).await? {
-            host.output.say("certs", &format!("restarted {}", program.name));
+            host.output.print_progress("certs", &format!("restarted {}", program.name));
         }
     }
     Ok(())

@@ -43,7 +43,7 @@ enum Verb {
 }
 
 impl Command {
-    /// How much is told (`--v`).
+    /// Verbosity of the output (`--v`).
     pub fn verbosity(&self) -> u8 {
         self.host.verbosity()
     }

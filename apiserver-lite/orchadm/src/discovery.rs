@@ -19,7 +19,6 @@ pub enum Source {
     Token {
         /// host:port.
         endpoint: String,
-        /// The token.
         token: BootstrapToken,
         /// Pins; empty where the user wants none.
         pins: Vec<String>,
@@ -47,13 +46,14 @@ pub async fn find(
         Source::File(path) => of_file(path),
         Source::Token { endpoint, token, pins } => {
             let what = format!("the cluster at {endpoint} is found");
-            let found =
-                until(&what, patience, async || match look(endpoint, token, pins, names).await {
+            let found = until(&what, patience, async || {
+                match fetch_cluster_info(endpoint, token, pins, names).await {
                     Ok(found) => Ok(Ok(found)),
                     Err(Look::Never(error)) => Ok(Err(error)),
                     Err(Look::Again(state)) => Err(state),
-                })
-                .await?;
+                }
+            })
+            .await?;
             found.with_context(|| format!("the cluster at {endpoint}"))
         }
     }
@@ -64,9 +64,9 @@ fn of_file(path: &Path) -> Result<FoundCluster> {
     cluster_info::cluster_of(&text).with_context(|| path.display().to_string())
 }
 
-/// One look: the ConfigMap of whoever answers is believed when the token has signed it and the pins fit; then it is read again from a server that the
+/// One attempt: the ConfigMap of the server that responds is accepted when the token has signed it and the pins fit; then it is read again from a server that the
 /// authority in it vouches for.
-async fn look(
+async fn fetch_cluster_info(
     endpoint: &str,
     token: &BootstrapToken,
     pins: &[String],
@@ -90,7 +90,7 @@ async fn look(
     match again.map_err(|error| Look::Again(NotYet(error.to_string())))? == found {
         true => Ok(found),
         false => Err(Look::Never(anyhow::anyhow!(
-            "its authority vouches for a server with another description: somebody else answered"
+            "the TLS certificate authority of the server differs from the one in cluster-info: another server responded"
         ))),
     }
 }
@@ -115,7 +115,7 @@ async fn read(config: &ClientConfig, names: &'static Names) -> Result<ConfigMap,
 pub fn check_pins_given(pins: &[String], renounced: bool) -> Result<Vec<String>> {
     match (pins.is_empty(), renounced) {
         (true, false) => bail!(
-            "give --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to believe whoever knows the token"
+            "give --discovery-token-ca-cert-hash, or --discovery-token-unsafe-skip-ca-verification to skip the verification of the certificate authority"
         ),
         (false, true) => bail!(
             "--discovery-token-ca-cert-hash and --discovery-token-unsafe-skip-ca-verification exclude each other"

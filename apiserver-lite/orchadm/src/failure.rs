@@ -32,7 +32,7 @@ pub fn not_valid(error: impl std::fmt::Display) -> anyhow::Error {
 const CAUSES_SHOWN: u8 = 5;
 
 /// The exit code of a command, which says why it failed.
-pub fn conclude(ended: Result<()>, verbosity: u8) -> ExitCode {
+pub fn report_failure(ended: Result<()>, verbosity: u8) -> ExitCode {
     let Err(error) = ended else { return ExitCode::SUCCESS };
     if error.downcast_ref::<PreflightFailed>().is_some() {
         eprintln!("error execution phase preflight: {error}");
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn codes_are_kubeadm_s() {
-        let code = |error: anyhow::Error| format!("{:?}", conclude(Err(error), 5));
+        let code = |error: anyhow::Error| format!("{:?}", report_failure(Err(error), 5));
         assert_eq!(code(anyhow::anyhow!("x")), format!("{:?}", ExitCode::from(1)));
         let failed = PreflightFailed(vec![("Swap".into(), "on".into())]);
         assert!(failed.to_string().contains("[ERROR Swap]: on"));

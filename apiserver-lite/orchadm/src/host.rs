@@ -30,7 +30,7 @@ pub struct HostFlags {
     /// Form of the output.
     #[arg(short = 'o', long, value_enum, default_value = "text", global = true)]
     output: Format,
-    /// How much is told: from 5 on the causes of an error, one a line.
+    /// Verbosity of the output: from 5 on with the causes of an error, one a line.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0, global = true)]
     verbosity: u8,
 }
@@ -49,7 +49,7 @@ pub struct Host {
 }
 
 impl HostFlags {
-    /// How much is told.
+    /// Verbosity of the output.
     pub fn verbosity(&self) -> u8 {
         self.verbosity
     }
@@ -62,10 +62,10 @@ impl HostFlags {
         self.with(Record::load(&self.rootfs)?)
     }
 
-    /// The host for a command that removes what was done on it. Without a record nothing says what that is: it has to be asked for in so many words.
+    /// The host for a command that removes what was done on it. Without a record nothing says what that is: it needs `--without-record`.
     ///
     /// # Errors
-    /// As [`HostFlags::host`]; there is no record that can be read, and nobody asked to go on without it and said which names the cluster has.
+    /// As [`HostFlags::host`]; there is no record that can be read, and `--without-record` with `--naming` was not given.
     pub fn host_for_reset(&self, without_record: bool) -> Result<Host> {
         let missing = match Record::load(&self.rootfs) {
             Ok(Some(record)) => return self.with(Some(record)),
@@ -117,7 +117,7 @@ impl Host {
 
     /// Says what a dry run would do.
     pub fn would(&self, phase: &str, actions: impl IntoIterator<Item = String>) {
-        let say = |action| self.output.say(phase, &format!("[dryrun] would {action}"));
+        let say = |action| self.output.print_progress(phase, &format!("[dryrun] would {action}"));
         actions.into_iter().for_each(say);
     }
 
@@ -126,7 +126,7 @@ impl Host {
         self.own_certificates_dir().unwrap_or_else(|| self.layout.pki.clone())
     }
 
-    /// The directory of certificates that somebody chose.
+    /// The directory of certificates that a flag names.
     pub fn own_certificates_dir(&self) -> Option<PathBuf> {
         self.record.as_ref().and_then(|record| record.certificates_dir.clone())
     }
@@ -135,7 +135,7 @@ impl Host {
     ///
     /// # Errors
     /// There is none.
-    pub fn known(&self) -> Result<&Record> {
+    pub fn read_record(&self) -> Result<&Record> {
         let missing = || {
             format!(
                 "{} does not exist: nothing was made here by `orchadm init` or `join`",
@@ -151,7 +151,7 @@ impl Host {
 /// # Errors
 /// It cannot be read.
 pub fn host_name() -> Result<String> {
-    let name = nix::unistd::gethostname().context("reading the host name")?;
+    let name = nix::unistd::gethostname().context("cannot read the host name")?;
     Ok(name.to_string_lossy().trim().to_lowercase())
 }
 
@@ -189,7 +189,7 @@ pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(dir) => Ok(std::path::absolute(dir)?),
         None => {
-            let own = std::env::current_exe().context("finding this program")?;
+            let own = std::env::current_exe().context("cannot find the path of this program")?;
             Ok(own.parent().context("this program has no directory")?.to_owned())
         }
     }

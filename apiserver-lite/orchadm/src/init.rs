@@ -10,7 +10,7 @@ mod upload;
 
 use anyhow::{Result, bail};
 use apiserver_bootstrap::bootstrap_token::join_command;
-use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
+use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
@@ -18,7 +18,7 @@ use crate::cluster;
 use crate::failure::not_valid;
 use crate::host::{Host, seen_by_units};
 use crate::preflight;
-use crate::services::{Services, stay};
+use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
 use apiserver_bootstrap::record::{Progress, Record};
 
@@ -79,7 +79,7 @@ const PHASES: &[(&str, &[&str])] = &[
 pub struct InitContext {
     /// The host.
     pub host: Host,
-    /// What was asked for.
+    /// The settings.
     pub settings: InitSettings,
     /// What was done.
     pub record: Record,
@@ -122,7 +122,7 @@ async fn run_phase(host: Host, only: &PhaseFlags) -> Result<()> {
         context.preflight().await?;
     } else if only.flags.is_dry_run() {
         context.ask_runtime().await;
-        dry_run::tell(&context, phase, &only.part)?;
+        dry_run::print_plan(&context, phase, &only.part)?;
     } else {
         context.ask_runtime().await;
         context.phase(phase, &only.part).await?;
@@ -143,7 +143,7 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
         context.ask_runtime().await;
         for (phase, _) in PHASES.iter().filter(|(phase, _)| *phase != "preflight") {
             if !context.skips(phase) {
-                dry_run::tell(&context, phase, "all")?;
+                dry_run::print_plan(&context, phase, "all")?;
             }
         }
         let done = json!({"dryRun": true});
@@ -156,7 +156,7 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
         ended = context.phases() => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm init` again continues")),
     };
-    stay(context.services, &context.host, ended, stop).await
+    run_until_stopped(context.services, &context.host, ended, stop).await
 }
 
 fn check_role(host: &Host) -> Result<()> {
@@ -227,8 +227,8 @@ impl InitContext {
         }
     }
 
-    /// Whether a part of a phase is asked for and not left out.
-    fn wants(&self, phase: &str, part: &str, asked: &str) -> bool {
+    /// Whether a part of a phase is selected and not skipped.
+    fn is_selected(&self, phase: &str, part: &str, asked: &str) -> bool {
         (asked == "all" || asked == part) && !self.skips(&format!("{phase}/{part}"))
     }
 
@@ -239,7 +239,7 @@ impl InitContext {
         let resumes =
             self.host.record.as_ref().is_some_and(|record| record.progress == Progress::Begun);
         let may_swap = registration.kubelet_extra_args.get("fail-swap-on").map(String::as_str);
-        let wanted = Wanted {
+        let wanted = PreflightScope {
             role: Role::ControlPlane,
             node: settings.node.clone(),
             runtime: settings.runtime.clone(),
@@ -261,11 +261,11 @@ impl InitContext {
         };
         let facts = preflight::gather(&wanted, &self.host).await;
         let ignored = registration.ignore_preflight_errors.iter();
-        let ignored = Ignored::new(ignored.chain(&settings.ignored));
-        preflight::conclude(check(&facts, &wanted), &ignored, self.host.output)
+        let ignored = IgnoredChecks::new(ignored.chain(&settings.ignored));
+        preflight::report_findings(check(&facts, &wanted), &ignored, self.host.output)
     }
 
-    /// What orchlet is told about the runtime: a runtime that does not answer is preflight's to tell.
+    /// The runtime settings of orchlet; preflight reports a runtime that does not respond.
     async fn ask_runtime(&mut self) {
         if let Ok(mut runtime) = crate::runtime::Runtime::connect(&self.settings.runtime).await {
             self.runtime = runtime.facts().await.unwrap_or_default();

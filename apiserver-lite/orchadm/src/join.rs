@@ -12,7 +12,7 @@ use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
 use apiserver_bootstrap::host_programs::Member;
-use apiserver_bootstrap::preflight::{Ignored, Role, RuntimeFacts, Wanted, check};
+use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
 use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
 use apiserver_bootstrap::waiting::NotYet;
 use clap::{Args, Subcommand};
@@ -28,7 +28,7 @@ use crate::host::{Host, seen_by_units};
 use crate::member::start_proxy;
 use crate::preflight;
 use crate::runtime::Runtime;
-use crate::services::{Services, stay};
+use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
 use apiserver_bootstrap::record::{Progress, Record};
 
@@ -89,7 +89,7 @@ pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
     }
     match only {
         Some("preflight") => preflight(&host, &settings).await,
-        Some(phase) if settings.is_dry_run => dry_run::tell(&host, &settings, &[phase]).await,
+        Some(phase) if settings.is_dry_run => dry_run::print_plan(&host, &settings, &[phase]).await,
         Some(phase) => {
             let mut services = Services::for_phase(&host.layout);
             Joining::new(&host, &settings)?.phase(phase, &mut services).await
@@ -104,7 +104,7 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
         preflight(&host, settings).await?;
     }
     if settings.is_dry_run {
-        return dry_run::tell(&host, settings, &PHASES).await;
+        return dry_run::print_plan(&host, settings, &PHASES).await;
     }
     let mut joining = Joining::new(&host, settings)?;
     let mut services = Services::begin(&host.layout)?;
@@ -113,14 +113,14 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
         ended = joining.all(&mut services) => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
     };
-    stay(services, &host, ended, stop).await
+    run_until_stopped(services, &host, ended, stop).await
 }
 
 async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     let layout = &host.layout;
     let extra = &settings.registration.kubelet_extra_args;
     let may_swap = extra.get("fail-swap-on").map(String::as_str);
-    let wanted = Wanted {
+    let wanted = PreflightScope {
         role: Role::Node,
         node: settings.node.clone(),
         runtime: settings.runtime.clone(),
@@ -141,8 +141,8 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     };
     let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
-    let ignored = Ignored::new(given.chain(&settings.ignored));
-    preflight::conclude(check(&facts, &wanted), &ignored, host.output)
+    let ignored = IgnoredChecks::new(given.chain(&settings.ignored));
+    preflight::report_findings(check(&facts, &wanted), &ignored, host.output)
 }
 
 /// What the phases work on.
@@ -191,7 +191,7 @@ impl<'a> Joining<'a> {
     async fn start_agent(&mut self, services: &mut Services) -> Result<()> {
         let (host, settings, layout) = (self.host, self.settings, &self.host.layout);
         let found = discovery::find(&settings.source, host.names, settings.patience).await?;
-        host.output.say("discovery", &format!("the cluster is {}", found.server));
+        host.output.print_progress("discovery", &format!("the cluster is {}", found.server));
         if host.record.is_some() {
             check_same_cluster(layout, &settings.authority, &found)?;
         }
@@ -205,9 +205,10 @@ impl<'a> Joining<'a> {
         let facts = ask_runtime(settings).await;
         let program = member(host, settings, &facts, &cluster).agent(true)?;
         services.ensure(layout, &mut self.record, &program).await?;
-        host.output.say("kubelet-start", "orchlet is set up, and requests its certificate");
+        host.output
+            .print_progress("kubelet-start", "orchlet is set up, and requests its certificate");
         if matches!(services, Services::Recorded) {
-            // Nobody runs it yet.
+            // Nothing runs it yet.
             return Ok(());
         }
         wait_for_node(host, services, &settings.node).await?;
@@ -226,7 +227,7 @@ impl<'a> Joining<'a> {
     }
 }
 
-/// What orchlet is told about the runtime: a runtime that does not answer is preflight's to tell.
+/// The runtime settings of orchlet; preflight reports a runtime that does not respond.
 async fn ask_runtime(settings: &JoinSettings) -> RuntimeFacts {
     match Runtime::connect(&settings.runtime).await {
         Ok(mut runtime) => runtime.facts().await.unwrap_or_default(),
@@ -276,7 +277,7 @@ fn write_discovered(host: &Host, settings: &JoinSettings, found: &FoundCluster) 
 /// As kubeadm: a node of this name that is Ready is another machine.
 async fn check_name_is_free(client: &Client, name: &str) -> Result<()> {
     let found = client.all::<Node>().find(name).await;
-    let found = found.with_context(|| format!("looking whether the node {name} exists"))?;
+    let found = found.with_context(|| format!("cannot get the node {name}"))?;
     let is_ready = found.is_some_and(|node| {
         node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
     });
@@ -291,7 +292,7 @@ async fn check_name_is_free(client: &Client, name: &str) -> Result<()> {
 async fn configuration(client: &Client, host: &Host) -> Result<ClusterConfiguration> {
     let name = access::configuration_name(host.names);
     let api = client.within::<ConfigMap>(host.names.system_namespace());
-    let map = api.get(&name).await.with_context(|| format!("reading the ConfigMap {name}"))?;
+    let map = api.get(&name).await.with_context(|| format!("cannot read the ConfigMap {name}"))?;
     let text = map.data.get(CONFIGURATION_KEY).map(String::as_str).unwrap_or_default();
     let read = parse(text, host.names).with_context(|| format!("the ConfigMap {name}"))?;
     read.cluster.with_context(|| format!("the ConfigMap {name} has no {CONFIGURATION_KEY}"))

@@ -8,19 +8,20 @@ use futures_util::TryStreamExt as _;
 /// # Errors
 /// The kernel refuses.
 pub async fn remove(name: &str) -> Result<bool> {
-    let (connection, handle, _) = rtnetlink::new_connection().context("opening route netlink")?;
+    let (connection, handle, _) =
+        rtnetlink::new_connection().context("cannot open route netlink")?;
     let driver = tokio::spawn(connection);
     let mut links = handle.link().get().match_name(name.to_owned()).execute();
     let removed = match links.try_next().await {
         Ok(Some(link)) => {
             let index = link.header.index;
             let removed = handle.link().del(index).execute().await;
-            removed.with_context(|| format!("removing the link {name}"))?;
+            removed.with_context(|| format!("cannot remove the link {name}"))?;
             true
         }
         // No such link.
         Ok(None) | Err(rtnetlink::Error::NetlinkError(_)) => false,
-        Err(error) => return Err(error).with_context(|| format!("looking up the link {name}")),
+        Err(error) => return Err(error).with_context(|| format!("cannot get the link {name}")),
     };
     driver.abort();
     Ok(removed)

@@ -53,5 +53,5 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime.block_on(command.run()),
         Err(error) => Err(error.into()),
     };
-    failure::conclude(ended, verbosity)
+    failure::report_failure(ended, verbosity)
 }

@@ -15,7 +15,11 @@ use crate::runtime::Runtime;
 ///
 /// # Errors
 /// [`PreflightFailed`].
-pub fn conclude(findings: Vec<Finding>, ignored: &Ignored, output: Output) -> Result<()> {
+pub fn report_findings(
+    findings: Vec<Finding>,
+    ignored: &IgnoredChecks,
+    output: Output,
+) -> Result<()> {
     let mut failed = Vec::new();
     for finding in findings {
         match finding.level {
@@ -29,12 +33,15 @@ pub fn conclude(findings: Vec<Finding>, ignored: &Ignored, output: Output) -> Re
 }
 
 /// Looks at the host and its runtime.
-pub async fn gather(wanted: &Wanted, host: &Host) -> Facts {
-    host.output.say("preflight", "Running pre-flight checks");
-    // What may take seconds is told before.
-    host.output.say("preflight", &format!("asking the container runtime at {}", wanted.runtime));
-    let runtime = ask(&wanted.runtime).await;
-    host.output.say("preflight", &format!("looking up the name {:?}", wanted.node));
+pub async fn gather(wanted: &PreflightScope, host: &Host) -> Facts {
+    host.output.print_progress("preflight", "Running pre-flight checks");
+    // Printed before the step, which may take seconds.
+    host.output.print_progress(
+        "preflight",
+        &format!("asking the container runtime at {}", wanted.runtime),
+    );
+    let runtime = query_runtime(&wanted.runtime).await;
+    host.output.print_progress("preflight", &format!("looking up the name {:?}", wanted.node));
     host_facts::gather(wanted, &host.layout.root, runtime)
 }
 
@@ -60,7 +67,7 @@ mod tests {
         let output = Output { format: crate::output::Format::Text };
         let ended = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            conclude(all(), &Ignored::new(&names), output).map_err(|error| {
+            report_findings(all(), &IgnoredChecks::new(&names), output).map_err(|error| {
                 error.downcast::<PreflightFailed>().map_or(0, |failed| failed.0.len())
             })
         };

@@ -68,7 +68,7 @@ struct Steps<'a> {
 impl Steps<'_> {
     fn take(&mut self, what: &str, done: Result<()>) {
         match done {
-            Ok(()) => self.host.output.say("reset", what),
+            Ok(()) => self.host.output.print_progress("reset", what),
             Err(error) => {
                 self.host.output.warn("reset", "Reset", &format!("{what}: {error:#}"));
                 self.left.push(what.to_owned());
@@ -77,7 +77,7 @@ impl Steps<'_> {
     }
 }
 
-/// Runs `reset`. Everything is tried; what could not be removed is told at the end, and the record stays until all is gone: the next reset needs it.
+/// Runs `reset`. Every step is tried; what could not be removed is listed at the end, and the record stays until everything is removed: the next reset needs it.
 ///
 /// # Errors
 /// It is not confirmed, or something is left.
@@ -103,17 +103,19 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     if may_remove_files(&steps.left) {
         remove_files(&mut steps, flags.remove_backups);
     } else {
-        steps.take("remove the files", Err(anyhow!("they stay until the rest is gone")));
+        steps.take("remove the files", Err(anyhow!("kept until everything else is removed")));
     }
     if !steps.left.is_empty() {
         bail!(
-            "something is left: {}; `orchadm reset` again once the reason is gone",
+            "not everything was removed: {}; resolve the cause, then run `orchadm reset` again",
             steps.left.join(", ")
         );
     }
     removal::remove_dir(&host.layout.state)?;
-    host.output
-        .say("reset", "images stay in the runtime, and settings of the kernel stay as they are");
+    host.output.print_progress(
+        "reset",
+        "images stay in the runtime, and settings of the kernel stay as they are",
+    );
     Ok(())
 }
 
@@ -170,7 +172,7 @@ fn is_confirmed() -> Result<bool> {
     std::io::stdout().flush()?;
     let mut answer = String::new();
     if std::io::stdin().read_line(&mut answer)? == 0 {
-        bail!("nobody answers: give --force to remove without a question");
+        bail!("standard input is not a terminal: give --force to remove without confirmation");
     }
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
@@ -190,11 +192,11 @@ async fn stop_programs(host: &Host) -> Result<()> {
         systemd_remove(host, program).await?;
         // What a supervisor that was killed left.
         if let Some(running) = supervisor::find(layout, program) {
-            running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
+            running.stop(STOP_GRACE).await.with_context(|| format!("cannot stop {program}"))?;
         }
         let known = host.record.as_ref().and_then(|record| record.program(program));
         if let Some(running) = known.and_then(|known| find_unrecorded(&known.argv)) {
-            running.stop(STOP_GRACE).await.with_context(|| format!("stopping {program}"))?;
+            running.stop(STOP_GRACE).await.with_context(|| format!("cannot stop {program}"))?;
         }
     }
     Ok(())
@@ -215,7 +217,7 @@ async fn remove_pods(runtime: &str) -> Result<()> {
     runtime.remove_pods().await.map(drop)
 }
 
-/// Ends pods where nobody answers for their containers.
+/// Ends pods where the container runtime does not respond.
 async fn kill_pods(host: &Host) -> Result<()> {
     let count = pod_cgroups::kill(&cgroup_root(host)).await?;
     let text = format!(
@@ -423,8 +425,8 @@ mod tests {
     #[tokio::test]
     async fn a_runtime_that_does_not_answer_has_a_way_out() {
         let error = remove_pods("unix:///nobody/listens.sock").await.unwrap_err();
-        let told = format!("{error:#}");
-        assert!(told.contains("--without-runtime") && told.contains("nobody"), "{told}");
+        let text = format!("{error:#}");
+        assert!(text.contains("--without-runtime") && text.contains("nobody"), "{text}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Runtime {
     /// Connects to a socket, `unix:///path` or a path.
     ///
     /// # Errors
-    /// The name is no socket's, or nobody listens there.
+    /// The path is not a socket, or has no listener.
     pub async fn connect(endpoint: &str) -> Result<Self> {
         let path = socket_path(endpoint)?;
         let shown = path.display().to_string();
@@ -45,7 +45,8 @@ impl Runtime {
         });
         let channel = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(DEADLINE, channel).await.context("no answer")?;
-        let channel = channel.with_context(|| format!("connecting to the runtime at {shown}"))?;
+        let channel =
+            channel.with_context(|| format!("cannot connect to the runtime at {shown}"))?;
         Ok(Self { client: RuntimeServiceClient::new(channel) })
     }
 
@@ -59,7 +60,7 @@ impl Runtime {
         let version = version.context("the runtime does not serve CRI v1")?.into_inner();
         let status = self.client.status(StatusRequest { verbose: true });
         let status = tokio::time::timeout(DEADLINE, status).await.context("no answer")?;
-        let status = status.context("asking the runtime for its status")?.into_inner();
+        let status = status.context("cannot get the status of the runtime")?.into_inner();
         let config = status.info.get("config").map(String::as_str).unwrap_or_default();
         let config = serde_json::from_str(config).unwrap_or(Value::Null);
         let version = format!("{} {}", version.runtime_name, version.runtime_version);
@@ -72,15 +73,15 @@ impl Runtime {
     /// A pod does not end.
     pub async fn remove_pods(&mut self) -> Result<usize> {
         let listed = self.client.list_pod_sandbox(ListPodSandboxRequest::default());
-        let pods = listed.await.context("listing the pods of the runtime")?.into_inner().items;
+        let pods = listed.await.context("cannot list the pods of the runtime")?.into_inner().items;
         for pod in &pods {
             let id = || pod.id.clone();
             let stop = StopPodSandboxRequest { pod_sandbox_id: id() };
             let stopped = self.client.stop_pod_sandbox(stop).await;
-            stopped.with_context(|| format!("stopping the pod {}", pod.id))?;
+            stopped.with_context(|| format!("cannot stop the pod {}", pod.id))?;
             let remove = RemovePodSandboxRequest { pod_sandbox_id: id() };
             let removed = self.client.remove_pod_sandbox(remove).await;
-            removed.with_context(|| format!("removing the pod {}", pod.id))?;
+            removed.with_context(|| format!("cannot remove the pod {}", pod.id))?;
         }
         Ok(pods.len())
     }

@@ -1,4 +1,4 @@
-//! Who keeps the programs of this host running: systemd, this process, or nobody yet (phases that are run alone).
+//! What keeps the programs of this host running: systemd, this process, or nothing yet (phases that are run alone).
 
 use std::time::Duration;
 
@@ -26,7 +26,6 @@ const LINES_SHOWN: usize = 10;
 
 /// Who runs the programs.
 pub enum Services {
-    /// systemd.
     Systemd,
     /// This process, until it ends.
     Supervised(Box<Supervisor>),
@@ -102,7 +101,7 @@ impl Services {
             counted = Instant::now();
             match self.starts(program).await.saturating_sub(before) {
                 ends if ends > ENDS_MAX => Ok(Err(anyhow!(
-                    "{program} ends again and again, {ends} times since it was waited for until {what}; last seen: {state}"
+                    "{program} keeps exiting: {ends} times while waiting until {what}; last state: {state}"
                 ))),
                 _ => Err(state),
             }
@@ -150,26 +149,26 @@ pub async fn last_lines(layout: &Layout, program: &str) -> String {
     }
 }
 
-/// Where this process runs the programs it stays until it is told to end.
+/// Waits until a stop signal if this process runs the programs.
 ///
 /// # Errors
 /// That of the command, or a program does not stop.
-pub async fn stay(
+pub async fn run_until_stopped(
     services: Services,
     host: &Host,
     ended: Result<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     if ended.is_ok() && matches!(services, Services::Supervised(_)) {
-        host.output.say("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
+        host.output.print_progress("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
         stop.await;
-        host.output.say("run", "stopping the programs");
+        host.output.print_progress("run", "stopping the programs");
     }
     services.stop().await?;
     ended
 }
 
-/// Restarts a program of this host, whoever runs it, and waits until there is another process. Says whether anybody runs it.
+/// Restarts a program of this host and waits until it has a new process. Returns whether systemd or a supervisor runs it.
 ///
 /// # Errors
 /// It does not come back.
@@ -246,9 +245,9 @@ mod tests {
         let patience = Duration::from_secs(60);
         let look = async || Err::<(), _>(NotYet("nothing".to_owned()));
         let ended = services.until((&layout, "p"), "it is there", patience, look).await;
-        let told = format!("{:#}", ended.unwrap_err());
-        for what in ["p ends again and again", "last seen: nothing", "p.log:\n\tthe reason"] {
-            assert!(told.contains(what), "{what}: {told}");
+        let text = format!("{:#}", ended.unwrap_err());
+        for what in ["p keeps exiting", "last state: nothing", "p.log:\n\tthe reason"] {
+            assert!(text.contains(what), "{what}: {text}");
         }
         services.stop().await.unwrap();
     }

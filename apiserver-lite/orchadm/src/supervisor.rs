@@ -1,4 +1,4 @@
-//! The programs of a host without systemd: `orchadm run`, which keeps them running until it is told to end.
+//! The programs of a host without systemd: `orchadm run`, which keeps them running until a stop signal.
 
 use anyhow::{Result, bail};
 pub use apiserver_bootstrap::supervisor::{Supervisor, find, find_supervisor};
@@ -20,22 +20,22 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>> {
     })
 }
 
-/// `orchadm run`: keeps the programs of this host running until it is told to end.
+/// `orchadm run`: keeps the programs of this host running until a stop signal.
 ///
 /// # Errors
 /// There is nothing to run, or it runs.
 pub async fn run(host: &crate::host::Host) -> Result<()> {
     let stop = stop_signal()?;
-    let known = host.known()?;
+    let known = host.read_record()?;
     if crate::host::has_systemd(&host.layout) {
         bail!("systemd runs the programs of this host: `systemctl status orchlet`");
     }
     let mut supervisor = Supervisor::begin(&host.layout)?;
     for program in &known.programs {
         supervisor.keep(&program.name);
-        host.output.say("run", &format!("{} is kept running", program.name));
+        host.output.print_progress("run", &format!("{} is kept running", program.name));
     }
     stop.await;
-    host.output.say("run", "stopping the programs");
+    host.output.print_progress("run", "stopping the programs");
     Ok(supervisor.stop().await?)
 }

@@ -173,7 +173,7 @@ async fn delete(host: &Host, tokens: &[String], config: &ConfigFlag) -> Result<(
     let api = client.within::<Secret>(host.names.system_namespace());
     for id in ids {
         let deleted = api.delete(&secret_name(id), &DeleteParams::default()).await;
-        deleted.with_context(|| format!("deleting the bootstrap token {id}"))?;
+        deleted.with_context(|| format!("cannot delete the bootstrap token {id}"))?;
         host.output.result(&format!("bootstrap token {id:?} deleted"), &json!({"deleted": id}));
     }
     Ok(())

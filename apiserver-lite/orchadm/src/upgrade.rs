@@ -92,7 +92,7 @@ pub async fn run(host: Host, command: &UpgradeCommand) -> Result<()> {
 async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
     let dir = host::bin_dir(bin.bin_dir.as_deref())?;
     let mut changes = Vec::new();
-    for old in &host.known()?.programs {
+    for old in &host.read_record()?.programs {
         let path = dir.join(&old.name);
         let mut new = old.clone();
         let executable = new.argv.first_mut().context("an empty command line in the record")?;
@@ -109,10 +109,12 @@ async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
 /// The second word of what `--version` says.
 async fn version(program: &Path) -> Result<String> {
     let output = external::output(Command::new(program).arg("--version"), VERSION_PATIENCE).await;
-    let output = output.with_context(|| format!("asking {} for its version", program.display()))?;
+    let output = output.with_context(|| format!("cannot run {} --version", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let second = text.split_whitespace().nth(1).map(str::to_owned);
-    second.with_context(|| format!("{} --version says no version", program.display()))
+    second.with_context(|| {
+        format!("the output of {} --version contains no version", program.display())
+    })
 }
 
 async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {
@@ -145,7 +147,7 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
         change.new.check()?;
         check_way_back(host, change).await?;
     }
-    let mut record = host.known()?.clone();
+    let mut record = host.read_record()?.clone();
     let renews = flags.certificate_renewal && record.role == Role::ControlPlane;
     if flags.dry_run {
         let renewal = if renews {
@@ -164,7 +166,7 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
     let mut done = Vec::new();
     for change in &changes {
         done.push(change);
-        host.output.say("upgrade", &format!("{} to {}", change.new.name, change.to));
+        host.output.print_progress("upgrade", &format!("{} to {}", change.new.name, change.to));
         if let Err(error) = put(host, &mut record, &change.new).await {
             host.output.warn("upgrade", "Upgrade", &format!("{error:#}; going back"));
             let failed = go_back(host, &mut record, &done).await;
@@ -205,7 +207,9 @@ async fn go_back(host: &Host, record: &mut Record, done: &[&Change]) -> Vec<Stri
     for change in done {
         let name = &change.old.name;
         match put(host, record, &change.old).await {
-            Ok(()) => host.output.say("upgrade", &format!("{name} is back at {}", change.from)),
+            Ok(()) => {
+                host.output.print_progress("upgrade", &format!("{name} is back at {}", change.from))
+            }
             Err(error) => {
                 host.output.warn("upgrade", "Upgrade", &format!("{name}: {error:#}"));
                 failed.push(name.clone());
@@ -232,7 +236,10 @@ async fn put(host: &Host, record: &mut Record, program: &Program) -> Result<()> 
     record.put(program);
     record.store(&host.layout)?;
     if !services::restart(&host.layout, program).await? {
-        host.output.say("upgrade", &format!("{} does not run: it will, next time", program.name));
+        host.output.print_progress(
+            "upgrade",
+            &format!("{} does not run: it will, next time", program.name),
+        );
         return Ok(());
     }
     // The clock of the lease is this host's.
@@ -259,7 +266,7 @@ async fn wait_well(host: &Host, record: &Record, program: &str, since: i64) -> R
             cluster::wait_ready(&client, PATIENCE).await
         }
         ("orchlet", _) => {
-            settle(host, program).await?;
+            wait_until_stable(host, program).await?;
             let client = cluster::client(&layout.node, host.names)?;
             let leases = client.within::<Lease>(host.names.node_lease_namespace());
             until("orchlet renews the lease of its node", PATIENCE, async || {
@@ -273,12 +280,12 @@ async fn wait_well(host: &Host, record: &Record, program: &str, since: i64) -> R
             })
             .await
         }
-        _ => settle(host, program).await,
+        _ => wait_until_stable(host, program).await,
     }
 }
 
 /// Waits until a program has run for a while as one process.
-async fn settle(host: &Host, program: &str) -> Result<()> {
+async fn wait_until_stable(host: &Host, program: &str) -> Result<()> {
     for _ in 0..SETTLE_ROUNDS {
         let before = services::process_of(&host.layout, program).await;
         tokio::time::sleep(SETTLED).await;
@@ -287,7 +294,7 @@ async fn settle(host: &Host, program: &str) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("it ends again and again")
+    bail!("it keeps exiting")
 }
 
 #[cfg(test)]
@@ -309,7 +316,7 @@ mod tests {
     #[test]
     fn a_way_back_that_failed_is_not_called_one() {
         assert!(outcome_of_return(&[]).contains("the old programs run again"));
-        let told = outcome_of_return(&["orchlet".to_owned()]);
-        assert!(told.contains("way back of orchlet") && !told.contains("run again"), "{told}");
+        let text = outcome_of_return(&["orchlet".to_owned()]);
+        assert!(text.contains("way back of orchlet") && !text.contains("run again"), "{text}");
     }
 }

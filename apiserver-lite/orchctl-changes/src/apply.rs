@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
 use crate::file_selection::FileSelection;
+use crate::poll::{self, PollIntervals};
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::{DryRun, ResultFlags};
-use crate::waits::{self, Pauses};
 
 /// How often a patch is made again when another writer was faster.
 const CONFLICTS_MAX: usize = 5;
@@ -92,7 +92,7 @@ pub async fn run(
 }
 
 fn check(flags: &Flags) -> Result<(), CommandError> {
-    let wrong = |text: &str| Err(CommandError::said(text));
+    let wrong = |text: &str| Err(CommandError::with_text(text));
     if flags.selection.is_empty() {
         return wrong("must specify one of -f and -k");
     }
@@ -141,7 +141,7 @@ async fn run_apply(
         }
     }
     if applied.is_empty() && errors.is_empty() {
-        return Err(CommandError::said("no objects passed to apply"));
+        return Err(CommandError::with_text("no objects passed to apply"));
     }
     if errors.is_empty() && !objects.is_empty() {
         let whole = match objects.len() {
@@ -191,7 +191,7 @@ impl Run<'_> {
                     manifest.source
                 ),
             };
-            return Err(CommandError::said(why));
+            return Err(CommandError::with_text(why));
         }
         let (object, done) = if self.flags.server_side {
             (self.apply_on_server(&place, manifest).await?, "serverside-applied")
@@ -203,7 +203,7 @@ impl Run<'_> {
         if self.flags.results.prints_objects() {
             return Ok(((place, uid), Some(object)));
         }
-        self.flags.results.tell(output, &place, &object, done)?;
+        self.flags.results.print_result(output, &place, &object, done)?;
         output.out.flush()?;
         Ok(((place, uid), None))
     }
@@ -230,7 +230,7 @@ impl Run<'_> {
         let patch = Patch::Apply(object);
         let applied = requests::patch(self.session, place.path(None), &patch, &self.write()?).await;
         applied.map_err(|error| match requests::code(&error) {
-            Some(409) => CommandError::said(format!(
+            Some(409) => CommandError::with_text(format!(
                 "{}\n\
                  The fields above belong to other managers. To take them, apply again with --force-conflicts; to leave them, remove them from the\n\
                  description; to share them, describe the values that they have now.",
@@ -283,14 +283,14 @@ impl Run<'_> {
             let original =
                 apply::last_applied(self.names, &current).map(serde_json::from_str::<Value>);
             let original = original.transpose().map_err(|error| {
-                CommandError::said(format!(
-                    "the record of the last apply of {} is no JSON: {error}",
+                CommandError::with_text(format!(
+                    "the last-applied-configuration annotation of {} is not valid JSON: {error}",
                     place.title()
                 ))
             })?;
             let documents = Documents { original: original.as_ref(), modified, current: &current };
             let change = apply::difference(&self.engine, &documents)
-                .map_err(|error| CommandError::said(format!("{}: {error}", place.title())))?;
+                .map_err(|error| CommandError::with_text(format!("{}: {error}", place.title())))?;
             if change.is_empty() {
                 return Ok((current, "unchanged"));
             }
@@ -309,7 +309,7 @@ impl Run<'_> {
                 Err(error) => return Err(source(error)),
             }
         }
-        Err(CommandError::said(format!("{} is changed by others all the time", place.title())))
+        Err(CommandError::with_text(format!("{} is changed by others all the time", place.title())))
     }
 
     /// Deletes an object that cannot be changed this way, and makes it again; if the server refuses the new one, the old one.
@@ -326,9 +326,9 @@ impl Run<'_> {
             dry_run: false,
             uid: Some(uid.to_owned()),
         };
-        let limit = waits::limit("--timeout", &self.flags.deletion.timeout)?;
+        let limit = poll::limit("--timeout", &self.flags.deletion.timeout)?;
         requests::delete(self.session, place, &deletion).await?;
-        waits::until_gone(self.session, place, uid, &mut Pauses::up_to(limit)).await?;
+        poll::until_gone(self.session, place, uid, &mut PollIntervals::up_to(limit)).await?;
         let made = create(self, place, modified).await;
         if made.is_err() {
             create(self, place, current).await?;
@@ -363,7 +363,7 @@ fn check_overwrite(
     let Some(original) = original else { return Ok(()) };
     match conflict(original, current, patch, "") {
         None => Ok(()),
-        Some(field) => Err(CommandError::said(format!(
+        Some(field) => Err(CommandError::with_text(format!(
             "{}: {field} was changed since the last apply, and --overwrite is false",
             place.title()
         ))),

@@ -64,7 +64,7 @@ pub async fn run(
         let name = name.rsplit('/').next().unwrap_or_default().to_owned();
         let place = Place { resource: resource.clone(), namespace: None, name };
         let object = decide(session, &place, decision, (args.force, &write)).await?;
-        results.tell(output, &place, &object, done)?;
+        results.print_result(output, &place, &object, done)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_streams::archive::{self, PipeReader, PipeWriter};
-use orchctl_streams::exec::{self, Exit, Local, Streams};
+use orchctl_streams::exec::{self, Exit, LocalStreams, Streams};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 
 use crate::pods::{self, Chosen};
-use crate::waits;
+use crate::poll;
 
 /// Pieces between the connection and the thread with the archive.
 const QUEUE_LEN: usize = 16;
@@ -57,7 +57,7 @@ fn read_end(text: &str) -> Result<End, CommandError> {
     };
     let named = !pod.is_empty() && !pod.contains('/') && namespace.as_deref() != Some("");
     if !named || path.is_empty() {
-        return Err(CommandError::said(format!("{text:?} is not [NAMESPACE/]POD:FILE")));
+        return Err(CommandError::with_text(format!("{text:?} is not [NAMESPACE/]POD:FILE")));
     }
     Ok(End::There { namespace, pod: pod.to_owned(), path: path.to_owned() })
 }
@@ -81,9 +81,9 @@ pub async fn run(
             download(session, &there, &path, to, output).await
         }
         (End::Here(_), End::Here(_)) => {
-            Err(CommandError::said("one of src or dest must be a remote file specification"))
+            Err(CommandError::with_text("one of src or dest must be a remote file specification"))
         }
-        _ => Err(CommandError::said("one of src or dest must be a local file specification")),
+        _ => Err(CommandError::with_text("one of src or dest must be a local file specification")),
     }
 }
 
@@ -101,7 +101,7 @@ async fn find(
     output: &mut Output,
 ) -> Result<There, CommandError> {
     let chosen = match namespace {
-        None => pods::choose(session, pod, waits::limit("", "1s")?).await?,
+        None => pods::choose(session, pod, poll::limit("", "1s")?).await?,
         Some(namespace) => {
             let resource = session.discovery().await?.served_kind("v1", "Pod")?.clone();
             let place = crate::requests::Place {
@@ -149,15 +149,15 @@ async fn execute(
         text
     };
     let (near, _unused) = tokio::io::duplex(1);
-    let local = Local { stdin: stdin.unwrap_or(near), stdout, stderr: errors, sizes: None };
+    let local = LocalStreams { stdin: stdin.unwrap_or(near), stdout, stderr: errors, sizes: None };
     let (ended, said) = tokio::join!(exec::run(connection, streams, local), collect);
     let said = String::from_utf8_lossy(&said).trim().to_owned();
     match ended.map_err(|error| pods::stream_error(&error))? {
         Exit::Success => Ok(()),
-        Exit::Code(code) => Err(CommandError::said(format!(
+        Exit::Code(code) => Err(CommandError::with_text(format!(
             "tar in the container ended with exit code {code}: {said}"
         ))),
-        Exit::Failed(text) => Err(CommandError::said(text)),
+        Exit::Failed(text) => Err(CommandError::with_text(text)),
     }
 }
 
@@ -170,7 +170,7 @@ async fn upload(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if std::fs::metadata(&from).is_err() {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "{} doesn't exist in local filesystem",
             from.display()
         )));
@@ -182,7 +182,9 @@ async fn upload(
     let (directory, name) = match (is_dir, split(path)) {
         (true, _) => (path.to_owned(), own),
         (false, Some((directory, name))) => (directory, PathBuf::from(name)),
-        (false, None) => return Err(CommandError::said(format!("{path} is no name of a file"))),
+        (false, None) => {
+            return Err(CommandError::with_text(format!("{path} is no name of a file")));
+        }
     };
     let (pieces, mut packed) = mpsc::channel(QUEUE_LEN);
     let packing = tokio::task::spawn_blocking(move || {
@@ -271,7 +273,7 @@ async fn download(
         writeln!(output.err, "warning: skipping {name}: {}", one.reason)?;
     }
     if std::fs::symlink_metadata(&target).is_err() {
-        return Err(CommandError::said(format!("nothing was copied to {}", target.display())));
+        return Err(CommandError::with_text(format!("nothing was copied to {}", target.display())));
     }
     Ok(ExitCode::SUCCESS)
 }

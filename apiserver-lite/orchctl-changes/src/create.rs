@@ -177,7 +177,7 @@ async fn run_files(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.selection.is_empty() {
-        return Err(CommandError::said("must specify one of -f and -k, or what to create"));
+        return Err(CommandError::with_text("must specify one of -f and -k, or what to create"));
     }
     let mut errors = Vec::new();
     let mut count = 0_usize;
@@ -193,13 +193,13 @@ async fn run_files(
         }
     }
     if count == 0 {
-        return Err(CommandError::said("no objects passed to create"));
+        return Err(CommandError::with_text("no objects passed to create"));
     }
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
 }
 
 impl CommonFlags {
-    /// Creates an object, and tells it.
+    /// Creates an object, and prints the result.
     async fn create(
         &self,
         session: &Session,
@@ -222,7 +222,7 @@ impl CommonFlags {
         if let Some(name) = made.pointer("/metadata/name").and_then(Value::as_str) {
             name.clone_into(&mut place.name); // the server may have made the name
         }
-        self.results.tell(output, &place, &made, "created")?;
+        self.results.print_result(output, &place, &made, "created")?;
         output.out.flush()?;
         Ok(())
     }
@@ -257,7 +257,7 @@ impl CommonFlags {
         let made = self.create(session, place, object, output).await;
         match made {
             Err(error) if !failing.is_empty() && requests::code(&error).is_some() => {
-                Err(CommandError::said(format!(
+                Err(CommandError::with_text(format!(
                     "failed to create {failing}: {}",
                     requests::message(&error)
                 )))
@@ -297,7 +297,7 @@ impl CommonFlags {
         Ok(Place { resource, namespace, name: name.to_owned() })
     }
 
-    /// The server's names; those of the default profile where the server is not asked and cannot be.
+    /// The server's names; those of the default profile if the server is not contacted.
     async fn names(&self, session: &Session) -> Result<&'static Names, CommandError> {
         match session.names().await {
             Err(_) if !self.results.sends() => {

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::exec::{self, StreamFlags};
 use crate::pods;
+use crate::poll::{self, PollIntervals};
 use crate::requests::{self, Write};
-use crate::waits::{self, Pauses};
 
 /// Most names of containers that are tried.
 const NAMES_MAX: usize = 1000;
@@ -65,7 +65,7 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let minute = waits::limit("", "1m")?;
+    let minute = poll::limit("", "1m")?;
     let mut chosen = pods::choose(session, &args.object, minute).await?;
     let name = match &args.container {
         Some(name) => name.clone(),
@@ -81,7 +81,7 @@ pub async fn run(
     if !args.attach && !args.stdin {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut pauses = Pauses::up_to(minute);
+    let mut pauses = PollIntervals::up_to(minute);
     loop {
         chosen.pod = requests::get(session, &chosen.place).await?;
         let statuses =
@@ -92,12 +92,12 @@ pub async fn run(
             break;
         }
         if state("terminated") {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "container {name} has ended already: see its log"
             )));
         }
         if !pauses.pause().await {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "timed out waiting for container {name} to run"
             )));
         }
@@ -129,7 +129,7 @@ fn container(args: &Args, name: &str) -> Result<Value, CommandError> {
         match parse_variable(text).map_err(requests::argument)? {
             Variable::Set(entry) => env.push(entry),
             Variable::Remove(name) => {
-                return Err(CommandError::said(format!(
+                return Err(CommandError::with_text(format!(
                     "invalid env: {name}-, expected NAME=value"
                 )));
             }
@@ -158,7 +158,9 @@ fn free_name(pod: &Value) -> Result<String, CommandError> {
     let mut names = (1..=NAMES_MAX).map(|at| format!("debugger-{at}"));
     let free = names.find(|name| !taken.contains(&name.as_str()));
     free.ok_or_else(|| {
-        CommandError::said("the pod has too many debugging containers: name one with --container")
+        CommandError::with_text(
+            "the pod has too many debugging containers: name one with --container",
+        )
     })
 }
 

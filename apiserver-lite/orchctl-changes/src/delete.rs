@@ -6,10 +6,10 @@ use clap::ValueEnum;
 use orchctl_client::{CommandError, Output, Session};
 use serde_json::Value;
 
+use crate::poll::{self, PollIntervals};
 use crate::requests::{self, Deletion, Place};
 use crate::results::DryRun;
-use crate::targets::{self, Found, TargetFlags};
-use crate::waits::{self, Pauses};
+use crate::targets::{self, FoundObject, TargetFlags};
 
 /// What happens to objects that belong to a deleted one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -106,8 +106,8 @@ pub async fn run(
     let mut gone = Vec::new();
     for one in found {
         let place = match one {
-            Found::Named(place) => place,
-            Found::Listed(target) => target.place,
+            FoundObject::Named(place) => place,
+            FoundObject::Listed(target) => target.place,
         };
         match delete_one(session, &args, &deletion, &place, output).await {
             Ok(uid) => gone.push((place, uid)),
@@ -120,9 +120,9 @@ pub async fn run(
     }
     output.out.flush()?;
     if args.deletion.wait && args.dry_run == DryRun::None {
-        let mut pauses = Pauses::up_to(limit);
+        let mut pauses = PollIntervals::up_to(limit);
         for (place, uid) in &gone {
-            if let Err(error) = waits::until_gone(session, place, uid, &mut pauses).await {
+            if let Err(error) = poll::until_gone(session, place, uid, &mut pauses).await {
                 errors.push(error);
             }
         }
@@ -136,13 +136,15 @@ fn read_flags(
 ) -> Result<(Deletion, std::time::Duration), CommandError> {
     let deletion = &args.deletion;
     if args.now && deletion.grace_period >= 0 {
-        return Err(CommandError::said("--now and --grace-period cannot be specified together"));
+        return Err(CommandError::with_text(
+            "--now and --grace-period cannot be specified together",
+        ));
     }
     if args.targets.all && !args.targets.selector.is_empty() {
-        return Err(CommandError::said("cannot set --all and --selector at the same time"));
+        return Err(CommandError::with_text("cannot set --all and --selector at the same time"));
     }
     if deletion.force && deletion.grace_period > 0 {
-        return Err(CommandError::said(
+        return Err(CommandError::with_text(
             "--force and --grace-period greater than 0 cannot be specified together",
         ));
     }
@@ -162,31 +164,37 @@ fn read_flags(
         dry_run: args.dry_run == DryRun::Server,
         uid: None,
     };
-    Ok((deletion, waits::limit("--timeout", &args.deletion.timeout)?))
+    Ok((deletion, poll::limit("--timeout", &args.deletion.timeout)?))
 }
 
 async fn find(
     session: &Session,
     args: &Args,
     output: &mut Output,
-) -> Result<Vec<Found>, CommandError> {
+) -> Result<Vec<FoundObject>, CommandError> {
     if !args.all_namespaces && args.field_selector.is_empty() {
         return targets::places(session, &args.targets, &args.objects, output).await;
     }
     if args.targets.selector.is_empty() && args.field_selector.is_empty() && !args.targets.all {
-        return Err(CommandError::said("resource(s) were provided, but no name was specified"));
+        return Err(CommandError::with_text(
+            "resource(s) were provided, but no name was specified",
+        ));
     }
     let discovery = session.discovery().await?;
     let mut found = Vec::new();
     for selection in orchctl_client::names::parse(discovery, &args.objects)? {
         if selection.name.is_some() {
-            return Err(CommandError::said("name cannot be provided when a selector is specified"));
+            return Err(CommandError::with_text(
+                "name cannot be provided when a selector is specified",
+            ));
         }
         let resource = selection.resource;
         let namespace = if args.all_namespaces { None } else { Some(session.namespace()?) };
         let selectors = (args.targets.selector.as_str(), args.field_selector.as_str());
         let listed = requests::list(session, &resource, namespace, selectors).await?;
-        found.extend(listed.iter().map(|object| Found::Named(Place::listed(&resource, object))));
+        found.extend(
+            listed.iter().map(|object| FoundObject::Named(Place::listed(&resource, object))),
+        );
     }
     Ok(found)
 }

@@ -62,7 +62,7 @@ async fn compare(
     output: &mut Output,
 ) -> Result<bool, CommandError> {
     if args.selection.is_empty() {
-        return Err(CommandError::said("must specify one of -f and -k"));
+        return Err(CommandError::with_text("must specify one of -f and -k"));
     }
     let engine = Engine::new(session.names().await?);
     let mut differs = false;
@@ -104,14 +104,14 @@ async fn merge(
     };
     let original = apply::last_applied(names, live).map(serde_json::from_str::<Value>).transpose();
     let original = original.map_err(|error| {
-        CommandError::said(format!(
-            "the record of the last apply of {} is no JSON: {error}",
+        CommandError::with_text(format!(
+            "the last-applied-configuration annotation of {} is not valid JSON: {error}",
             place.title()
         ))
     })?;
     let documents = Documents { original: original.as_ref(), modified: &modified, current: live };
     let change = apply::difference(engine, &documents)
-        .map_err(|error| CommandError::said(format!("{}: {error}", place.title())))?;
+        .map_err(|error| CommandError::with_text(format!("{}: {error}", place.title())))?;
     if change.is_empty() {
         return Ok(live.clone());
     }

@@ -1,4 +1,4 @@
-//! `cordon`, `uncordon` and `drain`: nodes that get no more pods, and nodes that lose theirs.
+//! `cordon`, `uncordon` and `drain`: mark nodes as unschedulable, and evict their pods.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use proto_client::Patch;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::poll::{self, PollIntervals};
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::DryRun;
-use crate::waits::{self, Pauses};
 
 /// Pause before an eviction that a budget refused is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -156,7 +156,7 @@ pub async fn run_drain(
     args: DrainArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let limit = waits::limit("--timeout", &args.timeout)?;
+    let limit = poll::limit("--timeout", &args.timeout)?;
     let nodes = cordon(session, &args.nodes, true, output).await?;
     let mut pending = Vec::new();
     let mut errors = Vec::new();
@@ -184,7 +184,7 @@ pub async fn run_drain(
         writeln!(output.err, " {name}")?;
     }
     errors.dedup();
-    Err(CommandError::said(errors.join("\n")))
+    Err(CommandError::with_text(errors.join("\n")))
 }
 
 async fn drain_node(
@@ -205,15 +205,16 @@ async fn drain_node(
     let plan = drain::plan(session.names().await?, &found, allowed);
     match plan.blocked.as_slice() {
         [] => {}
-        [one] => return Err(CommandError::said(one.clone())),
-        several => return Err(CommandError::said(format!("[{}]", several.join(", ")))),
+        [one] => return Err(CommandError::with_text(one.clone())),
+        several => return Err(CommandError::with_text(format!("[{}]", several.join(", ")))),
     }
     if let Some(warning) = plan.warning {
         session.warn(&warning);
     }
     let removal = Removal { session, args };
     let places = plan.leaving.iter().map(|pod| (Place::listed(&pods, pod), pod));
-    let mut waiting: Vec<Leaving> = places.map(|(place, pod)| Leaving::new(place, pod)).collect();
+    let mut waiting: Vec<LeavingPod> =
+        places.map(|(place, pod)| LeavingPod::new(place, pod)).collect();
     let note = args.nodes.note();
     for one in &waiting {
         let deletes = args.disable_eviction && args.nodes.dry_run != DryRun::Client;
@@ -224,15 +225,15 @@ async fn drain_node(
     if args.nodes.dry_run == DryRun::Client {
         return Ok(());
     }
-    let mut pauses = Pauses::up_to(limit);
+    let mut pauses = PollIntervals::up_to(limit);
     loop {
         removal.step(&mut waiting, output).await?;
         if waiting.is_empty() {
             return Ok(());
         }
         if !pauses.pause().await {
-            let names: Vec<String> = waiting.iter().map(Leaving::path).collect();
-            return Err(CommandError::said(format!(
+            let names: Vec<String> = waiting.iter().map(LeavingPod::path).collect();
+            return Err(CommandError::with_text(format!(
                 "drain did not complete within {}: {} remain",
                 args.timeout,
                 names.join(", ")
@@ -241,17 +242,17 @@ async fn drain_node(
     }
 }
 
-/// A pod that leaves.
-struct Leaving {
+/// A pod that is evicted or deleted by the drain.
+struct LeavingPod {
     place: Place,
     uid: String,
     /// Whether the server has agreed.
     agreed: bool,
-    /// When it is asked again.
+    /// Time of the next attempt.
     next: Instant,
 }
 
-impl Leaving {
+impl LeavingPod {
     fn new(place: Place, pod: &Value) -> Self {
         let uid =
             pod.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -269,10 +270,10 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Asks for evictions that are due, and takes out the pods that have gone.
+    /// Sends the evictions that are due, and removes deleted pods from the list.
     async fn step(
         &self,
-        waiting: &mut Vec<Leaving>,
+        waiting: &mut Vec<LeavingPod>,
         output: &mut Output,
     ) -> Result<(), CommandError> {
         let mut left = Vec::new();
@@ -299,7 +300,7 @@ impl Removal<'_> {
                         continue;
                     }
                     Err(error) => {
-                        return Err(CommandError::said(format!(
+                        return Err(CommandError::with_text(format!(
                             "error when evicting pods/\"{}\" -n \"{}\": {}",
                             one.place.name,
                             one.place.namespace.as_deref().unwrap_or_default(),
@@ -320,7 +321,7 @@ impl Removal<'_> {
         Ok(())
     }
 
-    async fn has_gone(&self, one: &Leaving) -> Result<bool, CommandError> {
+    async fn has_gone(&self, one: &LeavingPod) -> Result<bool, CommandError> {
         if self.args.nodes.dry_run != DryRun::None {
             return Ok(true); // nothing goes
         }
@@ -330,7 +331,7 @@ impl Removal<'_> {
         }))
     }
 
-    async fn remove(&self, one: &Leaving) -> Result<(), CommandError> {
+    async fn remove(&self, one: &LeavingPod) -> Result<(), CommandError> {
         let deletion = Deletion {
             grace_secs: Some(self.args.grace_period).filter(|seconds| *seconds >= 0),
             dry_run: self.args.nodes.dry_run == DryRun::Server,

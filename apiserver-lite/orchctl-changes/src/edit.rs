@@ -89,7 +89,7 @@ async fn edit(
         }
     };
     let keep = |why: String| {
-        CommandError::said(format!(
+        CommandError::with_text(format!(
             "{why}\nA copy of your changes has been stored to {}",
             path.display()
         ))
@@ -116,7 +116,7 @@ async fn edit(
     match requests::patch(session, path_of, &requests::as_patch(change), &write).await {
         Ok(object) => {
             std::fs::remove_file(&path)?;
-            results.tell(output, place, &object, "edited")
+            results.print_result(output, place, &object, "edited")
         }
         Err(error) => Err(keep(requests::message(&error))),
     }
@@ -136,7 +136,7 @@ fn write_file(text: &str, ending: &str) -> Result<PathBuf, CommandError> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(CommandError::said(format!("{} is full of files of edits", directory.display())))
+    Err(CommandError::with_text(format!("{} is full of files of edits", directory.display())))
 }
 
 async fn open_editor(session: &Session, path: &std::path::Path) -> Result<(), CommandError> {
@@ -149,10 +149,12 @@ async fn open_editor(session: &Session, path: &std::path::Path) -> Result<(), Co
         .status()
         .await
         .map_err(|error| {
-            CommandError::said(format!("unable to launch the editor {editor:?}: {error}"))
+            CommandError::with_text(format!("unable to launch the editor {editor:?}: {error}"))
         })?;
     if status.success() {
         return Ok(());
     }
-    Err(CommandError::said(format!("there was a problem with the editor {editor:?}: {status}")))
+    Err(CommandError::with_text(format!(
+        "there was a problem with the editor {editor:?}: {status}"
+    )))
 }

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_streams::exec::{self, Exit, Local, Streams};
+use orchctl_streams::exec::{self, Exit, LocalStreams, Streams};
 use orchctl_streams::terminal::{self, RawMode};
 use serde_json::Value;
 
 use crate::pods::{self, Chosen};
-use crate::waits;
+use crate::poll;
 
 /// Flags that both commands have.
 #[derive(clap::Args, Clone, Debug)]
@@ -113,12 +113,12 @@ async fn choose(
     what: &str,
     output: &mut Output,
 ) -> Result<Chosen, CommandError> {
-    let wait = waits::limit("--pod-running-timeout", &flags.pod_running_timeout)?;
+    let wait = poll::limit("--pod-running-timeout", &flags.pod_running_timeout)?;
     output.out.flush()?;
     let chosen = pods::choose(session, object, wait).await?;
     let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     if matches!(phase, "Succeeded" | "Failed") {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "cannot {what} a container in a completed pod; current phase is {phase}"
         )));
     }
@@ -167,7 +167,7 @@ async fn run(
         true => Some(RawMode::enter()?),
         false => None,
     };
-    let local = Local {
+    let local = LocalStreams {
         stdin: tokio::io::stdin(),
         stdout: tokio::io::stdout(),
         stderr: tokio::io::stderr(),
@@ -185,6 +185,6 @@ async fn run(
             let lowest = u8::try_from(code & 0xff).ok().filter(|lowest| *lowest != 0);
             Ok(ExitCode::from(lowest.unwrap_or(1)))
         }
-        Exit::Failed(text) => Err(CommandError::said(text)),
+        Exit::Failed(text) => Err(CommandError::with_text(text)),
     }
 }

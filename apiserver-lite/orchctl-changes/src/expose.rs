@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::generate::cluster::{self, Scaled};
+use orchctl_plans::generate::cluster::{self, ScaleTarget};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use serde_json::{Value, json};
 
@@ -81,7 +81,10 @@ pub async fn run_expose(
     for Target { place, object } in targets::read(session, &flags, &args.objects, output).await? {
         let kinds = ["Pod", "Service", "ReplicationController", "Deployment", "ReplicaSet"];
         if !kinds.contains(&place.resource.kind.as_str()) {
-            return Err(CommandError::said(format!("cannot expose a {}", place.resource.kind)));
+            return Err(CommandError::with_text(format!(
+                "cannot expose a {}",
+                place.resource.kind
+            )));
         }
         let made = service::exposed(&object, wanted).map_err(requests::argument)?;
         create(session, &place, "exposed", made, (&args.results, &args.field_manager), output)
@@ -90,7 +93,7 @@ pub async fn run_expose(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates an object beside the one at `place`.
+/// Creates an object next to the one at `place`.
 pub(crate) async fn create(
     session: &Session,
     beside: &Place,
@@ -116,7 +119,7 @@ pub(crate) async fn create(
         let write = results.write(manager)?;
         object = requests::create(session, place.collection(), &object, &write).await?;
     }
-    results.tell(output, &place, &object, done)?;
+    results.print_result(output, &place, &object, done)?;
     Ok(place)
 }
 
@@ -159,7 +162,7 @@ pub async fn run_autoscale(
     let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
     for Target { place, .. } in targets::read(session, &flags, &args.objects, output).await? {
         let api_version = place.resource.api_version();
-        let scaled = Scaled {
+        let scaled = ScaleTarget {
             api_version: &api_version,
             kind: &place.resource.kind,
             name: &place.name,

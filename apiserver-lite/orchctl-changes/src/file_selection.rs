@@ -38,7 +38,7 @@ impl FileSelection {
         output: &mut Output,
     ) -> Result<Vec<Manifest>, CommandError> {
         let selector = Selector::parse(&self.selector)
-            .map_err(|error| CommandError::said(format!("--selector: {error}")))?;
+            .map_err(|error| CommandError::with_text(format!("--selector: {error}")))?;
         let mut read = manifests::read(session, &self.files, output).await?;
         read.retain(|manifest| {
             let labels = manifest.object.pointer("/metadata/labels");

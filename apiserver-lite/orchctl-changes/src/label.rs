@@ -93,7 +93,10 @@ async fn run(
     let (names, edits) =
         edits::split_arguments(&args.arguments, words.noun).map_err(requests::argument)?;
     if edits.is_empty() && !args.list {
-        return Err(CommandError::said(format!("at least one {} update is required", words.noun)));
+        return Err(CommandError::with_text(format!(
+            "at least one {} update is required",
+            words.noun
+        )));
     }
     let mut errors = Vec::new();
     for target in targets::read(session, &args.targets, &names, output).await? {
@@ -131,7 +134,7 @@ async fn change(
     let removed_only = edited.patch.values().all(Value::is_null);
     if edited.patch.is_empty() {
         let done = if words.noun == "label" { "not labeled" } else { words.done };
-        return args.results.tell(output, &place, &object, done);
+        return args.results.print_result(output, &place, &object, done);
     }
     let mut metadata = json!({words.field: edited.patch});
     if !args.resource_version.is_empty() {
@@ -145,7 +148,7 @@ async fn change(
         with_entries(object, words.field, &edited.patch)
     };
     let done = if removed_only { words.undone } else { words.done };
-    args.results.tell(output, &place, &changed, done)
+    args.results.print_result(output, &place, &changed, done)
 }
 
 fn entries<'a>(object: &'a Value, field: &str) -> Option<&'a Map<String, Value>> {

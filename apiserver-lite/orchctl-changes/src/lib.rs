@@ -3,10 +3,10 @@
 
 mod file_selection;
 mod pods;
+mod poll;
 mod requests;
 mod results;
 mod targets;
-mod waits;
 
 pub mod apply;
 pub mod certificate;

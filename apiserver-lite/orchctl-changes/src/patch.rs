@@ -68,12 +68,17 @@ pub async fn run(
     let text = match (&args.patch, &args.patch_file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => std::fs::read_to_string(path).map_err(|error| {
-            CommandError::said(format!("unable to read patch file {}: {error}", path.display()))
+            CommandError::with_text(format!(
+                "unable to read patch file {}: {error}",
+                path.display()
+            ))
         })?,
-        (None, None) => return Err(CommandError::said("must specify --patch or --patch-file")),
+        (None, None) => {
+            return Err(CommandError::with_text("must specify --patch or --patch-file"));
+        }
     };
     let body: Value = yaml::parse(&text)
-        .map_err(|error| CommandError::said(format!("unable to parse {text:?}: {error}")))?;
+        .map_err(|error| CommandError::with_text(format!("unable to parse {text:?}: {error}")))?;
     let patch = match args.kind {
         Type::Json => Patch::Json(body),
         Type::Merge => Patch::Merge(body),
@@ -94,7 +99,7 @@ pub async fn run(
                 let same = object.get("spec") == target.object.get("spec")
                     && version(&object) == version(&target.object);
                 let done = if same { "patched (no change)" } else { "patched" };
-                args.results.tell(output, &target.place, &object, done)?;
+                args.results.print_result(output, &target.place, &object, done)?;
             }
             Err(error) => errors.push(error),
         }

@@ -12,8 +12,8 @@ use proto_api::names::Names;
 use proto_api::uri;
 use serde_json::{Map, Value};
 
+use crate::poll::PollIntervals;
 use crate::requests::{self, Place};
-use crate::waits::Pauses;
 
 /// What a name of the command line stands for.
 pub struct Chosen {
@@ -47,13 +47,13 @@ pub async fn choose(session: &Session, name: &str, wait: Duration) -> Result<Cho
     let selector = if is_service { "/spec/selector" } else { "/spec/selector/matchLabels" };
     let labels = object.pointer(selector).and_then(Value::as_object).filter(|map| !map.is_empty());
     let Some(labels) = labels else {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "cannot attach to {}: it has no pods",
             named.title()
         )));
     };
     let selector = selector_text(labels);
-    let mut pauses = Pauses::up_to(wait);
+    let mut pauses = PollIntervals::up_to(wait);
     loop {
         let namespace = named.namespace.as_deref();
         let mut found = requests::list(session, &pods, namespace, (&selector, "")).await?;
@@ -63,7 +63,7 @@ pub async fn choose(session: &Session, name: &str, wait: Duration) -> Result<Cho
             return Ok(Chosen { place, pod, service: Some(object).filter(|_| is_service) });
         }
         if !pauses.pause().await {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "timed out waiting for a running pod of {}",
                 named.title()
             )));
@@ -92,7 +92,7 @@ fn rank(pod: &Value) -> u8 {
     if ready { 0 } else { 1 }
 }
 
-/// The container that is meant: the named one, that of the annotation, or the first, of which `note` is told where there are others.
+/// The container that is meant: the named one, that of the annotation, or the first; `note` is called if there are others.
 ///
 /// # Errors
 /// When the pod has no such container.
@@ -116,7 +116,7 @@ pub fn container(
         if all.iter().any(|one| one == wanted) {
             return Ok(wanted.to_owned());
         }
-        return Err(CommandError::said(format!("container {wanted} not found in pod {name}")));
+        return Err(CommandError::with_text(format!("container {wanted} not found in pod {name}")));
     }
     let annotation = names.sub_label("kubectl", "default-container");
     let chosen = pod.pointer("/metadata/annotations").and_then(|map| map.get(&annotation));
@@ -126,7 +126,8 @@ pub fn container(
         return Ok(chosen.to_owned());
     }
     let first = main.first().cloned();
-    let first = first.ok_or_else(|| CommandError::said(format!("pod {name} has no container")))?;
+    let first =
+        first.ok_or_else(|| CommandError::with_text(format!("pod {name} has no container")))?;
     if all.len() > 1 {
         note(&format!("Defaulted container \"{first}\" out of: {}", all.join(", ")));
     }
@@ -148,8 +149,9 @@ pub async fn connect(
     let path = format!("{}?{}", place.path(Some(subresource)), pairs.collect::<Vec<_>>().join("&"));
     let mut request = Request::new(Bytes::new());
     *request.method_mut() = Method::POST;
-    *request.uri_mut() =
-        path.parse().map_err(|_| CommandError::said("the command is too long for a request"))?;
+    *request.uri_mut() = path
+        .parse()
+        .map_err(|_| CommandError::with_text("the command is too long for a request URL"))?;
     let headers = request.headers_mut();
     // Runtimes refuse a request whose answer may not be a stream of any kind.
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
@@ -162,12 +164,14 @@ pub async fn connect(
     let (answered, upgraded) = session.upgrade(request).await?;
     let upgrade = answered.get(UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !upgrade.eq_ignore_ascii_case("SPDY/3.1") {
-        return Err(CommandError::said(format!("the node speaks {upgrade:?}, expected SPDY/3.1")));
+        return Err(CommandError::with_text(format!(
+            "the node speaks {upgrade:?}, expected SPDY/3.1"
+        )));
     }
     Ok(Connection::new(TokioIo::new(upgraded)))
 }
 
-/// The error of a stream.
+/// Converts an error of a SPDY stream to one of a command.
 pub fn stream_error(error: &orchctl_streams::StreamError) -> CommandError {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -175,7 +179,7 @@ pub fn stream_error(error: &orchctl_streams::StreamError) -> CommandError {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    CommandError::said(text)
+    CommandError::with_text(text)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::pods::{self, Chosen};
-use crate::waits;
+use crate::poll;
 
 /// Most connections at one time.
 const CONNECTIONS_MAX: usize = 256;
@@ -57,11 +57,11 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let wait = waits::limit("--pod-running-timeout", &args.pod_running_timeout)?;
+    let wait = poll::limit("--pod-running-timeout", &args.pod_running_timeout)?;
     let chosen = pods::choose(session, &args.object, wait).await?;
     let phase = chosen.pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     if phase != "Running" {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "unable to forward port because pod is not running. Current status={phase}"
         )));
     }
@@ -77,7 +77,7 @@ pub async fn run(
 /// Reads a pair of ports; names are those of the Service's or the containers' ports.
 fn read_pair(text: &str, chosen: &Chosen) -> Result<Pair, CommandError> {
     let invalid = || {
-        CommandError::said(format!(
+        CommandError::with_text(format!(
             "invalid port format '{text}': expected PORT, LOCAL:REMOTE or :REMOTE"
         ))
     };
@@ -151,7 +151,7 @@ async fn listen(
         let ips = match text.as_str() {
             "localhost" => both.to_vec(),
             text => vec![text.parse().map_err(|_| {
-                CommandError::said(format!(
+                CommandError::with_text(format!(
                     "invalid address {text:?}: expected localhost or an IP address"
                 ))
             })?],
@@ -169,7 +169,7 @@ async fn listen(
         }
     }
     if listening.is_empty() {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "unable to listen on port {}: {}",
             pair.local,
             failed.join(", ")
@@ -214,7 +214,7 @@ async fn serve(
             Some(ended) = forwarding.next() => match ended {
                 Ok(()) => {}
                 // The pod has gone: no connection will work any more.
-                Err(error) if error.is_not_found() => return Err(CommandError::said("lost connection to pod")),
+                Err(error) if error.is_not_found() => return Err(CommandError::with_text("lost connection to pod")),
                 Err(error) => writeln!(output.err, "{error}")?,
             },
             ended = &mut interrupted => {
@@ -236,7 +236,10 @@ async fn join(
     let request = ("portforward", &[("ports", port.as_str())][..]);
     let connection = pods::connect(session, &chosen.place, request, forward::PROTOCOL).await?;
     forward::run(connection, socket, pair.remote).await.map_err(|error| {
-        CommandError::said(format!("error forwarding port {} to the pod: {error}", pair.remote))
+        CommandError::with_text(format!(
+            "error forwarding port {} to the pod: {error}",
+            pair.remote
+        ))
     })
 }
 

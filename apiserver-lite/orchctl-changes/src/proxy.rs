@@ -1,7 +1,7 @@
 //! `proxy`: passes local requests on to the API server as this user. Only programs of this machine reach it.
 
+mod forward_request;
 mod listener;
-mod pass;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.www.is_some() {
-        return Err(CommandError::said(
+        return Err(CommandError::with_text(
             "--www is refused: every client of the proxy has this user's rights in the cluster; serve them with a web server",
         ));
     }
@@ -85,7 +85,7 @@ pub async fn run(
         reject_methods: &args.reject_methods,
         api_prefix: &args.api_prefix,
     })
-    .map_err(|error| CommandError::said(error.to_string()))?;
+    .map_err(|error| CommandError::with_text(error.to_string()))?;
     // What is wrong with the configuration is said now, not to the first request.
     session.client()?;
     let listener = match &args.unix_socket {
@@ -103,10 +103,12 @@ fn read_address(text: &str) -> Result<IpAddr, CommandError> {
         text => text.parse().ok(),
     };
     let address = address.ok_or_else(|| {
-        CommandError::said(format!("invalid address {text:?}: expected localhost or an IP address"))
+        CommandError::with_text(format!(
+            "invalid address {text:?}: expected localhost or an IP address"
+        ))
     })?;
     if !address.is_loopback() {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "--address {text} is refused: every client of the proxy has this user's rights in the cluster; expected a loopback address"
         )));
     }
@@ -155,7 +157,9 @@ async fn answer_all(
 ) {
     let service = service_fn(|request| {
         let permit = permit.clone();
-        async move { Ok::<_, Infallible>(pass::answer(session, rules, request, permit).await) }
+        async move {
+            Ok::<_, Infallible>(forward_request::answer(session, rules, request, permit).await)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -164,7 +168,7 @@ async fn answer_all(
         .half_close(true)
         .serve_connection(TokioIo::new(accepted), service)
         .with_upgrades();
-    // The client sees what was wrong with its request; that it has gone is nothing to report.
+    // The client sees what was wrong with its request; a disconnect is not reported.
     let _ = served.await;
 }
 

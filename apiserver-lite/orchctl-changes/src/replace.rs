@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
+use crate::poll::{self, PollIntervals};
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::{DryRun, ResultFlags};
-use crate::waits::{self, Pauses};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -47,13 +47,13 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.files.filename.is_empty() {
-        return Err(CommandError::said("must specify one of -f and -k"));
+        return Err(CommandError::with_text("must specify one of -f and -k"));
     }
     if args.deletion.grace_period >= 0 && !args.deletion.force {
-        return Err(CommandError::said("--grace-period must have --force specified"));
+        return Err(CommandError::with_text("--grace-period must have --force specified"));
     }
     if args.deletion.force && args.results.dry_run != DryRun::None {
-        return Err(CommandError::said("--dry-run cannot be set when --force is used"));
+        return Err(CommandError::with_text("--dry-run cannot be set when --force is used"));
     }
     let write = Write {
         validation: Some(validation(args.validate)),
@@ -91,14 +91,14 @@ async fn replace(
             metadata.remove("uid");
         }
         let made = requests::create(session, place.collection(), &object, write).await?;
-        return args.results.tell(output, &place, &made, "replaced");
+        return args.results.print_result(output, &place, &made, "replaced");
     }
     if !args.results.sends() {
-        return args.results.tell(output, &place, &object, "replaced");
+        return args.results.print_result(output, &place, &object, "replaced");
     }
     let path = place.path(args.subresource.as_deref());
     let replaced = requests::update(session, path, &object, write).await?;
-    args.results.tell(output, &place, &replaced, "replaced")
+    args.results.print_result(output, &place, &replaced, "replaced")
 }
 
 /// Deletes what is there, and waits until it has gone; returns whether there was something.
@@ -108,13 +108,13 @@ async fn remove(session: &Session, args: &Args, place: &Place) -> Result<bool, C
         propagation: Some(args.deletion.cascade.policy()),
         ..Deletion::default()
     };
-    let limit = waits::limit("--timeout", &args.deletion.timeout)?;
+    let limit = poll::limit("--timeout", &args.deletion.timeout)?;
     match requests::delete(session, place, &deletion).await {
         Ok(answer) => {
             let none = json!("");
             let uid = answer.pointer("/metadata/uid").or(answer.pointer("/details/uid"));
             let uid = uid.unwrap_or(&none).as_str().unwrap_or_default();
-            waits::until_gone(session, place, uid, &mut Pauses::up_to(limit)).await?;
+            poll::until_gone(session, place, uid, &mut PollIntervals::up_to(limit)).await?;
             Ok(true)
         }
         Err(error) if error.is_not_found() => Ok(false),

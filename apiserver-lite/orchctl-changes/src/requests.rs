@@ -20,7 +20,6 @@ pub struct Place {
     pub resource: ApiResource,
     /// Its namespace, if it has one.
     pub namespace: Option<String>,
-    /// Its name.
     pub name: String,
 }
 
@@ -47,7 +46,7 @@ impl Place {
     pub async fn of(session: &Session, manifest: &Manifest) -> Result<Self, CommandError> {
         let place = Self::of_new(session, manifest).await?;
         if place.name.is_empty() {
-            return Err(CommandError::said("resource name may not be empty"));
+            return Err(CommandError::with_text("resource name may not be empty"));
         }
         Ok(place)
     }
@@ -65,7 +64,7 @@ impl Place {
             (false, _) => None,
             (true, None) => Some(asked.to_owned()),
             (true, Some(own)) if session.names_namespace() && own != asked => {
-                return Err(CommandError::said(format!(
+                return Err(CommandError::with_text(format!(
                     "the namespace from the provided object \"{own}\" does not match the namespace \"{asked}\". \
                      You must pass '--namespace={own}' to perform this operation."
                 )));
@@ -102,7 +101,7 @@ impl Place {
 
 /// The error of an argument.
 pub fn argument(error: ArgumentError) -> CommandError {
-    CommandError::said(error.to_string())
+    CommandError::with_text(error.to_string())
 }
 
 /// The object.
@@ -242,7 +241,7 @@ pub async fn changed(
 ) -> Result<Change, CommandError> {
     let engine = Engine::new(session.names().await?);
     orchctl_plans::apply::change(&engine, before, after)
-        .map_err(|error| CommandError::said(error.to_string()))
+        .map_err(|error| CommandError::with_text(error.to_string()))
 }
 
 /// The request's form of a patch.

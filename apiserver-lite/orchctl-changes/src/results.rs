@@ -1,4 +1,4 @@
-//! What a changing command tells of each object: one line, or the object itself.
+//! What a changing command prints for each object: one line, or the object itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ impl ResultFlags {
 
     fn form(&self) -> Result<Form, CommandError> {
         match self.print.form()? {
-            Form::Wide | Form::Columns(_) => Err(CommandError::said(format!(
+            Form::Wide | Form::Columns(_) => Err(CommandError::with_text(format!(
                 "unable to match a printer suitable for the output format \"{}\", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
                 self.print.output.as_deref().unwrap_or_default()
             ))),
@@ -75,7 +75,7 @@ impl ResultFlags {
     /// Prints an object; of several the YAML documents are divided.
     ///
     /// # Errors
-    /// When a template has no meaning for the object, or the output has gone.
+    /// A template does not apply to the object, or the output is closed.
     pub fn print(&self, output: &mut Output, object: Value) -> Result<(), CommandError> {
         let form = self.form()?;
         if matches!(form, Form::Yaml) && self.printed.swap(true, Ordering::Relaxed) {
@@ -89,11 +89,11 @@ impl ResultFlags {
         self.dry_run != DryRun::Client
     }
 
-    /// Tells what was done to an object.
+    /// Prints what was done to an object.
     ///
     /// # Errors
-    /// When the output has gone.
-    pub fn tell(
+    /// The output is closed.
+    pub fn print_result(
         &self,
         output: &mut Output,
         place: &Place,

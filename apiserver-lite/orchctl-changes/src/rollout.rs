@@ -12,10 +12,10 @@ use proto_api::Time;
 use proto_api::names::Names;
 use serde_json::Value;
 
+use crate::poll::{self, PollIntervals};
 use crate::requests;
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
-use crate::waits::{self, Pauses};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -119,10 +119,10 @@ async fn run_status(
     args: StatusArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let limit = waits::limit("--timeout", &args.timeout)?;
+    let limit = poll::limit("--timeout", &args.timeout)?;
     let annotation = revision_annotation(session.names().await?);
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
-        let mut pauses = Pauses::up_to(limit);
+        let mut pauses = PollIntervals::up_to(limit);
         let Target { place, mut object } = target;
         let mut said = String::new();
         loop {
@@ -137,10 +137,10 @@ async fn run_status(
                 break;
             }
             if !pauses.pause().await {
-                return Err(CommandError::said("timed out waiting for the condition"));
+                return Err(CommandError::with_text("timed out waiting for the condition"));
             }
             let Some(next) = requests::find(session, &place).await? else {
-                return Err(CommandError::said("object has been deleted"));
+                return Err(CommandError::with_text("object has been deleted"));
             };
             object = next;
         }
@@ -165,14 +165,14 @@ async fn change(
             Ok(changed) => changed,
             Err(error) => {
                 let (plural, name) = (place.resource.full_name(), &place.name);
-                errors.push(CommandError::said(format!("{plural} \"{name}\" {error}")));
+                errors.push(CommandError::with_text(format!("{plural} \"{name}\" {error}")));
                 continue;
             }
         };
         let patch = requests::as_patch(requests::changed(session, &object, &changed).await?);
         let write = results.write(&args.field_manager)?;
         match requests::patch(session, place.path(None), &patch, &write).await {
-            Ok(object) => results.tell(output, &place, &object, done)?,
+            Ok(object) => results.print_result(output, &place, &object, done)?,
             Err(error) => errors.push(error),
         }
     }

@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::exec::{self, StreamFlags};
 use crate::expose;
 use crate::pods::Chosen;
+use crate::poll::{self, PollIntervals};
 use crate::requests::{self, Deletion, Place};
 use crate::results::{DryRun, ResultFlags};
-use crate::waits::{self, Pauses};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -92,13 +92,15 @@ pub async fn run(
 ) -> Result<ExitCode, CommandError> {
     let attach = args.attach || args.stdin;
     if args.rm && !attach {
-        return Err(CommandError::said("--rm should only be used for attached containers"));
+        return Err(CommandError::with_text("--rm should only be used for attached containers"));
     }
     if args.tty && !args.stdin {
-        return Err(CommandError::said("-i/--stdin is required for containers with -t/--tty=true"));
+        return Err(CommandError::with_text(
+            "-i/--stdin is required for containers with -t/--tty=true",
+        ));
     }
     if attach && args.results.dry_run != DryRun::None {
-        return Err(CommandError::said(
+        return Err(CommandError::with_text(
             "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)",
         ));
     }
@@ -155,7 +157,7 @@ async fn join(
     place: &Place,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let limit = waits::limit("--pod-running-timeout", &args.pod_running_timeout)?;
+    let limit = poll::limit("--pod-running-timeout", &args.pod_running_timeout)?;
     let pod = until(session, place, limit, |phase| phase != "Pending").await?;
     let flags = StreamFlags {
         container: Some(args.name.clone()),
@@ -195,7 +197,7 @@ async fn until(
     limit: Duration,
     is_reached: impl Fn(&str) -> bool,
 ) -> Result<Value, CommandError> {
-    let mut pauses = Pauses::up_to(limit);
+    let mut pauses = PollIntervals::up_to(limit);
     loop {
         let pod = requests::get(session, place).await?;
         let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or("Pending");
@@ -203,7 +205,7 @@ async fn until(
             return Ok(pod);
         }
         if !pauses.pause().await {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "timed out waiting for the condition: {} is {phase}",
                 place.title()
             )));

@@ -7,10 +7,10 @@ use orchctl_client::{CommandError, Output, Session};
 use proto_client::Patch;
 use serde_json::{Value, json};
 
+use crate::poll::{self, PollIntervals};
 use crate::requests;
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
-use crate::waits::{self, Pauses};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -46,10 +46,10 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let waits = !matches!(args.timeout.as_str(), "0" | "0s");
-    let limit = waits::limit("--timeout", &args.timeout)?;
+    let limit = poll::limit("--timeout", &args.timeout)?;
     let targets = targets::read(session, &args.targets, &args.objects, output).await?;
     if targets.is_empty() {
-        return Err(CommandError::said("no objects passed to scale"));
+        return Err(CommandError::with_text("no objects passed to scale"));
     }
     let mut errors = Vec::new();
     for target in targets {
@@ -73,11 +73,13 @@ async fn scale(
         let now = object.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or_default();
         if now != args.current_replicas {
             let wanted = args.current_replicas;
-            return Err(CommandError::said(format!("Expected replicas to be {wanted}, was {now}")));
+            return Err(CommandError::with_text(format!(
+                "Expected replicas to be {wanted}, was {now}"
+            )));
         }
     }
     if !args.results.sends() {
-        return args.results.tell(output, &place, &object, "scaled");
+        return args.results.print_result(output, &place, &object, "scaled");
     }
     let mut patch = json!({"spec": {"replicas": args.replicas}});
     if !args.resource_version.is_empty() {
@@ -90,7 +92,7 @@ async fn scale(
     let write = args.results.write("")?;
     requests::patch(session, path, &Patch::Merge(patch), &write).await?;
     if let Some(limit) = limit {
-        let mut pauses = Pauses::up_to(limit);
+        let mut pauses = PollIntervals::up_to(limit);
         loop {
             let now = requests::get(session, &place).await?;
             let count =
@@ -101,7 +103,7 @@ async fn scale(
                 break;
             }
             if !pauses.pause().await {
-                return Err(CommandError::said(format!(
+                return Err(CommandError::with_text(format!(
                     "timed out waiting for {} to be scaled",
                     place.title()
                 )));
@@ -113,5 +115,5 @@ async fn scale(
         Some(_) => requests::get(session, &place).await?,
         None => object,
     };
-    args.results.tell(output, &place, &object, "scaled")
+    args.results.print_result(output, &place, &object, "scaled")
 }

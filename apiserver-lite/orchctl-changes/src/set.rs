@@ -142,7 +142,7 @@ pub async fn run(
             let wanted =
                 pod_template::parse_resources(&args.requests).map_err(requests::argument)?;
             if limits.is_empty() && wanted.is_empty() {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "you must specify an update to requests or limits (in the form of --requests/--limits)",
                 ));
             }
@@ -154,7 +154,7 @@ pub async fn run(
         }
         Part::Serviceaccount(args) => {
             let Some((account, objects)) = args.arguments.split_last() else {
-                return Err(CommandError::said("the service account is missing"));
+                return Err(CommandError::with_text("the service account is missing"));
             };
             let done = "serviceaccount updated";
             change(session, &args.common, (objects, done), output, |object| {
@@ -164,7 +164,7 @@ pub async fn run(
         }
         Part::Selector(args) => {
             let Some((labels, objects)) = args.arguments.split_last() else {
-                return Err(CommandError::said("the selector is missing"));
+                return Err(CommandError::with_text("the selector is missing"));
             };
             let selector = parse_selector(labels).map_err(requests::argument)?;
             change(session, &args.common, (objects, "selector updated"), output, |object| {
@@ -187,7 +187,7 @@ async fn run_image(
     let first = args.arguments.iter().position(|word| word.contains('='));
     let (objects, texts) = args.arguments.split_at(first.unwrap_or(args.arguments.len()));
     if texts.is_empty() {
-        return Err(CommandError::said("at least one image update is required"));
+        return Err(CommandError::with_text("at least one image update is required"));
     }
     let mut images = Vec::new();
     for text in texts {
@@ -195,7 +195,7 @@ async fn run_image(
             Some((container, image)) if !container.is_empty() && !image.is_empty() => {
                 images.push((container.to_owned(), image.to_owned()));
             }
-            _ => return Err(CommandError::said(format!("{text:?} is not CONTAINER=IMAGE"))),
+            _ => return Err(CommandError::with_text(format!("{text:?} is not CONTAINER=IMAGE"))),
         }
     }
     change(session, &args.common, (objects, "image updated"), output, |object| {
@@ -216,7 +216,7 @@ async fn run_env(
     if let Some(from) = &args.from {
         let selection = orchctl_client::names::parse_pair(session.discovery().await?, from)?;
         if !matches!(selection.resource.kind.as_str(), "ConfigMap" | "Secret") {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "--from={from}: expected configmap/NAME or secret/NAME"
             )));
         }
@@ -232,7 +232,7 @@ async fn run_env(
         variables.push(pod_template::parse_variable(text).map_err(requests::argument)?);
     }
     if variables.is_empty() {
-        return Err(CommandError::said("at least one environment variable must be provided"));
+        return Err(CommandError::with_text("at least one environment variable must be provided"));
     }
     change(session, &args.common, (objects, "env updated"), output, |object| {
         pod_template::set_environment(object, &args.containers, &variables, args.overwrite)
@@ -257,7 +257,7 @@ async fn change(
         }
         let patch = requests::changed(session, &object, &changed).await?;
         if patch.is_empty() {
-            continue; // nothing to tell, as ever
+            continue; // no output, as kubectl
         }
         if common.results.sends() {
             let write = common.results.write(&common.field_manager)?;
@@ -270,7 +270,7 @@ async fn change(
                 }
             }
         }
-        common.results.tell(output, &place, &changed, done)?;
+        common.results.print_result(output, &place, &changed, done)?;
     }
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
 }

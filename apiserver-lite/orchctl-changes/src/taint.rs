@@ -52,7 +52,7 @@ pub async fn run(
     let first = args.arguments.iter().position(is_edit).unwrap_or(args.arguments.len());
     let (names, texts) = args.arguments.split_at(first);
     if texts.is_empty() {
-        return Err(CommandError::said("at least one taint update is required"));
+        return Err(CommandError::with_text("at least one taint update is required"));
     }
     let edits: Vec<TaintEdit> = texts
         .iter()
@@ -65,7 +65,7 @@ pub async fn run(
         let (place, mut node) = (target.place, target.object);
         if place.resource.kind != "Node" {
             let plural = &place.resource.plural;
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "invalid resource type {plural}, only node types are supported"
             )));
         }
@@ -89,7 +89,7 @@ pub async fn run(
         } else {
             "tainted"
         };
-        args.results.tell(output, &place, &node, done)?;
+        args.results.print_result(output, &place, &node, done)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -49,25 +49,25 @@ pub async fn read(
     let mut targets = Vec::new();
     for place in places(session, flags, args, output).await? {
         match place {
-            Found::Named(place) => {
+            FoundObject::Named(place) => {
                 let object = requests::get(session, &place).await?;
                 targets.push(Target { place, object });
             }
-            Found::Listed(target) => targets.push(target),
+            FoundObject::Listed(target) => targets.push(target),
         }
     }
     Ok(targets)
 }
 
 /// An object that is named, or one that a list returned.
-pub enum Found {
-    /// Not asked for yet.
+pub enum FoundObject {
+    /// Not read yet.
     Named(Place),
     /// With what the server has.
     Listed(Target),
 }
 
-/// Finds the objects; those that are named are not asked for.
+/// Finds the objects; those that are named are not read.
 ///
 /// # Errors
 /// When none is named.
@@ -76,16 +76,16 @@ pub async fn places(
     flags: &TargetFlags,
     args: &[String],
     output: &mut Output,
-) -> Result<Vec<Found>, CommandError> {
+) -> Result<Vec<FoundObject>, CommandError> {
     if !flags.files.filename.is_empty() {
         if !args.is_empty() {
-            return Err(CommandError::said(
+            return Err(CommandError::with_text(
                 "when paths, URLs, or stdin is provided as input, you may not specify resource arguments as well",
             ));
         }
         let mut found = Vec::new();
         for manifest in manifests::read(session, &flags.files, output).await? {
-            found.push(Found::Named(Place::of(session, &manifest).await?));
+            found.push(FoundObject::Named(Place::of(session, &manifest).await?));
         }
         return Ok(found);
     }
@@ -97,13 +97,13 @@ pub async fn places(
         let namespace = Some(namespace).filter(|_| resource.namespaced);
         match selection.name {
             Some(_) if !flags.selector.is_empty() => {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "name cannot be provided when a selector is specified",
                 ));
             }
-            Some(name) => found.push(Found::Named(Place { resource, namespace, name })),
+            Some(name) => found.push(FoundObject::Named(Place { resource, namespace, name })),
             None if flags.selector.is_empty() && !flags.all => {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "resource(s) were provided, but no name was specified",
                 ));
             }
@@ -111,7 +111,7 @@ pub async fn places(
                 let selectors = (flags.selector.as_str(), "");
                 let listed = requests::list(session, &resource, namespace.as_deref(), selectors);
                 found.extend(listed.await?.into_iter().map(|object| {
-                    Found::Listed(Target { place: Place::listed(&resource, &object), object })
+                    FoundObject::Listed(Target { place: Place::listed(&resource, &object), object })
                 }));
             }
         }

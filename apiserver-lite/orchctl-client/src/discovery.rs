@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::{CommandError, Session};
 
-/// Most group versions that are asked for.
+/// Most group versions that are read.
 const VERSIONS_MAX: usize = 2000;
 
 /// A resource of one version.
@@ -142,7 +142,7 @@ struct ResourceEntry {
 }
 
 impl Discovery {
-    /// Asks the server.
+    /// Reads the discovery documents of the server.
     ///
     /// # Errors
     /// When its lists of groups cannot be had.
@@ -191,8 +191,9 @@ impl Discovery {
     /// When there is none.
     pub fn resource(&self, word: &str) -> Result<&ApiResource, CommandError> {
         let lower = word.to_lowercase();
-        let unknown =
-            || CommandError::said(format!("the server doesn't have a resource type \"{word}\""));
+        let unknown = || {
+            CommandError::with_text(format!("the server doesn't have a resource type \"{word}\""))
+        };
         let mut parts = lower.splitn(3, '.');
         let (name, second, third) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
         if let (Some(version), Some(group)) = (second, third)
@@ -238,7 +239,7 @@ impl Discovery {
     /// When the server does not serve it.
     pub fn served_kind(&self, api_version: &str, kind: &str) -> Result<&ApiResource, CommandError> {
         self.of_kind(api_version, kind).ok_or_else(|| {
-            CommandError::said(format!(
+            CommandError::with_text(format!(
                 "resource mapping not found: no matches for kind \"{kind}\" in version \"{api_version}\""
             ))
         })
@@ -272,8 +273,9 @@ fn read_document<T: serde::de::DeserializeOwned>(
     tree: serde_json::Value,
     path: &str,
 ) -> Result<T, CommandError> {
-    serde_json::from_value(tree)
-        .map_err(|error| CommandError::said(format!("{path} is no discovery document: {error}")))
+    serde_json::from_value(tree).map_err(|error| {
+        CommandError::with_text(format!("{path} is not a discovery document: {error}"))
+    })
 }
 
 fn version_path(group: &str, version: &str) -> String {

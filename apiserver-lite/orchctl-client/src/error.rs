@@ -10,7 +10,7 @@ use proto_client::transport::{DialError, TransportError};
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The server refused, or could not be asked.
+    /// The server rejected the request, or could not be reached.
     #[error("{}", describe(.0))]
     Client(#[from] ClientError),
     /// Anything else; the text says what, to which object, why.
@@ -29,7 +29,7 @@ pub enum CommandError {
 
 impl CommandError {
     /// An error with this text.
-    pub fn said(text: impl Into<String>) -> Self {
+    pub fn with_text(text: impl Into<String>) -> Self {
         Self::Said(text.into())
     }
 
@@ -50,7 +50,7 @@ impl CommandError {
         matches!(self, Self::Client(error) if error.is_not_found())
     }
 
-    /// Whether the reader of the output has gone, which is no error of the command.
+    /// Whether the output is a closed pipe, which is not an error of the command.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn several_errors_are_several_lines() {
-        let errors = vec![CommandError::said("a"), CommandError::Plain("b".into())];
+        let errors = vec![CommandError::with_text("a"), CommandError::Plain("b".into())];
         let error = CommandError::collect(errors).expect_err("two errors");
         assert_eq!(error.to_string(), "error: a\nb");
         assert!(CommandError::collect(Vec::new()).is_ok());

@@ -56,7 +56,7 @@ pub struct ServerFlags {
     pub tls_server_name: Option<String>,
 }
 
-/// Who asks.
+/// The user of the request.
 #[derive(Args, Clone, Debug, Default)]
 pub struct IdentityFlags {
     /// User of the configuration to use

@@ -38,9 +38,7 @@ pub struct Overrides {
     pub cluster: Option<String>,
     /// User to use.
     pub user: Option<String>,
-    /// Fields of the cluster.
     pub cluster_fields: Map<String, Value>,
-    /// Fields of the user.
     pub user_fields: Map<String, Value>,
     /// Namespace to use.
     pub namespace: Option<String>,
@@ -57,7 +55,10 @@ impl Kubeconfig {
     ) -> Result<Self, CommandError> {
         if let Some(path) = flag {
             let tree = read_file(path)?.ok_or_else(|| {
-                CommandError::said(format!("stat {}: no such file or directory", path.display()))
+                CommandError::with_text(format!(
+                    "stat {}: no such file or directory",
+                    path.display()
+                ))
             })?;
             return Ok(Self { files: vec![(path.to_owned(), tree)] });
         }
@@ -155,7 +156,7 @@ impl Kubeconfig {
         whole["contexts"] = json!([{"name": "x", "context": context}]);
         let path = self.files.first().map_or(Path::new("configuration"), |(path, _)| path);
         file::parse(path, &whole.to_string(), Some("x"))
-            .map_err(|error| CommandError::said(proto_daemon::exit::chain(&error)))
+            .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))
     }
 
     /// The file that new entries go to: the first that exists, else the last.
@@ -177,7 +178,7 @@ impl Kubeconfig {
     }
 
     /// Changes the file at `path` and writes it, readable by its owner alone; behind a link its target. The file is read again and
-    /// locked meanwhile, as other clients of its format lock it: by a file beside it.
+    /// locked meanwhile, as other clients of its format lock it: by a file next to it.
     ///
     /// # Errors
     /// When `change` fails, another program keeps the lock, or the file cannot be written.
@@ -189,12 +190,12 @@ impl Kubeconfig {
         let found = self.files.iter_mut().find(|(known, _)| known == path);
         let Some((_, tree)) = found else {
             let text = format!("{} is not a file of the configuration", path.display());
-            return Err(CommandError::said(text));
+            return Err(CommandError::with_text(text));
         };
         let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let path = target.as_path();
         let cannot_write = |error: io::Error| {
-            CommandError::said(format!("cannot write {}: {error}", path.display()))
+            CommandError::with_text(format!("cannot write {}: {error}", path.display()))
         };
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             private_files::create_trusted_dir(parent).map_err(cannot_write)?;
@@ -213,7 +214,7 @@ impl Kubeconfig {
     }
 }
 
-/// The lock of a file: a file beside it, which goes with this.
+/// The lock of a file: a file next to it, which goes with this.
 struct FileLock(PathBuf);
 
 impl FileLock {
@@ -227,7 +228,7 @@ impl FileLock {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 Err(error) => {
-                    return Err(CommandError::said(format!(
+                    return Err(CommandError::with_text(format!(
                         "cannot lock {}: {error}",
                         path.display()
                     )));
@@ -235,7 +236,7 @@ impl FileLock {
                 Ok(_) => return Ok(Self(lock)),
             }
         }
-        Err(CommandError::said(format!(
+        Err(CommandError::with_text(format!(
             "another program is changing {}; if none is, remove {}",
             path.display(),
             lock.display()
@@ -277,7 +278,7 @@ fn choose(whole: &Value, overrides: &Overrides) -> Result<Chosen, CommandError> 
             None if name.is_empty() => Ok(json!({})),
             None if flag.is_some() || what == "user" => {
                 let what = if what == "user" { "auth info" } else { what };
-                Err(CommandError::said(format!("{what} \"{name}\" does not exist")))
+                Err(CommandError::with_text(format!("{what} \"{name}\" does not exist")))
             }
             None => Ok(json!({})),
         }
@@ -345,7 +346,8 @@ fn locate(environment: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
 }
 
 fn read_file(path: &Path) -> Result<Option<Value>, CommandError> {
-    let cannot = |why: String| CommandError::said(format!("cannot read {}: {why}", path.display()));
+    let cannot =
+        |why: String| CommandError::with_text(format!("cannot read {}: {why}", path.display()));
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(cannot(error.to_string())),
@@ -357,12 +359,12 @@ fn read_file(path: &Path) -> Result<Option<Value>, CommandError> {
     let text = std::fs::read_to_string(path).map_err(|error| cannot(error.to_string()))?;
     let tree = yaml::parse(&text).map_err(|error| {
         let text = format!("error loading config file \"{}\": {error}", path.display());
-        CommandError::said(text)
+        CommandError::with_text(text)
     })?;
     if tree.is_null() || tree.is_object() {
         Ok(Some(tree))
     } else {
-        Err(CommandError::said(format!("{} is no client configuration", path.display())))
+        Err(CommandError::with_text(format!("{} is no client configuration", path.display())))
     }
 }
 

@@ -65,7 +65,7 @@ impl LineReader {
                 return Ok(Some(rest).filter(|rest| !rest.is_empty()));
             }
             if self.buffer.len() > LINE_LEN_MAX {
-                return Err(CommandError::said(format!(
+                return Err(CommandError::with_text(format!(
                     "a line of the response is longer than {LINE_LEN_MAX} bytes"
                 )));
             }
@@ -87,7 +87,7 @@ impl LineReader {
                     match tokio::time::timeout_at(deadline, self.body.frame()).await {
                         Ok(frame) => frame,
                         Err(_) if self.is_complete => {
-                            return Err(CommandError::said(
+                            return Err(CommandError::with_text(
                                 "the response did not end within --request-timeout",
                             ));
                         }
@@ -99,7 +99,7 @@ impl LineReader {
             match frame {
                 None => return Ok(None),
                 Some(Err(error)) => {
-                    return Err(CommandError::said(format!("the connection broke: {error}")));
+                    return Err(CommandError::with_text(format!("the connection broke: {error}")));
                 }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {

@@ -35,7 +35,6 @@ pub struct FileFlags {
 pub struct Manifest {
     /// File, URL or `STDIN`, for messages.
     pub source: String,
-    /// The object.
     pub object: Value,
 }
 
@@ -45,7 +44,6 @@ impl Manifest {
         self.object.get("apiVersion").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Its `kind`.
     pub fn kind(&self) -> &str {
         self.object.get("kind").and_then(Value::as_str).unwrap_or_default()
     }
@@ -86,7 +84,7 @@ pub async fn read(
         }
     }
     if manifests.is_empty() {
-        return Err(CommandError::said("no objects passed"));
+        return Err(CommandError::with_text("no objects passed"));
     }
     Ok(manifests)
 }
@@ -97,7 +95,7 @@ pub async fn read(
 /// When it has something else than objects.
 fn append(into: &mut Vec<Manifest>, source: &str, text: &str) -> Result<(), CommandError> {
     let documents = yaml::parse_all(text)
-        .map_err(|error| CommandError::said(format!("error parsing {source}: {error}")))?;
+        .map_err(|error| CommandError::with_text(format!("error parsing {source}: {error}")))?;
     documents.into_iter().try_for_each(|document| append_object(into, source, document, 0))
 }
 
@@ -108,7 +106,7 @@ fn append_object(
     depth: usize,
 ) -> Result<(), CommandError> {
     let wrong =
-        |what: &str| Err(CommandError::said(format!("unable to decode \"{source}\": {what}")));
+        |what: &str| Err(CommandError::with_text(format!("unable to decode \"{source}\": {what}")));
     let Value::Object(map) = &object else { return wrong("it has something else than objects") };
     let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     if text("kind").is_empty() {
@@ -147,23 +145,23 @@ fn collect_files(
     files: &mut Vec<PathBuf>,
 ) -> Result<(), CommandError> {
     let cannot = |error: std::io::Error| {
-        CommandError::said(format!("cannot read {}: {error}", path.display()))
+        CommandError::with_text(format!("cannot read {}: {error}", path.display()))
     };
     let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            CommandError::said(format!("the path \"{}\" does not exist", path.display()))
+            CommandError::with_text(format!("the path \"{}\" does not exist", path.display()))
         }
         _ => cannot(error),
     })?;
     if !metadata.is_dir() {
         if files.len() >= FILES_MAX {
-            return Err(CommandError::said(format!("more than {FILES_MAX} files are named")));
+            return Err(CommandError::with_text(format!("more than {FILES_MAX} files are named")));
         }
         files.push(path.to_owned());
         return Ok(());
     }
     if depth > DEPTH_MAX {
-        return Err(CommandError::said(format!("{} is nested too deep", path.display())));
+        return Err(CommandError::with_text(format!("{} is nested too deep", path.display())));
     }
     let entries = std::fs::read_dir(path).map_err(cannot)?;
     let mut paths: Vec<PathBuf> = entries
@@ -195,12 +193,15 @@ fn read_text(input: impl Read) -> std::io::Result<String> {
 
 fn read_file(path: &Path) -> Result<String, CommandError> {
     let read = || read_text(std::fs::File::open(path)?);
-    read().map_err(|error| CommandError::said(format!("cannot read {}: {error}", path.display())))
+    read().map_err(|error| {
+        CommandError::with_text(format!("cannot read {}: {error}", path.display()))
+    })
 }
 
 async fn fetch(session: &Session, url: &str) -> Result<String, CommandError> {
-    let wrong = |why: String| CommandError::said(format!("unable to read URL \"{url}\": {why}"));
-    let address: http::Uri = url.parse().map_err(|_| wrong("it is no URL".to_owned()))?;
+    let wrong =
+        |why: String| CommandError::with_text(format!("unable to read URL \"{url}\": {why}"));
+    let address: http::Uri = url.parse().map_err(|_| wrong("it is not a URL".to_owned()))?;
     let path = address.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let mut parts = address.into_parts();
     parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
@@ -218,7 +219,7 @@ async fn fetch(session: &Session, url: &str) -> Result<String, CommandError> {
     };
     let answer = client.call(request::get(path)).await;
     let answer = answer.map_err(|error| wrong(proto_daemon::exit::chain(&error)))?;
-    String::from_utf8(answer.body.to_vec()).map_err(|_| wrong("it is no text".to_owned()))
+    String::from_utf8(answer.body.to_vec()).map_err(|_| wrong("it is not valid UTF-8".to_owned()))
 }
 
 #[cfg(test)]

@@ -20,7 +20,9 @@ const SELECTIONS_MAX: usize = 100_000;
 /// When the server has no such type, or both forms are mixed.
 pub fn parse(discovery: &Discovery, args: &[String]) -> Result<Vec<Selection>, CommandError> {
     let Some((first, rest)) = args.split_first() else {
-        return Err(CommandError::said("you must specify the type of resource, or files with -f"));
+        return Err(CommandError::with_text(
+            "you must specify the type of resource, or files with -f",
+        ));
     };
     if args.iter().any(|arg| arg.contains('/')) {
         return args.iter().map(|arg| parse_pair(discovery, arg)).collect();
@@ -35,10 +37,12 @@ pub fn parse(discovery: &Discovery, args: &[String]) -> Result<Vec<Selection>, C
         }
     }
     if resources.is_empty() {
-        return Err(CommandError::said("you must specify the type of resource"));
+        return Err(CommandError::with_text("you must specify the type of resource"));
     }
     if resources.len().saturating_mul(rest.len()) > SELECTIONS_MAX {
-        return Err(CommandError::said(format!("more than {SELECTIONS_MAX} objects are named")));
+        return Err(CommandError::with_text(format!(
+            "more than {SELECTIONS_MAX} objects are named"
+        )));
     }
     let mut selections = Vec::new();
     for resource in resources {
@@ -65,10 +69,10 @@ pub fn parse_pair(discovery: &Discovery, arg: &str) -> Result<Selection, Command
                 name: Some(checked(name)?),
             })
         }
-        Some(_) => Err(CommandError::said(format!(
+        Some(_) => Err(CommandError::with_text(format!(
             "arguments in resource/name form must have a single resource and name, not \"{arg}\""
         ))),
-        None => Err(CommandError::said(format!(
+        None => Err(CommandError::with_text(format!(
             "there is no need to name a type apart when arguments have the form TYPE/NAME: \"{arg}\" is not of that form"
         ))),
     }
@@ -92,16 +96,16 @@ pub fn parse_one(
     };
     match <[Selection; 1]>::try_from(selections) {
         Ok([one]) if one.name.is_some() => Ok(one),
-        _ => Err(CommandError::said("exactly one object has to be named")),
+        _ => Err(CommandError::with_text("exactly one object has to be named")),
     }
 }
 
 /// Names become parts of paths: those that cannot be one are refused here.
 fn checked(name: &str) -> Result<String, CommandError> {
     match name {
-        "" => Err(CommandError::said("resource name may not be empty")),
-        "." | ".." => Err(CommandError::said(format!("invalid resource name \"{name}\""))),
-        _ if name.contains('%') => Err(CommandError::said(format!(
+        "" => Err(CommandError::with_text("resource name may not be empty")),
+        "." | ".." => Err(CommandError::with_text(format!("invalid resource name \"{name}\""))),
+        _ if name.contains('%') => Err(CommandError::with_text(format!(
             "invalid resource name \"{name}\": may not contain '%'"
         ))),
         _ => Ok(name.to_owned()),

@@ -1,4 +1,4 @@
-//! One run of a command against one server: sends requests with what flags say, tells the server's warnings, and knows what the server serves.
+//! One run of a command against one server: sends requests according to flags, prints the server's warnings, and caches what the server serves.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -105,7 +105,7 @@ impl Session {
         Ok(self.config.get_or_init(|| config))
     }
 
-    /// The client of the server. Requests through it bypass [`Session::call`]: they do not act as another user and tell no warnings.
+    /// The client of the server. Requests through it bypass [`Session::call`]: they do not impersonate a user and print no warnings.
     ///
     /// # Errors
     /// When the configuration is invalid.
@@ -124,7 +124,7 @@ impl Session {
             std::env::consts::ARCH
         );
         let client = Client::new(self.config()?, <&Names>::default(), &agent)
-            .map_err(|error| CommandError::said(proto_daemon::exit::chain(&error)))?
+            .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))?
             .with_deadline(deadline)
             .with_body_len_max(BODY_LEN_MAX);
         Ok(self.client.get_or_init(|| client))
@@ -139,7 +139,7 @@ impl Session {
         // A number alone is of seconds.
         let full = if text.parse::<u32>().is_ok() { format!("{text}s") } else { text.to_owned() };
         duration::parse(&full)
-            .map_err(|error| CommandError::said(format!("--request-timeout: {error}")))
+            .map_err(|error| CommandError::with_text(format!("--request-timeout: {error}")))
     }
 
     /// The namespace of requests that name none.
@@ -155,10 +155,10 @@ impl Session {
         self.flags.namespace.is_some()
     }
 
-    /// What the server serves; asked once.
+    /// What the server serves; read once.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn discovery(&self) -> Result<&Discovery, CommandError> {
         self.discovery.get_or_try_init(|| Discovery::read(self)).await
     }
@@ -166,7 +166,7 @@ impl Session {
     /// The naming profile of the server, from the names of its groups.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn names(&self) -> Result<&'static Names, CommandError> {
         let read = || async {
             let groups = self.get_json("/apis").await?;
@@ -187,7 +187,7 @@ impl Session {
     /// Sends a request and reads the response.
     ///
     /// # Errors
-    /// When the server refuses or cannot be asked.
+    /// The server rejects the request, or cannot be reached.
     pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
@@ -209,8 +209,9 @@ impl Session {
     pub async fn call_json(&self, request: Request<Bytes>) -> Result<Value, CommandError> {
         let line = format!("{} {}", request.method(), request.uri().path());
         let answer = self.call(request).await?;
-        serde_json::from_slice(&answer.body)
-            .map_err(|error| CommandError::said(format!("{line}: the answer is no JSON: {error}")))
+        serde_json::from_slice(&answer.body).map_err(|error| {
+            CommandError::with_text(format!("{line}: the response is not valid JSON: {error}"))
+        })
     }
 
     /// GET of a path and query, as JSON.
@@ -224,7 +225,7 @@ impl Session {
     /// Sends a request and returns when the response begins: for watches and logs.
     ///
     /// # Errors
-    /// When the server refuses or cannot be asked.
+    /// The server rejects the request, or cannot be reached.
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
@@ -237,7 +238,7 @@ impl Session {
     /// Sends an upgrade request and returns its connection: for exec, attach and port-forward.
     ///
     /// # Errors
-    /// When the server refuses or cannot be asked.
+    /// The server rejects the request, or cannot be reached.
     pub async fn upgrade(
         &self,
         request: Request<Bytes>,
@@ -252,7 +253,7 @@ impl Session {
     /// Forwards a client's request with this session's credentials. The response is returned as it is, whatever its status.
     ///
     /// # Errors
-    /// When the server cannot be asked.
+    /// The server cannot be reached.
     pub async fn forward(
         &self,
         mut request: Request<Incoming>,
@@ -310,13 +311,13 @@ impl Session {
         if !impersonates
             && (!identity.impersonate_groups.is_empty() || identity.impersonate_uid.is_some())
         {
-            return Err(CommandError::said(
+            return Err(CommandError::with_text(
                 "--as-group and --as-uid need --as: requesting groups or uid without impersonating a user",
             ));
         }
         let mut add = |name: &'static str, value: &str| -> Result<(), CommandError> {
             let value = HeaderValue::from_str(value).map_err(|_| {
-                CommandError::said(format!("{value:?} is not valid in the header {name}"))
+                CommandError::with_text(format!("{value:?} is not valid in the header {name}"))
             })?;
             headers.append(HeaderName::from_static(name), value);
             Ok(())

@@ -34,7 +34,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// The server cannot be reached.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -65,7 +65,7 @@ pub async fn run(
         write!(output.out, "{}", Layout::default().render(&rows))?;
     }
     let failed = discovery.unavailable.iter().map(|(version, why)| {
-        CommandError::said(format!("unable to retrieve the resources of {version}: {why}"))
+        CommandError::with_text(format!("unable to retrieve the resources of {version}: {why}"))
     });
     CommandError::collect(failed.collect()).map(|()| ExitCode::SUCCESS)
 }

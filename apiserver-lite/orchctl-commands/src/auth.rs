@@ -79,7 +79,7 @@ impl CanIArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// The server cannot be reached.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -88,7 +88,7 @@ pub async fn run(
     match args.command {
         Command::CanI(args) => {
             if let Some(why) = args.contradiction() {
-                return Err(CommandError::said(why));
+                return Err(CommandError::with_text(why));
             }
             match args.list {
                 true => rules::list(session, args.no_headers, output).await,
@@ -205,7 +205,9 @@ async fn whoami(
         .iter()
         .find(|resource| resource.group == group && resource.plural == "selfsubjectreviews");
     let Some(served) = served else {
-        return Err(CommandError::said("the selfsubjectreviews API is not enabled in the cluster"));
+        return Err(CommandError::with_text(
+            "the selfsubjectreviews API is not enabled in the cluster",
+        ));
     };
     let body = json!({"apiVersion": served.api_version(), "kind": served.kind});
     let path = served.collection(None).path();

@@ -28,7 +28,7 @@ enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// The server cannot be reached.
 pub async fn run(
     session: &Session,
     args: Args,

@@ -78,7 +78,7 @@ pub async fn run(
 /// An object in words, with what belongs to it.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// The server cannot be reached.
 pub async fn text_of(session: &Session, object: &Value) -> Result<String, CommandError> {
     let context = Context { names: session.names().await?, now: time::now() };
     let related = related(session, object, true).await;
@@ -109,7 +109,7 @@ async fn find(session: &Session, args: &Args, output: &mut Output) -> Result<Fou
         let collection = resource.collection(namespace);
         match name {
             Some(_) if !args.selector.is_empty() => {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "name cannot be provided when a selector is specified",
                 ));
             }

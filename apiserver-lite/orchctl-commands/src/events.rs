@@ -45,7 +45,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// The server cannot be reached.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -61,7 +61,7 @@ pub async fn run(
     let namespace = Some(session.namespace()?.to_owned()).filter(|_| !args.all_namespaces);
     let fields = fields.join(",");
     let (mut events, version) = list_at_version(session, namespace.clone(), &fields).await?;
-    events.retain(|event| args.wants(event));
+    events.retain(|event| args.has_wanted_type(event));
     let mut printer = Printer { args: &args, form, layout: Layout::default(), printed: false };
     if args.watch {
         if !events.is_empty() {
@@ -86,7 +86,7 @@ pub async fn run(
 
 impl Args {
     /// Whether an event is of the wanted types.
-    fn wants(&self, event: &Value) -> bool {
+    fn has_wanted_type(&self, event: &Value) -> bool {
         let kind = objects::text_at(event, "/type");
         self.types.is_empty() || self.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(kind))
     }
@@ -134,17 +134,19 @@ impl Printer<'_> {
                 continue;
             }
             let change: Value = serde_json::from_slice(&line).map_err(|error| {
-                CommandError::said(format!("an event of the watch is no JSON: {error}"))
+                CommandError::with_text(format!("an event of the watch is not valid JSON: {error}"))
             })?;
             let Some(event) = change.get("object") else { continue };
             match objects::text_at(&change, "/type") {
                 // An event is deleted when it is old: that is no news.
-                "ADDED" | "MODIFIED" if self.args.wants(event) => {
+                "ADDED" | "MODIFIED" if self.args.has_wanted_type(event) => {
                     self.print_one(event.clone(), output)?;
                 }
                 "ERROR" => {
                     let text = objects::text_at(event, "/message");
-                    return Err(CommandError::said(format!("the server ended the watch: {text}")));
+                    return Err(CommandError::with_text(format!(
+                        "the server ended the watch: {text}"
+                    )));
                 }
                 _ => {}
             }

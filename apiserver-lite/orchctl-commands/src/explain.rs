@@ -43,8 +43,9 @@ pub async fn run(
         fields: &fields,
         recursive: args.recursive,
     };
-    let text =
-        schemas.explain(&explanation).map_err(|error| CommandError::said(error.to_string()))?;
+    let text = schemas
+        .explain(&explanation)
+        .map_err(|error| CommandError::with_text(error.to_string()))?;
     output.out.write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -72,7 +73,10 @@ async fn document(session: &Session, resource: &ApiResource) -> Result<Value, Co
     let paths = index.get("paths").and_then(|paths| paths.get(&key));
     let url = paths.and_then(|path| path.get("serverRelativeURL")).and_then(Value::as_str);
     let missing = || {
-        CommandError::said(format!("the server describes no fields of {}", resource.api_version()))
+        CommandError::with_text(format!(
+            "the server describes no fields of {}",
+            resource.api_version()
+        ))
     };
     session.get_json(url.ok_or_else(missing)?).await
 }

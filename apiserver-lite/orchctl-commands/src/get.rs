@@ -1,7 +1,7 @@
 //! `get`: objects as tables or in other forms, once or as they change.
 
+mod print_response;
 mod read;
-mod show;
 mod watch;
 
 pub(crate) use read::accept_table;
@@ -112,9 +112,9 @@ pub async fn run(
         return Ok(ExitCode::SUCCESS);
     }
     if form.is_table() {
-        show::tables(session, &args, &form, questions, output).await?;
+        print_response::tables(session, &args, &form, questions, output).await?;
     } else {
-        show::objects(session, &args, &form, questions, output).await?;
+        print_response::objects(session, &args, &form, questions, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

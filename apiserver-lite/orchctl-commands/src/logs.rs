@@ -47,7 +47,7 @@ pub struct PartFlags {
     /// The log of the container before its last restart
     #[arg(long, short)]
     previous: bool,
-    /// Last lines; -1 for all. With a selector 10 unless told otherwise
+    /// Last lines; -1 for all. With a selector 10 by default
     #[arg(long, value_name = "LINES", allow_hyphen_values = true)]
     tail: Option<i64>,
     /// Lines of this time up to now (5s, 2m, 3h)

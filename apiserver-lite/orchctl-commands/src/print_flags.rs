@@ -3,7 +3,7 @@
 use std::io::Read as _;
 
 use orchctl_client::{CommandError, Output};
-use orchctl_printers::jsonpath::Missing;
+use orchctl_printers::jsonpath::MissingFields;
 use orchctl_printers::{Form, objects};
 use serde_json::Value;
 
@@ -39,12 +39,16 @@ impl PrintFlags {
         {
             text = format!("{text}={template}");
         }
-        Form::parse(&text, read_file).map_err(|error| CommandError::said(error.to_string()))
+        Form::parse(&text, read_file).map_err(|error| CommandError::with_text(error.to_string()))
     }
 
     /// What becomes of fields that a template names and an object lacks.
-    pub fn missing(&self) -> Missing {
-        if self.allow_missing_template_keys { Missing::Skipped } else { Missing::Refused }
+    pub fn missing(&self) -> MissingFields {
+        if self.allow_missing_template_keys {
+            MissingFields::Skipped
+        } else {
+            MissingFields::Refused
+        }
     }
 
     /// Prints an object, or a list of them.
@@ -66,7 +70,7 @@ impl PrintFlags {
                 Form::JsonPath(template) | Form::JsonPathAsJson(template) => template.text(),
                 _ => self.output.as_deref().unwrap_or_default(),
             };
-            CommandError::said(format!(
+            CommandError::with_text(format!(
                 "error executing jsonpath \"{template}\": Error executing template: {error}"
             ))
         })?;

@@ -31,7 +31,7 @@ pub async fn run(
     let selection = names::parse_one(session.discovery().await?, &args.args, "pods")?;
     let resource = &selection.resource;
     if (resource.group.as_str(), resource.kind.as_str()) != ("", "Pod") {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "timelines are those of pods, and {} are none: name one of its pods",
             resource.full_name()
         )));

@@ -102,7 +102,8 @@ pub async fn run(
     let discovery = session.discovery().await?;
     let version = discovery.groups.iter().find(|known| known.name == group);
     let version = version.and_then(|group| group.versions.first());
-    let version = version.ok_or_else(|| CommandError::said("Metrics API not available"))?.clone();
+    let version =
+        version.ok_or_else(|| CommandError::with_text("Metrics API not available"))?.clone();
     let metrics = Collection { group, version, plural: String::new(), namespace: None };
     let rows = match &args.what {
         What::Node(flags) => nodes(session, flags, metrics).await?,
@@ -146,14 +147,14 @@ async fn nodes(
 ) -> Result<Vec<Row>, CommandError> {
     let NodeFlags { common, show_capacity } = flags;
     if common.name.is_some() && !common.selector.is_empty() {
-        return Err(CommandError::said("only one of NAME or --selector can be provided"));
+        return Err(CommandError::with_text("only one of NAME or --selector can be provided"));
     }
     let name = common.name.as_deref();
     let params = ListParams::labels(common.selector.clone());
     let metrics = Collection { plural: "nodes".to_owned(), ..metrics };
     let mut items = read(session, name, &params, &metrics).await?;
     if items.is_empty() {
-        return Err(CommandError::said("metrics not available yet"));
+        return Err(CommandError::with_text("metrics not available yet"));
     }
     sort(&mut items, common.sort_by.as_deref());
     let core = Collection { group: String::new(), version: "v1".to_owned(), ..metrics };
@@ -178,8 +179,9 @@ async fn nodes(
         ]);
     }
     // Nodes whose kubelet does not answer.
-    let told = |node: &&Value| items.iter().any(|item| objects::name(item) == objects::name(node));
-    for node in known.iter().filter(|node| !told(node)) {
+    let has_metrics =
+        |node: &&Value| items.iter().any(|item| objects::name(item) == objects::name(node));
+    for node in known.iter().filter(|node| !has_metrics(node)) {
         let unknown = std::iter::repeat_n("<unknown>", 4);
         rows.push(std::iter::once(objects::name(node)).chain(unknown).map(str::to_owned).collect());
     }
@@ -195,7 +197,7 @@ async fn pods(
     let common = &flags.common;
     let selects = !common.selector.is_empty() || !flags.field_selector.is_empty();
     if common.name.is_some() && selects {
-        return Err(CommandError::said("only one of NAME or selector can be provided"));
+        return Err(CommandError::with_text("only one of NAME or selector can be provided"));
     }
     let name = common.name.as_deref();
     let namespace = Some(session.namespace()?.to_owned()).filter(|_| !flags.all_namespaces);
@@ -211,7 +213,7 @@ async fn pods(
         let now = time::now();
         let is_old = |pod: &&Value| age_secs(pod, now).is_some_and(|age| age > METRICS_DUE_SECS);
         if let Some(pod) = read(session, name, &params, &core).await?.iter().find(is_old) {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "Metrics not available for pod {}/{}, age: {}s",
                 objects::namespace(pod),
                 objects::name(pod),

@@ -53,7 +53,7 @@ pub async fn run(
     let selection = names::parse_one(session.discovery().await?, &args.args, "services")?;
     let resource = &selection.resource;
     if (resource.group.as_str(), resource.kind.as_str()) != ("", "Service") {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "trace knows services, not {}: the path to a pod is that of its address",
             resource.full_name()
         )));
@@ -75,7 +75,11 @@ pub async fn run(
         let ended = Command::new(&args.proxy).args(&words).status().await;
         let ended = ended.map_err(|error| not_run(&args.proxy, &error))?;
         if !ended.success() {
-            return Err(CommandError::said(format!("{} {}: {ended}", args.proxy, words.join(" "))));
+            return Err(CommandError::with_text(format!(
+                "{} {}: {ended}",
+                args.proxy,
+                words.join(" ")
+            )));
         }
     }
     output.out.flush()?;
@@ -83,7 +87,7 @@ pub async fn run(
 }
 
 fn not_run(program: &str, error: &io::Error) -> CommandError {
-    CommandError::said(format!(
+    CommandError::with_text(format!(
         "cannot run {program}: {error}; run this on a node, name the program with --proxy, or have the commands printed with --print"
     ))
 }
@@ -108,7 +112,7 @@ fn frontends(service: &Value, wanted: Option<&str>) -> Result<Vec<Frontend>, Com
     let addresses = objects::list_at(service, "/spec/clusterIPs").iter();
     let addresses: Vec<IpAddr> = addresses.filter_map(|one| one.as_str()?.parse().ok()).collect();
     if addresses.is_empty() {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "service {name} has no address of the cluster: its clients reach its pods directly"
         )));
     }
@@ -134,9 +138,11 @@ fn frontends(service: &Value, wanted: Option<&str>) -> Result<Vec<Frontend>, Com
         }));
     }
     match (wanted, found.len()) {
-        (Some(port), 0) => Err(CommandError::said(format!("service {name} has no port {port:?}"))),
-        (None, 0) => Err(CommandError::said(format!("service {name} has no ports"))),
-        (_, count) if count > FRONTENDS_MAX => Err(CommandError::said(format!(
+        (Some(port), 0) => {
+            Err(CommandError::with_text(format!("service {name} has no port {port:?}")))
+        }
+        (None, 0) => Err(CommandError::with_text(format!("service {name} has no ports"))),
+        (_, count) if count > FRONTENDS_MAX => Err(CommandError::with_text(format!(
             "service {name} has {count} addresses with ports, more than {FRONTENDS_MAX}: choose one with --port"
         ))),
         _ => Ok(found),

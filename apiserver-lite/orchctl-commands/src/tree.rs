@@ -37,7 +37,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such object, or the server cannot be asked.
+/// The object does not exist, or the server cannot be reached.
 pub async fn run(
     session: &Session,
     args: Args,

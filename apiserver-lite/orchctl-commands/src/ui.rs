@@ -40,14 +40,14 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Without a terminal, or when it is lost; when the server cannot be asked at the start.
+/// There is no terminal, or it was lost; the server cannot be reached at the start.
 pub async fn run(
     session: &Session,
     args: Args,
     _output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if !terminal::is_terminal() || !io::IsTerminal::is_terminal(&io::stdout()) {
-        return Err(CommandError::said(
+        return Err(CommandError::with_text(
             "ui needs a terminal: use get, events and logs without one",
         ));
     }
@@ -139,7 +139,7 @@ impl Show<'_> {
                 count = input.read(&mut bytes) => {
                     let read = bytes.get(..count?).unwrap_or_default();
                     if read.is_empty() {
-                        return Err(CommandError::said("the terminal is gone"));
+                        return Err(CommandError::with_text("the terminal is gone"));
                     }
                     if reader.read(read).into_iter().any(|key| self.press(key)) {
                         return Ok(());

@@ -21,7 +21,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be asked.
+/// The server cannot be reached.
 pub async fn run(
     session: &Session,
     args: Args,

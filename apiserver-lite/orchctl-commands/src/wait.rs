@@ -1,4 +1,4 @@
-//! `wait`: until objects have a condition, a value, or are gone.
+//! `wait`: until objects have a condition, a value, or are deleted.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchctl_client::manifests::{self, FileFlags};
 use orchctl_client::names::{self, Selection};
 use orchctl_client::{ApiResource, CommandError, LineReader, Output, Session};
-use orchctl_printers::jsonpath::{Missing, Path, text_of};
+use orchctl_printers::jsonpath::{MissingFields, Path, text_of};
 use orchctl_printers::objects;
 use proto_client::{ListParams, request};
 use serde_json::Value;
@@ -58,13 +58,13 @@ pub struct Args {
 
 /// What is waited for.
 #[derive(Debug, PartialEq)]
-enum Goal {
+enum WaitCondition {
     Deleted,
     Condition { name: String, value: String },
     JsonPath { path: Path, value: Option<String> },
 }
 
-impl Goal {
+impl WaitCondition {
     fn parse(text: &str) -> Result<Self, CommandError> {
         if text.eq_ignore_ascii_case("delete") {
             return Ok(Self::Deleted);
@@ -74,7 +74,7 @@ impl Goal {
             return Ok(Self::Condition { name: name.to_owned(), value: value.to_owned() });
         }
         let Some(rest) = text.strip_prefix("jsonpath=") else {
-            return Err(CommandError::said(format!("unrecognized condition: \"{text}\"")));
+            return Err(CommandError::with_text(format!("unrecognized condition: \"{text}\"")));
         };
         // Signs of equality within braces belong to the path.
         let (path, value) = match rest.rfind('}').map(|end| rest.split_at(end + 1)) {
@@ -82,7 +82,7 @@ impl Goal {
             Some((path, value)) => {
                 let value = value.strip_prefix('=').filter(|value| !value.is_empty());
                 let wrong = || {
-                    CommandError::said(
+                    CommandError::with_text(
                         "jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3",
                     )
                 };
@@ -94,7 +94,7 @@ impl Goal {
             },
         };
         let path = Path::parse_relaxed(path)
-            .map_err(|error| CommandError::said(format!("jsonpath {path}: {error}")))?;
+            .map_err(|error| CommandError::with_text(format!("jsonpath {path}: {error}")))?;
         let value = value.map(|value| value.trim_matches(['\'', '"']).to_owned());
         Ok(Self::JsonPath { path, value })
     }
@@ -106,16 +106,16 @@ impl Goal {
             Self::Condition { name, value } => Ok(has_condition(object, name, value)),
             Self::JsonPath { path, value } => {
                 let found = path
-                    .find(object, Missing::Skipped)
-                    .map_err(|error| CommandError::said(error.to_string()))?;
+                    .find(object, MissingFields::Skipped)
+                    .map_err(|error| CommandError::with_text(error.to_string()))?;
                 let Some(value) = value else { return Ok(!found.is_empty()) };
                 match found.as_slice() {
                     [] => Ok(false),
-                    [Value::Object(_) | Value::Array(_)] => Err(CommandError::said(
+                    [Value::Object(_) | Value::Array(_)] => Err(CommandError::with_text(
                         "jsonpath leads to an object or a list, which has no value to compare",
                     )),
                     [one] => Ok(text_of(one) == *value),
-                    _ => Err(CommandError::said(
+                    _ => Err(CommandError::with_text(
                         "given jsonpath expression matches more than one value",
                     )),
                 }
@@ -154,20 +154,20 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let goal = Goal::parse(&args.what)?;
+    let goal = WaitCondition::parse(&args.what)?;
     let limit = Limit::parse(&args.timeout)?;
     let targets = targets(session, &args, &goal, output).await?;
     if targets.is_empty() {
-        if goal == Goal::Deleted {
+        if goal == WaitCondition::Deleted {
             return Ok(ExitCode::SUCCESS);
         }
-        return Err(CommandError::said("no matching resources found"));
+        return Err(CommandError::with_text("no matching resources found"));
     }
     let mut errors = Vec::new();
     for target in targets {
         let reached = async {
             match limit {
-                Limit::Once => look(session, &target, &goal).await,
+                Limit::Once => meets_condition(session, &target, &goal).await,
                 Limit::Time(time) => match timeout(time, reach(session, &target, &goal)).await {
                     Ok(reached) => reached.map(|()| true),
                     Err(_) => Ok(false),
@@ -182,7 +182,7 @@ pub async fn run(
                 writeln!(output.out, "{}/{} condition met", target.resource.word(), target.name)?;
             }
             Err(error) => errors.push(error),
-            Ok(false) => errors.push(CommandError::said(format!(
+            Ok(false) => errors.push(CommandError::with_text(format!(
                 "timed out waiting for the condition on {}/{}",
                 target.resource.plural, target.name
             ))),
@@ -205,7 +205,7 @@ impl Limit {
     fn parse(text: &str) -> Result<Self, CommandError> {
         let positive = text.strip_prefix('-');
         let time = proto_api::duration::parse(positive.unwrap_or(text))
-            .map_err(|error| CommandError::said(format!("--timeout: {error}")))?;
+            .map_err(|error| CommandError::with_text(format!("--timeout: {error}")))?;
         Ok(match (time, positive) {
             (Duration::ZERO, _) => Self::Once,
             (_, Some(_)) => Self::Time(WEEK),
@@ -217,7 +217,7 @@ impl Limit {
 async fn targets(
     session: &Session,
     args: &Args,
-    goal: &Goal,
+    goal: &WaitCondition,
     output: &mut Output,
 ) -> Result<Vec<Target>, CommandError> {
     let discovery = session.discovery().await?;
@@ -237,26 +237,28 @@ async fn targets(
         let namespace = Some(current.to_owned()).filter(|_| !args.all_namespaces);
         if let Some(name) = name {
             if by_selector {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "name cannot be provided when a selector is specified",
                 ));
             }
             if args.all_namespaces && resource.namespaced {
-                return Err(CommandError::said(
+                return Err(CommandError::with_text(
                     "a resource cannot be retrieved by name across all namespaces",
                 ));
             }
             // An object that does not exist is an error, unless it should be gone.
             let path = resource.collection(namespace.as_deref()).item(&name, None);
             match session.call(request::get(path)).await {
-                Err(error) if error.is_not_found() && *goal == Goal::Deleted => continue,
+                Err(error) if error.is_not_found() && *goal == WaitCondition::Deleted => continue,
                 answer => answer?,
             };
             targets.push(Target { resource, namespace, name });
             continue;
         }
         if !by_selector {
-            return Err(CommandError::said("resource(s) were provided, but no name was specified"));
+            return Err(CommandError::with_text(
+                "resource(s) were provided, but no name was specified",
+            ));
         }
         let params = ListParams {
             label_selector: args.selector.clone(),
@@ -275,30 +277,38 @@ async fn targets(
 }
 
 /// Whether the object has reached the goal now.
-async fn look(session: &Session, target: &Target, goal: &Goal) -> Result<bool, CommandError> {
+async fn meets_condition(
+    session: &Session,
+    target: &Target,
+    goal: &WaitCondition,
+) -> Result<bool, CommandError> {
     let path = target.resource.collection(target.namespace.as_deref()).path();
     let list = session.call_json(request::list(path, &ListParams::name(&target.name))).await?;
     match objects::list_at(&list, "/items").first() {
-        None => Ok(*goal == Goal::Deleted),
+        None => Ok(*goal == WaitCondition::Deleted),
         Some(object) => goal.is_reached(object),
     }
 }
 
 /// Waits without a limit.
-async fn reach(session: &Session, target: &Target, goal: &Goal) -> Result<(), CommandError> {
+async fn reach(
+    session: &Session,
+    target: &Target,
+    goal: &WaitCondition,
+) -> Result<(), CommandError> {
     let path = target.resource.collection(target.namespace.as_deref()).path();
     let params = ListParams::name(&target.name);
     let mut uid: Option<String> = None;
     loop {
         let list = session.call_json(request::list(path.clone(), &params)).await?;
         match objects::list_at(&list, "/items").first() {
-            None if *goal == Goal::Deleted => return Ok(()),
+            None if *goal == WaitCondition::Deleted => return Ok(()),
             None => {}
             Some(object) => {
                 let now = objects::text_at(object, "/metadata/uid").to_owned();
                 let known = uid.get_or_insert_with(|| now.clone());
                 // Another object of the same name: the first one has gone.
-                if *goal == Goal::Deleted && *known != now || goal.is_reached(object)? {
+                if *goal == WaitCondition::Deleted && *known != now || goal.is_reached(object)? {
                     return Ok(());
                 }
             }
@@ -311,7 +321,7 @@ async fn reach(session: &Session, target: &Target, goal: &Goal) -> Result<(), Co
             let event: Value = serde_json::from_slice(&line).unwrap_or_default();
             let object = event.get("object").unwrap_or(&Value::Null);
             match objects::text_at(&event, "/type") {
-                "DELETED" if *goal == Goal::Deleted => return Ok(()),
+                "DELETED" if *goal == WaitCondition::Deleted => return Ok(()),
                 "ADDED" | "MODIFIED" if goal.is_reached(object)? => return Ok(()),
                 "ERROR" => break,
                 _ => {}
@@ -328,7 +338,7 @@ mod tests {
     use super::*;
 
     fn reached(goal: &str, object: &Value) -> bool {
-        Goal::parse(goal).expect(goal).is_reached(object).expect(goal)
+        WaitCondition::parse(goal).expect(goal).is_reached(object).expect(goal)
     }
 
     #[test]
@@ -355,9 +365,10 @@ mod tests {
             assert_eq!(reached(&goal, &pod), wanted, "{goal}");
         }
         for goal in ["foo", "jsonpath={.a}x", "jsonpath={.a}=", "jsonpath={"] {
-            assert!(Goal::parse(goal).is_err(), "{goal}");
+            assert!(WaitCondition::parse(goal).is_err(), "{goal}");
         }
-        let several = Goal::parse("jsonpath={.status.conditions[*].type}=x").expect("valid");
+        let several =
+            WaitCondition::parse("jsonpath={.status.conditions[*].type}=x").expect("valid");
         assert!(several.is_reached(&pod).is_err());
     }
 

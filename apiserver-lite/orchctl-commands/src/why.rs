@@ -78,10 +78,10 @@ async fn answer(session: &Session, args: &Args) -> Result<(Verdict, Vec<String>)
 /// # Errors
 /// When there are none.
 pub fn check(resource: &ApiResource) -> Result<(), CommandError> {
-    if why::knows(&resource.group, &resource.kind) {
+    if why::supports_kind(&resource.group, &resource.kind) {
         return Ok(());
     }
-    Err(CommandError::said(format!(
+    Err(CommandError::with_text(format!(
         "why knows pods, workloads, services and claims; look at {} with describe",
         resource.full_name()
     )))

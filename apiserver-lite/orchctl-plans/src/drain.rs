@@ -51,7 +51,7 @@ pub fn plan(names: &Names, pods: &[Value], allowed: Permissions) -> Plan {
     let mut warned: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     let mut blocked: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     for pod in pods {
-        let (reasons, texts) = match judge(names, pod, allowed) {
+        let (reasons, texts) = match decide_pod(names, pod, allowed) {
             Verdict::Leaves(reasons) => {
                 plan.leaving.push(pod.clone());
                 (reasons, &mut warned)
@@ -76,7 +76,7 @@ pub fn path(pod: &Value) -> String {
     format!("{}/{}", text_at(pod, "/metadata/namespace"), text_at(pod, "/metadata/name"))
 }
 
-fn judge(names: &Names, pod: &Value, allowed: Permissions) -> Verdict {
+fn decide_pod(names: &Names, pod: &Value, allowed: Permissions) -> Verdict {
     let annotations = pod.pointer("/metadata/annotations");
     if annotations.and_then(|map| map.get(names.label("config.mirror"))).is_some() {
         return Verdict::Stays(None);

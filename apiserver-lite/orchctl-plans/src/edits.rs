@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::ArgumentError;
 use crate::keep::{items_at, text_at};
 
-/// What one of the arguments asks for.
+/// The edit of one argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// Sets a key.
@@ -59,7 +59,7 @@ pub fn split_arguments(
 
 /// The result of edits of a map of the metadata.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Edited {
+pub struct EditedMap {
     /// A merge patch of the map; `null` removes.
     pub patch: Map<String, Value>,
     /// Removed keys that were not there.
@@ -75,9 +75,9 @@ pub fn edit_metadata(
     field: &str,
     edits: &[Edit],
     overwrite: bool,
-) -> Result<Edited, ArgumentError> {
+) -> Result<EditedMap, ArgumentError> {
     let have = object.pointer(&format!("/metadata/{field}")).and_then(Value::as_object);
-    let mut edited = Edited { patch: Map::new(), missing: Vec::new() };
+    let mut edited = EditedMap { patch: Map::new(), missing: Vec::new() };
     for edit in edits {
         let current = have.and_then(|map| map.get(edit.key())).and_then(Value::as_str);
         match (edit, current) {
@@ -103,7 +103,7 @@ pub fn edit_metadata(
     Ok(edited)
 }
 
-/// What a taint argument asks for.
+/// The edit of one taint argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintEdit {
     /// The taint's key.

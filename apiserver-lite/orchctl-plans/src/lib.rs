@@ -1,4 +1,4 @@
-//! Pure: what the commands of the client write. Objects and arguments become objects, patches, lists of pods and texts; who asks the server is elsewhere.
+//! Pure: what the commands of the client write. Objects and arguments become objects, patches, lists of pods and texts; requests are sent elsewhere.
 //!
 //! - [`apply`]: the patch of a client-side apply, with the annotation that records what was applied.
 //! - [`edits`]: labels, annotations and taints as sets that arguments change.

@@ -61,7 +61,6 @@ pub fn set_images(object: &mut Value, images: &[(String, String)]) -> Result<(),
 pub enum Variable {
     /// With its value, or with where the value is: an entry of the list `env`.
     Set(Value),
-    /// Removed.
     Remove(String),
 }
 

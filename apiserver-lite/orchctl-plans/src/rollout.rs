@@ -204,7 +204,6 @@ pub fn paused(object: &Value, pause: bool) -> Result<Value, ArgumentError> {
 /// A revision of a workload: its number, why it was made, and the template of its pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revision {
-    /// Its number.
     pub number: i64,
     /// The annotation `change-cause`; empty if there is none.
     pub cause: String,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::columns::{Layout, Row};
-use crate::jsonpath::{JsonPathError, Missing, Path};
+use crate::jsonpath::{JsonPathError, MissingFields, Path};
 
 /// Most columns.
 const COLUMNS_MAX: usize = 200;
@@ -24,9 +24,10 @@ pub enum CustomColumnsError {
     #[error("unexpected custom-columns spec: {0}, expected <header>:<json-path-expr>")]
     Malformed(String),
     /// A file has not two lines of equally many words.
-    #[error("a file of custom columns has a line of heads and a line of as many paths")]
+    #[error(
+        "a custom-columns file must have a line of headers and a line with one path for each header"
+    )]
     File,
-    /// Too many.
     #[error("more than {COLUMNS_MAX} columns")]
     TooMany,
     /// A path is malformed.
@@ -90,7 +91,7 @@ impl CustomColumns {
         }
         for object in objects {
             let cell = |(_, path): &(String, Path)| {
-                let found = path.find(object, Missing::Skipped)?;
+                let found = path.find(object, MissingFields::Skipped)?;
                 let texts: Vec<String> = found.into_iter().map(word_of).collect();
                 Ok(if texts.is_empty() { "<none>".to_owned() } else { texts.join(",") })
             };

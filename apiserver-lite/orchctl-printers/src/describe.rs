@@ -8,7 +8,7 @@ mod generic;
 mod node;
 mod pod;
 mod service;
-mod tabs;
+mod tab_columns;
 mod volume;
 mod workload;
 
@@ -103,7 +103,7 @@ pub fn describe(object: &Value, related: &Related, context: Context<'_>) -> Stri
     if let Some(events) = &related.events {
         common::events(&mut page, events, context);
     }
-    tabs::align(&page.text)
+    tab_columns::align(&page.text)
 }
 
 #[cfg(test)]

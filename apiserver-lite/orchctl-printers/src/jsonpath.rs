@@ -34,7 +34,7 @@ pub enum JsonPathError {
 
 /// What becomes of fields that an object does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingFields {
     /// They have no results.
     Skipped,
     /// They are errors.
@@ -83,7 +83,7 @@ struct Slice {
 #[derive(Clone, Debug, PartialEq)]
 struct Filter {
     left: Operand,
-    /// Without one it is asked whether `left` exists.
+    /// Without one the filter tests whether `left` exists.
     right: Option<(Comparison, Operand)>,
 }
 
@@ -124,7 +124,7 @@ impl Template {
     pub fn find<'a>(
         &self,
         object: &'a Value,
-        missing: Missing,
+        missing: MissingFields,
     ) -> Result<Vec<&'a Value>, JsonPathError> {
         let mut found = Vec::new();
         find(&mut found, &self.parts, object, missing)?;
@@ -135,7 +135,7 @@ impl Template {
     ///
     /// # Errors
     /// When an expression has no meaning for the object.
-    pub fn render(&self, object: &Value, missing: Missing) -> Result<String, JsonPathError> {
+    pub fn render(&self, object: &Value, missing: MissingFields) -> Result<String, JsonPathError> {
         let mut out = String::new();
         render(&mut out, &self.parts, object, missing)?;
         Ok(out)
@@ -172,7 +172,7 @@ impl Path {
     pub fn find<'a>(
         &self,
         object: &'a Value,
-        missing: Missing,
+        missing: MissingFields,
     ) -> Result<Vec<&'a Value>, JsonPathError> {
         eval::walk(self, vec![object], missing)
     }
@@ -182,7 +182,7 @@ fn find<'a>(
     found: &mut Vec<&'a Value>,
     parts: &[Part],
     object: &'a Value,
-    missing: Missing,
+    missing: MissingFields,
 ) -> Result<(), JsonPathError> {
     for part in parts {
         match part {
@@ -202,7 +202,7 @@ fn render(
     out: &mut String,
     parts: &[Part],
     object: &Value,
-    missing: Missing,
+    missing: MissingFields,
 ) -> Result<(), JsonPathError> {
     for part in parts {
         match part {

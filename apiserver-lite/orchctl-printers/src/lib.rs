@@ -11,10 +11,10 @@ pub mod age;
 pub mod columns;
 pub mod custom_columns;
 pub mod describe;
-mod form;
 pub mod json;
 pub mod jsonpath;
 pub mod objects;
+mod output_format;
 pub mod rules;
 pub mod schema;
 pub mod sort;
@@ -25,4 +25,4 @@ pub mod timeline;
 pub mod tree;
 pub mod why;
 
-pub use form::{Form, FormError};
+pub use output_format::{Form, FormError};

@@ -17,7 +17,7 @@ pub fn map_at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Map<String, Va
     object.pointer(pointer).and_then(Value::as_object)
 }
 
-/// Its name.
+/// `metadata.name`; empty if it is missing.
 pub fn name(object: &Value) -> &str {
     text_at(object, "/metadata/name")
 }

@@ -28,9 +28,7 @@ pub enum ExplainError {
 pub struct Explanation<'a> {
     /// The full group; empty for core.
     pub group: &'a str,
-    /// The version.
     pub version: &'a str,
-    /// The kind.
     pub kind: &'a str,
     /// Fields from the object down.
     pub fields: &'a [&'a str],

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use crate::jsonpath::{JsonPathError, Missing, Path};
+use crate::jsonpath::{JsonPathError, MissingFields, Path};
 
 /// Sorts `items` by what `path` leads to in the object of each. Objects without the field come first; equal ones keep their order.
 ///
@@ -17,7 +17,7 @@ pub fn by_path<T>(
 ) -> Result<(), JsonPathError> {
     let mut keyed = Vec::with_capacity(items.len());
     for item in items.iter() {
-        let found = path.find(object(item), Missing::Skipped)?;
+        let found = path.find(object(item), MissingFields::Skipped)?;
         keyed.push(found.first().map(|value| (*value).clone()));
     }
     if !keyed.is_empty() && keyed.iter().all(Option::is_none) {

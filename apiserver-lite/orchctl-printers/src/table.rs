@@ -42,7 +42,7 @@ pub fn heads(table: &Value, options: &TableOptions) -> Row {
     if options.namespaces {
         heads.push("NAMESPACE".to_owned());
     }
-    let names = shown(table, options).map(|(_, column)| objects::text_at(column, "/name"));
+    let names = list_columns(table, options).map(|(_, column)| objects::text_at(column, "/name"));
     heads.extend(names.map(str::to_uppercase));
     heads.extend(options.label_columns.iter().map(|label| {
         let last = label.rsplit('/').next().unwrap_or(label);
@@ -65,7 +65,7 @@ pub fn cells(table: &Value, row: &Value, options: &TableOptions, event: Option<&
         cells.push(objects::namespace(object).to_owned());
     }
     let values = objects::list_at(row, "/cells");
-    for (at, column) in shown(table, options) {
+    for (at, column) in list_columns(table, options) {
         let text = values.get(at).map(cell_text).unwrap_or_default();
         let is_name = objects::text_at(column, "/format") == "name"
             || at == 0 && objects::text_at(column, "/name").eq_ignore_ascii_case("name");
@@ -85,7 +85,7 @@ pub fn cells(table: &Value, row: &Value, options: &TableOptions, event: Option<&
     cells
 }
 
-fn shown<'a>(
+fn list_columns<'a>(
     table: &'a Value,
     options: &TableOptions,
 ) -> impl Iterator<Item = (usize, &'a Value)> + use<'a> {

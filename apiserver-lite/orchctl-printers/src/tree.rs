@@ -23,9 +23,7 @@ pub struct Member {
     pub kind: String,
     /// Empty outside of namespaces.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
     /// What it names as its owners.
     pub owners: Vec<Owner>,
@@ -38,9 +36,7 @@ pub struct Owner {
     pub api_version: String,
     /// For example `ReplicaSet`.
     pub kind: String,
-    /// Its name.
     pub name: String,
-    /// Its UID.
     pub uid: String,
 }
 
@@ -83,7 +79,7 @@ pub struct Line {
     pub note: String,
 }
 
-/// The tree of the object with the UID `asked`. `absent` says of owners that are not among `members` why, by UID.
+/// The tree of the object with the UID in `asked`. `absent` says of owners that are not among `members` why, by UID.
 pub fn build(members: Vec<Member>, asked: &str, absent: &HashMap<String, String>) -> Vec<Line> {
     let mut known: HashMap<String, Member> = HashMap::new();
     for member in members {
@@ -196,7 +192,7 @@ impl<'a> Drawing<'a> {
         self.path.pop();
     }
 
-    /// Above the object that was asked for only what leads to it.
+    /// Above the requested object only its ancestors.
     fn dependents(&self, member: &Member) -> Vec<&'a Member> {
         let mut dependents = self.below.get(member.uid.as_str()).cloned().unwrap_or_default();
         if member.uid != self.asked && self.above.contains(member.uid.as_str()) {

@@ -31,7 +31,6 @@ pub enum Lookup {
 /// A pod with what it depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodCase {
-    /// The pod.
     pub pod: Value,
     /// What happened to it, the oldest first.
     pub events: Vec<Value>,
@@ -44,7 +43,6 @@ pub struct PodCase {
 /// An object with what it depends on, as far as its kind needs it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Case {
-    /// The object.
     pub object: Value,
     /// What happened to it and, of a deployment, to its replica sets; the oldest first.
     pub events: Vec<Value>,
@@ -90,7 +88,7 @@ pub enum Verdict {
 }
 
 /// Whether objects of this kind are known here.
-pub fn knows(group: &str, kind: &str) -> bool {
+pub fn supports_kind(group: &str, kind: &str) -> bool {
     matches!(
         (group, kind),
         ("", "Pod" | "Service" | "PersistentVolumeClaim")

@@ -7,8 +7,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use crate::page::Window;
-use crate::rows::{Tone, View};
-use crate::screen::{Log, Over, Screen, Typed};
+use crate::rows::{RowStyle, View};
+use crate::screen::{InputLine, Log, Overlay, Screen};
 
 /// Spaces between columns.
 const GAP: u16 = 2;
@@ -20,7 +20,7 @@ const HELP: &[(&str, &str)] = &[
     ("1 2 3 4, tab", "nodes, pods, events, logs"),
     ("up down, j k", "move; also page up and down, home and end, g G"),
     ("left right", "move a long text to the side"),
-    ("enter, d", "describe the object, or the one that an event tells of"),
+    ("enter, d", "describe the object, or the object of an event"),
     ("w", "why: what is wrong with it"),
     ("l", "the log of a pod; c: its next container"),
     ("/", "show only rows with a text; escape ends it"),
@@ -46,13 +46,13 @@ pub fn draw(screen: &Screen, frame: &mut Frame<'_>, now: i64, colours: bool) {
     }
     let body = Rect { y: area.y.saturating_add(1), height: area.height.saturating_sub(2), ..area };
     match &screen.over {
-        Over::Help => draw_help(frame, body),
-        Over::Page { title, lines, window } => {
+        Overlay::Help => draw_help(frame, body),
+        Overlay::Page { title, lines, window } => {
             let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
             draw_lines(frame, body, title, &lines, *window);
         }
-        Over::Nothing if screen.view == View::Logs => draw_log(screen.log.as_ref(), frame, body),
-        Over::Nothing => draw_rows(screen, frame, body, now, colours),
+        Overlay::Nothing if screen.view == View::Logs => draw_log(screen.log.as_ref(), frame, body),
+        Overlay::Nothing => draw_rows(screen, frame, body, now, colours),
     }
 }
 
@@ -64,12 +64,12 @@ fn reversed() -> Style {
     Style::new().add_modifier(Modifier::REVERSED)
 }
 
-fn style_of(tone: Tone, colours: bool) -> Style {
+fn style_of(tone: RowStyle, colours: bool) -> Style {
     match tone {
-        Tone::Plain => Style::new(),
-        Tone::Attention if colours => Style::new().fg(Color::Magenta),
-        Tone::Alarm if colours => Style::new().fg(Color::Red),
-        Tone::Attention | Tone::Alarm => bold(),
+        RowStyle::Plain => Style::new(),
+        RowStyle::Attention if colours => Style::new().fg(Color::Magenta),
+        RowStyle::Alarm if colours => Style::new().fg(Color::Red),
+        RowStyle::Attention | RowStyle::Alarm => bold(),
     }
 }
 
@@ -95,16 +95,16 @@ fn head(screen: &Screen) -> Line<'static> {
 /// What is typed, what went wrong, or some of the keys.
 fn foot(screen: &Screen, colours: bool) -> Line<'static> {
     match &screen.typed {
-        Some(Typed::Filter(line)) => return typed_line("/", line),
-        Some(Typed::Namespace(line)) => return typed_line("namespace (empty: all): ", line),
+        Some(InputLine::Filter(line)) => return typed_line("/", line),
+        Some(InputLine::Namespace(line)) => return typed_line("namespace (empty: all): ", line),
         None => {}
     }
     if let Some(notice) = &screen.notice {
-        return Line::styled(notice.clone(), style_of(Tone::Alarm, colours));
+        return Line::styled(notice.clone(), style_of(RowStyle::Alarm, colours));
     }
     let keys = match (&screen.over, screen.view) {
-        (Over::Help, _) => "q close",
-        (Over::Page { .. }, _) => "arrows move  q close",
+        (Overlay::Help, _) => "q close",
+        (Overlay::Page { .. }, _) => "arrows move  q close",
         (_, View::Logs) => "arrows move  G follow  c container  tab view  ? help  q quit",
         (_, View::Nodes) => "enter describe  / filter  tab view  ? help  q quit",
         _ => "enter describe  w why  l log  / filter  n namespace  tab view  ? help  q quit",
@@ -162,7 +162,7 @@ fn draw_lines(frame: &mut Frame<'_>, area: Rect, title: &str, lines: &[&str], wi
 }
 
 fn draw_rows(screen: &Screen, frame: &mut Frame<'_>, area: Rect, now: i64, colours: bool) {
-    let all = screen.rows.shown(&screen.filter);
+    let all = screen.rows.filter_rows(&screen.filter);
     if all.is_empty() {
         let text = match (screen.is_loaded, screen.filter.is_empty()) {
             (false, _) => "loading ...",
@@ -174,7 +174,7 @@ fn draw_rows(screen: &Screen, frame: &mut Frame<'_>, area: Rect, now: i64, colou
     }
     let height = usize::from(area.height).saturating_sub(1).max(1);
     let top = first_shown(screen.at, all.len(), height);
-    let shown: Vec<(Vec<String>, Tone)> = all
+    let shown: Vec<(Vec<String>, RowStyle)> = all
         .iter()
         .skip(top)
         .take(height)

@@ -1,19 +1,17 @@
 //! What the user types: bytes of a terminal as keys.
 
-/// A key.
+/// A key press, decoded from the bytes of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// A character.
     Char(char),
     /// Return.
     Enter,
-    /// Escape.
     Escape,
     /// Tabulator.
     Tab,
     /// Tabulator with shift.
     BackTab,
-    /// Backspace.
     Backspace,
     /// Arrow up.
     Up,
@@ -23,13 +21,9 @@ pub enum Key {
     Left,
     /// Arrow right.
     Right,
-    /// Page up.
     PageUp,
-    /// Page down.
     PageDown,
-    /// Home.
     Home,
-    /// End.
     End,
     /// Control with C.
     Interrupt,

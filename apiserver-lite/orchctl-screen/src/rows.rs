@@ -44,17 +44,15 @@ impl View {
 pub struct Target {
     /// Group and version.
     pub api_version: String,
-    /// Kind.
     pub kind: String,
     /// Namespace; empty outside of namespaces.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
 /// How a row is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tone {
+pub enum RowStyle {
     /// All is well.
     Plain,
     /// Not yet, or not any more.
@@ -74,10 +72,10 @@ struct Cell {
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The object, or the one that an event tells of.
+    /// The object, or the one that an event is about.
     pub target: Target,
     /// How it is meant.
-    pub tone: Tone,
+    pub tone: RowStyle,
     cells: Vec<Cell>,
     /// By which events are ordered: seconds since 1970.
     time: i64,
@@ -150,7 +148,7 @@ impl Rows {
     }
 
     /// The rows that have a text in a cell, in their order.
-    pub fn shown(&self, filter: &str) -> Vec<(&str, &Row)> {
+    pub fn filter_rows(&self, filter: &str) -> Vec<(&str, &Row)> {
         let filter = filter.to_lowercase();
         let rows = self.rows.iter().filter(|(_, row)| filter.is_empty() || row.matches(&filter));
         let mut rows: Vec<(&str, &Row)> = rows.map(|(key, row)| (key.as_str(), row)).collect();
@@ -264,7 +262,7 @@ impl Rows {
             namespace: part("/involvedObject/namespace").to_owned(),
             name: name.to_owned(),
         };
-        let tone = if part("/type") == "Warning" { Tone::Alarm } else { Tone::Plain };
+        let tone = if part("/type") == "Warning" { RowStyle::Alarm } else { RowStyle::Plain };
         self.put(key(event), Row { target, tone, cells, time: time.unwrap_or_default() });
     }
 
@@ -292,14 +290,14 @@ fn key(object: &Value) -> String {
 }
 
 /// Of a status of nodes and pods in the server's tables.
-fn tone_of_status(status: &str) -> Tone {
+fn tone_of_status(status: &str) -> RowStyle {
     match status {
-        "" | "Running" | "Completed" | "Ready" | "Succeeded" => Tone::Plain,
-        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" => Tone::Attention,
+        "" | "Running" | "Completed" | "Ready" | "Succeeded" => RowStyle::Plain,
+        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" => RowStyle::Attention,
         other if other.starts_with("Ready,") || other.starts_with("Init:") => {
             let is_wrong = ["Error", "BackOff"].iter().any(|word| other.contains(word));
-            if is_wrong { Tone::Alarm } else { Tone::Attention }
+            if is_wrong { RowStyle::Alarm } else { RowStyle::Attention }
         }
-        _ => Tone::Alarm,
+        _ => RowStyle::Alarm,
     }
 }

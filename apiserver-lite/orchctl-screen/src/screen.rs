@@ -15,7 +15,7 @@ const PAGE_LINES_MAX: usize = 10_000;
 /// Most containers of a pod.
 const CONTAINERS_MAX: usize = 100;
 
-/// What is asked of an object.
+/// An action on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// The object in words.
@@ -33,25 +33,19 @@ pub enum Effect {
     Quit,
     /// Watch the rows of this view instead of those before. All namespaces if none is named.
     Watch {
-        /// The view.
         view: View,
         /// Whose objects.
         namespace: Option<String>,
     },
-    /// Ask this; an answer to what was asked before is not wanted any more.
+    /// Send this request; the response to an earlier one is ignored.
     Ask(Question, Target),
     /// Follow this log instead of the one before.
-    Follow {
-        /// The pod.
-        pod: Target,
-        /// The container.
-        container: String,
-    },
-    /// The answer to what was asked is not wanted any more.
+    Follow { pod: Target, container: String },
+    /// The response to the last request is ignored.
     Forget,
 }
 
-/// What the server tells.
+/// An update from the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
     /// A page of a list; the first one replaces all rows.
@@ -60,7 +54,7 @@ pub enum Update {
         page: Value,
         /// Whether it is the first.
         is_first: bool,
-        /// Whether objects follow that are not asked for.
+        /// Whether the list has more pages, which are not requested.
         is_cut: bool,
     },
     /// An event of a watch.
@@ -69,14 +63,12 @@ pub enum Update {
     Answer {
         /// What it is about.
         title: String,
-        /// The text.
         text: String,
     },
     /// The containers of the pod whose log is to be shown.
     Containers(Target, Vec<String>),
     /// A part of the log.
     Log(Vec<u8>),
-    /// The log has ended.
     LogEnded,
     /// Something that went wrong, or is worth a line.
     Notice(String),
@@ -86,7 +78,7 @@ pub enum Update {
 
 /// A line that is typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Typed {
+pub(crate) enum InputLine {
     /// What rows must have.
     Filter(String),
     /// Whose objects are shown.
@@ -95,7 +87,7 @@ pub(crate) enum Typed {
 
 /// What lies over the view.
 #[derive(Debug, Default)]
-pub(crate) enum Over {
+pub(crate) enum Overlay {
     #[default]
     Nothing,
     Help,
@@ -128,8 +120,8 @@ pub struct Screen {
     pub(crate) at: usize,
     selected: Option<String>,
     pub(crate) filter: String,
-    pub(crate) typed: Option<Typed>,
-    pub(crate) over: Over,
+    pub(crate) typed: Option<InputLine>,
+    pub(crate) over: Overlay,
     pub(crate) log: Option<Log>,
     pub(crate) notice: Option<String>,
     /// Lines between head and foot.
@@ -149,7 +141,7 @@ impl Screen {
             selected: None,
             filter: String::new(),
             typed: None,
-            over: Over::Nothing,
+            over: Overlay::Nothing,
             log: None,
             notice: None,
             height: 0,
@@ -175,31 +167,31 @@ impl Screen {
             return self.type_key(typed, key);
         }
         match (&mut self.over, key) {
-            (Over::Nothing, _) => self.press_in_view(key),
+            (Overlay::Nothing, _) => self.press_in_view(key),
             (_, Key::Char('q') | Key::Escape) => {
-                self.over = Over::Nothing;
+                self.over = Overlay::Nothing;
                 None
             }
-            (Over::Help, Key::Char('?')) => {
-                self.over = Over::Nothing;
+            (Overlay::Help, Key::Char('?')) => {
+                self.over = Overlay::Nothing;
                 None
             }
-            (Over::Page { lines, window, .. }, key) => {
+            (Overlay::Page { lines, window, .. }, key) => {
                 scroll(window, key, lines.len(), self.height, false);
                 None
             }
-            (Over::Help, _) => None,
+            (Overlay::Help, _) => None,
         }
     }
 
     fn press_in_view(&mut self, key: Key) -> Option<Effect> {
         match key {
             Key::Char('q') => return Some(Effect::Quit),
-            Key::Char('?') => self.over = Over::Help,
-            Key::Char('/') => self.typed = Some(Typed::Filter(self.filter.clone())),
+            Key::Char('?') => self.over = Overlay::Help,
+            Key::Char('/') => self.typed = Some(InputLine::Filter(self.filter.clone())),
             Key::Char('n') => {
                 let name = self.namespace.clone().unwrap_or_default();
-                self.typed = Some(Typed::Namespace(name));
+                self.typed = Some(InputLine::Namespace(name));
             }
             Key::Char(digit @ '1'..='4') => {
                 let at = digit.to_digit(10).and_then(|number| usize::try_from(number).ok());
@@ -214,9 +206,9 @@ impl Screen {
                 return Some(Effect::Forget);
             }
             _ if self.view == View::Logs => return self.press_in_log(key),
-            Key::Enter | Key::Char('d') => return self.ask(Question::Describe),
-            Key::Char('w') => return self.ask(Question::Why),
-            Key::Char('l') => return self.ask(Question::Containers),
+            Key::Enter | Key::Char('d') => return self.open_question(Question::Describe),
+            Key::Char('w') => return self.open_question(Question::Why),
+            Key::Char('l') => return self.open_question(Question::Containers),
             key => self.move_cursor(key),
         }
         None
@@ -282,7 +274,7 @@ impl Screen {
         Some(Effect::Follow { pod: log.pod.clone(), container })
     }
 
-    fn ask(&mut self, question: Question) -> Option<Effect> {
+    fn open_question(&mut self, question: Question) -> Option<Effect> {
         let row = self.selected_row()?.target.clone();
         if question == Question::Containers && row.kind != "Pod" {
             self.notice = Some("logs are those of pods".to_owned());
@@ -293,7 +285,7 @@ impl Screen {
     }
 
     fn selected_row(&self) -> Option<&Row> {
-        self.rows.shown(&self.filter).get(self.at).map(|(_, row)| *row)
+        self.rows.filter_rows(&self.filter).get(self.at).map(|(_, row)| *row)
     }
 
     fn move_cursor(&mut self, key: Key) {
@@ -307,7 +299,7 @@ impl Screen {
             Key::End | Key::Char('G') => isize::MAX,
             _ => return,
         };
-        let shown = self.rows.shown(&self.filter);
+        let shown = self.rows.filter_rows(&self.filter);
         let last = shown.len().saturating_sub(1);
         self.at = self.at.saturating_add_signed(step).min(last);
         self.selected = shown.get(self.at).map(|(key, _)| (*key).to_owned());
@@ -315,7 +307,7 @@ impl Screen {
 
     /// After the rows have changed: the cursor stays on its object, or else where it was.
     fn find_cursor(&mut self) {
-        let shown = self.rows.shown(&self.filter);
+        let shown = self.rows.filter_rows(&self.filter);
         let known = self.selected.as_deref();
         let found = known.and_then(|key| shown.iter().position(|(one, _)| *one == key));
         self.at = found.unwrap_or(self.at).min(shown.len().saturating_sub(1));
@@ -329,10 +321,10 @@ impl Screen {
         self.find_cursor();
     }
 
-    fn type_key(&mut self, typed: Typed, key: Key) -> Option<Effect> {
+    fn type_key(&mut self, typed: InputLine, key: Key) -> Option<Effect> {
         let (mut line, is_filter) = match typed {
-            Typed::Filter(line) => (line, true),
-            Typed::Namespace(line) => (line, false),
+            InputLine::Filter(line) => (line, true),
+            InputLine::Namespace(line) => (line, false),
         };
         match key {
             Key::Escape => {
@@ -355,7 +347,8 @@ impl Screen {
         if is_filter {
             self.set_filter(line.clone());
         }
-        self.typed = Some(if is_filter { Typed::Filter(line) } else { Typed::Namespace(line) });
+        self.typed =
+            Some(if is_filter { InputLine::Filter(line) } else { InputLine::Namespace(line) });
         None
     }
 
@@ -373,7 +366,7 @@ impl Screen {
         }
     }
 
-    /// What the server tells.
+    /// An update from the server.
     pub fn apply(&mut self, update: Update) -> Option<Effect> {
         match update {
             Update::Page { page, is_first, is_cut } => {
@@ -397,7 +390,7 @@ impl Screen {
             Update::Answer { title, text } => {
                 let lines = text.lines().take(PAGE_LINES_MAX).map(text::line).collect();
                 let title = text::cell(&title);
-                self.over = Over::Page { title, lines, window: Window::default() };
+                self.over = Overlay::Page { title, lines, window: Window::default() };
                 self.notice = None;
             }
             Update::Containers(pod, mut containers) => {

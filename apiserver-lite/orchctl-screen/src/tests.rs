@@ -110,7 +110,7 @@ fn rows_are_bounded() {
         let time = format!("1970-01-01T{:02}:{:02}:{:02}Z", at / 3600, at / 60 % 60, at % 60);
         events.change("ADDED", &event(&format!("e{at}"), "Normal", &time, ""));
     }
-    let shown = events.shown("");
+    let shown = events.filter_rows("");
     assert_eq!(shown.len(), rows::ROWS_MAX);
     assert_eq!((shown[0].0, shown[rows::ROWS_MAX - 1].0), ("web/e2004", "web/e5"));
 }
@@ -147,7 +147,7 @@ fn a_filter_and_a_namespace_are_typed() {
     press(&mut screen, "\r");
     assert!(picture(&screen, 80, 6)[0].ends_with("/RUN"));
     assert_eq!(screen.press(Key::Escape), None);
-    assert_eq!(screen.rows.shown(&screen.filter).len(), 3);
+    assert_eq!(screen.rows.filter_rows(&screen.filter).len(), 3);
 
     assert_eq!(press(&mut screen, "nno/../de\r"), None);
     assert!(picture(&screen, 80, 6)[5].contains("is no name of a namespace"));

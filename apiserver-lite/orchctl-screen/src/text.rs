@@ -13,7 +13,7 @@ const TAB: usize = 8;
 pub fn cell(text: &str) -> String {
     let text: String = text.trim().chars().take(CELL_LEN_MAX).collect();
     let words: Vec<&str> = text.split(['\n', '\t']).filter(|part| !part.is_empty()).collect();
-    shown(&words.join(" "))
+    escape_text(&words.join(" "))
 }
 
 /// A line of a log or a page, with tabs as spaces.
@@ -21,7 +21,7 @@ pub fn line(text: &str) -> String {
     let text: String = text.chars().take(LINE_LEN_MAX).filter(|c| *c != '\r').collect();
     let mut out = String::with_capacity(text.len());
     let mut column = 0_usize;
-    for c in shown(&text).chars() {
+    for c in escape_text(&text).chars() {
         if c == '\t' {
             let spaces = TAB.saturating_sub(column % TAB);
             out.extend(std::iter::repeat_n(' ', spaces));
@@ -34,16 +34,16 @@ pub fn line(text: &str) -> String {
     out
 }
 
-fn shown(text: &str) -> String {
+fn escape_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in visible(text).chars() {
-        if deceives(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
+        if is_misleading(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
     }
     out
 }
 
-/// Characters without a shape that change how others are shown, or that nobody sees.
-fn deceives(c: char) -> bool {
+/// Invisible characters, and those that change how other characters are displayed.
+fn is_misleading(c: char) -> bool {
     matches!(
         c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'

@@ -124,7 +124,7 @@ fn pack_entry(
 
 /// What was not unpacked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedEntries {
     /// Its name in the archive.
     pub name: String,
     /// Why.
@@ -136,7 +136,7 @@ pub struct Skipped {
 ///
 /// # Errors
 /// When the archive is broken, too large or has sparse files, or a file cannot be written.
-pub fn unpack(archive: impl Read, prefix: &Path, target: &Path) -> io::Result<Vec<Skipped>> {
+pub fn unpack(archive: impl Read, prefix: &Path, target: &Path) -> io::Result<Vec<SkippedEntries>> {
     let mut archive = Archive::new(archive);
     let mut skipped = Vec::new();
     let prefix: Option<PathBuf> = plain(prefix);
@@ -169,9 +169,9 @@ pub fn unpack(archive: impl Read, prefix: &Path, target: &Path) -> io::Result<Ve
         };
         let mut skip = |reason| {
             if skipped.len() < SKIPPED_MAX {
-                skipped.push(Skipped { name: name.display().to_string(), reason });
+                skipped.push(SkippedEntries { name: name.display().to_string(), reason });
             } else if skipped.len() == SKIPPED_MAX {
-                skipped.push(Skipped {
+                skipped.push(SkippedEntries {
                     name: "others".to_owned(),
                     reason: "they are too many to name",
                 });

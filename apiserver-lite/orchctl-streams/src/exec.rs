@@ -36,14 +36,14 @@ pub struct Size {
 }
 
 /// The local ends.
-pub struct Local<I, O, E> {
+pub struct LocalStreams<I, O, E> {
     /// What the command reads.
     pub stdin: I,
     /// What it writes.
     pub stdout: O,
     /// What it reports.
     pub stderr: E,
-    /// Sizes of the terminal, the present one first; nobody resizes it if not set.
+    /// Sizes of the terminal, the present one first; without them it is never resized.
     pub sizes: Option<mpsc::Receiver<Size>>,
 }
 
@@ -65,7 +65,7 @@ pub enum Exit {
 pub async fn run<I, O, E>(
     mut connection: Connection,
     streams: Streams,
-    mut local: Local<I, O, E>,
+    mut local: LocalStreams<I, O, E>,
 ) -> Result<Exit, StreamError>
 where
     I: AsyncRead + Unpin,
@@ -213,7 +213,8 @@ mod tests {
             server
         };
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let local = Local { stdin: &b"hello"[..], stdout: &mut out, stderr: &mut err, sizes: None };
+        let local =
+            LocalStreams { stdin: &b"hello"[..], stdout: &mut out, stderr: &mut err, sizes: None };
         let (exit, _server) = tokio::join!(run(connection, ALL, local), serve);
         assert_eq!(exit.expect("an exit"), Exit::Code(3));
         assert_eq!((out.as_slice(), err.as_slice()), (&b"hello"[..], &b"oops"[..]));
@@ -241,7 +242,8 @@ mod tests {
         };
         // Input that never ends: the session ends all the same.
         let (_held, stdin) = tokio::io::duplex(8);
-        let local = Local { stdin, stdout: Vec::new(), stderr: Vec::new(), sizes: Some(received) };
+        let local =
+            LocalStreams { stdin, stdout: Vec::new(), stderr: Vec::new(), sizes: Some(received) };
         let session = run(connection, Streams { tty: true, ..ALL }, local);
         let (exit, _server) = tokio::join!(session, serve);
         assert_eq!(exit.expect("an exit"), Exit::Success);
@@ -251,7 +253,8 @@ mod tests {
     async fn a_lost_connection_is_no_success() {
         let (connection, server) = Server::pair();
         drop(server);
-        let local = Local { stdin: &b""[..], stdout: Vec::new(), stderr: Vec::new(), sizes: None };
+        let local =
+            LocalStreams { stdin: &b""[..], stdout: Vec::new(), stderr: Vec::new(), sizes: None };
         assert!(run(connection, ALL, local).await.is_err());
     }
 

@@ -48,7 +48,7 @@ pub async fn run(
             false => StreamError::Remote(String::from_utf8_lossy(&report).trim().to_owned()),
         }
     };
-    // When the pod has ended, nobody reads what the client still sends.
+    // When the pod has ended, data of the client is discarded.
     let both = async {
         tokio::pin!(up, down);
         tokio::select! {

@@ -106,7 +106,7 @@ impl Connection {
         let mut packed = Vec::with_capacity(plain.len() + 64); // stored: a few bytes more than the text
         self.headers
             .compress_vec(&plain, &mut packed, FlushCompress::Sync)
-            .map_err(|_| StreamError::Protocol("headers cannot be compressed"))?;
+            .map_err(|_| StreamError::Protocol("cannot compress the SPDY headers"))?;
         Ok(packed)
     }
 }
@@ -232,7 +232,7 @@ impl Reader {
             left = left.saturating_sub(piece.len());
             let receiver = self.lock().get(&id).cloned();
             if let Some(receiver) = receiver {
-                // A stream that nobody reads any more loses its bytes.
+                // The bytes of a stream without a reader are dropped.
                 let _ = receiver.send(piece.freeze()).await;
             }
         }

@@ -4,13 +4,13 @@
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     /// The connection broke.
-    #[error("the connection with the container broke")]
+    #[error("the connection to the container failed")]
     Broken(#[source] std::io::Error),
     /// The other side sent what is no SPDY.
-    #[error("the connection with the container is no SPDY connection: {0}")]
+    #[error("the connection to the container is not a SPDY connection: {0}")]
     Protocol(&'static str),
     /// The other side ended the session.
-    #[error("the connection with the container was closed")]
+    #[error("the connection to the container was closed")]
     Closed,
     /// A local stream broke.
     #[error("cannot read or write locally")]

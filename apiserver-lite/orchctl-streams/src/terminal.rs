@@ -33,12 +33,12 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // There is nobody to tell, and nothing else to do.
+        // The error cannot be reported, and nothing else can be done.
         let _ = termios::tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 
-/// The size of the terminal, now and after each change. Ends when nobody receives any more.
+/// The size of the terminal, now and after each change. Ends when the receiver is dropped.
 pub fn sizes() -> mpsc::Receiver<Size> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {

@@ -50,7 +50,7 @@ pub enum Command {
     Logs(commands::logs::Args),
     /// Show what nodes and pods use
     Top(commands::top::Args),
-    /// Wait until objects have a condition or are gone
+    /// Wait until objects have a condition or are deleted
     Wait(commands::wait::Args),
     /// Show the owners above an object and the dependents below it
     Tree(commands::tree::Args),

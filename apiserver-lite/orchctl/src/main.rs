@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(code) => code,
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed the pipe.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(VisibleText(std::io::stderr()), "{error}");
@@ -64,7 +64,7 @@ async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
     match session.warnings() {
         count if count > 0 && session.flags().warnings_as_errors => {
             let noun = if count == 1 { "warning" } else { "warnings" };
-            Err(CommandError::said(format!("{count} {noun} received")))
+            Err(CommandError::with_text(format!("{count} {noun} received")))
         }
         _ => Ok(code),
     }

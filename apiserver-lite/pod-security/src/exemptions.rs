@@ -1,4 +1,4 @@
-//! Who and what no policy applies to, and what a namespace without a policy is told.
+//! Exemptions from policies, and the default policy of namespaces without one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,7 +51,7 @@ pub fn warn_of_exempt_namespace(
     policy: &Policy,
     names: &Names,
 ) -> Option<String> {
-    let asked = Asked(policy).to_string();
+    let asked = ActiveLevels(policy).to_string();
     let modes = ["enforce", "audit", "warn"];
     let is_own = |label: &String| {
         modes.iter().any(|mode| {
@@ -60,8 +60,8 @@ pub fn warn_of_exempt_namespace(
                 .any(|name| *label == names.sub_label("pod-security", name))
         })
     };
-    let told = !asked.is_empty() && labels.keys().any(is_own);
-    told.then(|| {
+    let is_ineffective = !asked.is_empty() && labels.keys().any(is_own);
+    is_ineffective.then(|| {
         format!(
             "namespace {} is exempt from Pod Security, and the policy ({asked}) will be ignored",
             quote(namespace)
@@ -70,9 +70,9 @@ pub fn warn_of_exempt_namespace(
 }
 
 /// The levels of a policy that ask for something: `enforce=baseline:latest, warn=restricted:latest`.
-struct Asked<'a>(&'a Policy);
+struct ActiveLevels<'a>(&'a Policy);
 
-impl fmt::Display for Asked<'_> {
+impl fmt::Display for ActiveLevels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Policy { enforce, audit, warn } = self.0;
         let mut separator = "";

@@ -73,12 +73,12 @@ fn view_ephemeral(container: &EphemeralContainer) -> ContainerView<'_> {
 }
 
 /// Who sets a forbidden value.
-pub(crate) struct Setters<'a> {
+pub(crate) struct FieldSetters<'a> {
     pub(crate) pod: bool,
     pub(crate) containers: Vec<&'a str>,
 }
 
-impl Setters<'_> {
+impl FieldSetters<'_> {
     pub(crate) fn is_empty(&self) -> bool {
         !self.pod && self.containers.is_empty()
     }

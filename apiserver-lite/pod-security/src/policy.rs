@@ -48,7 +48,6 @@ impl FromStr for Level {
 pub enum Version {
     /// `v1.N`.
     V1(u64),
-    /// `latest`.
     #[default]
     Latest,
 }
@@ -104,7 +103,6 @@ pub enum PolicyError {
 /// A level at a version, written as `restricted:latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LevelVersion {
-    /// The level.
     pub level: Level,
     /// The version of its checks.
     pub version: Version,

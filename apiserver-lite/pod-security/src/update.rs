@@ -10,9 +10,9 @@ use proto_api::names::Names;
 /// violates a newer policy can still be labelled, tolerate more and end.
 #[must_use]
 pub fn is_significant_update(pod: &Pod, old: &Pod, names: &Names) -> bool {
-    let is_annotated_anew = |key: &str| annotation(pod, key) != annotation(old, key);
+    let has_new_annotation = |key: &str| annotation(pod, key) != annotation(old, key);
     let is_changed = |name: &str, image: &str, old_image: &str| {
-        image != old_image || is_annotated_anew(&names.container_seccomp_annotation(name))
+        image != old_image || has_new_annotation(&names.container_seccomp_annotation(name))
     };
     let lists = [
         (&pod.spec.containers, &old.spec.containers),
@@ -23,7 +23,7 @@ pub fn is_significant_update(pod: &Pod, old: &Pod, names: &Names) -> bool {
         new.len() != old.len()
             || pairs.any(|(new, old)| is_changed(&new.name, &new.image, &old.image))
     });
-    if are_lists_changed || is_annotated_anew(&names.pod_seccomp_annotation()) {
+    if are_lists_changed || has_new_annotation(&names.pod_seccomp_annotation()) {
         return true;
     }
     let images = image_by_ephemeral_container(old);

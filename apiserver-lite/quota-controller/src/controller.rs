@@ -20,11 +20,11 @@ pub const CONTROLLER: &str = "resourcequota";
 /// Observes one recount in metrics: how long it took, and whether it failed and is retried.
 pub type Observe = dyn Fn(Duration, bool) + Send + Sync;
 
-/// The controller.
+/// Recalculates `status.used` of ResourceQuotas.
 pub struct QuotaController {
     /// Reads what is counted, and writes statuses.
     pub client: Client,
-    /// After how long a quota is counted anew although nothing seems to have changed.
+    /// Time after which a quota is recalculated although no change was observed.
     pub sync_period: Duration,
     /// Number of quotas that are counted at a time.
     pub workers: usize,

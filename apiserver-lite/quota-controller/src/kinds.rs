@@ -14,7 +14,6 @@ use proto_client::{Client, ClientError, ListParams};
 /// A kind with the version in which it is read.
 #[derive(Clone, Debug)]
 pub struct ReadKind {
-    /// The kind.
     pub kind: Kind,
     version: Cow<'static, str>,
 }

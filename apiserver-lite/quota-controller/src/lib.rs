@@ -1,6 +1,6 @@
 //! io: the controller resourcequota: counts what namespaces use of their quotas (`apiserver_quota` says how), and writes it to `status`.
 //!
-//! What is created or grows is charged by the API server in the same commit; the controller counts anew when a quota is new or changed, when
+//! What is created or grows is charged by the API server in the same commit; the controller recalculates when a quota is new or changed, when
 //! something that it counts has gone or shrunk, and from time to time.
 //!
 //! ```text

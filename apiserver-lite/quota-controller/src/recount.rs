@@ -21,7 +21,7 @@ const REQUEUE: Duration = Duration::from_millis(500);
 /// Attempts to write a status while others change the quota.
 const WRITE_TRIES: usize = 8;
 
-/// Counts quotas.
+/// Recalculates the usage of a quota from lists of the API server.
 pub struct Recount {
     /// Reads and writes.
     pub client: Client,

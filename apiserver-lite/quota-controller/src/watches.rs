@@ -22,7 +22,7 @@ use crate::kinds::{ReadKind, counted_kinds, custom_kinds};
 /// How long a quota waits for further changes before it is counted.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The watches.
+/// Watches the kinds that quotas count.
 pub struct Watches {
     client: Client,
     quotas: Store<ResourceQuota>,
@@ -68,7 +68,7 @@ impl Watches {
                 let error = chain(&error);
                 tracing::warn!(
                     error,
-                    "definitions cannot be listed; quotas of their kinds are counted anew after the sync period only"
+                    "cannot list CustomResourceDefinitions; quotas of their kinds are recalculated after the sync period only"
                 );
                 Vec::new()
             }
@@ -145,7 +145,7 @@ impl Requeue {
             Change::Deleted { key, .. } => self.requeue(&key.namespace),
             Change::Synced => {
                 is_synced = true;
-                // What changed while nobody watched.
+                // Changes between two watches.
                 self.quotas.list().into_iter().for_each(|(key, _)| self.queue.add(key));
             }
         });

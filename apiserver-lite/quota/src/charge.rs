@@ -6,8 +6,8 @@ use proto_api::Time;
 use proto_api::core::v1::ResourceQuota;
 use proto_api::names::Names;
 
-use crate::amounts::{self, Amounts};
-use crate::counted::{Counted, Kind};
+use crate::counted_resources::{Counted, Kind};
+use crate::resource_amounts::{self, Amounts};
 use crate::{pods, scopes};
 
 /// A quota's new `status.used`.
@@ -35,7 +35,6 @@ pub enum Refusal {
     Unknown {
         /// The quota's name.
         quota: String,
-        /// The resources.
         resources: String,
     },
     /// The amount is used up.
@@ -78,7 +77,7 @@ pub fn charge(
         return Ok(Vec::new());
     }
     let before = old.map(|old| old.amounts(names, now)).unwrap_or_default();
-    let growth = amounts::growth(new.amounts(names, now), &before);
+    let growth = resource_amounts::growth(new.amounts(names, now), &before);
     let charges = counting.into_iter().map(|(at, quota)| charge_one(at, quota, &growth));
     charges.filter_map(Result::transpose).collect()
 }
@@ -128,18 +127,19 @@ fn charge_one(
     growth: &Amounts,
 ) -> Result<Option<Charge>, Refusal> {
     let (hard, used) = (&quota.status.hard, &quota.status.used);
-    let requested = amounts::keep(growth, &hard.keys().map(String::as_str).collect());
+    let requested = resource_amounts::keep(growth, &hard.keys().map(String::as_str).collect());
     if requested.is_empty() {
         return Ok(None);
     }
     let mut sum = used.clone();
-    amounts::add(&mut sum, &requested);
+    resource_amounts::add(&mut sum, &requested);
     let exceeds = |name: &&String| sum.get(*name) > hard.get(*name);
     let exceeded: BTreeSet<&str> = requested.keys().filter(exceeds).map(String::as_str).collect();
     if exceeded.is_empty() {
         return Ok(Some(Charge { quota: at, used: sum }));
     }
-    let list = |amounts: &Amounts| amounts::list(&amounts::keep(amounts, &exceeded));
+    let list =
+        |amounts: &Amounts| resource_amounts::list(&resource_amounts::keep(amounts, &exceeded));
     Err(Refusal::Exceeded {
         quota: quota.metadata.name.clone(),
         requested: list(&requested),

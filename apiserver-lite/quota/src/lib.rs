@@ -6,17 +6,17 @@
 //!  object (and its old version) ──▶ amounts by resource ──┐
 //!                                                         ▼
 //!  quotas: spec.scopes, status.hard, status.used ──▶ charge ──▶ new status.used of each quota, or why not
-//!  everything in the namespace ──▶ Usage ──▶ status.used, counted anew
+//!  everything in the namespace ──▶ Usage ──▶ status.used, recalculated
 //! ```
 
-mod amounts;
 mod charge;
-mod counted;
+mod counted_resources;
 mod pods;
+mod resource_amounts;
 mod scopes;
 mod usage;
 
-pub use amounts::Amounts;
 pub use charge::{Charge, Refusal, charge};
-pub use counted::{Counted, Kind};
+pub use counted_resources::{Counted, Kind};
+pub use resource_amounts::Amounts;
 pub use usage::{Usage, with_growth};

@@ -7,9 +7,9 @@ use proto_api::core::v1::{Container, Pod};
 use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
-use crate::amounts::{Amounts, add, raise};
+use crate::resource_amounts::{Amounts, add, raise};
 
-/// Resources of pods whose names no prefix tells.
+/// Resources of pods whose names have no prefix.
 const NAMED: &[&str] = &[
     "cpu",
     "ephemeral-storage",
@@ -22,7 +22,7 @@ const NAMED: &[&str] = &[
     "requests.ephemeral-storage",
     "requests.memory",
 ];
-/// Resources that every container has to name where a quota counts them; Kubernetes asks it of no other.
+/// Resources that every container has to name where a quota counts them; Kubernetes requires it of no other.
 const REQUIRED: &[&str] =
     &["cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory"];
 const HUGE_PAGES: &str = "hugepages-";

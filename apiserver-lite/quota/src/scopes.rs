@@ -47,7 +47,7 @@ fn selects(one: &ScopedResourceSelectorRequirement, pod: &Pod) -> bool {
     }
 }
 
-/// Whether no container asks for CPU or memory, as of class BestEffort.
+/// Whether no container has a request or limit of CPU or memory, as in class BestEffort.
 fn is_best_effort(pod: &Pod) -> bool {
     let asks = |container: &Container| {
         let lists = [&container.resources.requests, &container.resources.limits];

@@ -1,4 +1,4 @@
-//! What a namespace uses of a quota, counted anew.
+//! What a namespace uses of a quota, recalculated from its objects.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use proto_api::core::v1::{
 use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
-use crate::amounts::{self, Amounts};
-use crate::counted::{Counted, Kind};
+use crate::counted_resources::{Counted, Kind};
+use crate::resource_amounts::{self, Amounts};
 use crate::{pods, scopes};
 
 /// Adds up what a namespace uses of one quota.
@@ -45,23 +45,23 @@ impl<'a> Usage<'a> {
         }
     }
 
-    /// Adds Services.
+    /// Adds what these Services use: their number, load balancers and node ports.
     pub fn add_services(&mut self, services: &[Service]) {
         services.iter().for_each(|service| self.add(Counted::Service(service)));
     }
 
-    /// Adds claims.
+    /// Adds what these claims use: their number and requested storage, also by storage class.
     pub fn add_claims(&mut self, claims: &[PersistentVolumeClaim]) {
         claims.iter().for_each(|claim| self.add(Counted::Claim(claim)));
     }
 
     /// Adds objects of a kind that is counted by number only.
     pub fn add_count(&mut self, kind: &Kind, count: i64) {
-        amounts::add(&mut self.sum, &kind.amounts(count));
+        resource_amounts::add(&mut self.sum, &kind.amounts(count));
     }
 
     fn add(&mut self, counted: Counted<'_>) {
-        amounts::add(&mut self.sum, &counted.amounts(self.names, self.now));
+        resource_amounts::add(&mut self.sum, &counted.amounts(self.names, self.now));
     }
 
     /// When the amounts change by time alone: a pod that is being deleted stops counting when its grace period is over.
@@ -74,7 +74,7 @@ impl<'a> Usage<'a> {
     pub fn status(self, is_counted: impl Fn(&str) -> bool) -> ResourceQuotaStatus {
         let hard = &self.spec.hard;
         let limited: BTreeSet<&str> = hard.keys().map(String::as_str).collect();
-        let mut used = amounts::keep(&self.sum, &limited);
+        let mut used = resource_amounts::keep(&self.sum, &limited);
         for name in limited.into_iter().filter(|name| is_counted(name)) {
             used.entry(name.to_owned()).or_insert(Quantity::ZERO);
         }
@@ -89,7 +89,7 @@ pub fn with_growth(
     now: &Amounts,
 ) -> ResourceQuotaStatus {
     let mut status = counted.clone();
-    for (name, amount) in amounts::growth(now.clone(), before) {
+    for (name, amount) in resource_amounts::growth(now.clone(), before) {
         if let Some(used) = status.used.get_mut(&name) {
             *used = *used + amount;
         }

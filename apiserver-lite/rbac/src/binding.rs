@@ -5,7 +5,6 @@
 pub struct RoleKey {
     /// Namespace of a Role; empty for a ClusterRole.
     pub namespace: String,
-    /// Name.
     pub name: String,
 }
 
@@ -25,7 +24,6 @@ pub enum BindingSubject {
 pub struct Binding {
     /// Namespace in which it gives access; empty for the whole cluster.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// The role that it gives.
     pub role: RoleKey,

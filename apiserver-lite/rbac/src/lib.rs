@@ -13,7 +13,7 @@
 
 mod binding;
 mod bootstrap;
-mod missing;
+mod missing_rules;
 mod policy;
 mod read;
 mod reconcile;
@@ -21,8 +21,8 @@ mod rule;
 
 pub use binding::{Binding, BindingSubject, RoleKey};
 pub use bootstrap::{BootstrapObject, BootstrapPolicyError, bootstrap_objects, node_rules};
-pub use missing::{missing_rules, rules_text};
+pub use missing_rules::{missing_rules, rules_text};
 pub use policy::{Policy, RbacDecision, Requester};
 pub use read::{is_policy_kind, read_binding, read_rules};
-pub use reconcile::{Reconciled, reconcile};
+pub use reconcile::{ReconcileStep, reconcile};
 pub use rule::{Access, Rule};

@@ -25,7 +25,6 @@ pub struct Policy {
 pub struct Requester<'a> {
     /// User name.
     pub name: &'a str,
-    /// Groups.
     pub groups: &'a [String],
 }
 

@@ -4,12 +4,12 @@ use apiserver_schema::{Map, Object, Value};
 use proto_api::names::Names;
 
 use crate::bootstrap::autoupdate_annotation;
-use crate::missing::missing_rules;
+use crate::missing_rules::missing;
 use crate::read::{read_rules, rule_value};
 
 /// How a stored object is brought up to date.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reconciled {
+pub enum ReconcileStep {
     /// It has everything, or its annotation says that it stays as it is.
     Unchanged,
     /// It is replaced by this object: the stored one with what was missing.
@@ -21,14 +21,14 @@ pub enum Reconciled {
 /// Compares the `stored` version of a role or binding with that of the bootstrap policy. Rules, subjects, labels and annotations
 /// that others added stay.
 #[must_use]
-pub fn reconcile(names: &Names, stored: &Object, wanted: &Object) -> Reconciled {
+pub fn reconcile(names: &Names, stored: &Object, wanted: &Object) -> ReconcileStep {
     let annotation = autoupdate_annotation(names);
     if stored.annotations().get(&annotation).is_some_and(|value| value == "false") {
-        return Reconciled::Unchanged;
+        return ReconcileStep::Unchanged;
     }
     let role = |object: &Object| object.fields.map("roleRef").cloned().unwrap_or_default();
     if role(stored) != role(wanted) {
-        return Reconciled::Recreated;
+        return ReconcileStep::Recreated;
     }
     let mut object = stored.clone();
     for field in ["labels", "annotations"] {
@@ -59,7 +59,11 @@ pub fn reconcile(names: &Names, stored: &Object, wanted: &Object) -> Reconciled 
     let subjects = wanted.fields.list("subjects").iter();
     let missing = subjects.filter(|subject| !stored.fields.list("subjects").contains(subject));
     add_to_list(&mut object.fields, "subjects", missing.cloned().collect());
-    if object == *stored { Reconciled::Unchanged } else { Reconciled::Updated(Box::new(object)) }
+    if object == *stored {
+        ReconcileStep::Unchanged
+    } else {
+        ReconcileStep::Updated(Box::new(object))
+    }
 }
 
 fn add_to_list(fields: &mut Map, field: &'static str, values: Vec<Value>) {
@@ -97,7 +101,7 @@ mod tests {
         )
     }
 
-    fn update(stored: &Object, wanted: &Object) -> Reconciled {
+    fn update(stored: &Object, wanted: &Object) -> ReconcileStep {
         reconcile(Names::new(Profile::Kubernetes), stored, wanted)
     }
 
@@ -105,13 +109,13 @@ mod tests {
     fn what_is_missing_is_added_and_nothing_is_taken() {
         let pods = |verb: &str| json!({"apiGroups": [""], "resources": ["pods"], "verbs": [verb]});
         let wanted = role("true", &json!([pods("get"), pods("list")]));
-        assert_eq!(update(&wanted, &wanted), Reconciled::Unchanged);
+        assert_eq!(update(&wanted, &wanted), ReconcileStep::Unchanged);
         let stored = role("true", &json!([pods("delete"), pods("get")]));
         let both = role("true", &json!([pods("delete"), pods("get"), pods("list")]));
-        assert_eq!(update(&stored, &wanted), Reconciled::Updated(Box::new(both.clone())));
-        assert_eq!(update(&both, &wanted), Reconciled::Unchanged);
+        assert_eq!(update(&stored, &wanted), ReconcileStep::Updated(Box::new(both.clone())));
+        assert_eq!(update(&both, &wanted), ReconcileStep::Unchanged);
         let kept = role("false", &json!([pods("delete")]));
-        assert_eq!(update(&kept, &wanted), Reconciled::Unchanged);
+        assert_eq!(update(&kept, &wanted), ReconcileStep::Unchanged);
     }
 
     #[test]
@@ -128,8 +132,8 @@ mod tests {
         let wanted = binding("view", &["scheduler"]);
         let stored = binding("view", &["jane"]);
         let both = binding("view", &["jane", "scheduler"]);
-        assert_eq!(update(&stored, &wanted), Reconciled::Updated(Box::new(both)));
-        assert_eq!(update(&binding("edit", &["scheduler"]), &wanted), Reconciled::Recreated);
+        assert_eq!(update(&stored, &wanted), ReconcileStep::Updated(Box::new(both)));
+        assert_eq!(update(&binding("edit", &["scheduler"]), &wanted), ReconcileStep::Recreated);
     }
 
     #[test]
@@ -143,6 +147,6 @@ mod tests {
         };
         let filled =
             aggregated(&json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]));
-        assert_eq!(update(&filled, &aggregated(&json!([]))), Reconciled::Unchanged);
+        assert_eq!(update(&filled, &aggregated(&json!([]))), ReconcileStep::Unchanged);
     }
 }

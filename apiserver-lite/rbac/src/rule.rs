@@ -39,7 +39,6 @@ pub enum Access<'a> {
     Path {
         /// Method in lower case.
         verb: &'a str,
-        /// The path.
         path: &'a str,
     },
 }

@@ -7,9 +7,9 @@ use proto_api::Quantity;
 use proto_api::core::v1::{Container, Pod};
 use proto_api::names::Names;
 
-use crate::amounts::{CPU, MEMORY, PODS};
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
+use crate::resource_amounts::{CPU, MEMORY, PODS};
 
 /// A pending pod that requests `cpu` millicores and `memory` bytes.
 pub fn pod(name: &str, cpu: i64, memory: i64) -> PodInfo {

@@ -9,13 +9,13 @@ use proto_api::core::v1::{Container, Node, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::amounts::{CPU, MEMORY};
 use crate::examples::{names, node};
 use crate::filter::check;
 use crate::node_info::NodeInfo;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
+use crate::resource_amounts::{CPU, MEMORY};
 use crate::score::select_best;
 use values::variants;
 

@@ -2,12 +2,12 @@
 
 use proto_api::core::v1::{Taint, Toleration};
 
-use crate::amounts::{CPU, MEMORY, PODS};
 use crate::node_info::{Admission, NodeInfo};
 use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 use crate::refusal::Refusal;
+use crate::resource_amounts::{CPU, MEMORY, PODS};
 use crate::taints::tolerates;
 
 /// Checks a node, cheap filters first. Only insufficient resources give several reasons. Inter-pod constraints are checked afterwards, see

@@ -1,12 +1,11 @@
 //! io, by its imports only: where pods are placed. [`filter`], [`pod_affinity`] and [`volumes`] find the nodes that a pod fits on, [`score`] ranks them,
-//! and [`preemption`] finds the pods of lower priority that may end for it. No clock, no requests: [`select_node`] is asked with what is known.
+//! and [`preemption`] finds the pods of lower priority that may end for it. No clock, no requests: [`select_node`] gets all state as arguments.
 //!
 //! Names, weights and messages are those of kube-scheduler 1.25.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-pub mod amounts;
 pub mod claim_use;
 pub mod disks;
 #[cfg(any(test, feature = "testing"))]
@@ -24,6 +23,7 @@ pub mod pod_affinity;
 pub mod pod_info;
 pub mod preemption;
 pub mod refusal;
+pub mod resource_amounts;
 pub mod score;
 pub mod select_node;
 pub mod taints;

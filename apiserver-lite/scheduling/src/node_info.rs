@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use proto_api::core::v1::{Node, Taint};
 use proto_api::names::Names;
 
-use crate::amounts::{Amounts, amount};
+use crate::resource_amounts::{Amounts, amount};
 
 /// The fields of a node that scheduling reads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeInfo {
-    /// The name.
     pub name: String,
-    /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The taints; a node that is not ready has a taint for that.
     pub taints: Vec<Taint>,

@@ -1,4 +1,4 @@
-//! Node selectors and node affinity; the controller of DaemonSets asks them, too.
+//! Node selectors and node affinity; the DaemonSet controller uses them, too.
 
 use std::collections::BTreeMap;
 

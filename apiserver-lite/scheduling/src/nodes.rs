@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::amounts::{Amounts, add};
 use crate::disks::Disks;
 use crate::host_ports::HostPorts;
 use crate::node_info::NodeInfo;
 use crate::pod_info::{PodInfo, PodPhase};
+use crate::resource_amounts::{Amounts, add};
 
 /// A node and its pods.
 #[derive(Clone, Debug)]
@@ -24,7 +24,6 @@ pub struct NodeLoad {
     pub ports: HostPorts,
     /// The disks that the pods mount.
     pub disks: Disks,
-    /// The pods.
     pub pods: Vec<Arc<PodInfo>>,
     /// Those of them whose constraints concern other pods. Each pod that is scheduled looks at these of all nodes.
     pub constraining: Vec<Arc<PodInfo>>,

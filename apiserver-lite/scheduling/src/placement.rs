@@ -1,4 +1,4 @@
-//! The constraints that a pod sets for its placement beside others, and its preferences: pod affinity, anti-affinity and topology spread.
+//! The constraints that a pod sets for its placement relative to other pods, and its preferences: pod affinity, anti-affinity and topology spread.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,6 @@ pub struct PlacementConstraints {
 pub struct WeightedTerm {
     /// Negative for anti-affinity.
     pub weight: i64,
-    /// The term.
     pub term: Term,
 }
 

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::amounts::add;
 use crate::node_info::NodeInfo;
 use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
 use crate::placement::{Spread, Term};
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::refusal::Refusal;
+use crate::resource_amounts::add;
 
 /// The labels of namespaces, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;

@@ -10,10 +10,10 @@ use proto_api::core::v1::{
 use proto_api::names::Names;
 use proto_client::ObjectKey;
 
-use crate::amounts::{Amounts, CPU, MEMORY, add, amount};
 use crate::claim_use::{ClaimUse, claims_of};
 use crate::disks::{self, PodDisk};
 use crate::placement::PlacementConstraints;
+use crate::resource_amounts::{Amounts, CPU, MEMORY, add, amount};
 
 /// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
 const DEFAULT_CPU: i64 = 100;
@@ -24,7 +24,6 @@ const DEFAULT_MEMORY: i64 = 200 << 20;
 pub struct PodInfo {
     /// Namespace and name.
     pub key: ObjectKey,
-    /// The uid.
     pub uid: String,
     /// The object that its events refer to.
     pub reference: ObjectReference,
@@ -46,23 +45,18 @@ pub struct PodInfo {
     pub started: Option<i64>,
     /// The creation time, in seconds since 1970.
     pub created: i64,
-    /// The requests.
     pub requests: Amounts,
     /// CPU and memory for scoring, with defaults for containers without requests.
     pub weight: (i64, i64),
     /// The images of its containers, with the tag `latest` where none is given.
     pub images: Vec<String>,
-    /// The host ports.
     pub host_ports: Vec<HostPort>,
-    /// The node selector.
     pub node_selector: BTreeMap<String, String>,
     /// The required node affinity.
     pub required: Option<NodeSelector>,
     /// The preferred node affinity.
     pub preferred: Vec<PreferredSchedulingTerm>,
-    /// The tolerations.
     pub tolerations: Vec<Toleration>,
-    /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The required pod affinity, anti-affinity and topology spread.
     pub constraints: PlacementConstraints,
@@ -76,7 +70,7 @@ pub struct PodInfo {
     pub unscheduled: Option<PodCondition>,
 }
 
-/// The phase of a pod.
+/// What the scheduler reads of `status.phase` and `deletionTimestamp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodPhase {
     /// Pending or running.
@@ -87,7 +81,7 @@ pub enum PodPhase {
     Ended,
 }
 
-/// A host port.
+/// A host port that a pod takes on its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     /// The port number.

@@ -18,7 +18,6 @@ pub use select::{Preemption, select_preemption};
 /// A PodDisruptionBudget, as preemption reads it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DisruptionBudget {
-    /// Its namespace.
     pub namespace: String,
     /// The pods that it protects; none without a selector, or with one that selects all.
     pub pods: Option<Selector>,

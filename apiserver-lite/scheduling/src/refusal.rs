@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::amounts::add;
+use crate::resource_amounts::add;
 
 /// Why a node is not feasible for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

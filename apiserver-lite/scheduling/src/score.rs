@@ -7,11 +7,11 @@ mod topology_spread;
 
 use std::cmp::Reverse;
 
-use crate::amounts::{CPU, MEMORY};
 use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::PodInfo;
+use crate::resource_amounts::{CPU, MEMORY};
 use crate::taints::tolerates;
 
 const MAX_POINTS: i64 = 100;
@@ -29,7 +29,7 @@ pub fn select_best(
     let affinity = normalize(feasible.iter().map(|load| preferred_weight(pod, load)).collect());
     let taints =
         normalize_reversed(feasible.iter().map(|load| count_untolerated(pod, load)).collect());
-    // A pod that says how it is spread is spread so, and not beside its siblings.
+    // A pod with topology spread preferences is scored by these, not by the number of its siblings.
     let spread = match pod.constraints.preferred_spread.is_empty() {
         true => normalize_reversed(feasible.iter().map(|load| count_siblings(pod, load)).collect()),
         false => topology_spread::points(pod, feasible, loads),

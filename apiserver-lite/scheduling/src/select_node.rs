@@ -34,7 +34,7 @@ pub struct StorageView<'a> {
 pub enum SelectError {
     /// No node is feasible. The pod waits until something changes.
     NoFeasibleNode(FitError),
-    /// The selection panicked, which users are not told. The pod is tried again after its back-off.
+    /// The selection panicked, which events do not mention. The pod is retried after its back-off.
     Panicked,
 }
 
@@ -52,7 +52,7 @@ impl FitError {
     }
 }
 
-/// The filters for one pod.
+/// Checks nodes for one pod: resources, ports, taints, affinity, topology spread and volumes.
 pub struct PodFilters<'a> {
     pod: &'a PodInfo,
     claims: ClaimRequirements,
@@ -119,7 +119,7 @@ pub struct NodeView<'a> {
     pub nominated: &'a mut NominatedLoads,
 }
 
-/// Selects the best node for the pod. It has to fit beside the pods that are nominated, and without those: they may end up elsewhere.
+/// Selects the best node for the pod. It must fit together with the nominated pods, and without them: they may run elsewhere.
 ///
 /// # Errors
 /// No node is feasible.
@@ -177,7 +177,7 @@ pub fn isolate_pod<T>(
     match isolate_sync(select) {
         Ok(found) => found,
         Err(panicked) => {
-            tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retrying after its back-off");
+            tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retried after its back-off");
             Err(SelectError::Panicked)
         }
     }
@@ -190,9 +190,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::amounts::{CPU, MEMORY, PODS};
     use crate::examples::{names, node, pod};
     use crate::placement::Term;
+    use crate::resource_amounts::{CPU, MEMORY, PODS};
 
     /// Selects a node for a pod without claims.
     fn select(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, SelectError> {

@@ -35,7 +35,6 @@ use limits::Limits;
 /// The storage objects of one scheduling cycle.
 #[derive(Clone, Debug, Default)]
 pub struct StorageSnapshot {
-    /// Claims.
     pub claims: BTreeMap<ObjectKey, Arc<PersistentVolumeClaim>>,
     /// Volumes by name.
     pub volumes: BTreeMap<String, Arc<PersistentVolume>>,

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use proto_api::names::Names;
 use proto_api::schema;
 
-use crate::conform::{TypeError, conform};
 use crate::list::{envelope, open_envelope};
 use crate::object::custom::CustomKinds;
 use crate::object::custom::codec::{custom_fields, write_custom};
 use crate::object::{Kind, Object};
 use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, apply_strategic};
 use crate::shape::compile;
+use crate::shape_check::{TypeError, conform};
 use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
 use crate::value::{
@@ -63,7 +63,7 @@ pub enum Strictness {
 
 /// A decoded object with warnings for the client.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded {
+pub struct DecodedObject {
     /// The object, not defaulted.
     pub object: Object,
     /// One warning per field; empty unless [`Strictness::Warn`].
@@ -108,9 +108,7 @@ pub enum DecodeError {
     /// A field has another type than the descriptor's.
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Type {
-        /// The kind.
         kind: String,
-        /// Its version.
         version: String,
         /// The field, the expected type, and the value found.
         error: TypeError,
@@ -118,9 +116,7 @@ pub enum DecodeError {
     /// The Protobuf message does not match the descriptor.
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Wire {
-        /// The kind.
         kind: String,
-        /// Its version.
         version: String,
         /// The error of the decoder.
         error: WireError,
@@ -229,7 +225,7 @@ impl Engine {
         format: Format,
         body: &[u8],
         strictness: Strictness,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<DecodedObject, DecodeError> {
         let decoded = match format {
             Format::Protobuf => self.decode_protobuf(Some(kind), body, Allowance::of_body()),
             Format::Json | Format::Yaml => {
@@ -247,7 +243,7 @@ impl Engine {
         format: Format,
         body: &[u8],
         strictness: Strictness,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<DecodedObject, DecodeError> {
         if format == Format::Protobuf {
             let decoded = self.decode_protobuf(None, body, Allowance::of_body());
             return within_bounds(decoded?, None);
@@ -288,7 +284,7 @@ impl Engine {
         document: Value,
         old: Option<&Object>,
         strictness: Strictness,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<DecodedObject, DecodeError> {
         within_bounds(self.object_of(kind, document, strictness)?, old)
     }
 
@@ -298,7 +294,7 @@ impl Engine {
         kind: &Arc<Kind>,
         document: Value,
         strictness: Strictness,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<DecodedObject, DecodeError> {
         self.check(kind, document, Problems::default(), strictness)
     }
 
@@ -309,7 +305,7 @@ impl Engine {
         document: Value,
         mut problems: Problems,
         strictness: Strictness,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<DecodedObject, DecodeError> {
         let shape = document.shape();
         let Value::Map(mut map) = document else { return Err(DecodeError::NotAnObject(shape)) };
         if !kind.type_meta_json.is_empty() {
@@ -331,7 +327,7 @@ impl Engine {
         };
         let fields = fields.map_err(type_error)?;
         let warnings = problems.into_warnings(strictness)?;
-        Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings })
+        Ok(DecodedObject { object: Object { kind: Arc::clone(kind), fields }, warnings })
     }
 
     fn decode_protobuf(
@@ -339,10 +335,10 @@ impl Engine {
         kind: Option<&Arc<Kind>>,
         body: &[u8],
         allowance: Allowance,
-    ) -> Result<Decoded, DecodeError> {
+    ) -> Result<DecodedObject, DecodeError> {
         let envelope = open_envelope(body).ok_or_else(|| DecodeError::Malformed {
             format: Format::Protobuf,
-            detail: "the envelope is missing or damaged".to_owned(),
+            detail: "the Protobuf envelope is missing or malformed".to_owned(),
         })?;
         let kind = match kind {
             Some(kind) => {
@@ -365,7 +361,10 @@ impl Engine {
                 error,
             },
         })?;
-        Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings: Vec::new() })
+        Ok(DecodedObject {
+            object: Object { kind: Arc::clone(kind), fields },
+            warnings: Vec::new(),
+        })
     }
 
     /// Encodes as compact JSON, `kind` and `apiVersion` first, without a final newline.
@@ -449,7 +448,7 @@ impl Engine {
         patch_type: PatchType,
         body: &[u8],
         strictness: Strictness,
-    ) -> Result<Result<Decoded, DecodeError>, PatchError> {
+    ) -> Result<Result<DecodedObject, DecodeError>, PatchError> {
         let (patch, problems) = parse_patch(body)?;
         let mut document = self.document(object);
         match (patch_type, patch) {
@@ -488,7 +487,7 @@ impl Engine {
         &self,
         object: &Object,
         body: &[u8],
-    ) -> Result<Result<Decoded, DecodeError>, PatchError> {
+    ) -> Result<Result<DecodedObject, DecodeError>, PatchError> {
         let (patch, problems) = parse_patch(body)?;
         let mut document = self.written_document(object);
         apply_json_patch(&mut document, &patch)?;

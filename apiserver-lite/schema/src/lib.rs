@@ -26,7 +26,6 @@
 //! [`Engine::parse_document`], [`Engine::written_document`] and [`Engine::object_of`]. [`openapi`] makes the OpenAPI documents.
 
 pub mod actors;
-pub mod conform;
 pub mod defaults;
 mod engine;
 mod field_errors;
@@ -39,6 +38,7 @@ pub mod patch;
 mod proportion;
 pub(crate) mod scalar;
 pub mod shape;
+pub mod shape_check;
 pub mod table;
 pub mod update;
 pub mod validate;
@@ -46,7 +46,7 @@ pub mod value;
 pub mod wire;
 mod write;
 
-pub use engine::{DecodeError, Decoded, Engine, Format, Strictness};
+pub use engine::{DecodeError, DecodedObject, Engine, Format, Strictness};
 pub use object::{Kind, Object, custom};
 pub use patch::{PatchError, PatchType};
 pub use validate::certificates as certificate_requests;

@@ -141,7 +141,6 @@ impl Kind {
 /// An object whose tree conforms to its kind's descriptor. `apiVersion` and `kind` are not in the tree.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Its kind.
     pub kind: Arc<Kind>,
     /// Its tree.
     pub fields: Map,

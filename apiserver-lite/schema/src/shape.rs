@@ -23,7 +23,7 @@ impl Shapes {
     }
 }
 
-/// One message.
+/// The compiled descriptor of one message.
 #[derive(Debug, Default)]
 pub struct Shape {
     /// Name of the message.
@@ -121,7 +121,6 @@ pub enum Type {
     Union(ShapeId),
     /// Another message.
     Message(ShapeId),
-    /// A list.
     List(Box<Type>),
     /// A list that is a message of its own in Protobuf, items in field 1.
     WrappedList(Box<Type>),

@@ -28,7 +28,7 @@ mod workload;
 
 pub use text::human_duration;
 
-/// Options of a Table.
+/// The form of a Table that a client requested: version, columns and `includeObject`.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions<'a> {
     /// `apiVersion` of the table: `v1` or `v1beta1` of the group `meta`.
@@ -55,7 +55,6 @@ pub enum ColumnDefinitions {
 pub enum Include {
     /// Nothing.
     None,
-    /// Its metadata.
     Metadata,
     /// All of it.
     Object,

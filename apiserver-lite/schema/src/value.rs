@@ -38,7 +38,6 @@ pub enum Value {
     Float(f64),
     /// Text.
     String(String),
-    /// A list.
     List(Vec<Value>),
     /// A message or a map.
     Map(Map),

@@ -85,7 +85,7 @@ fn write_value(out: &mut Vec<u8>, shapes: &Shapes, ty: &Type, value: &Value) {
         }
         (Type::Union(shape), value) => {
             let fields = &shapes.get(*shape).fields;
-            match fields.iter().find(|field| crate::conform::fits(&field.ty, value)) {
+            match fields.iter().find(|field| crate::shape_check::fits(&field.ty, value)) {
                 Some(field) => write_value(out, shapes, &field.ty, value),
                 None => write_json(out, value),
             }
@@ -142,7 +142,7 @@ fn written_value(shapes: &Shapes, ty: &Type, value: &Value) -> Value {
         }
         (Type::Union(shape), value) => {
             let fields = &shapes.get(*shape).fields;
-            match fields.iter().find(|field| crate::conform::fits(&field.ty, value)) {
+            match fields.iter().find(|field| crate::shape_check::fits(&field.ty, value)) {
                 Some(field) => written_value(shapes, &field.ty, value),
                 None => value.clone(),
             }
@@ -157,7 +157,7 @@ fn written_zero(shapes: &Shapes, field: &Field) -> Value {
             Value::Map(write_tree(shapes, *shape, &Map::new()))
         }
         (Presence::Plain, ty @ (Type::Bool | Type::String | Type::Quantity | Type::Duration)) => {
-            crate::conform::zero(ty)
+            crate::shape_check::zero(ty)
         }
         (Presence::Plain, Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString) => {
             Value::Int(0)

@@ -89,7 +89,7 @@ impl Bootstrap {
         let tokens: Vec<Token> = secrets.iter().map(|(_, secret)| Token::of(secret)).collect();
         let mut next: Option<Duration> = None;
         for token in &tokens {
-            match token.left(now()) {
+            match token.time_to_expiry(now()) {
                 Some(left) if left.is_zero() && self.enabled.cleaner => self.remove(token).await?,
                 Some(left) if !left.is_zero() => {
                     next = Some(next.map_or(left, |earlier| earlier.min(left)));

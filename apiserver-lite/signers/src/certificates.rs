@@ -46,7 +46,6 @@ pub struct CsrControllers {
 
 /// The controllers of certificate requests.
 pub struct Certificates {
-    /// The client.
     pub client: Client,
     /// The CA; without it nothing is signed.
     pub authority: Option<Arc<Authority>>,
@@ -58,10 +57,10 @@ pub struct Certificates {
 #[derive(Debug, thiserror::Error)]
 enum CsrError {
     /// A request to the API server failed.
-    #[error("request to the API server failed")]
+    #[error("the request to the API server failed")]
     Client(#[from] ClientError),
     /// The certificate cannot be signed.
-    #[error("certificate could not be signed")]
+    #[error("cannot sign the certificate")]
     Sign(#[from] SignError),
 }
 
@@ -145,7 +144,7 @@ impl Certificates {
         tracing::info!(
             request = metadata.name,
             uid = metadata.uid,
-            "deleting a finished or overdue certificate request"
+            "deleting a certificate request that is complete or expired"
         );
         ignore_stale(api.delete(&metadata.name, &params).await)
     }

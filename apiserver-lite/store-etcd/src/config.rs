@@ -43,11 +43,10 @@ pub struct TlsFiles {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// A user of etcd.
+/// The credentials for an etcd with authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdUser {
-    /// Its name.
     pub name: String,
-    /// The file with its password.
+    /// Read at each connection, so that it can be rotated.
     pub password_file: PathBuf,
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use apiserver_store::{
-    Follower, NotSynced, OnDisk, Prepare, Record, Store, StoreConfig, WriterRequest,
+    Follower, NotSynced, OnDisk, PrepareRestore, Record, Store, StoreConfig, WriterRequest,
 };
 use proto_daemon::{exit, panics};
 use tokio::{
@@ -65,7 +65,7 @@ pub enum OpenEtcdError {
 pub async fn open<T: Record>(
     etcd: EtcdConfig,
     config: StoreConfig,
-    prepare: Prepare<T>,
+    prepare: PrepareRestore<T>,
 ) -> Result<Store<T>, OpenEtcdError> {
     let is_prefix = etcd.prefix.starts_with('/')
         && !etcd.prefix.trim_end_matches('/').is_empty()

@@ -41,15 +41,15 @@ impl KnownRevisions {
     }
 }
 
-/// The open file.
-pub struct Acknowledged {
+/// The file with the last revision that was acknowledged to a client: a torn write after it may be cut.
+pub struct AcknowledgedRevision {
     file: File,
     /// Which slot is written next.
     next_slot: usize,
     failing: bool,
 }
 
-impl Acknowledged {
+impl AcknowledgedRevision {
     /// Reads the revision from the file in `directory`; `None` if the file is missing or damaged.
     pub fn read(directory: &Path) -> io::Result<Option<Revision>> {
         let path = directory.join(NAME);
@@ -65,7 +65,7 @@ impl Acknowledged {
         let last = revisions.max();
         if last.is_none() {
             let path = path.display();
-            tracing::warn!(%path, "acknowledged revision cannot be read: the file is damaged, so a torn last frame is cut as unacknowledged");
+            tracing::warn!(%path, "the file of the acknowledged revision is invalid; an incomplete last frame of the log counts as unacknowledged and is cut");
         }
         Ok(last)
     }
@@ -94,7 +94,7 @@ impl Acknowledged {
         let offset = SLOTS.get(self.next_slot).copied().unwrap_or_default();
         let written = self.file.write_all_at(&encode(revision), offset);
         if let (Err(error), false) = (&written, self.failing) {
-            tracing::warn!(%error, "acknowledged revision was not written; the next commit tries again");
+            tracing::warn!(%error, "cannot write the acknowledged revision; the next commit retries");
         }
         self.failing = written.is_err();
         self.next_slot = (self.next_slot + 1) % SLOTS.len();
@@ -103,7 +103,7 @@ impl Acknowledged {
     /// Syncs the file.
     pub fn sync(&self) {
         if let Err(error) = self.file.sync_data() {
-            tracing::warn!(%error, "acknowledged revision was not synced at close; it may be lost on power failure");
+            tracing::warn!(%error, "cannot sync the acknowledged revision at close; it may be lost on a power failure");
         }
     }
 }
@@ -130,17 +130,17 @@ mod tests {
     #[test]
     fn one_damaged_slot_leaves_the_other() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
-        let mut open = Acknowledged::open(dir.path(), Revision(7)).unwrap();
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), None);
+        let mut open = AcknowledgedRevision::open(dir.path(), Revision(7)).unwrap();
         open.write(Revision(8));
         open.write(Revision(9));
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(9)));
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), Some(Revision(9)));
         let file = File::options().write(true).open(dir.path().join(NAME)).unwrap();
         file.write_all_at(b"x", 512 + 9).unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(8)));
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), Some(Revision(8)));
         file.set_len(10).unwrap();
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
-        drop(Acknowledged::open(dir.path(), Revision(9)).unwrap());
-        assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(9)));
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), None);
+        drop(AcknowledgedRevision::open(dir.path(), Revision(9)).unwrap());
+        assert_eq!(AcknowledgedRevision::read(dir.path()).unwrap(), Some(Revision(9)));
     }
 }

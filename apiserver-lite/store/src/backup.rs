@@ -68,13 +68,12 @@ pub enum BackupError {
     /// A value cannot be transformed.
     #[error("cannot back up {key}")]
     Transform {
-        /// Its key.
         key: String,
         /// What the transform said.
         source: TransformError,
     },
     /// The file is no whole backup.
-    #[error("{path} is no complete backup: {found}. Nothing was restored; use another copy")]
+    #[error("{path} is not a complete backup: {found}. Nothing was restored; use another copy")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -114,7 +113,7 @@ pub enum BackupError {
         path: PathBuf,
     },
     /// The store cannot be made.
-    #[error("cannot make the store")]
+    #[error("cannot create the store")]
     Store(#[from] crate::OpenError),
 }
 

@@ -70,11 +70,11 @@ pub fn set_aside(
         let at = |source| OpenError::Directory { path: path.clone(), source };
         let aside = free_name(path, "damaged");
         fs::rename(path, &aside).map_err(at)?;
-        tracing::error!(path = %path.display(), aside = %aside.display(), "damaged log segment renamed; the store continues without it");
+        tracing::error!(path = %path.display(), aside = %aside.display(), "renamed a damaged log segment; the store opens without it");
     }
     let at = |source| OpenError::Directory { path: directory.to_owned(), source };
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(at)?;
-    tracing::error!(revision = %highest, "store continues without the unreadable writes; new revisions start above this one");
+    tracing::error!(revision = %highest, "the store opens without the unreadable writes; new revisions start above this one");
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub fn save_torn_tail(path: &Path, end: u64, why: &str) -> io::Result<()> {
     copy.sync_all()?;
     tracing::warn!(
         path = %path.display(), offset = end, bytes = len, found = why, aside = %aside.display(),
-        "an interrupted, unacknowledged write was cut from the end of the log; its bytes were copied to another file"
+        "cut an incomplete, unacknowledged write from the end of the log; its bytes are copied to another file"
     );
     Ok(())
 }

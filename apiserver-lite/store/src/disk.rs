@@ -25,7 +25,7 @@ use proto_daemon::private_files;
 
 use crate::{
     Identity, Medium, OnDamage, RestoreError, Revision, StoreConfig,
-    acknowledged::{Acknowledged, KnownRevisions},
+    acknowledged::{AcknowledgedRevision, KnownRevisions},
     checkpoint::{Checkpoint, StoredRecords},
     damage::{self, Damage},
     format::Format,
@@ -40,7 +40,6 @@ const CLOSED_LEN_MAX: usize = 4;
 pub enum Disk {
     /// Nothing is written.
     Memory,
-    /// To a directory.
     Directory(Log),
 }
 
@@ -50,7 +49,7 @@ pub struct Log {
     segment: Segment,
     segment_len_max: u64,
     first: Revision,
-    acknowledged: Option<Acknowledged>,
+    acknowledged: Option<AcknowledgedRevision>,
     closed: mpsc::SyncSender<ClosedSegment>,
     checkpointer: Option<thread::JoinHandle<()>>,
 }
@@ -130,7 +129,7 @@ impl Disk {
             _ => (next, Segment::create(&directory, next)),
         };
         let segment = segment.map_err(at)?;
-        let acknowledged = Some(Acknowledged::open(&directory, last).map_err(at)?);
+        let acknowledged = Some(AcknowledgedRevision::open(&directory, last).map_err(at)?);
         let next_firsts: Vec<_> =
             segments.iter().skip(1).map(|(first, _)| *first).chain([first]).collect();
         for ((first, path), next) in segments.into_iter().zip(next_firsts) {
@@ -243,7 +242,7 @@ fn read_directory(
     for (_, path) in &segments {
         private_files::make_private(path).map_err(at)?;
     }
-    let acknowledged = Acknowledged::read(directory).map_err(at)?;
+    let acknowledged = AcknowledgedRevision::read(directory).map_err(at)?;
     let known = KnownRevisions { checkpoint: revision, acknowledged };
     match read_log(directory, known, &segments) {
         Ok(LogRead { changes, end, torn }) => {
@@ -498,7 +497,6 @@ pub enum OpenError {
     /// A record cannot be restored.
     #[error("restore {key}")]
     Restore {
-        /// Its key.
         key: String,
         /// What [`Record::restore`](crate::Record::restore) said.
         source: RestoreError,

@@ -13,31 +13,30 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use crate::{
-    Bounds, Entry, Expect, Health, OpenError, Record, RestoreError, Revision, Store, StoreConfig,
-    Write, WriteError,
+    Bounds, Entry, Health, OpenError, Record, RestoreError, Revision, Store, StoreConfig, Write,
+    WriteCondition, WriteError,
     log::Change,
-    replay::{Restoring, restore_change},
+    replay::{RestoreContext, restore_change},
     state::{LoadedRecords, SharedState, StoreState},
     transform::StoredForms,
     writer::{WriterRequest, check_expectation, check_len},
 };
 
 /// The callback of [`Follower::start`]: what restoring needs besides the bytes.
-pub type Prepare<T> = Box<dyn Fn(&T) -> Result<(), RestoreError> + Send + Sync>;
+pub type PrepareRestore<T> = Box<dyn Fn(&T) -> Result<(), RestoreError> + Send + Sync>;
 
 /// What follows the log that is elsewhere. Used by one task for [`apply`](Follower::apply) and [`replace`](Follower::replace), by any for the rest.
 pub struct Follower<T: Record> {
     shared: Arc<SharedState<T>>,
     forms: Arc<StoredForms>,
     bounds: Bounds,
-    prepare: Prepare<T>,
+    prepare: PrepareRestore<T>,
     committed: watch::Sender<Revision>,
     health: watch::Sender<Health>,
 }
 
 /// What one write compares and does.
 pub struct PlannedWrite<T> {
-    /// The key.
     pub key: String,
     /// The version that it replaces or deletes: nothing is written if the key has another one by then.
     pub current: Option<Entry<T>>,
@@ -57,12 +56,12 @@ impl<T: Record> Follower<T> {
     #[expect(clippy::type_complexity, reason = "three parts of one thing, taken apart at once")]
     pub fn start(
         config: StoreConfig,
-        prepare: Prepare<T>,
+        prepare: PrepareRestore<T>,
         revision: Revision,
         records: Vec<Change>,
     ) -> Result<(Store<T>, Self, mpsc::Receiver<WriterRequest<T>>), OpenError> {
         let forms = Arc::new(StoredForms::new(config.transform.clone()));
-        let restoring = Restoring { prepare: &*prepare, forms: &forms };
+        let restoring = RestoreContext { prepare: &*prepare, forms: &forms };
         let entries = restore_all(records, &restoring)?;
         let state = StoreState::new(LoadedRecords { revision, entries }, config.retention);
         let shared = Arc::new(SharedState::new(state));
@@ -129,7 +128,11 @@ impl<T: Record> Follower<T> {
                 })
             }
             Write::Delete { expect, .. } => {
-                let expect = if *expect == Expect::Anything { Expect::Present } else { *expect };
+                let expect = if *expect == WriteCondition::Anything {
+                    WriteCondition::Present
+                } else {
+                    *expect
+                };
                 let current = check_expectation(key, expect, current)?;
                 let released = claimed(&current);
                 Ok(PlannedWrite {
@@ -160,7 +163,7 @@ impl<T: Record> Follower<T> {
     /// # Errors
     /// A record cannot be restored. Nothing of the revision is visible then.
     pub fn apply(&self, revision: Revision, changes: Vec<Change>) -> Result<(), OpenError> {
-        let restoring = Restoring { prepare: &*self.prepare, forms: &self.forms };
+        let restoring = RestoreContext { prepare: &*self.prepare, forms: &self.forms };
         let mut events = Vec::with_capacity(changes.len());
         for change in changes {
             let len = change.value.as_ref().map_or(0, Bytes::len);
@@ -183,7 +186,7 @@ impl<T: Record> Follower<T> {
     /// # Errors
     /// A record cannot be restored. Nothing is replaced then.
     pub fn replace(&self, revision: Revision, records: Vec<Change>) -> Result<(), OpenError> {
-        let restoring = Restoring { prepare: &*self.prepare, forms: &self.forms };
+        let restoring = RestoreContext { prepare: &*self.prepare, forms: &self.forms };
         let entries = restore_all(records, &restoring)?;
         let mut state = self.shared.write();
         let woken = state.replace(&entries, revision);
@@ -213,7 +216,7 @@ impl<T: Record> Follower<T> {
 
 fn restore_all<T: Record>(
     records: Vec<Change>,
-    restoring: &Restoring<'_, T>,
+    restoring: &RestoreContext<'_, T>,
 ) -> Result<Vec<Entry<T>>, OpenError> {
     let live = records.into_iter().filter_map(|Change { key, stamp, value }| {
         value.map(|value| {

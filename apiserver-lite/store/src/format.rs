@@ -21,7 +21,6 @@ pub enum Format {
 }
 
 impl Format {
-    /// The newest one.
     pub const NEWEST: Self = Self::Transformed;
 
     /// The format that a store needs with a transform or without.

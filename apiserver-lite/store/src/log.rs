@@ -47,7 +47,6 @@ const FRAME_LEN_MAX: usize = 1 << 30;
 /// A written or deleted record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The key.
     pub key: Arc<str>,
     /// Revisions of the version, or of the deletion.
     pub stamp: Stamp,
@@ -78,7 +77,7 @@ impl LogFile for File {
     }
 }
 
-/// The open segment.
+/// The log segment to which commits are appended.
 pub struct Segment {
     pub path: PathBuf,
     file: Box<dyn LogFile>,

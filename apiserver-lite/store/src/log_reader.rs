@@ -9,7 +9,7 @@ use crate::{
     log::{self, Change, SegmentItem, SegmentReader},
 };
 
-/// A completely read log.
+/// What reading all log segments returned.
 #[derive(Debug)]
 pub struct LogRead {
     /// The changes after the checkpoint, without a gap.

@@ -19,7 +19,7 @@ const HISTORY_LEN_MAX: usize = 4096;
 type PrepareRecord<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
 
 /// What restoring a record needs besides its bytes.
-pub struct Restoring<'a, T> {
+pub struct RestoreContext<'a, T> {
     pub prepare: PrepareRecord<'a, T>,
     pub forms: &'a StoredForms,
 }
@@ -28,7 +28,7 @@ pub struct Restoring<'a, T> {
 pub fn replay<T: Record>(
     found: DiskContent,
     retention: Retention,
-    restoring: &Restoring<'_, T>,
+    restoring: &RestoreContext<'_, T>,
 ) -> Result<StoreState<T>, OpenError> {
     let DiskContent { mut revision, mut stored, changes } = found;
     let recent = changes.len().saturating_sub(HISTORY_LEN_MAX.min(retention.events_max));
@@ -58,7 +58,7 @@ pub fn replay<T: Record>(
 pub fn restore_change<T: Record>(
     current: Option<Entry<T>>,
     change: Change,
-    restoring: &Restoring<'_, T>,
+    restoring: &RestoreContext<'_, T>,
 ) -> Result<Event<T>, OpenError> {
     let Change { key, stamp, value } = change;
     let (key, previous) = match current {
@@ -80,7 +80,7 @@ pub fn restore_change<T: Record>(
     Ok(Event { key, kind, stamp, record, previous })
 }
 
-impl<T: Record> Restoring<'_, T> {
+impl<T: Record> RestoreContext<'_, T> {
     /// The record of bytes read from disk. Versions of a key are restored in order, so that the form noted last is that of the current one.
     pub fn restore(
         &self,

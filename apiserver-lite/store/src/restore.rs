@@ -19,7 +19,7 @@ use ring::digest::{Context, SHA256};
 
 use crate::{
     BackupError, Identity, Revision, Stamp,
-    acknowledged::Acknowledged,
+    acknowledged::AcknowledgedRevision,
     backup::{END, MAGIC, RECORD, VERSION},
     checkpoint::{Checkpoint, checkpoint_error},
     format::Format,
@@ -36,9 +36,9 @@ const REVISION_MAX: u64 = 1 << 53;
 /// Longest key or value of a backup.
 const TEXT_LEN_MAX: u32 = 64 << 20;
 
-/// A restored store.
+/// What was restored from a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoredStore {
     /// The number of its records.
     pub records: u64,
     /// The revision of the backup.
@@ -56,12 +56,12 @@ pub fn restore(
     directory: &Path,
     identity: &Identity,
     now: Duration,
-) -> Result<Restored, BackupError> {
+) -> Result<RestoredStore, BackupError> {
     check_empty(directory)?;
     let backup = read(file, identity)?;
     let revision = revision_after(backup.revision, now);
     let restored =
-        Restored { records: backup.records.len() as u64, backup: backup.revision, revision };
+        RestoredStore { records: backup.records.len() as u64, backup: backup.revision, revision };
     let staging = staging(directory);
     let at = |source| BackupError::File { path: staging.clone(), source };
     match fs::remove_dir_all(&staging) {
@@ -73,7 +73,7 @@ pub fn restore(
     checkpoint.fold(revision, &backup.records).map_err(checkpoint_error)?;
     drop(checkpoint);
     drop(Segment::create(&staging, revision.next()).map_err(at)?);
-    drop(Acknowledged::open(&staging, revision).map_err(at)?);
+    drop(AcknowledgedRevision::open(&staging, revision).map_err(at)?);
     let renamed = fs::rename(&staging, directory);
     renamed.map_err(|source| BackupError::File { path: directory.to_owned(), source })?;
     let parent = staging.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -130,7 +130,7 @@ fn read(path: &Path, identity: &Identity) -> Result<Backup, BackupError> {
     input.check_identity(identity)?;
     let format = input.check_version(u32::from(Format::NEWEST as u8))?;
     let format = Format::parse(&format.to_string());
-    let format = format.ok_or_else(|| input.damaged("it names a format that there is not"))?;
+    let format = format.ok_or_else(|| input.damaged("it names an unknown format"))?;
     let revision = input.u64()?;
     if revision > REVISION_MAX {
         return Err(input.damaged("its revision is too large"));
@@ -184,7 +184,8 @@ impl BackupReader<'_> {
     }
 
     fn string(&mut self) -> Result<String, BackupError> {
-        String::from_utf8(self.text()?).map_err(|_| self.damaged("it has a name that is no text"))
+        String::from_utf8(self.text()?)
+            .map_err(|_| self.damaged("it has a name that is not valid UTF-8"))
     }
 
     fn check_version(&mut self, known: u32) -> Result<u32, BackupError> {

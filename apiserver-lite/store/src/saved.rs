@@ -11,7 +11,7 @@ pub struct SavedRecords<T> {
 }
 
 impl<T> SavedRecords<T> {
-    /// The revision.
+    /// The revision at which the records were saved.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
@@ -32,7 +32,7 @@ impl<T> Clone for SavedRecords<T> {
 
 /// The records of a store on disk, or of one that several servers share, are not replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the store is not in memory alone: only records in memory are replaced")]
+#[error("the store is on disk: only a store in memory can be restored to a saved state")]
 pub struct OnDisk;
 
 /// Why records were not replaced.

@@ -70,11 +70,9 @@ pub struct Page<T> {
 /// A key and its version.
 #[derive(Debug)]
 pub struct Entry<T> {
-    /// The key.
     pub key: Arc<str>,
     /// Revisions of the version.
     pub stamp: Stamp,
-    /// The record.
     pub record: Arc<T>,
 }
 

@@ -1,7 +1,7 @@
 //! The store in memory: the versions of every key and the recent events. Pure: the writer publishes into it, all others read.
 //!
 //! Each key holds its newest version and the older ones that a readable revision still sees. A read at revision `r` returns the
-//! newest version made at or before `r`. The ring of events tells which keys have versions to drop when history is compacted.
+//! newest version made at or before `r`. The ring of events has the keys whose versions are dropped when history is compacted.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map},

@@ -14,7 +14,7 @@ use crate::{
     Revision, Snapshot, SnapshotError, StoreConfig, Watch, WatchError, Write, WriteError,
     backup::{self, BackupError, BackupSummary, BackupValue},
     disk::{Disk, DiskConfig},
-    replay::{Restoring, replay},
+    replay::{RestoreContext, replay},
     saved::{ReplaceError, SavedRecords},
     state::{SharedState, StoreState},
     transform::StoredForms,
@@ -90,11 +90,11 @@ impl<T: Record> Store<T> {
     ) -> Result<Self, OpenError> {
         let (disk, found) = Disk::open(DiskConfig::of(&config))?;
         let forms = Arc::new(StoredForms::new(config.transform.clone()));
-        let restoring = Restoring { prepare: &prepare, forms: &forms };
+        let restoring = RestoreContext { prepare: &prepare, forms: &forms };
         match replay::<T>(found, config.retention, &restoring) {
             Ok(state) => Self::start(disk, state, forms, config),
             Err(error) => {
-                // A thread has the directory open: whoever tries again would find it in use.
+                // A thread has the directory open: another attempt would find it in use.
                 disk.close();
                 Err(error)
             }

@@ -7,7 +7,6 @@ use crate::{Compacted, Health, Revision, Stamp, state::SharedState, watcher::Wat
 /// The event of one committed write.
 #[derive(Debug)]
 pub struct Event<T> {
-    /// The key.
     pub key: Arc<str>,
     /// Kind of change; `stamp.modified` is the revision of the event.
     pub kind: EventKind,

@@ -11,31 +11,31 @@ pub enum Write<T: Record> {
         /// The key; not empty.
         key: String,
         /// Condition on the current version.
-        expect: Expect,
+        expect: WriteCondition,
         /// The new value.
         draft: T::Draft,
     },
-    /// Deletes the key. [`Expect::Absent`] never holds here.
+    /// Deletes the key. [`WriteCondition::Absent`] never holds here.
     Delete {
         /// The key; not empty.
         key: String,
         /// Condition on the current version.
-        expect: Expect,
+        expect: WriteCondition,
     },
 }
 
 impl<T: Record> Write<T> {
     /// Creates `key`, which must not exist.
     pub fn create(key: impl Into<String>, draft: T::Draft) -> Self {
-        Self::Put { key: key.into(), expect: Expect::Absent, draft }
+        Self::Put { key: key.into(), expect: WriteCondition::Absent, draft }
     }
 
     /// Replaces the version of `key` written at `revision`.
     pub fn update(key: impl Into<String>, revision: Revision, draft: T::Draft) -> Self {
-        Self::Put { key: key.into(), expect: Expect::At(revision), draft }
+        Self::Put { key: key.into(), expect: WriteCondition::At(revision), draft }
     }
 
-    /// The key.
+    /// The key that the write changes.
     pub fn key(&self) -> &str {
         match self {
             Self::Put { key, .. } | Self::Delete { key, .. } => key,
@@ -44,13 +44,13 @@ impl<T: Record> Write<T> {
 
     /// Deletes the version of `key` written at `revision`.
     pub fn delete(key: impl Into<String>, revision: Revision) -> Self {
-        Self::Delete { key: key.into(), expect: Expect::At(revision) }
+        Self::Delete { key: key.into(), expect: WriteCondition::At(revision) }
     }
 }
 
 /// Condition of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum WriteCondition {
     /// The key does not exist.
     Absent,
     /// The key was last written at this revision.
@@ -63,7 +63,6 @@ pub enum Expect {
 
 /// A durable and visible write.
 pub struct CommittedWrite<T> {
-    /// Its revision.
     pub revision: Revision,
     /// The new version, or the tombstone of a deletion.
     pub record: Arc<T>,
@@ -74,19 +73,19 @@ pub struct CommittedWrite<T> {
 /// Why a write has no effect. Only after [`NotDurable`](WriteError::NotDurable) that is unknown.
 #[derive(thiserror::Error)]
 pub enum WriteError<T> {
-    /// [`Expect::Absent`], but the key exists.
+    /// [`WriteCondition::Absent`], but the key exists.
     #[error("{key} already exists")]
     Exists {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// The current version.
         current: Arc<T>,
     },
-    /// [`Expect::At`], but the key has another revision. The current version is included, so that the caller can retry without a
+    /// [`WriteCondition::At`], but the key has another revision. The current version is included, so that the caller can retry without a
     /// read.
     #[error("{key} is at revision {revision}, not {expected}")]
     Conflict {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// The expected revision.
         expected: Revision,
@@ -98,11 +97,11 @@ pub enum WriteError<T> {
     /// The write expects the key, but it does not exist.
     #[error("{key} not found")]
     NotFound {
-        /// The key.
+        /// The key that the write changes.
         key: String,
     },
     /// Key or value is too long, or the key is empty.
-    #[error("{key}: {what} has {len} bytes, allowed are 1 to {max}")]
+    #[error("{key}: {what} has {len} bytes, expected 1 to {max}")]
     Size {
         /// The key, shortened.
         key: String,
@@ -116,23 +115,22 @@ pub enum WriteError<T> {
     /// The current version is [unreadable](crate::Record::unreadable). It can be deleted, not replaced.
     #[error("{key} cannot be read, and is not replaced")]
     Unreadable {
-        /// The key.
+        /// The key that the write changes.
         key: String,
     },
     /// The value cannot be transformed for the disk. Nothing was written.
     #[error("{key} cannot be written: {reason}")]
     Transform {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// What the [transform](crate::Transform) said.
         reason: String,
     },
     /// The record needs a [claim](crate::Record::claims) that another record has.
-    #[error("{key} cannot have {claim}: another record has it")]
+    #[error("{key} cannot have {claim}: it is allocated to another record")]
     Claimed {
-        /// The key.
+        /// The key that the write changes.
         key: String,
-        /// The claim.
         claim: String,
     },
     /// The commit was not written. Nothing of it is on disk, and the next one may succeed.
@@ -145,7 +143,7 @@ pub enum WriteError<T> {
     /// opened again, which is read-only until then; where servers share a store it is as soon as that says so.
     #[error("{key}: commit failed: {reason}")]
     NotDurable {
-        /// The key.
+        /// The key that the write changes.
         key: String,
         /// The error of the disk.
         reason: Arc<str>,

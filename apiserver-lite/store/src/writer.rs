@@ -13,8 +13,8 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Bounds, CommittedWrite, Entry, Event, EventKind, Expect, Health, Record, Revision, Stamp,
-    Write, WriteError,
+    Bounds, CommittedWrite, Entry, Event, EventKind, Health, Record, Revision, Stamp, Write,
+    WriteCondition, WriteError,
     disk::{CommitError, Disk},
     log::Change,
     saved::OnDisk,
@@ -41,10 +41,10 @@ pub type SyncResult = Result<(), NotSynced>;
 
 /// Memory may lack writes of other servers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what is stored cannot be read now: {0}")]
+#[error("the store is not in sync with etcd: {0}")]
 pub struct NotSynced(pub Arc<str>);
 
-/// The result of a [`Write`].
+/// What a committed [`Write`] returns, or why it was not written.
 pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
 
 /// The results of several writes of which all or none are done.
@@ -208,7 +208,7 @@ impl<T: Record> Writer<T> {
         let refused =
             |health: &mut Health| std::mem::replace(health, Health::Serving) != Health::Serving;
         if self.health.send_if_modified(refused) {
-            tracing::info!("commits succeed again; the store accepts writes");
+            tracing::info!("a commit succeeded; the store accepts writes again");
         }
     }
 
@@ -226,7 +226,7 @@ impl<T: Record> Writer<T> {
             let all = accepted.into_iter().chain(refused.into_iter().map(|(answer, _)| answer));
             return self.refuse_batch(all, reason);
         }
-        tracing::error!(%reason, writes = accepted.len(), "commit failed and may be on disk; the store is read-only until it is opened again");
+        tracing::error!(%reason, writes = accepted.len(), "a commit failed and may be on disk; the store is read-only until the server restarts");
         self.health.send_replace(Health::ReadOnly { reason: reason.clone() });
         let not_durable = |event: Event<T>| {
             Err(WriteError::NotDurable { key: event.key.to_string(), reason: reason.clone() })
@@ -242,7 +242,7 @@ impl<T: Record> Writer<T> {
         // Logged once, not at each attempt.
         if self.health.send_replace(Health::Refusing { reason: reason.clone() }) == Health::Serving
         {
-            tracing::error!(%reason, "commit failed and was undone; each following write is tried again");
+            tracing::error!(%reason, "a commit failed and was undone; its writes are rejected, the next write is tried");
         }
         for answer in all {
             answer.refuse(WriteError::NotWritten { reason: reason.clone() });
@@ -309,7 +309,11 @@ impl<'a, T: Record> Batch<'a, T> {
             }
             Write::Delete { key, expect } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
-                let expect = if expect == Expect::Anything { Expect::Present } else { expect };
+                let expect = if expect == WriteCondition::Anything {
+                    WriteCondition::Present
+                } else {
+                    expect
+                };
                 if let Some(current) = check_expectation(&key, expect, self.current(&key))? {
                     self.delete(current);
                 }
@@ -395,25 +399,25 @@ impl<'a, T: Record> Batch<'a, T> {
 /// Returns the version of `key` before a write, if it is as expected.
 pub fn check_expectation<T>(
     key: &str,
-    expect: Expect,
+    expect: WriteCondition,
     current: Option<Entry<T>>,
 ) -> Result<Option<Entry<T>>, WriteError<T>> {
     match (expect, current) {
-        (Expect::Anything | Expect::Absent, None) => Ok(None),
-        (Expect::Anything | Expect::Present, Some(current)) => Ok(Some(current)),
-        (Expect::At(expected), Some(current)) if current.stamp.modified == expected => {
+        (WriteCondition::Anything | WriteCondition::Absent, None) => Ok(None),
+        (WriteCondition::Anything | WriteCondition::Present, Some(current)) => Ok(Some(current)),
+        (WriteCondition::At(expected), Some(current)) if current.stamp.modified == expected => {
             Ok(Some(current))
         }
-        (Expect::Absent, Some(current)) => {
+        (WriteCondition::Absent, Some(current)) => {
             Err(WriteError::Exists { key: key.to_owned(), current: current.record })
         }
-        (Expect::At(expected), Some(current)) => Err(WriteError::Conflict {
+        (WriteCondition::At(expected), Some(current)) => Err(WriteError::Conflict {
             key: key.to_owned(),
             expected,
             revision: current.stamp.modified,
             current: current.record,
         }),
-        (Expect::At(_) | Expect::Present, None) => {
+        (WriteCondition::At(_) | WriteCondition::Present, None) => {
             Err(WriteError::NotFound { key: key.to_owned() })
         }
     }

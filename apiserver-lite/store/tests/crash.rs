@@ -12,7 +12,7 @@ use std::{
 };
 
 use apiserver_store::{
-    Expect, Identity, Medium, OpenError, Range, Store, StoreConfig, Transform, Write,
+    Identity, Medium, OpenError, Range, Store, StoreConfig, Transform, Write, WriteCondition,
 };
 use bytes::Bytes;
 
@@ -58,9 +58,9 @@ fn victim() {
                     let delete = nth % 7 == 6;
                     let draft = Bytes::from(format!("{key}={nth}"));
                     let write = if delete {
-                        Write::Delete { key: key.clone(), expect: Expect::Anything }
+                        Write::Delete { key: key.clone(), expect: WriteCondition::Anything }
                     } else {
-                        Write::Put { key: key.clone(), expect: Expect::Anything, draft }
+                        Write::Put { key: key.clone(), expect: WriteCondition::Anything, draft }
                     };
                     // Deleting a missing key is refused and changes nothing.
                     let Ok(done) = store.write(write).await else { continue };

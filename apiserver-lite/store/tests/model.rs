@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use apiserver_store::{
-    CommittedWrite, Event, EventKind, Expect, Identity, Medium, Range, Retention, Revision,
-    SnapshotError, Store, StoreConfig, Watch, Write, WriteError,
+    CommittedWrite, Event, EventKind, Identity, Medium, Range, Retention, Revision, SnapshotError,
+    Store, StoreConfig, Watch, Write, WriteCondition, WriteError,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -101,13 +101,20 @@ impl Model {
     }
 
     /// The expected result of a write; `Err` names the error.
-    fn write(&mut self, key: &str, expect: Expect, value: Option<u8>) -> Result<u64, &'static str> {
+    fn write(
+        &mut self,
+        key: &str,
+        expect: WriteCondition,
+        value: Option<u8>,
+    ) -> Result<u64, &'static str> {
         let mut next = self.at(self.current()).clone();
         let current = next.get(key).copied();
         match (expect, current) {
-            (Expect::Absent, Some(_)) => return Err("exists"),
-            (Expect::Present | Expect::At(_), None) => return Err("not found"),
-            (Expect::At(at), Some((_, modified, _))) if modified != at.0 => return Err("conflict"),
+            (WriteCondition::Absent, Some(_)) => return Err("exists"),
+            (WriteCondition::Present | WriteCondition::At(_), None) => return Err("not found"),
+            (WriteCondition::At(at), Some((_, modified, _))) if modified != at.0 => {
+                return Err("conflict");
+            }
             (_, None) if value.is_none() => return Err("not found"),
             _ => {}
         }
@@ -180,13 +187,13 @@ impl Pair {
     async fn write(&mut self, key: &str, guess: Guess, value: Option<u8>) {
         let current = self.model.at(self.model.current()).get(key).map_or(0, |version| version.1);
         let expect = match guess {
-            Guess::Absent => Expect::Absent,
-            Guess::Present => Expect::Present,
-            Guess::Anything => Expect::Anything,
-            Guess::Current => Expect::At(Revision(current)),
-            Guess::Old(by) => Expect::At(Revision(current.saturating_sub(by))),
+            Guess::Absent => WriteCondition::Absent,
+            Guess::Present => WriteCondition::Present,
+            Guess::Anything => WriteCondition::Anything,
+            Guess::Current => WriteCondition::At(Revision(current)),
+            Guess::Old(by) => WriteCondition::At(Revision(current.saturating_sub(by))),
         };
-        if value.is_none() && expect == Expect::Absent {
+        if value.is_none() && expect == WriteCondition::Absent {
             return;
         }
         let key = key.to_owned();

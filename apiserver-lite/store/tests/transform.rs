@@ -7,7 +7,7 @@ mod support;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use apiserver_store::{BackupValue, Expect, Store, Write, WriteError};
+use apiserver_store::{BackupValue, Store, Write, WriteCondition, WriteError};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ use support::{Shift, Text, open, text};
 
 async fn put(store: &Store<Text>, key: &str, value: &str) -> u64 {
     let draft = Bytes::from(value.to_owned());
-    let write = Write::Put { key: key.to_owned(), expect: Expect::Anything, draft };
+    let write = Write::Put { key: key.to_owned(), expect: WriteCondition::Anything, draft };
     store.write(write).await.unwrap().revision.0
 }
 
@@ -113,7 +113,8 @@ async fn what_cannot_be_read_stays_as_it_is() {
         );
         assert!(store.is_stale("secrets/old"));
         let draft = Bytes::from_static(b"over it");
-        let write = Write::Put { key: "secrets/old".into(), expect: Expect::Anything, draft };
+        let write =
+            Write::Put { key: "secrets/old".into(), expect: WriteCondition::Anything, draft };
         let refused = store.write(write).await.unwrap_err();
         assert!(matches!(refused, WriteError::Unreadable { .. }), "{refused}");
         // Pushes everything through the checkpoint.
@@ -189,7 +190,7 @@ proptest! {
                     Step::Put { key, value } => {
                         let key = format!("{}/{key}", ["secrets", "pods"][usize::from(key % 2)]);
                         let draft = Bytes::from(format!("value {value}"));
-                        let write = Write::Put { key: key.clone(), expect: Expect::Anything, draft };
+                        let write = Write::Put { key: key.clone(), expect: WriteCondition::Anything, draft };
                         // Refused where the current value cannot be read.
                         if store.write(write).await.is_ok() {
                             let number =
@@ -199,7 +200,7 @@ proptest! {
                     }
                     Step::Delete { key } => {
                         let key = format!("{}/{key}", ["secrets", "pods"][usize::from(key % 2)]);
-                        let expect = Expect::Anything;
+                        let expect = WriteCondition::Anything;
                         let done = store.write(Write::Delete { key: key.clone(), expect }).await;
                         assert_eq!(done.is_ok(), model.remove(&key).is_some());
                     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use apiserver_store::{
-    Expect, Identity, Lagged, Medium, Revision, Store, StoreConfig, WatchEnd, Write,
+    Identity, Lagged, Medium, Revision, Store, StoreConfig, WatchEnd, Write, WriteCondition,
 };
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ fn open() -> (tempfile::TempDir, Store<Bytes>) {
 }
 
 async fn put(store: &Store<Bytes>, key: &str) -> Revision {
-    let write = Write::Put { key: key.into(), expect: Expect::Anything, draft: "v".into() };
+    let write = Write::Put { key: key.into(), expect: WriteCondition::Anything, draft: "v".into() };
     store.write(write).await.unwrap().revision
 }
 

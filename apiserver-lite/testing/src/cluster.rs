@@ -39,7 +39,7 @@ struct Listening {
     serving: JoinHandle<()>,
 }
 
-/// Why a cluster does not start, or does not do what it is asked.
+/// Why a cluster does not start, or a call fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// It cannot be built.
@@ -155,7 +155,7 @@ impl Cluster {
         self.post(&format!("/store/save?name={name}")).await
     }
 
-    /// Puts back what was saved under a name; `start` is what the cluster began with. Watches get 410 and begin anew, as clients do by themselves.
+    /// Puts back what was saved under a name; `start` is what the cluster began with. Watches get 410 and start again, as clients do by themselves.
     ///
     /// # Errors
     /// Nothing is saved under it.
@@ -177,7 +177,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the server, and waits until nothing of it is left: no task, thread or port. Responses that nobody reads are waited for as long as
+    /// Ends the server, and waits until nothing of it is left: no task, thread or port. Responses that are not read are waited for as long as
     /// `shutdown_deadline` of the configuration says.
     pub async fn stop(self) {
         let deadline = self.running.config().shutdown_deadline;
@@ -190,7 +190,7 @@ impl Cluster {
                 let _ = serving.await;
             }
         };
-        // In this order: the first tells the server to stop.
+        // In this order: the first stops the server.
         tokio::join!(self.running.stop(), serving);
     }
 }

@@ -17,7 +17,7 @@
 //! cluster.save("with-a").await?;
 //!
 //! maps.delete("a", &Default::default()).await?;
-//! cluster.restore("with-a").await?; // everything is as it was saved, and watches begin anew
+//! cluster.restore("with-a").await?; // everything is as it was saved, and watches start again
 //! assert!(maps.get("a").await.is_ok());
 //!
 //! // For clients of another kind: a listener on loopback, and how it is reached.

@@ -26,10 +26,10 @@ pub enum KeyError {
     #[error("no RSA or ECDSA key found")]
     Missing,
     /// A key is damaged or of an unsupported type.
-    #[error("unsupported or damaged key: {0}")]
+    #[error("unsupported or invalid key: {0}")]
     Rejected(String),
     /// Signing failed inside the crypto library.
-    #[error("signing with the key failed")]
+    #[error("cannot sign with the key")]
     Sign,
 }
 

@@ -33,7 +33,6 @@ const AFTER: Duration = Duration::from_millis(100);
 
 /// What a plan is made from.
 pub struct Observed<'a> {
-    /// The cron job.
     pub cron_job: &'a CronJob,
     /// The jobs of its namespace.
     pub jobs: &'a [Arc<Job>],
@@ -83,7 +82,7 @@ impl Turn<'_> {
     fn status(&self, plan: &mut Plan) -> CronJobStatus {
         let mut status = self.cron_job.status.clone();
         let schedule = Schedule::parse(&self.cron_job.spec.schedule).ok();
-        // A time to come would end the schedule; somebody has written it.
+        // A client has written a time in the future, which would end the schedule.
         status.last_schedule_time.take_if(|last| !self.has_come(last.unix()));
         for job in self.own {
             let uid = &job.metadata.uid;

@@ -24,7 +24,7 @@ use serde_json::json;
 
 use crate::claim::Claimant;
 use crate::pods::{REVISION_LABEL, delete, delete_object, from_template, revision};
-use crate::revisions::{self, Current, History, LiveCount};
+use crate::revisions::{self, CurrentRevision, History, LiveCount};
 use placement::Placement;
 
 pub use failed_pods::FailedPods;
@@ -35,7 +35,6 @@ const BURST_MAX: usize = 250;
 
 /// What a plan is made from.
 pub struct Observed<'a> {
-    /// The set.
     pub set: &'a DaemonSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
@@ -162,9 +161,9 @@ fn current_revision<'a>(
         new
     });
     match found {
-        Current::Found(current) => Ok(current),
-        Current::After(write) => Err(write),
-        Current::NameTaken => {
+        CurrentRevision::Found(current) => Ok(current),
+        CurrentRevision::After(write) => Err(write),
+        CurrentRevision::NameTaken => {
             let mut next = set.clone();
             next.status.collision_count = revisions::one_more(set.status.collision_count);
             Err(Box::new(ApiWrite::UpdateStatus(next.into())))

@@ -41,7 +41,6 @@ const BURST_MAX: usize = 500;
 
 /// What a plan is made from.
 pub struct Observed<'a> {
-    /// The job.
     pub job: &'a Job,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],

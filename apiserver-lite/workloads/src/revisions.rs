@@ -81,7 +81,7 @@ pub(crate) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSp
 }
 
 /// The revision of a template.
-pub(crate) enum Current<'a> {
+pub(crate) enum CurrentRevision<'a> {
     /// It is there.
     Found(&'a ControllerRevision),
     /// It is there once this is written.
@@ -95,23 +95,23 @@ pub(crate) fn current<'a, R: AsRef<ControllerRevision>>(
     history: &History<'a>,
     all: &'a [R],
     make: impl FnOnce(i64) -> ControllerRevision,
-) -> Current<'a> {
+) -> CurrentRevision<'a> {
     let number = history.next_number();
     // Duplicates come from adoption; the newest stays.
     if let Some(current) = history.equal.last().copied() {
         return match current.revision < number {
-            true => Current::After(Box::new(renumber(current, number))),
-            false => Current::Found(current),
+            true => CurrentRevision::After(Box::new(renumber(current, number))),
+            false => CurrentRevision::Found(current),
         };
     }
     let new = make(number);
     let key = ObjectKey::of(&new.metadata);
     let mut others = all.iter().map(AsRef::as_ref);
     match others.find(|other| ObjectKey::of(&other.metadata) == key) {
-        None => Current::After(Box::new(ApiWrite::Create(new.into()))),
+        None => CurrentRevision::After(Box::new(ApiWrite::Create(new.into()))),
         // That of an earlier set of this name, which the garbage collector deletes.
-        Some(equal) if equal.data == new.data => Current::Found(equal),
-        Some(_) => Current::NameTaken,
+        Some(equal) if equal.data == new.data => CurrentRevision::Found(equal),
+        Some(_) => CurrentRevision::NameTaken,
     }
 }
 

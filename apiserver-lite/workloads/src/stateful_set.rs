@@ -18,13 +18,12 @@ use proto_api::names::Names;
 
 use crate::claim::Claimant;
 use crate::pods::{delete_object, revision};
-use crate::revisions::{self, Current, History, LiveCount};
+use crate::revisions::{self, CurrentRevision, History, LiveCount};
 use identity::parent_and_ordinal;
 use steps::Steps;
 
 /// What a plan is made from.
 pub struct Observed<'a> {
-    /// The set.
     pub set: &'a StatefulSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
@@ -38,7 +37,6 @@ pub struct Observed<'a> {
 pub(crate) struct Revision<'a> {
     /// The name, which is the label of its pods.
     pub(crate) name: &'a str,
-    /// The template.
     pub(crate) template: PodTemplateSpec,
 }
 
@@ -107,9 +105,9 @@ fn newest_revision<'a>(
         new
     });
     match found {
-        Current::Found(newest) => Ok(newest),
-        Current::After(write) => Err(write),
-        Current::NameTaken => {
+        CurrentRevision::Found(newest) => Ok(newest),
+        CurrentRevision::After(write) => Err(write),
+        CurrentRevision::NameTaken => {
             let mut next = set.clone();
             next.status.collision_count = revisions::one_more(set.status.collision_count);
             Err(Box::new(ApiWrite::UpdateStatus(next.into())))

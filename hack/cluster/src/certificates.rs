@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use crate::files::make_dir;
 use crate::spec::Spec;
 
-/// Days that the development certificates last: nobody renews them.
+/// Days that the development certificates last: they are not renewed.
 const VALID_DAYS: i64 = 3650;
 
 /// Writes whatever of the authority, certificates, keys and client configurations is missing.

@@ -81,7 +81,7 @@ async fn act(verb: Verb) -> Result<ExitCode> {
 }
 
 fn existing(dir: &Path) -> Result<Spec> {
-    Spec::load(dir)?.with_context(|| format!("{} holds no cluster", dir.display()))
+    Spec::load(dir)?.with_context(|| format!("{} is not the directory of a cluster", dir.display()))
 }
 
 fn exec_on_node(exec: &Exec) -> Result<ExitCode> {
@@ -91,6 +91,6 @@ fn exec_on_node(exec: &Exec) -> Result<ExitCode> {
     let mut command = std::process::Command::new(&exec.argv[0]);
     command.args(&exec.argv[1..]);
     sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
-    let status = command.status().with_context(|| format!("running {}", exec.argv[0]))?;
+    let status = command.status().with_context(|| format!("cannot run {}", exec.argv[0]))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, Into::into))
 }

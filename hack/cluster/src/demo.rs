@@ -79,7 +79,7 @@ pub async fn run(spec: &Spec, client: &Client, progress: &Progress) -> Result<()
     progress.step("demo image on every node", import_images(spec)).await?;
     progress.step("demo applied", apply(client, MANIFESTS)).await?;
     progress.step("demo pods ready", wait_pods(client)).await?;
-    let answer = progress.step("demo answers on its node port", ask(spec)).await?;
+    let answer = progress.step("demo answers on its node port", query_service(spec)).await?;
     println!("\n{}:{NODE_PORT} says: {}", first_address(spec)?.ip(), answer.trim());
     Ok(())
 }
@@ -108,7 +108,7 @@ async fn wait_pods(client: &Client) -> Result<()> {
     .await
 }
 
-/// Whether the pod's `Ready` condition holds.
+/// Whether the pod's `ReadinessCheck` condition holds.
 pub fn is_pod_ready(pod: &Pod) -> bool {
     pod.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
@@ -122,7 +122,7 @@ fn states(pods: &[Pod]) -> String {
     pods.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-async fn ask(spec: &Spec) -> Result<String> {
+async fn query_service(spec: &Spec) -> Result<String> {
     let address = first_address(spec)?;
     until("the demo answers", async || {
         http_get(address, "/").await.map_err(|e| NotYet(format!("{e:#}")))
@@ -131,7 +131,7 @@ async fn ask(spec: &Spec) -> Result<String> {
 }
 
 fn first_address(spec: &Spec) -> Result<SocketAddr> {
-    let node = spec.node_list().into_iter().next().context("a cluster without nodes")?;
+    let node = spec.node_list().into_iter().next().context("the cluster has no nodes")?;
     Ok(SocketAddr::from((node.address, NODE_PORT)))
 }
 

@@ -44,7 +44,7 @@ async fn stop_programs(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Kills every process in the cluster's cgroups: containers, whoever their parents are.
+/// Kills every process in the cluster's cgroups: also containers, which are children of other processes.
 async fn end_containers(tag: &str) -> Result<()> {
     for _ in 0..KILL_ROUNDS_MAX {
         let mut pids = Vec::new();
@@ -57,7 +57,7 @@ async fn end_containers(tag: &str) -> Result<()> {
         kill(&pids)?;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    bail!("processes in the cluster's cgroups do not end")
+    bail!("processes in the cluster's cgroups do not exit after SIGKILL")
 }
 
 /// Kills what still runs in a node's mount namespace (shims, then the holder), with which its mounts and links go.
@@ -108,7 +108,7 @@ fn collect_pids(group: &Path, pids: &mut Vec<i32>) -> Result<()> {
     let procs = match fs::read_to_string(group.join("cgroup.procs")) {
         Ok(procs) => procs,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e).with_context(|| format!("reading {}", group.display())),
+        Err(e) => return Err(e).with_context(|| format!("cannot read {}", group.display())),
     };
     pids.extend(procs.lines().filter_map(|line| line.parse::<i32>().ok()));
     for child in child_dirs(group) {
@@ -134,7 +134,7 @@ async fn remove_cgroups(tag: &str) -> Result<()> {
             // A group stays busy for a moment after its last process was reaped.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        last.with_context(|| format!("removing {}", root.display()))?;
+        last.with_context(|| format!("cannot remove {}", root.display()))?;
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ async fn remove_files(dir: &Path) -> Result<()> {
 }
 
 fn mounts_below(dir: &Path) -> Result<Vec<String>> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("reading the mount table")?;
+    let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
     let target = |line: &str| line.split(' ').nth(1).map(str::to_owned);
     Ok(mounts
         .lines()

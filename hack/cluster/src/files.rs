@@ -1,6 +1,6 @@
 //! Files and directories of a cluster: for their owner only from the moment they exist.
 //!
-//! The usual directory lies below one that everybody may write to, and what lies in it decides what runs as root: a
+//! The usual directory lies below one that every user may write to, and what lies in it decides what runs as root: a
 //! directory that another user made first is refused.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -24,19 +24,22 @@ const NAMES_MAX: usize = 16;
 /// The path is no directory, or a symbolic link, or another user's.
 pub fn own_dir(dir: &Path) -> Result<()> {
     if let Some(parent) = dir.parent() {
-        fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
     }
     match DirBuilder::new().mode(DIR_MODE).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(e).with_context(|| format!("creating {}", dir.display()));
+            return Err(e).with_context(|| format!("cannot create {}", dir.display()));
         }
         _ => {}
     }
-    let Some(opened) = open_own(dir)? else { bail!("{} has just been removed", dir.display()) };
+    let Some(opened) = open_own(dir)? else {
+        bail!("{} was removed by another process", dir.display())
+    };
     if opened.metadata()?.permissions().mode() & 0o777 != DIR_MODE {
         opened
             .set_permissions(fs::Permissions::from_mode(DIR_MODE))
-            .with_context(|| format!("closing {} to other users", dir.display()))?;
+            .with_context(|| format!("cannot close {} to other users", dir.display()))?;
     }
     Ok(())
 }
@@ -56,8 +59,9 @@ fn open_own(dir: &Path) -> Result<Option<File>> {
         Ok(opened) => opened,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => {
-            return Err(e)
-                .with_context(|| format!("{} must be a directory of ours", dir.display()));
+            return Err(e).with_context(|| {
+                format!("{} must be a directory that this user owns", dir.display())
+            });
         }
     };
     let (owner, own) = (opened.metadata()?.uid(), nix::unistd::geteuid().as_raw());
@@ -70,24 +74,24 @@ fn open_own(dir: &Path) -> Result<Option<File>> {
 /// Makes a directory below the cluster's own, with those that lead to it.
 pub fn make_dir(dir: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir);
-    made.with_context(|| format!("creating {}", dir.display()))
+    made.with_context(|| format!("cannot create {}", dir.display()))
 }
 
-/// Writes beside and renames over, so that readers and crashes see one version; durable when it returns.
+/// Writes a temporary file and renames it over the old one, so that readers and crashes see one version; durable when it returns.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let (beside, mut file) = create_beside(path)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     let written = written.and_then(|()| fs::rename(&beside, path));
     if let Err(e) = written {
         let _best_effort = fs::remove_file(&beside);
-        return Err(e).with_context(|| format!("writing {}", path.display()));
+        return Err(e).with_context(|| format!("cannot write {}", path.display()));
     }
     let dir = path.parent().with_context(|| format!("{} has no parent", path.display()))?;
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
-    synced.with_context(|| format!("syncing {}", dir.display()))
+    synced.with_context(|| format!("cannot sync {}", dir.display()))
 }
 
-/// A new file beside `path`, under a name that did not exist.
+/// A new file next to `path`, under a name that did not exist.
 fn create_beside(path: &Path) -> Result<(PathBuf, File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
@@ -100,7 +104,7 @@ fn create_beside(path: &Path) -> Result<(PathBuf, File)> {
         match created {
             Ok(file) => return Ok((beside, file)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e).with_context(|| format!("creating {}", beside.display())),
+            Err(e) => return Err(e).with_context(|| format!("cannot create {}", beside.display())),
         }
     }
     bail!("every temporary name for {} is taken", path.display())
@@ -120,7 +124,7 @@ pub fn open_log(path: &Path) -> Result<File> {
         .mode(FILE_MODE)
         .custom_flags(nix::libc::O_NOFOLLOW)
         .open(path)
-        .with_context(|| format!("opening {}", path.display()))
+        .with_context(|| format!("cannot open {}", path.display()))
 }
 
 #[cfg(test)]

@@ -33,9 +33,9 @@ pub fn busybox() -> Result<ImageTar> {
 pub async fn import(socket: &Path, image: &ImageTar) -> Result<()> {
     let channel = containerd_client::connect(socket)
         .await
-        .with_context(|| format!("connecting to {}", socket.display()))?;
+        .with_context(|| format!("cannot connect to {}", socket.display()))?;
     import::import_tar(channel, CRI_NAMESPACE, image, ImageRetention::WhileUsed)
         .await
-        .with_context(|| format!("importing {BUSYBOX_IMAGE}"))?;
+        .with_context(|| format!("cannot import {BUSYBOX_IMAGE}"))?;
     Ok(())
 }

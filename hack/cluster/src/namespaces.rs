@@ -11,7 +11,7 @@ use apiserver_bootstrap::supervise::detach;
 use nix::mount::{MsFlags, mount};
 use proto_daemon::mountinfo;
 
-use crate::processes::{Handle, Identity};
+use crate::processes::{Identity, ProcessHandle};
 use crate::spec::{Node, Spec};
 use crate::{network, sys};
 
@@ -22,7 +22,7 @@ const PRIVATE_DIRS: [&str; 3] = ["/var/log/pods", "/var/log/containers", "/var/l
 const MADE: &str = "host-directories.json";
 
 /// The running holder of a node, if there is one.
-pub fn find(spec: &Spec, node: &str) -> Option<Handle> {
+pub fn find(spec: &Spec, node: &str) -> Option<ProcessHandle> {
     let bytes = fs::read(record(spec, node)).ok()?;
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
@@ -35,7 +35,7 @@ pub fn enter(spec: &Spec, node: &str, command: &mut Command) -> Result<()> {
 }
 
 /// Makes sure that the node's namespaces exist and are connected; gives their holder.
-pub async fn ensure(spec: &Spec, node: &Node) -> Result<Handle> {
+pub async fn ensure(spec: &Spec, node: &Node) -> Result<ProcessHandle> {
     if let Some(holder) = find(spec, &node.name) {
         return Ok(holder);
     }
@@ -49,9 +49,9 @@ pub async fn ensure(spec: &Spec, node: &Node) -> Result<Handle> {
     let mut configure = Command::new(spec.bin_dir.join("cluster"));
     configure.args(["node-network", &node.address.to_string(), &spec.host_address().to_string()]);
     sys::run_in_namespaces_of(&mut configure, holder.try_clone_fd()?);
-    let status = configure.status().context("configuring the node's network")?;
+    let status = configure.status().context("cannot configure the node's network")?;
     if !status.success() {
-        bail!("configuring the network of {}: {status}", node.name);
+        bail!("cannot configure the network of {}: {status}", node.name);
     }
     Ok(holder)
 }
@@ -65,7 +65,7 @@ fn make_mount_points(spec: &Spec) -> Result<()> {
         }
         // Remembered before it is made: a crash between the two forgets nothing.
         crate::files::write_file(&spec.dir.join(MADE), &serde_json::to_vec(&made)?)?;
-        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ pub fn remove_mount_points(dir: &Path) {
     for made in made_mount_points(dir) {
         // A directory that is removed here takes with it what another cluster has mounted over it (rmdir(2), since Linux 3.18).
         if !covered.contains(&made) {
-            // Not empty means that somebody else lives there.
+            // Not empty: another program uses it.
             let _in_use = fs::remove_dir(made);
         }
     }
@@ -101,7 +101,7 @@ fn mount_points_of_all() -> BTreeSet<PathBuf> {
     points
 }
 
-fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {
+fn start_holder(spec: &Spec, node: &Node) -> Result<ProcessHandle> {
     let mut command = Command::new(spec.bin_dir.join("cluster"));
     command.arg("hold").arg(spec.node_dir(&node.name)).arg(&node.name);
     // It outlives its starter: a pipe or terminal of the starter must not stay open with it.
@@ -112,7 +112,7 @@ fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {
         .stderr(crate::files::open_log(&spec.log(&log))?);
     detach(&mut command);
     sys::run_in_new_namespaces(&mut command);
-    let mut child = command.spawn().context("starting the node's holder")?;
+    let mut child = command.spawn().context("cannot start the node's holder")?;
     let mut answer = String::new();
     child.stdout.take().context("no pipe")?.read_to_string(&mut answer)?;
     if answer != "held" {
@@ -127,43 +127,49 @@ fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {
 pub fn hold(node_dir: &Path, node: &str) -> Result<()> {
     // Nothing mounted on the node reaches the host.
     let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).context("leaving propagation")?;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
+        .context("cannot make mounts private")?;
     mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
-        .context("mounting /run")?;
+        .context("cannot mount /run")?;
     for dir in PRIVATE_DIRS {
         let own = private_dir(node_dir, dir);
         mount(Some(&own), dir, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .with_context(|| format!("mounting {dir}"))?;
+            .with_context(|| format!("cannot mount {dir}"))?;
     }
     mount_own_sys_net()?;
     // Inside, propagation works as pods may ask for. Last: unmounting above would propagate too.
     let flags = MsFlags::MS_REC | MsFlags::MS_SHARED;
-    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).context("sharing on the node")?;
-    nix::unistd::sethostname(node).context("setting the host name")?;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)
+        .context("cannot share mounts on the node")?;
+    nix::unistd::sethostname(node).context("cannot set the host name")?;
     use std::io::Write;
     let mut stdout = std::io::stdout();
     stdout.write_all(b"held")?;
     stdout.flush()?;
-    // Closing stdout tells the starter that all is done.
-    nix::unistd::close(1).context("closing stdout")?;
+    // Closing stdout signals the parent that set-up is complete.
+    nix::unistd::close(1).context("cannot close stdout")?;
     loop {
         nix::unistd::pause();
     }
 }
 
-/// `/sys` shows the network of the namespace that mounted it: mount it anew, and keep the host's cgroups below it.
+/// `/sys` shows the network of the namespace that mounted it: mount it again, and keep the host's cgroups below it.
 fn mount_own_sys_net() -> Result<()> {
     let cgroups = Path::new("/sys/fs/cgroup");
     let keep = Path::new("/run/cgroup");
     fs::create_dir_all(keep)?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    mount(Some(cgroups), keep, None::<&str>, flags, None::<&str>).context("keeping cgroups")?;
+    mount(Some(cgroups), keep, None::<&str>, flags, None::<&str>)
+        .context("cannot keep the cgroups")?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("sysfs"), "/sys", Some("sysfs"), flags, None::<&str>).context("mounting /sys")?;
+    mount(Some("sysfs"), "/sys", Some("sysfs"), flags, None::<&str>)
+        .context("cannot mount /sys")?;
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    mount(Some(keep), cgroups, None::<&str>, flags, None::<&str>).context("showing cgroups")?;
-    nix::mount::umount2(keep, nix::mount::MntFlags::MNT_DETACH).context("leaving /run/cgroup")?;
-    fs::remove_dir(keep).context("removing /run/cgroup")
+    mount(Some(keep), cgroups, None::<&str>, flags, None::<&str>)
+        .context("cannot mount the cgroups")?;
+    nix::mount::umount2(keep, nix::mount::MntFlags::MNT_DETACH)
+        .context("cannot unmount /run/cgroup")?;
+    fs::remove_dir(keep).context("cannot remove /run/cgroup")
 }
 
 fn record(spec: &Spec, node: &str) -> PathBuf {

@@ -21,7 +21,7 @@ pub struct Program {
     /// Where it runs.
     pub place: Place,
     /// What later programs wait for.
-    pub ready: Ready,
+    pub ready: ReadinessCheck,
 }
 
 /// The namespaces a program runs in.
@@ -35,7 +35,7 @@ pub enum Place {
 
 /// A sign that a program accepts work; waiting for it is bounded, and never a condition for going on.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ready {
+pub enum ReadinessCheck {
     /// Nothing waits for it.
     Started,
     /// Its socket exists.
@@ -84,7 +84,7 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
         name: "orch-apiserver".into(),
         argv: command_line(&spec.bin_dir, "orch-apiserver", names, &flags),
         place: Place::Node(first_node(spec)),
-        ready: Ready::Port((spec.api_address(), Spec::API_PORT).into()),
+        ready: ReadinessCheck::Port((spec.api_address(), Spec::API_PORT).into()),
     }
 }
 
@@ -103,7 +103,7 @@ fn controller_manager(spec: &Spec, names: &Names) -> Program {
         name: "orch-controller-manager".into(),
         argv: with_own(argv, &spec.manager_flags),
         place: Place::Host,
-        ready: Ready::Started,
+        ready: ReadinessCheck::Started,
     }
 }
 
@@ -116,7 +116,7 @@ fn scheduler(spec: &Spec, names: &Names) -> Program {
         name: "orch-scheduler".into(),
         argv: command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
         place: Place::Host,
-        ready: Ready::Started,
+        ready: ReadinessCheck::Started,
     }
 }
 
@@ -126,7 +126,7 @@ fn containerd(spec: &Spec, node: &Node) -> Program {
         name: format!("containerd-{}", node.name),
         argv: vec!["containerd".into(), "--config".into(), path(config)],
         place: Place::Node(node.name.clone()),
-        ready: Ready::Socket(spec.containerd_socket(&node.name)),
+        ready: ReadinessCheck::Socket(spec.containerd_socket(&node.name)),
     }
 }
 
@@ -148,7 +148,7 @@ fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
     flags.extend([
         ("node-ip", node.address.to_string()),
         ("cgroup-root", spec.node_cgroup(&node.name)),
-        // A test's pods are made all at once, and what is told of them is waited for.
+        // A test creates its pods all at once, and waits for their status.
         ("event-qps", "50".to_owned()),
         ("event-burst", "100".to_owned()),
         // The disk is the host's: how full it is says nothing about the node.
@@ -163,7 +163,7 @@ fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
         name: format!("orchlet-{}", node.name),
         argv: with_own(command_line(&spec.bin_dir, "orchlet", names, &flags), &spec.agent_flags),
         place: Place::Node(node.name.clone()),
-        ready: Ready::Started,
+        ready: ReadinessCheck::Started,
     }
 }
 
@@ -174,7 +174,7 @@ fn proxy(spec: &Spec, names: &Names, node: &Node) -> Program {
         name: format!("orch-proxy-{}", node.name),
         argv: command_line(&spec.bin_dir, "orch-proxy", names, &flags),
         place: Place::Node(node.name.clone()),
-        ready: Ready::Started,
+        ready: ReadinessCheck::Started,
     }
 }
 

@@ -28,13 +28,13 @@ impl Progress {
             spinner.finish_and_clear();
         }
         let mark = if outcome.is_ok() { "ok  " } else { "FAIL" };
-        eprintln!("{mark} {what:<44} {:>7}", shown(began.elapsed()));
+        eprintln!("{mark} {what:<44} {:>7}", format_duration(began.elapsed()));
         outcome
     }
 
     /// Time since the command began.
     pub fn elapsed(&self) -> String {
-        shown(self.began.elapsed())
+        format_duration(self.began.elapsed())
     }
 }
 
@@ -52,7 +52,7 @@ fn spinner(what: &str) -> ProgressBar {
     spinner
 }
 
-fn shown(duration: Duration) -> String {
+fn format_duration(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
     } else {

@@ -53,7 +53,7 @@ impl Spec {
     pub const SERVICE_CIDR: &'static str = "10.96.0.0/16";
     /// First address of [`Self::SERVICE_CIDR`]: the API server's own Service.
     pub const API_SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-    /// Address of the Service at which pods ask for names.
+    /// Address of the Service of the cluster DNS.
     pub const DNS_SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
     /// Domain of the names of services and pods.
     pub const DOMAIN: &'static str = "cluster.local";
@@ -67,7 +67,7 @@ impl Spec {
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
+            Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
         };
         let spec = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is damaged", path.display()))?;

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::files::{self, make_dir, write_file};
-use crate::processes::{Handle, Identity};
-use crate::programs::{Place, Program, Ready, programs};
+use crate::processes::{Identity, ProcessHandle};
+use crate::programs::{Place, Program, ReadinessCheck, programs};
 use crate::spec::Spec;
 use crate::{namespaces, sys};
 
@@ -69,7 +69,7 @@ impl StartProgram for OfCluster {
 }
 
 /// Starts one program and records it, so that a supervisor adopts it. Who starts it without one reaps it.
-pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
+pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Child)> {
     let record = record(spec, &program.name);
     let mut command = Command::new(&program.argv[0]);
     command.args(&program.argv[1..]).stdin(Stdio::null());
@@ -82,7 +82,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
         let holder = namespaces::ensure(spec, &node).await?;
         sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
     }
-    let mut child = command.spawn().with_context(|| format!("starting {}", program.argv[0]))?;
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", program.argv[0]))?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
     write_file(&record, &serde_json::to_vec(&identity)?)?;
     match identity.open() {
@@ -92,7 +92,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
 }
 
 /// The running process of a program, if there is one.
-pub fn find(spec: &Spec, program: &str) -> Option<Handle> {
+pub fn find(spec: &Spec, program: &str) -> Option<ProcessHandle> {
     let bytes = std::fs::read(record(spec, program)).ok()?;
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
@@ -101,13 +101,15 @@ fn record(spec: &Spec, program: &str) -> PathBuf {
     spec.dir.join("processes").join(format!("{program}.json"))
 }
 
-async fn wait_ready(ready: &Ready) {
+async fn wait_ready(ready: &ReadinessCheck) {
     let poll = async {
         loop {
             let is_ready = match ready {
-                Ready::Started => true,
-                Ready::Socket(path) => path.exists(),
-                Ready::Port(address) => tokio::net::TcpStream::connect(address).await.is_ok(),
+                ReadinessCheck::Started => true,
+                ReadinessCheck::Socket(path) => path.exists(),
+                ReadinessCheck::Port(address) => {
+                    tokio::net::TcpStream::connect(address).await.is_ok()
+                }
             };
             if is_ready {
                 return;
@@ -120,7 +122,7 @@ async fn wait_ready(ready: &Ready) {
 }
 
 /// The cluster's supervisor, if it runs.
-pub fn find_supervisor(spec: &Spec) -> Option<Handle> {
+pub fn find_supervisor(spec: &Spec) -> Option<ProcessHandle> {
     find(spec, "supervisor")
 }
 
@@ -134,7 +136,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     command.arg("supervise").arg("--dir").arg(&spec.dir);
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     detach(&mut command);
-    let child = command.spawn().context("starting the supervisor")?;
+    let child = command.spawn().context("cannot start the supervisor")?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
     write_file(&record(spec, "supervisor"), &serde_json::to_vec(&identity)?)
 }

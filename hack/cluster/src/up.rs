@@ -78,7 +78,7 @@ pub fn names(spec: &Spec) -> &'static Names {
 async fn plan(flags: &Flags) -> Result<Spec> {
     let dir = flags.place.absolute()?;
     let own_dir = || -> Result<PathBuf> {
-        let own = std::env::current_exe().context("finding this program")?;
+        let own = std::env::current_exe().context("cannot find the path of this program")?;
         Ok(own.parent().context("this program has no directory")?.to_owned())
     };
     let bin_dir = match &flags.bin_dir {
@@ -139,7 +139,7 @@ async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
         let config = programs::containerd_config(spec, &node);
         write_file(&dir.join("containerd/config.toml"), config.as_bytes())?;
     }
-    // The API server's address answers before anybody asks for it: a host that once found nobody there asks again after a second.
+    // The API server's address exists before the first connection: a host whose ARP request failed repeats it after a second.
     if let Some(node) = spec.node_list().first() {
         namespaces::ensure(spec, node).await?;
     }

@@ -13,9 +13,8 @@ const SAID_MAX: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A program cannot be run.
-    #[error("running {program}: {source}")]
+    #[error("cannot run {program}: {source}")]
     Run {
-        /// The program.
         program: String,
         /// Why.
         source: std::io::Error,
@@ -167,7 +166,7 @@ impl DockerCluster {
         Ok(run(self.script("add", &[] as &[&str]))?.trim().to_owned())
     }
 
-    /// Removes a node as a fault does: what was on it is gone, and the cluster is not told.
+    /// Removes a node as a fault does: its containers are removed, and the cluster is not notified.
     ///
     /// # Errors
     /// Docker refuses it.
@@ -245,7 +244,7 @@ impl DockerCluster {
 impl Drop for DockerCluster {
     fn drop(&mut self) {
         if !self.plan.is_kept {
-            // Nobody is there to be told.
+            // The receiver was dropped.
             let _left = self.delete();
         }
     }

@@ -2,7 +2,7 @@
 //! of systemd. All of it comes from what each program prints of itself (`proto_daemon::reference`).
 
 mod command;
-mod manual;
+mod man_pages;
 mod pages;
 mod programs;
 
@@ -61,9 +61,9 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     match &flags.verb {
         Verb::Pages { root, check } => write_pages(&flags.bin_dir, root, *check),
         Verb::Files { program, root, date } => {
-            let program = Program::named(program)?;
-            let reference = program.ask(&flags.bin_dir)?;
-            manual::write(program, &reference, date, root)?;
+            let program = Program::find_program(program)?;
+            let reference = program.read_reference(&flags.bin_dir)?;
+            man_pages::write(program, &reference, date, root)?;
             command::write_completions(program.name, &reference, root)?;
             write_unit(program, root)?;
             Ok(ExitCode::SUCCESS)
@@ -75,7 +75,8 @@ fn write_pages(bin_dir: &Path, root: &Path, check: bool) -> Result<ExitCode> {
     let mut differs = false;
     for page in PAGES {
         let of_page = PROGRAMS.iter().filter(|program| program.page == page.path);
-        let references = of_page.map(|program| program.ask(bin_dir)).collect::<Result<Vec<_>>>()?;
+        let references =
+            of_page.map(|program| program.read_reference(bin_dir)).collect::<Result<Vec<_>>>()?;
         let text = pages::text(page.title, &references);
         let path = root.join(page.path);
         if !check {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use proto_daemon::metrics::Described;
+use proto_daemon::metrics::MetricDescription;
 use proto_daemon::reference::{CommandReference, FieldReference, FlagReference, Reference};
 use serde_json::Value;
 
@@ -143,9 +143,9 @@ fn add_metrics(out: &mut String, program: &Reference, level: usize) {
     }
 }
 
-fn add_table(out: &mut String, metrics: &[Described]) {
+fn add_table(out: &mut String, metrics: &[MetricDescription]) {
     out.push_str("\n| metric | type | labels | meaning |\n|---|---|---|---|\n");
-    for Described { name, kind, labels, help } in metrics {
+    for MetricDescription { name, kind, labels, help } in metrics {
         let labels: Vec<String> = labels.iter().map(|label| code(label)).collect();
         let row = [code(name), kind.clone(), labels.join(", "), cell(help)];
         let _ = writeln!(out, "| {} |", row.join(" | "));
@@ -200,7 +200,7 @@ mod tests {
                 commands: vec![go],
             },
             file: None,
-            metrics: vec![Described {
+            metrics: vec![MetricDescription {
                 name: "kubething_total".into(),
                 kind: "counter".into(),
                 labels: vec!["kind".into()],

@@ -6,9 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use proto_daemon::reference::{ARGUMENT, Reference};
 
-/// A program.
 pub struct Program {
-    /// Its name.
     pub name: &'static str,
     /// The page of its reference.
     pub page: &'static str,
@@ -86,12 +84,12 @@ pub const PROGRAMS: &[Program] = &[
 
 impl Program {
     /// The program of this name.
-    pub fn named(name: &str) -> Result<&'static Self> {
+    pub fn find_program(name: &str) -> Result<&'static Self> {
         PROGRAMS.iter().find(|of| of.name == name).with_context(|| format!("no program {name}"))
     }
 
     /// What it says of itself.
-    pub fn ask(&self, bin_dir: &Path) -> Result<Reference> {
+    pub fn read_reference(&self, bin_dir: &Path) -> Result<Reference> {
         let path = bin_dir.join(self.name);
         let asked = Command::new(&path).arg(ARGUMENT).output();
         let output = asked.with_context(|| format!("cannot run {}", path.display()))?;
@@ -107,7 +105,7 @@ impl Program {
 /// `/etc/default/PROGRAM`, which the unit reads.
 pub fn defaults(program: &Program) -> String {
     format!(
-        "# Flags of {0}: see {0}({1}). The unit {0}.service is started by nobody until it is enabled:
+        "# Flags of {0}: see {0}({1}). The unit {0}.service is not started until it is enabled:
 #   systemctl enable --now {0}
 # On hosts of orchadm they are not read: it writes units of its own, with all flags.
 #FLAGS=\"{2}\"

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// All tables.
+/// The API schema as read from its tables.
 pub struct Schema {
     /// By file stem, for example `core_v1`.
     pub groups: BTreeMap<String, Group>,

@@ -7,7 +7,6 @@ use crate::core::v1::PersistentVolumeSource;
 pub const GCE: &str = "pd.csi.storage.gke.io";
 /// Disks of AWS.
 pub const AWS: &str = "ebs.csi.aws.com";
-/// Disks of Azure.
 pub const AZURE_DISK: &str = "disk.csi.azure.com";
 /// File shares of Azure, which are not attached.
 pub const AZURE_FILE: &str = "file.csi.azure.com";

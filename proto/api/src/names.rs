@@ -122,7 +122,6 @@ impl Names {
     /// updated while the pod runs.
     pub const PARTS_FOLLOW: &'static str = "orch.io/sub-paths-follow";
 
-    /// The profile.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -202,7 +201,7 @@ impl Names {
         self.words.public_namespace
     }
 
-    /// The namespace of the nodes' leases.
+    /// `kube-node-lease`, or its name in the profile.
     pub fn node_lease_namespace(&self) -> &'static str {
         self.words.node_lease_namespace
     }

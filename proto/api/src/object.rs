@@ -45,7 +45,7 @@ pub trait Kind: Object + fmt::Debug + Clone + PartialEq + Send + Sync + 'static 
     }
 
     #[doc(hidden)]
-    fn write_typed(typed: &Typed<'_, Self>) -> Result<Vec<u8>, serde_json::Error> {
+    fn write_typed(typed: &TypedObject<'_, Self>) -> Result<Vec<u8>, serde_json::Error> {
         write_typed(typed)
     }
 
@@ -74,7 +74,7 @@ pub trait Kind: Object + fmt::Debug + Clone + PartialEq + Send + Sync + 'static 
 macro_rules! codec_of_kind {
     () => {
         fn write_typed(
-            typed: &crate::object::Typed<'_, Self>,
+            typed: &crate::object::TypedObject<'_, Self>,
         ) -> Result<Vec<u8>, serde_json::Error> {
             crate::object::write_typed(typed)
         }
@@ -178,7 +178,7 @@ pub enum DecodeObjectError {
 /// # Errors
 /// When the object embeds bytes that are not JSON.
 pub fn to_json<T: Kind>(object: &T, names: &Names) -> Result<Vec<u8>, serde_json::Error> {
-    T::write_typed(&Typed::new(object, names))
+    T::write_typed(&TypedObject::new(object, names))
 }
 
 /// The object as a JSON tree, `kind` and `apiVersion` first.
@@ -237,7 +237,6 @@ pub struct TypeMeta {
     /// Group and version.
     #[prost(string, required, tag = "1")]
     pub api_version: String,
-    /// The kind.
     #[prost(string, required, tag = "2")]
     pub kind: String,
 }
@@ -289,18 +288,18 @@ fn json_error<T: Kind>(source: serde_json::Error) -> DecodeObjectError {
 /// An object with its type, for writing.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Typed<'a, T> {
+pub struct TypedObject<'a, T> {
     type_meta: TypeMeta,
     object: &'a T,
 }
 
-impl<'a, T: Kind> Typed<'a, T> {
-    fn new(object: &'a T, names: &Names) -> Typed<'a, T> {
-        Typed { type_meta: T::type_meta(names), object }
+impl<'a, T: Kind> TypedObject<'a, T> {
+    fn new(object: &'a T, names: &Names) -> TypedObject<'a, T> {
+        TypedObject { type_meta: T::type_meta(names), object }
     }
 }
 
-impl<T: Kind> Serialize for Typed<'_, T> {
+impl<T: Kind> Serialize for TypedObject<'_, T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(None)?;
         map.serialize_entry("kind", &self.type_meta.kind)?;
@@ -310,7 +309,9 @@ impl<T: Kind> Serialize for Typed<'_, T> {
     }
 }
 
-pub(crate) fn write_typed<T: Kind>(typed: &Typed<'_, T>) -> Result<Vec<u8>, serde_json::Error> {
+pub(crate) fn write_typed<T: Kind>(
+    typed: &TypedObject<'_, T>,
+) -> Result<Vec<u8>, serde_json::Error> {
     let mut out = Vec::with_capacity(1024);
     typed.serialize(&mut serde_json::Serializer::with_formatter(&mut out, HtmlSafe))?;
     Ok(out)

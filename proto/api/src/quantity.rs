@@ -60,7 +60,6 @@ const MAX_BINARY: i128 = (i64::MAX as i128) * NANOS;
 const MAX: i128 = 10i128.pow(28) * NANOS;
 
 impl Quantity {
-    /// Zero.
     pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi };
 
     /// A whole number, written with decimal suffixes.

@@ -24,7 +24,7 @@ include!(concat!(env!("OUT_DIR"), "/tables.rs"));
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(u16);
 
-/// A message.
+/// A Protobuf message of the API, with its fields in JSON order.
 #[derive(Debug)]
 pub struct Message {
     /// The group without the API domain; `meta` for what all groups share.
@@ -70,7 +70,7 @@ pub struct Field {
     pub patch_merge: bool,
     /// A strategic merge patch may list in `$retainKeys` which keys stay.
     pub patch_retain_keys: bool,
-    /// The field that tells list entries apart in a strategic merge patch.
+    /// The field that identifies list entries in a strategic merge patch.
     pub patch_merge_key: Option<&'static str>,
     /// The default that the schema itself states.
     pub default: Option<&'static str>,
@@ -96,7 +96,6 @@ pub enum Shape {
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A string.
     String,
     /// A boolean.
     Bool,
@@ -126,7 +125,7 @@ pub enum Value {
     StringList,
     /// Any JSON value; has no Protobuf form.
     Any,
-    /// A message.
+    /// A Protobuf message of the API, with its fields in JSON order.
     Message(MessageId),
 }
 
@@ -150,7 +149,6 @@ pub enum Topology {
 pub struct Kind {
     /// The group without the API domain.
     pub group: &'static str,
-    /// The version.
     pub version: &'static str,
     /// The kind, for example `Pod` or `PodList`.
     pub kind: &'static str,
@@ -163,7 +161,6 @@ pub struct Kind {
 pub struct Resource {
     /// The group without the API domain.
     pub group: &'static str,
-    /// The version.
     pub version: &'static str,
     /// The name in paths, for example `pods`.
     pub plural: &'static str,
@@ -181,13 +178,12 @@ pub struct Resource {
     pub categories: &'static [&'static str],
     /// Its verbs, sorted.
     pub verbs: &'static [&'static str],
-    /// Its subresources.
     pub subresources: &'static [Subresource],
     /// The columns of its table; empty for resources that cannot be listed.
     pub columns: &'static [Column],
 }
 
-/// A subresource.
+/// A subresource that the API server serves, such as `status` or `scale`.
 #[derive(Debug)]
 pub struct Subresource {
     /// The last part of the path, for example `status`.
@@ -343,7 +339,7 @@ pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static Res
 /// The group of resource metrics, without its domain. Unlike other groups it may be given to another server (metrics-server).
 pub const METRICS_GROUP: &str = "metrics";
 
-/// Whether a full group is one that nobody else may serve, in whatever version: each of release 1.25 but [`METRICS_GROUP`].
+/// Whether a full group is reserved for this server in every version: each of release 1.25 but [`METRICS_GROUP`].
 pub fn is_built_in_group(names: &Names, group: &str) -> bool {
     let short = names.short_group(group).filter(|short| *short != METRICS_GROUP);
     short.is_some_and(has_group)

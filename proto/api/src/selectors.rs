@@ -22,7 +22,6 @@ pub enum SelectorError {
     Key {
         /// Its field: `selector`, or a path into the object.
         field: String,
-        /// The key.
         key: String,
         /// The rule that it breaks.
         why: &'static str,
@@ -30,25 +29,17 @@ pub enum SelectorError {
     /// An invalid label value, or one that the operator does not allow.
     #[error("{field}: invalid label value {value:?}: {why}")]
     Value {
-        /// Its field.
         field: String,
-        /// The value.
         value: String,
         /// The rule that it breaks.
         why: &'static str,
     },
     /// An operator that does not exist.
     #[error("{field}: {operator:?} is not a valid label selector operator")]
-    Operator {
-        /// Its field.
-        field: String,
-        /// The operator.
-        operator: String,
-    },
+    Operator { field: String, operator: String },
     /// An operator with too few or too many values.
     #[error("{field}: {why}")]
     Count {
-        /// Its field.
         field: String,
         /// The rule that it breaks.
         why: &'static str,

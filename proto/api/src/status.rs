@@ -204,7 +204,7 @@ impl Status {
         Status::failure(Reason::Forbidden, message).about(of, name)
     }
 
-    /// `Unauthorized`.
+    /// The Status of a 401 response.
     pub fn unauthorized() -> Status {
         Status::failure(Reason::Unauthorized, "Unauthorized")
     }

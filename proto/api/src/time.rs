@@ -28,7 +28,6 @@ pub struct ParseTimeError {
 }
 
 impl Time {
-    /// Unset.
     pub const UNSET: Time = Time(None);
 
     /// The time `seconds` after the Unix epoch.
@@ -48,7 +47,6 @@ impl Time {
 }
 
 impl MicroTime {
-    /// Unset.
     pub const UNSET: MicroTime = MicroTime(None);
 
     /// The time `micros` microseconds after the Unix epoch.

@@ -54,7 +54,6 @@ impl<T: Resource> Api<T> {
         Self { client, collection, kind: PhantomData }
     }
 
-    /// Its client.
     pub fn client(&self) -> &Client {
         &self.client
     }

@@ -69,7 +69,6 @@ pub struct Answer {
     pub status: u16,
     /// Its headers, `Warning` among them.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: Bytes,
 }
 

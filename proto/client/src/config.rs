@@ -32,7 +32,7 @@ pub struct TlsSettings {
     pub identity: Option<Identity>,
     /// Name that the server's certificate must have, instead of the one in the URL.
     pub server_name: Option<String>,
-    /// Whether the server's certificate is looked at.
+    /// Whether the server's certificate is verified.
     pub verification: Verification,
 }
 
@@ -45,7 +45,7 @@ pub struct Identity {
     pub key: Pem,
 }
 
-/// Whether the server's certificate is looked at.
+/// Whether the server's certificate is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
     /// It must be valid for the server's name.
@@ -77,7 +77,6 @@ pub enum Credential {
     Basic {
         /// The user.
         username: String,
-        /// The password.
         password: String,
     },
 }
@@ -131,7 +130,6 @@ pub enum ClientConfigError {
         path: PathBuf,
         /// `context`, `cluster` or `user`.
         what: &'static str,
-        /// The name.
         name: String,
     },
     /// A field has an invalid value, or a feature that this client does not support.

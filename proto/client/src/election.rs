@@ -126,7 +126,7 @@ fn is_over(renewed: Instant, times: Times, now: Instant) -> bool {
     now.saturating_duration_since(renewed) >= times.renew_deadline
 }
 
-/// The outcome of one attempt.
+/// Who holds the lease after an attempt to acquire or renew it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptOutcome {
     /// The lease is this instance's and was written.
@@ -140,11 +140,14 @@ pub enum AttemptOutcome {
 /// The lease was lost: another instance may be active now.
 #[derive(Debug, thiserror::Error)]
 #[error("leader election lost")]
-pub struct Lost;
+pub struct LeaseLost;
 
 /// Notifies `leading` when this instance becomes the leader: at once without a candidate (no election). Returns when the lease is lost; the program must
 /// then end without another write.
-pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<bool>) -> Lost {
+pub async fn run_election(
+    candidate: &mut Option<Candidate>,
+    leading: &watch::Sender<bool>,
+) -> LeaseLost {
     let Some(candidate) = candidate else {
         leading.send_replace(true);
         return std::future::pending().await;
@@ -154,7 +157,7 @@ pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<boo
     tracing::info!(lease = candidate.holder.lease, "successfully acquired lease");
     leading.send_replace(true);
     candidate.hold().await;
-    Lost
+    LeaseLost
 }
 
 /// The candidate that the flags configure, with `lock` as the default name of the lease; `None` without leader election.
@@ -257,10 +260,13 @@ impl Candidate {
                 tracing::warn!(
                     lease = self.holder.lease,
                     error = chain(&error),
-                    "lease not released"
+                    "cannot release the lease; another instance waits until it expires"
                 );
             }
-            Err(_) => tracing::warn!(lease = self.holder.lease, "lease not released in time"),
+            Err(_) => tracing::warn!(
+                lease = self.holder.lease,
+                "cannot release the lease in time; another instance waits until it expires"
+            ),
         }
     }
 
@@ -284,7 +290,11 @@ impl Candidate {
             }
             Ok(Err(error)) => {
                 let cause = chain(&error);
-                tracing::warn!(lease = self.holder.lease, error = cause, "lease not renewed");
+                tracing::warn!(
+                    lease = self.holder.lease,
+                    error = cause,
+                    "cannot acquire or renew the lease; retried"
+                );
                 self.status.failed(cause);
                 AttemptOutcome::Unknown
             }
@@ -292,7 +302,7 @@ impl Candidate {
                 // Packets of this connection may be lost.
                 self.api.client().reconnect();
                 self.claimant.forget();
-                self.status.failed("no answer in time");
+                self.status.failed("no response before the deadline");
                 AttemptOutcome::Unknown
             }
         };
@@ -303,7 +313,7 @@ impl Candidate {
     async fn attempt(&mut self) -> Result<AttemptOutcome, ClientError> {
         if !self.claimant.is_held_by(&self.holder) {
             let lease = self.api.find(&self.holder.lease).await?;
-            self.claimant.saw(lease, Instant::now());
+            self.claimant.observe_lease(lease, Instant::now());
         }
         let params = WriteParams::default();
         let claim = self.claimant.claim(&self.holder, wall_clock(), Instant::now());
@@ -314,13 +324,16 @@ impl Candidate {
         };
         match written {
             Ok(lease) => {
-                self.claimant.saw(Some(lease), Instant::now());
+                self.claimant.observe_lease(Some(lease), Instant::now());
                 Ok(AttemptOutcome::Held)
             }
             Err(error) => {
                 if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
                     // Another write came first; it is read at the next attempt.
-                    tracing::debug!(error = chain(&error), "the lease has changed");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "another client has written the lease; it is read again at the next attempt"
+                    );
                     self.claimant.forget();
                     return Ok(AttemptOutcome::Unknown);
                 }

@@ -21,7 +21,7 @@ pub enum ClientError {
         retry_after: Option<Duration>,
     },
     /// The server could not be reached, or the connection broke before the response.
-    #[error("{request}: no answer")]
+    #[error("{request}: no response")]
     Transport {
         /// Method and path.
         request: String,
@@ -30,7 +30,7 @@ pub enum ClientError {
         cause: TransportError,
     },
     /// The connection broke within the response.
-    #[error("{request}: the connection broke within the response")]
+    #[error("{request}: the connection ended within the response")]
     Read {
         /// Method and path.
         request: String,
@@ -39,7 +39,7 @@ pub enum ClientError {
         cause: hyper::Error,
     },
     /// No complete response in time.
-    #[error("{request}: no answer within {} s", .deadline.as_secs())]
+    #[error("{request}: no response within {} s", .deadline.as_secs())]
     Deadline {
         /// Method and path.
         request: String,
@@ -64,7 +64,7 @@ pub enum ClientError {
         cause: DecodeError,
     },
     /// The object cannot be written as a body.
-    #[error("{request}: object cannot be encoded")]
+    #[error("{request}: cannot encode the object")]
     Encode {
         /// Method and path.
         request: String,
@@ -166,7 +166,7 @@ impl ClientError {
         self.code() == Some(403)
     }
 
-    /// Whether the same request may succeed later without anybody changing it. What the server
+    /// Whether the same request may succeed later without a change. What the server
     /// refused for a reason stays refused.
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -179,7 +179,7 @@ impl ClientError {
         }
     }
 
-    /// How long the server asks to wait before a further try.
+    /// The server's `Retry-After`, from the header or from `details.retryAfterSeconds` of the Status.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Api { retry_after, status, .. } => retry_after.or_else(|| {

@@ -124,7 +124,7 @@ impl Recorder {
         if queue.try_send((said, SystemTime::now())).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
-                tracing::warn!(dropped, "event queue is full");
+                tracing::warn!(dropped, "the queue of events is full; events are dropped");
             }
         }
     }
@@ -213,7 +213,7 @@ impl EventWriter {
         for failure in 1..=TRIES_MAX {
             let Err(error) = self.write_once(&verdict, now).await else { return };
             if !error.is_retryable() || failure == TRIES_MAX {
-                tracing::debug!(error = chain(&error), "event not written");
+                tracing::debug!(error = chain(&error), "cannot write an event; it is dropped");
                 return;
             }
             tokio::time::sleep(RETRY.delay(failure, rand::random())).await;
@@ -388,16 +388,17 @@ mod tests {
         }
         let (drain, began) = (Drain::default(), Instant::now());
         tokio::spawn(writer.paced(Rate::new(1, 2)).run(drain.watch()));
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         for _ in said {
             let asked = server.asked().await;
             let event: Event =
                 proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
-            told.push((event.message, began.elapsed().as_secs()));
+            received.push((event.message, began.elapsed().as_secs()));
             asked.refuse(409, "AlreadyExists");
         }
-        let told: Vec<_> = told.iter().map(|(message, at)| (message.as_str(), *at)).collect();
-        assert_eq!(told, [("c", 0), ("a", 0), ("b", 1)]);
+        let received: Vec<_> =
+            received.iter().map(|(message, at)| (message.as_str(), *at)).collect();
+        assert_eq!(received, [("c", 0), ("a", 0), ("b", 1)]);
     }
 
     #[tokio::test]

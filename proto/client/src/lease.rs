@@ -53,15 +53,12 @@ pub enum Claim {
     /// It is held by this instance or free: replace it by this one.
     Update(Box<Lease>),
     /// Another holds it.
-    Wait {
-        /// The holder.
-        holder: String,
-    },
+    Wait { holder: String },
 }
 
 impl Claimant {
     /// Records the lease as the server has it; `None` if it does not exist.
-    pub fn saw(&mut self, lease: Option<Lease>, now: Instant) {
+    pub fn observe_lease(&mut self, lease: Option<Lease>, now: Instant) {
         if self.lease != lease || self.changed.is_none() {
             self.changed = Some(now);
         }
@@ -194,7 +191,12 @@ async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: wa
                     api.client().reconnect();
                 }
                 let cause = chain(&error);
-                tracing::warn!(lease = me.lease, failures, error = cause, "lease not renewed");
+                tracing::warn!(
+                    lease = me.lease,
+                    failures,
+                    error = cause,
+                    "cannot renew the node's lease; retried"
+                );
                 status.failed(cause);
             }
         }
@@ -211,7 +213,7 @@ async fn renew(
 ) -> Result<Claim, ClientError> {
     if !claimant.is_held_by(me) {
         let lease = api.find(&me.lease).await?;
-        claimant.saw(lease, Instant::now());
+        claimant.observe_lease(lease, Instant::now());
     }
     let claim = claimant.claim(me, wall_clock(), Instant::now());
     let written = match &claim {
@@ -221,7 +223,7 @@ async fn renew(
     };
     match written {
         Ok(lease) => {
-            claimant.saw(Some(lease), Instant::now());
+            claimant.observe_lease(Some(lease), Instant::now());
             Ok(claim)
         }
         Err(error) => {
@@ -251,7 +253,7 @@ pub(crate) fn wall_clock() -> MicroTime {
 
 #[cfg(test)]
 mod tests {
-    use proto_daemon::drain::{Drain, Drained};
+    use proto_daemon::drain::{Drain, DrainOutcome};
     use proto_daemon::statusz::StatusBoard;
     use serde_json::{Value, json};
 
@@ -277,18 +279,18 @@ mod tests {
     fn a_lease_is_created_renewed_or_waited_for() {
         let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
         let mut claimant = Claimant::default();
-        claimant.saw(None, start);
+        claimant.observe_lease(None, start);
         let Claim::Create(created) = claimant.claim(&me(), wall, start) else { panic!("create") };
         assert_eq!((created.metadata.name.as_str(), created.spec.renew_time), ("n1", Some(wall)));
 
-        claimant.saw(Some(lease("me", 1)), start);
+        claimant.observe_lease(Some(lease("me", 1)), start);
         let Claim::Update(renewed) = claimant.claim(&me(), wall, start) else { panic!("renew") };
         assert_eq!(
             (renewed.spec.renew_time, renewed.spec.lease_transitions),
             (Some(wall), Some(3))
         );
 
-        claimant.saw(Some(lease("you", 2)), start);
+        claimant.observe_lease(Some(lease("you", 2)), start);
         assert_eq!(claimant.claim(&me(), wall, start), Claim::Wait { holder: "you".into() });
     }
 
@@ -297,9 +299,9 @@ mod tests {
         let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
         let at = |secs| start + Duration::from_secs(secs);
         let mut claimant = Claimant::default();
-        claimant.saw(Some(lease("you", 1)), start);
-        claimant.saw(Some(lease("you", 2)), at(30));
-        claimant.saw(Some(lease("you", 2)), at(60));
+        claimant.observe_lease(Some(lease("you", 1)), start);
+        claimant.observe_lease(Some(lease("you", 2)), at(30));
+        claimant.observe_lease(Some(lease("you", 2)), at(60));
         assert!(matches!(claimant.claim(&me(), wall, at(69)), Claim::Wait { .. }));
         let Claim::Update(taken) = claimant.claim(&me(), wall, at(70)) else { panic!("take") };
         assert_eq!(taken.spec.holder_identity.as_deref(), Some("me"));
@@ -315,7 +317,7 @@ mod tests {
             theirs.spec.lease_transitions = Some(number);
             theirs.spec.renew_time = Some(MicroTime::from_unix_micros(i64::MAX));
             let mut claimant = Claimant::default();
-            claimant.saw(Some(theirs), start);
+            claimant.observe_lease(Some(theirs), start);
             let later = start + Duration::from_secs(DURATION_SECS_MAX);
             let Claim::Update(taken) = claimant.claim(&me(), wall, later) else { panic!("take") };
             assert!(taken.spec.lease_transitions >= Some(1), "{number}");
@@ -327,7 +329,7 @@ mod tests {
         let mut server = Server::plain().await;
         let api = server.client().within::<Lease>("leases");
         let (drain, board) = (Drain::default(), StatusBoard::default());
-        let (held, mut told) = watch::channel(Held::No);
+        let (held, mut changes) = watch::channel(Held::No);
         let quick = Holder { duration_secs: 4, ..me() };
         tokio::spawn(keep(api, quick, board.task("lease"), held, drain.watch()));
 
@@ -343,7 +345,7 @@ mod tests {
                 "spec": {"holderIdentity": "me", "leaseDurationSeconds": 4}})
         };
         asked.reply(201, &body("1"));
-        told.wait_for(|held| *held == Held::Yes).await.expect("held");
+        changes.wait_for(|held| *held == Held::Yes).await.expect("held");
         let asked = server.asked().await;
         assert_eq!(asked.line, format!("PUT {path}/n1"), "no read before a renewal");
         asked.refuse(409, "Conflict");
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(asked.line, format!("GET {path}/n1"));
         asked.reply(200, &body("5"));
         server.asked().await.reply(200, &body("6"));
-        assert_eq!(*told.borrow(), Held::Yes);
-        assert_eq!(drain.drain(Duration::from_secs(30)).await, Drained::Finished);
+        assert_eq!(*changes.borrow(), Held::Yes);
+        assert_eq!(drain.drain(Duration::from_secs(30)).await, DrainOutcome::Finished);
     }
 }

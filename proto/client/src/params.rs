@@ -82,7 +82,6 @@ pub enum Mode {
 /// How an apply handles fields of other managers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conflicts {
-    /// It fails.
     #[default]
     Fail,
     /// It takes ownership (`force=true`).

@@ -23,7 +23,6 @@ use cache::Cache;
 pub struct ObjectKey {
     /// Empty for kinds without namespaces.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 
@@ -54,7 +53,6 @@ impl std::fmt::Display for ObjectKey {
 pub enum Change<U> {
     /// An object was created or has changed.
     Applied {
-        /// Its key.
         key: ObjectKey,
         /// What is kept of it now.
         new: Arc<U>,
@@ -207,7 +205,7 @@ fn project_one<T: Resource, U>(key: &ObjectKey, project: &Project<T, U>, object:
                 resource = T::PLURAL,
                 object = %key,
                 %panicked,
-                "object ignored until it changes: reading it failed"
+                "reading an object panicked; it is ignored until it changes"
             );
         })
         .ok()

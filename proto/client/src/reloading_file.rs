@@ -84,7 +84,7 @@ impl ReloadingFile {
                 Ok((self.content.clone(), if same { Changed::No } else { Changed::Yes }))
             }
             Err(cause) if self.seen.is_some() => {
-                tracing::warn!(path = %path.display(), error = %cause, "cannot reload file, using the old content");
+                tracing::warn!(path = %path.display(), error = %cause, "cannot reload a file; its previous content stays in use");
                 Ok((self.content.clone(), Changed::No))
             }
             Err(cause) => Err(cause),

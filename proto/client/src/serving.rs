@@ -1,4 +1,4 @@
-//! io: the pages of a program over HTTPS, as kube-controller-manager and kube-scheduler serve theirs: health without authorization, metrics and task status
+//! io: the pages of a program over HTTPS, as kube-controller-manager and kube-scheduler do: health without authorization, metrics and task status
 //! with the API server's authorization.
 
 pub mod access;
@@ -30,7 +30,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{Client, ClientError};
 use access::{Access, Question, Refused, Reviews};
-use tls::{Agreed, Certified, ServerTls};
+use tls::{Certified, ConnectionTls, ServerTls};
 
 /// Limits of connections: probes and scrapers have one each.
 const LIMITS: Limits = Limits {
@@ -175,7 +175,10 @@ impl SecureServer {
                     tokio::spawn(isolate(serving));
                 }
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "no certificate for a connection");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot load the serving certificate; the connection is closed"
+                    );
                 }
             }
         }
@@ -190,7 +193,7 @@ struct Service {
 impl Service {
     async fn connection(
         self: Arc<Self>,
-        agreed: Arc<Agreed>,
+        agreed: Arc<ConnectionTls>,
         socket: TcpStream,
         place: Connection,
         until: DrainWatch,
@@ -200,7 +203,9 @@ impl Service {
         let certified = agreed.certified(stream.get_ref().1.peer_certificates());
         match &certified {
             Some(Ok(user)) => place.authenticated(&user.username),
-            Some(Err(reason)) => tracing::info!(%reason, "client certificate refused"),
+            Some(Err(reason)) => {
+                tracing::info!(%reason, "a client certificate is not valid; the client is treated as anonymous or by its token")
+            }
             None => {}
         }
         let certified = Arc::new(certified);

@@ -87,7 +87,7 @@ mod tests {
         assert!(!format!("{token:?}").contains("two"));
     }
 
-    /// A certificate beside the token would be the identity of the request: the API server looks at it first.
+    /// A client certificate would take precedence over the token: the API server checks it first.
     #[tokio::test]
     async fn an_anonymous_client_shows_no_certificate() {
         let authority = Authority::new();

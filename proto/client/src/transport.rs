@@ -20,7 +20,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::config::ClientConfig;
 pub use dial::{AddressRule, DialError};
-use dial::{Dialed, Endpoint};
+use dial::{DialedConnection, Endpoint};
 pub(crate) use in_memory::InMemory;
 pub use in_memory::{Caller, InMemoryServer};
 use proto_daemon::write_coalescing::CoalescingStream;
@@ -206,7 +206,7 @@ impl Transport {
         request: Request<Body>,
     ) -> Result<Response<Incoming>, TransportError> {
         let dialed = self
-            .dial(dial::Offer::Http1)
+            .dial(dial::OfferedProtocols::Http1)
             .await
             .map_err(|cause| self.connect_error(cause.into()))?;
         let mut sender =
@@ -278,7 +278,7 @@ impl Transport {
     }
 
     async fn negotiate(&self, generation: Generation) -> Result<Sender, DialError> {
-        let dialed = self.dial(dial::Offer::Any).await?;
+        let dialed = self.dial(dial::OfferedProtocols::Any).await?;
         if dialed.speaks_http2 {
             http2_handshake(dialed, self.pings).await.map(Sender::Http2)
         } else {
@@ -286,7 +286,7 @@ impl Transport {
         }
     }
 
-    async fn dial(&self, offer: dial::Offer) -> Result<Dialed, DialError> {
+    async fn dial(&self, offer: dial::OfferedProtocols) -> Result<DialedConnection, DialError> {
         let (host, rule) = match &self.dialed {
             Destination::Host(host, rule) => (host, rule),
             Destination::InMemory(server) => return dial::dial_in_memory(server, offer),
@@ -353,7 +353,7 @@ fn origin_form(mut request: Request<Body>) -> Request<Body> {
 }
 
 async fn http2_handshake(
-    dialed: Dialed,
+    dialed: DialedConnection,
     pings: Pings,
 ) -> Result<http2::SendRequest<Body>, DialError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -371,7 +371,7 @@ async fn http2_handshake(
     Ok(sender)
 }
 
-async fn http1_handshake(dialed: Dialed) -> Result<http1::SendRequest<Body>, DialError> {
+async fn http1_handshake(dialed: DialedConnection) -> Result<http1::SendRequest<Body>, DialError> {
     let (sender, connection) = http1::Builder::new()
         .max_buf_size(64 << 10)
         .handshake(TokioIo::new(dialed.stream))

@@ -71,7 +71,7 @@ pub async fn watch<T: Resource>(
             tell_trouble(&api.collection().plural, &error, machine.failures() + 1);
             StepResult::Failed(step_failure(&error))
         });
-        if machine.finish_step(happened) == machine::Listed::Complete {
+        if machine.finish_step(happened) == machine::ListProgress::Complete {
             observe(Observed::ListEnded);
         }
     }
@@ -199,9 +199,14 @@ fn error_event(label: &str, encoding: Encoding, object: &[u8]) -> ClientError {
 fn tell_trouble(resource: &str, error: &ClientError, failures: u32) {
     let error = proto_daemon::exit::chain(error);
     if failures >= 4 && failures.is_power_of_two() {
-        tracing::warn!(resource, failures, error, "watch or list failed; retried with back-off");
+        tracing::warn!(
+            resource,
+            failures,
+            error,
+            "cannot watch or list a resource; retried with back-off"
+        );
     } else {
-        tracing::debug!(resource, failures, error, "watch or list failed; retried");
+        tracing::debug!(resource, failures, error, "cannot watch or list a resource; retried");
     }
 }
 

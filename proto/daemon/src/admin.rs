@@ -177,7 +177,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::drain::{Drain, Drained};
+    use crate::drain::{Drain, DrainOutcome};
     use crate::metrics::BuildInfo;
     use crate::ready::Readiness;
 
@@ -222,7 +222,7 @@ mod tests {
             answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("\r\n\r\nok"),
             "{answer}"
         );
-        assert_eq!(drain.drain(Duration::from_secs(60)).await, Drained::Finished);
+        assert_eq!(drain.drain(Duration::from_secs(60)).await, DrainOutcome::Finished);
         running.await.expect("ended");
     }
 }

@@ -5,8 +5,8 @@
 
 pub mod admission;
 
-mod debts;
-mod held;
+mod client_deadlines;
+mod connection_guards;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -33,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::panics::IsolatedExecutor;
 use admission::{AdmissionDecision, Bounds, ConnectionAdmission, Peer};
-use debts::Debts;
-use held::{Counted, Held};
+use client_deadlines::ClientDeadlines;
+use connection_guards::{Counted, CountedSocket};
 
 /// Limits of a server's connections.
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +188,7 @@ impl Connections {
             closer,
             authenticated: AtomicBool::new(false),
             state: Mutex::new(State {
-                debts: Debts::new(Instant::now()),
+                debts: ClientDeadlines::new(Instant::now()),
                 upgraded: false,
                 asleep: false,
             }),
@@ -240,16 +240,16 @@ struct Inner {
     closer: CancellationToken,
     authenticated: AtomicBool,
     state: Mutex<State>,
-    /// What the client owes has changed while nobody looked at it.
+    /// Notified when the client's deadline changes while no task waits for it.
     changed: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    debts: Debts,
+    debts: ClientDeadlines,
     /// The connection no longer speaks HTTP.
     upgraded: bool,
-    /// The deadline is not looked at until `changed`.
+    /// The deadline is not checked until `changed`.
     asleep: bool,
 }
 
@@ -307,15 +307,14 @@ impl OpenRequest {
         self.0.connection.address()
     }
 
-    /// Its connection.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.0.connection
     }
 
-    /// It is authorized: until its response begins the client owes nothing.
+    /// It is authorized: no client deadline runs until its response begins.
     pub fn authorized(&self) {
-        self.change(Debts::authorize);
+        self.change(ClientDeadlines::authorize);
     }
 
     /// It is authorized, and lasts as long as its client reads: it has no deadline, and its connection is among the last to be replaced.
@@ -333,7 +332,7 @@ impl OpenRequest {
         }
     }
 
-    /// It waits for the server: until the result is dropped the client owes nothing.
+    /// It waits for the server: no client deadline runs until the result is dropped.
     #[must_use]
     pub fn wait(&self) -> Waiting<'_> {
         self.change(|debts, number| debts.wait(number, Instant::now()));
@@ -361,7 +360,7 @@ impl OpenRequest {
         self.0.connection.0.state().upgraded = true;
     }
 
-    fn change(&self, change: impl FnOnce(&mut Debts, u64)) {
+    fn change(&self, change: impl FnOnce(&mut ClientDeadlines, u64)) {
         let Connection(inner) = &self.0.connection;
         let mut state = inner.state();
         change(&mut state.debts, self.0.number);
@@ -375,7 +374,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the deadline be looked at again.
+    /// Wakes the task that checks the deadline.
     fn wake(&self, state: &mut State) {
         if std::mem::take(&mut state.asleep) {
             self.changed.notify_one();
@@ -452,7 +451,7 @@ impl Connection {
             }
         });
         let builder = builder(&self.0.owner.limits);
-        let io = TokioIo::new(Held::new(io, self.clone()));
+        let io = TokioIo::new(CountedSocket::new(io, self.clone()));
         let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(io, service));
         // The connection is only borrowed; the other arms are not polled again.
         tokio::select! {
@@ -478,7 +477,7 @@ impl Connection {
         }))
     }
 
-    /// Returns when the client has owed a request, or the reading of a response, for longer than the limits allow.
+    /// Returns when the client has delayed a request, or the reading of a response, for longer than the limits allow.
     async fn client_is_late(&self) {
         let inner = &self.0;
         let limits = &inner.owner.limits;

@@ -26,7 +26,7 @@ pub struct DrainWatch {
 
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drained {
+pub enum DrainOutcome {
     /// Every part has finished.
     Finished,
     /// The deadline passed first; remaining work is aborted with the process.
@@ -48,12 +48,12 @@ impl Drain {
     }
 
     /// Notifies every part and waits until all have stopped, at most until `deadline`.
-    pub async fn drain(mut self, deadline: Duration) -> Drained {
+    pub async fn drain(mut self, deadline: Duration) -> DrainOutcome {
         self.asked.cancel();
         self.alive = None;
         match tokio::time::timeout(deadline, self.gone.recv()).await {
-            Ok(_) => Drained::Finished,
-            Err(_) => Drained::DeadlinePassed,
+            Ok(_) => DrainOutcome::Finished,
+            Err(_) => DrainOutcome::DeadlinePassed,
         }
     }
 }
@@ -95,7 +95,7 @@ mod tests {
             copy.asked().await;
             tokio::time::sleep(Duration::from_secs(3)).await;
         });
-        assert_eq!(drain.drain(Duration::from_secs(10)).await, Drained::Finished);
+        assert_eq!(drain.drain(Duration::from_secs(10)).await, DrainOutcome::Finished);
         part.await.expect("part ended");
     }
 
@@ -104,12 +104,12 @@ mod tests {
         let drain = Drain::default();
         let watch = drain.watch();
         assert!(!watch.is_asked());
-        assert_eq!(drain.drain(Duration::from_secs(1)).await, Drained::DeadlinePassed);
+        assert_eq!(drain.drain(Duration::from_secs(1)).await, DrainOutcome::DeadlinePassed);
         assert!(watch.is_asked());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_without_watches_ends_at_once() {
-        assert_eq!(Drain::default().drain(Duration::from_secs(1)).await, Drained::Finished);
+        assert_eq!(Drain::default().drain(Duration::from_secs(1)).await, DrainOutcome::Finished);
     }
 }

@@ -1,11 +1,11 @@
 //! `--feature-gates`: features switched on or off by name. Names and maturity of gates are data ([`known`]); each program declares which of them it
 //! consults.
 
-mod known;
+mod kubernetes_gates;
 
 use std::collections::BTreeMap;
 
-pub use known::KNOWN;
+pub use kubernetes_gates::KNOWN;
 
 /// How mature a feature is, which decides its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,6 @@ pub enum Stage {
 /// A feature that can be switched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// Its name.
     pub name: &'static str,
     /// How mature it is.
     pub stage: Stage,
@@ -80,7 +79,7 @@ fn join(errors: &[GateError]) -> String {
 
 /// The features, and what to warn of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct ResolvedGates {
     /// The features.
     pub gates: FeatureGates,
     /// A line for each setting of a gate that is deprecated, stable or not consulted by this program.
@@ -108,13 +107,13 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, bool>, GateError> {
 ///
 /// # Errors
 /// All invalid settings.
-pub fn settle(
+pub fn resolve_gates(
     own: &'static [Gate],
     consulted: &[&str],
     settings: &BTreeMap<String, bool>,
 ) -> Result<Settled, GateErrors> {
     let gates = || KNOWN.iter().chain(own);
-    let mut settled = Settled::default();
+    let mut settled = ResolvedGates::default();
     let mut faults = Vec::new();
     let all = |name: &str| settings.get(name).copied();
     for gate in gates() {
@@ -178,7 +177,7 @@ mod tests {
     const OWN: &[Gate] =
         &[Gate::new("OwnAlpha", Stage::Alpha), Gate::new("OwnOld", Stage::Deprecated)];
 
-    fn settled(text: &str) -> Result<Settled, Vec<String>> {
+    fn settled(text: &str) -> Result<ResolvedGates, Vec<String>> {
         let settings = parse(text).map_err(|error| vec![error.to_string()])?;
         settle(OWN, &["SeccompDefault"], &settings)
             .map_err(|faults| faults.0.iter().map(ToString::to_string).collect())

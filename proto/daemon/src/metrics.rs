@@ -23,7 +23,7 @@ pub struct BuildInfo {
     pub commit: &'static str,
 }
 
-/// The [`BuildInfo`] of the crate that calls it: its version, and the commit that `hack/lib.sh` tells the compiler.
+/// The [`BuildInfo`] of the crate that calls it: its version, and the commit that `hack/lib.sh` passes to the compiler.
 #[macro_export]
 macro_rules! build_info {
     () => {
@@ -41,7 +41,7 @@ macro_rules! build_info {
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
-    /// What is registered: the registry itself tells nothing of metrics without values.
+    /// What is registered: the registry itself omits metrics without values.
     collectors: Arc<Mutex<Vec<Box<dyn Collector>>>>,
 }
 
@@ -53,8 +53,7 @@ impl fmt::Debug for Metrics {
 
 /// What is to be known of a metric, whether it has a value or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Described {
-    /// Its name.
+pub struct MetricDescription {
     pub name: String,
     /// `counter`, `gauge` or `histogram`.
     pub kind: String,
@@ -91,7 +90,7 @@ impl Metrics {
     }
 
     /// What is registered, in the order of names.
-    pub fn described(&self) -> Vec<Described> {
+    pub fn described(&self) -> Vec<MetricDescription> {
         let collectors = self.collectors.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = collectors.iter().flat_map(|of| describe(of.as_ref())).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -105,14 +104,14 @@ impl Metrics {
 }
 
 /// The metrics of a collector.
-fn describe(collector: &dyn Collector) -> Vec<Described> {
+fn describe(collector: &dyn Collector) -> Vec<MetricDescription> {
     let families = collector.collect();
     let kind = |name: &str| {
         let family = families.iter().find(|family| family.name() == name);
         let kind = family.map(|family| format!("{:?}", family.get_field_type()));
         kind.unwrap_or_else(|| "untyped".to_owned()).to_lowercase()
     };
-    let of = |desc: &&Desc| Described {
+    let of = |desc: &&Desc| MetricDescription {
         name: desc.fq_name.clone(),
         kind: kind(&desc.fq_name),
         labels: desc.variable_labels.clone(),

@@ -44,7 +44,7 @@ pub fn install() {
         let message = message_of(info.payload());
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         if isolated {
-            tracing::error!(message, place, "panic inside a boundary, the program continues");
+            tracing::error!(message, place, "panic inside an isolated task; the program continues");
             return;
         }
         // To standard error as well: the panic may come from the log, or precede it.
@@ -58,7 +58,7 @@ fn log_fatal(info: &PanicHookInfo<'_>, message: &str) {
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("unnamed");
-    tracing::error!(message, place, thread, "panic outside of a boundary, aborting");
+    tracing::error!(message, place, thread, "panic outside of isolated tasks; the program aborts");
 }
 
 /// Runs `work`; a panic in it becomes an error. Changes that `work` made before remain.

@@ -291,7 +291,7 @@ fn close_to_others(file: &File, path: &Path, metadata: &Metadata, mode: u32) -> 
         path = %path.display(),
         found = %format_args!("{found:04o}"),
         now = %format_args!("{mode:04o}"),
-        "was open to other users and holds secrets; closed to them"
+        "a file with secrets was accessible to other users; its mode is restricted"
     );
     Ok(())
 }

@@ -11,26 +11,26 @@ use serde_json::Value;
 
 use crate::config::FileType;
 use crate::exit::{Failure, conclude};
-use crate::metrics::{BuildInfo, Described, Metrics};
+use crate::metrics::{BuildInfo, MetricDescription, Metrics};
 
 /// The only argument of a process that prints its reference.
 pub const ARGUMENT: &str = "--print-reference";
 
-/// All of it.
+/// Flags, files and metrics of a program, for its reference page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
     /// Version of the program.
     pub version: String,
-    /// Whether it tells its version by a flag.
+    /// Whether it has a flag that prints its version.
     pub has_version_flag: bool,
     /// The program, with its flags and commands.
     pub command: CommandReference,
     /// Its configuration file, if it reads one.
     pub file: Option<FileReference>,
     /// Its metrics at `/metrics`, in the order of their names.
-    pub metrics: Vec<Described>,
+    pub metrics: Vec<MetricDescription>,
     /// Metrics of other pages, by their paths.
-    pub other_pages: Vec<(String, Vec<Described>)>,
+    pub other_pages: Vec<(String, Vec<MetricDescription>)>,
     /// What the names of its own metrics begin with, under Kubernetes' names and under the project's.
     pub prefixes: Option<(String, String)>,
 }
@@ -38,7 +38,6 @@ pub struct Reference {
 /// A program, or one of its commands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommandReference {
-    /// Its name.
     pub name: String,
     /// What it does.
     pub about: String,
@@ -46,7 +45,6 @@ pub struct CommandReference {
     pub flags: Vec<FlagReference>,
     /// Arguments without a flag, in their order.
     pub arguments: Vec<FlagReference>,
-    /// Its commands.
     pub commands: Vec<CommandReference>,
 }
 
@@ -84,7 +82,6 @@ pub struct FileReference {
     pub api_version: String,
     /// `kind` under Kubernetes' names.
     pub kind: String,
-    /// Its fields.
     pub fields: Vec<FieldReference>,
 }
 
@@ -162,7 +159,7 @@ impl Reference {
 
 impl CommandReference {
     fn new(command: &Command, is_root: bool) -> Self {
-        // A flag of all commands is told once.
+        // A flag of all commands is listed once.
         let own = || command.get_arguments().filter(|arg| is_root || !arg.is_global_set());
         let all = own().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()));
         let (arguments, flags): (Vec<&Arg>, Vec<&Arg>) = all.partition(|arg| arg.is_positional());
@@ -258,11 +255,11 @@ fn add_fields(fields: &mut Vec<FieldReference>, path: &str, value: Value) {
 }
 
 /// The metrics of a text in Prometheus' format; their labels are those of the first value.
-fn described_in(text: &str) -> Vec<Described> {
-    let mut all: Vec<Described> = Vec::new();
+fn described_in(text: &str) -> Vec<MetricDescription> {
+    let mut all: Vec<MetricDescription> = Vec::new();
     for line in text.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
-            all.push(Described {
+            all.push(MetricDescription {
                 name: name.to_owned(),
                 kind: "untyped".to_owned(),
                 labels: Vec::new(),

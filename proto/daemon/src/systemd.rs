@@ -1,4 +1,4 @@
-//! What a service manager is told (sd_notify(3)): that the program runs, and, with `WatchdogSec=`, that it still does.
+//! Notifications to the service manager (sd_notify(3)): readiness, and, with `WatchdogSec=`, keep-alives.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ const WATCHDOG_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Reports the start, and then signs of life for as long as the runtime serves its tasks: systemd restarts a program whose runtime hangs. Does
 /// nothing where `NOTIFY_SOCKET` is not set.
 pub(crate) async fn report_life() {
-    tell(NotifyState::Ready);
+    notify_manager(NotifyState::Ready);
     let Some(timeout) = sd_notify::watchdog_enabled() else { return };
     let interval = (timeout / 2).max(WATCHDOG_INTERVAL_MIN);
     loop {
-        tell(NotifyState::Watchdog);
+        notify_manager(NotifyState::Watchdog);
         tokio::time::sleep(interval).await;
     }
 }
 
-fn tell(state: NotifyState<'_>) {
+fn notify_manager(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::debug!(%error, "cannot notify the service manager");
     }

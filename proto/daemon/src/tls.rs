@@ -16,7 +16,6 @@ pub enum FileFault {
     /// It cannot be read.
     #[error("cannot read the {what}")]
     Read {
-        /// What it is.
         what: &'static str,
         /// What the system said.
         #[source]
@@ -25,16 +24,14 @@ pub enum FileFault {
     /// It is not PEM, or has no section of the expected kind.
     #[error("the {what} is not valid PEM")]
     Pem {
-        /// What it is.
         what: &'static str,
         /// Why.
         #[source]
         cause: PemError,
     },
     /// TLS cannot use it, for example a key of another certificate.
-    #[error("the {what} cannot be used")]
+    #[error("cannot use the {what}")]
     Unusable {
-        /// What it is.
         what: &'static str,
         /// Why.
         #[source]

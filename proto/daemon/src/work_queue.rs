@@ -121,7 +121,6 @@ impl<K: WorkKey> WorkQueue<K> {
 }
 
 impl<K: WorkKey> Work<K> {
-    /// The key.
     pub fn key(&self) -> &K {
         &self.key
     }
@@ -179,10 +178,10 @@ pub async fn run_workers<K, E, F, Fut>(
                     Ok(Ok(None)) => item.done(),
                     Ok(Ok(Some(delay))) => item.again_in(delay),
                     Ok(Err(error)) => {
-                        tracing::warn!(key = ?item.key(), error = chain(&error), "work failed");
+                        tracing::warn!(key = ?item.key(), error = chain(&error), "cannot process a key; retried after its back-off");
                     }
                     Err(panicked) => {
-                        tracing::error!(key = ?item.key(), %panicked, "work failed, retried after its back-off");
+                        tracing::error!(key = ?item.key(), %panicked, "processing a key panicked; retried after its back-off");
                     }
                 }
             }

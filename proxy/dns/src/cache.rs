@@ -31,7 +31,7 @@ pub struct CacheKey {
     pub checking_disabled: bool,
 }
 
-/// Limits of the cache.
+/// Bounds of the cache: responses, their bytes, and the longest TTLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
     /// Number of responses.
@@ -56,7 +56,7 @@ impl Default for CacheLimits {
     }
 }
 
-/// The cache.
+/// Responses of upstream DNS servers, by question, until their TTL ends.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     limits: CacheLimits,

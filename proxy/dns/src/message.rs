@@ -22,7 +22,7 @@ pub enum RequestError {
     Answer(Box<Message>),
 }
 
-/// A valid request.
+/// A DNS query with one question, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The message as received.

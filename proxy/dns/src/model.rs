@@ -13,7 +13,6 @@ use proto_api::names::Names;
 pub struct NamedService {
     /// The kind of its records.
     pub leads: ServiceTarget,
-    /// Its ports.
     pub ports: Box<[NamedPort]>,
 }
 
@@ -28,7 +27,7 @@ pub enum ServiceTarget {
     ToName(Box<str>),
 }
 
-/// A named port.
+/// A port that has an SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPort {
     /// In lower case; empty for a single port.
@@ -46,7 +45,6 @@ pub struct NamedSlice {
     pub namespace: Box<str>,
     /// Name of the Service.
     pub service: Box<str>,
-    /// Its ports.
     pub ports: Box<[NamedPort]>,
     /// Its ready endpoints.
     pub endpoints: Box<[NamedEndpoint]>,
@@ -55,7 +53,6 @@ pub struct NamedSlice {
 /// A ready endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedEndpoint {
-    /// Its address.
     pub address: IpAddr,
     /// First label of its name, in lower case: `hostname`, else derived from its address.
     pub hostname: Box<str>,

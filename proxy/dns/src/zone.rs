@@ -68,7 +68,7 @@ pub struct Reply {
     pub additionals: Vec<Record>,
 }
 
-/// The zone.
+/// The records of the cluster domain, made from Services and EndpointSlices.
 #[derive(Clone, Debug)]
 pub struct Zone {
     domain: Name,
@@ -82,7 +82,6 @@ pub struct Zone {
     serial: u32,
 }
 
-/// Records of a Service.
 #[derive(Clone, Debug, Default)]
 struct ServiceRecords {
     service: Option<Arc<NamedService>>,
@@ -160,7 +159,7 @@ impl Zone {
         let before = if stays { Vec::new() } else { entry.addresses() };
         entry.service = service;
         let after = if stays { Vec::new() } else { entry.addresses() };
-        self.settle(key, before, after);
+        self.update_addresses(key, before, after);
     }
 
     /// Sets an EndpointSlice, or removes it; `old` is its previous state, `name` identifies it within its Service.
@@ -196,7 +195,7 @@ impl Zone {
             None => entry.slices.remove(name),
         };
         let before = addresses(&was);
-        self.settle(key, before, after);
+        self.update_addresses(key, before, after);
     }
 
     /// A Service that is about to change, existing or not.
@@ -209,7 +208,7 @@ impl Zone {
     }
 
     /// Updates the addresses of a Service, and removes a Service without records.
-    fn settle(&mut self, key: ServiceKey, before: Vec<IpAddr>, after: Vec<IpAddr>) {
+    fn update_addresses(&mut self, key: ServiceKey, before: Vec<IpAddr>, after: Vec<IpAddr>) {
         for address in before {
             let address_owners = self.addresses.remove(&address);
             if let Some(left) =
@@ -237,7 +236,7 @@ impl Zone {
     }
 
     /// Resolves a query. `turn` rotates the addresses, so that clients do not all use the first one.
-    pub fn ask(&self, query: &Query, turn: usize) -> Resolution {
+    pub fn resolve_query(&self, query: &Query, turn: usize) -> Resolution {
         if query.query_class != DNSClass::IN
             || matches!(query.query_type, RecordType::AXFR | RecordType::IXFR)
         {
@@ -431,13 +430,13 @@ impl Zone {
         let weight = u16::try_from(100 / targets.len().clamp(1, 100)).unwrap_or(1);
         let mut reply = self.existing(Vec::new());
         reply.authorities.clear();
-        let mut told = HashSet::new();
+        let mut seen = HashSet::new();
         for (port, target, addresses) in targets {
             let data = RData::SRV(SRV::new(0, weight, port, target.clone()));
             reply.answers.push(Record::from_rdata(name.clone(), TTL_SECS, data));
             for address in addresses {
                 proto_api::count_steps!(1);
-                if told.insert((target.clone(), address)) {
+                if seen.insert((target.clone(), address)) {
                     let record = Record::from_rdata(target.clone(), TTL_SECS, address.into());
                     reply.additionals.push(record);
                 }

@@ -1,14 +1,14 @@
 //! Probes the kernel's features with transactions that create and delete objects.
 
 use proxy_netfilter::ack::errno;
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::numbers::{HookPoint, TableFlags};
 use proxy_netfilter::nft::{Chain, Family, Table};
 
 use crate::session::{CommitError, Session};
 use crate::transport::Transport;
 
-/// Features of the kernel.
+/// What this kernel supports of nf_tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFeatures {
     /// Families with nat chains.
@@ -29,8 +29,8 @@ impl KernelFeatures {
         for family in families {
             let chain = Chain::nat(table, "c", HookPoint::PREROUTING, 0);
             let make = [
-                Command::NewTable(Table::named(table), Existing::Keep),
-                Command::NewChain(chain, Existing::Keep),
+                Command::NewTable(Table::named(table), IfExists::Keep),
+                Command::NewChain(chain, IfExists::Keep),
             ];
             if accepts(session, *family, table, &make)? {
                 able.push(*family);
@@ -38,7 +38,7 @@ impl KernelFeatures {
         }
         let flags = TableFlags::OWNER | TableFlags::PERSIST;
         let owned = Table { flags: Some(flags), ..Table::named(table) };
-        let owned = Command::NewTable(owned, Existing::Keep);
+        let owned = Command::NewTable(owned, IfExists::Keep);
         let owners = match able.first() {
             Some(family) => accepts(session, *family, table, &[owned])?,
             None => false,

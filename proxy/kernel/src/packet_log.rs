@@ -26,12 +26,11 @@ pub enum LogError {
     #[error("cannot bind group {0} of the packet log")]
     Ask(u16, #[source] io::Error),
     /// The response cannot be decoded.
-    #[error("cannot read the answer about group {0} of the packet log")]
+    #[error("cannot read the reply for group {0} of the packet log")]
     Answer(u16, #[source] WireError),
     /// The kernel has no NFLOG, or another program has the group.
-    #[error("the kernel refused group {group} of the packet log: errno {errno}")]
+    #[error("the kernel rejected group {group} of the packet log: errno {errno}")]
     Refused {
-        /// The group.
         group: u16,
         /// The kernel's error number.
         errno: i32,

@@ -7,7 +7,7 @@ use std::io;
 
 use proxy_netfilter::ack::{Ack, errno};
 use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, FlowState, TableUse, Tuple};
-use proxy_netfilter::nft::batch::{Answer, Encoded, Query};
+use proxy_netfilter::nft::batch::{Answer, EncodedBatch, Query};
 use proxy_netfilter::nft::{Batch, Element, Family, Ruleset, TableRules};
 use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
 
@@ -86,7 +86,7 @@ pub enum QueryError {
     #[error("cannot read the kernel's reply to a query")]
     Answer(#[source] WireError),
     /// The kernel refused.
-    #[error("the kernel refused a query: errno {errno}")]
+    #[error("the kernel rejected a query: errno {errno}")]
     Refused {
         /// The error number.
         errno: i32,
@@ -117,7 +117,6 @@ impl<T: Transport> Session<T> {
         Self { transport, seq: 1, unread: false }
     }
 
-    /// Its transport.
     pub fn transport(&mut self) -> &mut T {
         &mut self.transport
     }
@@ -228,7 +227,7 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), QueryError> {
         let seq = self.next_seq();
         let request = ct::dump(seq, family, filter).map_err(QueryError::Encode)?;
-        self.ask(seq, &request, true, |message| {
+        self.send_query(seq, &request, true, |message| {
             let flow = ct::read_flow(message)?;
             if filter.matches(&flow) {
                 visit(flow);
@@ -247,7 +246,7 @@ impl<T: Transport> Session<T> {
     ) -> Result<(), QueryError> {
         let seq = self.next_seq();
         let request = ct::dump(seq, family, filter).map_err(QueryError::Encode)?;
-        self.ask(seq, &request, true, |message| {
+        self.send_query(seq, &request, true, |message| {
             let flow = ct::read_flow(message)?;
             if filter.matches(&flow) {
                 visit(flow, ct::read_flow_state(message)?);
@@ -272,7 +271,7 @@ impl<T: Transport> Session<T> {
     }
 
     fn forget(&mut self, seq: u32, request: &[u8]) -> Result<bool, QueryError> {
-        match self.ask(seq, request, false, |_| Ok(())) {
+        match self.send_query(seq, request, false, |_| Ok(())) {
             Ok(_) => Ok(true),
             Err(QueryError::Refused { errno: errno::ENOENT }) => Ok(false),
             Err(other) => Err(other),
@@ -324,7 +323,7 @@ impl<T: Transport> Session<T> {
         let seq = self.next_seq();
         let request = ct::table_use(seq).map_err(QueryError::Encode)?;
         let mut found = None;
-        self.ask(seq, &request, false, |message| {
+        self.send_query(seq, &request, false, |message| {
             found = Some(ct::read_table_use(message)?);
             Ok(())
         })?;
@@ -348,7 +347,7 @@ impl<T: Transport> Session<T> {
     ) -> Result<Dumped, QueryError> {
         let seq = self.next_seq();
         let request = query.encode(seq).map_err(QueryError::Encode)?;
-        self.ask(seq, &request, query.is_dump(), |message| {
+        self.send_query(seq, &request, query.is_dump(), |message| {
             // Tables of other families cannot be decoded, and are none of the proxy's.
             if let Ok(answer) = Answer::read(message) {
                 visit(answer);
@@ -358,7 +357,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Sends a request and calls `visit` with every message of its response.
-    fn ask(
+    fn send_query(
         &mut self,
         seq: u32,
         request: &[u8],
@@ -400,7 +399,7 @@ impl<T: Transport> Session<T> {
     }
 
     /// Reads until the last command is acknowledged, or the batch is refused.
-    fn commit_answer(&mut self, batch: &Encoded) -> Result<(), CommitError> {
+    fn commit_answer(&mut self, batch: &EncodedBatch) -> Result<(), CommitError> {
         let mut failure = None;
         for _ in 0..ANSWERS_MAX {
             let datagram = match self.transport.receive() {

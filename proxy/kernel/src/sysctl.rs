@@ -23,7 +23,7 @@ pub enum SysctlError {
 
 /// Result of [`Sysctl::ensure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ensured {
+pub enum SysctlChange {
     /// It had the value.
     Unchanged,
     /// It was changed; its previous value.
@@ -39,14 +39,14 @@ impl Sysctl {
     }
 
     /// Sets it if the value differs: writing needs privileges that reading does not.
-    pub fn ensure(self, value: u64) -> Result<Ensured, SysctlError> {
+    pub fn ensure(self, value: u64) -> Result<SysctlChange, SysctlError> {
         let before = self.read()?;
         if before == value {
-            return Ok(Ensured::Unchanged);
+            return Ok(SysctlChange::Unchanged);
         }
         std::fs::write(self.path(), value.to_string())
             .map_err(|e| SysctlError::Write(self.0, value, e))?;
-        Ok(Ensured::Changed(before))
+        Ok(SysctlChange::Changed(before))
     }
 
     fn path(self) -> PathBuf {

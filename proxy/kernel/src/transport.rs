@@ -139,7 +139,7 @@ impl Transport for FakeTransport {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
         }
         match self.others.take() {
-            Some((0, deed)) => self.kernel.meddle(deed),
+            Some((0, deed)) => self.kernel.change_externally(deed),
             others => self.others = others.map(|(pass, deed)| (pass - 1, deed)),
         }
         self.answers.extend(self.kernel.send(datagram));

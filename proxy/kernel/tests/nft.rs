@@ -9,7 +9,7 @@ mod sys;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use proxy_kernel::{CommitError, FakeTransport, Session, Socket, Transport};
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::expr::{
     Bitwise, Byteorder, Cmp, Counter, Ct, Dynset, Fib, Hash, Immediate, Limit, Lookup, Masq, Meta,
     Nat, Numgen, Payload, Range, Reject, Target,
@@ -145,9 +145,9 @@ fn sample() -> Vec<Command> {
     let dynamic = set("dyn", SetFlags::EVAL | SetFlags::TIMEOUT, &[Type::Ipv4], None);
     // The kernel limits sets that packets update; this is its default.
     let dynamic = Set { size: SetSize(Some(65535)), ..dynamic };
-    let chain = |name: &str| Command::NewChain(Chain::regular(TABLE, name), Existing::Fail);
+    let chain = |name: &str| Command::NewChain(Chain::regular(TABLE, name), IfExists::Fail);
     let base = |name: &str, point, priority| {
-        Command::NewChain(Chain::nat(TABLE, name, point, priority), Existing::Fail)
+        Command::NewChain(Chain::nat(TABLE, name, point, priority), IfExists::Fail)
     };
     let l4 = Expr::from(Meta { dreg: Some(reg(0)), key: MetaKey::L4PROTO, sreg: None });
     let tcp = Expr::from(Cmp { sreg: reg(0), op: CmpOp::EQ, data: Value::from([6]) });
@@ -158,14 +158,14 @@ fn sample() -> Vec<Command> {
     let entry = Element::entry(key, Data::Value(Value::from([3, 0, 0, 0])));
     let data = Elements { table: TABLE.into(), set: "map".into(), elements: vec![entry] };
     vec![
-        Command::NewTable(Table::named(TABLE), Existing::Fail),
-        Command::NewSet(set("s", SetFlags(0), &[Type::Ipv4], None), Existing::Fail),
-        Command::NewSet(sized, Existing::Fail),
-        Command::NewSet(dynamic, Existing::Fail),
-        Command::NewSet(set("map", SetFlags::MAP, &service, Some(Type::Mark)), Existing::Fail),
+        Command::NewTable(Table::named(TABLE), IfExists::Fail),
+        Command::NewSet(set("s", SetFlags(0), &[Type::Ipv4], None), IfExists::Fail),
+        Command::NewSet(sized, IfExists::Fail),
+        Command::NewSet(dynamic, IfExists::Fail),
+        Command::NewSet(set("map", SetFlags::MAP, &service, Some(Type::Mark)), IfExists::Fail),
         Command::NewSet(
             set("vmap", SetFlags::MAP, &[Type::Mark], Some(Type::Verdict)),
-            Existing::Fail,
+            IfExists::Fail,
         ),
         chain("c"),
         base("pre", HookPoint::PREROUTING, -100),
@@ -192,8 +192,8 @@ fn sample() -> Vec<Command> {
             "post",
             vec![Masq { flags: NatFlags::FULLY_RANDOM, proto_min: None, proto_max: None }.into()],
         )),
-        Command::NewElements(entries, Existing::Keep),
-        Command::NewElements(data, Existing::Keep),
+        Command::NewElements(entries, IfExists::Keep),
+        Command::NewElements(data, IfExists::Keep),
     ]
 }
 
@@ -229,13 +229,13 @@ fn a_batch_decided_on_an_old_generation_is_refused() {
     in_namespace("a_batch_decided_on_an_old_generation_is_refused", || {
         let mut session = session();
         let before = session.generation().unwrap();
-        commit(&mut session, &[Command::NewTable(Table::named("a"), Existing::Fail)]).unwrap();
+        commit(&mut session, &[Command::NewTable(Table::named("a"), IfExists::Fail)]).unwrap();
         assert_eq!(session.generation().unwrap(), before + 1);
         let mut batch = session.batch(Some(before));
-        batch.push(Family::Ip, &Command::NewTable(Table::named("b"), Existing::Fail));
+        batch.push(Family::Ip, &Command::NewTable(Table::named("b"), IfExists::Fail));
         assert!(matches!(session.commit(batch), Err(CommitError::Conflict)));
         let mut batch = session.batch(Some(before + 1));
-        batch.push(Family::Ip, &Command::NewTable(Table::named("b"), Existing::Fail));
+        batch.push(Family::Ip, &Command::NewTable(Table::named("b"), IfExists::Fail));
         session.commit(batch).unwrap();
     });
 }
@@ -244,7 +244,7 @@ fn a_batch_decided_on_an_old_generation_is_refused() {
 fn a_refusal_names_what_was_refused() {
     in_namespace("a_refusal_names_what_was_refused", || {
         let mut session = session();
-        let orphan = Command::NewChain(Chain::regular("absent", "c"), Existing::Fail);
+        let orphan = Command::NewChain(Chain::regular("absent", "c"), IfExists::Fail);
         let error = commit(&mut session, &[orphan]).unwrap_err();
         assert_eq!(error.errno(), Some(2));
         assert!(error.to_string().starts_with("make chain absent c: error 2"), "{error}");
@@ -258,8 +258,8 @@ fn a_long_transaction_is_one_and_reads_back_whole() {
         let before = session.generation().unwrap();
         let mut batch = session.batch(None);
         let sized = Set { size: SetSize(Some(8192)), ..set("s", SetFlags(0), &[Type::Ipv4], None) };
-        batch.push(Family::Ip, &Command::NewTable(Table::named(TABLE), Existing::Fail));
-        batch.push(Family::Ip, &Command::NewSet(sized, Existing::Fail));
+        batch.push(Family::Ip, &Command::NewTable(Table::named(TABLE), IfExists::Fail));
+        batch.push(Family::Ip, &Command::NewSet(sized, IfExists::Fail));
         let key = |n: u32| Element::member(Value::from(n.to_be_bytes()));
         batch.add_elements(Family::Ip, TABLE, "s", (0..8000).map(key));
         session.commit(batch).unwrap();
@@ -275,8 +275,8 @@ fn a_table_outlives_its_owner_and_the_next_one_adopts_it() {
     in_namespace("a_table_outlives_its_owner_and_the_next_one_adopts_it", || {
         let owned = TableFlags::OWNER | TableFlags::PERSIST;
         let take =
-            Command::NewTable(Table { flags: Some(owned), ..Table::named(TABLE) }, Existing::Keep);
-        let chain = Command::NewChain(Chain::regular(TABLE, "c"), Existing::Fail);
+            Command::NewTable(Table { flags: Some(owned), ..Table::named(TABLE) }, IfExists::Keep);
+        let chain = Command::NewChain(Chain::regular(TABLE, "c"), IfExists::Fail);
         let mut first = session();
         if let Err(error) = commit(&mut first, std::slice::from_ref(&take)) {
             println!("SKIPPED: this kernel has no persistent owners: {error}");
@@ -296,7 +296,7 @@ fn a_table_outlives_its_owner_and_the_next_one_adopts_it() {
 
 /// Commands on few names, so that they conflict.
 fn commands() -> impl Strategy<Value = Vec<Command>> {
-    let existing = || prop_oneof![Just(Existing::Keep), Just(Existing::Fail)];
+    let existing = || prop_oneof![Just(IfExists::Keep), Just(IfExists::Fail)];
     let chain = || prop_oneof![Just("a"), Just("b"), Just("c")];
     let key = || (0u32..4).prop_map(|n| Value::from(n.to_be_bytes()));
     let jump = |to: &str| Data::Verdict(Verdict::Jump(to.into()));
@@ -359,9 +359,9 @@ fn the_fake_agrees_with_the_kernel_on_random_batches() {
             .run(&histories, |history| {
                 let (mut real, mut fake) = (session(), Session::new(FakeTransport::default()));
                 let fresh = [
-                    Command::NewTable(Table::named(TABLE), Existing::Keep),
+                    Command::NewTable(Table::named(TABLE), IfExists::Keep),
                     Command::DelTable(Table::named(TABLE)),
-                    Command::NewTable(Table::named(TABLE), Existing::Fail),
+                    Command::NewTable(Table::named(TABLE), IfExists::Fail),
                 ];
                 commit(&mut real, &fresh).unwrap();
                 commit(&mut fake, &fresh).unwrap();

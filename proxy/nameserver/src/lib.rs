@@ -17,11 +17,11 @@ mod client_limiter;
 mod metrics;
 mod resolver;
 mod server;
-mod shared;
+mod shared_zone;
 mod upstream;
 
 pub use metrics::NameMetrics;
 pub use resolver::Resolver;
 pub use server::{BindError, ClientFilter, Listener};
-pub use shared::SharedZone;
+pub use shared_zone::SharedZone;
 pub use upstream::{UpstreamError, Upstreams};

@@ -3,7 +3,7 @@
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, exponential_buckets};
 use proto_daemon::metrics::Metrics;
 
-/// Cheap to clone.
+/// Metrics of the DNS server; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct NameMetrics {
     /// Queries by transport.

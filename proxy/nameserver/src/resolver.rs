@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::client_limiter::{ClientLimiter, ClientPermit};
 use crate::metrics::NameMetrics;
-use crate::shared::SharedZone;
+use crate::shared_zone::SharedZone;
 use crate::upstream::Upstreams;
 
 /// How long a query waits for the zone to be synced: a little less than clients wait.
@@ -57,7 +57,6 @@ impl Resolver {
         }
     }
 
-    /// Its metrics.
     pub fn metrics(&self) -> &NameMetrics {
         &self.metrics
     }
@@ -107,7 +106,7 @@ impl Resolver {
 
     fn resolution(&self, request: &Request) -> Resolution {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.zone.read().ask(&request.query, turn)
+        self.zone.read().resolve_query(&request.query, turn)
     }
 
     /// A cached upstream response.
@@ -200,7 +199,7 @@ struct InFlightQuery<'a> {
 impl InFlightQuery<'_> {
     async fn send_and_publish(self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let upstreams = self.resolver.upstreams();
-        let answer = match upstreams.ask(|id| question(id, name, request)).await {
+        let answer = match upstreams.query_server(|id| question(id, name, request)).await {
             Ok(message) => {
                 let now = Instant::now();
                 self.resolver.cache().put(self.key.clone(), message.clone(), now);

@@ -36,7 +36,6 @@ pub enum UpstreamError {
     /// A socket failed.
     #[error("cannot query DNS server {server}")]
     Socket {
-        /// The server.
         server: SocketAddr,
         /// The error.
         #[source]

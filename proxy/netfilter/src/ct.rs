@@ -67,7 +67,6 @@ pub struct Flow {
     pub reply: Tuple,
     /// Status bits.
     pub status: u32,
-    /// Mark.
     pub mark: u32,
     /// Seconds until it expires, if it is confirmed.
     pub timeout_secs: Option<u32>,
@@ -127,7 +126,6 @@ impl AddressFamily {
 /// Size of the conntrack table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableUse {
-    /// Entries.
     pub entries: u32,
     /// Maximum of entries.
     pub entries_max: u32,
@@ -298,9 +296,7 @@ pub struct FlowState {
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets.
     pub packets: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::ack::{Ack, errno};
 use crate::nft::batch::{Answer, BATCH_BEGIN, BATCH_END, batch_generation};
-use crate::nft::command::{Command, Existing, message};
+use crate::nft::command::{Command, IfExists, message};
 use crate::nft::numbers::{SetFlags, TableFlags};
 use crate::nft::object::{Chain, Element, Elements, Generation, Rule, Set, Table};
 use crate::nft::ruleset::{ChainRules, SetElements};
@@ -41,7 +41,7 @@ impl FakeKernel {
     }
 
     /// Changes the ruleset as another program would; increments the generation.
-    pub fn meddle(&mut self, change: impl FnOnce(&mut Ruleset)) {
+    pub fn change_externally(&mut self, change: impl FnOnce(&mut Ruleset)) {
         change(&mut self.ruleset);
         self.generation = self.generation.wrapping_add(1);
     }
@@ -125,10 +125,10 @@ impl FakeKernel {
         &mut self,
         family: Family,
         table: &Table,
-        existing: Existing,
+        existing: IfExists,
     ) -> Result<(), Errno> {
         match self.table(family, &table.name) {
-            Ok(_) if existing == Existing::Fail => Err(errno::EEXIST),
+            Ok(_) if existing == IfExists::Fail => Err(errno::EEXIST),
             Ok(there) if table.flags.is_none_or(|flags| flags == there.flags) => Ok(()),
             Ok(_) => Err(errno::EOPNOTSUPP),
             Err(errno::ENOENT) => {
@@ -217,10 +217,10 @@ fn datagrams(answers: Vec<Answer>, seq: u32, end: Option<u16>) -> Vec<Vec<u8>> {
     parts
 }
 
-fn new_chain(table: &mut TableRules, chain: Chain, existing: Existing) -> Result<(), Errno> {
+fn new_chain(table: &mut TableRules, chain: Chain, existing: IfExists) -> Result<(), Errno> {
     match (table.chains.get(&chain.name), existing) {
-        (Some(_), Existing::Fail) => Err(errno::EEXIST),
-        (Some(_), Existing::Keep) => Ok(()),
+        (Some(_), IfExists::Fail) => Err(errno::EEXIST),
+        (Some(_), IfExists::Keep) => Ok(()),
         (None, _) => {
             let rules = ChainRules { chain: chain.clone(), rules: Vec::new() };
             table.chains.insert(chain.name, rules);
@@ -272,14 +272,14 @@ fn del_rules(table: &mut TableRules, rule: &Rule) -> Result<(), Errno> {
     Ok(())
 }
 
-fn new_set(table: &mut TableRules, set: Set, existing: Existing) -> Result<(), Errno> {
+fn new_set(table: &mut TableRules, set: Set, existing: IfExists) -> Result<(), Errno> {
     let is_map = set.flags.contains(SetFlags::MAP);
     if set.id.is_none() || is_map != set.data_type.is_some() {
         return Err(errno::EINVAL);
     }
     match (table.sets.get(&set.name), existing) {
-        (Some(_), Existing::Fail) => Err(errno::EEXIST),
-        (Some(there), Existing::Keep) => {
+        (Some(_), IfExists::Fail) => Err(errno::EEXIST),
+        (Some(there), IfExists::Keep) => {
             let same = Set { id: None, ..set } == there.set;
             if same { Ok(()) } else { Err(errno::EEXIST) }
         }
@@ -305,7 +305,7 @@ fn del_set(table: &mut TableRules, set: &Set) -> Result<(), Errno> {
     Ok(())
 }
 
-fn new_elements(table: &mut TableRules, list: Elements, existing: Existing) -> Result<(), Errno> {
+fn new_elements(table: &mut TableRules, list: Elements, existing: IfExists) -> Result<(), Errno> {
     for element in &list.elements {
         if let Some(chain) = element_chain(element)
             && !table.chains.contains_key(chain)
@@ -317,7 +317,7 @@ fn new_elements(table: &mut TableRules, list: Elements, existing: Existing) -> R
     for element in list.elements {
         check_shape(&set.set, &element)?;
         match set.elements.get(&element.key) {
-            Some(_) if existing == Existing::Fail => return Err(errno::EEXIST),
+            Some(_) if existing == IfExists::Fail => return Err(errno::EEXIST),
             Some(there) if there.data != element.data => return Err(errno::EEXIST),
             Some(_) => {}
             None => {

@@ -23,7 +23,7 @@ pub mod batch;
 
 pub mod ruleset;
 
-pub use batch::{Batch, Encoded};
+pub use batch::{Batch, EncodedBatch};
 pub use command::Command;
 pub use datatype::Type;
 pub use expr::Expr;

@@ -19,7 +19,6 @@ const KIND_MASK: u16 = 0x3fff;
 
 /// Flags of a message header (`linux/netlink.h`).
 pub mod flags {
-    /// A request.
     pub const REQUEST: u16 = 0x01;
     /// One part of a response that ends with [`super::NLMSG_DONE`].
     pub const MULTI: u16 = 0x02;
@@ -57,12 +56,7 @@ pub enum WireError {
     },
     /// A required attribute is missing.
     #[error("{object} has no {attribute}")]
-    Missing {
-        /// The object.
-        object: &'static str,
-        /// The attribute.
-        attribute: &'static str,
-    },
+    Missing { object: &'static str, attribute: &'static str },
     /// An attribute has an invalid length or value.
     #[error("{what} has a value out of range")]
     Value {
@@ -215,7 +209,7 @@ impl Writer {
     }
 }
 
-/// A received message.
+/// A netlink message, borrowed from the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// `nlmsg_type`.
@@ -296,12 +290,11 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// A received attribute.
+/// A netlink attribute, borrowed from its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
     /// Its number, without flag bits.
     pub kind: u16,
-    /// Its payload.
     pub payload: &'a [u8],
 }
 

@@ -14,10 +14,10 @@ use proto_daemon::statusz::StatusBoard;
 use proxy_kernel::{NftMonitor, Socket, Transport};
 use proxy_pod_routes::router;
 use proxy_rules::Dataplane;
-use proxy_rules::model::Counting;
+use proxy_rules::model::ConnectionCounting;
 use proxy_sync::conntrack_cleanup;
 use proxy_sync::counters::ServiceCounters;
-use proxy_sync::desired::Desired;
+use proxy_sync::desired::DesiredForwarding;
 use proxy_sync::driver::{Driver, SyncIntervals, ThreadError};
 use proxy_sync::metrics::ProxyMetrics;
 use proxy_userspace::ForwardMetrics;
@@ -41,7 +41,7 @@ use crate::tables;
 pub struct NftablesProxy<T = Socket> {
     client: Client,
     config: Config,
-    desired: Arc<Desired>,
+    desired: Arc<DesiredForwarding>,
     driver: Driver<T>,
     nameserver: Option<Nameserver>,
     pages: AdminPages,
@@ -73,7 +73,7 @@ pub async fn build<T: Transport>(
     let NetfilterHandle { session, features } = kernel;
     let layout = tables::layout(&features, &config);
     let stale_flow_log = tables::stale_flow_log(&layout);
-    let desired = Arc::new(Desired::new(Dataplane::new(layout)));
+    let desired = Arc::new(DesiredForwarding::new(Dataplane::new(layout)));
     let cleanup_queue = conntrack_cleanup::start(
         metrics.clone(),
         Some(stale_flow_log),
@@ -165,7 +165,7 @@ impl<T: Transport + Send + 'static> NftablesProxy<T> {
         let (sync_health, status) =
             (self.driver.sync_health(), self.pages.status.task("health checks"));
         health_check::start(&self.client, &self.config, checks, sync_health, status, &drain);
-        if self.config.settings.counting == Counting::On {
+        if self.config.settings.counting == ConnectionCounting::On {
             self.start_counters(&drain);
         }
         if self.config.pod_routes == PodRoutes::Keep {

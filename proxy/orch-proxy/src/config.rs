@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use proto_api::names::{Names, Profile};
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
-use proto_daemon::feature_gates::{Gate, GateError, settle};
+use proto_daemon::feature_gates::{Gate, GateError, resolve_gates};
 use proto_daemon::flags::BindAddress;
-use proxy_rules::model::{Cidr, Counting, Leaving, Masquerade, Removed, Settings};
+use proxy_rules::model::{
+    Cidr, ConnectionCounting, EgressMasquerade, Masquerade, RemovedEndpointPolicy, Settings,
+};
 
 use crate::dns_settings::DnsSettings;
 use crate::flags::Flags;
@@ -156,20 +158,20 @@ pub enum LoadError {
 
 /// Reads the file, if there is one, and applies the flags.
 pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
-    settled(load_file(flags, names)?, flags, names)
+    build_config(load_file(flags, names)?, flags, names)
 }
 
 /// Applies the flags to the configuration of a running proxy ([`crate::configz_client`]).
-pub fn load_running(flags: &Flags, told: &str) -> Result<Config, LoadError> {
-    let names = names_of(told).unwrap_or_else(|| flags.common.names());
-    let told = proto_daemon::config::parse(Path::new("/configz"), told, &[file_type(names)])?;
-    settled(checked(overridden(told, flags))?, flags, names)
+pub fn load_running(flags: &Flags, given: &str) -> Result<Config, LoadError> {
+    let names = names_of(given).unwrap_or_else(|| flags.common.names());
+    let given = proto_daemon::config::parse(Path::new("/configz"), given, &[file_type(names)])?;
+    build_config(checked(overridden(given, flags))?, flags, names)
 }
 
 /// The naming profile of a configuration document.
-fn names_of(told: &str) -> Option<&'static Names> {
-    let told = serde_json::from_str::<serde_json::Value>(told).ok()?;
-    let version = told.get("apiVersion")?.as_str()?;
+fn names_of(given: &str) -> Option<&'static Names> {
+    let given = serde_json::from_str::<serde_json::Value>(given).ok()?;
+    let version = given.get("apiVersion")?.as_str()?;
     let domain = version.split_once(".config.")?.1.split_once('/')?.0.to_owned();
     let profiles = [Profile::Kubernetes, Profile::Orch { domain }];
     profiles.into_iter().map(Names::new).find(|names| file_type(names).api_version == version)
@@ -188,20 +190,20 @@ fn configz(file: &ProxyConfiguration, node_name: &str, names: &Names) -> String 
 }
 
 /// Validates flags and file, and derives the rest.
-fn settled(
+fn build_config(
     file: ProxyConfiguration,
     flags: &Flags,
     names: &'static Names,
 ) -> Result<Config, LoadError> {
     let node_name = node_name(&file.hostname_override);
     let configz = configz(&file, &node_name, names);
-    let settled = settle(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
+    let settled = resolve_gates(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
     let settled = settled.map_err(|faults| {
         let fault = |fault: &GateError| FieldError::new("featureGates", fault.to_string());
         LoadError::Invalid(faults.0.iter().map(fault).collect())
     })?;
     let mut warnings = settled.warnings;
-    let unused = flags.node.unused.given();
+    let unused = flags.node.unused.list_set_flags();
     warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
     let settings = settings(&file);
     let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -248,7 +250,7 @@ fn settled(
         warnings,
         table: match file.dataplane.table.as_str() {
             "" => names.component("proxy"),
-            told => told.to_owned(),
+            given => given.to_owned(),
         },
     })
 }
@@ -265,15 +267,23 @@ fn settings(file: &ProxyConfiguration) -> Settings {
         masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
         node_port_cidrs: node_ports.filter_map(|text| block(text)).collect(),
         removed: match dataplane.reset_removed_endpoints {
-            true => Removed::Reset,
-            false => Removed::Left,
+            true => RemovedEndpointPolicy::Reset,
+            false => RemovedEndpointPolicy::Left,
         },
-        counting: if dataplane.service_counters { Counting::On } else { Counting::Off },
+        counting: if dataplane.service_counters {
+            ConnectionCounting::On
+        } else {
+            ConnectionCounting::Off
+        },
         // Set when the addresses of the node and of the API server are known.
         protected: BTreeSet::new(),
         kept_ports: BTreeSet::new(),
         // With pod routes no host outside the cluster has a route to pods.
-        leaving: if dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
+        leaving: if dataplane.pod_routes {
+            EgressMasquerade::Masqueraded
+        } else {
+            EgressMasquerade::AsIs
+        },
     }
 }
 
@@ -380,10 +390,10 @@ pub(crate) fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyCo
 }
 
 /// The name of the Node object: as configured, else the hostname in lower case.
-fn node_name(told: &str) -> String {
-    let told = told.trim();
-    if !told.is_empty() {
-        return told.to_lowercase();
+fn node_name(given: &str) -> String {
+    let given = given.trim();
+    if !given.is_empty() {
+        return given.to_lowercase();
     }
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     host.unwrap_or_default().trim().to_lowercase()

@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn a_document_is_taken_and_nothing_else() {
-        let told = answered("HTTP/1.1 200 OK\r\n\r\n{\"group\": {\"kind\": \"K\"}}");
-        assert_eq!(told.unwrap(), "{\"kind\":\"K\"}");
+        let body = answered("HTTP/1.1 200 OK\r\n\r\n{\"group\": {\"kind\": \"K\"}}");
+        assert_eq!(body.unwrap(), "{\"kind\":\"K\"}");
         for text in [
             "HTTP/1.1 404 Not Found\r\n\r\n{\"group\": {}}",
             "HTTP/1.1 200 OK\r\n\r\n{\"group\": 1}",

@@ -88,7 +88,7 @@ impl Nameserver {
     fn addresses(&self, local: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         match self.settings.bind_addresses.as_slice() {
             [] => addresses::own(local),
-            told => told.to_vec(),
+            configured => configured.to_vec(),
         }
     }
 
@@ -125,7 +125,7 @@ impl Nameserver {
                     }
                     Err(error) => {
                         failures += 1;
-                        tracing::warn!(error = %chain(&error), "cannot serve DNS; trying again");
+                        tracing::warn!(error = %chain(&error), "cannot serve DNS; retried");
                         self.status.failed(chain(&error));
                     }
                 }
@@ -140,7 +140,11 @@ impl Nameserver {
             let wanted = self.addresses(&now);
             *local.write().unwrap_or_else(PoisonError::into_inner) = now;
             if wanted != at && !wanted.is_empty() {
-                tracing::info!(?at, ?wanted, "node addresses changed; the DNS server binds again");
+                tracing::info!(
+                    ?at,
+                    ?wanted,
+                    "the node's addresses have changed; the DNS server binds to the new ones"
+                );
                 listening = JoinSet::new();
                 at = wanted;
                 slices = self.lead_to(&slices, &at);
@@ -194,7 +198,7 @@ pub fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
     let Some(settings) = &config.dns else { return Vec::new() };
     let at = match settings.bind_addresses.as_slice() {
         [] => addresses::own(&addresses::local().unwrap_or_default()),
-        told => told.to_vec(),
+        configured => configured.to_vec(),
     };
     let slices = slices(config.names, &at, settings.port).into_iter();
     let named = SLICES.into_iter().map(str::to_owned).zip(slices);

@@ -304,10 +304,10 @@ mod tests {
         assert_eq!(flows_text(&[(flow, silent)], "tcp"), [expected]);
         let traffic = |packets| Traffic { packets, bytes: packets * 100 };
         let counters = Some([traffic(2), traffic(1)]);
-        let told = flows_text(&[(flow, FlowState { state: Some(3), counters })], "tcp");
+        let lines = flows_text(&[(flow, FlowState { state: Some(3), counters })], "tcp");
         let expected =
             "replied, ESTABLISHED, original 2 packets of 200 bytes, reply 1 of 100, expires";
-        assert!(told[0].contains(expected), "{told:?}");
+        assert!(lines[0].contains(expected), "{lines:?}");
         assert_eq!(flows_text(&[], "tcp"), ["none"]);
         let many = vec![(flow, silent); FLOWS_MAX + 3];
         assert_eq!(flows_text(&many, "tcp").last().unwrap(), "and 3 more");

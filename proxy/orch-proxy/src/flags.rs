@@ -109,7 +109,7 @@ pub enum ProxyCommand {
     Diff,
 }
 
-/// What is deleted beside the tables.
+/// What is deleted besides the tables.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CleanupFlags {
     /// Remove the routes to other nodes' pods too.

@@ -34,7 +34,7 @@ pub const RETRY: Backoff =
 /// Time for responses to complete when a server stops.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Inputs of the servers.
+/// Serves `healthCheckNodePort` of Services.
 pub struct HealthCheckServers {
     /// Results by Service.
     pub checks: watch::Receiver<Arc<HealthChecks>>,
@@ -175,7 +175,7 @@ impl HealthCheckServers {
             %service,
             port,
             error = why,
-            "cannot serve the health check node port of a service"
+            "cannot serve the health check node port of a service; load balancers see this node as unhealthy for it"
         );
         let about = ObjectReference {
             kind: "Service".to_owned(),

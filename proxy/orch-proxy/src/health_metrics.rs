@@ -6,9 +6,7 @@ use proto_daemon::metrics::Metrics;
 /// Responses of the health pages, by status code. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HealthMetrics {
-    /// `/healthz`.
     pub healthz: IntCounterVec,
-    /// `/livez`.
     pub livez: IntCounterVec,
 }
 

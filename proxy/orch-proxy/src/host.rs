@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use proto_daemon::exit::chain;
-use proxy_kernel::sysctl::{Ensured, Sysctl, SysctlError};
+use proxy_kernel::sysctl::{Sysctl, SysctlChange, SysctlError};
 
 use crate::config::Conntrack;
 
@@ -21,7 +21,7 @@ const FORWARDING: [&str; 3] = [
 ];
 
 /// Sysctls and their values, in order.
-fn wanted(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
+fn list_sysctls(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
     let mut wanted = FORWARDING.map(|name| (Sysctl(name), 1)).to_vec();
     if let Some(max) = connections_max(conntrack, cores) {
         wanted.push((Sysctl("net/netfilter/nf_conntrack_max"), max));
@@ -55,10 +55,10 @@ fn connections_max(conntrack: &Conntrack, cores: u32) -> Option<u64> {
 pub fn prepare(conntrack: &Conntrack) {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     let cores = u32::try_from(cores).unwrap_or(u32::MAX);
-    for (sysctl, value) in wanted(conntrack, cores) {
+    for (sysctl, value) in list_sysctls(conntrack, cores) {
         match sysctl.ensure(value) {
-            Ok(Ensured::Unchanged) => {}
-            Ok(Ensured::Changed(before)) => {
+            Ok(SysctlChange::Unchanged) => {}
+            Ok(SysctlChange::Changed(before)) => {
                 tracing::info!(setting = sysctl.0, before, value, "changed a sysctl");
             }
             Err(SysctlError::Read(_, cause)) if cause.kind() == ErrorKind::NotFound => {
@@ -105,14 +105,16 @@ pub fn forward_ipv6() {
     }
     match FORWARDING.ensure(1) {
         Ok(_) => tracing::info!("enabled IPv6 forwarding"),
-        Err(error) => tracing::warn!(error = %chain(&error), "cannot enable IPv6 forwarding"),
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "cannot enable IPv6 forwarding; IPv6 traffic of pods is not routed")
+        }
     }
 }
 
 /// Sets `oom_score_adj`. Best effort: it needs a capability that a container may lack.
 pub fn protect_from_oom(score: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        tracing::info!(score, %error, "cannot set oom_score_adj");
+        tracing::info!(score, %error, "cannot set oom_score_adj; it keeps its value");
     }
 }
 
@@ -122,7 +124,7 @@ fn widen_buckets(path: &Path, buckets: u64) {
     if now.is_some_and(|now| now < buckets)
         && let Err(error) = std::fs::write(path, buckets.to_string())
     {
-        tracing::warn!(%error, buckets, "cannot set the number of conntrack hash buckets");
+        tracing::warn!(%error, buckets, "cannot set the number of conntrack hash buckets; it keeps its value");
     }
 }
 
@@ -149,8 +151,9 @@ mod tests {
             tcp_close_wait: zero,
             ..Conntrack::default()
         };
-        assert_eq!(wanted(&nothing, 4), FORWARDING.map(|name| (Sysctl(name), 1)));
-        let all: Vec<_> = wanted(&Conntrack::default(), 4).into_iter().map(|(_, v)| v).collect();
+        assert_eq!(list_sysctls(&nothing, 4), FORWARDING.map(|name| (Sysctl(name), 1)));
+        let all: Vec<_> =
+            list_sysctls(&Conntrack::default(), 4).into_iter().map(|(_, v)| v).collect();
         assert_eq!(all, [1, 1, 1, 131_072, 86_400, 3600]);
         let more = Conntrack {
             tcp_be_liberal: true,
@@ -159,7 +162,7 @@ mod tests {
             ..nothing
         };
         let all: Vec<_> =
-            wanted(&more, 4).into_iter().skip(FORWARDING.len()).map(|w| w.1).collect();
+            list_sysctls(&more, 4).into_iter().skip(FORWARDING.len()).map(|w| w.1).collect();
         assert_eq!(all, [30, 120, 1]);
     }
 }

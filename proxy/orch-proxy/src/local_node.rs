@@ -8,7 +8,7 @@ use proto_client::{Change, Client, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proxy_pod_routes::pod_cidrs::pod_blocks;
 use proxy_rules::model::LocalTraffic;
-use proxy_sync::desired::Desired;
+use proxy_sync::desired::DesiredForwarding;
 use tokio::sync::watch;
 
 use crate::config::DetectLocal;
@@ -80,7 +80,7 @@ pub fn local_traffic(blocks: &[String]) -> LocalTraffic {
 pub async fn update_dataplane(
     mut node: watch::Receiver<Option<Arc<LocalNode>>>,
     detect: DetectLocal,
-    desired: Arc<Desired>,
+    desired: Arc<DesiredForwarding>,
     drain: DrainWatch,
 ) {
     loop {

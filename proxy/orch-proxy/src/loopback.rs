@@ -30,15 +30,15 @@ pub fn start(
         connections: connections().min(CONNECTIONS_MAX),
         ..ForwarderLimits::default()
     };
-    let told = forwarder.clone();
+    let handle = forwarder.clone();
     tokio::spawn(async move {
         // Both arms are cancel safe.
         tokio::select! {
             () = drain.asked() => return,
-            () = told.complete() => {}
+            () = handle.complete() => {}
         }
         let options = Options { limits, link: None, metrics, status };
-        if let Err(error) = thread(told, options, drain) {
+        if let Err(error) = thread(handle, options, drain) {
             tracing::error!(
                 %error,
                 "cannot start the loopback thread; node ports are not served at loopback addresses"

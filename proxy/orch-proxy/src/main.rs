@@ -106,7 +106,9 @@ async fn forward(config: config::Config) -> Result<(), Failure> {
             running.spawn(proxy.run(watch));
             run_until_signal(drain, &mut running, DRAIN_DEADLINE).await?;
             if tokio::time::timeout(COMMIT_DEADLINE, running.join_next()).await.is_err() {
-                tracing::warn!("stopping while the kernel still applies a transaction");
+                tracing::warn!(
+                    "the kernel has not applied a transaction before the shutdown deadline; it completes after the exit"
+                );
             }
             Ok(())
         }

@@ -11,7 +11,7 @@ pub(crate) fn connections() -> usize {
     let most = ForwarderLimits::default().connections;
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        tracing::debug!(%error, "cannot raise the limit of open files");
+        tracing::debug!(%error, "cannot raise the limit of open files; it keeps its value");
     }
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((hard, hard));
     let fit = usize::try_from(files.saturating_sub(FILES_BESIDE) / 2).unwrap_or(most);

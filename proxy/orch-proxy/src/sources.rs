@@ -21,7 +21,6 @@ use crate::dns;
 /// Receivers of Services and EndpointSlices.
 #[derive(Clone)]
 pub struct ChangeHandlers {
-    /// Forwarding.
     pub forwards: Arc<dyn ChangeHandler>,
     /// The DNS zone, with `--dns`.
     pub names: Option<Arc<SharedZone>>,

@@ -119,7 +119,7 @@ pub(crate) async fn with_node_blocks(
                 Err(error) => {
                     tracing::warn!(
                         error = %chain(&error),
-                        "cannot get the Node object of this node; trying again"
+                        "cannot get the Node object of this node; retried"
                     )
                 }
             }

@@ -1,4 +1,4 @@
-//! The proxy's tables on this kernel: their layout, and the table of stale flows beside them.
+//! The proxy's tables on this kernel: their layout, and the table of stale flows next to them.
 
 use proxy_kernel::KernelFeatures;
 use proxy_netfilter::nft::numbers::TableFlags;

@@ -53,7 +53,7 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     if let Err(error) = cleanup::clean_up(&config) {
         tracing::debug!(
             error = %chain(&error),
-            "cannot delete nftables tables of an earlier process"
+            "cannot delete the nftables tables of an earlier process; they stay in the kernel"
         );
     }
     let (readiness, status) = (Readiness::default(), StatusBoard::default());
@@ -125,12 +125,12 @@ impl UserspaceProxy {
             let cluster = self.config.settings.cluster_cidrs.clone();
             router::start(&self.client, &self.config.node_name, cluster, status, &drain);
         }
-        let told = self.forwarder.clone();
+        let handle = self.forwarder.clone();
         tokio::spawn(async move {
             // Ends when the watch of the node ends.
             while node.changed().await.is_ok() {
                 let zone = node.borrow_and_update().as_ref().and_then(|node| node.zone.clone());
-                told.zone_changed(zone.as_deref());
+                handle.zone_changed(zone.as_deref());
             }
         });
         let (mut ready, sync_health) = (Some(self.ready), self.sync_health);

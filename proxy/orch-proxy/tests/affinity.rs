@@ -26,7 +26,7 @@ use proxy_rules::model::{
     Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
     ServiceId, Settings, SlicePort,
 };
-use proxy_sync::desired::Desired;
+use proxy_sync::desired::DesiredForwarding;
 use proxy_sync::driver::{Driver, SyncIntervals};
 use proxy_sync::metrics::ProxyMetrics;
 use sys::in_namespace;
@@ -83,7 +83,7 @@ fn slice(pods: &[usize]) -> LocalSlice {
 }
 
 /// The program as it starts, without knowledge of the kernel's tables.
-fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
+fn start(seconds: u32, pods: &[usize]) -> (Arc<DesiredForwarding>, Driver<Socket>) {
     let layout = Layout {
         table: TABLE.into(),
         flags: TableFlags::NONE,
@@ -93,7 +93,7 @@ fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
     let mut plane = Dataplane::new(layout);
     plane.service_changed(&id(), Some(Arc::new(service(seconds))));
     plane.slice_changed("web", None, Some(Arc::new(slice(pods))));
-    let desired = Arc::new(Desired::new(plane));
+    let desired = Arc::new(DesiredForwarding::new(plane));
     let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
     let metrics = ProxyMetrics::register(&registry, "x").unwrap();
     let mut driver = Driver::new(

@@ -24,7 +24,7 @@ use proxy_rules::model::{
 };
 use proxy_rules::{Dataplane, Transaction};
 use proxy_sync::change_handler::ChangeHandler;
-use proxy_sync::desired::Desired;
+use proxy_sync::desired::DesiredForwarding;
 use proxy_sync::driver::{Driver, SyncIntervals};
 use proxy_sync::metrics::ProxyMetrics;
 use sys::{in_namespace, in_user_namespace, run};
@@ -32,7 +32,7 @@ use sys::{in_namespace, in_user_namespace, run};
 const TABLE: &str = "orch-proxy";
 
 /// A node with `services` Services of three endpoints each, marked but not committed.
-fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
+fn node(services: u32, flags: TableFlags) -> (Arc<DesiredForwarding>, Driver<Socket>) {
     node_of(services, flags, &FAMILIES)
 }
 
@@ -41,7 +41,7 @@ fn node_of(
     services: u32,
     flags: TableFlags,
     families: &[Family],
-) -> (Arc<Desired>, Driver<Socket>) {
+) -> (Arc<DesiredForwarding>, Driver<Socket>) {
     let layout = Layout {
         table: TABLE.into(),
         flags,
@@ -54,7 +54,7 @@ fn node_of(
         plane.service_changed(&id, Some(Arc::new(service(n))));
         plane.slice_changed(&n.to_string(), None, Some(Arc::new(slice(&id, n))));
     }
-    let desired = Arc::new(Desired::new(plane));
+    let desired = Arc::new(DesiredForwarding::new(plane));
     let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
     let metrics = ProxyMetrics::register(&registry, "x").unwrap();
     let driver = Driver::new(
@@ -95,12 +95,12 @@ fn slice(id: &ServiceId, n: u32) -> LocalSlice {
 }
 
 /// Loads alternate between two names.
-fn table(desired: &Desired) -> String {
+fn table(desired: &DesiredForwarding) -> String {
     desired.plane().layout().table.clone()
 }
 
 /// The kernel, read over another socket, has the desired tables.
-fn assert_right(desired: &Desired) {
+fn assert_right(desired: &DesiredForwarding) {
     let mut session = Session::new(Socket::open().unwrap());
     let tables = desired.plane().tables();
     for (family, should) in tables {
@@ -255,7 +255,7 @@ fn a_proxy_that_is_told_repairs_what_others_flush_and_edit() {
 }
 
 /// Changes by other programs, each repaired before the next.
-fn repairs(desired: &Arc<Desired>, driver: Driver<Socket>) {
+fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>) {
     for _ in 0..2 {
         desired.source_complete();
     }
@@ -288,7 +288,7 @@ fn repairs(desired: &Arc<Desired>, driver: Driver<Socket>) {
     running.join().unwrap();
 }
 
-fn wait_until_right(desired: &Desired) {
+fn wait_until_right(desired: &DesiredForwarding) {
     let started = std::time::Instant::now();
     loop {
         let mut session = Session::new(Socket::open().unwrap());

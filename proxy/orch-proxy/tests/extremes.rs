@@ -219,8 +219,8 @@ fn no_number_of_a_node_panics() {
     let cluster = ["0.0.0.0/0", "::/0"].map(|block| block.parse().unwrap());
     for (text, node) in nodes {
         let made = std::panic::catch_unwind(|| {
-            let _ = proxy_pod_routes::routes::wanted([&node], "n1", &cluster);
-            let _ = proxy_pod_routes::routes::wanted([&node], &node.metadata.name, &cluster);
+            let _ = proxy_pod_routes::routes::plan_routes([&node], "n1", &cluster);
+            let _ = proxy_pod_routes::routes::plan_routes([&node], &node.metadata.name, &cluster);
             let _ = orch_proxy::local_node::local_traffic(
                 &proxy_pod_routes::pod_cidrs::pod_blocks(&node),
             );

@@ -20,7 +20,7 @@ use orch_proxy::{app, config};
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::{Names, Profile};
-use proto_daemon::drain::{Drain, Drained};
+use proto_daemon::drain::{Drain, DrainOutcome};
 use proxy_kernel::{FakeTransport, KernelFeatures, Session, Transport};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::layout::FAMILIES;
@@ -223,7 +223,7 @@ fn pages_and_watches_go_on_while_a_commit_blocks_and_shutdown_waits_for_it() {
         std::thread::sleep(Duration::from_millis(300));
         assert!(!draining.is_finished() && !proxy.is_finished(), "the commit is abandoned");
         gate.set_closed(false);
-        assert_eq!(draining.join().unwrap(), Drained::Finished);
+        assert_eq!(draining.join().unwrap(), DrainOutcome::Finished);
         proxy.join().unwrap();
         assert!(gate.has_sent(&[10, 244, 0, 4]), "the last change is not committed");
         assert!(!gate.has_sent(&[10, 244, 0, 5]));

@@ -8,7 +8,7 @@ mod sys;
 use std::net::IpAddr;
 
 use proto_api::core::v1::{Node, NodeAddress};
-use proxy_pod_routes::routes::{RouteError, RouteTable, Routes, plan, wanted};
+use proxy_pod_routes::routes::{RouteError, RouteTable, Routes, plan, plan_routes};
 use proxy_rules::model::Cidr;
 use sys::{in_namespace, run};
 

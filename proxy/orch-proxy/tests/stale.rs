@@ -24,11 +24,11 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol, Removed,
-    ServiceId, Settings, SlicePort,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
+    RemovedEndpointPolicy, ServiceId, Settings, SlicePort,
 };
 use proxy_sync::conntrack_cleanup;
-use proxy_sync::desired::Desired;
+use proxy_sync::desired::DesiredForwarding;
 use proxy_sync::driver::{Driver, SyncIntervals};
 use proxy_sync::metrics::ProxyMetrics;
 use sys::{in_namespace, run};
@@ -52,17 +52,25 @@ fn ip(text: &str) -> IpAddr {
 /// A UDP Service with one of the pods as its endpoint.
 struct Node {
     net: Net,
-    desired: Arc<Desired>,
+    desired: Arc<DesiredForwarding>,
     driver: Driver<Socket>,
     metrics: ProxyMetrics,
 }
 
 impl Node {
     fn start(settle: Duration, with_trap: bool) -> Self {
-        Self::start_with((settle, conntrack_cleanup::UNREPLIED_DELAY), with_trap, Removed::Left)
+        Self::start_with(
+            (settle, conntrack_cleanup::UNREPLIED_DELAY),
+            with_trap,
+            RemovedEndpointPolicy::Left,
+        )
     }
 
-    fn start_with(pauses: (Duration, Duration), with_trap: bool, removed: Removed) -> Self {
+    fn start_with(
+        pauses: (Duration, Duration),
+        with_trap: bool,
+        removed: RemovedEndpointPolicy,
+    ) -> Self {
         let places = [("client", CLIENT), ("pod1", PODS[0]), ("pod2", PODS[1])];
         let net = Net::make(&NODE, &places);
         net.serve("pod1", TARGET);
@@ -76,7 +84,7 @@ impl Node {
             settings: Settings { removed, ..Settings::default() },
         };
         let stale_flow_log = with_trap.then(|| tables::stale_flow_log(&layout));
-        let desired = Arc::new(Desired::new(Dataplane::new(layout)));
+        let desired = Arc::new(DesiredForwarding::new(Dataplane::new(layout)));
         let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
         let metrics = ProxyMetrics::register(&registry, "x").unwrap();
         let driver = Driver::new(
@@ -265,7 +273,7 @@ fn without_a_packet_log_the_walk_lets_go_of_all() {
 #[test]
 fn a_question_under_way_is_answered_by_an_endpoint_that_drains() {
     in_namespace("a_question_under_way_is_answered_by_an_endpoint_that_drains", || {
-        let mut node = Node::start_with((Duration::ZERO, NEVER), true, Removed::Left);
+        let mut node = Node::start_with((Duration::ZERO, NEVER), true, RemovedEndpointPolicy::Left);
         let server = net::inside("pod1", || UdpSocket::bind((PODS[0][0], LATE)).unwrap());
         let client = node.net.udp_socket("client", ip(SERVICE[0]), LATE);
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -300,7 +308,7 @@ fn where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all() {
 }
 
 /// Connections through the Service to a removed pod: reset if that is enabled, else left alone.
-fn long_lived(removed: Removed) -> std::io::Result<usize> {
+fn long_lived(removed: RemovedEndpointPolicy) -> std::io::Result<usize> {
     let mut node = Node::start_with(
         (conntrack_cleanup::SETTLE_DELAY, conntrack_cleanup::UNREPLIED_DELAY),
         true,
@@ -312,7 +320,7 @@ fn long_lived(removed: Removed) -> std::io::Result<usize> {
     client.write_all(b"x").unwrap();
     server.read_exact(&mut [0]).unwrap();
     node.lead_to(Some(0), Some(1));
-    if removed == Removed::Reset {
+    if removed == RemovedEndpointPolicy::Reset {
         wait_for("the connection is let go", || node.metrics.flows_deleted.get() > 0);
     }
     // The write provokes the reset, the read reports it.
@@ -324,7 +332,7 @@ fn long_lived(removed: Removed) -> std::io::Result<usize> {
 #[test]
 fn long_lived_connections_to_removed_endpoints_are_reset_on_demand() {
     in_namespace("long_lived_connections_to_removed_endpoints_are_reset_on_demand", || {
-        let error = long_lived(Removed::Reset).unwrap_err();
+        let error = long_lived(RemovedEndpointPolicy::Reset).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     });
 }
@@ -332,7 +340,7 @@ fn long_lived_connections_to_removed_endpoints_are_reset_on_demand() {
 #[test]
 fn long_lived_connections_to_removed_endpoints_stay_by_default() {
     in_namespace("long_lived_connections_to_removed_endpoints_stay_by_default", || {
-        let error = long_lived(Removed::Left).unwrap_err();
+        let error = long_lived(RemovedEndpointPolicy::Left).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
     });
 }

@@ -21,8 +21,8 @@ use proxy_rules::counters::Counted;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::{FAMILIES, Layout, Map};
 use proxy_rules::model::{
-    Choice, Counting, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality,
-    Policy, Protocol, ServiceId, Settings, SlicePort, family_of,
+    Choice, ConnectionCounting, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice,
+    Locality, Policy, Protocol, ServiceId, Settings, SlicePort, family_of,
 };
 use proxy_rules::stale::stale_flows;
 use proxy_rules::trace::{Origin, Packet, PacketOutcome, Sender, possible_outcomes};
@@ -286,7 +286,7 @@ fn connections_to_each_frontend_are_counted_if_asked_for() {
     in_namespace("connections_to_each_frontend_are_counted_if_asked_for", || {
         let mut node = Node::start();
         let mut layout = (**node.plane.layout()).clone();
-        layout.settings.counting = Counting::On;
+        layout.settings.counting = ConnectionCounting::On;
         node.plane = Dataplane::new(layout);
         let mut exposed = service(1, Protocol::Udp);
         exposed.ports[0].node_port = Some(30053);
@@ -335,7 +335,7 @@ fn the_tables_can_be_listed_by_others() {
     in_namespace("the_tables_can_be_listed_by_others", || {
         let mut node = Node::start();
         let mut layout = (**node.plane.layout()).clone();
-        layout.settings.counting = Counting::On;
+        layout.settings.counting = ConnectionCounting::On;
         node.plane = Dataplane::new(layout);
         let mut exposed = service(1, Protocol::Tcp);
         exposed.external_ips = [ip("198.51.100.1")].into();

@@ -13,7 +13,7 @@ use proto_daemon::statusz::TaskStatus;
 use proxy_rules::model::Cidr;
 use tokio::sync::watch;
 
-use crate::routes::{RouteError, RouteTable, Routes, plan, wanted};
+use crate::routes::{RouteError, RouteTable, Routes, plan, plan_routes};
 
 /// Interval of comparing the kernel's routes if nothing changed.
 const COMPARE_EVERY: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ async fn keep(
         let _ = changes.borrow_and_update();
         status.started("nodes changed, or periodic");
         let known = nodes.list();
-        let wanted = wanted(known.iter().map(|(_, node)| &**node), &own, &cluster);
+        let wanted = plan_routes(known.iter().map(|(_, node)| &**node), &own, &cluster);
         warn_of_refused(&mut refused, wanted.refused);
         match compare(&wanted.routes).await {
             Ok(len) => {
@@ -72,7 +72,7 @@ async fn keep(
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                tracing::warn!(error = %chain(&error), "cannot sync pod routes; trying again");
+                tracing::warn!(error = %chain(&error), "cannot sync pod routes; retried");
                 status.failed(chain(&error));
             }
         }

@@ -46,7 +46,7 @@ pub struct RouteChanges {
 ///
 /// Only CIDRs within `cluster` get a route, none that overlaps a CIDR of `own`, and of two nodes with the same CIDR
 /// the first by name: a compromised node may write any CIDR into its object and must not attract other traffic.
-pub fn wanted<'a>(
+pub fn plan_routes<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     own: &str,
     cluster: &[Cidr],
@@ -280,7 +280,7 @@ mod tests {
             route("fd00:1::/64", "fd01::b"),
             route("10.244.2.0/24", "172.30.0.12"),
         ]);
-        assert_eq!(wanted(&nodes, "a", &cluster()).routes, expected);
+        assert_eq!(plan_routes(&nodes, "a", &cluster()).routes, expected);
     }
 
     #[test]
@@ -322,10 +322,10 @@ mod tests {
             route("10.244.8.0/24", "172.30.0.17"),
             route("10.244.9.0/24", "172.30.0.17"),
         ]);
-        let wanted_here = wanted(&nodes, "a", &cluster());
+        let wanted_here = plan_routes(&nodes, "a", &cluster());
         assert_eq!(wanted_here.routes, expected);
         let refused: Vec<&str> = wanted_here.refused.iter().map(|(node, _)| &**node).collect();
         assert_eq!(refused, ["b", "c", "d", "e", "f"]);
-        assert_eq!(wanted(&nodes, "a", &[]).routes, Routes::new());
+        assert_eq!(plan_routes(&nodes, "a", &[]).routes, Routes::new());
     }
 }

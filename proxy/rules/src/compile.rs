@@ -13,10 +13,10 @@ use crate::layout::{
     node_port_key, service_key, slot_key, source_range_key,
 };
 use crate::model::{
-    Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Locality, Policy, Protocol,
-    ServiceId, Settings, Topology, family_of,
+    Choice, Cidr, ConnectionCounting, LocalPort, LocalService, LocalSlice, Locality, Policy,
+    Protocol, ServiceId, Settings, Topology, family_of,
 };
-use crate::packed::Packed;
+use crate::packed::PackedList;
 
 /// An element of one of the proxy's sets or maps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +25,6 @@ pub struct SetElement {
     pub family: Family,
     /// The set or map.
     pub map: Map,
-    /// The key.
     pub key: Value,
     /// The data, in a map.
     pub data: Option<Value>,
@@ -64,7 +63,7 @@ impl SetElement {
     }
 }
 
-/// Receives elements.
+/// Receives the elements of a Service as they are compiled.
 pub trait Sink {
     /// Adds an element.
     fn push(&mut self, entry: SetElement);
@@ -78,13 +77,13 @@ impl Sink for Vec<SetElement> {
 
 /// A compiled Service: its endpoints in their slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledService {
     cluster_ips: Box<[IpAddr]>,
     /// Endpoints on this node, which may connect to themselves through the Service; each once.
     hairpin: Box<[IpAddr]>,
     /// `spec.loadBalancerSourceRanges`.
     source_ranges: Box<[Cidr]>,
-    counting: Counting,
+    counting: ConnectionCounting,
     ports: Box<[CompiledPort]>,
     is_over_budget: bool,
 }
@@ -97,8 +96,8 @@ struct CompiledPort {
     number: u16,
     frontends: Box<[(Frontend, Policy)]>,
     choice: Choice,
-    all: Packed<Backend>,
-    here: Packed<Backend>,
+    all: PackedList<Backend>,
+    here: PackedList<Backend>,
 }
 
 /// An address or node port to which clients connect.
@@ -116,9 +115,9 @@ pub fn compile<'a>(
     service: &LocalService,
     slices: impl Iterator<Item = &'a LocalSlice>,
     layout: &Layout,
-    old: &Compiled,
+    old: &CompiledService,
     zone: Option<&str>,
-) -> Compiled {
+) -> CompiledService {
     let (families, counting) = (&layout.families, layout.settings.counting);
     let mut work = Compilation {
         service,
@@ -142,7 +141,7 @@ pub fn compile<'a>(
     }
     let ours = |ip: &&IpAddr| families.contains(&family_of(**ip));
     let cluster_ips = service.cluster_ips.iter().filter(ours).copied().collect();
-    Compiled {
+    CompiledService {
         cluster_ips,
         hairpin: hairpin(&ports),
         source_ranges: service.source_ranges.clone(),
@@ -184,9 +183,9 @@ impl Compilation<'_> {
         }
         let before = self.before.port(family, port);
         let before = before.filter(|before| before.choice != Choice::Consistent);
-        let slots = |old: Option<&Packed<Backend>>, wanted: &[Backend]| match choice {
+        let slots = |old: Option<&PackedList<Backend>>, wanted: &[Backend]| match choice {
             Choice::Consistent => consistent::build_table(wanted).into(),
-            _ => reslot(old.into_iter().flat_map(Packed::iter), wanted).into(),
+            _ => reslot(old.into_iter().flat_map(PackedList::iter), wanted).into(),
         };
         let mut compiled = CompiledPort {
             family,
@@ -211,7 +210,7 @@ impl Compilation<'_> {
         let settings = self.settings;
         // An address that is in both lists counts as a load balancer's: those have source ranges.
         let allowed = |ip: &&IpAddr| !settings.protects(**ip, port.port, port.protocol);
-        let node_port = port.node_port.filter(|port| !settings.keeps(*port, compiled.protocol));
+        let node_port = port.node_port.filter(|port| !settings.uses_port(*port, compiled.protocol));
         let cluster = addresses.cluster.iter().map(|ip| (Frontend::ClusterIp(*ip), internal));
         let balanced = addresses.balanced.iter().filter(allowed);
         let balanced = balanced.map(|ip| (Frontend::LoadBalancer(*ip), external));
@@ -259,7 +258,7 @@ impl Addresses {
 struct Before<'a>(BTreeMap<(Family, Protocol, u16), &'a CompiledPort>);
 
 impl<'a> Before<'a> {
-    fn of(old: &'a Compiled) -> Self {
+    fn of(old: &'a CompiledService) -> Self {
         proto_api::count_steps!(old.ports.len());
         let key = |port: &CompiledPort| (port.family, port.protocol, port.number);
         Self(old.ports.iter().rev().map(|port| (key(port), port)).collect())
@@ -291,7 +290,7 @@ fn claim(family: Family, protocol: Protocol, number: u16, frontend: Frontend) ->
     }
 }
 
-impl Compiled {
+impl CompiledService {
     /// All claims of the Service.
     pub fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {
         let ips = self.cluster_ips.iter().map(|ip| (Claim::ClusterIp(*ip), Rank::Cluster));
@@ -331,7 +330,7 @@ impl Compiled {
                 if claims.owns(&port.claim(*frontend).0, id) {
                     port.frontend_entries(*frontend, *policy, entries);
                     port.gate_entries(*frontend, &self.source_ranges, entries);
-                    if self.counting == Counting::On {
+                    if self.counting == ConnectionCounting::On {
                         entries.push(port.counter(*frontend));
                     }
                 }
@@ -463,7 +462,7 @@ impl CompiledPort {
         live_key(to, address.as_ref(), (self.protocol, port))
     }
 
-    /// Restricts a load balancer's address. Without source ranges of the address's family everybody may connect, as in
+    /// Restricts a load balancer's address. Without source ranges of the address's family all clients may connect, as in
     /// Kubernetes.
     fn gate_entries(&self, frontend: Frontend, source_ranges: &[Cidr], out: &mut impl Sink) {
         let Frontend::LoadBalancer(ip) = frontend else { return };

@@ -16,9 +16,7 @@ pub struct Counted {
     pub family: Family,
     /// The address; `None` for a node port.
     pub address: Option<IpAddr>,
-    /// The protocol.
     pub protocol: Protocol,
-    /// The port.
     pub port: u16,
 }
 

@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::{Family, TableRules, Value};
 
-use crate::compile::{Compiled, SetElement};
+use crate::compile::{CompiledService, SetElement};
 use crate::frontend_owners::{Claim, FrontendOwners};
 use crate::hash::FastMap;
 use crate::health::HealthChecks;
 use crate::layout::{Layout, Map};
 use crate::model::{
-    LocalService, LocalSlice, LocalTraffic, Protocol, Removed, ServiceId, Topology, family_of,
+    LocalService, LocalSlice, LocalTraffic, Protocol, RemovedEndpointPolicy, ServiceId, Topology,
+    family_of,
 };
 use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
@@ -48,7 +49,7 @@ pub struct Dataplane {
     without_local_endpoints: [usize; 2],
     /// Services of which something is left out.
     over_budget: BTreeSet<ServiceId>,
-    isolate: Isolate,
+    isolate: IsolateFn,
     tables: LoadedTables,
 }
 
@@ -65,7 +66,7 @@ struct Pending {
 #[derive(Clone, Debug, Default)]
 struct TrackedHealthChecks {
     all: HealthChecks,
-    /// Whether they changed since they were last asked for.
+    /// Whether they changed since the last call.
     changed: bool,
 }
 
@@ -74,7 +75,7 @@ struct TrackedHealthChecks {
 struct ServiceState {
     service: Option<Arc<LocalService>>,
     slices: Slices,
-    compiled: Compiled,
+    compiled: CompiledService,
     marked: bool,
 }
 
@@ -105,7 +106,7 @@ pub enum Pass {
 }
 
 /// Runs work and catches panics; false if it panicked.
-pub type Isolate = fn(&mut dyn FnMut()) -> bool;
+pub type IsolateFn = fn(&mut dyn FnMut()) -> bool;
 
 /// Each changed element before and after; `None` where it does not exist.
 type ElementChanges = BTreeMap<(Family, Map, Value), (Option<SetElement>, Option<SetElement>)>;
@@ -256,7 +257,7 @@ impl Dataplane {
     }
 
     /// Compiles each Service with `isolate`, so that a panic affects that Service alone.
-    pub fn isolate_with(&mut self, isolate: Isolate) {
+    pub fn isolate_with(&mut self, isolate: IsolateFn) {
         self.isolate = isolate;
     }
 
@@ -272,7 +273,7 @@ impl Dataplane {
 
     /// Records removed endpoints whose connections are to be reset, if that is enabled.
     fn record_removed(&mut self, old: &LocalSlice, new: Option<&LocalSlice>) {
-        if !self.tables.is_loaded || self.layout.settings.removed == Removed::Left {
+        if !self.tables.is_loaded || self.layout.settings.removed == RemovedEndpointPolicy::Left {
             return;
         }
         let stays: HashSet<IpAddr> =

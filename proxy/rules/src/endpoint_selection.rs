@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use crate::model::{EndpointState, LocalPort, Locality, family_of};
-use crate::packed::Addressed;
+use crate::packed::HasAddress;
 use proxy_netfilter::nft::Family;
 
 pub mod consistent;
@@ -23,7 +23,7 @@ pub struct Backend {
     pub place: Locality,
 }
 
-impl Addressed for Backend {
+impl HasAddress for Backend {
     type Rest = (u16, Locality);
 
     fn split(self) -> (IpAddr, Self::Rest) {
@@ -101,7 +101,6 @@ enum Hint {
     None,
     /// Only for other zones.
     OtherZone,
-    /// For this zone.
     OurZone,
 }
 

@@ -15,21 +15,12 @@ use crate::model::{Protocol, ServiceId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Claim {
     /// Connections to an address and port.
-    Address {
-        /// The address.
-        address: IpAddr,
-        /// The protocol.
-        protocol: Protocol,
-        /// The port.
-        port: u16,
-    },
+    Address { address: IpAddr, protocol: Protocol, port: u16 },
     /// Connections to a node port.
     NodePort {
         /// Family of the node's address.
         family: Family,
-        /// The protocol.
         protocol: Protocol,
-        /// The port.
         port: u16,
     },
     /// An address as a cluster IP.

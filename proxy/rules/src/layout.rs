@@ -16,7 +16,7 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::ruleset::{ChainRules, SetElements};
 use proxy_netfilter::nft::{Chain, Family, Rule, TableRules, Value, userdata};
 
-use crate::model::{Cidr, Counting, Protocol, Settings};
+use crate::model::{Cidr, ConnectionCounting, Protocol, Settings};
 
 mod map;
 pub use map::Map;
@@ -37,7 +37,7 @@ pub const BACKENDS_MAX: usize = HERE_FIRST_SLOT as usize;
 /// Families that are programmed, if the kernel supports them.
 pub const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 
-/// An address as a value.
+/// An IP address in network byte order.
 pub fn address_value(address: &IpAddr) -> Value {
     match address {
         IpAddr::V4(v4) => Value::from(v4.octets()),
@@ -50,7 +50,7 @@ pub fn service_key(address: &IpAddr, protocol: Protocol, port: u16) -> Value {
     Value::concat(&[address_value(address).bytes(), &[protocol.number()], &port.to_be_bytes()])
 }
 
-/// Key of a node port.
+/// The map key of a node port: protocol and port.
 pub fn node_port_key(protocol: Protocol, port: u16) -> Value {
     Value::concat(&[&[protocol.number()], &port.to_be_bytes()])
 }
@@ -119,7 +119,7 @@ impl Layout {
         is_looked_up: impl Fn(Map) -> bool,
     ) -> TableRules {
         let mut table = TableRules::empty(self.flags);
-        let counting = self.settings.counting == Counting::On;
+        let counting = self.settings.counting == ConnectionCounting::On;
         for map in Map::ALL.into_iter().filter(|map| counting || !map.counts()) {
             let set = map.declare(family, &self.table, size_of(map));
             let elements = BTreeMap::new();
@@ -168,7 +168,7 @@ impl Layout {
         self.rule(rules::SOURCE_RANGES, rules::source_range(family, bits))
     }
 
-    fn rule(&self, chain: &str, rule: rules::Commented) -> Rule {
+    fn rule(&self, chain: &str, rule: rules::CommentedRule) -> Rule {
         Rule {
             table: self.table.clone(),
             chain: chain.to_owned(),

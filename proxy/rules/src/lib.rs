@@ -26,7 +26,7 @@ pub mod frontend_owners;
 pub mod transaction;
 
 mod dataplane;
-pub use dataplane::{Dataplane, Isolate, Pass};
+pub use dataplane::{Dataplane, IsolateFn, Pass};
 pub use transaction::Transaction;
 
 pub mod counters;

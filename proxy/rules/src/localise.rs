@@ -85,10 +85,10 @@ fn choice(service: &Service, names: &Names) -> Choice {
 /// The annotation has two names: that of release 1.23 and that of 1.27.
 fn topology(service: &Service, names: &Names) -> Topology {
     let annotations = &service.metadata.annotations;
-    let told = ["topology-aware-hints", "topology-mode"]
+    let hints = ["topology-aware-hints", "topology-mode"]
         .into_iter()
         .find_map(|name| annotations.get(&names.sub_label("service", name)));
-    match told.map(String::as_str) {
+    match hints.map(String::as_str) {
         Some("Auto" | "auto") => Topology::Hints,
         _ => Topology::Ignored,
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub use proto_api::Cidr;
 use proxy_netfilter::nft::Family;
 
-use crate::packed::{Addressed, Packed};
+use crate::packed::{HasAddress, PackedList};
 
 mod local_traffic;
 pub use local_traffic::{InterfaceName, LocalTraffic};
@@ -23,12 +23,10 @@ impl ServiceId {
         Self(format!("{namespace}/{name}").into())
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> &str {
         self.0.split_once('/').map_or("", |(namespace, _)| namespace)
     }
 
-    /// The name.
     pub fn name(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(_, name)| name)
     }
@@ -43,11 +41,8 @@ impl fmt::Display for ServiceId {
 /// Transport protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
-    /// SCTP.
     Sctp,
 }
 
@@ -95,7 +90,6 @@ pub enum Policy {
 /// How the endpoint of a new connection is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Choice {
-    /// At random.
     #[default]
     Random,
     /// By a hash of the client's address and port, alike on every node.
@@ -182,7 +176,6 @@ pub struct LocalService {
 pub struct LocalPort {
     /// Its name, empty for a single port; EndpointSlice ports have the same name.
     pub name: Box<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// Its number.
     pub port: u16,
@@ -193,12 +186,10 @@ pub struct LocalPort {
 /// One EndpointSlice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalSlice {
-    /// Its Service.
     pub service: ServiceId,
-    /// Its ports.
     pub ports: Box<[SlicePort]>,
     /// Its endpoints, all of one family.
-    pub endpoints: Packed<LocalEndpoint>,
+    pub endpoints: PackedList<LocalEndpoint>,
     /// Zones in each endpoint's hints, in the order of the endpoints; empty if no endpoint has hints.
     pub hints: Box<[Box<[Box<str>]>]>,
 }
@@ -208,16 +199,14 @@ pub struct LocalSlice {
 pub struct SlicePort {
     /// Name of the Service's port.
     pub name: Box<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// The target port.
     pub port: u16,
 }
 
-/// One endpoint.
+/// What this node needs of an endpoint of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalEndpoint {
-    /// Its address.
     pub address: IpAddr,
     /// Whether it is used.
     pub state: EndpointState,
@@ -225,7 +214,7 @@ pub struct LocalEndpoint {
     pub place: Locality,
 }
 
-impl Addressed for LocalEndpoint {
+impl HasAddress for LocalEndpoint {
     type Rest = (EndpointState, Locality);
 
     fn split(self) -> (IpAddr, Self::Rest) {
@@ -274,11 +263,11 @@ pub struct Settings {
     /// CIDRs of node addresses that serve node ports; empty for all.
     pub node_port_cidrs: Vec<Cidr>,
     /// Masquerading of pods' traffic to addresses outside the cluster.
-    pub leaving: Leaving,
+    pub leaving: EgressMasquerade,
     /// Whether connections are counted for each frontend.
-    pub counting: Counting,
+    pub counting: ConnectionCounting,
     /// TCP connections to removed endpoints.
-    pub removed: Removed,
+    pub removed: RemovedEndpointPolicy,
     /// TCP sockets that no external address of a Service may claim: those of the API server, the kubelet and the
     /// proxy.
     pub protected: BTreeSet<SocketAddr>,
@@ -288,7 +277,7 @@ pub struct Settings {
 
 /// What happens to TCP connections to removed endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Removed {
+pub enum RemovedEndpointPolicy {
     /// They end by their own timeouts.
     #[default]
     Left,
@@ -298,7 +287,7 @@ pub enum Removed {
 
 /// Whether connections are counted for each frontend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Counting {
+pub enum ConnectionCounting {
     /// No: it costs a lookup for each new connection, and kernel memory for each frontend and core.
     #[default]
     Off,
@@ -308,7 +297,7 @@ pub enum Counting {
 
 /// Masquerading of pods' traffic to addresses outside the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Leaving {
+pub enum EgressMasquerade {
     /// None: the network routes replies, or another component masquerades.
     #[default]
     AsIs,
@@ -323,7 +312,7 @@ impl Settings {
     }
 
     /// Whether the node uses this port itself.
-    pub fn keeps(&self, port: u16, protocol: Protocol) -> bool {
+    pub fn uses_port(&self, port: u16, protocol: Protocol) -> bool {
         protocol == Protocol::Tcp && self.kept_ports.contains(&port)
     }
 
@@ -349,7 +338,6 @@ pub enum Masquerade {
     /// From outside the cluster CIDRs.
     #[default]
     FromOutside,
-    /// All.
     All,
 }
 

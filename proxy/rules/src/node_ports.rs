@@ -8,7 +8,6 @@ use crate::model::{LocalService, LocalSlice, ServiceId};
 /// A Service with node ports, and its endpoints.
 #[derive(Clone, Debug)]
 pub struct NodePortService {
-    /// The Service.
     pub service: Arc<LocalService>,
     /// Its EndpointSlices by name.
     pub slices: Vec<(Box<str>, Arc<LocalSlice>)>,
@@ -38,7 +37,7 @@ pub struct NodePorts {
 }
 
 impl NodePorts {
-    /// Enables tracking.
+    /// Records changes of node ports from now on, for [`Self::take_changed`].
     pub fn enable_tracking(&mut self) {
         self.tracking = true;
     }
@@ -79,20 +78,20 @@ mod tests {
             |node_port| LocalService { ports: [port(node_port)].into(), ..LocalService::default() };
         let id = ServiceId::new("ns", "web");
         let mut ports = NodePorts::default();
-        let mut told = |service: Option<LocalService>| {
+        let mut count_changed = |service: Option<LocalService>| {
             ports.record_compiled(&id, service.as_ref());
             ports.take_changed().len()
         };
-        assert_eq!(told(Some(with(Some(30_000)))), 0, "nobody asks");
+        assert_eq!(count_changed(Some(with(Some(30_000)))), 0, "nobody asks");
         ports.enable_tracking();
-        let mut told = |service: Option<LocalService>| {
+        let mut count_changed = |service: Option<LocalService>| {
             ports.record_compiled(&id, service.as_ref());
             ports.take_changed().len()
         };
-        assert_eq!(told(Some(with(None))), 0);
-        assert_eq!(told(Some(with(Some(30_000)))), 1);
-        assert_eq!(told(Some(with(Some(30_000)))), 1, "its endpoints may be others");
-        assert_eq!(told(Some(with(None))), 1);
-        assert_eq!(told(None), 0);
+        assert_eq!(count_changed(Some(with(None))), 0);
+        assert_eq!(count_changed(Some(with(Some(30_000)))), 1);
+        assert_eq!(count_changed(Some(with(Some(30_000)))), 1, "its endpoints may be others");
+        assert_eq!(count_changed(Some(with(None))), 1);
+        assert_eq!(count_changed(None), 0);
     }
 }

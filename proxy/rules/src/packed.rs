@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// An item with an address.
-pub trait Addressed: Copy + PartialEq {
+pub trait HasAddress: Copy + PartialEq {
     /// The other fields.
     type Rest: Copy;
 
@@ -16,19 +16,19 @@ pub trait Addressed: Copy + PartialEq {
     fn join(address: IpAddr, rest: Self::Rest) -> Self;
 }
 
-/// An immutable list.
+/// An immutable list, which takes less memory if all addresses are IPv4.
 #[derive(Clone)]
-pub struct Packed<T: Addressed>(Repr<T>);
+pub struct PackedList<T: HasAddress>(Repr<T>);
 
 #[derive(Clone)]
-enum Repr<T: Addressed> {
+enum Repr<T: HasAddress> {
     /// All addresses are IPv4.
     V4(Box<[(Ipv4Addr, T::Rest)]>),
     /// Other lists.
     Any(Box<[T]>),
 }
 
-impl<T: Addressed> Packed<T> {
+impl<T: HasAddress> PackedList<T> {
     /// Number of items.
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -53,13 +53,13 @@ impl<T: Addressed> Packed<T> {
     }
 }
 
-impl<T: Addressed> Default for Packed<T> {
+impl<T: HasAddress> Default for PackedList<T> {
     fn default() -> Self {
         Self(Repr::Any(Box::default()))
     }
 }
 
-impl<T: Addressed> From<&[T]> for Packed<T> {
+impl<T: HasAddress> From<&[T]> for PackedList<T> {
     fn from(all: &[T]) -> Self {
         let v4 = all.iter().map(|one| match one.split() {
             (IpAddr::V4(address), rest) => Some((address, rest)),
@@ -69,33 +69,33 @@ impl<T: Addressed> From<&[T]> for Packed<T> {
     }
 }
 
-impl<T: Addressed> From<Vec<T>> for Packed<T> {
+impl<T: HasAddress> From<Vec<T>> for PackedList<T> {
     fn from(all: Vec<T>) -> Self {
         all.as_slice().into()
     }
 }
 
-impl<T: Addressed, const N: usize> From<[T; N]> for Packed<T> {
+impl<T: HasAddress, const N: usize> From<[T; N]> for PackedList<T> {
     fn from(all: [T; N]) -> Self {
         all.as_slice().into()
     }
 }
 
-impl<T: Addressed> FromIterator<T> for Packed<T> {
+impl<T: HasAddress> FromIterator<T> for PackedList<T> {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
         all.into_iter().collect::<Vec<T>>().into()
     }
 }
 
-impl<T: Addressed> PartialEq for Packed<T> {
+impl<T: HasAddress> PartialEq for PackedList<T> {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())
     }
 }
 
-impl<T: Addressed + Eq> Eq for Packed<T> {}
+impl<T: HasAddress + Eq> Eq for PackedList<T> {}
 
-impl<T: Addressed + fmt::Debug> fmt::Debug for Packed<T> {
+impl<T: HasAddress + fmt::Debug> fmt::Debug for PackedList<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
@@ -117,7 +117,7 @@ mod tests {
                 place: if ready { Locality::Elsewhere } else { Locality::Here },
             };
             let all: Vec<LocalEndpoint> = addresses.iter().map(endpoint).collect();
-            let packed: Packed<LocalEndpoint> = all.clone().into();
+            let packed: PackedList<LocalEndpoint> = all.clone().into();
             prop_assert_eq!(packed.iter().collect::<Vec<_>>(), all.clone());
             prop_assert_eq!(packed.iter().rev().collect::<Vec<_>>(), all.iter().rev().copied().collect::<Vec<_>>());
             prop_assert_eq!((packed.len(), packed.is_empty()), (all.len(), all.is_empty()));
@@ -127,9 +127,9 @@ mod tests {
 
     #[test]
     fn an_ipv4_endpoint_takes_six_bytes() {
-        assert_eq!(size_of::<(Ipv4Addr, <LocalEndpoint as Addressed>::Rest)>(), 6);
+        assert_eq!(size_of::<(Ipv4Addr, <LocalEndpoint as HasAddress>::Rest)>(), 6);
         assert_eq!(
-            size_of::<(Ipv4Addr, <crate::endpoint_selection::Backend as Addressed>::Rest)>(),
+            size_of::<(Ipv4Addr, <crate::endpoint_selection::Backend as HasAddress>::Rest)>(),
             8
         );
     }

@@ -97,11 +97,11 @@ impl StaleSet {
 /// All frontends of connectionless protocols with their endpoints: for checking all flows after a load, when the
 /// previous endpoints are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedEndpoints {
     frontends: HashMap<FlowDestination, HashSet<(IpAddr, u16)>>,
 }
 
-impl Allowed {
+impl AllowedEndpoints {
     /// The frontends of these elements.
     pub fn from_elements<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
         let mut frontends: HashMap<FlowDestination, HashSet<(IpAddr, u16)>> = HashMap::new();
@@ -298,8 +298,10 @@ mod tests {
 
     #[test]
     fn after_a_fresh_start_flows_to_what_is_no_endpoint_are_stale() {
-        let allowed =
-            Allowed::from_elements(&[slot(Protocol::Udp, 0, 7), slot(Protocol::Tcp, 0, 7)]);
+        let allowed = AllowedEndpoints::from_elements(&[
+            slot(Protocol::Udp, 0, 7),
+            slot(Protocol::Tcp, 0, 7),
+        ]);
         let flow = |endpoint: u8, proto: u8| {
             let tuple = |src, dst, src_port, dst_port| proxy_netfilter::ct::Tuple {
                 src: ip(src),

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::datatype::{concat_len, concat_number};
 use proxy_netfilter::nft::expr::{Ct, Log};
 use proxy_netfilter::nft::numbers::{CmpOp, CtKey, HookPoint, SetFlags, TableFlags};
@@ -91,7 +91,7 @@ impl StaleFlowKey {
     }
 }
 
-/// Parameters of the table.
+/// Parameters of the table that logs packets of stale flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleFlowLog {
     /// Name of the table.
@@ -115,7 +115,7 @@ impl StaleFlowLog {
     /// Appends the commands that delete the table, if it exists.
     pub fn delete_table(&self, batch: &mut Batch) {
         for family in &self.families {
-            batch.push(*family, &Command::NewTable(Table::named(&self.table), Existing::Keep));
+            batch.push(*family, &Command::NewTable(Table::named(&self.table), IfExists::Keep));
             batch.push(*family, &Command::DelTable(Table::named(&self.table)));
         }
     }
@@ -125,9 +125,9 @@ impl StaleFlowLog {
         self.delete_table(batch);
         for family in &self.families {
             let table = Table { flags: Some(self.flags), ..Table::named(&self.table) };
-            batch.push(*family, &Command::NewTable(table, Existing::Keep));
+            batch.push(*family, &Command::NewTable(table, IfExists::Keep));
             for (set, id) in StaleFlowSet::ALL.into_iter().zip(1..) {
-                batch.push(*family, &Command::NewSet(self.set(*family, set, id), Existing::Fail));
+                batch.push(*family, &Command::NewSet(self.set(*family, set, id), IfExists::Fail));
             }
             for (name, point) in
                 [("prerouting", HookPoint::PREROUTING), ("output", HookPoint::OUTPUT)]
@@ -138,7 +138,7 @@ impl StaleFlowLog {
                     kind: Some("filter".into()),
                     ..Chain::regular(&self.table, name)
                 };
-                batch.push(*family, &Command::NewChain(chain, Existing::Fail));
+                batch.push(*family, &Command::NewChain(chain, IfExists::Fail));
                 for rule in self.rules(*family, name) {
                     batch.push(*family, &Command::NewRule(rule));
                 }

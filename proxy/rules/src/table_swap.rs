@@ -21,7 +21,7 @@ pub fn table_names(name: &str) -> [String; 2] {
     [name.to_owned(), format!("{name}-b")]
 }
 
-/// State of a table.
+/// Whether a table exists and receives packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableState {
     /// It does not exist.

@@ -29,7 +29,6 @@ pub struct Packet {
     pub dst: IpAddr,
     /// Receiver's port.
     pub dst_port: u16,
-    /// Protocol.
     pub protocol: Protocol,
     /// Where it enters this node.
     pub origin: Origin,
@@ -40,7 +39,6 @@ pub struct Packet {
 pub enum Origin {
     /// By an unknown interface, from a pod or from outside.
     Network,
-    /// By this interface.
     Interface(InterfaceName),
     /// From a process on this node.
     Host,
@@ -64,7 +62,6 @@ pub enum PacketOutcome {
     Reset,
     /// The client gets an ICMP error.
     Unreachable,
-    /// It is dropped.
     Dropped,
     /// A rule has an expression that the tracer does not support.
     Unknown(String),
@@ -82,7 +79,6 @@ pub enum Sender {
 /// A rule that matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its chain.
     pub chain: String,
     /// Its comment.
     pub rule: String,
@@ -93,9 +89,7 @@ pub struct Step {
 /// An element that a lookup found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatchedElement {
-    /// The set.
     pub set: String,
-    /// The key.
     pub key: Value,
     /// The data, in a map.
     pub data: Option<Data>,
@@ -117,7 +111,6 @@ pub struct Trace {
 pub struct SetUpdate {
     /// The map.
     pub set: String,
-    /// The key.
     pub key: Value,
     /// The new data; `None` for a deletion.
     pub data: Option<Value>,

@@ -1,6 +1,6 @@
 //! The result of a pass: elements to remove and to add, and new classes.
 
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::object::Elements;
 use proxy_netfilter::nft::ruleset::SetElements;
 use proxy_netfilter::nft::{Batch, Data, Element, Family, TableRules, Value};
@@ -97,7 +97,7 @@ impl Transaction {
 /// Appends the commands for the chain and the element of a class.
 fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch) {
     if let Some(chain) = layout.class_chain(family, class) {
-        batch.push(family, &Command::NewChain(chain.chain, Existing::Keep));
+        batch.push(family, &Command::NewChain(chain.chain, IfExists::Keep));
         for rule in chain.rules {
             batch.push(family, &Command::NewRule(rule));
         }
@@ -107,7 +107,7 @@ fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch
         set: Map::Classes.name().to_owned(),
         elements: vec![class.element()],
     };
-    batch.push(family, &Command::NewElements(elements, Existing::Keep));
+    batch.push(family, &Command::NewElements(elements, IfExists::Keep));
 }
 
 /// Consecutive elements of one map.
@@ -115,7 +115,6 @@ fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch
 pub struct Run<'a> {
     /// Family of the table.
     pub family: Family,
-    /// The map.
     pub map: Map,
     /// At least one.
     pub entries: &'a [SetElement],
@@ -129,7 +128,7 @@ impl Run<'_> {
     }
 }
 
-/// Elements grouped by map.
+/// Elements grouped by map, as a transaction needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElementsByMap {
     groups: Vec<((Family, Map), Vec<SetElement>)>,
@@ -256,6 +255,6 @@ pub fn clear(layout: &Layout, family: Family, batch: &mut Batch) {
 /// The same for a table of any name.
 pub fn clear_table(table: &str, family: Family, batch: &mut Batch) {
     let table = || proxy_netfilter::nft::Table::named(table);
-    batch.push(family, &Command::NewTable(table(), Existing::Keep));
+    batch.push(family, &Command::NewTable(table(), IfExists::Keep));
     batch.push(family, &Command::DelTable(table()));
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use proto_daemon::exit::chain;
 use proxy_kernel::{QueryError, Session, Socket};
 use proxy_netfilter::ct::{Flow, STATUS_SEEN_REPLY};
-use proxy_rules::stale::{Allowed, StaleFlows, StaleSet};
+use proxy_rules::stale::{AllowedEndpoints, StaleFlows, StaleSet};
 use proxy_rules::stale_flow_log::{StaleFlowKey, StaleFlowLog};
 
 use crate::metrics::ProxyMetrics;
@@ -54,7 +54,7 @@ pub enum CleanupRequest {
     /// Delete these flows.
     Stale(Vec<StaleFlows>),
     /// Delete all flows of Services that do not lead to one of these endpoints.
-    Except(Allowed),
+    Except(AllowedEndpoints),
 }
 
 /// Input of the coordinator.
@@ -133,12 +133,12 @@ pub struct WalkTargets {
     /// Flows to these endpoints.
     pub stale: BTreeSet<StaleFlows>,
     /// Flows to any endpoint but these.
-    pub allowed: Option<Allowed>,
+    pub allowed: Option<AllowedEndpoints>,
 }
 
 impl WalkTargets {
     fn is_empty(&self) -> bool {
-        self.stale.is_empty() && self.allowed.as_ref().is_none_or(Allowed::is_empty)
+        self.stale.is_empty() && self.allowed.as_ref().is_none_or(AllowedEndpoints::is_empty)
     }
 }
 

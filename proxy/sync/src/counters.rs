@@ -15,7 +15,7 @@ use proxy_kernel::{QueryError, Session, Socket};
 use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;
 
-use crate::desired::Desired;
+use crate::desired::DesiredForwarding;
 
 /// Interval of reading the counters, which dumps all of them.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -46,7 +46,12 @@ impl ServiceCounters {
     }
 
     /// Reads the counters periodically until drained.
-    pub async fn run(mut self, desired: Arc<Desired>, status: TaskStatus, drain: DrainWatch) {
+    pub async fn run(
+        mut self,
+        desired: Arc<DesiredForwarding>,
+        status: TaskStatus,
+        drain: DrainWatch,
+    ) {
         loop {
             status.started("periodic");
             let desired = desired.clone();
@@ -79,7 +84,7 @@ impl ServiceCounters {
     }
 
     /// Adds the increments. A counter below its last value was reset by a load.
-    fn take(&mut self, desired: &Desired, counted: Vec<(Counted, u64)>) {
+    fn take(&mut self, desired: &DesiredForwarding, counted: Vec<(Counted, u64)>) {
         let mut now = HashMap::with_capacity(counted.len());
         for (frontend, count) in counted {
             let service = frontend.service(&desired.plane()).cloned();
@@ -109,7 +114,7 @@ impl ServiceCounters {
     }
 }
 
-fn read(desired: &Desired) -> Result<Vec<(Counted, u64)>, ReadError> {
+fn read(desired: &DesiredForwarding) -> Result<Vec<(Counted, u64)>, ReadError> {
     let layout = desired.plane().layout().clone();
     let mut session = Session::new(Socket::open()?);
     let mut counted = Vec::new();
@@ -132,7 +137,7 @@ mod tests {
     use proxy_rules::layout::Layout;
     use proxy_rules::model::{LocalPort, LocalService, Protocol, ServiceId, Settings};
 
-    fn desired(service: Option<&str>) -> Desired {
+    fn desired(service: Option<&str>) -> DesiredForwarding {
         let mut plane = Dataplane::new(Layout {
             table: "t".into(),
             flags: TableFlags::NONE,
@@ -150,7 +155,7 @@ mod tests {
             plane.service_changed(&ServiceId::new("ns", name), Some(Arc::new(service)));
         }
         plane.load();
-        Desired::new(plane)
+        DesiredForwarding::new(plane)
     }
 
     #[test]
@@ -164,7 +169,7 @@ mod tests {
             protocol: Protocol::Tcp,
             port: 80,
         };
-        let told = |service: &str, count: u64| {
+        let expected_line = |service: &str, count: u64| {
             format!(
                 "x_service_connections_total{{address=\"10.96.0.1\",namespace=\"ns\",port=\"80\",\
                  protocol=\"TCP\",service=\"{service}\"}} {count}\n"
@@ -173,11 +178,11 @@ mod tests {
         // Five, then seven in total, then two after a load.
         for (kernel, sum) in [(5, 5), (7, 7), (2, 9)] {
             counters.take(&desired(Some("web")), vec![(frontend, kernel)]);
-            assert!(metrics.text().contains(&told("web", sum)), "{}", metrics.text());
+            assert!(metrics.text().contains(&expected_line("web", sum)), "{}", metrics.text());
         }
         // The address belongs to another Service now, which has its own series.
         counters.take(&desired(Some("other")), vec![(frontend, 3)]);
-        assert!(metrics.text().contains(&told("other", 3)), "{}", metrics.text());
+        assert!(metrics.text().contains(&expected_line("other", 3)), "{}", metrics.text());
         assert!(!metrics.text().contains("service=\"web\""), "{}", metrics.text());
         counters.take(&desired(None), vec![(frontend, 4)]);
         assert!(!metrics.text().contains("x_service_connections_total{"), "{}", metrics.text());

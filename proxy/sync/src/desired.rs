@@ -28,7 +28,7 @@ const TRIGGERS_MAX: usize = 10_000;
 
 /// The desired forwarding of this node.
 #[derive(Debug)]
-pub struct Desired {
+pub struct DesiredForwarding {
     /// Waited for only without `inbox`; with it, it is merely tried.
     plane: Mutex<Dataplane>,
     inbox: Mutex<Inbox>,
@@ -95,7 +95,7 @@ impl PendingChanges {
     }
 }
 
-impl Desired {
+impl DesiredForwarding {
     /// With nothing received yet.
     pub fn new(mut plane: Dataplane) -> Self {
         plane.isolate_with(|work| isolate_sync(work).is_ok());
@@ -128,7 +128,7 @@ impl Desired {
         let _ = self.metrics.set(metrics);
     }
 
-    /// Results of load balancers' health checks, as of the last [`Desired::publish`].
+    /// Results of load balancers' health checks, as of the last [`DesiredForwarding::publish`].
     pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
         self.health_checks.subscribe()
     }
@@ -213,7 +213,7 @@ impl Desired {
 
     /// Records the zone of this node and, where its pods are recognised by them, its blocks of pod addresses.
     pub fn node_changed(&self, zone: Option<&str>, local_traffic: Option<LocalTraffic>) {
-        // Not applied here: the driver looks at every Service for it.
+        // Not applied here: it makes the driver compile every Service.
         let mut inbox = self.inbox();
         inbox.zone = Some(zone.map(Into::into));
         if local_traffic.is_some() {
@@ -245,7 +245,7 @@ impl Desired {
     }
 }
 
-impl ChangeHandler for Desired {
+impl ChangeHandler for DesiredForwarding {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         self.receive(ReceivedChange::Service(Cow::Borrowed(id), service));
     }
@@ -289,8 +289,8 @@ mod tests {
     use proxy_rules::layout::Layout;
     use proxy_rules::model::Settings;
 
-    fn desired() -> Desired {
-        Desired::new(Dataplane::new(Layout {
+    fn desired() -> DesiredForwarding {
+        DesiredForwarding::new(Dataplane::new(Layout {
             table: "t".into(),
             flags: TableFlags::NONE,
             families: vec![Family::Ip],

@@ -1,4 +1,4 @@
-//! Syncs the kernel's nf_tables with [`Desired`].
+//! Syncs the kernel's nf_tables with [`DesiredForwarding`].
 //!
 //! A change is committed as soon as it is received; changes that arrive during a commit are compiled and committed
 //! together.
@@ -21,18 +21,18 @@ use proto_daemon::exit::chain;
 use proto_daemon::ready::ReadyGuard;
 use proto_daemon::statusz::TaskStatus;
 use proxy_kernel::{CommitError, NftMonitor, QueryError, Session, Transport};
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::{Batch, Family, Table};
 use proxy_rules::layout::{Layout, Map};
 use proxy_rules::model::ServiceId;
-use proxy_rules::stale::{Allowed, stale_flows};
+use proxy_rules::stale::{AllowedEndpoints, stale_flows};
 use proxy_rules::table_swap::{self as swap, TableState};
 use proxy_rules::transaction::{ElementsByMap, Load, Run, clear_table};
 use proxy_rules::{Pass, Transaction};
 
 use crate::conntrack_cleanup::{CleanupQueue, CleanupRequest};
-use crate::desired::{Desired, PendingChanges};
+use crate::desired::{DesiredForwarding, PendingChanges};
 use crate::metrics::ProxyMetrics;
 use crate::table_swap::{self, NamedTables};
 
@@ -84,7 +84,7 @@ enum Ownership {
 
 /// Keeps the kernel's tables in sync.
 pub struct Driver<T> {
-    desired: Arc<Desired>,
+    desired: Arc<DesiredForwarding>,
     session: Session<T>,
     ownership: Ownership,
     cleanup_queue: CleanupQueue,
@@ -115,7 +115,7 @@ pub struct SyncIntervals {
 impl<T: Transport> Driver<T> {
     /// Nothing is committed before [`Driver::run`].
     pub fn new(
-        desired: Arc<Desired>,
+        desired: Arc<DesiredForwarding>,
         session: Session<T>,
         cleanup_queue: CleanupQueue,
         metrics: ProxyMetrics,
@@ -316,7 +316,7 @@ impl<T: Transport> Driver<T> {
             "loaded the nftables tables"
         );
         self.cleanup_queue
-            .send(CleanupRequest::Except(Allowed::from_elements(load.entries.iter())));
+            .send(CleanupRequest::Except(AllowedEndpoints::from_elements(load.entries.iter())));
         drop(load);
         proto_daemon::runtime::trim_heap();
         Ok(())
@@ -349,7 +349,7 @@ impl<T: Transport> Driver<T> {
         // An empty change; the kernel refuses it if another process owns the table.
         self.commit(|batch| {
             for (family, _) in &old.shapes {
-                batch.push(*family, &Command::NewTable(Table::named(&old.table), Existing::Keep));
+                batch.push(*family, &Command::NewTable(Table::named(&old.table), IfExists::Keep));
             }
         })?;
         self.detach_tables(new)

@@ -34,7 +34,6 @@ pub enum AddressError {
     Address {
         /// `add` or `remove`.
         what: &'static str,
-        /// The address.
         address: IpAddr,
         /// Name of the link.
         link: String,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::balance::Balance;
+use crate::forwarder_state::Shared;
 use crate::plan::FrontendBackends;
-use crate::shared::Shared;
 
 /// Chooses the endpoints of one listener.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The permits.
+/// Limits the forwarded connections in total and per client address.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimiter {
     all: usize,

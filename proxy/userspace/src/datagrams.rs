@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::backend_picker::BackendPicker;
 use crate::connection_limiter::ConnectionPermit;
-use crate::shared::Shared;
+use crate::forwarder_state::Shared;
 
 /// Maximum length of a datagram.
 const DATAGRAM_LEN: usize = 65_535;

@@ -14,11 +14,11 @@ use proxy_rules::node_ports::NodePortService;
 use tokio::sync::{Notify, watch};
 
 use crate::addresses::{LinkAddresses, ServiceAddresses};
+use crate::forwarder_state::Shared;
 use crate::limits::ForwarderLimits;
 use crate::metrics::ForwardMetrics;
 use crate::plan::{Frontend, FrontendBackends, ListenerChanges, Plan};
 use crate::ports::Ports;
-use crate::shared::Shared;
 use crate::sockets;
 
 /// Services and EndpointSlices.
@@ -239,7 +239,7 @@ impl Work {
                     tracing::warn!(
                         problem,
                         waiting = self.failed.len(),
-                        "cannot listen for some frontends; trying again"
+                        "cannot listen on some frontends; retried"
                     );
                 }
                 self.status.failed(problem.clone());
@@ -276,9 +276,10 @@ impl Work {
         for frontend in &changes.close {
             self.failed.remove(frontend);
         }
-        let told: HashSet<Frontend> = changes.open.iter().map(|(frontend, _)| *frontend).collect();
+        let opened: HashSet<Frontend> =
+            changes.open.iter().map(|(frontend, _)| *frontend).collect();
         let again = std::mem::take(&mut self.failed).into_iter();
-        changes.open.extend(again.filter(|(frontend, _)| !told.contains(frontend)));
+        changes.open.extend(again.filter(|(frontend, _)| !opened.contains(frontend)));
         let mut problem = None;
         for (frontend, target, error) in self.ports.apply(changes) {
             let (service, at) = (&target.service_port.service, frontend.at);

@@ -24,11 +24,11 @@ mod balance;
 mod connection_limiter;
 mod datagrams;
 mod forwarder;
+mod forwarder_state;
 mod limits;
 mod metrics;
 mod plan;
 mod ports;
-mod shared;
 mod sockets;
 mod streams;
 

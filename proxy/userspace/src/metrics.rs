@@ -3,7 +3,7 @@
 use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts};
 use proto_daemon::metrics::Metrics;
 
-/// Cheap to clone.
+/// Metrics of the userspace forwarder; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ForwardMetrics {
     /// Started connections and sessions, by protocol.

@@ -20,7 +20,6 @@ const FRONTEND_WORK: usize = WORK_MAX / 4096;
 /// Destination of clients: address, port and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frontend {
-    /// The protocol.
     pub protocol: Protocol,
     /// Address and port.
     pub at: SocketAddr,
@@ -29,11 +28,9 @@ pub struct Frontend {
 /// A port of a Service in one family: all its frontends share the affinity of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePort {
-    /// The Service.
     pub service: ServiceId,
     /// Name of its port.
     pub port: Box<str>,
-    /// Its protocol.
     pub protocol: Protocol,
     /// Whether for IPv4.
     pub is_v4: bool,
@@ -42,7 +39,6 @@ pub struct ServicePort {
 /// Endpoints of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendBackends {
-    /// The port of the Service.
     pub service_port: ServicePort,
     /// Endpoints for clients inside the cluster.
     pub inside: Arc<[SocketAddr]>,
@@ -105,7 +101,7 @@ enum ClaimRank {
     External,
 }
 
-/// Changes of listeners.
+/// The sockets to open and to close after a change of Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerChanges {
     /// Frontends without endpoints.
@@ -135,7 +131,6 @@ impl ListenerChanges {
 /// Which frontends are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// All.
     All,
     /// Node ports: the kernel serves the others.
     NodePorts,
@@ -328,7 +323,7 @@ impl Plan {
     fn check_health(&mut self, id: &ServiceId) {
         let Some(record) = self.services.get(id) else { return };
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
-        let port = port.filter(|port| !self.settings.keeps(*port, Protocol::Tcp));
+        let port = port.filter(|port| !self.settings.uses_port(*port, Protocol::Tcp));
         self.health_checks_changed |= match port {
             Some(port) => {
                 let slices = record.slices.values().map(|slice| &**slice);
@@ -441,7 +436,7 @@ impl Plan {
                     let allowed = list.iter().filter(|ip| !protects(ip));
                     allowed.for_each(|ip| add(*ip, port.port, *rank, target));
                 }
-                let kept = |number: &u16| self.settings.keeps(*number, port.protocol);
+                let kept = |number: &u16| self.settings.uses_port(*number, port.protocol);
                 let node_ports = node_ports(port, &self.settings, &self.node);
                 for (ip, number) in node_ports.filter(|(_, number)| !kept(number)) {
                     add(ip, number, ClaimRank::External, &external);

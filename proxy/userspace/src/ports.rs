@@ -11,11 +11,11 @@ use tokio::task::AbortHandle;
 use crate::backend_picker::BackendPicker;
 use crate::balance::Balance;
 use crate::datagrams;
+use crate::forwarder_state::Shared;
 use crate::plan::{Frontend, FrontendBackends, ListenerChanges, ServicePort};
-use crate::shared::Shared;
 use crate::{sockets, streams};
 
-/// The listeners.
+/// The open listeners, by frontend.
 #[derive(Debug)]
 pub struct Ports {
     shared: Arc<Shared>,

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::backend_picker::BackendPicker;
-use crate::shared::Shared;
+use crate::forwarder_state::Shared;
 use crate::sockets;
 
 /// Endpoints tried for one connection.

@@ -1,6 +1,6 @@
 //! The charts of a page: for each group a row of marks for what was measured, and lines over what was varied. Ours is filled, others are hollow.
 
-mod dots;
+mod dot_plot;
 mod lines;
 
 use anyhow::Result;
@@ -46,7 +46,7 @@ pub fn all(run: &Run) -> Result<Files> {
             .filter(|row| row.figures().next().is_some())
             .partition(|row| run.of(group).any(|other| is_another_size(row, other)));
         if !fixed.is_empty() {
-            charts.push((name(group, ""), dots::draw(&fixed)?));
+            charts.push((name(group, ""), dot_plot::draw(&fixed)?));
         }
         if !varied.is_empty() {
             charts.push((name(group, "-by-size"), lines::draw(&varied)?));

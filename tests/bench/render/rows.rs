@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::figures::{Facts, Figure, Group, KUBERNETES, Line, OURS, Size, Unit};
 
-/// One run.
 #[derive(Debug)]
 pub struct Run {
     /// Where and when.

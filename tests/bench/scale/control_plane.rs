@@ -27,7 +27,6 @@ const PROGRAMS: [&str; 3] = ["orch-apiserver", "orch-controller-manager", "orch-
 pub struct ControlPlane {
     /// An administrator.
     pub client: Client,
-    /// Its names.
     pub names: &'static Names,
     dir: PathBuf,
     pki: Pki,
@@ -103,7 +102,6 @@ impl ControlPlane {
         Ok(targets.filter(|to| to.to_string_lossy().starts_with("socket:")).count())
     }
 
-    /// Its programs.
     pub fn programs(&self) -> Vec<Program> {
         self.running.iter().map(|(name, child)| Program::of(name, [child])).collect()
     }

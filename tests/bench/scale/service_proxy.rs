@@ -29,7 +29,6 @@ impl ServiceProxy {
         Ok(Self(spawn(&argv, &dir.join("logs/orch-proxy.log"))?))
     }
 
-    /// It, as a program.
     pub fn program(&self) -> Program {
         Program::of("orch-proxy", [&self.0])
     }

@@ -2,7 +2,6 @@
 
 use tonic::Status;
 
-/// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The call fails with this text.

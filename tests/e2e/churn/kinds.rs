@@ -28,7 +28,6 @@ pub enum Kind {
 /// What is to be expected of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs on.
     Runs,
     /// Runs on and shows a config map.
     Reads,

@@ -19,7 +19,6 @@ const CGROUP: &str = "/orch-e2e-docker";
 /// What makes the namespaces that it is started in the daemon's.
 const SET_UP: &str = "ip link set lo up && touch \"$DIR/held\" && exec sleep 1000000";
 
-/// The daemon.
 pub struct Daemon {
     /// Where the programs lie.
     pub bin: PathBuf,

@@ -56,11 +56,8 @@ oom_score = 0
   path = "/var/lib/containerd-opt"
 "#;
 
-/// One host.
 pub struct Host {
-    /// Its name.
     pub name: String,
-    /// Its address.
     pub address: String,
     /// The process that holds its namespaces, and what else was started there.
     holder: Child,

@@ -1,7 +1,7 @@
 //! Inputs of the agent: container logs, its own records, names and credentials, D-Bus messages.
 
 // A private module of agent-logs, which stands alone.
-#[allow(dead_code, missing_docs, reason = "the fuzzer uses a part of the file")]
+#[allow(dead_code, reason = "the fuzzer uses a part of the file")]
 #[path = "../../../agent/logs/src/cri_log.rs"]
 mod cut;
 

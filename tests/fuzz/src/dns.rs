@@ -57,7 +57,7 @@ pub mod dns_request {
         };
         let limit = message::datagram_limit(&request.message);
         let zone = zone().expect("a zone");
-        let (first, name) = match zone.ask(&request.query, 1) {
+        let (first, name) = match zone.resolve_query(&request.query, 1) {
             Resolution::Answered(reply) => {
                 return said(message::own_answer(&request.message, reply), limit);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use apiserver_schema::{Decoded, Engine, Format, Strictness};
+use apiserver_schema::{DecodedObject, Engine, Format, Strictness};
 
 use crate::api;
 
@@ -12,7 +12,7 @@ fn engine() -> &'static Engine {
 }
 
 /// What was read is written in every form, and means the same in each.
-fn rewritten(read: &Decoded) {
+fn rewritten(read: &DecodedObject) {
     let engine = engine();
     let json = engine.encode_json(&read.object);
     let decode = |format, bytes: &[u8]| {
@@ -102,7 +102,7 @@ pub mod schema_patch {
     pub fn check(bytes: &[u8]) {
         let Some(pod) = api::api_json::seeds().into_iter().next() else { return };
         let read = engine().decode_any(Format::Json, &pod, Strictness::Ignore);
-        let Ok(Decoded { object, .. }) = read else { return };
+        let Ok(DecodedObject { object, .. }) = read else { return };
         for kind in [PatchType::Json, PatchType::Merge, PatchType::Strategic] {
             if let Ok(Ok(read)) = engine().patch(&object, kind, bytes, Strictness::Warn) {
                 rewritten(&read);

@@ -26,7 +26,7 @@ pub(crate) enum Shape {
     Headers,
 }
 
-use Shape::{Headers, List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
+use Shape::{Headers, List, NamedValues, Number, PerNode, Switch, Switches, Taints, Text};
 
 pub(crate) const OVERRIDES: &[Row] = &[
     ("address", "address", Text, "Address of the HTTPS endpoint"),
@@ -110,7 +110,12 @@ pub(crate) const OVERRIDES: &[Row] = &[
         Text,
         "How CPUs are given to containers: none or static",
     ),
-    ("cpu-manager-policy-options", "cpuManagerPolicyOptions", Pairs, "Options of the CPU policy"),
+    (
+        "cpu-manager-policy-options",
+        "cpuManagerPolicyOptions",
+        NamedValues,
+        "Options of the CPU policy",
+    ),
     (
         "cpu-manager-reconcile-period",
         "cpuManagerReconcilePeriod",
@@ -141,7 +146,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "eviction-hard",
         "evictionHard",
-        Pairs,
+        NamedValues,
         "Thresholds at which pods are evicted, as memory.available<100Mi",
     ),
     (
@@ -153,7 +158,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "eviction-minimum-reclaim",
         "evictionMinimumReclaim",
-        Pairs,
+        NamedValues,
         "What an eviction frees at least beyond the threshold",
     ),
     (
@@ -165,13 +170,13 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "eviction-soft",
         "evictionSoft",
-        Pairs,
+        NamedValues,
         "Thresholds at which pods are evicted after a grace period",
     ),
     (
         "eviction-soft-grace-period",
         "evictionSoftGracePeriod",
-        Pairs,
+        NamedValues,
         "Grace period of each soft threshold",
     ),
     ("fail-swap-on", "failSwapOn", Switch, "Whether active swap is refused"),
@@ -209,14 +214,14 @@ pub(crate) const OVERRIDES: &[Row] = &[
         "kernel-memcg-notification",
         "kernelMemcgNotification",
         Switch,
-        "Whether the kernel tells of memory pressure",
+        "Whether the kernel reports memory pressure",
     ),
     ("kube-api-burst", "kubeAPIBurst", Number, "Accepted; requests are bounded by concurrency"),
     ("kube-api-qps", "kubeAPIQPS", Number, "Accepted; requests are bounded by concurrency"),
     (
         "kube-reserved",
         "kubeReserved",
-        Pairs,
+        NamedValues,
         "What the cluster's own programs are given of the node",
     ),
     ("kube-reserved-cgroup", "kubeReservedCgroup", Text, "Their cgroup"),
@@ -273,7 +278,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
         "Whether kernel settings are checked instead of set",
     ),
     ("provider-id", "providerID", Text, "Identity of the machine at its provider"),
-    ("qos-reserved", "qosReserved", Pairs, "Memory kept for guaranteed pods"),
+    ("qos-reserved", "qosReserved", NamedValues, "Memory kept for guaranteed pods"),
     (
         "read-only-port",
         "readOnlyPort",
@@ -358,7 +363,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
         "Accepted; pods are looked at when something happens",
     ),
     ("system-cgroups", "systemCgroups", Text, "Cgroup for what else runs on the machine"),
-    ("system-reserved", "systemReserved", Pairs, "What the system is given of the node"),
+    ("system-reserved", "systemReserved", NamedValues, "What the system is given of the node"),
     ("system-reserved-cgroup", "systemReservedCgroup", Text, "Its cgroup"),
     ("tls-cert-file", "tlsCertFile", Text, "Certificate of the HTTPS endpoint"),
     ("tls-cipher-suites", "tlsCipherSuites", List, "Cipher suites of the HTTPS endpoint"),

@@ -152,7 +152,7 @@ fn what_does_nothing_is_warned_of_and_what_is_in_force_is_shown() {
         settings(&["--sync-frequency=1s", "--feature-gates=NodeSwap=true", "--naming=kubernetes"])
             .expect("valid");
     assert_eq!(settings.warnings.len(), 2, "{:?}", settings.warnings);
-    let shown = settings.shown();
+    let shown = settings.to_configz();
     let config = &shown["kubeletconfig"];
     assert_eq!(
         (&config["maxPods"], &config["featureGates"]["NodeSwap"]),

@@ -9,7 +9,9 @@ use agent_volume::private;
 use proto_grpc::csi::v1 as wire;
 
 use super::users::StagedVolume;
-use super::{CallMaterial, CsiError, CsiNode, EXPAND, Published, SET_UP, STAGE, blocking, read};
+use super::{
+    CallMaterial, CsiError, CsiNode, EXPAND, PublishedVolume, SET_UP, STAGE, blocking, read,
+};
 use crate::driver::{CallError, Capabilities, Driver, text};
 use crate::mounts::MountTable;
 use crate::record::VolumeRecord;
@@ -33,7 +35,7 @@ pub(super) struct SetUpTask<'a> {
 }
 
 impl SetUpTask<'_> {
-    pub(super) async fn set_up(mut self) -> Result<Published, CsiError> {
+    pub(super) async fn set_up(mut self) -> Result<PublishedVolume, CsiError> {
         let driver = self.node.driver(SET_UP, &self.volume.spec_name, &self.csi.driver)?;
         let mut record = self.record();
         let shared = self.node.users.get(&record);
@@ -63,7 +65,7 @@ impl SetUpTask<'_> {
             self.write(&directory, &record).await?;
         }
         let grown_to = self.expand(&driver, &record, &target).await?;
-        Ok(Published { path: target, grown_to })
+        Ok(PublishedVolume { path: target, grown_to })
     }
 
     /// Rejects a second pod for a `ReadWriteOncePod` volume, including pods that did not pass the scheduler.

@@ -140,11 +140,15 @@ impl World {
         self.node = Arc::new(open(self.root.path()));
     }
 
-    async fn set_up(&self, uid: &str) -> Result<Published, CsiError> {
+    async fn set_up(&self, uid: &str) -> Result<PublishedVolume, CsiError> {
         self.set_up_as(uid, None).await
     }
 
-    async fn set_up_as(&self, uid: &str, attachment: Option<&str>) -> Result<Published, CsiError> {
+    async fn set_up_as(
+        &self,
+        uid: &str,
+        attachment: Option<&str>,
+    ) -> Result<PublishedVolume, CsiError> {
         let (volume, csi) = volume(attachment);
         self.node.set_up(&pod(uid), &volume, &csi, CallMaterial::default()).await
     }

@@ -13,8 +13,8 @@ use crate::record::{VolumeRecord, ignore_missing};
 use crate::retry_times::RetryTimes;
 
 impl CsiNode {
-    /// Unstages unused volumes forever, each independently; `told` is called with each failure.
-    pub async fn keep_unstaged(&self, told: impl Fn(&CsiError)) {
+    /// Unstages unused volumes forever, each independently; `report` is called with each failure.
+    pub async fn keep_unstaged(&self, report: impl Fn(&CsiError)) {
         let (mut news, mut drivers) = (self.users.changes().subscribe(), self.drivers.changes());
         let mut waits = RetryTimes::default();
         let mut begun = BTreeMap::new();
@@ -39,7 +39,7 @@ impl CsiNode {
                             waits.record_success(&what);
                         }
                         Err(error) => {
-                            told(&error);
+                            report(&error);
                             waits.record_failure(what, Instant::now());
                         }
                     }

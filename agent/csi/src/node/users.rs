@@ -72,7 +72,6 @@ impl VolumeUsers {
     }
 }
 
-/// A volume.
 #[derive(Debug, Default)]
 pub(super) struct StagedVolume {
     turn: tokio::sync::Mutex<()>,

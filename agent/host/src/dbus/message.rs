@@ -10,7 +10,7 @@ pub const LEN_MAX: usize = 1 << 20;
 /// Number of bytes from which the length of a message follows.
 pub const PREFIX_LEN: usize = 16;
 
-/// Type of a message.
+/// The type field in the header of a D-Bus message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MessageKind {
     /// Method call.
@@ -20,11 +20,10 @@ pub enum MessageKind {
     Return,
     /// Error reply.
     Error,
-    /// Signal.
     Signal,
 }
 
-/// A message.
+/// One D-Bus message as it is sent or was received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// Type.
@@ -35,7 +34,6 @@ pub struct Message {
     pub reply_to: u32,
     /// Object path.
     pub path: String,
-    /// Interface.
     pub interface: String,
     /// Method or signal.
     pub member: String,
@@ -80,7 +78,6 @@ pub enum Value<'a> {
 }
 
 impl Argument<'_> {
-    /// Its signature.
     fn signature(&self) -> &'static str {
         match self {
             Self::Text(_) => "s",
@@ -230,7 +227,7 @@ impl Message {
         }
         reader.align(8);
         let body = bytes.get(reader.at..reader.at.saturating_add(body_len));
-        message.body = body.ok_or(BusError::Malformed("a message is cut off"))?.to_vec();
+        message.body = body.ok_or(BusError::Malformed("the message is incomplete"))?.to_vec();
         if bytes.first() == Some(&b'B') && !message.body.is_empty() {
             // No sender on the same machine uses it, and the numbers in the body would be misread.
             return Err(BusError::Malformed("a body in foreign byte order"));
@@ -354,7 +351,7 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], BusError> {
         let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
-        let taken = taken.ok_or(BusError::Malformed("a message is cut off"))?;
+        let taken = taken.ok_or(BusError::Malformed("the message is incomplete"))?;
         self.at += len;
         Ok(taken)
     }
@@ -372,7 +369,7 @@ impl<'a> Reader<'a> {
     fn string(&mut self, len: usize) -> Result<String, BusError> {
         let bytes = self.take(len)?.to_vec();
         self.take(1)?;
-        String::from_utf8(bytes).map_err(|_| BusError::Malformed("a text that is not UTF-8"))
+        String::from_utf8(bytes).map_err(|_| BusError::Malformed("a string is not valid UTF-8"))
     }
 
     fn text(&mut self) -> Result<String, BusError> {

@@ -54,7 +54,7 @@ async fn pods_that_want_the_same_share_a_pull() {
     assert!(a.is_ok() && a == b && b == c);
     let pulls = runtime.changes().iter().filter(|change| change.call == "PullImage").count();
     assert_eq!(pulls, 1);
-    assert!(images.held().is_empty());
+    assert!(images.list_protected().is_empty());
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_pull_that_panicked_can_be_tried_again() {
     let (pod, objects) = (Pod::default(), PodObjects::default());
     let broken = images.pull("reg.io/app:1", &pod, &objects).await.expect_err("it panicked");
     assert!(broken.message.starts_with("the pull panicked: "), "{}", broken.message);
-    assert!(images.held().is_empty());
+    assert!(images.list_protected().is_empty());
     images.pull("reg.io/app:1", &pod, &objects).await.expect("pulled");
 }
 
@@ -122,7 +122,7 @@ use agent_runtime::test_containerd::Containerd;
 use proto_api::core::v1::{LocalObjectReference, Secret};
 use registry::{PASSWORD, PRIVATE, PUBLIC, Registry, USER};
 
-use crate::image_gc::Goal;
+use crate::image_gc::ReclaimGoal;
 
 fn tar(name: &str, content: u8) -> ImageTar {
     let data = vec![content; 1 << 20];
@@ -306,7 +306,7 @@ async fn what_nobody_needs_is_collected() {
     assert!(is_there().await && images.is_imported(kept));
 
     let limits = ImageGcLimits { min_age: Duration::ZERO, ..ImageGcLimits::default() };
-    let freed = images.collect(&*pods, Goal::Everything, limits).await.expect("collect");
+    let freed = images.collect(&*pods, ReclaimGoal::Everything, limits).await.expect("collect");
     assert_eq!(freed.images, 1);
     let left = |name: &'static str| async { runtime.image(name).await.expect("image").is_some() };
     assert!(left("docker.io/library/pause:1").await && left("kept.test/b:1").await);
@@ -320,7 +320,7 @@ async fn what_nobody_needs_is_collected() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let freed = images.collect(&*pods, Goal::Everything, limits).await.expect("collect");
+    let freed = images.collect(&*pods, ReclaimGoal::Everything, limits).await.expect("collect");
     assert_eq!(freed.images, 1);
     assert!(!left("kept.test/b:1").await);
     importing.abort();

@@ -10,7 +10,7 @@ use agent_telemetry::metrics::{OperationMetrics, plugin};
 use agent_volume::Volume;
 use agent_volume::pod_volumes::ReadyVolume;
 use agent_volume::sources::{HostPathKind, PayloadInputs, TokenWant, VolumeKind};
-use agent_volume::tree::Written;
+use agent_volume::tree::TreeWrite;
 use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
@@ -74,7 +74,7 @@ impl SetUpTask {
                         done.outcome = done.outcome.and(renewed);
                     }
                     done.on_host.insert(volume.name.clone(), on_host);
-                    if written == Some(Written::Switched) {
+                    if written == Some(TreeWrite::Switched) {
                         done.switched.push(volume);
                     }
                 }

@@ -173,7 +173,7 @@ impl Tokens {
         let written = offload(move || on_disk.write_renewals(&of, &boot, held)).await;
         // Without the record a restart uses the times in the tokens.
         if let Ok(Err(error)) = written {
-            tracing::warn!(uid, %error, "renewal times of service account tokens not recorded; a restart uses the times in the tokens");
+            tracing::warn!(uid, %error, "cannot record when service account tokens are renewed; a restart uses the times in the tokens");
         }
     }
 

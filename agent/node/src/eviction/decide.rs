@@ -24,7 +24,6 @@ pub struct EvictionState {
 /// A shortage to act on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reclaim {
-    /// The signal.
     pub signal: Signal,
     /// The threshold that was reached.
     pub threshold: Threshold,
@@ -32,7 +31,7 @@ pub struct Reclaim {
     pub at_once: bool,
 }
 
-/// The decision.
+/// What one evaluation of the eviction thresholds requires.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvictionDecision {
     /// Pressure for node conditions and admission.

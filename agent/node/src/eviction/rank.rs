@@ -35,7 +35,6 @@ pub struct PodUse {
     pub inodes: u64,
     /// Number of processes and threads.
     pub tasks: u64,
-    /// Its containers.
     pub containers: Vec<ContainerUse>,
 }
 
@@ -50,7 +49,6 @@ impl PodUse {
 /// A pod that may be evicted.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
-    /// The pod.
     pub pod: &'a Pod,
     /// Whether it is a static pod.
     pub is_static: bool,

@@ -45,7 +45,6 @@ fn round(number: f64) -> u128 {
 /// A threshold: reached while less than `below` is available.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
-    /// The signal.
     pub signal: Signal,
     /// The required amount.
     pub below: Amount,

@@ -21,7 +21,7 @@ pub struct CpuRules {
     pub unit: CpuUnit,
 }
 
-/// The unit of allocation.
+/// Whether exclusive CPUs are allocated as threads or as whole cores (`full-pcpus-only`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuUnit {
     /// Single threads.

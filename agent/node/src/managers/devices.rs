@@ -17,13 +17,12 @@ pub type Ids = BTreeSet<String>;
 /// A device as its plugin reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Its health.
     pub health: DeviceHealth,
     /// NUMA nodes of the device; empty if the plugin reports none.
     pub nodes: IdSet,
 }
 
-/// Health of a device.
+/// Whether a device plugin reports a device as usable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceHealth {
     /// Works.

@@ -12,7 +12,7 @@ use super::set::IdSet;
 /// Most NUMA nodes supported, as in Kubernetes; the number of hints doubles with each node.
 pub const NODES_MAX: usize = 8;
 
-/// A CPU.
+/// A logical CPU and its place in the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cpu {
     /// CPU number.
@@ -88,7 +88,6 @@ pub enum TopologyScope {
 /// A node set on which a resource is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyHint {
-    /// The nodes.
     pub nodes: IdSet,
     /// Whether no smaller set would do.
     pub preferred: bool,

@@ -80,7 +80,7 @@ impl Agent {
         if origins.is_empty() {
             return None;
         }
-        let (known, heard) = watch::channel(ManifestPods::unread(origins));
+        let (known, receiver) = watch::channel(ManifestPods::unread(origins));
         let events = cluster.map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         let (names, node) = (self.settings.names, &self.machine.name);
@@ -92,7 +92,7 @@ impl Agent {
         if let Some(page) = page {
             tokio::spawn(page.run(teller(Origin::Http)));
         }
-        Some(heard)
+        Some(receiver)
     }
 }
 

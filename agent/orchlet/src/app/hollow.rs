@@ -49,7 +49,7 @@ use super::{
     DRAIN_DEADLINE, SOURCE_EVENTS_LEN, make_root_directory, metrics, new_client, processors, until,
 };
 
-/// Runs the hollow nodes that the settings ask for until SIGTERM or SIGINT.
+/// Runs the hollow nodes of the settings until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// A setting is wrong, or a node cannot be started.

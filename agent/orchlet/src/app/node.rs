@@ -6,8 +6,8 @@ use std::sync::Arc;
 use agent_config::{self as config, Settings};
 use agent_host::address;
 use agent_host::machine::{self, Identity};
-use agent_identity::Keeper;
-use agent_identity::wanted::{Purpose, Wanted};
+use agent_identity::CertificateRenewer;
+use agent_identity::certificate_spec::{CertificateSpec, Purpose};
 use agent_node::resources::{self, Amounts};
 use agent_node::status::{MachineInfo, Reserved};
 use agent_node_volumes::volumes_in_use::InUse;
@@ -161,15 +161,19 @@ impl Agent {
     /// Records the events of a start. Limits that could not be set would have aborted it.
     fn record_start_events(&self, events: &NodeEvents) {
         let component = self.settings.names.component("let");
-        events.tell(EventKind::Normal, "Starting", format!("Starting {component}."));
+        events.record_event(EventKind::Normal, "Starting", format!("Starting {component}."));
         let enforced = super::enforced(&self.settings, &self.machine);
         let reason = "NodeAllocatableEnforced";
         if enforced.pods == Bounded::Yes {
-            events.tell(EventKind::Normal, reason, "Updated Node Allocatable limit across pods");
+            events.record_event(
+                EventKind::Normal,
+                reason,
+                "Updated Node Allocatable limit across pods",
+            );
         }
         for (cgroup, _) in &enforced.groups {
             let message = format!("Updated limits on reserved cgroup {cgroup}");
-            events.tell(EventKind::Normal, reason, message);
+            events.record_event(EventKind::Normal, reason, message);
         }
     }
 
@@ -178,7 +182,7 @@ impl Agent {
         let (settings, metrics) = (&self.settings, &self.telemetry.metrics);
         let (names, node) = (settings.names, &self.machine.name);
         if settings.file.rotate_certificates {
-            let keeper = Keeper {
+            let keeper = CertificateRenewer {
                 store: bootstrap::client_store(settings),
                 wanted: bootstrap::client_wanted(names, node),
                 authority: client.clone(),
@@ -191,9 +195,9 @@ impl Agent {
         if settings.serves_with_own_request() {
             let addresses = self.machine.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
             let names_of_node = vec![self.machine.hostname.clone()];
-            let keeper = Keeper {
+            let keeper = CertificateRenewer {
                 store: bootstrap::server_store(settings),
-                wanted: Wanted {
+                wanted: CertificateSpec {
                     node: node.clone(),
                     purpose: Purpose::Serving { names: names_of_node, addresses },
                     signer: names.node_serving_signer(),

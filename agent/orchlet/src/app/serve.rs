@@ -7,7 +7,7 @@ use agent_config::Settings;
 use agent_host::cgroups::Cgroups;
 use agent_server::agent::AgentView;
 use agent_server::measure::{Measure, MeasuredPaths};
-use agent_server::open::{self, Opening};
+use agent_server::open::{self, EndpointParts};
 use agent_server::{Server, Switches};
 use agent_telemetry::metrics::PodGauges;
 use agent_workers::pod_context::PodContext;
@@ -83,20 +83,20 @@ impl Agent {
         let mut hosts = self.machine.ips.clone();
         hosts.push(self.machine.hostname.clone());
         let shown = shared.clone();
-        let (told, counted) = (shared.clone(), shared.clone());
+        let (reader, counted) = (shared.clone(), shared.clone());
         let view = AgentView {
             runtime: shared.runtime.clone(),
             pods: Box::new(move || shown.pods.shown_pods()),
             pod_logs_dir: flags.pod_logs_dir.clone(),
             checkpoints_dir: flags.root_dir.join("checkpoints"),
-            configuration: self.settings.shown(),
+            configuration: self.settings.to_configz(),
             measure: Arc::new(Measure::new(self.sites())),
             volumes: Some(shared.volumes.clone()),
             machine: self.spec(),
-            timeline: Box::new(move |namespace, name| told.timelines.of(namespace, name)),
+            timeline: Box::new(move |namespace, name| reader.timelines.of(namespace, name)),
         };
         let ip = file.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        let opening = Opening {
+        let opening = EndpointParts {
             address: SocketAddr::new(ip, file.port),
             files: TlsFiles {
                 identity: self.serving_identity(),

@@ -48,7 +48,7 @@ impl MeasureScope {
 
 /// Usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredPod {
     /// The pod's total.
     pub uses: PodUse,
     /// Bytes in each `emptyDir` volume, including those in memory.
@@ -60,7 +60,7 @@ pub async fn measure(
     shared: &Arc<PodContext>,
     pods: &[PodSnapshot],
     extent: MeasureScope,
-) -> BTreeMap<String, Measured> {
+) -> BTreeMap<String, MeasuredPod> {
     let asked = tokio::time::timeout(ANSWER_WITHIN, shared.runtime.usage()).await;
     let usages = asked.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_else(|error| {
         tracing::warn!(
@@ -85,7 +85,7 @@ fn of_pod(
     known: &PodSnapshot,
     usages: &[ContainerUsage],
     extent: MeasureScope,
-) -> Option<Measured> {
+) -> Option<MeasuredPod> {
     let pod = &known.pod;
     let own: Vec<&ContainerUsage> =
         usages.iter().filter(|usage| usage.pod_uid == pod.metadata.uid).collect();
@@ -93,7 +93,7 @@ fn of_pod(
     if extent == MeasureScope::Memory && cgroup.is_none() && own.is_empty() {
         return None;
     }
-    let mut measured = Measured::default();
+    let mut measured = MeasuredPod::default();
     let uses = &mut measured.uses;
     let sum = own.iter().map(|usage| usage.working_set_bytes).fold(0, u64::saturating_add);
     uses.memory = cgroup.map_or(sum, |usage| usage.working_set_bytes);

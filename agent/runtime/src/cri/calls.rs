@@ -71,7 +71,7 @@ impl PodReader for CriRuntime {
         async move {
             let shown = self.shown_container(id).await?;
             Ok(shown.map(|(_, mut container)| {
-                self.told.apply(&mut container);
+                self.reported.apply(&mut container);
                 container
             }))
         }
@@ -163,7 +163,7 @@ impl ContainerRuntime for CriRuntime {
                     call(name, &object, CHANGE, request(), |r| client.create_container(r));
                 let error = match created.await {
                     Ok(answer) => {
-                        self.placed.learn(&answer.container_id, sandbox_id);
+                        self.placed.insert_container(&answer.container_id, sandbox_id);
                         return Ok(answer.container_id);
                     }
                     Err(error) => error,

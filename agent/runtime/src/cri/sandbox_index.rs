@@ -12,30 +12,30 @@ pub(super) struct SandboxIndex(Arc<Mutex<HashMap<String, String>>>);
 impl SandboxIndex {
     /// The sandbox of a container, if known.
     pub(super) fn sandbox_of(&self, container: &str) -> Option<String> {
-        self.known().get(container).cloned()
+        self.lock_index().get(container).cloned()
     }
 
     /// Adds a container.
-    pub(super) fn learn(&self, container: &str, sandbox: &str) {
-        self.known().insert(container.to_owned(), sandbox.to_owned());
+    pub(super) fn insert_container(&self, container: &str, sandbox: &str) {
+        self.lock_index().insert(container.to_owned(), sandbox.to_owned());
     }
 
     /// Replaces all entries by those of a full list.
     pub(super) fn learn_all(&self, all: impl Iterator<Item = (String, String)>) {
-        *self.known() = all.collect();
+        *self.lock_index() = all.collect();
     }
 
     /// Drops a removed container.
     pub(super) fn forget(&self, container: &str) {
-        self.known().remove(container);
+        self.lock_index().remove(container);
     }
 
     /// Drops the containers of a removed sandbox.
     pub(super) fn forget_sandbox(&self, sandbox: &str) {
-        self.known().retain(|_, other| other != sandbox);
+        self.lock_index().retain(|_, other| other != sandbox);
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, String>> {
+    fn lock_index(&self) -> MutexGuard<'_, HashMap<String, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -48,14 +48,14 @@ mod tests {
     fn it_holds_what_the_runtime_holds() {
         let placed = SandboxIndex::default();
         for (id, sandbox) in [("a", "s"), ("b", "s"), ("c", "t")] {
-            placed.learn(id, sandbox);
+            placed.insert_container(id, sandbox);
         }
         placed.forget("a");
         let known = |ids: [&str; 3]| ids.map(|id| placed.sandbox_of(id));
-        assert_eq!(known(["a", "b", "c"]), [None, Some("s".into()), Some("t".into())]);
+        assert_eq!(lock_index(["a", "b", "c"]), [None, Some("s".into()), Some("t".into())]);
         placed.forget_sandbox("s");
-        assert_eq!(known(["a", "b", "c"]), [None, None, Some("t".into())]);
+        assert_eq!(lock_index(["a", "b", "c"]), [None, None, Some("t".into())]);
         placed.learn_all([("a".to_owned(), "u".to_owned())].into_iter());
-        assert_eq!(known(["a", "b", "c"]), [Some("u".into()), None, None]);
+        assert_eq!(lock_index(["a", "b", "c"]), [Some("u".into()), None, None]);
     }
 }

@@ -93,37 +93,37 @@ async fn report_exit(
     exit: Exit,
     send: &mpsc::Sender<RuntimeEvent>,
 ) {
-    let mut told = None;
+    let mut sent = None;
     for look in 0..SETTLE_LOOKS_MAX {
         match runtime.instance(id).await {
             Ok(Some(instance)) if has_ended(&instance.kind) => {
-                runtime.told_exits().forget(id);
+                runtime.reported_exits().forget(id);
                 let happened = RuntimeEvent::from(instance);
-                if told.as_ref() != Some(&happened) {
+                if sent.as_ref() != Some(&happened) {
                     let _ = send.send(happened).await;
                 }
                 return;
             }
-            Ok(Some(instance)) if told.is_none() => {
+            Ok(Some(instance)) if sent.is_none() => {
                 if let Some(happened) = ahead_of_cri(runtime, instance, &exit) {
-                    told = Some(happened.clone());
+                    sent = Some(happened.clone());
                     let _ = send.send(happened).await;
                 }
             }
             Ok(Some(_)) => {}
-            Ok(None) => return runtime.told_exits().forget(id),
+            Ok(None) => return runtime.reported_exits().forget(id),
             Err(error) => {
                 tracing::debug!(
                     id,
                     error = &error as &dyn std::error::Error,
-                    "status of an exited container not read"
+                    "cannot read the status of an exited container; retried"
                 );
             }
         }
         let pause = SETTLE_MS.get(look).or(SETTLE_MS.last()).copied().unwrap_or_default();
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
-    runtime.told_exits().forget(id);
+    runtime.reported_exits().forget(id);
     tracing::warn!(id, "the runtime reported an exit that its status does not show");
 }
 
@@ -135,7 +135,7 @@ fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option
     };
     let InstanceState::Running { started_at } = container.state else { return None };
     let exit = Exit { started_at, ..exit.clone() };
-    runtime.told_exits().remember(&container.id, exit.clone());
+    runtime.reported_exits().remember(&container.id, exit.clone());
     let container = ObservedContainer { state: InstanceState::Exited(exit), ..container };
     Some(RuntimeEvent::Container { pod_uid, container })
 }

@@ -29,7 +29,6 @@ pub enum ArchiveError {
     /// The file cannot be read or is not a tar.
     #[error("cannot read the archive")]
     Read(#[source] std::io::Error),
-    /// It has too many entries.
     #[error("the archive has more than {ENTRIES_MAX} entries")]
     TooManyEntries,
     /// Its documents refer to too many documents.
@@ -51,7 +50,7 @@ pub enum ArchiveError {
         path: String,
     },
     /// A JSON document does not have the expected form.
-    #[error("{path} does not have the form that its place in the archive requires")]
+    #[error("{path} is not a valid document of its kind in an image archive")]
     Malformed {
         /// Path inside the archive.
         path: String,
@@ -76,7 +75,6 @@ pub struct Archive {
 pub struct FoundImage {
     /// Full references, e.g. `docker.io/library/busybox:1`; may be empty.
     pub names: Vec<String>,
-    /// Its manifest.
     pub manifest: Blob,
     /// Its configuration.
     pub config: Blob,
@@ -87,7 +85,6 @@ pub struct FoundImage {
 /// A blob and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob {
-    /// Media type.
     pub media_type: String,
     /// `sha256:<hex>`.
     pub digest: String,

@@ -31,7 +31,7 @@ use agent_telemetry::timeline::Timeline;
 
 use super::*;
 use crate::access::{AccessRules, Anonymous, Authorization, Tokens};
-use crate::open::Opening;
+use crate::open::EndpointParts;
 use crate::routes::ContainerName;
 use crate::routes::PodName;
 use crate::service::Switches;
@@ -218,7 +218,7 @@ async fn bench(anonymous: Anonymous, authorization: Authorization) -> Bench {
             .expect("valid names"),
         status: StatusBoard::default(),
     };
-    let opening = Opening {
+    let opening = EndpointParts {
         address: "127.0.0.1:0".parse().expect("valid"),
         files: TlsFiles::default(),
         hosts: vec!["127.0.0.1".into()],

@@ -220,8 +220,8 @@ pub mod tests {
         };
         let list = format!("apiVersion: v1\nkind: PodList\nitems:\n{}{}", item("a"), item("b"));
         let pods = read(&list).expect("pods");
-        let told: BTreeSet<_> = pods.iter().map(|pod| &pod.metadata.uid).collect();
-        assert_eq!((pods.len(), told.len()), (2, 2));
+        let uids: BTreeSet<_> = pods.iter().map(|pod| &pod.metadata.uid).collect();
+        assert_eq!((pods.len(), uids.len()), (2, 2));
         assert_eq!(pods[1].metadata.name, "b-node-1");
         let faulty = list.replace("name: b}", "name: B_}");
         assert!(read(&faulty).expect_err("faulty").starts_with("items[1].metadata.name"));

@@ -59,7 +59,7 @@ pub enum PageError {
     HeaderValue(String),
 }
 
-/// Why a page was not read. It is asked again after its period.
+/// Why a page was not read. It is read again after its period.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     #[error("no response within {} s", DEADLINE.as_secs())]
@@ -190,15 +190,15 @@ impl Page {
         let port = self.uri.port_u16().unwrap_or(if https { 443 } else { 80 });
         let tcp = TcpStream::connect((host, port)).await?;
         if !https {
-            return self.ask(TokioIo::new(tcp)).await;
+            return self.send_request(TokioIo::new(tcp)).await;
         }
         let name = ServerName::try_from(host.to_owned())?;
         let config = spawn_blocking(trust).await??;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
-        self.ask(TokioIo::new(tls?)).await
+        self.send_request(TokioIo::new(tls?)).await
     }
 
-    async fn ask(
+    async fn send_request(
         &self,
         io: impl Read + Write + Unpin + Send + 'static,
     ) -> Result<String, FetchError> {
@@ -229,7 +229,7 @@ impl Page {
 }
 
 /// TLS with the system's CA certificates.
-fn trust() -> Result<ClientConfig, TrustError> {
+fn read_system_cas() -> Result<ClientConfig, TrustError> {
     let file: PathBuf =
         std::env::var_os("SSL_CERT_FILE").map_or_else(|| SYSTEM_AUTHORITIES.into(), Into::into);
     let pem =

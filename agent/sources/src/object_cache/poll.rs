@@ -29,7 +29,7 @@ impl<T: Resource> Polling<T> {
         Self { is_settled, is_forbidden_to_list: AtomicBool::new(false) }
     }
 
-    /// Whether the server forbids to list the kind. It is asked until it answers.
+    /// Whether the server forbids to list the kind. Retried until it responds.
     pub(super) async fn is_needed(&self, api: &Api<T>, params: &ListParams) -> bool {
         let mut retries = Retries::new(Backoff::LOOP);
         while !self.is_forbidden_to_list.load(Ordering::Relaxed) {
@@ -40,7 +40,7 @@ impl<T: Resource> Polling<T> {
                 }
                 Err(error) => {
                     let wait = retries.next_delay(rand::random());
-                    tracing::debug!(%error, ?wait, "cannot list an object of a pod's volumes, trying again");
+                    tracing::debug!(%error, ?wait, "cannot list an object that a pod's volumes refer to; retried");
                     tokio::time::sleep(wait).await;
                 }
             }

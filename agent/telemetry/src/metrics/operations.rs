@@ -71,7 +71,7 @@ impl OperationMetrics {
             )?,
             last_seen: with.gauge(
                 "pleg_last_seen_seconds",
-                "Timestamp in seconds when the runtime last told something, or was last looked at.",
+                "Timestamp in seconds when the runtime last sent an event or was last listed.",
             )?,
             lost_events: with.counter(
                 "pleg_discard_events",
@@ -285,7 +285,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The wall clock, since users compare it with theirs.
+/// The wall clock, since users compare it with the clocks of other machines.
 fn unix_secs() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -18,7 +18,7 @@ pub(super) struct Register<'a> {
 type Registered<T> = Result<T, prometheus::Error>;
 
 impl Register<'_> {
-    pub(super) fn named(&self, name: &str) -> String {
+    pub(super) fn add_prefix(&self, name: &str) -> String {
         format!("{}_{name}", self.prefix)
     }
 
@@ -28,11 +28,11 @@ impl Register<'_> {
         help: &str,
         labels: &[&str],
     ) -> Registered<IntCounterVec> {
-        self.metrics.register(IntCounterVec::new(Opts::new(self.named(name), help), labels)?)
+        self.metrics.register(IntCounterVec::new(Opts::new(self.add_prefix(name), help), labels)?)
     }
 
     pub(super) fn counter(&self, name: &str, help: &str) -> Registered<IntCounter> {
-        self.metrics.register(IntCounter::new(self.named(name), help)?)
+        self.metrics.register(IntCounter::new(self.add_prefix(name), help)?)
     }
 
     pub(super) fn gauges(
@@ -41,11 +41,11 @@ impl Register<'_> {
         help: &str,
         labels: &[&str],
     ) -> Registered<IntGaugeVec> {
-        self.metrics.register(IntGaugeVec::new(Opts::new(self.named(name), help), labels)?)
+        self.metrics.register(IntGaugeVec::new(Opts::new(self.add_prefix(name), help), labels)?)
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> Registered<Gauge> {
-        self.metrics.register(Gauge::new(self.named(name), help)?)
+        self.metrics.register(Gauge::new(self.add_prefix(name), help)?)
     }
 
     /// A histogram of durations by labels.
@@ -55,7 +55,7 @@ impl Register<'_> {
         help: &str,
         labels: &[&str],
     ) -> Registered<HistogramVec> {
-        let options = HistogramOpts::new(self.named(name), help).buckets(BUCKETS.to_vec());
+        let options = HistogramOpts::new(self.add_prefix(name), help).buckets(BUCKETS.to_vec());
         self.metrics.register(HistogramVec::new(options, labels)?)
     }
 
@@ -65,7 +65,7 @@ impl Register<'_> {
         help: &str,
         buckets: &[f64],
     ) -> Registered<Histogram> {
-        let options = HistogramOpts::new(self.named(name), help).buckets(buckets.to_vec());
+        let options = HistogramOpts::new(self.add_prefix(name), help).buckets(buckets.to_vec());
         self.metrics.register(Histogram::with_opts(options)?)
     }
 }

@@ -216,12 +216,7 @@ pub enum IscsiError {
     Initiator(String),
     /// The secret does not exist yet.
     #[error("secret \"{namespace}/{name}\" not found")]
-    Secret {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
+    Secret { namespace: String, name: String },
 }
 
 impl Iscsi {

@@ -15,7 +15,7 @@ const TOKEN_SECS_DEFAULT: i64 = 3600;
 /// Shortest lifetime of a token in seconds.
 const TOKEN_SECS_MIN: i64 = 600;
 
-/// A CSI volume.
+/// A volume of a CSI driver with what NodeStageVolume and NodePublishVolume need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CsiVolume {
     /// Name of the driver.

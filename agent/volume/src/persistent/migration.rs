@@ -11,7 +11,7 @@ use super::csi::CsiVolume;
 /// Why a source cannot be handed to its driver. The volume has to name the driver itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MigrationError {
-    #[error("rbd volumes need the driver {RBD} and its cluster id")]
+    #[error("rbd volumes need the CSI driver {RBD} and its clusterID")]
     Rbd,
 }
 

@@ -96,7 +96,7 @@ fn what_is_needed_is_named_step_by_step() {
     known.drivers.insert("d".into(), None);
     let attachment = attachment_name("h", "d", "n");
     assert_eq!(next(&known).attachments, [attachment.clone()].into());
-    assert!(error(&pod, &known).contains("has not been looked up"));
+    assert!(error(&pod, &known).contains("has not been read from the API server yet"));
     known.attachments.insert(attachment.clone(), None);
     assert!(error(&pod, &known).starts_with("AttachVolume.Attach failed for volume \"pv\" : "));
     let failed = "{status: {attachError: {message: no room}}}";
@@ -156,7 +156,7 @@ fn every_source_is_honoured_or_refused_with_its_reason() {
         ("cinder: {volumeID: x}", "cinder.csi.openstack.org x"),
         ("vsphereVolume: {volumePath: x}", "csi.vsphere.vmware.com x"),
         ("portworxVolume: {volumeID: x}", "pxd.portworx.com x"),
-        ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its cluster id"),
+        ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its clusterID"),
         (
             "iscsi: {targetPortal: p, iqn: i, lun: 1, fsType: xfs}",
             "by-path/ip-p:3260-iscsi-i-lun-1 xfs",
@@ -227,7 +227,7 @@ fn every_source_of_a_pod_is_honoured_or_refused_with_its_reason() {
         ("cinder: {volumeID: x}", "cinder.csi.openstack.org"),
         ("vsphereVolume: {volumePath: x}", "csi.vsphere.vmware.com"),
         ("portworxVolume: {volumeID: x}", "pxd.portworx.com"),
-        ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its cluster id"),
+        ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its clusterID"),
         ("gitRepo: {repository: r}", "gitRepo volumes are not supported by this node agent: "),
         ("flexVolume: {driver: d}", "flexVolume volumes are not supported by this node agent: "),
         ("glusterfs: {endpoints: e, path: p}", "glusterfs volumes are not supported"),

@@ -101,13 +101,13 @@ fn each_kind_has_the_kubelets_path() {
     let mounted = mounts_below(dir.path());
     for volume in [&config, &secret, &scratch, &shm] {
         let again = set_up(&volumes, volume, "1").unwrap();
-        assert!(matches!(again.written, None | Some(Written::Unchanged)), "{again:?}");
+        assert!(matches!(again.written, None | Some(TreeWrite::Unchanged)), "{again:?}");
     }
     assert_eq!(mounts_below(dir.path()), mounted);
     assert!(below("kubernetes.io~empty-dir/tmp/mine").exists());
     assert!(below("kubernetes.io~empty-dir/shm/mine").exists());
 
-    assert_eq!(set_up(&volumes, &secret, "2").unwrap().written, Some(Written::Switched));
+    assert_eq!(set_up(&volumes, &secret, "2").unwrap().written, Some(TreeWrite::Switched));
     assert_eq!(std::fs::read_to_string(below("kubernetes.io~secret/login/key")).unwrap(), "2");
     volumes.sweep("u1", &secret).unwrap();
 
@@ -152,7 +152,7 @@ fn tokens_are_found_again() {
     volumes.set_up(&inputs, &volume).unwrap();
     assert_eq!(volumes.tokens("u1", std::slice::from_ref(&volume)), tokens);
     let again = volumes.set_up(&inputs, &volume).unwrap();
-    assert_eq!(again.written, Some(Written::Unchanged));
+    assert_eq!(again.written, Some(TreeWrite::Unchanged));
     volumes.tear_down("u1").unwrap();
 }
 

@@ -15,14 +15,12 @@ const HUGE_PAGES_RESOURCE: &str = "hugepages-";
 /// Medium of an `emptyDir`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// Disk.
     Disk,
     /// Memory, up to a size.
     Memory {
         /// Size limit in bytes; half of the node's memory if `None`.
         size_bytes: Option<u64>,
     },
-    /// Huge pages.
     HugePages {
         /// Page size in bytes.
         page_bytes: u64,
@@ -79,7 +77,7 @@ pub(super) fn parse(
 
 /// The text after `hugepages-` is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("huge pages of size {0:?}")]
+#[error("huge pages of size {0:?} are not supported")]
 struct BadPageSize(String);
 
 fn huge_pages(size: &str) -> Result<Medium, BadPageSize> {

@@ -42,7 +42,7 @@ fn the_layout_is_the_kubelets() {
     let dir = tempfile::tempdir().unwrap();
     let volume = tree(dir.path());
     let files = payload(&[("key", "1"), ("sub/deep/key", "2"), ("sub/key", "3")]);
-    assert_eq!(volume.write(&files).unwrap(), Written::Switched);
+    assert_eq!(volume.write(&files).unwrap(), TreeWrite::Switched);
     let listed = listing(dir.path());
     assert_eq!(listed["key"], "..data/key");
     assert_eq!(listed["sub"], "..data/sub");
@@ -60,7 +60,7 @@ fn an_unchanged_payload_writes_nothing() {
     let files = payload(&[("a", "1"), ("b/c", "2")]);
     volume.write(&files).unwrap();
     let before = listing(dir.path());
-    assert_eq!(volume.write(&files).unwrap(), Written::Unchanged);
+    assert_eq!(volume.write(&files).unwrap(), TreeWrite::Unchanged);
     assert_eq!(listing(dir.path()), before);
     // Content, mode, one file more or less: each is a change.
     for other in [
@@ -70,8 +70,8 @@ fn an_unchanged_payload_writes_nothing() {
         payload(&[("a", "x"), ("b", "2"), ("d/e", "3")]),
         payload(&[]),
     ] {
-        assert_eq!(volume.write(&other).unwrap(), Written::Switched, "{other:?}");
-        assert_eq!(volume.write(&other).unwrap(), Written::Unchanged, "{other:?}");
+        assert_eq!(volume.write(&other).unwrap(), TreeWrite::Switched, "{other:?}");
+        assert_eq!(volume.write(&other).unwrap(), TreeWrite::Unchanged, "{other:?}");
         let links: Vec<_> =
             listing(dir.path()).into_keys().filter(|name| !name.starts_with("..")).collect();
         assert_eq!(links, other.top_names().collect::<Vec<_>>());
@@ -79,7 +79,7 @@ fn an_unchanged_payload_writes_nothing() {
     let mut other = Payload::default();
     other.insert("a", PayloadFile { data: b"1".to_vec(), mode: 0o600 }).unwrap();
     volume.write(&payload(&[("a", "1")])).unwrap();
-    assert_eq!(volume.write(&other).unwrap(), Written::Switched);
+    assert_eq!(volume.write(&other).unwrap(), TreeWrite::Switched);
 }
 
 /// Sweeps until the last switch is long enough ago.
@@ -173,7 +173,7 @@ fn what_a_crash_leaves_is_put_right() {
 
     std::fs::remove_file(at("b")).unwrap();
     stale_link();
-    assert_eq!(volume.write(&new).unwrap(), Written::Unchanged);
+    assert_eq!(volume.write(&new).unwrap(), TreeWrite::Unchanged);
     check("before the links");
 
     std::fs::remove_file(at("a")).unwrap();
@@ -204,7 +204,7 @@ fn a_group_may_read_whatever_the_mode() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o7777), (1000, 2000, 0o440));
     let meta = std::fs::metadata(dir.path().join("d")).unwrap();
     assert_eq!((meta.gid(), meta.mode() & 0o7777), (2000, 0o2755));
-    assert_eq!(volume.write(&files).unwrap(), Written::Unchanged);
+    assert_eq!(volume.write(&files).unwrap(), TreeWrite::Unchanged);
 }
 
 /// Readers in tight loops during thousands of writes: each sees a whole generation, none sees nothing.
@@ -251,7 +251,7 @@ fn readers_see_the_old_or_the_new() {
             });
         }
         for n in 1..=WRITES {
-            assert_eq!(volume.write(&version(n)).unwrap(), Written::Switched);
+            assert_eq!(volume.write(&version(n)).unwrap(), TreeWrite::Switched);
         }
         done.store(true, Ordering::Relaxed);
     });

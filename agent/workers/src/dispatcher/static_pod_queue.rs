@@ -31,7 +31,7 @@ struct QueuedPod {
 
 /// A pod that has waited too long.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Overdue {
+pub struct OverduePod {
     /// The waiting pod.
     pub update: PodUpdate,
     pub before: String,
@@ -81,13 +81,13 @@ impl StaticPodQueue {
     }
 
     /// Pods whose overlong wait is due for a report; each is due again after an interval.
-    pub fn take_overdue(&mut self) -> Vec<Overdue> {
+    pub fn take_overdue(&mut self) -> Vec<OverduePod> {
         let now = Instant::now();
         let due = self.0.values_mut().filter(|waits| waits.tell_at <= now);
         due.map(|waits| {
             waits.tell_at = clock::after(AGAIN);
             let (update, before) = (waits.update.clone(), waits.before.clone());
-            Overdue { update, before, waited: now.saturating_duration_since(waits.since) }
+            OverduePod { update, before, waited: now.saturating_duration_since(waits.since) }
         })
         .collect()
     }
@@ -126,7 +126,7 @@ mod tests {
         waiting.insert(update("b"), std::time::Instant::now(), "a".into(), grace);
         assert_eq!(waiting.take_overdue(), []);
         tokio::time::sleep(MARGIN).await;
-        let late = |waited| Overdue { update: update("b"), before: "a".into(), waited };
+        let late = |waited| OverduePod { update: update("b"), before: "a".into(), waited };
         assert_eq!(waiting.take_overdue(), [late(grace + MARGIN)]);
         assert_eq!(waiting.take_overdue(), []);
         tokio::time::sleep(AGAIN).await;

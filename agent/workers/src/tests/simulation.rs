@@ -7,39 +7,39 @@
 //! (with `ORCH_DEATHS=<moment>[,<moment>]` for a walk). `ORCH_SEEDS=<n>` runs so many seeds, from `ORCH_FROM` on; `hack/simulate` runs
 //! them by the million.
 //!
-//! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and `sim/rest.rs`; in
-//! one history in eight (`extras.rs`) also what takes longer to look at: `readers.rs`, `shares.rs`, `others.rs` and `leaks.rs`.
+//! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and `sim/quiescence.rs`; in
+//! one history in eight (`extras.rs`) also what takes longer to look at: `readers.rs`, `shares.rs`, `status_writers.rs` and `leaks.rs`.
 
-mod chance;
 mod cluster;
-mod course;
 mod extras;
+mod history_counts;
 mod issuer;
 mod leaks;
-mod others;
+mod random;
 mod readers;
 mod regressions;
 mod runtime;
+mod scenario;
 pub mod shares;
 mod sim;
-mod tally;
+mod status_writers;
 mod volumes;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use chance::{Chance, Scale};
-use course::{Course, Deaths};
+use history_counts::Tally;
+use random::{Chance, Scale};
+use scenario::{Course, Deaths};
 use sim::Sim;
-use tally::Tally;
 use world::lock;
 
 /// Seeds of an ordinary run without walks, and those that are walked.
 const SEEDS: u64 = 100;
 /// Histories of an ordinary run that are looked at more closely.
 const SCRUTINISED: u64 = 24;
-const WALKED: [u64; 2] = [course::ONE_DEATH, course::TWO_DEATHS];
+const WALKED: [u64; 2] = [scenario::ONE_DEATH, scenario::TWO_DEATHS];
 
 pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

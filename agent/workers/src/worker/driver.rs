@@ -49,7 +49,6 @@ pub struct FinishedOperation {
     pub outcome: OperationResult,
 }
 
-/// The result of an operation.
 pub enum OperationResult {
     ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
     /// Not started, because the pod is terminating.
@@ -135,7 +134,7 @@ impl Driver {
             if let Some(commit) = commit {
                 commit.durable().await;
             }
-            if action.begins() && context.ending.borrow().is_some() {
+            if action.is_start() && context.ending.borrow().is_some() {
                 return OperationResult::Skipped;
             }
             let began = Instant::now();

@@ -74,7 +74,7 @@ impl PodState {
         }
     }
 
-    /// Applies what the runtime tells.
+    /// Applies what the runtime reports.
     pub fn apply_event(&mut self, event: RuntimeEvent) {
         match event {
             RuntimeEvent::Container { container, .. } => {
@@ -115,7 +115,7 @@ impl PodState {
         action: &Action,
         failure: ActionFailure,
     ) -> bool {
-        let told = failure.result.shows_state();
+        let shows_state = failure.result.shows_state();
         if let ActionResult::Instance(instance) = failure.result {
             action_result::update_instance(&mut self.seen, *instance);
         }
@@ -130,14 +130,14 @@ impl PodState {
                 self.seen.images.remove(&c.image);
             }
         }
-        self.mark_uncertain(action, told);
+        self.mark_uncertain(action, shows_state);
         true
     }
 
     /// A call that failed without showing the object's state may have taken effect nevertheless:
     /// the pod is relisted, and until then nothing counts as ended.
-    pub fn mark_uncertain(&mut self, action: &Action, told: bool) {
-        if action.begins() && !told {
+    pub fn mark_uncertain(&mut self, action: &Action, shows_state: bool) {
+        if action.is_start() && !shows_state {
             self.is_uncertain = true;
             self.relist_again = true;
         }

@@ -11,7 +11,6 @@ pub struct RecordWriter {
     journal: Journal,
     /// The record last put into the journal.
     recorded: Arc<Mutex<Option<PodRecord>>>,
-    /// Its commit.
     commit: Option<CommitHandle>,
     /// The commit of the newest record with results of probes or hooks.
     findings_commit: Option<CommitHandle>,

@@ -13,7 +13,7 @@ use proto_api::core::v1::{Pod, PodStatus};
 
 use super::{PodUpdate, SourcePresence, name};
 use crate::pod_context::{HoldsResources, PodContext, PodSnapshot};
-use crate::shown::{ShownStatus, WatchChange};
+use crate::shown_status::{ShownStatus, WatchChange};
 use crate::status_patch;
 use crate::transitions::{first_transitions, transitions};
 
@@ -79,12 +79,12 @@ impl StatusPublisher {
         holds_resources: HoldsResources,
     ) {
         let PodUpdate { pod, source, .. } = update;
-        let is_told = |known: &PodSnapshot| {
+        let is_reported = |known: &PodSnapshot| {
             Arc::ptr_eq(&known.pod, &pod)
                 && (known.holds_resources, known.source) == (holds_resources, source)
                 && *known.status == *status
         };
-        if !self.snapshot.as_ref().is_some_and(is_told) {
+        if !self.snapshot.as_ref().is_some_and(is_reported) {
             let status = Arc::new(status.clone());
             let known = PodSnapshot { pod, status, holds_resources, source };
             self.log_transitions(&known);

@@ -1,5 +1,5 @@
 //! Decides when the volumes of a pod are brought up to date: when the objects that they are built
-//! from change, and before a token of theirs expires.
+//! from change, and before one of their tokens expires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

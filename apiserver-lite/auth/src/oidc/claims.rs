@@ -45,7 +45,7 @@ pub fn user(
     }
     let claim = settings.username_claim.as_str();
     let name = text(claims, claim)?;
-    // A provider that lets users choose their address says whether it is theirs.
+    // A provider that lets users choose their address states in `email_verified` whether it has checked it.
     if claim == EMAIL && claims.get("email_verified").is_some_and(|v| v != &Value::Bool(true)) {
         return Err(OidcError::Claim("the email address is not verified".to_owned()));
     }
@@ -124,5 +124,5 @@ fn text<'a>(claims: &'a Map<String, Value>, claim: &str) -> Result<&'a str, Oidc
         return Err(distributed(claim));
     }
     let value = claims.get(claim).and_then(Value::as_str);
-    value.ok_or_else(|| OidcError::Claim(format!("claim {claim:?} is missing or not a text")))
+    value.ok_or_else(|| OidcError::Claim(format!("claim {claim:?} is missing or not a string")))
 }

@@ -13,7 +13,7 @@ fn ensure(
     leaf: &Leaf,
     authority: &Authority,
     now: OffsetDateTime,
-) -> Result<Made, BootstrapError> {
+) -> Result<FileChange, BootstrapError> {
     super::ensure(dir, stem, &Issuance { leaf, authority, days: LEAF_DAYS, now })
 }
 
@@ -53,15 +53,15 @@ fn a_certificate_lasts_a_year_and_is_kept_while_it_is_valid() {
     let at = |leaf: &Leaf, now| {
         ensure(dir.path(), "s", leaf, &authority, now).map_err(|e| e.to_string())
     };
-    assert_eq!(at(&leaf, now()), Ok(Made::New));
-    assert_eq!(at(&leaf, now()), Ok(Made::Kept));
+    assert_eq!(at(&leaf, now()), Ok(FileChange::New));
+    assert_eq!(at(&leaf, now()), Ok(FileChange::Kept));
     let text = std::fs::read_to_string(dir.path().join("s.crt")).unwrap();
     let found = facts(dir.path(), &text).unwrap();
     assert_eq!(found.alternative_names, leaf.alternative_names);
     assert_eq!(found.ends - now(), Duration::days(LEAF_DAYS));
     assert_eq!(leaf_of(&dir.path().join("s.crt"), Usage::Server).unwrap(), leaf);
     // Fewer names are fine, and more are not.
-    assert_eq!(at(&Leaf::server("s", &["a.b".to_owned()]), now()), Ok(Made::Kept));
+    assert_eq!(at(&Leaf::server("s", &["a.b".to_owned()]), now()), Ok(FileChange::Kept));
     let error = at(&Leaf::server("s", &["c.d".to_owned()]), now()).unwrap_err();
     assert!(error.contains("does not name c.d"), "{error}");
     let error = at(&leaf, now() + Duration::days(366)).unwrap_err();
@@ -90,7 +90,7 @@ fn a_crash_between_key_and_certificate_is_made_good() {
     let ensure = || ensure(dir.path(), "u", &leaf, &authority, now()).unwrap();
     ensure();
     std::fs::remove_file(dir.path().join("u.crt")).unwrap();
-    assert_eq!((ensure(), ensure()), (Made::New, Made::Kept));
+    assert_eq!((ensure(), ensure()), (FileChange::New, FileChange::Kept));
 }
 
 #[test]
@@ -110,11 +110,11 @@ fn a_renewal_that_was_cut_off_is_made_again_and_keys_become_private() {
     let again = |authority: &Authority| {
         ensure(dir.path(), "one", &one, authority, now()).map_err(|e| e.to_string())
     };
-    assert_eq!(again(&authority), Ok(Made::Kept));
+    assert_eq!(again(&authority), Ok(FileChange::Kept));
     assert_eq!((mode("one.key"), mode("ca.key")), (0o600, 0o600));
     std::fs::copy(at("other.key"), at("one.key")).unwrap();
-    assert_eq!(again(&authority), Ok(Made::New));
-    assert_eq!(again(&authority), Ok(Made::Kept));
+    assert_eq!(again(&authority), Ok(FileChange::New));
+    assert_eq!(again(&authority), Ok(FileChange::Kept));
     std::fs::copy(at("other.key"), at("one.key")).unwrap();
     std::fs::remove_file(at("ca.key")).unwrap();
     let external = Authority::load(dir.path(), "ca", now()).unwrap();

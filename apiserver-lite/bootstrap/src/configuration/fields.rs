@@ -10,7 +10,7 @@ use crate::error::BootstrapError;
 /// A field that is not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// To go on without it would do something else than was asked for.
+    /// To ignore it would contradict the configuration.
     Refused(String),
     /// It changes nothing here.
     Ignored(String),
@@ -198,9 +198,9 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// What follows from a document of version v1beta4 beside the document.
+/// What a document of version v1beta4 yields besides the document.
 #[derive(Debug, Default)]
-pub struct Converted {
+pub struct ConvertedDocument {
     /// `timeouts.controlPlaneComponentHealthCheck`, which v1beta3 has in another kind.
     pub timeout: Option<String>,
     /// What cannot be said in v1beta3.
@@ -208,8 +208,8 @@ pub struct Converted {
 }
 
 /// Makes a document of version v1beta4 one of v1beta3.
-pub fn convert(kind: &str, document: &mut Value) -> Converted {
-    let mut converted = Converted::default();
+pub fn convert(kind: &str, document: &mut Value) -> ConvertedDocument {
+    let mut converted = ConvertedDocument::default();
     let arguments: &[&str] = match kind {
         "ClusterConfiguration" => {
             &["/apiServer/extraArgs", "/controllerManager/extraArgs", "/scheduler/extraArgs"]

@@ -1,4 +1,4 @@
-//! Reading of configuration files: strictly, with the reason for what is refused, and a warning for what has no effect here. All that is wrong is told.
+//! Reading of configuration files: strictly, with the reason for what is refused, and a warning for what has no effect here. All faults are reported.
 
 use proto_api::names::Names;
 use proto_api::yaml;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::BootstrapError;
 
-/// Most faults that are told of one document.
+/// Most faults that are reported for one document.
 const FAULTS_MAX: usize = 50;
 
 /// The documents of a configuration file.
@@ -66,7 +66,7 @@ pub fn print(documents: &Documents, names: &Names) -> String {
 
 fn yaml_documents(text: &str) -> Result<Vec<Value>, BootstrapError> {
     let mut documents = yaml::parse_all(text)
-        .map_err(|error| BootstrapError::Invalid(format!("not YAML: {error}")))?;
+        .map_err(|error| BootstrapError::Invalid(format!("not valid YAML: {error}")))?;
     documents.retain(|document| !document.is_null());
     Ok(documents)
 }
@@ -166,7 +166,7 @@ fn version_fault(kind: &str, found: &str, names: &Names, versions: &[&str]) -> O
     Some(format!("{kind}: apiVersion {found:?}: {what}"))
 }
 
-/// A document as its type; none with a fault of its fields, all unknown ones of which are told.
+/// A document as its type; none with a fault of its fields, all unknown ones of which are reported.
 fn typed<T: DeserializeOwned>(
     kind: &str,
     mut document: Value,

@@ -22,8 +22,8 @@ fn good() -> Facts {
     }
 }
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> PreflightScope {
+    PreflightScope {
         role: Role::ControlPlane,
         node: "n".into(),
         runtime: "unix:///r".into(),
@@ -102,7 +102,7 @@ fn a_module_that_a_unit_loads_is_no_error() {
 
 #[test]
 fn a_run_that_is_continued_finds_its_own_files_and_programs() {
-    let findings = check(&bad(), &Wanted { resumes: true, ..wanted() });
+    let findings = check(&bad(), &PreflightScope { resumes: true, ..wanted() });
     let own = ["Port-", "FileAvailable-", "DirAvailable-"];
     assert!(!findings.iter().any(|f| own.iter().any(|prefix| f.name.starts_with(prefix))));
 }
@@ -110,7 +110,7 @@ fn a_run_that_is_continued_finds_its_own_files_and_programs() {
 #[test]
 fn a_node_needs_less_than_a_control_plane() {
     let small = Facts { cpus: 1, memory_mib: 500, ..good() };
-    assert_eq!(check(&small, &Wanted { role: Role::Node, ..wanted() }), []);
+    assert_eq!(check(&small, &PreflightScope { role: Role::Node, ..wanted() }), []);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn names_of_nodes_are_dns_names() {
     for (name, is_one) in
         [("a", true), ("a.b-c", true), ("", false), ("A", false), ("a_b", false), ("-a", false)]
     {
-        let found = check(&good(), &Wanted { node: name.into(), ..wanted() });
+        let found = check(&good(), &PreflightScope { node: name.into(), ..wanted() });
         assert_eq!(found.is_empty(), is_one, "{name:?}");
     }
     assert!(!is_node_name(&"a".repeat(64)));
@@ -128,7 +128,8 @@ fn names_of_nodes_are_dns_names() {
 
 #[test]
 fn what_units_do_not_see_is_refused() {
-    let of = |dir: &str| check(&good(), &Wanted { seen_by_units: vec![dir.into()], ..wanted() });
+    let of =
+        |dir: &str| check(&good(), &PreflightScope { seen_by_units: vec![dir.into()], ..wanted() });
     for good in ["/usr/bin", "/opt/orch", "/rooted", "/var/tmpfiles"] {
         assert_eq!(of(good), [], "{good}");
     }
@@ -144,7 +145,7 @@ fn what_units_do_not_see_is_refused() {
 fn an_address_of_another_host_is_an_error_and_no_address_is_none() {
     let elsewhere = Facts { has_address: false, ..good() };
     assert_eq!(check(&elsewhere, &wanted()), []);
-    let advertised = Wanted { address: Some([192, 0, 2, 1].into()), ..wanted() };
+    let advertised = PreflightScope { address: Some([192, 0, 2, 1].into()), ..wanted() };
     assert_eq!(names(&check(&elsewhere, &advertised)), [("AdvertiseAddress", Level::Error)]);
     assert_eq!(check(&good(), &advertised), []);
 }

@@ -59,7 +59,7 @@ fn available(set: &ReplicaSet) -> i64 {
 }
 
 /// Converts a count to the type of API fields.
-pub fn narrow(count: i64) -> i32 {
+pub fn clamp_to_i32(count: i64) -> i32 {
     i32::try_from(count.max(0)).unwrap_or(i32::MAX)
 }
 

@@ -7,7 +7,7 @@ use proto_api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetCondition,
 };
 
-use super::rollout::{self, Sizes, narrow};
+use super::rollout::{self, Sizes, clamp_to_i32};
 use crate::replica_failure::REPLICA_FAILURE;
 
 /// Reason of the condition Progressing after a complete rollout.
@@ -23,7 +23,7 @@ pub fn of(
     let sets = || old.iter().copied().chain(newest);
     let sizes = Sizes::of(newest, old);
     let sum = |count: fn(&ReplicaSet) -> i32| {
-        narrow(rollout::sum(sets().map(|set| i64::from(count(set).max(0)))))
+        clamp_to_i32(rollout::sum(sets().map(|set| i64::from(count(set).max(0)))))
     };
     let available = sum(|set| set.status.available_replicas);
     let mut status = DeploymentStatus {
@@ -32,7 +32,7 @@ pub fn of(
         updated_replicas: newest.map_or(0, |set| set.status.replicas.max(0)),
         ready_replicas: sum(|set| set.status.ready_replicas),
         available_replicas: available,
-        unavailable_replicas: narrow(sizes.total().saturating_sub(i64::from(available))),
+        unavailable_replicas: clamp_to_i32(sizes.total().saturating_sub(i64::from(available))),
         conditions: deployment.status.conditions.clone(),
         collision_count: deployment.status.collision_count,
     };

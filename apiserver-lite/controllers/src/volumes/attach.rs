@@ -38,7 +38,6 @@ const REPORTED_MAX: usize = 4096;
 pub struct Attachable {
     /// The name of the PersistentVolume.
     pub volume: String,
-    /// The driver.
     pub driver: String,
     /// The volume handle.
     pub handle: String,

@@ -20,7 +20,6 @@ use crate::api_writes::{ApiWrite, ObjectKind, Part};
 pub struct ClaimContext<'a> {
     /// The naming profile.
     pub names: &'a Names,
-    /// The annotations.
     pub annotations: &'a VolumeAnnotations,
     /// A volume by name; none if it does not exist.
     pub volume: &'a dyn Fn(&str) -> Option<Arc<PersistentVolume>>,
@@ -28,7 +27,6 @@ pub struct ClaimContext<'a> {
     pub volumes: &'a dyn Fn() -> Vec<Arc<PersistentVolume>>,
     /// A class by name.
     pub class: &'a dyn Fn(&str) -> Option<Arc<StorageClass>>,
-    /// The default class.
     pub default_class: &'a dyn Fn() -> Option<String>,
     /// The pods that use the claim.
     pub pods: &'a dyn Fn() -> Vec<Arc<Pod>>,

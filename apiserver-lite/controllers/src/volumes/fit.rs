@@ -30,7 +30,10 @@ pub fn best<'a>(
             }
             continue;
         }
-        if choice == Choice::Any && wanted.takes(volume) && best.is_none_or(|b| better(volume, b)) {
+        if choice == Choice::Any
+            && wanted.takes(volume)
+            && best.is_none_or(|b| is_better_match(volume, b))
+        {
             best = Some(volume);
         }
     }
@@ -38,7 +41,7 @@ pub fn best<'a>(
 }
 
 /// Whether a claim can be bound to an available volume.
-pub fn suits(
+pub fn can_bind(
     annotations: &VolumeAnnotations,
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
@@ -46,7 +49,7 @@ pub fn suits(
     ClaimRequest::of(annotations, claim).is_some_and(|wanted| wanted.takes(volume))
 }
 
-fn better(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
+fn is_better_match(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
     let rank = |v: &PersistentVolume| (v.spec.access_modes.len(), storage(&v.spec.capacity));
     let (a, b) = (rank(volume), rank(than));
     (a.0, a.1, &volume.metadata.name) < (b.0, b.1, &than.metadata.name)
@@ -74,7 +77,7 @@ impl<'a> ClaimRequest<'a> {
         fault_of_size(volume, self.claim).is_none()
             && fault_of_mode(volume, self.claim).is_none()
             && fault_of_access(volume, self.claim).is_none()
-            && (volume.metadata.deletion_timestamp.is_none() || is_theirs(volume, self.claim))
+            && (volume.metadata.deletion_timestamp.is_none() || is_claimed_by(volume, self.claim))
     }
 
     fn takes(&self, volume: &PersistentVolume) -> bool {
@@ -86,7 +89,7 @@ impl<'a> ClaimRequest<'a> {
 }
 
 /// Whether the claimRef has the claim's uid.
-fn is_theirs(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+fn is_claimed_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid)
 }
 
@@ -178,8 +181,10 @@ mod tests {
         let mut gold = volume("gold", "9Gi");
         gold.metadata.labels = labels.into();
         let annotations = VolumeAnnotations::new(names());
-        assert!(suits(&annotations, &gold, &picky) && suits(&annotations, &gold, &claim("c")));
-        assert!(!suits(&annotations, &volume("v", "1Gi"), &picky));
+        assert!(
+            can_bind(&annotations, &gold, &picky) && can_bind(&annotations, &gold, &claim("c"))
+        );
+        assert!(!can_bind(&annotations, &volume("v", "1Gi"), &picky));
         assert_eq!(chosen(&picky, &[volume("v", "1Gi"), gold]).as_deref(), Some("gold"));
     }
 

@@ -349,7 +349,6 @@ impl Cluster {
     }
 }
 
-/// A step of a history.
 #[derive(Clone, Debug)]
 enum HistoryStep {
     Claim(u8, u8, bool),

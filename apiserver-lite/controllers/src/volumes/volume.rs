@@ -25,7 +25,7 @@ pub fn plan(
             Plan::of(phase(volume, "Bound"))
         }
         Some(claim) if claim.spec.volume_name.is_empty() => mismatch(names, volume, claim),
-        Some(_) => let_go(names, annotations, volume),
+        Some(_) => release_volume(names, annotations, volume),
     }
 }
 
@@ -50,7 +50,11 @@ fn mismatch(names: &Names, volume: &PersistentVolume, claim: &PersistentVolumeCl
 }
 
 /// The claim is bound to another volume: this one is deleted if it was provisioned for the claim, else released.
-fn let_go(names: &Names, annotations: &VolumeAnnotations, volume: &PersistentVolume) -> Plan {
+fn release_volume(
+    names: &Names,
+    annotations: &VolumeAnnotations,
+    volume: &PersistentVolume,
+) -> Plan {
     let made_for_it = has_annotation(&volume.metadata, &annotations.provisioned_by)
         && volume.spec.persistent_volume_reclaim_policy == "Delete";
     if made_for_it {

@@ -1,4 +1,4 @@
-//! Requests for certificates: who may approve and sign those of a signer, and subjects that nobody may request.
+//! Requests for certificates: who may approve and sign those of a signer, and subjects that may not be requested.
 
 use apiserver_auth::{Attributes, Decision, MASTERS, Subject};
 use apiserver_schema::{Map, Object, certificate_requests};
@@ -6,7 +6,7 @@ use apiserver_schema::{Map, Object, certificate_requests};
 use super::Operation;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Refuses approvals and certificates of those who may not `approve` or `sign` for the signer, and requests of client certificates for the
 /// group that may do everything. `old` is the stored version of an update.
@@ -69,7 +69,7 @@ async fn check_signer(
         }
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
-    Err(ApiError::forbidden(About { name: request.name(), ..call.about() }, &why))
+    Err(ApiError::forbidden(StatusTarget { name: request.name(), ..call.about() }, &why))
 }
 
 /// The signer of client certificates must not make administrators.
@@ -82,7 +82,10 @@ fn check_subject(call: &RequestContext<'_>, request: &Object) -> Result<(), ApiE
     // What cannot be read is refused by validation.
     if groups.iter().flatten().any(|group| group == MASTERS) {
         let why = format!("use of {signer} signer with {MASTERS} group is not allowed");
-        return Err(ApiError::forbidden(About { name: request.name(), ..call.about() }, &why));
+        return Err(ApiError::forbidden(
+            StatusTarget { name: request.name(), ..call.about() },
+            &why,
+        ));
     }
     Ok(())
 }

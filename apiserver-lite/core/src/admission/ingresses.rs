@@ -4,7 +4,7 @@ use apiserver_schema::Object;
 
 use super::default_classes::default_classes;
 use crate::context::RequestContext;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Sets the class of a new Ingress that has none, neither as field nor as the older annotation.
 ///
@@ -27,7 +27,7 @@ pub fn admit_create(call: &RequestContext<'_>, ingress: &mut Object) -> Result<(
         }
         several => {
             let count = several.len();
-            let about = About { name: ingress.name(), ..call.about() };
+            let about = StatusTarget { name: ingress.name(), ..call.about() };
             let why = format!(
                 "Internal error occurred: {count} default IngressClasses were found, only 1 allowed"
             );

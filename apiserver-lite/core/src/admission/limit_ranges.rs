@@ -16,7 +16,7 @@ use crate::context::RequestContext;
 use crate::record::StoredObject;
 use crate::request::BODY_LEN_MAX;
 use crate::server::missing_kind;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Sets the defaults of a new pod from the LimitRanges of its namespace.
 ///
@@ -59,7 +59,7 @@ pub async fn check(
     let subject = Subject::of(object);
     for range in ranges {
         if let Some(why) = constraints::violations(range, &subject) {
-            let about = About { name: object.name(), ..call.about() };
+            let about = StatusTarget { name: object.name(), ..call.about() };
             return Err(ApiError::forbidden(about, &why));
         }
         // A namespace may have many: other requests go on in between.

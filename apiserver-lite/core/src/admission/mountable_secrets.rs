@@ -9,7 +9,7 @@ const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 
 /// The first secret of a new pod that its account does not list, as a refusal.
 pub fn find_foreign(account: &Map, pod_spec: &Map, names: &Names) -> Option<String> {
-    let allowed = Allowed::of(account, names)?;
+    let allowed = AllowedSecrets::of(account, names)?;
     let volumes = pod_spec.maps("volumes").find_map(|volume| allowed.refuse_volume(volume));
     volumes
         .or_else(|| allowed.refuse_containers(pod_spec, "initContainers", "init container"))
@@ -19,17 +19,17 @@ pub fn find_foreign(account: &Map, pod_spec: &Map, names: &Names) -> Option<Stri
 
 /// The same of the containers that are added to a running pod.
 pub fn find_foreign_in_ephemeral(account: &Map, pod_spec: &Map, names: &Names) -> Option<String> {
-    let allowed = Allowed::of(account, names)?;
+    let allowed = AllowedSecrets::of(account, names)?;
     allowed.refuse_containers(pod_spec, "ephemeralContainers", "ephemeral container")
 }
 
 /// What an account allows.
-struct Allowed<'a> {
+struct AllowedSecrets<'a> {
     account: &'a Map,
     name: &'a str,
 }
 
-impl<'a> Allowed<'a> {
+impl<'a> AllowedSecrets<'a> {
     /// `None` for an account that does not limit its pods.
     fn of(account: &'a Map, names: &Names) -> Option<Self> {
         let metadata = account.map("metadata")?;

@@ -4,7 +4,7 @@ use apiserver_schema::Object;
 
 use crate::context::RequestContext;
 use crate::server::Server;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Refuses objects in namespaces that are missing or being deleted.
 pub fn admit_create(call: &RequestContext<'_>, object: &Object) -> Result<(), ApiError> {
@@ -20,7 +20,7 @@ pub fn namespace_of(server: &Server, object: &Object) -> Result<String, ApiError
         return Ok(String::new());
     }
     let namespace = object.namespace();
-    let about = About { group: "", kind: "namespaces", name: namespace };
+    let about = StatusTarget { group: "", kind: "namespaces", name: namespace };
     let found = server
         .find_in("", "namespaces", "", namespace)
         .ok_or_else(|| ApiError::not_found(about))?;
@@ -29,7 +29,7 @@ pub fn namespace_of(server: &Server, object: &Object) -> Result<String, ApiError
             "unable to create new content in namespace {namespace} because it is being terminated"
         );
         let kind = object.kind.plural();
-        let about = About { group: &object.kind.group, kind, name: object.name() };
+        let about = StatusTarget { group: &object.kind.group, kind, name: object.name() };
         return Err(ApiError::namespace_terminating(about, &why, namespace));
     }
     Ok(found.object().uid().to_owned())

@@ -9,10 +9,10 @@ use apiserver_schema::Object;
 use proto_api::node_labels::forbidden_labels;
 
 use super::WebhookOperation;
-use crate::auth::{Referenced, claim_names, refers_to_any};
+use crate::auth::{ReferencedKind, claim_names, refers_to_any};
 use crate::context::RequestContext;
 use crate::request::Verb;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use apiserver_auth::{MASTERS, NODE_USER_PREFIX, is_node};
 
 /// Refuses a kubelet's create or update of another node's object, and of its own what it may not decide. `old` is the stored version of
@@ -146,7 +146,7 @@ fn check_owner(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<()
         return Err(forbid(call, &why));
     }
     let stored = call.server.find_in("", "nodes", "", node);
-    let about = About { group: "", kind: "nodes", name: node };
+    let about = StatusTarget { group: "", kind: "nodes", name: node };
     let stored = stored.ok_or_else(|| ApiError::not_found(about))?;
     let (asked, uid) = (says("uid"), stored.object().uid());
     if asked != uid {
@@ -159,9 +159,9 @@ fn check_owner(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<()
 /// Refuses a mirror pod that refers to objects: the kubelet could read whatever it names.
 fn check_references(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<(), ApiError> {
     let refused = [
-        (refers_to_any(pod, Referenced::ServiceAccount), "a service account"),
-        (refers_to_any(pod, Referenced::Secret), "secrets"),
-        (refers_to_any(pod, Referenced::ConfigMap), "configmaps"),
+        (refers_to_any(pod, ReferencedKind::ServiceAccount), "a service account"),
+        (refers_to_any(pod, ReferencedKind::Secret), "secrets"),
+        (refers_to_any(pod, ReferencedKind::ConfigMap), "configmaps"),
         (!claim_names(pod).is_empty(), "persistentvolumeclaims"),
     ];
     match refused.into_iter().find(|(refers, _)| *refers) {
@@ -239,7 +239,7 @@ fn changed_labels(
     all.filter(|(key, _)| differs(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Refuses a change of a claim beside its capacity and conditions, which a kubelet writes after it has expanded the volume.
+/// Refuses a change of a claim besides its capacity and conditions, which a kubelet writes after it has expanded the volume.
 fn check_claim(
     call: &RequestContext<'_>,
     claim: &Object,

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Operation;
 use crate::context::{RequestContext, about_kind};
 use crate::server::missing_kind;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 
 /// Refuses a pod that violates what its namespace enforces, and labels of a namespace that are no level. Gives the warnings for the client.
 ///
@@ -74,7 +74,7 @@ pub async fn admit(
     }
     let refused = violations(policy.enforce);
     if is_pod && !refused.is_empty() {
-        let about = About { name: object.name(), ..call.about() };
+        let about = StatusTarget { name: object.name(), ..call.about() };
         return Err(ApiError::forbidden(about, &describe_refusal(policy.enforce, &refused)));
     }
     let warned = violations(policy.warn);
@@ -134,7 +134,7 @@ fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
     read_policy(&labels, defaults, call.server.names).0
 }
 
-/// The pods of a namespace, no more than are compared and one, so that the client is told that there are more.
+/// The pods of a namespace, at most one more than are compared, so that the client learns that there are more.
 async fn pods_in(call: &RequestContext<'_>, namespace: &str) -> Result<Vec<Pod>, ApiError> {
     let kind = call.server.kind("", "pods").ok_or_else(|| missing_kind("Pod"))?;
     let stored = call.server.objects(kind, namespace, Some(PODS_CHECKED_MAX + 1));

@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Object, Value};
 
-use crate::config::{AdmissionPlugin, Privileged};
+use crate::config::{AdmissionPlugin, PrivilegedContainers};
 use crate::context::{RequestContext, about_kind};
 use crate::registry::pods::CONTAINER_LISTS;
 use crate::server::Server;
@@ -44,7 +44,7 @@ pub fn admit_update(server: &Server, pod: &mut Object, old: &Object) {
 }
 
 fn check_privileged(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiError> {
-    if call.server.config.privileged == Privileged::Admitted {
+    if call.server.config.privileged == PrivilegedContainers::Admitted {
         return Ok(());
     }
     let Some(spec) = pod.spec() else { return Ok(()) };
@@ -73,7 +73,7 @@ fn set_priority(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiEr
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         );
         return Err(ApiError::forbidden(
-            crate::status::About { name: pod.name(), ..call.about() },
+            crate::status::StatusTarget { name: pod.name(), ..call.about() },
             &why,
         ));
     }

@@ -3,7 +3,7 @@
 use apiserver_schema::{Map, Object, Value};
 
 use crate::context::RequestContext;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Why a pod does not fit its RuntimeClass. The pod is refused.
 #[derive(Debug, thiserror::Error)]

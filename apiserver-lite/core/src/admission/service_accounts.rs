@@ -7,10 +7,10 @@ use apiserver_schema::{Map, Object, Value};
 use tokio::time::Instant;
 
 use super::mountable_secrets::{find_foreign, find_foreign_in_ephemeral};
-use crate::auth::{Referenced, VOLUME_TOKEN_SECS, refers_to_any};
+use crate::auth::{ReferencedKind, VOLUME_TOKEN_SECS, refers_to_any};
 use crate::context::RequestContext;
 use crate::random_suffix::random_suffix;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// How long a create waits for the service account `default`, which a controller makes after the namespace.
 const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_secs(2);
@@ -73,7 +73,7 @@ pub async fn admit_ephemeral(call: &RequestContext<'_>, pod: &Object) -> Result<
 }
 
 fn refuse(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
-    ApiError::forbidden(About { name: pod.name(), ..call.about() }, why)
+    ApiError::forbidden(StatusTarget { name: pod.name(), ..call.about() }, why)
 }
 
 /// A mirror pod represents a static pod, which has no identity in the cluster.
@@ -81,9 +81,9 @@ fn check_mirror_pod(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiEr
     let volumes = pod.spec().into_iter().flat_map(|spec| spec.maps("volumes"));
     let mut sources =
         volumes.filter_map(|v| v.map("projected")).flat_map(|all| all.maps("sources"));
-    let refused = if refers_to_any(pod, Referenced::ServiceAccount) {
+    let refused = if refers_to_any(pod, ReferencedKind::ServiceAccount) {
         "a mirror pod may not reference service accounts"
-    } else if refers_to_any(pod, Referenced::Secret) {
+    } else if refers_to_any(pod, ReferencedKind::Secret) {
         "a mirror pod may not reference secrets"
     } else if sources.any(|source| source.contains("serviceAccountToken")) {
         "a mirror pod may not use ServiceAccountToken volume projections"

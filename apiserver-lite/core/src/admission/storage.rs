@@ -7,7 +7,7 @@ use proto_api::names::Names;
 use super::default_classes::default_classes;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 
 /// Adds the protection finalizer to a new claim or volume, and the default class to a claim without one.
 pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
@@ -36,7 +36,7 @@ pub fn admit_update(
         return Ok(());
     }
     let refused = |why: &str| {
-        let about = About { name: claim.name(), ..call.about() };
+        let about = StatusTarget { name: claim.name(), ..call.about() };
         Err(ApiError::forbidden(about, why))
     };
     if old.str_at(&["status", "phase"]) != "Bound" {

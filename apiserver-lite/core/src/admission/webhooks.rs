@@ -1,8 +1,8 @@
-//! The steps MutatingAdmissionWebhook and ValidatingAdmissionWebhook: which webhooks are asked about a request, what they are asked, and what becomes of
+//! The steps MutatingAdmissionWebhook and ValidatingAdmissionWebhook: which webhooks are called for a request, what they receive, and what becomes of
 //! their answers. Their configurations are followed by `crate::webhooks`.
 
-mod ask;
 mod options;
+mod review_call;
 /// The same kind in its other versions, which webhooks with `matchPolicy: Equivalent` may name.
 fn equivalents(call: &RequestContext<'_>) -> Vec<Arc<Kind>> {
     let (server, kind) = (call.server, &call.requested_version);
@@ -35,7 +35,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use self::ask::AskError;
+use self::review_call::AskError;
 use crate::config::AdmissionPlugin;
 use crate::context::RequestContext;
 use crate::conversion;
@@ -43,18 +43,18 @@ use crate::options::{DeleteOptions, Effects};
 use crate::registry;
 use crate::request::Verb;
 use crate::request_notes::RequestNotes;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use crate::versions;
-use crate::webhooks::{Ordered, Remote};
+use crate::webhooks::{OrderedWebhooks, Remote};
 
 /// Time for all webhooks of a request, as for a request in Kubernetes: of all its attempts to write, and of all objects of a deleted collection.
 const REQUEST_TIME: Duration = Duration::from_secs(60);
 
-/// The webhooks that may be asked about one request.
+/// The webhooks that may be called for one request.
 pub struct WebhookReview<'a> {
     call: &'a RequestContext<'a>,
     notes: &'a RequestNotes,
-    ordered: Arc<Ordered>,
+    ordered: Arc<OrderedWebhooks>,
     operation: Operation,
     /// Of the objects as the client sees them.
     kind: Arc<Kind>,
@@ -124,10 +124,10 @@ impl<'a> WebhookReview<'a> {
         }))
     }
 
-    /// Asks the mutating webhooks one after the other, each about what the one before it has left. Returns whether the object has changed.
+    /// Calls the mutating webhooks one after the other, each with the object that the one before it returned. Returns whether the object has changed.
     ///
     /// # Errors
-    /// The denial of the first that denies, or the failure of the first that cannot be asked and must be.
+    /// The denial of the first that denies, or the failure of the first that cannot be called and has the failure policy Fail.
     pub async fn mutate(
         &mut self,
         mut object: Option<&mut Object>,
@@ -168,10 +168,10 @@ impl<'a> WebhookReview<'a> {
         self.reinvocation.changed();
     }
 
-    /// Asks the validating webhooks, all at once.
+    /// Calls the validating webhooks concurrently.
     ///
     /// # Errors
-    /// That of the first one, in their order, that denies or cannot be asked and must be.
+    /// That of the first one, in their order, that denies, or cannot be called and has the failure policy Fail.
     pub async fn validate(&self, object: Option<&Object>) -> Result<(), ApiError> {
         let admission = &self.call.server.config.admission;
         if !admission.runs(AdmissionPlugin::ValidatingAdmissionWebhook) {
@@ -215,7 +215,7 @@ impl<'a> WebhookReview<'a> {
         remote.webhook.applies(&attributes, objects, labels).map_err(|why| match why {
             // No object of the request is meant.
             Mismatch::NoNamespace => {
-                let about = About { kind: "namespaces", name: namespace, group: "" };
+                let about = StatusTarget { kind: "namespaces", name: namespace, group: "" };
                 ApiError::denied(ApiError::not_found(about).status().clone())
             }
             Mismatch::Selector(error) => ApiError::internal(error),

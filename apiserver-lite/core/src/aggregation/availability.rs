@@ -30,7 +30,7 @@ pub fn failed(problem: String) -> Condition {
     condition("False", "FailedDiscoveryCheck", problem)
 }
 
-/// Why a server need not be asked: its Service is missing, or has nothing behind the port.
+/// Why a server is not probed: its Service is missing, or has nothing behind the port.
 #[must_use]
 pub fn without_server(
     backend: &Backend,

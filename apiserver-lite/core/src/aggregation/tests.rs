@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_schema::{Format, Strictness};
-use apiserver_store::{Expect, Write};
+use apiserver_store::{Write, WriteCondition};
 use proto_api::names::Profile;
 use serde_json::{Value as Json, json};
 
@@ -36,7 +36,11 @@ async fn put(server: &Server, json: &Json) {
     let object = object(server, json);
     let key = key::object(&object.kind, "", object.name());
     let draft = Draft::new(&server.engine, object);
-    server.store.write(Write::Put { key, expect: Expect::Anything, draft }).await.expect("written");
+    server
+        .store
+        .write(Write::Put { key, expect: WriteCondition::Anything, draft })
+        .await
+        .expect("written");
 }
 
 fn stored(server: &Server, name: &str) -> Option<Arc<StoredObject>> {

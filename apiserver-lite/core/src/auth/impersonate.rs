@@ -2,7 +2,7 @@
 
 use http::HeaderMap;
 
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use apiserver_auth::{Attributes, Chain, Decision, Subject, UNAUTHENTICATED, User, read_extra};
 
 const USER: &str = "impersonate-user";
@@ -49,7 +49,7 @@ pub async fn effective(
         let attributes = Attributes { user: &requester, verb: "impersonate", subject };
         let authorization = authorizer.authorize(&attributes).await;
         if authorization.decision != Decision::Allow {
-            let about = About { group: &group, kind: resource, name: &name };
+            let about = StatusTarget { group: &group, kind: resource, name: &name };
             return Err(ApiError::forbidden(about, &attributes.denial(&authorization.reason)));
         }
     }

@@ -9,9 +9,9 @@ use apiserver_schema::{Engine, Kind, Object};
 use apiserver_store::Store;
 use proto_api::names::Names;
 
-use super::pod_references::{Referenced, claim_names, refers_to, volume_refers_to};
+use super::pod_references::{ReferencedKind, claim_names, refers_to, volume_refers_to};
 use super::rbac::access;
-use super::store_index::{IndexError, Indexed, StoreIndex};
+use super::store_index::{IndexError, ObjectIndex, StoreIndex};
 use crate::key;
 use crate::record::StoredObject;
 use apiserver_auth::NODE_USER_PREFIX;
@@ -21,7 +21,7 @@ use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, U
 /// Group of kubelets.
 const NODES: &str = "system:nodes";
 
-/// The module.
+/// The authorization mode Node: what a kubelet may read and write.
 pub struct NodeAuthorizer {
     names: &'static Names,
     rules: Vec<Rule>,
@@ -59,7 +59,7 @@ struct PodsByNode {
     pods: HashMap<String, BTreeSet<(String, String)>>,
 }
 
-impl Indexed for PodsByNode {
+impl ObjectIndex for PodsByNode {
     const PREFIX: &'static str = "/core/pods/";
 
     fn emptied(&self) -> Self {
@@ -177,9 +177,9 @@ impl NodeAuthorizer {
     }
 
     /// Whether a pod of the node uses an object of its namespace, or a volume of it does.
-    fn uses(&self, node: &str, kind: Referenced, namespace: &str, name: &str) -> bool {
+    fn uses(&self, node: &str, kind: ReferencedKind, namespace: &str, name: &str) -> bool {
         self.has_pod(node, Some(namespace), |pod| refers_to(pod, kind, name))
-            || (kind == Referenced::Secret && self.uses_by_volume(node, (namespace, name)))
+            || (kind == ReferencedKind::Secret && self.uses_by_volume(node, (namespace, name)))
     }
 
     fn decide(&self, node: &str, attributes: &Attributes<'_>) -> Result<(), NotAllowed> {
@@ -199,7 +199,7 @@ impl NodeAuthorizer {
                 require(!namespace.is_empty(), "can only read namespaced object of this type")?;
                 require(!name.is_empty(), "No Object name found")?;
                 let secret = resource == "secrets";
-                let kind = if secret { Referenced::Secret } else { Referenced::ConfigMap };
+                let kind = if secret { ReferencedKind::Secret } else { ReferencedKind::ConfigMap };
                 related(self.uses(node, kind, namespace, name))
             }
             (Some(""), "persistentvolumeclaims") => {
@@ -235,7 +235,7 @@ impl NodeAuthorizer {
                 require(verb == "create" && !name.is_empty(), individual)?;
                 let token = "can only create token subresource of serviceaccount";
                 require(subresource == "token", token)?;
-                related(self.uses(node, Referenced::ServiceAccount, namespace, name))
+                related(self.uses(node, ReferencedKind::ServiceAccount, namespace, name))
             }
             (Some("coordination"), "leases") => {
                 decide_lease(self.names.node_lease_namespace(), node, (verb, namespace, name))

@@ -4,36 +4,35 @@ use apiserver_schema::{Map, Object, Value};
 
 /// A kind of object that pods refer to in their namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Referenced {
+pub enum ReferencedKind {
     /// A Secret: of a volume, a variable, an image pull.
     Secret,
     /// A ConfigMap: of a volume or a variable.
     ConfigMap,
-    /// The service account.
     ServiceAccount,
 }
 
 /// Whether a pod refers to any object of a kind.
 #[must_use]
-pub fn refers_to_any(pod: &Object, kind: Referenced) -> bool {
+pub fn refers_to_any(pod: &Object, kind: ReferencedKind) -> bool {
     find_reference(pod, kind, None)
 }
 
 /// Whether a pod refers to the object `name` of its namespace.
 #[must_use]
-pub fn refers_to(pod: &Object, kind: Referenced, name: &str) -> bool {
+pub fn refers_to(pod: &Object, kind: ReferencedKind, name: &str) -> bool {
     find_reference(pod, kind, Some(name))
 }
 
-fn find_reference(pod: &Object, kind: Referenced, name: Option<&str>) -> bool {
+fn find_reference(pod: &Object, kind: ReferencedKind, name: Option<&str>) -> bool {
     let Some(spec) = pod.spec() else { return false };
     match kind {
-        Referenced::ServiceAccount => is_named(spec, "serviceAccountName", name),
-        Referenced::Secret => {
+        ReferencedKind::ServiceAccount => is_named(spec, "serviceAccountName", name),
+        ReferencedKind::Secret => {
             spec.maps("imagePullSecrets").any(|secret| is_named(secret, "name", name))
                 || parts(spec).any(|part| names_within(part, kind, name))
         }
-        Referenced::ConfigMap => parts(spec).any(|part| names_within(part, kind, name)),
+        ReferencedKind::ConfigMap => parts(spec).any(|part| names_within(part, kind, name)),
     }
 }
 
@@ -86,7 +85,7 @@ fn parts(spec: &Map) -> impl Iterator<Item = &Map> {
 }
 
 /// Whether a field below `part` refers to the object.
-fn names_within(part: &Map, kind: Referenced, name: Option<&str>) -> bool {
+fn names_within(part: &Map, kind: ReferencedKind, name: Option<&str>) -> bool {
     part.iter().any(|(field, value)| match value {
         Value::Map(map) => is_reference(field, map, kind, name) || names_within(map, kind, name),
         Value::List(list) => {
@@ -97,13 +96,15 @@ fn names_within(part: &Map, kind: Referenced, name: Option<&str>) -> bool {
 }
 
 /// Whether the field of a volume, projected source or variable refers to the object.
-fn is_reference(field: &str, map: &Map, kind: Referenced, name: Option<&str>) -> bool {
+fn is_reference(field: &str, map: &Map, kind: ReferencedKind, name: Option<&str>) -> bool {
     let named = |field: &str| is_named(map, field, name);
     match (kind, field) {
-        (Referenced::Secret, "secret") => named("secretName") || named("name"),
-        (Referenced::Secret, "azureFile") => named("secretName"),
-        (Referenced::Secret, field) => is_secret_reference(field) && named("name"),
-        (Referenced::ConfigMap, "configMap" | "configMapRef" | "configMapKeyRef") => named("name"),
+        (ReferencedKind::Secret, "secret") => named("secretName") || named("name"),
+        (ReferencedKind::Secret, "azureFile") => named("secretName"),
+        (ReferencedKind::Secret, field) => is_secret_reference(field) && named("name"),
+        (ReferencedKind::ConfigMap, "configMap" | "configMapRef" | "configMapKeyRef") => {
+            named("name")
+        }
         _ => false,
     }
 }

@@ -7,7 +7,7 @@ use apiserver_schema::Object;
 use apiserver_store::Store;
 use proto_api::names::Names;
 
-use super::store_index::{IndexError, Indexed, StoreIndex};
+use super::store_index::{IndexError, ObjectIndex, StoreIndex};
 use crate::record::StoredObject;
 use apiserver_auth::User;
 use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
@@ -43,7 +43,7 @@ impl ClusterPolicy {
 }
 
 /// The group is the first part of the key of all four kinds.
-impl Indexed for Policy {
+impl ObjectIndex for Policy {
     const PREFIX: &'static str = "/rbac.authorization/";
 
     fn emptied(&self) -> Self {
@@ -109,7 +109,7 @@ impl Authorizer for Rbac {
 #[cfg(test)]
 mod tests {
     use apiserver_schema::{Format, Strictness};
-    use apiserver_store::{Expect, Write};
+    use apiserver_store::{Write, WriteCondition};
     use proto_api::names::Profile;
     use serde_json::{Value, json};
 
@@ -125,7 +125,7 @@ mod tests {
         let object = decoded.expect("valid").object;
         let key = key::object(kind, object.namespace(), object.name());
         let draft = Draft::new(&server.engine, object);
-        let write = Write::Put { key, expect: Expect::Anything, draft };
+        let write = Write::Put { key, expect: WriteCondition::Anything, draft };
         server.store.write(write).await.expect("written");
     }
 
@@ -174,7 +174,11 @@ mod tests {
         assert!(may(&rbac, "watch", "a") && !may(&rbac, "list", "a"));
         let kind = server.kind("rbac.authorization", "rolebindings").expect("a kind");
         let key = key::object(kind, "a", "jane");
-        server.store.write(Write::Delete { key, expect: Expect::Present }).await.expect("deleted");
+        server
+            .store
+            .write(Write::Delete { key, expect: WriteCondition::Present })
+            .await
+            .expect("deleted");
         assert!(!may(&rbac, "watch", "a"));
     }
 }

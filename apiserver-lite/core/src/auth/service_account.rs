@@ -63,7 +63,6 @@ pub struct BoundObject {
     pub kind: &'static str,
     /// Name in the namespace of the service account.
     pub name: String,
-    /// Uid.
     pub uid: String,
 }
 
@@ -90,7 +89,6 @@ pub enum TokenError {
     Gone {
         /// Kind of the object.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
 }

@@ -11,7 +11,7 @@ use crate::record::StoredObject;
 const READ_TRIES: usize = 5;
 
 /// What is kept of the objects below a key prefix.
-pub trait Indexed: Send + Sync {
+pub trait ObjectIndex: Send + Sync {
     /// The key prefix.
     const PREFIX: &'static str;
 
@@ -57,7 +57,7 @@ enum FillError {
     Compacted(#[from] Compacted),
 }
 
-impl<T: Indexed> StoreIndex<T> {
+impl<T: ObjectIndex> StoreIndex<T> {
     /// Fills `empty` from the store and follows its changes.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl<T: Indexed> StoreIndex<T> {
                 }
                 Err(error) => {
                     let prefix = T::PREFIX;
-                    tracing::error!(%error, prefix, "objects of the store cannot be read; until they can, requests that need them are refused, and flow schemas stay as they were");
+                    tracing::error!(%error, prefix, "cannot read objects of the store; requests that need them are refused, and flow schemas stay unchanged, until they can be read");
                     return decide(Err(&state.index));
                 }
             }
@@ -113,7 +113,7 @@ impl<T: Indexed> StoreIndex<T> {
     }
 }
 
-impl<T: Indexed> Followed<T> {
+impl<T: ObjectIndex> Followed<T> {
     fn fill(store: &Store<StoredObject>, mut index: T) -> Result<Self, FillError> {
         let mut read = Self::list_and_watch(store);
         for _ in 1..READ_TRIES {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use apiserver_pod_security::{Exemptions, Policy};
 
-/// Settings of admission.
+/// Which admission plugins run, and their settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionSettings {
     /// The file that configures plugins (`--admission-control-config-file`); [`Self::pod_security`] is what it says.
@@ -41,7 +41,7 @@ pub struct PodSecuritySettings {
     pub exemptions: Exemptions,
 }
 
-/// A step of admission.
+/// An admission plugin, by the name that kube-apiserver's flags use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionPlugin {
     /// Who may approve requests for certificates of a signer.

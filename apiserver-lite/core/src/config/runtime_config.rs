@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_names_nothing_is_refused() {
-        for (text, told) in [
+        for (text, expected) in [
             ("api/all=false", "invalid key with only api/all=false"),
             ("batch/v1=maybe", "invalid value of batch/v1=maybe: expected true or false"),
             ("nonsense", "runtime-config invalid key nonsense"),
@@ -185,7 +185,7 @@ mod tests {
             ("batch/v9", "group version batch/v9 that has not been registered"),
             ("batch/v1/pods", "resource batch/v1/pods that has not been registered"),
         ] {
-            assert_eq!(read(text).unwrap_err(), told);
+            assert_eq!(read(text).unwrap_err(), expected);
         }
     }
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
 
 use crate::dial_policy::DialPolicy;
-use crate::webhooks::{Called, Remote};
+use crate::webhooks::{CallTarget, Remote};
 
 /// The most bytes of an answer: the objects of a call may grow.
 const ANSWER_LEN_MAX: usize = 16 << 20;
@@ -20,7 +20,7 @@ const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 pub struct Converter {
     /// Where it is called.
     pub remote: Remote<Endpoint>,
-    /// The version of ConversionReview that it is asked in: the first of those that it accepts and this server knows.
+    /// The version of ConversionReview that it receives: the first of those that it accepts and this server knows.
     pub review_version: Option<&'static str>,
 }
 
@@ -31,7 +31,7 @@ pub struct Endpoint {
     authority: Vec<u8>,
 }
 
-impl Called for Endpoint {
+impl CallTarget for Endpoint {
     fn target(&self) -> &Target {
         &self.target
     }

@@ -1,4 +1,4 @@
-//! The established definitions: their kinds, with rules that are made anew when a definition changes.
+//! The established definitions: their kinds, with rules that are compiled again when a definition changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::rules::SchemaRules;
 use super::{Converter, DefinedVersion, Definition, Source, is_true};
-use crate::auth::Indexed;
+use crate::auth::ObjectIndex;
 use crate::dial_policy::DialPolicy;
 
 /// The established definitions, by name.
-pub struct Established {
+pub struct EstablishedDefinitions {
     engine: Arc<Engine>,
     /// Where conversion webhooks may be.
     dial: Arc<DialPolicy>,
@@ -23,7 +23,7 @@ pub struct Established {
     count: u64,
 }
 
-impl Established {
+impl EstablishedDefinitions {
     /// None.
     pub fn new(engine: Arc<Engine>, dial: Arc<DialPolicy>) -> Self {
         Self { engine, dial, by_name: BTreeMap::new(), count: 0 }
@@ -40,7 +40,7 @@ impl Established {
     }
 }
 
-impl Indexed for Established {
+impl ObjectIndex for EstablishedDefinitions {
     const PREFIX: &'static str = "/apiextensions/customresourcedefinitions/";
 
     fn emptied(&self) -> Self {
@@ -90,7 +90,7 @@ fn clear(before: &Definition, kept: &[DefinedVersion]) {
     }
 }
 
-impl Established {
+impl EstablishedDefinitions {
     /// Reads a definition. One that cannot be read is not served.
     fn definition(
         &mut self,
@@ -109,7 +109,7 @@ impl Established {
             }
             Err(error) => {
                 let definition = object.name();
-                tracing::error!(%error, definition, "a CustomResourceDefinition is not served; correct its schema");
+                tracing::error!(%error, definition, "a CustomResourceDefinition is not served because its schema is invalid; correct the schema");
                 Definition { group, versions: Vec::new(), converter: None, source }
             }
         }

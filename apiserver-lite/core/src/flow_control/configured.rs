@@ -13,7 +13,7 @@ use proto_api::names::Names;
 
 use super::level::{Level, Schema};
 use super::metrics::FlowMetrics;
-use crate::auth::Indexed;
+use crate::auth::ObjectIndex;
 
 /// Most levels that are used.
 const LEVELS_MAX: usize = 256;
@@ -21,7 +21,7 @@ const LEVELS_MAX: usize = 256;
 const CATCH_ALL_SHARES: u32 = 5;
 
 /// The objects, and what they are to requests.
-pub(super) struct Configured {
+pub(super) struct FlowControlObjects {
     /// Of all levels together.
     seats: u32,
     metrics: FlowMetrics,
@@ -53,7 +53,7 @@ struct LiveLevel {
     limit: Limit,
 }
 
-/// The flow schemas in the order in which they are asked, each with its level.
+/// The flow schemas in matching order, each with its level.
 pub(super) struct Table {
     schemas: FlowSchemas,
     /// Of each of them.
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-impl Configured {
+impl FlowControlObjects {
     pub(super) fn new(seats: u32, names: &Names, metrics: FlowMetrics) -> Self {
         Self::of_no_object(seats, Arc::new(BuiltInNames::new(names)), metrics)
     }
@@ -150,12 +150,12 @@ impl Configured {
             tracing::warn!(
                 count,
                 first,
-                "flow schemas are not used: there are too many, or they are too large"
+                "some flow schemas are ignored: there are too many, or they are too large"
             );
         }
         let unused = self.levels.keys().filter(|name| !used.contains_key(*name)).count();
         if unused > 0 {
-            tracing::warn!(unused, "priority levels are not used: there are too many");
+            tracing::warn!(unused, "some priority levels are ignored: there are too many");
         }
     }
 
@@ -229,8 +229,8 @@ impl Configured {
         Arc::new(Schema { level: Arc::new(Level::exempt()), uids: [None, None], metrics })
     }
 
-    /// Divides the seats anew once the last request of a level that is no longer wanted has ended.
-    pub(super) fn settle(&self) {
+    /// Distributes the seats again once the last request of a removed level has ended.
+    pub(super) fn redistribute_seats(&self) {
         let wanted = &self.table().levels;
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over =
@@ -241,7 +241,7 @@ impl Configured {
     }
 }
 
-impl Indexed for Configured {
+impl ObjectIndex for FlowControlObjects {
     const PREFIX: &'static str = "/flowcontrol.apiserver/";
 
     fn emptied(&self) -> Self {
@@ -262,7 +262,7 @@ impl Indexed for Configured {
                     self.levels.insert(name, level.clone()) != Some(level)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, name, "a priority level is not used");
+                    tracing::warn!(%error, name, "a priority level is invalid and ignored");
                     self.levels.remove(&name).is_some()
                 }
             }

@@ -96,7 +96,7 @@ impl Level {
         }
     }
 
-    /// Whether nobody has a seat or waits.
+    /// Whether no request has a seat or waits.
     pub(super) fn is_idle(&self) -> bool {
         self.queue().is_none_or(|queue| queue.is_idle())
     }

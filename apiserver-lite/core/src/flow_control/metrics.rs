@@ -13,7 +13,7 @@ use super::level::NotServed;
 const BUCKETS: [f64; 11] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 15.0];
 const SCHEMA: [&str; 2] = ["priority_level", "flow_schema"];
 
-/// The metrics.
+/// Metrics of priority and fairness under Kubernetes' names (`apiserver_flowcontrol_*`).
 #[derive(Clone)]
 pub struct FlowMetrics {
     dispatched: IntCounterVec,

@@ -7,7 +7,7 @@ use proto_api::names::{Names, Profile};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::auth::Indexed as _;
+use crate::auth::ObjectIndex as _;
 
 const LONG: Duration = Duration::from_secs(15);
 
@@ -50,9 +50,9 @@ fn configured(
     seats: u32,
     shares: i64,
     length: Option<i64>,
-) -> (Configured, proto_daemon::metrics::Metrics) {
+) -> (FlowControlObjects, proto_daemon::metrics::Metrics) {
     let registry = registry();
-    let mut configured = Configured::new(
+    let mut configured = FlowControlObjects::new(
         seats,
         Names::new(Profile::Kubernetes),
         FlowMetrics::new(&registry).unwrap(),
@@ -62,15 +62,15 @@ fn configured(
     (configured, registry)
 }
 
-fn classify(configured: &Configured, user: &str) -> Classified {
+fn classify(configured: &FlowControlObjects, user: &str) -> ClassifiedRequest {
     let groups = ["system:authenticated".to_owned()];
     let request = Request { user, groups: &groups, verb: "get", target: Target::Path("/version") };
     let (schema, flow) = configured.table().find(&request);
-    Classified { schema, flow }
+    ClassifiedRequest { schema, flow }
 }
 
 /// Whether a request of `user` has a seat at once.
-async fn is_free(configured: &Configured, user: &str) -> bool {
+async fn is_free(configured: &FlowControlObjects, user: &str) -> bool {
     classify(configured, user).seat(Duration::ZERO).await.is_ok()
 }
 
@@ -141,7 +141,7 @@ async fn levels_without_queues_reject_and_exempt_ones_do_neither() {
     let groups = ["system:masters".to_owned()];
     let request = Request { user: "root", groups: &groups, verb: "get", target: Target::Path("/") };
     let (schema, flow) = configured.table().find(&request);
-    let root = Classified { schema, flow };
+    let root = ClassifiedRequest { schema, flow };
     let mut all = Vec::new();
     for _ in 0..1000 {
         all.push(root.seat(LONG).await.unwrap());
@@ -193,10 +193,10 @@ async fn a_level_that_is_gone_serves_those_who_wait_and_then_leaves_its_seats_to
     held.pop();
     let Poll::Ready(Ok(last)) = waits.as_mut().poll(context) else { panic!("not served") };
     held.push(last);
-    configured.settle();
+    configured.redistribute_seats();
     assert_eq!(seats("low").as_deref(), Some("5"), "it is not idle yet");
     held.clear();
-    configured.settle();
+    configured.redistribute_seats();
     assert_eq!((seats("low"), seats("catch-all").as_deref()), (None, Some("10")));
 }
 
@@ -260,7 +260,7 @@ fn of_mandatory_levels_only_the_identity_counts() {
 async fn time_with_a_seat_counts_against_its_queue() {
     let registry = registry();
     let metrics = FlowMetrics::new(&registry).unwrap();
-    let mut configured = Configured::new(2, Names::new(Profile::Kubernetes), metrics);
+    let mut configured = FlowControlObjects::new(2, Names::new(Profile::Kubernetes), metrics);
     let queuing = json!({"queues": 2, "handSize": 2, "queueLengthLimit": 9});
     let response = json!({"type": "Queue", "queuing": queuing});
     let limited = json!({"assuredConcurrencyShares": 5, "limitResponse": response});

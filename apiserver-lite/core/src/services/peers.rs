@@ -25,11 +25,11 @@ pub(super) struct ServiceChange {
 pub(super) enum ServiceChanges {
     Each(Vec<ServiceChange>),
     /// Changes were missed: these are all.
-    Anew(Vec<Arc<StoredObject>>),
+    Restarted(Vec<Arc<StoredObject>>),
 }
 
 impl PeerServices {
-    /// Follows the Services of `store` from now on; `kind` is theirs.
+    /// Follows the Services of `store` from now on; `kind` is the kind Service.
     ///
     /// # Errors
     /// The store cannot be watched.
@@ -43,7 +43,7 @@ impl PeerServices {
         let (mut events, mut changes) = (Vec::new(), Vec::new());
         while self.changes.is_pending() {
             if self.changes.try_batch(&mut events).is_err() {
-                return self.begin_anew();
+                return self.restart();
             }
             changes.extend(events.drain(..).map(|event| ServiceChange {
                 now: (event.kind != EventKind::Deleted).then_some(event.record),
@@ -53,14 +53,14 @@ impl PeerServices {
         ServiceChanges::Each(changes)
     }
 
-    fn begin_anew(&mut self) -> ServiceChanges {
+    fn restart(&mut self) -> ServiceChanges {
         // It fails only if all records are replaced just now: the old watch then says so again.
         if let Ok(changes) = self.store.watch(self.prefix.clone(), self.store.revision()) {
             self.changes = changes;
         }
         let range = Range { prefix: &self.prefix, after: None, limit: None };
         let services = self.store.current_range(range).entries;
-        ServiceChanges::Anew(services.into_iter().map(|entry| entry.record).collect())
+        ServiceChanges::Restarted(services.into_iter().map(|entry| entry.record).collect())
     }
 }
 

@@ -6,13 +6,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use apiserver_schema::{Format, Object, Strictness};
-use apiserver_store::{Expect, Write};
+use apiserver_store::{Write, WriteCondition};
 use proto_api::names::{Names, Profile};
 
 use super::*;
+use crate::internal_requests::{agent, call, request};
 use crate::key;
 use crate::options::{DeleteOptions, Effects};
-use crate::own_writes::{agent, call, request};
 use crate::record::{Draft, StoredObject};
 use crate::request::{Query, Verb};
 use crate::saved_states::STATES_MAX;
@@ -33,7 +33,7 @@ async fn put(server: &Server, json: &str) {
 async fn put_object(server: &Server, object: Object) {
     let key = key::object(&object.kind, object.namespace(), object.name());
     let draft = Draft::new(&server.engine, object);
-    server.store.write(Write::Put { key, expect: Expect::Anything, draft }).await.unwrap();
+    server.store.write(Write::Put { key, expect: WriteCondition::Anything, draft }).await.unwrap();
 }
 
 #[tokio::test]
@@ -231,11 +231,13 @@ async fn a_definition_that_goes_takes_nothing_of_a_state_with_it() {
     put(&server, &THINGS.replace(r#""generation":1"#, going)).await;
     // It gets its names, says that it goes, and deletes then.
     for _ in 0..2 {
-        definition_lifecycle::settle(&server).await.unwrap();
+        definition_lifecycle::update_definitions(&server).await.unwrap();
     }
     let count = || server.objects(&kind, "", None).len();
     assert_eq!(count(), 3);
-    interrupted(&server, definition_lifecycle::settle(&server), || count() < 3).await.unwrap();
+    interrupted(&server, definition_lifecycle::update_definitions(&server), || count() < 3)
+        .await
+        .unwrap();
     assert_eq!(count(), 3);
 }
 

@@ -9,7 +9,7 @@ use crate::context::RequestContext;
 use crate::key;
 use crate::options::Effects;
 use crate::record::Draft;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::times::{now, timestamp};
 use crate::verbs::{CONFLICT_TRIES, VerbOutput, VerbResponse, decode_as, invalid, write_failed};
 
@@ -33,7 +33,7 @@ pub async fn create(
     let operation = admission::WebhookOperation::Create;
     admission::admit_unstored(call, operation, &mut binding, None, call.effects()?).await?;
     let name = if call.request.name.is_empty() { binding.name() } else { &call.request.name };
-    let about = About { group: "", kind: "pods/binding", name };
+    let about = StatusTarget { group: "", kind: "pods/binding", name };
     if binding.name() != name {
         return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
@@ -45,12 +45,12 @@ pub async fn create(
 async fn assign(
     call: &RequestContext<'_>,
     binding: &Object,
-    about: About<'_>,
+    about: StatusTarget<'_>,
     effects: Effects,
 ) -> Result<(), ApiError> {
     let server = call.server;
     let pods = server.kind("", "pods").ok_or_else(|| crate::server::missing_kind("Pod"))?;
-    let missing = || ApiError::not_found(About { kind: "pods", ..about });
+    let missing = || ApiError::not_found(StatusTarget { kind: "pods", ..about });
     for _ in 0..CONFLICT_TRIES {
         let old = server.find(pods, &call.request.namespace, about.name).ok_or_else(missing)?;
         let pod = bound(old.object(), binding, about)?;
@@ -71,7 +71,7 @@ async fn assign(
     Err(ApiError::modified(about))
 }
 
-fn check(binding: &Object, about: About<'_>) -> Result<(), ApiError> {
+fn check(binding: &Object, about: StatusTarget<'_>) -> Result<(), ApiError> {
     let mut problems = Vec::new();
     if !matches!(binding.str_at(&["target", "kind"]), "" | "Node") {
         let kind = format!("{:?}", binding.str_at(&["target", "kind"]));
@@ -88,11 +88,11 @@ fn check(binding: &Object, about: About<'_>) -> Result<(), ApiError> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(About { kind: "Binding", ..about }, &problems))
+    Err(ApiError::invalid(StatusTarget { kind: "Binding", ..about }, &problems))
 }
 
 /// The pod with the binding's node, labels, annotations and the condition `PodScheduled`.
-fn bound(pod: &Object, binding: &Object, about: About<'_>) -> Result<Object, ApiError> {
+fn bound(pod: &Object, binding: &Object, about: StatusTarget<'_>) -> Result<Object, ApiError> {
     if pod.deletion_timestamp().is_some() {
         let why = format!("pod {} is being deleted, cannot be assigned to a host", about.name);
         return Err(ApiError::conflict(about, &why));

@@ -1,4 +1,4 @@
-//! Connections through pods, nodes and services (exec, attach, port forwarding, proxy): webhooks are told of their options.
+//! Connections through pods, nodes and services (exec, attach, port forwarding, proxy): webhooks receive their options.
 
 use apiserver_schema::{Object, Value};
 

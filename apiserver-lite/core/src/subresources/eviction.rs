@@ -13,7 +13,7 @@ use crate::key;
 use crate::options::{DeleteOptions, Effects};
 use crate::record::{Draft, StoredObject};
 use crate::server::Server;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use crate::times::{now, timestamp};
 use crate::verbs::{
     CONFLICT_TRIES, VerbOutput, VerbResponse, decode_as, delete_object, labels_match,
@@ -110,7 +110,11 @@ async fn take_disruption(
             Err(error) => return Err(crate::verbs::write_failed(&error)),
         }
     }
-    Err(ApiError::modified(About { group: "policy", kind: "poddisruptionbudgets", name: "" }))
+    Err(ApiError::modified(StatusTarget {
+        group: "policy",
+        kind: "poddisruptionbudgets",
+        name: "",
+    }))
 }
 
 /// The budget whose selector matches the pod, if any.
@@ -172,7 +176,7 @@ fn with_disruption(budget: &Object, pod: &str) -> Result<Object, ApiError> {
         return Err(ApiError::disruption_budget(detail, PROCESSED_RETRY_SECS));
     }
     let refuse = |why: &str| {
-        let about = About { group: "policy", kind: "poddisruptionbudget", name };
+        let about = StatusTarget { group: "policy", kind: "poddisruptionbudget", name };
         Err(ApiError::forbidden(about, why))
     };
     let allowed = status_int(budget, "disruptionsAllowed");

@@ -1,7 +1,7 @@
 //! Options of log requests.
 
 use crate::request::Query;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 
 /// Validates the query parameters of a log request for the pod `name`.
 ///
@@ -29,7 +29,7 @@ pub fn check(query: &Query, name: &str) -> Result<(), ApiError> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(About { group: "", kind: "PodLogOptions", name }, &problems))
+    Err(ApiError::invalid(StatusTarget { group: "", kind: "PodLogOptions", name }, &problems))
 }
 
 #[cfg(test)]

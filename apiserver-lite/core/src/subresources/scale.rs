@@ -10,7 +10,7 @@ use crate::admission;
 use crate::context::RequestContext;
 use crate::conversion;
 use crate::record::StoredObject;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::verbs::{
     CONFLICT_TRIES, UpdateAttempt, VerbOutput, VerbResponse, commit_update, decode_as,
 };
@@ -78,7 +78,7 @@ async fn update_replicas(
             let detail = "must be greater than or equal to 0";
             let problem = FieldProblem::invalid("spec.replicas", replicas, detail);
             return Err(ApiError::invalid(
-                About { kind: "Scale", group: "autoscaling", name: &call.request.name },
+                StatusTarget { kind: "Scale", group: "autoscaling", name: &call.request.name },
                 &[problem],
             ));
         }

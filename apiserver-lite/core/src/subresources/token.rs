@@ -10,7 +10,7 @@ use crate::auth::{BoundObject, TOKEN_LIFETIME_SECS, TokenRequest};
 use crate::context::{RequestContext, about_kind};
 use crate::options::Effects;
 use crate::record::StoredObject;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::times::{now, timestamp};
 use crate::verbs::{VerbOutput, VerbResponse, decode_as};
 use apiserver_auth::is_node;
@@ -115,7 +115,7 @@ fn check_node(call: &RequestContext<'_>, bound: Option<&Object>) -> Result<(), A
     if !is_node(call.user) || bound.is_some_and(own) {
         return Ok(());
     }
-    let about = About { group: "", kind: "serviceaccounts", name: &call.request.name };
+    let about = StatusTarget { group: "", kind: "serviceaccounts", name: &call.request.name };
     Err(ApiError::forbidden(
         about,
         "node requested token not bound to a pod scheduled on this node",
@@ -141,7 +141,7 @@ fn bound_object(
             )));
         }
     };
-    let about = About { group: "", kind: resource, name: reference.str("name") };
+    let about = StatusTarget { group: "", kind: resource, name: reference.str("name") };
     let found = call.server.find_in("", resource, &call.request.namespace, about.name);
     let found: Arc<StoredObject> = found.ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();

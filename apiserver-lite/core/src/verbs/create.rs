@@ -12,7 +12,7 @@ use super::ownership::{self, Owners};
 use super::quotas::{self, Change};
 use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
 use super::{VerbOutput, VerbResponse};
-use crate::admission::{self, Operation, Reviewed, Settle, WebhookOperation, WebhookReview};
+use crate::admission::{self, Operation, RestoreFields, Reviewed, WebhookOperation, WebhookReview};
 use crate::context::{RequestContext, about_kind};
 use crate::key;
 use crate::options::Effects;
@@ -20,7 +20,7 @@ use crate::random_suffix::random_suffix;
 use crate::record::StoredObject;
 use crate::registry;
 use crate::server::Server;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::times::{now, timestamp};
 
 /// Attempts to generate a free name from `generateName`.
@@ -101,7 +101,7 @@ async fn create_once(
         set_managed_fields(&mut object, managed_fields.clone());
     }
     let settle = |object: &mut Object| settle_created(call, object);
-    let webhooks = review.as_mut().map(|review| (review, &settle as &Settle<'_>));
+    let webhooks = review.as_mut().map(|review| (review, &settle as &RestoreFields<'_>));
     let warnings = admission::admit(call, Operation::Create, &mut object, None, webhooks).await?;
     registry::prepare_create(call, &mut object);
     set_managed_fields(&mut object, managed_fields);
@@ -122,7 +122,7 @@ async fn create_once(
     Ok(VerbOutput { response: VerbResponse::Stored { code: 201, record }, warnings })
 }
 
-/// The webhooks that may be asked about a new object.
+/// The webhooks that may be called for a new object.
 fn webhooks_of_created<'a>(
     call: &'a RequestContext<'a>,
     effects: Effects,
@@ -154,7 +154,7 @@ async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredO
     let record = match quotas::commit(call, Change { new: &object, old: None }, create).await? {
         Ok(committed) => committed.record,
         Err(WriteError::Exists { .. }) => {
-            return Err(ApiError::already_exists(About { name: &name, ..call.about() }));
+            return Err(ApiError::already_exists(StatusTarget { name: &name, ..call.about() }));
         }
         Err(error) => return Err(write_failed(&error)),
     };
@@ -177,7 +177,7 @@ fn is_ending(call: &RequestContext<'_>) -> bool {
 /// object and returns an error.
 async fn confirm_namespace(
     server: &Server,
-    about: About<'_>,
+    about: StatusTarget<'_>,
     key: &str,
     record: Arc<StoredObject>,
     before: &str,
@@ -273,7 +273,7 @@ fn generated_name(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use apiserver_store::Expect;
+    use apiserver_store::WriteCondition;
     use proto_api::names::{Names, Profile};
 
     use super::*;
@@ -312,13 +312,13 @@ mod tests {
         }
         let key = key::object(kind, namespace, name);
         let draft = Draft::new(&server.engine, object);
-        let write = Write::Put { key: key.clone(), expect: Expect::Anything, draft };
+        let write = Write::Put { key: key.clone(), expect: WriteCondition::Anything, draft };
         (key, server.store.write(write).await.unwrap().record)
     }
 
     #[tokio::test]
     async fn nothing_is_left_in_a_namespace_that_went_meanwhile() {
-        let about = About::default();
+        let about = StatusTarget::default();
         let left = |server: &Server| server.find_in("", "configmaps", "team", "a").is_some();
 
         let (server, key, record, uid) = stored().await;
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(403), false));
 
         let (server, key, record, uid) = stored().await;
-        let gone = Write::Delete { key: namespace, expect: Expect::Present };
+        let gone = Write::Delete { key: namespace, expect: WriteCondition::Present };
         server.store.write(gone).await.unwrap();
         let made = confirm_namespace(&server, about, &key, record, &uid).await;
         assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(404), false));

@@ -17,7 +17,7 @@ use crate::options::{DeleteOptions, Effects, GRACE_SECS_MAX};
 use crate::record::{Draft, StoredObject};
 use crate::registry;
 use crate::request::RequestInfo;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use crate::times::{now, time_of, timestamp};
 
 /// Concurrent deletions of a deletecollection.
@@ -98,7 +98,7 @@ pub async fn delete_object(
     delete_asked(call, options, Webhooks::Skipped).await
 }
 
-/// Whether webhooks are asked about a deletion.
+/// Whether webhooks are called for a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Webhooks {
     Asked,
@@ -161,7 +161,7 @@ async fn delete_unreadable(
             tracing::warn!(
                 key = call.key(),
                 user = call.user.name,
-                "object that cannot be decrypted was deleted as its user asked"
+                "deleted an object that cannot be decrypted, because the delete option ignoreStoreReadErrorWithClusterBreakingPotential is set"
             );
             Ok(Some(VerbResponse::Success { code: 200 }))
         }
@@ -317,8 +317,8 @@ fn deletion_response(record: Arc<StoredObject>) -> VerbResponse {
 
 /// Group, resource and name of a removed object, for the details of its Status.
 #[must_use]
-pub fn about_deleted<'a>(object: &'a Object) -> About<'a> {
-    About { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
+pub fn about_deleted<'a>(object: &'a Object) -> StatusTarget<'a> {
+    StatusTarget { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
 }
 
 #[cfg(test)]

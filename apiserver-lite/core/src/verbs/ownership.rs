@@ -124,7 +124,7 @@ async fn with_request<T>(
     let mut known = ConvertedTrees::default();
     let deadline = Instant::now() + CONVERSIONS_TIME;
     for _ in 0..CONVERSIONS_MAX {
-        // The closure does not live while the webhook is asked.
+        // The closure does not live while the webhook is called.
         let (tracked, missing) = {
             let missing = RefCell::new(None);
             let look_up = |tree: &Value, from: &str, to: &str| {

@@ -13,7 +13,7 @@ use super::update_common::{
 };
 use crate::context::RequestContext;
 use crate::options;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::versions;
 
 /// Patches the requested object.
@@ -88,6 +88,7 @@ fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
 }
 
 fn unprocessable(call: &RequestContext<'_>, text: &str) -> ApiError {
-    let about = About { group: &call.kind.group, kind: call.kind.kind(), name: &call.request.name };
+    let about =
+        StatusTarget { group: &call.kind.group, kind: call.kind.kind(), name: &call.request.name };
     ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
 }

@@ -17,7 +17,7 @@ use crate::conversion;
 use crate::key;
 use crate::record::{Draft, StoredObject};
 use crate::server::{Server, missing_kind};
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use crate::times::now;
 
 /// A new object, or an object with its earlier version.
@@ -30,7 +30,7 @@ pub struct Change<'a> {
 }
 
 /// An object in the form in which it is counted.
-enum Typed {
+enum CountedObject {
     Pod(Box<Pod>),
     Service(Box<Service>),
     Claim(Box<PersistentVolumeClaim>),
@@ -105,7 +105,8 @@ async fn commit_charged(
             written => return Ok(written.and_then(|mut all| all.pop().ok_or(WriteError::Closed))),
         }
     }
-    let about = About { kind: "resourcequotas", name: &contended, ..About::default() };
+    let about =
+        StatusTarget { kind: "resourcequotas", name: &contended, ..StatusTarget::default() };
     Err(ApiError::modified(about))
 }
 
@@ -133,9 +134,9 @@ fn charges(
     let old = change.old.map(|old| typed(call.server, old)).transpose()?;
     let quotas: Vec<&ResourceQuota> = quotas.iter().map(|found| &found.quota).collect();
     let now = Time::from_unix(now().unix_timestamp());
-    let old = old.as_ref().map(Typed::counted);
+    let old = old.as_ref().map(CountedObject::counted);
     charge(&quotas, new.counted(), old, call.server.names, now).map_err(|refusal| {
-        let about = About { name: change.new.name(), ..call.about() };
+        let about = StatusTarget { name: change.new.name(), ..call.about() };
         ApiError::forbidden(about, &refusal.to_string())
     })
 }
@@ -182,7 +183,7 @@ async fn read_quotas(server: &Server, namespace: &str) -> Result<Vec<StoredQuota
 
 /// # Errors
 /// 500: what cannot be read cannot be counted.
-fn typed(server: &Server, object: &Object) -> Result<Typed, ApiError> {
+fn typed(server: &Server, object: &Object) -> Result<CountedObject, ApiError> {
     let unreadable = |error: proto_api::object::DecodeObjectError| {
         let (kind, name) = (object.kind.kind(), object.name());
         ApiError::internal(format!("cannot count {kind} {name:?}: {error}"))
@@ -190,22 +191,24 @@ fn typed(server: &Server, object: &Object) -> Result<Typed, ApiError> {
     let json = || server.engine.encode_json(object);
     let names = server.names;
     Ok(match (object.kind.short_group, object.kind.kind()) {
-        ("", "Pod") => Typed::Pod(Box::new(from_json(&json(), names).map_err(unreadable)?)),
-        ("", "Service") => Typed::Service(Box::new(from_json(&json(), names).map_err(unreadable)?)),
-        ("", "PersistentVolumeClaim") => {
-            Typed::Claim(Box::new(from_json(&json(), names).map_err(unreadable)?))
+        ("", "Pod") => CountedObject::Pod(Box::new(from_json(&json(), names).map_err(unreadable)?)),
+        ("", "Service") => {
+            CountedObject::Service(Box::new(from_json(&json(), names).map_err(unreadable)?))
         }
-        _ => Typed::Other(Kind::new(&object.kind.group, object.kind.plural())),
+        ("", "PersistentVolumeClaim") => {
+            CountedObject::Claim(Box::new(from_json(&json(), names).map_err(unreadable)?))
+        }
+        _ => CountedObject::Other(Kind::new(&object.kind.group, object.kind.plural())),
     })
 }
 
-impl Typed {
+impl CountedObject {
     fn counted(&self) -> Counted<'_> {
         match self {
-            Typed::Pod(pod) => Counted::Pod(pod),
-            Typed::Service(service) => Counted::Service(service),
-            Typed::Claim(claim) => Counted::Claim(claim),
-            Typed::Other(kind) => Counted::Other(kind),
+            CountedObject::Pod(pod) => Counted::Pod(pod),
+            CountedObject::Service(service) => Counted::Service(service),
+            CountedObject::Claim(claim) => Counted::Claim(claim),
+            CountedObject::Other(kind) => Counted::Other(kind),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::context::RequestContext;
 use crate::record::StoredObject;
 use crate::request::{Query, RequestInfo, Verb};
 use crate::server::Server;
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 
 /// How long a read waits for a revision that is not committed yet.
 const REVISION_WAIT: Duration = Duration::from_secs(3);
@@ -175,7 +175,7 @@ pub(super) fn forbidden(field: &str, detail: &str) -> ApiError {
 }
 
 fn invalid_options(problem: FieldProblem) -> ApiError {
-    ApiError::invalid(About { kind: "ListOptions", group: "", name: "" }, &[problem])
+    ApiError::invalid(StatusTarget { kind: "ListOptions", group: "", name: "" }, &[problem])
 }
 
 /// Waits up to [`REVISION_WAIT`] until `revision` is committed.
@@ -326,7 +326,7 @@ fn remaining(
 mod tests {
     use apiserver_auth::User;
     use apiserver_schema::Object;
-    use apiserver_store::{Expect, Write};
+    use apiserver_store::{Write, WriteCondition};
     use proto_api::names::{Names, Profile};
 
     use super::*;
@@ -388,7 +388,11 @@ mod tests {
             object.set_meta_str("namespace", "d");
             let draft = Draft::new(&server.engine, object);
             let key = key::object(kind, "d", name);
-            server.store.write(Write::Put { key, expect: Expect::Anything, draft }).await.unwrap();
+            server
+                .store
+                .write(Write::Put { key, expect: WriteCondition::Anything, draft })
+                .await
+                .unwrap();
         }
         server.store.compact(server.store.revision());
         server

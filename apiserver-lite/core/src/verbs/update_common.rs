@@ -5,19 +5,19 @@ use std::sync::Arc;
 use apiserver_audit::ObjectIdentity;
 use apiserver_managed_fields::{keep_times, set_managed_fields};
 use apiserver_schema::update::{Subresource, merge_for_update};
-use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
+use apiserver_schema::{DecodeError, DecodedObject, FieldErrors, Format, Object, Strictness};
 use apiserver_store::{Write, WriteError};
 
 use super::ownership::{self, Owners};
 use super::quotas::{self, Change};
 use super::{VerbOutput, VerbResponse};
-use crate::admission::{self, Operation, Reviewed, Settle, WebhookOperation, WebhookReview};
+use crate::admission::{self, Operation, RestoreFields, Reviewed, WebhookOperation, WebhookReview};
 use crate::context::{RequestContext, about_kind};
 use crate::conversion;
 use crate::key;
 use crate::options::Effects;
 use crate::record::{Draft, StoredObject};
-use crate::status::{About, ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::{registry, versions};
 
 /// Attempts of an unconditional update while other writes change the same object.
@@ -44,7 +44,11 @@ pub enum UpdateAttempt {
 ///
 /// # Errors
 /// 400 naming what is wrong with it.
-pub fn decode(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Decoded, ApiError> {
+pub fn decode(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<DecodedObject, ApiError> {
     let mut decoded = decode_as(call, &call.requested_version, body, format)?;
     if !Arc::ptr_eq(&call.requested_version, &call.kind) {
         decoded.object = versions::convert(&decoded.object, &call.kind);
@@ -61,7 +65,7 @@ pub fn decode_as(
     kind: &Arc<apiserver_schema::Kind>,
     body: &[u8],
     format: Format,
-) -> Result<Decoded, ApiError> {
+) -> Result<DecodedObject, ApiError> {
     let decoded = call.server.engine.decode(kind, format, body, strictness(call)?);
     let decoded = decoded.map_err(|error| object_error(&error))?;
     audit_request(call, &decoded.object);
@@ -103,7 +107,10 @@ pub fn strictness(call: &RequestContext<'_>) -> Result<Strictness, ApiError> {
                 ),
                 field: "fieldValidation".to_owned(),
             };
-            Err(ApiError::invalid(About { kind: "Options", ..About::default() }, &[problem]))
+            Err(ApiError::invalid(
+                StatusTarget { kind: "Options", ..StatusTarget::default() },
+                &[problem],
+            ))
         }
     }
 }
@@ -200,7 +207,7 @@ pub(super) async fn commit_owned(
         *object = merge_for_update(before, object, subresource);
         Ok(())
     };
-    let webhooks = review.as_mut().map(|review| (review, &settle as &Settle<'_>));
+    let webhooks = review.as_mut().map(|review| (review, &settle as &RestoreFields<'_>));
     let warnings = admission::admit(call, operation, &mut object, Some(before), webhooks).await?;
     registry::prepare_update(call.server, &mut object, before, subresource);
     set_managed_fields(&mut object, managed_fields);
@@ -239,7 +246,7 @@ pub(super) async fn commit_owned(
     Ok(tried)
 }
 
-/// The webhooks that may be asked about an update. Those of a scale are asked about the scale, not about its object.
+/// The webhooks that may be called for an update. Those of a scale receive the scale, not its object.
 fn webhooks_of_updated<'a>(
     call: &'a RequestContext<'a>,
     before: &'a Object,

@@ -7,9 +7,9 @@ use apiserver_schema::value::{parse_json, write_json};
 use apiserver_schema::{Map, Value};
 
 use super::METRICS_ANNOTATIONS;
-use form::Form;
+use annotation_values::Form;
 
-mod form;
+mod annotation_values;
 #[cfg(test)]
 mod tests;
 
@@ -25,10 +25,10 @@ const TARGET: &str = "targetCPUUtilizationPercentage";
 const CURRENT: &str = "currentCPUUtilizationPercentage";
 
 pub(super) fn v1_to_v2(fields: &mut Map) {
-    let behavior = take(fields, BEHAVIOR, &form::BEHAVIOR);
-    let conditions = take(fields, CONDITIONS, &form::CONDITIONS);
-    let metrics = take_list(fields, METRICS, &form::METRICS);
-    let current = take_list(fields, CURRENT_METRICS, &form::CURRENT_METRICS);
+    let behavior = take(fields, BEHAVIOR, &annotation_values::BEHAVIOR);
+    let conditions = take(fields, CONDITIONS, &annotation_values::CONDITIONS);
+    let metrics = take_list(fields, METRICS, &annotation_values::METRICS);
+    let current = take_list(fields, CURRENT_METRICS, &annotation_values::CURRENT_METRICS);
     let percent = remove_percent(fields, "spec", TARGET);
     put_list(fields, "spec", "metrics", joined(percent, metrics, "target"));
     let percent = remove_percent(fields, "status", CURRENT);

@@ -34,7 +34,7 @@ pub(crate) struct AskedWebhook<'a> {
 pub(crate) enum RejectionCause {
     /// The webhook denies it.
     Denied,
-    /// The webhook cannot be asked.
+    /// The webhook cannot be called.
     Call,
     /// What the webhook answers cannot be carried out.
     Server,
@@ -86,7 +86,7 @@ impl WebhookMetrics {
     }
 
     /// Counts a call, with the code of the webhook's decision or of the failure and whether the request is refused for it.
-    pub(crate) fn asked(
+    pub(crate) fn count_call(
         &self,
         call: AskedWebhook<'_>,
         took: Duration,
@@ -106,7 +106,7 @@ impl WebhookMetrics {
         }
     }
 
-    /// Counts a request that goes on although the webhook could not be asked.
+    /// Counts a request that is admitted although the webhook could not be called.
     pub(crate) fn failed_open(&self, call: AskedWebhook<'_>) {
         self.fail_open.with_label_values(&[call.name, call.phase]).inc();
     }

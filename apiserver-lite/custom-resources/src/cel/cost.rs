@@ -11,7 +11,7 @@ pub(crate) const SCHEMA_MAX: u64 = 100_000_000;
 
 /// Steps of each part of `&&` and `||`, and of a choice with `?`. Kubernetes counts none; but a rule of nothing else must not run for long.
 pub(crate) const BRANCH: u64 = 1;
-/// Steps to make a list, beside those of its items.
+/// Steps to make a list, besides those of its items.
 pub(crate) const LIST: u64 = 10;
 /// Steps to make a map.
 pub(crate) const MAP: u64 = 30;
@@ -39,7 +39,7 @@ pub(crate) fn search_on(rest: u64, pattern: u64) -> u64 {
     (search(rest, pattern) / 25).max(1)
 }
 
-/// Steps of a function, beside those of its arguments. `sizes` are those of the target, if there is one, and of the arguments; of what
+/// Steps of a function, besides those of its arguments. `sizes` are those of the target, if there is one, and of the arguments; of what
 /// has its number of elements at hand, `size` takes 1.
 pub(crate) fn function(name: &str, sizes: &[u64]) -> u64 {
     let size = |at: usize| sizes.get(at).copied().unwrap_or(1);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 /// Largest request, in bytes: what no limit of a schema bounds has at most as many elements as fit in it.
 pub(crate) const REQUEST_MAX: u64 = 3 * 1024 * 1024;
 
-/// A type with sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct SizedType {
     pub(crate) ty: Ty,

@@ -3,12 +3,12 @@
 use apiserver_schema::Map;
 
 use super::one_of;
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 
 const TYPES: &str = "boolean,date,integer,number,string";
 const FORMATS: &str = "byte,date,date-time,double,float,int32,int64,password";
 
-pub(super) fn check_column(column: &Map, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check_column(column: &Map, path: Path<'_>, errors: &mut ErrorList) {
     if column.str("name").is_empty() {
         errors.required(&path.field("name"), "");
     }
@@ -29,7 +29,7 @@ pub(super) fn check_column(column: &Map, path: Path<'_>, errors: &mut Errors) {
 }
 
 /// Whether a path starts with a dot, with an error if not.
-fn check_path(json_path: &str, path: &Path<'_>, errors: &mut Errors) -> bool {
+fn check_path(json_path: &str, path: &Path<'_>, errors: &mut ErrorList) -> bool {
     let fits = json_path.starts_with('.');
     if !fits {
         errors.invalid_text(path, json_path, "must be a simple json path starting with .");
@@ -37,7 +37,7 @@ fn check_path(json_path: &str, path: &Path<'_>, errors: &mut Errors) -> bool {
     fits
 }
 
-pub(super) fn check_subresources(subresources: &Map, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check_subresources(subresources: &Map, path: Path<'_>, errors: &mut ErrorList) {
     let Some(scale) = subresources.map("scale") else { return };
     let rules: [(&str, &[&str], &str); 3] = [
         ("specReplicasPath", &[".spec."], "should be a json path under .spec"),
@@ -69,6 +69,6 @@ pub(super) fn check_subresources(subresources: &Map, path: Path<'_>, errors: &mu
 }
 
 /// Checks the names of strategies and types that must be set.
-pub(super) fn check_choice(value: &str, choices: &[&str], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn check_choice(value: &str, choices: &[&str], path: &Path<'_>, errors: &mut ErrorList) {
     one_of(value, choices, path, errors);
 }

@@ -4,9 +4,9 @@ use apiserver_schema::validate::names;
 use apiserver_schema::{Map, Value};
 
 use super::columns::check_choice;
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 
-pub(super) fn check(spec: &Map, errors: &mut Errors) {
+pub(super) fn check(spec: &Map, errors: &mut ErrorList) {
     let Some(conversion) = spec.map("conversion") else { return };
     let path = Path::ROOT.field("spec.conversion");
     let strategy = conversion.str("strategy");
@@ -32,7 +32,7 @@ pub(super) fn check(spec: &Map, errors: &mut Errors) {
     check_versions(versions, path.field("conversionReviewVersions"), errors);
 }
 
-fn check_client(client: Option<&Map>, path: Path<'_>, errors: &mut Errors) {
+fn check_client(client: Option<&Map>, path: Path<'_>, errors: &mut ErrorList) {
     let Some(client) = client else {
         return errors.required(&path, "required when strategy is set to Webhook");
     };
@@ -44,7 +44,7 @@ fn check_client(client: Option<&Map>, path: Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_url(url: &str, path: &Path<'_>, errors: &mut Errors) {
+fn check_url(url: &str, path: &Path<'_>, errors: &mut ErrorList) {
     const FORM: &str = "; desired format: https://host[/path]";
     let Some(rest) = url.strip_prefix("https://") else {
         let detail = format!("'https' is the only allowed URL scheme{FORM}");
@@ -69,7 +69,7 @@ fn check_url(url: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_service(service: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_service(service: &Map, path: Path<'_>, errors: &mut ErrorList) {
     for (field, detail) in
         [("name", "service name is required"), ("namespace", "service namespace is required")]
     {
@@ -104,7 +104,7 @@ fn check_service(service: &Map, path: Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_versions(versions: &[Value], path: Path<'_>, errors: &mut Errors) {
+fn check_versions(versions: &[Value], path: Path<'_>, errors: &mut ErrorList) {
     if versions.is_empty() {
         return errors.required(&path, "");
     }

@@ -2,13 +2,13 @@
 
 use apiserver_schema::Value;
 
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::node::Node;
 use crate::prune;
 use crate::validate;
 
 /// Checks the defaults of a schema.
-pub(super) fn check(node: &Node, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check(node: &Node, path: Path<'_>, errors: &mut ErrorList) {
     if let Some(default) = &node.default {
         check_default(node, default, path.field("default"), errors);
     }
@@ -22,12 +22,12 @@ pub(super) fn check(node: &Node, path: Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_default(node: &Node, default: &Value, path: Path<'_>, errors: &mut Errors) {
+fn check_default(node: &Node, default: &Value, path: Path<'_>, errors: &mut ErrorList) {
     let mut pruned = default.clone();
     if !prune::prune(&mut pruned, node).is_empty() {
         return errors.invalid(&path, default, "must not have unknown fields");
     }
-    let mut found = Errors::default();
+    let mut found = ErrorList::default();
     validate::validate(node, default, None, &mut found);
     let prefix = path.to_string();
     for mut error in found.0 {

@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::node::Type;
 use crate::prune::META_FIELDS;
 
@@ -38,7 +38,7 @@ const ROOT_FIELD_NAMES: &str = "[Description Type Format Title Maximum Exclusive
                                 XPreserveUnknownFields XValidations]";
 
 /// Rules of the root only.
-pub(super) fn check_root(schema: &Map, has_status: bool, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check_root(schema: &Map, has_status: bool, path: Path<'_>, errors: &mut ErrorList) {
     if has_status {
         let kind = schema.str("type");
         if !kind.is_empty() && kind != "object" {
@@ -60,7 +60,7 @@ pub(super) fn check_root(schema: &Map, has_status: bool, path: Path<'_>, errors:
 }
 
 /// Rules of a schema and all below it.
-pub(super) fn check(schema: &Map, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check(schema: &Map, path: Path<'_>, errors: &mut ErrorList) {
     let place = Place { root: true, in_metadata: false, no_defaults: None };
     check_node(schema, place, path, errors);
 }
@@ -74,7 +74,7 @@ struct Place<'a> {
     no_defaults: Option<&'a str>,
 }
 
-fn check_node(schema: &Map, place: Place<'_>, path: Path<'_>, errors: &mut Errors) {
+fn check_node(schema: &Map, place: Place<'_>, path: Path<'_>, errors: &mut ErrorList) {
     if errors.is_full() {
         return;
     }
@@ -118,7 +118,7 @@ fn check_node(schema: &Map, place: Place<'_>, path: Path<'_>, errors: &mut Error
     }
 }
 
-fn check_forbidden(schema: &Map, place: Place<'_>, path: &Path<'_>, errors: &mut Errors) {
+fn check_forbidden(schema: &Map, place: Place<'_>, path: &Path<'_>, errors: &mut ErrorList) {
     let kind = schema.str("type");
     if !kind.is_empty() && Type::parse(kind).is_none() {
         let supported = Type::NAMES.map(str::to_owned);
@@ -167,7 +167,7 @@ fn has(schema: &Map, field: &str) -> bool {
     })
 }
 
-fn check_markers(schema: &Map, path: &Path<'_>, errors: &mut Errors) {
+fn check_markers(schema: &Map, path: &Path<'_>, errors: &mut ErrorList) {
     const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
     if schema.get(PRESERVE) == Some(&Value::Bool(false)) {
         errors.invalid(&path.field(PRESERVE), &Value::Bool(false), "must be true or undefined");
@@ -194,7 +194,7 @@ fn check_markers(schema: &Map, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Items of sets are scalars or have one owner; items of sets and lists with keys are not null.
-fn check_list_type(schema: &Map, path: &Path<'_>, errors: &mut Errors) {
+fn check_list_type(schema: &Map, path: &Path<'_>, errors: &mut ErrorList) {
     let list_type = schema.str("x-kubernetes-list-type");
     let Some(items) = schema.map("items").filter(|_| matches!(list_type, "set" | "map")) else {
         return;
@@ -219,7 +219,7 @@ fn check_list_type(schema: &Map, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// The keys of a list: required or defaulted scalars of its items.
-fn check_keys(schema: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_keys(schema: &Map, path: Path<'_>, errors: &mut ErrorList) {
     const TYPE: &str = "x-kubernetes-list-type";
     const KEYS: &str = "x-kubernetes-list-map-keys";
     let keys = schema.list(KEYS);
@@ -266,7 +266,7 @@ fn check_keys(schema: &Map, path: Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_key(key: &Value, property: &Map, items: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_key(key: &Value, property: &Map, items: &Map, path: Path<'_>, errors: &mut ErrorList) {
     let name = key.as_str().unwrap_or_default();
     let properties = path.field("properties");
     let path = properties.key(name);

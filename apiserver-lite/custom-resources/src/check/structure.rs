@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::pattern::Patterns;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,8 @@ const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 
 /// Checks that a schema is structural.
-pub(super) fn check(schema: &Map, path: Path<'_>, patterns: &mut Patterns, errors: &mut Errors) {
-    let mut found = Errors::default();
+pub(super) fn check(schema: &Map, path: Path<'_>, patterns: &mut Patterns, errors: &mut ErrorList) {
+    let mut found = ErrorList::default();
     check_node(schema, Level::Root, path, patterns, &mut found);
     check_complete(schema, Some(schema), path, path, &mut found);
     found.0.sort_by_key(ToString::to_string);
@@ -31,7 +31,7 @@ fn check_node(
     level: Level,
     path: Path<'_>,
     patterns: &mut Patterns,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     if errors.is_full() {
         return;
@@ -75,7 +75,7 @@ fn check_node(
     }
 }
 
-fn check_markers(schema: &Map, path: &Path<'_>, errors: &mut Errors) {
+fn check_markers(schema: &Map, path: &Path<'_>, errors: &mut ErrorList) {
     if schema.is_true(INT_OR_STRING) {
         for marker in [PRESERVE, EMBEDDED] {
             if schema.is_true(marker) {
@@ -90,7 +90,7 @@ fn check_markers(schema: &Map, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_type(schema: &Map, level: Level, path: &Path<'_>, errors: &mut Errors) {
+fn check_type(schema: &Map, level: Level, path: &Path<'_>, errors: &mut ErrorList) {
     let kind = schema.str("type");
     let path = path.field("type");
     if schema.is_true(EMBEDDED) && kind != "object" {
@@ -113,7 +113,7 @@ fn check_type(schema: &Map, level: Level, path: &Path<'_>, errors: &mut Errors) 
 }
 
 /// Of the metadata only the name may be restricted, and only at the root.
-fn check_metadata(schema: &Map, level: Level, path: Path<'_>, errors: &mut Errors) {
+fn check_metadata(schema: &Map, level: Level, path: Path<'_>, errors: &mut ErrorList) {
     let Some(properties) = schema.map("properties") else { return };
     let path = path.field("properties");
     for (name, want) in [("kind", "string"), ("apiVersion", "string"), ("metadata", "object")] {
@@ -150,7 +150,7 @@ fn is_int_or_string(alternatives: &[Value]) -> bool {
         && only(alternatives.get(1), "string")
 }
 
-fn check_values(schema: &Map, path: Path<'_>, patterns: &mut Patterns, errors: &mut Errors) {
+fn check_values(schema: &Map, path: Path<'_>, patterns: &mut Patterns, errors: &mut ErrorList) {
     let skip = is_int_or_string(schema.list("anyOf"));
     let first = schema.maps("allOf").next();
     let skip_first = first.is_some_and(|first| is_int_or_string(first.list("anyOf")));
@@ -164,7 +164,7 @@ fn check_junctors(
     skip_first: bool,
     path: Path<'_>,
     patterns: &mut Patterns,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     for junctor in JUNCTORS {
         if junctor == "anyOf" && skip_any_of {
@@ -193,7 +193,7 @@ fn check_nested(
     skip_any_of: bool,
     path: Path<'_>,
     patterns: &mut Patterns,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     if errors.is_full() {
         return;
@@ -242,7 +242,7 @@ fn check_complete(
     schema: Option<&Map>,
     path: Path<'_>,
     at: Path<'_>,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     let Some(schema) = schema else {
         return errors.required(&path, &format!("because it is defined in {at}"));
@@ -262,7 +262,7 @@ fn check_complete_nested(
     schema: &Map,
     path: Path<'_>,
     at: Path<'_>,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     if errors.is_full() {
         return;

@@ -7,13 +7,13 @@ use apiserver_schema::validate::names;
 use apiserver_schema::{Map, Value};
 
 use super::{check_schema, columns};
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::pattern::Patterns;
 
 /// Most versions of a definition.
 const VERSIONS_MAX: usize = 100;
 
-pub(super) fn check(spec: &Map, errors: &mut Errors) {
+pub(super) fn check(spec: &Map, errors: &mut ErrorList) {
     let versions: Vec<&Map> = spec.maps("versions").collect();
     let path = Path::ROOT.field("spec.versions");
     if versions.len() > VERSIONS_MAX {
@@ -86,8 +86,8 @@ fn check_once(
     versions: &[&Map],
     field: &str,
     common: &str,
-    errors: &mut Errors,
-    mut check: impl FnMut(&Map, Path<'_>, &mut Errors),
+    errors: &mut ErrorList,
+    mut check: impl FnMut(&Map, Path<'_>, &mut ErrorList),
 ) {
     if is_same(versions, field) {
         if let Some(version) = versions.first() {
@@ -102,7 +102,7 @@ fn check_once(
 }
 
 /// What all versions together must be.
-fn check_set(versions: &[&Map], path: &Path<'_>, errors: &mut Errors) {
+fn check_set(versions: &[&Map], path: &Path<'_>, errors: &mut ErrorList) {
     let names: Vec<Value> =
         versions.iter().map(|version| Value::from(version.str("name"))).collect();
     let unique =
@@ -117,7 +117,7 @@ fn check_set(versions: &[&Map], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_warning(version: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_warning(version: &Map, path: Path<'_>, errors: &mut ErrorList) {
     let Some(warning) = version.get("deprecationWarning").and_then(Value::as_str) else { return };
     let path = path.field("deprecationWarning");
     if !version.is_true("deprecated") {

@@ -46,7 +46,7 @@ fn equal_lists<'a>(run: &mut Run<'a>, left: &Items<'a>, right: &Items<'a>) -> Re
     Ok(true)
 }
 
-/// What tells items apart: the key fields, or the whole item of a set.
+/// What identifies items: the key fields, or the whole item of a set.
 fn identity(run: &mut Run<'_>, item: &Value, node: &Node) -> Result<String, Fail> {
     let text = match (&node.list, item) {
         (ListType::Map(keys), Value::Map(map)) => {

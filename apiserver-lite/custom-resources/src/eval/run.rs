@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
         Ok(Val::Map(Entries::Made(Rc::new(made))))
     }
 
-    /// `&&` and `||`: `decisive` decides alone, whatever fails beside it.
+    /// `&&` and `||`: `decisive` decides alone, even if the other operand fails.
     fn logic(
         &mut self,
         parts: &'a [Expr],

@@ -117,7 +117,7 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// What is read to tell the number of elements: the bytes of a text, whose characters are counted; 1 for others.
+    /// What is read to count the elements: the bytes of a text, whose characters are counted; 1 for others.
     pub(crate) fn uncounted(&self) -> u64 {
         match self {
             Val::Text(text) => text.len() as u64,

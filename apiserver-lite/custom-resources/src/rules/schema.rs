@@ -2,11 +2,11 @@
 
 use apiserver_schema::{Map, Value};
 
-use super::declare::declare;
+use super::cel_types::declare;
 use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
 use crate::cel::program::{CompileError, Program};
 use crate::cel::types::SizedType;
-use crate::errors::{Errors, Path, quote};
+use crate::errors::{ErrorList, Path, quote};
 use crate::node::{ListType, Node};
 use crate::pattern::Patterns;
 
@@ -16,7 +16,7 @@ pub(crate) fn check(
     schema: &Map,
     path: Path<'_>,
     patterns: &mut Patterns,
-    errors: &mut Errors,
+    errors: &mut ErrorList,
 ) {
     let mut checker = Checker { errors, patterns, total: 0, expensive: Vec::new() };
     checker.node(root, schema, Place { values: Some(1), atomic: None }, path);
@@ -64,7 +64,7 @@ impl Place<'_> {
 }
 
 struct Checker<'e> {
-    errors: &'e mut Errors,
+    errors: &'e mut ErrorList,
     patterns: &'e mut Patterns,
     total: u64,
     /// Paths of rules with their costs.

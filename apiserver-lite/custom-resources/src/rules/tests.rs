@@ -2,12 +2,12 @@
 
 use apiserver_schema::Value;
 
-use super::declare::declare;
+use super::cel_types::declare;
 use super::{Checker, Next};
 use crate::cel::cost::PASSED;
 use crate::cel::program::Program;
 use crate::cel::signatures::SIGNATURES;
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::pattern::Patterns;
 use crate::testing::{definition, definition_with, schema, value};
 
@@ -547,7 +547,7 @@ fn rules_of_nothing_but_a_literal_end_too() {
     ));
     let object = value(&format!(r#"{{"l":[{}1]}}"#, "1,".repeat(99)));
     for (budget, next) in [(1_999, Next::Stop), (2_000, Next::Continue)] {
-        let mut errors = Errors::default();
+        let mut errors = ErrorList::default();
         let mut checker = Checker { budget, errors: &mut errors };
         assert!(checker.value(&schema.root, &object, None, Path::ROOT) == next, "{budget}");
     }

@@ -3,11 +3,11 @@
 use apiserver_schema::validate::names;
 use apiserver_schema::{Map, Value};
 
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::node::Node;
 
 /// Checks the embedded resources below a node, not the node itself: the object's own metadata is checked elsewhere.
-pub(super) fn check_below(node: &Node, value: &Value, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check_below(node: &Node, value: &Value, path: Path<'_>, errors: &mut ErrorList) {
     if !node.has_lists || errors.is_full() {
         return;
     }
@@ -34,7 +34,7 @@ pub(super) fn check_below(node: &Node, value: &Value, path: Path<'_>, errors: &m
     }
 }
 
-fn check(node: &Node, value: &Value, path: Path<'_>, errors: &mut Errors) {
+fn check(node: &Node, value: &Value, path: Path<'_>, errors: &mut ErrorList) {
     if let (true, Value::Map(map)) = (node.embedded, value) {
         check_object(map, path, errors);
     }
@@ -42,7 +42,7 @@ fn check(node: &Node, value: &Value, path: Path<'_>, errors: &mut Errors) {
 }
 
 /// Checks what every object has.
-pub(crate) fn check_object(map: &Map, path: Path<'_>, errors: &mut Errors) {
+pub(crate) fn check_object(map: &Map, path: Path<'_>, errors: &mut ErrorList) {
     for field in ["apiVersion", "kind"] {
         match map.get(field) {
             None => errors.required(&path.field(field), "must not be empty"),
@@ -76,7 +76,7 @@ pub(crate) fn check_object(map: &Map, path: Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_metadata(metadata: &Map, path: Path<'_>, errors: &mut Errors) {
+fn check_metadata(metadata: &Map, path: Path<'_>, errors: &mut ErrorList) {
     for field in ["name", "generateName", "namespace"] {
         match metadata.get(field) {
             None => {}
@@ -96,7 +96,7 @@ fn check_metadata(metadata: &Map, path: Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_entries(entries: &Map, labels: bool, path: Path<'_>, errors: &mut Errors) {
+fn check_entries(entries: &Map, labels: bool, path: Path<'_>, errors: &mut ErrorList) {
     for (key, value) in entries.iter() {
         for complaint in names::qualified_name(&key.to_lowercase()) {
             errors.invalid_text(&path, key, &complaint);

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use apiserver_schema::{Map, Value};
 
 use super::values::identity;
-use crate::errors::{Errors, Path};
+use crate::errors::{ErrorList, Path};
 use crate::node::{ListType, Node};
 
-pub(super) fn check(node: &Node, value: &Value, path: Path<'_>, errors: &mut Errors) {
+pub(super) fn check(node: &Node, value: &Value, path: Path<'_>, errors: &mut ErrorList) {
     if !node.has_lists || errors.is_full() {
         return;
     }
@@ -47,7 +47,7 @@ pub(super) fn check(node: &Node, value: &Value, path: Path<'_>, errors: &mut Err
     }
 }
 
-fn check_keys(items: &[Value], keys: &[String], path: Path<'_>, errors: &mut Errors) {
+fn check_keys(items: &[Value], keys: &[String], path: Path<'_>, errors: &mut ErrorList) {
     let other = |item: &Value| !matches!(item, Value::Map(_) | Value::Null);
     if let Some(at) = items.iter().position(other) {
         let item = items.get(at).unwrap_or(&Value::Null);

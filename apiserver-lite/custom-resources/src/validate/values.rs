@@ -7,20 +7,20 @@ use apiserver_schema::value::write_json;
 use apiserver_schema::{Map, Value};
 
 use super::formats;
-use crate::errors::{Errors, Path, quote, show, show_float};
-use crate::node::{Additional, Checks, Node, Type};
+use crate::errors::{ErrorList, Path, quote, show, show_float};
+use crate::node::{AdditionalProperties, Checks, Node, Type};
 
 /// Most nodes of schemas that are compared with values of one object: schemas under `anyOf` multiply with the items of lists.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// Checks of one object.
 pub(crate) struct Values<'a> {
-    errors: &'a mut Errors,
+    errors: &'a mut ErrorList,
     steps: u64,
 }
 
 impl<'a> Values<'a> {
-    pub(crate) fn new(errors: &'a mut Errors) -> Self {
+    pub(crate) fn new(errors: &'a mut ErrorList) -> Self {
         Values { errors, steps: 0 }
     }
 
@@ -72,12 +72,12 @@ impl<'a> Values<'a> {
                 continue;
             }
             match &node.additional {
-                Additional::Schema(node) => self.check(node, value, path.field(name)),
-                Additional::Denied => {
+                AdditionalProperties::Schema(node) => self.check(node, value, path.field(name)),
+                AdditionalProperties::Denied => {
                     let detail = format!("{path}.{name} in body is a forbidden property");
                     self.errors.invalid_text(&path, name, &detail);
                 }
-                Additional::Unset | Additional::Any => {}
+                AdditionalProperties::Unset | AdditionalProperties::Any => {}
             }
         }
     }
@@ -227,8 +227,8 @@ impl<'a> Values<'a> {
     }
 
     /// Whether a value fits a schema, and the errors if not.
-    fn attempt(&mut self, node: &Node, value: &Value, path: Path<'_>) -> Errors {
-        let mut found = Errors::default();
+    fn attempt(&mut self, node: &Node, value: &Value, path: Path<'_>) -> ErrorList {
+        let mut found = ErrorList::default();
         let mut nested = Values { errors: &mut found, steps: self.steps };
         nested.check(node, value, path);
         self.steps = nested.steps;
@@ -236,12 +236,12 @@ impl<'a> Values<'a> {
     }
 
     fn check_junctors(&mut self, checks: &Checks, value: &Value, path: Path<'_>) {
-        let say = |errors: &mut Errors, rule: &str| {
+        let say = |errors: &mut ErrorList, rule: &str| {
             let shown = quote(&path.to_string());
             errors.invalid_text(&Path::ROOT, "", &format!("{shown} must {rule}"));
         };
         if !checks.any_of.is_empty() {
-            let mut best: Option<Errors> = None;
+            let mut best: Option<ErrorList> = None;
             for node in &checks.any_of {
                 let found = self.attempt(node, value, path);
                 let better = best.as_ref().is_none_or(|best| found.len() < best.len());
@@ -288,7 +288,7 @@ impl<'a> Values<'a> {
             return;
         }
         let mut valid: usize = 0;
-        let mut best: Option<Errors> = None;
+        let mut best: Option<ErrorList> = None;
         for node in &checks.one_of {
             let found = self.attempt(node, value, path);
             if found.0.is_empty() {

@@ -14,7 +14,7 @@ fn queue(queues: i64, hand: i64, length: i64) -> LimitResponse {
 
 /// A flow whose only queue of `queues` is `at`.
 fn flow_of(at: usize, queues: usize) -> u64 {
-    (0..).find(|flow| Hand::deal(*flow, queues, 1).cards().eq([at])).expect("a flow")
+    (0..).find(|flow| QueueHand::deal(*flow, queues, 1).cards().eq([at])).expect("a flow")
 }
 
 fn executing<W>(arrival: Arrival) -> Seat {
@@ -373,7 +373,7 @@ proptest! {
     /// A flow that floods fills the queues of its hand; another one with a queue of its own is served next after at most one request of each other queue.
     #[test]
     fn a_flow_that_floods_does_not_starve_another(flooding: u64, quiet: u64) {
-        let cards = |flow| Hand::deal(flow, 64, 6).cards().collect::<BTreeSet<_>>();
+        let cards = |flow| QueueHand::deal(flow, 64, 6).cards().collect::<BTreeSet<_>>();
         prop_assume!(!cards(quiet).is_subset(&cards(flooding)));
         let mut level = FairQueue::new(1, queue(64, 6, 50));
         let mut seat = executing::<char>(level.arrive(flooding, NOW, || 'f'));

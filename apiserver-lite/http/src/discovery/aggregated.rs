@@ -42,7 +42,6 @@ pub fn media_type(names: &Names, version: &str) -> String {
 
 /// A group of the document.
 pub struct Group {
-    /// Its name.
     pub name: String,
     /// Its versions, the preferred one first.
     pub versions: Vec<Version>,
@@ -50,9 +49,7 @@ pub struct Group {
 
 /// A version of a group.
 pub struct Version {
-    /// Its name.
     pub name: String,
-    /// Its resources.
     pub resources: Vec<Value>,
     /// Whether they are those of now.
     pub freshness: &'static str,
@@ -60,7 +57,7 @@ pub struct Version {
 
 /// What this server knows by itself is of now.
 pub const CURRENT: &str = "Current";
-/// What another server has told may have changed since it was last reached.
+/// The discovery document of another server may have changed since it was last reached.
 pub const STALE: &str = "Stale";
 
 /// The document of some groups.

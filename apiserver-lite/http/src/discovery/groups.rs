@@ -49,7 +49,7 @@ fn of_version(server: &HttpServer, own: &ByVersion<'_>, group: &str, version: St
         let resources = rows.iter().map(|row| aggregated::resource(row)).collect();
         return Version { name: version, resources, freshness: CURRENT };
     };
-    // What was told before shows what may come back, as in Kubernetes.
+    // The last known resources stay listed, as in Kubernetes.
     let list = server.aggregation.resources(&service.name);
     let freshness = if service.available && list.is_some() { CURRENT } else { STALE };
     let resources = list.map(|list| aggregated::resources_of_list(&list, group, &version));

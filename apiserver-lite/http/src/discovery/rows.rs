@@ -25,7 +25,7 @@ pub struct Row {
     pub subresources: Vec<SubresourceRow>,
 }
 
-/// A subresource.
+/// A subresource in a discovery document.
 #[derive(Clone, Debug)]
 pub struct SubresourceRow {
     pub name: &'static str,

@@ -84,8 +84,8 @@ fn for_nodes(
     let nodes = match authority {
         Some(roots) => builder.with_root_certificates(roots),
         None => {
-            let anybody = Arc::new(AnyServer(provider.clone()));
-            builder.dangerous().with_custom_certificate_verifier(anybody)
+            let any_server = Arc::new(AnyServer(provider.clone()));
+            builder.dangerous().with_custom_certificate_verifier(any_server)
         }
     };
     let nodes = match identity {
@@ -108,10 +108,10 @@ impl NodeProxy {
         authority: Option<RootCertStore>,
         identity: Option<ChainAndKey>,
     ) -> Result<Self, NodeProxyError> {
-        let anybody = Arc::new(AnyServer(provider.clone()));
+        let any_server = Arc::new(AnyServer(provider.clone()));
         let workloads = builder(provider)?
             .dangerous()
-            .with_custom_certificate_verifier(anybody)
+            .with_custom_certificate_verifier(any_server)
             .with_no_client_auth();
         Ok(Self {
             provider: provider.clone(),

@@ -19,7 +19,7 @@ pub struct FrontProxy {
 /// Why the certificate of another API server cannot be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// Nobody says which authorities it may be of.
+    /// The APIService has no caBundle.
     #[error(
         "spec.caBundle is empty: expected the authority of the server, or insecureSkipTLSVerify"
     )]
@@ -39,10 +39,10 @@ impl FrontProxy {
 
     pub(super) fn replace(&self, identity: Option<ChainAndKey>) -> Result<(), rustls::Error> {
         if let Some((chain, key)) = &identity {
-            let anybody = Arc::new(AnyServer(self.provider.clone()));
+            let any_server = Arc::new(AnyServer(self.provider.clone()));
             let builder = ClientConfig::builder_with_provider(self.provider.clone());
             let builder = builder.with_safe_default_protocol_versions()?.dangerous();
-            let builder = builder.with_custom_certificate_verifier(anybody);
+            let builder = builder.with_custom_certificate_verifier(any_server);
             builder.with_client_auth_cert(chain.clone(), key.clone_key())?;
         }
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = identity;
@@ -58,8 +58,8 @@ impl FrontProxy {
         let builder = builder.with_safe_default_protocol_versions()?;
         let builder = match backend.verification {
             Verification::Skipped => {
-                let anybody = Arc::new(AnyServer(self.provider.clone()));
-                builder.dangerous().with_custom_certificate_verifier(anybody)
+                let any_server = Arc::new(AnyServer(self.provider.clone()));
+                builder.dangerous().with_custom_certificate_verifier(any_server)
             }
             Verification::Full if backend.authority.is_empty() => {
                 return Err(AuthorityError::Missing);

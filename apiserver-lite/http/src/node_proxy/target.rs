@@ -8,7 +8,7 @@ use apiserver_core::registry::pods;
 use apiserver_core::request::{Query, RequestInfo};
 use apiserver_core::server::Server;
 use apiserver_core::service_endpoints::endpoints_of;
-use apiserver_core::status::{About, ApiError};
+use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::subresources::logs;
 use apiserver_schema::Object;
 use proto_api::uri;
@@ -24,7 +24,6 @@ pub struct ProxyTarget {
     pub scope: DialScope,
     /// IP address or host name.
     pub host: String,
-    /// Port.
     pub port: u16,
     /// Path and query.
     pub path: String,
@@ -107,7 +106,7 @@ pub fn find(
 /// # Errors
 /// 404 for a missing node, 503 for one without an address.
 pub fn kubelet_of(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
-    let about = About { group: "", kind: "nodes", name };
+    let about = StatusTarget { group: "", kind: "nodes", name };
     let found = server.find_in("", "nodes", "", name).ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();
     let status = object.status().cloned().unwrap_or_default();
@@ -144,7 +143,7 @@ fn number(what: &str, request: &RequestInfo, port: &str) -> Result<u16, ApiError
 }
 
 fn pod(server: &Server, namespace: &str, name: &str) -> Result<Object, ApiError> {
-    let about = About { group: "", kind: "pods", name };
+    let about = StatusTarget { group: "", kind: "pods", name };
     let found =
         server.find_in("", "pods", namespace, name).ok_or_else(|| ApiError::not_found(about))?;
     Ok(found.object().clone())

@@ -19,7 +19,7 @@ pub enum FieldsError {
     #[error("fieldsV1 is not JSON: {0}")]
     Json(String),
     /// The value of a path element is not an object.
-    #[error("fieldsV1: {element:?} holds {got}, expected an object")]
+    #[error("fieldsV1: {element:?} is {got}, expected an object")]
     NotAnObject {
         /// The key, `fieldsV1` for the whole.
         element: String,

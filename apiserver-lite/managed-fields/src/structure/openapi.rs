@@ -18,7 +18,6 @@ pub enum StructureError {
         path: String,
         /// Name of the marker.
         marker: &'static str,
-        /// Its value.
         value: String,
         /// The values that it may have.
         known: &'static str,

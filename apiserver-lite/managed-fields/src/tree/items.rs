@@ -43,7 +43,7 @@ impl<'a> Items<'a> {
     }
 }
 
-/// The element that identifies an item. One without usable keys, which only lists that nobody applied have, is known by its place.
+/// The element that identifies an item. One without usable keys, as only lists have that were never applied, is identified by its index.
 pub(super) fn element(list: &ListType, at: usize, item: &Value) -> PathElement {
     let place = || PathElement::Index(i64::try_from(at).unwrap_or(i64::MAX));
     match list.relation {

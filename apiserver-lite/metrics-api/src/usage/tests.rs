@@ -8,8 +8,8 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn point(at: u64, started: Option<u64>, cpu_millis: u64) -> Point {
-    Point {
+fn point(at: u64, started: Option<u64>, cpu_millis: u64) -> Measurement {
+    Measurement {
         at: Some(secs(at)),
         started: started.map(secs),
         cpu: Some(Duration::from_millis(cpu_millis)),
@@ -22,14 +22,14 @@ fn web() -> PodKey {
 }
 
 /// A page with a node and the containers of one pod.
-fn page(node: Point, containers: &[(&str, Point)]) -> Scrape {
+fn page(node: Measurement, containers: &[(&str, Measurement)]) -> Scrape {
     let containers = containers.iter().map(|(name, point)| ((*name).to_owned(), *point));
     Scrape { node, pods: BTreeMap::from([(web(), containers.collect())]) }
 }
 
-fn used(at: u64, window: u64, cpu_nanos: u64) -> Option<Measured<UsedBy>> {
+fn used(at: u64, window: u64, cpu_nanos: u64) -> Option<UsageSample<UsedBy>> {
     let used = UsedBy { cpu_nanos, memory: at };
-    Some(Measured { at: secs(at), window: secs(window), used })
+    Some(UsageSample { at: secs(at), window: secs(window), used })
 }
 
 #[test]
@@ -81,17 +81,19 @@ fn a_node_that_does_not_answer_has_no_metrics_until_it_does() {
 fn a_restarted_container_is_measured_anew() {
     let mut usage = NodeUsage::default();
     let old = point(1000, Some(500), 90_000);
-    usage.take(page(Point::default(), &[("c", old), ("d", old)]), INTERVAL);
+    usage.take(page(Measurement::default(), &[("c", old), ("d", old)]), INTERVAL);
     let same = point(1015, Some(500), 91_000);
-    usage
-        .take(page(Point::default(), &[("c", point(1015, Some(1010), 10)), ("d", same)]), INTERVAL);
+    usage.take(
+        page(Measurement::default(), &[("c", point(1015, Some(1010), 10)), ("d", same)]),
+        INTERVAL,
+    );
     assert_eq!(usage.pod(&web()), None, "not without all containers");
     let (c, d) = (point(1030, Some(1010), 1510), point(1030, Some(500), 92_500));
-    usage.take(page(Point::default(), &[("c", c), ("d", d)]), INTERVAL);
+    usage.take(page(Measurement::default(), &[("c", c), ("d", d)]), INTERVAL);
     let pod = usage.pod(&web()).expect("measured");
     assert_eq!((pod.used["c"].cpu_nanos, pod.used["d"].cpu_nanos), (100_000_000, 100_000_000));
     // A counter that goes back without a start is a restart too.
-    usage.take(page(Point::default(), &[("c", point(1045, None, 3)), ("d", d)]), INTERVAL);
+    usage.take(page(Measurement::default(), &[("c", point(1045, None, 3)), ("d", d)]), INTERVAL);
     assert_eq!(usage.pod(&web()), None);
 }
 
@@ -100,7 +102,7 @@ fn a_fresh_container_is_measured_from_its_start() {
     for (age, expected) in [(9, None), (10, Some(10)), (14, Some(14)), (15, None)] {
         let mut usage = NodeUsage::default();
         let fresh = point(1000, Some(1000 - age), age * 500);
-        usage.take(page(Point::default(), &[("c", fresh)]), INTERVAL);
+        usage.take(page(Measurement::default(), &[("c", fresh)]), INTERVAL);
         let pod = usage.pod(&web());
         let window = pod.as_ref().map(|pod| pod.window.as_secs());
         assert_eq!(window, expected, "{age} s old");
@@ -113,7 +115,7 @@ fn the_window_of_a_pod_is_that_of_its_oldest_measurement() {
     let mut usage = NodeUsage::default();
     let started = Some(1);
     let of = |c: u64, d: u64| {
-        page(Point::default(), &[("c", point(c, started, c)), ("d", point(d, started, d))])
+        page(Measurement::default(), &[("c", point(c, started, c)), ("d", point(d, started, d))])
     };
     usage.take(of(1000, 1005), INTERVAL);
     usage.take(of(1016, 1015), INTERVAL);
@@ -126,7 +128,7 @@ proptest! {
     #[test]
     fn rates_are_honest(points in prop::collection::vec((0u64..100, 0u64..100_000, prop::option::of(0u64..100)), 1..12)) {
         let mut usage = NodeUsage::default();
-        let mut seen: Vec<Point> = Vec::new();
+        let mut seen: Vec<Measurement> = Vec::new();
         for (at, cpu, started) in points {
             let new = point(1000 + at, None, cpu);
             let container = point(1000 + at, started.map(|s| 1000 + s), cpu);

@@ -5,7 +5,7 @@ use apiserver_core::request::{Query, Verb};
 use apiserver_core::server::{Server, missing_kind};
 use apiserver_core::status::ApiError;
 use apiserver_core::verbs;
-use apiserver_rbac::{BootstrapObject, Reconciled, bootstrap_objects, reconcile as compare};
+use apiserver_rbac::{BootstrapObject, ReconcileStep, bootstrap_objects, reconcile as compare};
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Object, Strictness};
 use futures_util::future::join_all;
@@ -26,7 +26,7 @@ pub async fn reconcile(server: &Server) -> Result<(), BootstrapError> {
     let reconciled = objects.iter().map(|object| reconcile_object(server, object));
     for failed in join_all(reconciled).await.into_iter().filter_map(Result::err) {
         let error = std::error::Error::source(&failed).map(ToString::to_string);
-        tracing::error!(error, "{failed}; it is tried again at the next start");
+        tracing::error!(error, "{failed}; retried at the next start");
     }
     Ok(())
 }
@@ -42,9 +42,9 @@ async fn reconcile_object(server: &Server, object: &BootstrapObject) -> Result<(
     };
     let wanted = decode(server, object).map_err(failed)?;
     match compare(server.names, stored.object(), &wanted) {
-        Reconciled::Unchanged => Ok(()),
-        Reconciled::Updated(updated) => update(server, object, &updated).await.map_err(failed),
-        Reconciled::Recreated => {
+        ReconcileStep::Unchanged => Ok(()),
+        ReconcileStep::Updated(updated) => update(server, object, &updated).await.map_err(failed),
+        ReconcileStep::Recreated => {
             delete(server, object).await.map_err(failed)?;
             create(server, GROUP, object.resource, &object.object).await.map_err(failed)
         }

@@ -73,13 +73,13 @@ mod tests {
         let both =
             parse(&["--enable-admission-plugins=Priority", "--disable-admission-plugins=Priority"]);
         assert_eq!(both.unwrap().contradiction(), Some(AdmissionPlugin::Priority));
-        for (mistake, told) in [
+        for (mistake, expected) in [
             ("--enable-admission-plugins=ImagePolicyWebhook", "is unknown to this server"),
             ("--disable-admission-plugins=Everything", "is unknown to this server"),
             ("--disable-admission-plugins=NodeRestriction", "cannot be disabled"),
         ] {
             let error = parse(&[mistake]).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -53,7 +53,7 @@ impl FeatureFlags {
     ///
     /// # Errors
     /// A setting that cannot be.
-    pub fn settle(
+    pub fn resolve_features(
         self,
         names: &Names,
         admission: &mut AdmissionSettings,
@@ -125,8 +125,8 @@ mod tests {
         let (features, pod_security) = settle(&["--feature-gates=AllBeta=false"]).unwrap();
         assert_eq!((features.warnings.len(), pod_security), (0, false));
         let (features, _) = settle(&["--feature-gates=APIServerTracing=true"]).unwrap();
-        let told = "Feature gate APIServerTracing=true has no effect in this program.";
-        assert_eq!(features.warnings, [told]);
+        let expected = "Feature gate APIServerTracing=true has no effect in this program.";
+        assert_eq!(features.warnings, [expected]);
         for (gates, expected) in
             [("PodSecurity=false", true), ("APIPriorityAndFairness=false", false)]
         {
@@ -136,7 +136,7 @@ mod tests {
         }
         let (features, _) = settle(&["--feature-gates=JobPodFailurePolicy=true"]).unwrap();
         assert_eq!((features.has_failure_policies, features.warnings), (true, Vec::new()));
-        for (gates, told) in [
+        for (gates, expected) in [
             (
                 "ServerSideApply=false",
                 "cannot set feature gate ServerSideApply to false, feature is locked to true",
@@ -145,7 +145,7 @@ mod tests {
             ("PodSecurity=maybe", "must be Name=true or Name=false"),
         ] {
             let error = settle(&[&format!("--feature-gates={gates}")]).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(features.warnings.len(), 1, "{:?}", features.warnings);
         assert!(!features.runtime_config.serves("storage", "v1beta1", "csistoragecapacities"));
         assert!(settle(&["--show-hidden-metrics-for-version=1.24"]).is_ok());
-        for (arg, told) in [
+        for (arg, expected) in [
             (
                 "--runtime-config=example.com/v1=true",
                 "--runtime-config: unknown api groups example.com",
@@ -182,7 +182,7 @@ mod tests {
             ("--livez-grace-period=soon", "--livez-grace-period"),
         ] {
             let error = settle(&[arg]).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Authorization by ABAC and by a webhook, of users with static tokens and with ID tokens, compared with the answers of Kubernetes' own server
 //! (`hack/record-authorizers` has recorded them).
 
-mod world;
+mod fixture;
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode};
 
 use crate::rbac::compare;
 use crate::support::{TestServer, kubernetes};
-use world::CLIENT;
-pub use world::World;
+use fixture::CLIENT;
+pub use fixture::World;
 
 /// The identity provider of a world.
 pub fn oidc_settings(world: &World) -> OidcSettings {

@@ -312,7 +312,7 @@ async fn the_server_does_not_start_without_what_it_decides_by() {
     world.configure("namespaces", "two,identity");
     let told = refusal(world.encrypting(false)).await;
     assert!(told.contains("restore /core/namespaces/"), "{told}");
-    assert!(told.contains("the server decides by it") && told.contains("\"one\""), "{told}");
+    assert!(told.contains("the server needs it to start") && told.contains("\"one\""), "{told}");
     world.configure("namespaces", "two,one,identity");
     TestServer::with(world.encrypting(false)).await.stop().await;
 }

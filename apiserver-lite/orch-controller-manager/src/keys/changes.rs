@@ -27,7 +27,7 @@ use proto_client::{Change, ObjectKey};
 use super::{ReconcileKey, disruption, volumes, workloads};
 
 /// A watched kind whose changes queue keys.
-pub trait Watched: Sized {
+pub trait WatchedKind: Sized {
     /// The keys to queue for a change, which the caches contain already.
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey>;
 }
@@ -43,7 +43,7 @@ pub(super) fn split<T>(change: &Change<T>) -> Option<ChangedObject<'_, T>> {
     }
 }
 
-impl Watched for Namespace {
+impl WatchedKind for Namespace {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(namespace), _)) = split(change) else { return Vec::new() };
         let name = key.name.clone();
@@ -54,7 +54,7 @@ impl Watched for Namespace {
     }
 }
 
-impl Watched for ServiceAccount {
+impl WatchedKind for ServiceAccount {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, ..)) = split(change) else { return Vec::new() };
         let token = ReconcileKey::AccountToken(key.clone());
@@ -65,7 +65,7 @@ impl Watched for ServiceAccount {
     }
 }
 
-impl Watched for Secret {
+impl WatchedKind for Secret {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((_, new, old)) = split(change) else { return Vec::new() };
         let accounts = [new, old].into_iter().flatten();
@@ -77,14 +77,14 @@ impl Watched for Secret {
     }
 }
 
-impl Watched for ConfigMap {
+impl WatchedKind for ConfigMap {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let key = split(change).map(|(key, ..)| key);
         key.map(|key| ReconcileKey::RootCa(key.namespace.clone())).into_iter().collect()
     }
 }
 
-impl Watched for Service {
+impl WatchedKind for Service {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, ..)) = split(change) else { return Vec::new() };
         let [endpoints, slices] = keys_of_service(key);
@@ -96,7 +96,7 @@ fn keys_of_service(key: &ObjectKey) -> [ReconcileKey; 2] {
     [ReconcileKey::Endpoints(key.clone()), ReconcileKey::Slices(key.clone())]
 }
 
-impl Watched for Endpoints {
+impl WatchedKind for Endpoints {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, _)) = split(change) else { return Vec::new() };
         // A user may create Endpoints before their Service: they are only deleted with a Service.
@@ -112,7 +112,7 @@ impl Watched for Endpoints {
     }
 }
 
-impl Watched for EndpointSlice {
+impl WatchedKind for EndpointSlice {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((_, new, old)) = split(change) else { return Vec::new() };
         let origin = new.or(old).and_then(|slice| endpoint_slices::origin(informers.names, slice));
@@ -124,7 +124,7 @@ impl Watched for EndpointSlice {
     }
 }
 
-impl Watched for Pod {
+impl WatchedKind for Pod {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         informers.index_pod(key, old, new);
@@ -238,7 +238,7 @@ fn keys_of_adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
     keys
 }
 
-impl Watched for Node {
+impl WatchedKind for Node {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         let mut keys = vec![ReconcileKey::NodeLifecycle(key.name.clone())];
@@ -290,7 +290,7 @@ impl Watched for Node {
     }
 }
 
-impl Watched for Lease {
+impl WatchedKind for Lease {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(_), _)) = split(change) else { return Vec::new() };
         vec![ReconcileKey::NodeLifecycle(key.name.clone())]
@@ -311,7 +311,7 @@ pub(super) fn keys_of_scaled<T>(
     keys
 }
 
-impl Watched for ReplicaSet {
+impl WatchedKind for ReplicaSet {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         let replicas = |set: &Self| set.spec.replicas;
@@ -326,14 +326,14 @@ impl Watched for ReplicaSet {
     }
 }
 
-impl Watched for ReplicationController {
+impl WatchedKind for ReplicationController {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let replicas = |controller: &Self| controller.spec.replicas;
         keys_of_scaled(change, informers, ReconcileKey::ReplicationController, replicas)
     }
 }
 
-impl Watched for Deployment {
+impl WatchedKind for Deployment {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let replicas = |deployment: &Self| deployment.spec.replicas;
         keys_of_scaled(change, informers, ReconcileKey::Deployment, replicas)
@@ -341,7 +341,7 @@ impl Watched for Deployment {
 }
 
 /// A role may be a part of any aggregated role, before or after the change.
-impl Watched for ClusterRole {
+impl WatchedKind for ClusterRole {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         if split(change).is_none() {
             return Vec::new();

@@ -10,9 +10,9 @@ use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
-use super::{ReconcileKey, Watched, split};
+use super::{ReconcileKey, WatchedKind, split};
 
-impl Watched for PodDisruptionBudget {
+impl WatchedKind for PodDisruptionBudget {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(_), _)) = split(change) else { return Vec::new() };
         vec![ReconcileKey::Disruption(key.clone())]

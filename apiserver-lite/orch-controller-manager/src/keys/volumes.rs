@@ -11,9 +11,9 @@ use proto_api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Change, ObjectKey};
 
-use super::{ReconcileKey, Watched, split};
+use super::{ReconcileKey, WatchedKind, split};
 
-impl Watched for PersistentVolumeClaim {
+impl WatchedKind for PersistentVolumeClaim {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         let mut keys = Vec::new();
@@ -44,7 +44,7 @@ impl Watched for PersistentVolumeClaim {
     }
 }
 
-impl Watched for PersistentVolume {
+impl WatchedKind for PersistentVolume {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         let mut keys = if new.is_some() { of_volume(&key.name) } else { Vec::new() };
@@ -59,7 +59,7 @@ impl Watched for PersistentVolume {
         };
         if let Some(volume) = new.filter(|volume| is_free(volume)) {
             let marks = VolumeAnnotations::new(informers.names);
-            keys.extend(unbound(informers, |claim| fit::suits(&marks, volume, claim)));
+            keys.extend(unbound(informers, |claim| fit::can_bind(&marks, volume, claim)));
         }
         // A claim may wait for a volume of this name.
         if new.is_some() && old.is_none() {
@@ -100,7 +100,7 @@ fn of_node(pod: &Arc<Pod>) -> Option<ReconcileKey> {
     (!node.is_empty()).then(|| ReconcileKey::Attachments(node.clone()))
 }
 
-impl Watched for StorageClass {
+impl WatchedKind for StorageClass {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         match split(change) {
             Some((key, Some(_), _)) => {
@@ -116,7 +116,7 @@ impl Watched for StorageClass {
     }
 }
 
-impl Watched for CSIDriver {
+impl WatchedKind for CSIDriver {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         if split(change).is_none() {
             return Vec::new();
@@ -126,7 +126,7 @@ impl Watched for CSIDriver {
     }
 }
 
-impl Watched for VolumeAttachment {
+impl WatchedKind for VolumeAttachment {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((_, new, old)) = split(change) else { return Vec::new() };
         let Some(attachment) = new.or(old) else { return Vec::new() };

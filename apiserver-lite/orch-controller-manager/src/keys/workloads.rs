@@ -14,30 +14,30 @@ use proto_api::{Kind, Resource};
 use proto_client::{Change, ObjectKey, Store};
 
 use super::changes::keys_of_scaled;
-use super::{ReconcileKey, Watched, split};
+use super::{ReconcileKey, WatchedKind, split};
 
-impl Watched for DaemonSet {
+impl WatchedKind for DaemonSet {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let key = split(change).map(|(key, ..)| key);
         key.map(|key| ReconcileKey::DaemonSet(key.clone())).into_iter().collect()
     }
 }
 
-impl Watched for StatefulSet {
+impl WatchedKind for StatefulSet {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let replicas = |set: &Self| set.spec.replicas;
         keys_of_scaled(change, informers, ReconcileKey::StatefulSet, replicas)
     }
 }
 
-impl Watched for CronJob {
+impl WatchedKind for CronJob {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let key = split(change).map(|(key, ..)| key);
         key.map(|key| ReconcileKey::CronJob(key.clone())).into_iter().collect()
     }
 }
 
-impl Watched for Job {
+impl WatchedKind for Job {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         let mut keys = vec![ReconcileKey::Job(key.clone())];
@@ -51,7 +51,7 @@ impl Watched for Job {
             }
             Some(_) => {}
             None => {
-                // Its pods are held until they are counted; now nobody counts them.
+                // The finalizer keeps its pods until they are counted; without the Job they are not counted.
                 let pods = informers.pods.within(&key.namespace);
                 let held = pods.iter().filter(|pod| job::is_tracked(informers.names, pod));
                 keys.extend(held.map(|pod| ReconcileKey::JobOrphan(ObjectKey::of(&pod.metadata))));
@@ -61,7 +61,7 @@ impl Watched for Job {
     }
 }
 
-impl Watched for ControllerRevision {
+impl WatchedKind for ControllerRevision {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         let mut keys = Vec::new();

@@ -19,14 +19,14 @@ use crate::keys::ReconcileKey;
 pub(super) const VANISHED: Duration = Duration::from_secs(3600);
 
 /// A pod whose eviction is scheduled, and when it was first seen with the evicting taints that its node has.
-pub(super) struct Tainted {
+pub(super) struct TaintedPod {
     pod: ObjectReference,
     taints: Vec<Taint>,
     at: Instant,
     wall: Time,
 }
 
-impl Tainted {
+impl TaintedPod {
     fn of(pod: &Pod, node: &Node) -> Self {
         let taints = taint_manager::evicting_taints(node).cloned().collect();
         Self { pod: pod_reference(pod), taints, at: Instant::now(), wall: now() }
@@ -84,7 +84,7 @@ impl Reconciler {
             let reports = cancelled.map(taint_manager::cancellation).into_iter().collect();
             return Plan { reports, ..Plan::default() };
         };
-        let latest = Tainted::of(&pod, &node);
+        let latest = TaintedPod::of(&pod, &node);
         let before = before.filter(|before| before.pod.uid == latest.pod.uid);
         let last = if before.is_some() { Eviction::Scheduled } else { Eviction::None };
         let seen = before.filter(|before| before.taints == latest.taints).unwrap_or(latest);

@@ -16,9 +16,9 @@ use super::preempt::Nomination;
 use super::{Placement, Scheduler, Tally};
 use crate::backoff_queue::Failure;
 use crate::metrics::Attempt;
-use apiserver_scheduling::amounts::add;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::resource_amounts::add;
 
 impl Scheduler {
     /// Binds pods to the nodes selected for them, all at the same time: the API server makes them durable together. One that fails is taken off its node.
@@ -33,7 +33,7 @@ impl Scheduler {
         for (Placement { pod, nth, assigned, begun }, answer) in placed.into_iter().zip(answers) {
             let node = &assigned.node;
             if let Err(error) = answer {
-                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "binding failed; retrying after its back-off");
+                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "cannot bind the pod; retried after its back-off");
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
@@ -90,7 +90,7 @@ impl Scheduler {
         let patch = Patch::Strategic(json!({ "metadata": { "uid": pod.uid }, "status": status }));
         let api = self.client.within::<Pod>(&pod.key.namespace);
         if let Err(error) = api.patch_status(&pod.key.name, &patch, &WriteParams::default()).await {
-            tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "condition PodScheduled not written");
+            tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "cannot write the pod's condition PodScheduled");
         }
     }
 }

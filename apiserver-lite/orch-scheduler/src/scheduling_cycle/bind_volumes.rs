@@ -50,7 +50,7 @@ impl Scheduler {
                 continue;
             };
             if let Err(error) = self.write_patch(&patch).await {
-                tracing::debug!(pod = %pod.key, node, error = chain(&error), "volume selection not written; retrying");
+                tracing::debug!(pod = %pod.key, node, error = chain(&error), "cannot write the selected node to the pod's volume claim; retried");
                 self.reserved.remove(&pod.uid);
                 return None;
             }

@@ -27,7 +27,7 @@ pub(super) enum Nomination {
 }
 
 impl Scheduler {
-    /// Tries to make room for a pod that fits on no node. Returns what users are told of it, and its nomination.
+    /// Tries to make room for a pod that fits on no node. Returns the message for users, and its nomination.
     pub(super) async fn preempt(
         &mut self,
         pod: &Arc<PodInfo>,
@@ -43,7 +43,7 @@ impl Scheduler {
         let found = {
             let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
             let storage_view = StorageView { storage, annotations: &self.annotations };
-            // No node suits its claims: a place that is kept for it helps nobody.
+            // No node suits its claims: a nomination is useless.
             let Ok(filters) = PodFilters::of(pod, namespaces, storage_view) else {
                 return (None, self.drop_nomination(pod, &nominated));
             };
@@ -67,7 +67,7 @@ impl Scheduler {
                 (Some(why), self.drop_nomination(pod, dropped))
             }
             Err(panicked) => {
-                tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "preemption for the pod panicked; it waits for a change");
+                tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "preemption for the pod panicked; the pod waits for a cluster change");
                 (None, Nomination::Unchanged)
             }
         }
@@ -108,7 +108,7 @@ impl Scheduler {
                 // It is gone, or another pod has its name.
                 Err(error) if error.is_not_found() || error.is_conflict() => continue,
                 Err(error) => {
-                    tracing::warn!(pod = %pod.key, victim = %victim.key, node, error = chain(&error), "cannot delete a pod of lower priority; retrying after the pod's back-off");
+                    tracing::warn!(pod = %pod.key, victim = %victim.key, node, error = chain(&error), "cannot delete a pod of lower priority; retried after the pod's back-off");
                     return false;
                 }
             }
@@ -139,7 +139,7 @@ impl Scheduler {
             let api = self.client.within::<Pod>(&other.key.namespace);
             let written = api.patch_status(&other.key.name, &patch, &WriteParams::default()).await;
             if let Err(error) = written {
-                tracing::debug!(pod = %other.key, uid = other.uid, error = chain(&error), "nomination not removed");
+                tracing::debug!(pod = %other.key, uid = other.uid, error = chain(&error), "cannot clear status.nominatedNodeName of the pod");
             }
         }
     }

@@ -14,12 +14,15 @@ use crate::member::start_proxy;
 /// The API server refuses, or the proxy cannot be started.
 pub async fn make(context: &mut InitContext, part: &str) -> Result<()> {
     let names = context.host.names;
-    if context.wants("addon", "dns", part) {
+    if context.is_selected("addon", "dns", part) {
         let address = context.settings.cluster.dns_address()?;
         access::ensure_dns_service(&context.client()?, names, address).await?;
-        context.host.output.say("addon", &format!("the Service of the name servers is {address}"));
+        context
+            .host
+            .output
+            .print_progress("addon", &format!("the Service of the name servers is {address}"));
     }
-    if context.wants("addon", "kube-proxy", part) {
+    if context.is_selected("addon", "kube-proxy", part) {
         let authority = authority(&context.settings);
         let member = member(&context.host, &context.settings, &context.runtime, &authority);
         start_proxy(&context.host, &member, &mut context.services, &mut context.record).await?;

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::authority::{Authority, Issuance, LEAF_DAYS, Leaf};
 use apiserver_bootstrap::certificates::{
-    self, AUTHORITY, CertificateFile, Made, PROXY_AUTHORITY, node_client_stem,
+    self, AUTHORITY, CertificateFile, FileChange, PROXY_AUTHORITY, node_client_stem,
 };
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster};
 use apiserver_bootstrap::service_account_keys;
@@ -23,21 +23,24 @@ pub fn make(context: &InitContext, part: &str) -> Result<()> {
     for (stem, common_name) in
         [(AUTHORITY, names.api_service_name()), (PROXY_AUTHORITY, PROXY_AUTHORITY)]
     {
-        if context.wants("certs", stem, part) {
+        if context.is_selected("certs", stem, part) {
             let authority = Authority::ensure(pki, stem, common_name, now)?;
             let what = if authority.is_external() { "external authority" } else { "authority" };
-            context.host.output.say("certs", &format!("{what} {stem} is in {}", pki.display()));
+            context
+                .host
+                .output
+                .print_progress("certs", &format!("{what} {stem} is in {}", pki.display()));
         }
     }
     for file in certificates::of_control_plane(names, &served_names(context)?) {
         let is_node_client = file.stem == node_client_stem(names);
         let name = if is_node_client { "apiserver-kubelet-client" } else { &file.stem };
-        if context.wants("certs", name, part) {
+        if context.is_selected("certs", name, part) {
             make_one(context, &file, now)?;
         }
     }
-    if context.wants("certs", "sa", part) {
-        tell(context, "certs", "sa", service_account_keys::ensure(pki)?);
+    if context.is_selected("certs", "sa", part) {
+        print_change(context, "certs", "sa", service_account_keys::ensure(pki)?);
     }
     Ok(())
 }
@@ -47,16 +50,16 @@ fn make_one(context: &InitContext, file: &CertificateFile, now: OffsetDateTime) 
     let authority = Authority::load(pki, file.authority, now)?;
     let issuance = Issuance { leaf: &file.leaf, authority: &authority, days: LEAF_DAYS, now };
     let made = certificates::ensure(pki, &file.stem, &issuance)?;
-    tell(context, "certs", &file.stem, made);
+    print_change(context, "certs", &file.stem, made);
     Ok(())
 }
 
-fn tell(context: &InitContext, phase: &str, what: &str, made: Made) {
+fn print_change(context: &InitContext, phase: &str, what: &str, made: FileChange) {
     let verb = match made {
-        Made::New => "made",
-        Made::Kept => "using the existing",
+        FileChange::New => "made",
+        FileChange::Kept => "using the existing",
     };
-    context.host.output.say(phase, &format!("{verb} {what}"));
+    context.host.output.print_progress(phase, &format!("{verb} {what}"));
 }
 
 /// The names and addresses of the API server.
@@ -96,7 +99,7 @@ pub fn make_client_configs(context: &InitContext, part: &str) -> Result<()> {
         ),
         ("scheduler", &layout.scheduler, &local, Leaf::client(&names.user("scheduler"), &[])),
     ] {
-        if !context.wants("kubeconfig", name, part) {
+        if !context.is_selected("kubeconfig", name, part) {
             continue;
         }
         let cluster = Cluster {
@@ -106,7 +109,7 @@ pub fn make_client_configs(context: &InitContext, part: &str) -> Result<()> {
         };
         let issuance = Issuance { leaf: &leaf, authority: &authority, days: LEAF_DAYS, now };
         let made = client_config::ensure(path, &cluster, &issuance)?;
-        tell(context, "kubeconfig", &path.display().to_string(), made);
+        print_change(context, "kubeconfig", &path.display().to_string(), made);
     }
     Ok(())
 }

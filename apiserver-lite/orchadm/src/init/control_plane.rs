@@ -14,7 +14,7 @@ use crate::cluster;
 use crate::host::Host;
 use crate::services::Services;
 
-/// Starts the programs, each when those before it are ready. Where nobody runs them they are recorded.
+/// Starts the programs, each when those before it are ready. Without systemd or a supervisor they are only recorded.
 ///
 /// # Errors
 /// A program cannot be started, or the API server is not ready in time.
@@ -24,11 +24,11 @@ pub async fn start(context: &mut InitContext, part: &str) -> Result<()> {
         .with_context(|| layout.store.display().to_string())?;
     for program in programs(&context.host, &context.settings) {
         let name = program.name.trim_start_matches("orch-").to_owned();
-        if !context.wants("control-plane", &name, part) {
+        if !context.is_selected("control-plane", &name, part) {
             continue;
         }
         context.services.ensure(&context.host.layout, &mut context.record, &program).await?;
-        context.host.output.say("control-plane", &format!("{} is set up", program.name));
+        context.host.output.print_progress("control-plane", &format!("{} is set up", program.name));
         if name == "apiserver" && !matches!(context.services, Services::Recorded) {
             wait_for_server(context).await?;
         }
@@ -39,7 +39,7 @@ pub async fn start(context: &mut InitContext, part: &str) -> Result<()> {
 async fn wait_for_server(context: &InitContext) -> Result<()> {
     let patience = context.settings.patience;
     let text = format!("waiting for the API server at {}", context.settings.local_server());
-    context.host.output.say("wait-control-plane", &text);
+    context.host.output.print_progress("wait-control-plane", &text);
     let client = context.client()?;
     let program = (&context.host.layout, "orch-apiserver");
     let what = "the API server is ready";

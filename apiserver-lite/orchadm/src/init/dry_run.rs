@@ -12,9 +12,9 @@ use crate::host;
 ///
 /// # Errors
 /// The cluster's networks are not valid.
-pub fn tell(context: &InitContext, phase: &str, asked: &str) -> Result<()> {
+pub fn print_plan(context: &InitContext, phase: &str, asked: &str) -> Result<()> {
     for (part, action) in actions(context, phase)? {
-        if part.is_empty() || context.wants(phase, &part, asked) {
+        if part.is_empty() || context.is_selected(phase, &part, asked) {
             context.host.would(phase, [action]);
         }
     }
@@ -103,9 +103,9 @@ mod tests {
         let context = InitContext::new(host, settings, Services::Recorded);
         let mut all = Vec::new();
         for (phase, _) in PHASES.iter().filter(|(phase, _)| *phase != "preflight") {
-            let told = actions(&context, phase).unwrap();
-            assert!(!told.is_empty(), "{phase}");
-            all.extend(told.into_iter().map(|(_, action)| action));
+            let planned = actions(&context, phase).unwrap();
+            assert!(!planned.is_empty(), "{phase}");
+            all.extend(planned.into_iter().map(|(_, action)| action));
         }
         let all = all.join("\n");
         for what in [

@@ -1,4 +1,4 @@
-//! What `init` is asked for: flags, or a configuration file, with defaults for the rest.
+//! Settings of `init`: flags, or a configuration file, with defaults for the rest.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ pub struct InitFlags {
     /// Name of the Node [default: the host name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Addresses of pods; empty for a pod network of somebody else's [default: 10.244.0.0/16]
+    /// Addresses of pods; empty for another pod network [default: 10.244.0.0/16]
     #[arg(long, value_name = "CIDR")]
     pod_network_cidr: Option<String>,
     /// Addresses of Services [default: 10.96.0.0/12]
@@ -116,7 +116,7 @@ impl InitFlags {
         self.dry_run
     }
 
-    /// What is asked for.
+    /// The settings.
     ///
     /// # Errors
     /// Something of it is not valid.
@@ -144,7 +144,7 @@ impl InitFlags {
         })?;
         let runtime = runtime_socket(&init.node_registration.cri_socket).map_err(not_valid)?;
         let pki = match cluster.certificates_dir.as_str() {
-            // What an earlier run was told stays so.
+            // Settings of an earlier run are kept.
             "" => host.pki(),
             dir => certificates_dir(host, dir)?,
         };
@@ -166,7 +166,7 @@ impl InitFlags {
         })
     }
 
-    /// What is asked for of one phase: what an earlier run was told stays so where nothing else is said.
+    /// The settings of one phase: those of an earlier run are kept unless a flag changes them.
     ///
     /// # Errors
     /// As [`InitFlags::settings`].
@@ -178,16 +178,17 @@ impl InitFlags {
             flags.node_name = flags.node_name.or_else(|| known(&record.node));
             flags.cri_socket = flags.cri_socket.or_else(|| known(&record.runtime));
             let server = record.program("orch-apiserver");
-            let told = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
+            let recorded = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
             flags.apiserver_advertise_address = flags
                 .apiserver_advertise_address
-                .or_else(|| told("advertise-address")?.parse().ok());
+                .or_else(|| recorded("advertise-address")?.parse().ok());
             flags.apiserver_bind_port =
-                flags.apiserver_bind_port.or_else(|| told("secure-port")?.parse().ok());
-            flags.service_cidr =
-                flags.service_cidr.or_else(|| told("service-cluster-ip-range").map(str::to_owned));
+                flags.apiserver_bind_port.or_else(|| recorded("secure-port")?.parse().ok());
+            flags.service_cidr = flags
+                .service_cidr
+                .or_else(|| recorded("service-cluster-ip-range").map(str::to_owned));
             flags.service_dns_domain =
-                flags.service_dns_domain.or_else(|| told("cluster-domain").map(str::to_owned));
+                flags.service_dns_domain.or_else(|| recorded("cluster-domain").map(str::to_owned));
             // No flag: no pod network of ours.
             let pods = record.program("orch-controller-manager").map(|manager| {
                 value_of(&manager.argv, "cluster-cidr").unwrap_or_default().to_owned()

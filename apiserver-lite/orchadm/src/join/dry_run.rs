@@ -1,4 +1,4 @@
-//! `join --dry-run`: the cluster is found and asked, and nothing is written or run here.
+//! `join --dry-run`: reads from the cluster, and writes and starts nothing on this host.
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::cluster_info::FoundCluster;
@@ -16,10 +16,10 @@ use crate::{cluster, discovery};
 ///
 /// # Errors
 /// The cluster is not found, or does not let this host join.
-pub async fn tell(host: &Host, settings: &JoinSettings, phases: &[&str]) -> Result<()> {
+pub async fn print_plan(host: &Host, settings: &JoinSettings, phases: &[&str]) -> Result<()> {
     let layout = &host.layout;
     let found = discovery::find(&settings.source, host.names, settings.patience).await?;
-    host.output.say("discovery", &format!("the cluster is {}", found.server));
+    host.output.print_progress("discovery", &format!("the cluster is {}", found.server));
     let client = by_token(settings, &found, host.names)?;
     if !layout.node.exists() {
         check_name_is_free(&client, &settings.node).await?;
@@ -30,7 +30,7 @@ pub async fn tell(host: &Host, settings: &JoinSettings, phases: &[&str]) -> Resu
     let has_systemd = host::has_systemd(layout);
     let would = |phase: &str, action: &str| {
         if phases.contains(&phase) && !settings.skips(phase) {
-            host.output.say(phase, &format!("[dryrun] would {action}"));
+            host.output.print_progress(phase, &format!("[dryrun] would {action}"));
         }
     };
     for path in [&settings.authority, &layout.bootstrap_node] {

@@ -1,4 +1,4 @@
-//! What `join` is asked for: flags, or a configuration file.
+//! Settings of `join`: flags, or a configuration file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl JoinSettings {
 }
 
 impl JoinFlags {
-    /// What is asked for.
+    /// The settings.
     ///
     /// # Errors
     /// Something of it is not valid.

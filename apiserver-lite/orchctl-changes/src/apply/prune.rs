@@ -81,7 +81,7 @@ pub(super) async fn run(
                     let one = Deletion { uid: Some(uid.to_owned()), ..deletion.clone() };
                     requests::delete(session, &place, &one).await?;
                 }
-                results.tell(output, &place, &object, "pruned")?;
+                results.print_result(output, &place, &object, "pruned")?;
             }
         }
     }
@@ -94,7 +94,7 @@ fn parse_kind(text: &str) -> Result<(String, String), CommandError> {
     match parts.as_slice() {
         ["core" | "", version, kind] => Ok(((*version).to_owned(), (*kind).to_owned())),
         [group, version, kind] => Ok((format!("{group}/{version}"), (*kind).to_owned())),
-        _ => Err(CommandError::said(format!(
+        _ => Err(CommandError::with_text(format!(
             "invalid GroupVersionKind format: {text}, please follow <group/version/kind>"
         ))),
     }

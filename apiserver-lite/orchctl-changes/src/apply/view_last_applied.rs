@@ -42,8 +42,8 @@ pub async fn run(
             continue;
         };
         let object: Value = serde_json::from_str(text).map_err(|error| {
-            CommandError::said(format!(
-                "the record of {} is no JSON: {error}",
+            CommandError::with_text(format!(
+                "the last-applied-configuration annotation of {} is not valid JSON: {error}",
                 target.place.title()
             ))
         })?;

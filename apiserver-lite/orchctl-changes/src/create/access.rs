@@ -21,7 +21,7 @@ pub struct RuleFlags {
     resource_name: Vec<String>,
 }
 
-/// Asks the server what the words mean.
+/// Resolves the words by the server's discovery.
 async fn resources(session: &Session, words: &[String]) -> Result<Vec<RuleResource>, CommandError> {
     let mut found = Vec::new();
     for word in words {

@@ -38,10 +38,11 @@ impl SourceFlags {
             entries.push(configuration::parse_literal(text).map_err(requests::argument)?);
         }
         for path in &self.from_env_file {
-            let text = String::from_utf8(read(path)?)
-                .map_err(|_| CommandError::said(format!("{} is no text", path.display())))?;
+            let text = String::from_utf8(read(path)?).map_err(|_| {
+                CommandError::with_text(format!("{} is not valid UTF-8", path.display()))
+            })?;
             let found = configuration::parse_env_file(&text)
-                .map_err(|error| CommandError::said(format!("{}: {error}", path.display())))?;
+                .map_err(|error| CommandError::with_text(format!("{}: {error}", path.display())))?;
             entries.extend(found);
         }
         Ok(entries)
@@ -50,13 +51,13 @@ impl SourceFlags {
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
     let wrong = |error: std::io::Error| {
-        CommandError::said(format!("error reading {}: {error}", path.display()))
+        CommandError::with_text(format!("error reading {}: {error}", path.display()))
     };
     let mut content = Vec::new();
     let file = std::fs::File::open(path).map_err(wrong)?;
     file.take(FILE_LEN_MAX.saturating_add(1)).read_to_end(&mut content).map_err(wrong)?;
     if content.len() as u64 > FILE_LEN_MAX {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "{} has more than {FILE_LEN_MAX} bytes",
             path.display()
         )));
@@ -70,7 +71,7 @@ fn add_file(text: &str, entries: &mut Vec<Entry>) -> Result<(), CommandError> {
     let (key, path) = match text.split_once('=') {
         Some((key, path)) if !key.is_empty() && !path.is_empty() => (Some(key), Path::new(path)),
         None => (None, Path::new(text)),
-        _ => return Err(CommandError::said(format!("{text:?} is neither FILE nor KEY=FILE"))),
+        _ => return Err(CommandError::with_text(format!("{text:?} is neither FILE nor KEY=FILE"))),
     };
     if !path.is_dir() {
         let key = key.map(str::to_owned).or_else(|| name_of(path));
@@ -78,9 +79,10 @@ fn add_file(text: &str, entries: &mut Vec<Entry>) -> Result<(), CommandError> {
         return Ok(());
     }
     if key.is_some() {
-        return Err(CommandError::said("cannot give a key name for a directory path"));
+        return Err(CommandError::with_text("cannot give a key name for a directory path"));
     }
-    let wrong = |error| CommandError::said(format!("error listing {}: {error}", path.display()));
+    let wrong =
+        |error| CommandError::with_text(format!("error listing {}: {error}", path.display()));
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(path).map_err(wrong)? {
         paths.push(entry.map_err(wrong)?.path());

@@ -7,8 +7,8 @@ use orchctl_printers::json;
 use proto_api::yaml;
 use serde_json::{Value, json};
 
+use crate::poll;
 use crate::requests::{self, Place, Write};
-use crate::waits;
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -42,7 +42,7 @@ pub(super) async fn run(
 ) -> Result<ExitCode, CommandError> {
     let mut spec = json!({"audiences": args.audience});
     if let Some(text) = &args.duration {
-        spec["expirationSeconds"] = json!(waits::limit("--duration", text)?.as_secs());
+        spec["expirationSeconds"] = json!(poll::limit("--duration", text)?.as_secs());
     }
     if let (Some(kind), Some(name)) = (&args.bound_object_kind, &args.bound_object_name) {
         spec["boundObjectRef"] = json!({"kind": kind, "apiVersion": "v1", "name": name,
@@ -57,9 +57,10 @@ pub(super) async fn run(
     let path = place.path(Some("token"));
     let answer = requests::create(session, path, &request, &Write::default()).await;
     let answer = answer.map_err(|error| match requests::code(&error) {
-        Some(_) => {
-            CommandError::said(format!("failed to create token: {}", requests::message(&error)))
-        }
+        Some(_) => CommandError::with_text(format!(
+            "failed to create token: {}",
+            requests::message(&error)
+        )),
         None => error,
     })?;
     match args.output.as_deref() {
@@ -69,7 +70,7 @@ pub(super) async fn run(
             let token = answer.pointer("/status/token").and_then(Value::as_str);
             let token = token.filter(|token| !token.is_empty());
             let token = token.ok_or_else(|| {
-                CommandError::said("failed to create token: the server returned none")
+                CommandError::with_text("failed to create token: the server returned no token")
             })?;
             writeln!(output.out, "{token}")?;
         }

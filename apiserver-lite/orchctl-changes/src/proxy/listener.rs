@@ -45,7 +45,7 @@ impl Listener {
     pub(super) async fn tcp(address: IpAddr, port: u16) -> Result<Self, CommandError> {
         let bound = TcpListener::bind((address, port)).await;
         bound.map(Self::Tcp).map_err(|error| {
-            CommandError::said(format!("unable to listen on {address} port {port}: {error}"))
+            CommandError::with_text(format!("unable to listen on {address} port {port}: {error}"))
         })
     }
 
@@ -62,7 +62,7 @@ impl Listener {
             Ok(Self::Unix { listener, path: path.to_owned(), uid })
         };
         listen().map_err(|error| {
-            CommandError::said(format!("unable to listen on {}: {error}", path.display()))
+            CommandError::with_text(format!("unable to listen on {}: {error}", path.display()))
         })
     }
 

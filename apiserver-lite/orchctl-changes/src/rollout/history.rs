@@ -48,7 +48,7 @@ async fn revisions(session: &Session, target: &Target) -> Result<Vec<Revision>, 
         "Deployment" => "ReplicaSet",
         "DaemonSet" | "StatefulSet" => "ControllerRevision",
         other => {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "no history viewer has been implemented for {other:?}"
             )));
         }
@@ -71,7 +71,7 @@ pub(super) async fn run_history(
         let title = target.place.title();
         if args.revision > 0 {
             let one = rollout::revision_to_undo(&revisions, args.revision).map_err(|_| {
-                CommandError::said(format!(
+                CommandError::with_text(format!(
                     "unable to find the specified revision {} of {title}",
                     args.revision
                 ))
@@ -105,7 +105,7 @@ pub(super) async fn run_undo(
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
         let Target { place, object } = &target;
         if object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "you cannot rollback a paused deployment; resume it first with rollout resume {} and try again",
                 place.title()
             )));
@@ -118,7 +118,7 @@ pub(super) async fn run_undo(
             let number = revision.number;
             let done =
                 format!("skipped rollback (current template already matches revision {number})");
-            args.results.tell(output, place, object, &done)?;
+            args.results.print_result(output, place, object, &done)?;
             continue;
         }
         let patch =
@@ -130,7 +130,7 @@ pub(super) async fn run_undo(
                 requests::patch(session, place.path(None), &patch, &write).await?
             }
         };
-        args.results.tell(output, place, &changed, "rolled back")?;
+        args.results.print_result(output, place, &changed, "rolled back")?;
     }
     Ok(ExitCode::SUCCESS)
 }

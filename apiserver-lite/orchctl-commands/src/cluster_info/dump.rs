@@ -219,7 +219,7 @@ fn collection(group: &str, plural: &str, namespace: Option<&str>) -> Collection 
 /// A name as a part of a path: a server's answer leads nowhere else.
 fn component(name: &str) -> Result<&str, CommandError> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
-        return Err(CommandError::said(format!("{name:?} cannot be the name of a file")));
+        return Err(CommandError::with_text(format!("{name:?} cannot be the name of a file")));
     }
     Ok(name)
 }
@@ -227,7 +227,7 @@ fn component(name: &str) -> Result<&str, CommandError> {
 /// A file below the directory, with the directories above it.
 fn create(directory: &Path, file: &str) -> Result<File, CommandError> {
     let path = directory.join(file);
-    let failed = |error: io::Error| CommandError::said(format!("{}: {error}", path.display()));
+    let failed = |error: io::Error| CommandError::with_text(format!("{}: {error}", path.display()));
     let parent = path.parent().unwrap_or(directory);
     private_files::create_missing_dir(parent).map_err(failed)?;
     private_files::create_or_empty(&path, FILE_MODE).map_err(failed)

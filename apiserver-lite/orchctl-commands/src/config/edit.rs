@@ -15,7 +15,9 @@ fn files(session: &Session) -> Result<Kubeconfig, CommandError> {
 
 fn destination(files: &Kubeconfig) -> Result<PathBuf, CommandError> {
     let none = || {
-        CommandError::said("there is no file for the configuration: set HOME, or use --kubeconfig")
+        CommandError::with_text(
+            "there is no file for the configuration: set HOME, or use --kubeconfig",
+        )
     };
     files.destination().map(PathBuf::from).ok_or_else(none)
 }
@@ -30,9 +32,9 @@ fn entries<'a>(tree: &'a mut Value, list: &str) -> Result<&'a mut Vec<Value>, Co
     if place.is_null() {
         *place = json!([]);
     }
-    place
-        .as_array_mut()
-        .ok_or_else(|| CommandError::said(format!("{list} of the configuration is no list")))
+    place.as_array_mut().ok_or_else(|| {
+        CommandError::with_text(format!("{list} of the configuration is not a list"))
+    })
 }
 
 fn is_named(entry: &Value, name: &str) -> bool {
@@ -95,7 +97,9 @@ pub(super) fn use_context(
 ) -> Result<(), CommandError> {
     let mut files = files(session)?;
     if files.file_of("contexts", name).is_none() {
-        return Err(CommandError::said(format!("no context exists with the name: \"{name}\"")));
+        return Err(CommandError::with_text(format!(
+            "no context exists with the name: \"{name}\""
+        )));
     }
     let path = destination(&files)?;
     files.edit(&path, |tree| {
@@ -115,10 +119,10 @@ pub(super) fn set_context(
     let name = match (name, current) {
         (Some(name), false) => name,
         (None, true) => match objects::text_at(&merged, "/current-context") {
-            "" => return Err(CommandError::said("no current context is set")),
+            "" => return Err(CommandError::with_text("no current context is set")),
             name => name,
         },
-        _ => return Err(CommandError::said("either a context is named, or --current is set")),
+        _ => return Err(CommandError::with_text("either a context is named, or --current is set")),
     };
     let flags = session.flags();
     let mut values = Map::new();
@@ -212,7 +216,7 @@ pub(super) fn delete(
     let Some(path) = files.file_of(list, name).map(PathBuf::from) else {
         let shown = destination(&files)?;
         let text = format!("cannot delete {part} {name}, not in {}", shown.display());
-        return Err(CommandError::said(text));
+        return Err(CommandError::with_text(text));
     };
     files.edit(&path, |tree| {
         entries(tree, list)?.retain(|entry| !is_named(entry, name));
@@ -237,10 +241,10 @@ pub(super) fn rename_context(
     let Some(path) = files.file_of("contexts", name).map(PathBuf::from) else {
         let shown = destination(&files)?;
         let text = format!("cannot rename the context \"{name}\", it's not in {}", shown.display());
-        return Err(CommandError::said(text));
+        return Err(CommandError::with_text(text));
     };
     if files.file_of("contexts", new_name).is_some() {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "cannot rename the context \"{name}\", the context \"{new_name}\" already exists in {}",
             path.display()
         )));
@@ -275,7 +279,8 @@ enum Property {
 
 impl Property {
     fn parse(text: &str, known: &Value) -> Result<Self, CommandError> {
-        let unknown = || CommandError::said(format!("\"{text}\" is no field of the configuration"));
+        let unknown =
+            || CommandError::with_text(format!("\"{text}\" is no field of the configuration"));
         if text == "current-context" {
             return Ok(Self::Current);
         }
@@ -341,7 +346,7 @@ fn property_value(
     value: &str,
     raw: bool,
 ) -> Result<Value, CommandError> {
-    let refuse = |why: &str| CommandError::said(format!("{property} {why}"));
+    let refuse = |why: &str| CommandError::with_text(format!("{property} {why}"));
     if !is_field(list, field) {
         return Err(refuse("is no field of the configuration that has one value"));
     }
@@ -389,7 +394,7 @@ pub(super) fn set(
             })?;
         }
         Property::List(_) | Property::Entry(..) => {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "{property} is no single field: name one below it"
             )));
         }

@@ -22,7 +22,7 @@ pub(super) struct ViewArgs {
     /// With secrets
     #[arg(long)]
     raw: bool,
-    /// How it is printed; as YAML unless told otherwise
+    /// Output format; YAML by default
     #[command(flatten)]
     print: PrintFlags,
 }
@@ -80,7 +80,7 @@ pub(super) fn view(
     let form = match args.print.form()? {
         Form::Table => Form::Yaml,
         Form::Wide | Form::Name => {
-            return Err(CommandError::said(
+            return Err(CommandError::with_text(
                 "a configuration is shown as yaml, json or by jsonpath",
             ));
         }
@@ -93,7 +93,7 @@ pub(super) fn view(
 fn minify(whole: &mut Value, flag: Option<&str>) -> Result<(), CommandError> {
     let current = flag.unwrap_or(objects::text_at(whole, "/current-context")).to_owned();
     if current.is_empty() {
-        return Err(CommandError::said("current-context must exist in order to minify"));
+        return Err(CommandError::with_text("current-context must exist in order to minify"));
     }
     let is = |entry: &Value, name: &str| objects::text_at(entry, "/name") == name;
     let contexts = objects::list_at(whole, "/contexts");
@@ -101,7 +101,7 @@ fn minify(whole: &mut Value, flag: Option<&str>) -> Result<(), CommandError> {
         .iter()
         .find(|entry| is(entry, &current))
         .cloned()
-        .ok_or_else(|| CommandError::said(format!("cannot locate context {current}")))?;
+        .ok_or_else(|| CommandError::with_text(format!("cannot locate context {current}")))?;
     whole["current-context"] = json!(current);
     for (list, name) in [
         ("contexts", current.as_str()),
@@ -133,7 +133,7 @@ pub(super) fn embed_files(fields: &mut Value) -> Result<(), CommandError> {
         };
         if fields.get(&data).is_none_or(|value| value == "") {
             let content = std::fs::read(Path::new(path)).map_err(|error| {
-                CommandError::said(format!("could not read {field} data from {path}: {error}"))
+                CommandError::with_text(format!("could not read {field} data from {path}: {error}"))
             })?;
             fields.insert(data, json!(file::encoded(&content)));
         }
@@ -145,7 +145,7 @@ pub(super) fn embed_files(fields: &mut Value) -> Result<(), CommandError> {
 pub(super) fn current_context(session: &Session, output: &mut Output) -> Result<(), CommandError> {
     let whole = session.kubeconfig()?.merged();
     match objects::text_at(&whole, "/current-context") {
-        "" => Err(CommandError::said("current-context is not set")),
+        "" => Err(CommandError::with_text("current-context is not set")),
         name => Ok(writeln!(output.out, "{name}")?),
     }
 }
@@ -179,7 +179,7 @@ pub(super) fn contexts(
     let mut errors = Vec::new();
     for name in &args.names {
         if !all.iter().any(|entry| name_of(entry) == *name) {
-            errors.push(CommandError::said(format!("context {name} not found")));
+            errors.push(CommandError::with_text(format!("context {name} not found")));
         }
     }
     let shown =

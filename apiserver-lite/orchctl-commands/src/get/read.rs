@@ -1,4 +1,4 @@
-//! What the command asks the server: a question is one object or one collection.
+//! Requests of the command: each is for one object or one collection.
 
 use orchctl_client::manifests;
 use orchctl_client::names::{self, Selection};
@@ -22,13 +22,14 @@ pub(super) struct Question {
     pub(super) namespace: Option<String>,
 }
 
-/// What the server is asked to answer with.
+/// The requested form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// Objects.
+pub(super) enum ResponseForm {
     Objects,
     /// A table, whose rows have the metadata of objects, or (for sorting) whole objects.
-    Table { whole_objects: bool },
+    Table {
+        whole_objects: bool,
+    },
 }
 
 impl Question {
@@ -47,7 +48,9 @@ pub(super) async fn questions(
     let current = session.namespace()?;
     if !args.files.filename.is_empty() {
         if !args.args.is_empty() {
-            return Err(CommandError::said("objects are named either by arguments or by files"));
+            return Err(CommandError::with_text(
+                "objects are named either by arguments or by files",
+            ));
         }
         let mut questions = Vec::new();
         for manifest in manifests::read(session, &args.files, output).await? {
@@ -88,28 +91,30 @@ fn check(args: &Args, name: &Option<String>) -> Result<(), CommandError> {
     if name.is_some() {
         if args.all_namespaces {
             let text = "a resource cannot be retrieved by name across all namespaces";
-            return Err(CommandError::said(text));
+            return Err(CommandError::with_text(text));
         }
         if select.selector.is_some() {
-            return Err(CommandError::said("name cannot be provided when a selector is specified"));
+            return Err(CommandError::with_text(
+                "name cannot be provided when a selector is specified",
+            ));
         }
         if select.field_selector.is_some() {
-            return Err(CommandError::said(
+            return Err(CommandError::with_text(
                 "name cannot be provided when a field selector is specified",
             ));
         }
     } else if select.subresource.is_some() {
-        return Err(CommandError::said("subresources are those of named objects"));
+        return Err(CommandError::with_text("subresources are those of named objects"));
     }
     Ok(())
 }
 
-/// Asks the server, page by page.
-pub(super) async fn ask(
+/// Lists from the server, page by page.
+pub(super) async fn list_pages(
     session: &Session,
     question: &Question,
     select: &SelectFlags,
-    wanted: Wanted,
+    wanted: ResponseForm,
 ) -> Result<Value, CommandError> {
     let collection = question.collection();
     if let Some(name) = &question.name {
@@ -118,7 +123,7 @@ pub(super) async fn ask(
     }
     let mut params = params(select);
     let mut whole: Option<Value> = None;
-    let list = if wanted == Wanted::Objects { "items" } else { "rows" };
+    let list = if wanted == ResponseForm::Objects { "items" } else { "rows" };
     for _ in 0..PAGES_MAX {
         let page = send(session, collection.path(), Some(&params), wanted).await;
         let mut page = page.map_err(|error| name_selectors(error, question, select))?;
@@ -142,7 +147,7 @@ pub(super) async fn ask(
     Ok(whole.unwrap_or_default())
 }
 
-/// An error of a list says what was asked, as the server does not.
+/// Adds the requested resource to the error of a list, which the server omits.
 fn name_selectors(error: CommandError, question: &Question, select: &SelectFlags) -> CommandError {
     let (label, field) = (&select.selector, &select.field_selector);
     let asked = label.is_some() || field.is_some();
@@ -180,23 +185,23 @@ async fn send(
     session: &Session,
     path: String,
     params: Option<&ListParams>,
-    wanted: Wanted,
+    wanted: ResponseForm,
 ) -> Result<Value, CommandError> {
     let (path, whole) = match wanted {
-        Wanted::Table { whole_objects } => (path, whole_objects),
-        Wanted::Objects => (path, false),
+        ResponseForm::Table { whole_objects } => (path, whole_objects),
+        ResponseForm::Objects => (path, false),
     };
     let mut request = match params {
         Some(params) => request::list(path, params),
         None => request::get(path),
     };
-    if wanted != Wanted::Objects {
+    if wanted != ResponseForm::Objects {
         accept_table(session, &mut request, whole).await?;
     }
     session.call_json(request).await
 }
 
-/// Asks for a table in the place of objects.
+/// Requests a table instead of objects.
 pub(crate) async fn accept_table(
     session: &Session,
     request: &mut http::Request<bytes::Bytes>,

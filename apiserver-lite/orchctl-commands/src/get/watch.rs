@@ -1,4 +1,4 @@
-//! `get --watch`: objects, then their changes as the server tells them.
+//! `get --watch`: objects, then their changes as the server sends them.
 
 use orchctl_client::{CommandError, LineReader, Output, Session};
 use orchctl_printers::columns::Layout;
@@ -8,8 +8,8 @@ use proto_client::{ListParams, request};
 use serde_json::Value;
 
 use super::Args;
-use super::read::{self, Question, Wanted};
-use super::show;
+use super::print_response;
+use super::read::{self, Question, ResponseForm};
 use crate::time;
 
 /// Seconds after which the server ends a watch.
@@ -35,7 +35,7 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     let one = <[Question; 1]>::try_from(questions);
     let Ok([question]) = one else {
-        return Err(CommandError::said(
+        return Err(CommandError::with_text(
             "you may only watch a single resource or type of resource at a time",
         ));
     };
@@ -43,18 +43,22 @@ pub(super) async fn run(
     let listed = if let Some(name) = &question.name {
         params = ListParams::name(name);
         // The object itself, which says whether it exists.
-        read::ask(session, &question, &args.select, Wanted::Objects).await?;
+        read::list_pages(session, &question, &args.select, ResponseForm::Objects).await?;
         true
     } else {
         !args.watch_only
     };
     let mut select = args.select.clone();
     select.field_selector = Some(params.field_selector.clone());
-    let wanted = if form.is_table() { show::wanted(args, false) } else { Wanted::Objects };
+    let wanted = if form.is_table() {
+        print_response::choose_response_form(args, false)
+    } else {
+        ResponseForm::Objects
+    };
     let all = Question { name: None, ..question.clone() };
-    let answer = read::ask(session, &all, &select, wanted).await?;
+    let answer = read::list_pages(session, &all, &select, wanted).await?;
     let version = objects::text_at(&answer, "/metadata/resourceVersion").to_owned();
-    let mut options = show::options(form, &args.table, args.all_namespaces);
+    let mut options = print_response::options(form, &args.table, args.all_namespaces);
     options.namespaces &= question.resource.namespaced;
     options.events = args.output_watch_events;
     options.name_prefix = args.table.show_kind.then(|| question.resource.word());
@@ -63,7 +67,7 @@ pub(super) async fn run(
         printer.print(answer, "ADDED", output)?;
     }
     let mut request = request::watch(all.collection().path(), &params, &version, WATCH_SECS);
-    if wanted != Wanted::Objects {
+    if wanted != ResponseForm::Objects {
         read::accept_table(session, &mut request, false).await?;
     }
     let mut lines = LineReader::new(session.open(request).await?).ending_after(session.timeout()?);
@@ -72,14 +76,14 @@ pub(super) async fn run(
             continue;
         }
         let event: Value = serde_json::from_slice(&line).map_err(|error| {
-            CommandError::said(format!("an event of the watch is no JSON: {error}"))
+            CommandError::with_text(format!("an event of the watch is not valid JSON: {error}"))
         })?;
         let Some(object) = event.get("object") else { continue };
         match objects::text_at(&event, "/type") {
             "BOOKMARK" => {}
             "ERROR" => {
                 let text = objects::text_at(object, "/message");
-                return Err(CommandError::said(format!("the server ended the watch: {text}")));
+                return Err(CommandError::with_text(format!("the server ended the watch: {text}")));
             }
             kind => printer.print(object.clone(), kind, output)?,
         }

@@ -40,14 +40,14 @@ pub(super) async fn find(
         (Some(selector), []) => list(session, &collection, selector).await?,
         (None, [name] | [name, _]) => vec![choose(session, &collection, name, args, output).await?],
         (None, []) => {
-            return Err(CommandError::said(
+            return Err(CommandError::with_text(
                 "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'",
             ));
         }
         (Some(_), _) => {
-            return Err(CommandError::said("only a selector (-l) or a POD name is allowed"));
+            return Err(CommandError::with_text("only a selector (-l) or a POD name is allowed"));
         }
-        _ => return Err(CommandError::said("one POD and at most one CONTAINER are named")),
+        _ => return Err(CommandError::with_text("one POD and at most one CONTAINER are named")),
     };
     if pods.is_empty() {
         let namespace = session.namespace()?;
@@ -55,11 +55,13 @@ pub(super) async fn find(
     }
     let positional = args.args.get(1);
     if positional.is_some() && args.container.is_some() {
-        return Err(CommandError::said("only one of -c or an inline [CONTAINER] arg is allowed"));
+        return Err(CommandError::with_text(
+            "only one of -c or an inline [CONTAINER] arg is allowed",
+        ));
     }
     let wanted = args.container.as_ref().or(positional).map(String::as_str);
     if let (Some(name), true) = (wanted, args.all_containers) {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "--all-containers=true should not be specified with container name {name}"
         )));
     }
@@ -106,12 +108,12 @@ async fn choose(
         .filter(|labels| labels.values().all(Value::is_string) && !labels.is_empty());
     let selector = objects::label_selector(&object, "/spec/selector");
     let Some(selector) = selector.or_else(|| labels.map(selector_of)) else {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "cannot get the logs from {name}: it selects no pods"
         )));
     };
     let limit = duration::parse(&args.pod_running_timeout)
-        .map_err(|error| CommandError::said(format!("--pod-running-timeout: {error}")))?;
+        .map_err(|error| CommandError::with_text(format!("--pod-running-timeout: {error}")))?;
     let begun = Instant::now();
     let mut found = list(session, pods, &selector).await?;
     while found.is_empty() && begun.elapsed() < limit {
@@ -121,7 +123,7 @@ async fn choose(
     found.sort_by_key(rank);
     let count = found.len();
     let Some(first) = found.into_iter().next() else {
-        return Err(CommandError::said(format!("no pods of {name} found")));
+        return Err(CommandError::with_text(format!("no pods of {name} found")));
     };
     if count > 1 {
         writeln!(output.err, "Found {count} pods, using pod/{}", objects::name(&first))?;
@@ -167,7 +169,7 @@ fn containers(
     let name = objects::name(pod);
     if let Some(wanted) = wanted {
         if !every.iter().any(|one| *one == wanted) {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "container {wanted} is not valid for pod {name}"
             )));
         }
@@ -184,7 +186,7 @@ fn containers(
         return Ok(vec![chosen.to_owned()]);
     }
     let Some(first) = main.first() else {
-        return Err(CommandError::said(format!("pod {name} has no containers")));
+        return Err(CommandError::with_text(format!("pod {name} has no containers")));
     };
     if every.len() > 1 {
         let shown = main.iter().cloned();
@@ -216,13 +218,13 @@ mod tests {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {
             "containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});
         let mut ask = |pod: &Value, wanted, all| containers(names, pod, wanted, all, &mut output);
-        assert_eq!(ask(&pod, None, false).expect("first"), ["a"]);
-        assert_eq!(ask(&pod, None, true).expect("all"), ["i", "a", "b"]);
-        assert_eq!(ask(&pod, Some("i"), false).expect("named"), ["i"]);
-        let error = ask(&pod, Some("x"), false).expect_err("missing");
+        assert_eq!(list_pages(&pod, None, false).expect("first"), ["a"]);
+        assert_eq!(list_pages(&pod, None, true).expect("all"), ["i", "a", "b"]);
+        assert_eq!(list_pages(&pod, Some("i"), false).expect("named"), ["i"]);
+        let error = list_pages(&pod, Some("x"), false).expect_err("missing");
         assert_eq!(error.to_string(), "error: container x is not valid for pod p");
         pod["metadata"]["annotations"] =
             json!({names.sub_label("kubectl", "default-container"): "b"});
-        assert_eq!(ask(&pod, None, false).expect("annotated"), ["b"]);
+        assert_eq!(list_pages(&pod, None, false).expect("annotated"), ["b"]);
     }
 }

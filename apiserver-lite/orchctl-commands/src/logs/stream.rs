@@ -26,12 +26,12 @@ pub(super) async fn print(
     if !args.follow || sources.len() < 2 {
         for source in &sources {
             let ended = print_one(session, args, source, output).await;
-            tell(ended, args, output)?;
+            report_end(ended, args, output)?;
         }
         return Ok(());
     }
     if sources.len() > args.max_log_requests {
-        return Err(CommandError::said(format!(
+        return Err(CommandError::with_text(format!(
             "you are attempting to follow {} log streams, but maximum allowed concurrency is {}, use --max-log-requests to increase the limit",
             sources.len(),
             args.max_log_requests
@@ -54,17 +54,17 @@ pub(super) async fn print(
                 }
                 None => break,
             },
-            Some(ended) = followed.next() => tell(ended, args, output)?,
+            Some(ended) = followed.next() => report_end(ended, args, output)?,
         }
     }
     while let Some(ended) = followed.next().await {
-        tell(ended, args, output)?;
+        report_end(ended, args, output)?;
     }
     Ok(())
 }
 
 /// With --ignore-errors the other logs go on.
-fn tell(
+fn report_end(
     ended: Result<(), CommandError>,
     args: &Args,
     output: &mut Output,
@@ -158,14 +158,14 @@ fn query(
     let tail = part.tail.or(selected.then_some(TAIL_OF_SELECTED));
     match tail {
         Some(lines) if lines < -1 => {
-            return Err(CommandError::said("--tail must be greater than or equal to -1"));
+            return Err(CommandError::with_text("--tail must be greater than or equal to -1"));
         }
         Some(lines) if lines >= 0 => pairs.push(("tailLines", lines.to_string())),
         _ => {}
     }
     if let Some(since) = &part.since {
         let since = duration::parse(since)
-            .map_err(|error| CommandError::said(format!("--since: {error}")))?;
+            .map_err(|error| CommandError::with_text(format!("--since: {error}")))?;
         if !since.is_zero() {
             pairs.push(("sinceSeconds", since.as_secs().max(1).to_string()));
         }

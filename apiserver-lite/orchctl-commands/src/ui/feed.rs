@@ -69,7 +69,7 @@ impl<'a> Feed<'a> {
                 Ok(()) => Update::LogEnded,
                 Err(error) => Update::Notice(error.to_string()),
             };
-            // Nobody looks any more.
+            // The screen was closed.
             let _ = sender.send(ended).await;
         })
     }
@@ -182,8 +182,8 @@ async fn show_rows(
             continue;
         }
         let event: Value = serde_json::from_slice(&line).map_err(|error| {
-            CommandError::said(format!(
-                "an event of the watch of {} is no JSON: {error}",
+            CommandError::with_text(format!(
+                "an event of the watch of {} is not valid JSON: {error}",
                 view.name()
             ))
         })?;
@@ -228,7 +228,7 @@ async fn answer(
 ) -> Result<Update, CommandError> {
     let resource = session.discovery().await?.served_kind(&target.api_version, &target.kind)?;
     if target.name.is_empty() {
-        return Err(CommandError::said(format!("the event names no {}", target.kind)));
+        return Err(CommandError::with_text(format!("the event names no {}", target.kind)));
     }
     if question == Question::Why {
         why::check(resource)?;
@@ -256,7 +256,7 @@ async fn answer(
     })
 }
 
-/// The screen that nobody looks at needs nothing more.
+/// A closed screen needs no more updates.
 async fn send(sender: &mpsc::Sender<Update>, update: Update) -> Result<(), CommandError> {
-    sender.send(update).await.map_err(|_| CommandError::said("the screen is closed"))
+    sender.send(update).await.map_err(|_| CommandError::with_text("the terminal screen was closed"))
 }

@@ -15,9 +15,9 @@ const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
 /// The settings of the terminal before; none once it is given back.
 #[derive(Clone)]
-struct Taken(Arc<Mutex<Option<RawMode>>>);
+struct SavedTerminal(Arc<Mutex<Option<RawMode>>>);
 
-impl Taken {
+impl SavedTerminal {
     fn give_back(&self) {
         let former = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if former.is_some() {
@@ -36,14 +36,14 @@ impl Drop for FullScreen {
 /// The terminal, taken.
 pub(super) struct FullScreen {
     terminal: Terminal<TermionBackend<Stdout>>,
-    taken: Taken,
+    taken: SavedTerminal,
     colours: bool,
 }
 
 impl FullScreen {
     /// Takes the terminal.
     pub(super) fn enter(colours: bool) -> io::Result<Self> {
-        let taken = Taken(Arc::new(Mutex::new(Some(RawMode::enter()?))));
+        let taken = SavedTerminal(Arc::new(Mutex::new(Some(RawMode::enter()?))));
         let at_panic = taken.clone();
         let former = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {

@@ -20,7 +20,6 @@ pub struct RuleResource {
 pub struct RoleFlags<'a> {
     /// The verbs; `*` stands for all.
     pub verbs: &'a [String],
-    /// The resources.
     pub resources: &'a [RuleResource],
     /// Names of objects; all if there are none.
     pub resource_names: &'a [String],
@@ -113,9 +112,7 @@ pub fn cluster_role(
 /// Who gets a role.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SubjectFlags<'a> {
-    /// Users.
     pub users: &'a [String],
-    /// Groups.
     pub groups: &'a [String],
     /// Service accounts as `namespace:name`.
     pub service_accounts: &'a [String],

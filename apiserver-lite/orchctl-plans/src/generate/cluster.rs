@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{object, parse_pairs, parse_selector};
 use crate::ArgumentError;
 
-/// A Namespace.
+/// The object that `create namespace` posts.
 pub fn namespace(name: &str) -> Value {
     let mut object = object("Namespace", "v1", name);
     object.insert("spec".into(), json!({}));
@@ -108,12 +108,10 @@ pub(super) fn number_or_text(text: &str) -> Value {
 
 /// What an autoscaler scales, and between which bounds.
 #[derive(Clone, Copy, Debug)]
-pub struct Scaled<'a> {
+pub struct ScaleTarget<'a> {
     /// `apiVersion` of the workload.
     pub api_version: &'a str,
-    /// Its kind.
     pub kind: &'a str,
-    /// Its name.
     pub name: &'a str,
     /// Fewest replicas; the server's default if not set.
     pub min: Option<i32>,
@@ -127,7 +125,7 @@ pub struct Scaled<'a> {
 ///
 /// # Errors
 /// When the bounds contradict each other.
-pub fn autoscaler(name: &str, scaled: &Scaled) -> Result<Value, ArgumentError> {
+pub fn autoscaler(name: &str, scaled: &ScaleTarget) -> Result<Value, ArgumentError> {
     if scaled.max < 1 {
         let max = scaled.max;
         return Err(ArgumentError::new(format!(
@@ -199,7 +197,7 @@ mod tests {
 
     #[test]
     fn autoscalers_have_bounds() {
-        let mut scaled = Scaled {
+        let mut scaled = ScaleTarget {
             api_version: "apps/v1",
             kind: "Deployment",
             name: "web",

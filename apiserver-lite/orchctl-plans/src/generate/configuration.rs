@@ -144,7 +144,6 @@ pub struct RegistryLogin<'a> {
     pub server: &'a str,
     /// The user.
     pub username: &'a str,
-    /// The password.
     pub password: &'a str,
     /// An address; may be empty.
     pub email: &'a str,

@@ -12,7 +12,7 @@ use crate::keep::{items_at, text_at};
 fn tcp_port(text: &str) -> Result<Value, ArgumentError> {
     let (port, target) = text.split_once(':').unwrap_or((text, text));
     let number: u16 = port.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
-        ArgumentError::new(format!("{port:?} is not a port, of which there are 1 to 65535"))
+        ArgumentError::new(format!("{port:?} is not a port number between 1 and 65535"))
     })?;
     let name = text.replace(':', "-");
     Ok(
@@ -20,7 +20,7 @@ fn tcp_port(text: &str) -> Result<Value, ArgumentError> {
     )
 }
 
-/// What a Service of `create service` has beside its name and type.
+/// What a Service of `create service` has besides its name and type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServiceFlags<'a> {
     /// Ports as `port` or `port:targetPort`.
@@ -65,7 +65,7 @@ pub fn service(name: &str, kind: &str, flags: ServiceFlags) -> Result<Value, Arg
     Ok(Value::Object(object))
 }
 
-/// What `expose` is asked for; empty texts are taken from the exposed object.
+/// Flags of `expose`; empty values are taken from the exposed object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExposeFlags<'a> {
     /// Name of the Service.
@@ -156,7 +156,7 @@ pub fn exposed(object_: &Value, flags: ExposeFlags) -> Result<Value, ArgumentErr
 
 fn numbered(port: &str, own: &[(u16, String)]) -> Result<(u16, String), ArgumentError> {
     let number: u16 = port.trim().parse().map_err(|_| {
-        ArgumentError::new(format!("{port:?} is not a port, of which there are 1 to 65535"))
+        ArgumentError::new(format!("{port:?} is not a port number between 1 and 65535"))
     })?;
     let protocol = own.iter().find(|(own, _)| *own == number).map(|(_, protocol)| protocol.clone());
     Ok((number, protocol.unwrap_or_else(|| "TCP".to_owned())))
@@ -206,7 +206,7 @@ fn ports_of(object: &Value) -> Vec<(u16, String)> {
     ports.filter_map(|port| Some((number(port, "containerPort")?, protocol(port)))).collect()
 }
 
-/// What `create ingress` is asked for.
+/// Flags of `create ingress`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IngressFlags<'a> {
     /// Name of the class; empty for the default one.

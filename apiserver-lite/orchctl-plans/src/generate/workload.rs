@@ -77,7 +77,7 @@ fn job_spec(name: &str, image: &str, command: &[String], restart: &str) -> Value
         "spec": {"containers": [container], "restartPolicy": restart}}})
 }
 
-/// A Job.
+/// The object that `create job` posts.
 pub fn job(name: &str, image: &str, command: &[String]) -> Value {
     let mut object = object("Job", "batch/v1", name);
     object.insert("spec".into(), job_spec(name, image, command, "Never"));
@@ -137,10 +137,9 @@ pub fn cron_job(
     Value::Object(object)
 }
 
-/// What `run` is asked for.
+/// What `run` puts into the pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunFlags<'a> {
-    /// The image.
     pub image: &'a str,
     /// When it is pulled; empty for the server's default.
     pub pull_policy: &'a str,

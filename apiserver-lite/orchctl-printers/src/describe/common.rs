@@ -23,7 +23,6 @@ pub(super) fn labels(page: &mut Page, object: &Value, context: Context<'_>) {
     annotations(page, object, context);
 }
 
-/// One label a line.
 pub(super) fn label_lines(
     page: &mut Page,
     level: usize,
@@ -39,7 +38,7 @@ pub(super) fn label_lines(
     title_lines(page, level, title, &lines);
 }
 
-/// A title with the first line beside it and the others below.
+/// A title with the first line next to it and the others below.
 pub(super) fn title_lines(page: &mut Page, level: usize, title: &str, lines: &[String]) {
     let (first, rest) = match lines.split_first() {
         Some((first, rest)) => (first.as_str(), rest),

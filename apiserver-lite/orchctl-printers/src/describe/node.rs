@@ -1,4 +1,4 @@
-//! A node, with what its pods ask for.
+//! A node, with the requests of its pods.
 
 use proto_api::Quantity;
 use serde_json::{Map, Value};
@@ -132,7 +132,7 @@ fn system_info(page: &mut Page, node: &Value) {
     }
 }
 
-/// The pods that have not ended, and the sums of what they ask for.
+/// The pods that have not ended, and the sums of their requests.
 fn pods(page: &mut Page, node: &Value, pods: &[Value], context: Context<'_>) {
     let ended = ["Succeeded", "Failed"];
     let pods: Vec<&Value> = pods
@@ -150,7 +150,7 @@ fn pods(page: &mut Page, node: &Value, pods: &[Value], context: Context<'_>) {
     );
     let allocatable = |name: &str| quantity(objects::map_at(node, "/status/allocatable"), name);
     for pod in &pods {
-        let cell = |kind: &str, name: &str| share(asked(pod, kind, name), allocatable(name));
+        let cell = |kind: &str, name: &str| share(sum_requests(pod, kind, name), allocatable(name));
         page.line(
             1,
             format!(
@@ -172,7 +172,7 @@ fn pods(page: &mut Page, node: &Value, pods: &[Value], context: Context<'_>) {
     page.line(1, "Resource\tRequests\tLimits\n  --------\t--------\t------");
     for name in ["cpu", "memory", "ephemeral-storage"] {
         let sum = |kind: &str| {
-            let amounts = pods.iter().map(|pod| asked(pod, kind, name));
+            let amounts = pods.iter().map(|pod| sum_requests(pod, kind, name));
             share(amounts.fold(Quantity::default(), |sum, one| sum + one), allocatable(name))
         };
         page.line(1, format!("{name}\t{}\t{}", sum("requests"), sum("limits")));
@@ -184,8 +184,8 @@ fn quantity(map: Option<&Map<String, Value>>, name: &str) -> Quantity {
     text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// What a pod asks for: the sum of its containers, or more if an init container asks for more; and its overhead.
-fn asked(pod: &Value, kind: &str, name: &str) -> Quantity {
+/// The requests of a pod: the sum of its containers, or those of an init container if larger; and its overhead.
+fn sum_requests(pod: &Value, kind: &str, name: &str) -> Quantity {
     let of = |container: &Value| {
         quantity(objects::map_at(container, &format!("/resources/{kind}")), name)
     };

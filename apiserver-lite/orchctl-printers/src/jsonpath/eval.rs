@@ -4,33 +4,35 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-use super::{Comparison, Filter, JsonPathError, Missing, Operand, Path, RESULTS_MAX, Slice, Step};
+use super::{
+    Comparison, Filter, JsonPathError, MissingFields, Operand, Path, RESULTS_MAX, Slice, Step,
+};
 
 type Found<'a> = Result<Vec<&'a Value>, JsonPathError>;
 
-fn wrong<T>(text: impl Into<String>) -> Result<T, JsonPathError> {
+fn eval_error<T>(text: impl Into<String>) -> Result<T, JsonPathError> {
     Err(JsonPathError::Evaluation(text.into()))
 }
 
 /// Follows the steps of `path` from all of `values`.
-pub(super) fn walk<'a>(path: &Path, values: Vec<&'a Value>, missing: Missing) -> Found<'a> {
+pub(super) fn walk<'a>(path: &Path, values: Vec<&'a Value>, missing: MissingFields) -> Found<'a> {
     let mut values = values;
     for step in &path.steps {
         values = follow(step, values, missing)?;
         if values.len() > RESULTS_MAX {
-            return wrong(format!("more than {RESULTS_MAX} results"));
+            return eval_error(format!("more than {RESULTS_MAX} results"));
         }
     }
     Ok(values)
 }
 
-fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: Missing) -> Found<'a> {
+fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: MissingFields) -> Found<'a> {
     let mut found = Vec::new();
     match step {
         Step::Field(name) => {
             found.extend(values.into_iter().filter_map(|value| value.as_object()?.get(name)));
-            if found.is_empty() && missing == Missing::Refused {
-                return wrong(format!("{name} is not found"));
+            if found.is_empty() && missing == MissingFields::Refused {
+                return eval_error(format!("{name} is not found"));
             }
         }
         Step::Wildcard => values.into_iter().for_each(|value| found.extend(children(value))),
@@ -38,8 +40,8 @@ fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: Missing) -> Found<'a
             for value in values {
                 descend(value, &mut found)?;
             }
-            if found.is_empty() && missing == Missing::Refused {
-                return wrong("nothing is found below the object");
+            if found.is_empty() && missing == MissingFields::Refused {
+                return eval_error("nothing is found below the object");
             }
         }
         Step::Slice(slice) => {
@@ -59,7 +61,9 @@ fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: Missing) -> Found<'a
                     Value::Null => continue,
                     other => {
                         let kind = kind_of(other);
-                        return wrong(format!("{kind} is not an array and cannot be filtered"));
+                        return eval_error(format!(
+                            "{kind} is not an array and cannot be filtered"
+                        ));
                     }
                 };
                 for item in items {
@@ -84,7 +88,7 @@ fn children(value: &Value) -> Vec<&Value> {
 /// The value and all below it that have children.
 fn descend<'a>(value: &'a Value, found: &mut Vec<&'a Value>) -> Result<(), JsonPathError> {
     if found.len() > RESULTS_MAX {
-        return wrong(format!("more than {RESULTS_MAX} results"));
+        return eval_error(format!("more than {RESULTS_MAX} results"));
     }
     let children = children(value);
     if !children.is_empty() {
@@ -102,7 +106,7 @@ fn cut<'a>(
     let items = match value {
         Value::Array(items) => items,
         Value::Null => return Ok(()),
-        other => return wrong(format!("{} is not an array", kind_of(other))),
+        other => return eval_error(format!("{} is not an array", kind_of(other))),
     };
     let len = i64::try_from(items.len()).unwrap_or(i64::MAX);
     let from_end = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
@@ -116,7 +120,7 @@ fn cut<'a>(
         return Ok(());
     }
     let outside =
-        |index: i64| wrong(format!("array index out of bounds: index {index}, length {len}"));
+        |index: i64| eval_error(format!("array index out of bounds: index {index}, length {len}"));
     if start >= len || start < 0 {
         return outside(start);
     }
@@ -124,11 +128,11 @@ fn cut<'a>(
         return outside(end.saturating_sub(1));
     }
     if start > end {
-        return wrong(format!("starting index {start} is greater than ending index {end}"));
+        return eval_error(format!("starting index {start} is greater than ending index {end}"));
     }
     let step = match slice.step.unwrap_or(1) {
         step if step > 0 => usize::try_from(step).unwrap_or(usize::MAX),
-        _ => return wrong("step must be > 0"),
+        _ => return eval_error("step must be > 0"),
     };
     let index = |value: i64| usize::try_from(value).unwrap_or_default();
     let range = items.get(index(start)..index(end)).unwrap_or_default();
@@ -143,14 +147,14 @@ fn passes(filter: &Filter, item: &Value) -> Result<bool, JsonPathError> {
     let (left, right) = match (left.as_slice(), right.as_slice()) {
         ([], _) | (_, []) => return Ok(false),
         ([left], [right]) => (*left, *right),
-        _ => return wrong("can only compare one element at a time"),
+        _ => return eval_error("can only compare one element at a time"),
     };
     if matches!(comparison, Comparison::Equal | Comparison::NotEqual) {
         let equal = left == right || order(left, right) == Some(Ordering::Equal);
         return Ok(equal == (*comparison == Comparison::Equal));
     }
     let Some(order) = order(left, right) else {
-        return wrong(format!("cannot compare {} with {}", kind_of(left), kind_of(right)));
+        return eval_error(format!("cannot compare {} with {}", kind_of(left), kind_of(right)));
     };
     Ok(match comparison {
         Comparison::Less => order.is_lt(),
@@ -163,7 +167,7 @@ fn passes(filter: &Filter, item: &Value) -> Result<bool, JsonPathError> {
 fn operand<'a>(operand: &'a Operand, item: &'a Value) -> Found<'a> {
     match operand {
         Operand::Literal(literal) => Ok(vec![literal]),
-        Operand::Path(path) => walk(path, vec![item], Missing::Skipped),
+        Operand::Path(path) => walk(path, vec![item], MissingFields::Skipped),
     }
 }
 

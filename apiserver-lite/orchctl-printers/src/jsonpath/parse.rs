@@ -10,7 +10,7 @@ use super::{
 /// Reads a whole template.
 pub(super) fn template(text: &str) -> Result<Vec<Part>, JsonPathError> {
     if text.len() > TEMPLATE_LEN_MAX {
-        return Err(wrong(0, format!("it is longer than {TEMPLATE_LEN_MAX} bytes")));
+        return Err(parse_error(0, format!("it is longer than {TEMPLATE_LEN_MAX} bytes")));
     }
     let mut reader = Reader { chars: text.chars().collect(), at: 0, depth: 0 };
     // The parts of the template and of the ranges that are open, the innermost last.
@@ -19,7 +19,7 @@ pub(super) fn template(text: &str) -> Result<Vec<Part>, JsonPathError> {
         let part = match reader.piece()? {
             Piece::Part(part) => part,
             Piece::Range(_) if open.len() > DEPTH_MAX => {
-                return Err(wrong(reader.at, "ranges are nested too deep"));
+                return Err(parse_error(reader.at, "ranges are nested too deep"));
             }
             Piece::Range(path) => {
                 open.push((Some(path), Vec::new()));
@@ -27,7 +27,7 @@ pub(super) fn template(text: &str) -> Result<Vec<Part>, JsonPathError> {
             }
             Piece::End => match open.pop() {
                 Some((Some(path), inner)) => Part::Range(path, inner),
-                _ => return Err(wrong(reader.at, "not in range, nothing to end")),
+                _ => return Err(parse_error(reader.at, "not in range, nothing to end")),
             },
         };
         if let Some((_, parts)) = open.last_mut() {
@@ -56,7 +56,7 @@ struct Reader {
     depth: usize,
 }
 
-fn wrong(at: usize, problem: impl Into<String>) -> JsonPathError {
+fn parse_error(at: usize, problem: impl Into<String>) -> JsonPathError {
     JsonPathError::Syntax { at, problem: problem.into() }
 }
 
@@ -111,8 +111,8 @@ impl Reader {
                 self.at += 1;
                 Ok(piece)
             }
-            Some(c) => Err(wrong(self.at, format!("unexpected {c:?} in an expression"))),
-            None => Err(wrong(self.at, "unclosed action")),
+            Some(c) => Err(parse_error(self.at, format!("unexpected {c:?} in an expression"))),
+            None => Err(parse_error(self.at, "unclosed action")),
         }
     }
 
@@ -148,9 +148,9 @@ impl Reader {
                     self.field()?;
                     let name: String =
                         self.chars.get(start..self.at).unwrap_or_default().iter().collect();
-                    return Err(wrong(start, format!("unrecognized identifier {name}")));
+                    return Err(parse_error(start, format!("unrecognized identifier {name}")));
                 }
-                Some(c) => return Err(wrong(self.at, format!("unexpected {c:?} in a path"))),
+                Some(c) => return Err(parse_error(self.at, format!("unexpected {c:?} in a path"))),
             }
         }
     }
@@ -201,7 +201,7 @@ impl Reader {
                 c => text.push(c),
             }
         }
-        Err(wrong(start, "unterminated quoted string"))
+        Err(parse_error(start, "unterminated quoted string"))
     }
 
     fn code_point(&mut self, digits: usize) -> Result<char, JsonPathError> {
@@ -210,7 +210,7 @@ impl Reader {
         let point = u32::from_str_radix(&text, 16).ok().and_then(char::from_u32);
         let point = point.filter(|_| text.len() == digits);
         self.at += digits;
-        point.ok_or_else(|| wrong(self.at, "invalid escape of a character"))
+        point.ok_or_else(|| parse_error(self.at, "invalid escape sequence in a string"))
     }
 
     /// What stands in brackets: index, slice, wildcard, quoted name, union or filter.
@@ -219,7 +219,7 @@ impl Reader {
         let text = self.bracket_text()?;
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(wrong(start, "brackets are nested too deep"));
+            return Err(parse_error(start, "brackets are nested too deep"));
         }
         if let Some(inner) = text.strip_prefix("?(").and_then(|text| text.strip_suffix(')')) {
             steps.push(Step::Filter(Box::new(self.filter(start, inner)?)));
@@ -238,7 +238,7 @@ impl Reader {
                 steps.push(Step::Wildcard);
             } else {
                 let slice = slice(text.trim());
-                let invalid = || wrong(start, format!("invalid array index {text}"));
+                let invalid = || parse_error(start, format!("invalid array index {text}"));
                 steps.push(Step::Slice(slice.ok_or_else(invalid)?));
             }
         }
@@ -269,7 +269,7 @@ impl Reader {
                 _ => {}
             }
         }
-        Err(wrong(start, "unterminated array"))
+        Err(parse_error(start, "unterminated array"))
     }
 
     /// A path that stands within brackets.
@@ -278,7 +278,7 @@ impl Reader {
         let path = inner.path()?;
         match inner.peek() {
             None => Ok(path),
-            Some(c) => Err(wrong(self.at, format!("unexpected {c:?} in brackets"))),
+            Some(c) => Err(parse_error(self.at, format!("unexpected {c:?} in brackets"))),
         }
     }
 
@@ -296,8 +296,8 @@ impl Reader {
         };
         let (left, rest) = text.split_at(at);
         let found = operators.into_iter().find(|(sign, _)| rest.starts_with(sign));
-        let (sign, comparison) =
-            found.ok_or_else(|| wrong(start, format!("unrecognized filter operator in {text}")))?;
+        let (sign, comparison) = found
+            .ok_or_else(|| parse_error(start, format!("unrecognized filter operator in {text}")))?;
         let right = rest.get(sign.len()..).unwrap_or_default();
         let right = Some((comparison, self.operand(right)?));
         Ok(Filter { left: self.operand(left)?, right })
@@ -310,11 +310,11 @@ impl Reader {
             let literal = inner.quoted()?;
             return match inner.peek() {
                 None => Ok(Operand::Literal(Value::String(literal))),
-                Some(_) => Err(wrong(self.at, format!("unexpected text after {literal:?}"))),
+                Some(_) => Err(parse_error(self.at, format!("unexpected text after {literal:?}"))),
             };
         }
         match text {
-            "" => return Err(wrong(self.at, "a filter lacks an operand")),
+            "" => return Err(parse_error(self.at, "a filter lacks an operand")),
             "true" => return Ok(Operand::Literal(Value::Bool(true))),
             "false" => return Ok(Operand::Literal(Value::Bool(false))),
             _ => {}
@@ -326,7 +326,7 @@ impl Reader {
             let number = number.filter(|number| !number.is_null());
             return number
                 .map(Operand::Literal)
-                .ok_or_else(|| wrong(self.at, format!("cannot parse number {text}")));
+                .ok_or_else(|| parse_error(self.at, format!("cannot parse number {text}")));
         }
         self.inner_path(text).map(Operand::Path)
     }

@@ -24,7 +24,7 @@ fn sample() -> Value {
 
 fn render(template: &str) -> Result<String, String> {
     Template::parse(template)
-        .and_then(|parsed| parsed.render(&sample(), Missing::Skipped))
+        .and_then(|parsed| parsed.render(&sample(), MissingFields::Skipped))
         .map_err(|error| error.to_string())
 }
 
@@ -96,7 +96,7 @@ fn wrong_templates_are_refused() {
 #[test]
 fn missing_fields_are_errors_where_asked() {
     let parsed = Template::parse("{.a.b}").expect("valid");
-    let error = parsed.render(&sample(), Missing::Refused).expect_err("missing");
+    let error = parsed.render(&sample(), MissingFields::Refused).expect_err("missing");
     assert_eq!(error.to_string(), "a is not found");
 }
 
@@ -111,14 +111,18 @@ fn nesting_and_results_are_bounded() {
         deep = json!([deep, 1]);
     }
     let parsed = Template::parse(&format!("{{{}}}", "..".repeat(40))).expect("valid");
-    assert!(parsed.render(&deep, Missing::Skipped).is_err());
+    assert!(parsed.render(&deep, MissingFields::Skipped).is_err());
 }
 
 #[test]
 fn relaxed_paths_need_no_braces() {
     for text in ["{.kind}", ".kind", "kind", "{kind}", "['kind']"] {
         let path = Path::parse_relaxed(text).expect(text);
-        assert_eq!(path.find(&sample(), Missing::Skipped).expect(text), [&json!("List")], "{text}");
+        assert_eq!(
+            path.find(&sample(), MissingFields::Skipped).expect(text),
+            [&json!("List")],
+            "{text}"
+        );
     }
     assert!(Path::parse_relaxed("{.a}{.b}").is_err());
 }

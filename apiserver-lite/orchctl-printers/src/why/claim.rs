@@ -9,8 +9,10 @@ const NO_PROVISIONER: &str = "/no-provisioner";
 /// Why a claim has no volume.
 pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     let claim = &case.object;
-    let mut findings: Vec<Finding> =
-        deletion(claim, now).map(|finding| held(case, finding)).into_iter().collect();
+    let mut findings: Vec<Finding> = deletion(claim, now)
+        .map(|finding| describe_used_claim(case, finding))
+        .into_iter()
+        .collect();
     let volume = objects::text_at(claim, "/spec/volumeName");
     match objects::text_at(claim, "/status/phase") {
         "Bound" if findings.is_empty() => {
@@ -28,7 +30,7 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
 }
 
 /// A claim that pods use waits for them.
-fn held(case: &Case, finding: Finding) -> Finding {
+fn describe_used_claim(case: &Case, finding: Finding) -> Finding {
     let pods: Vec<&str> = case.pods.iter().map(|one| objects::name(&one.pod)).collect();
     if pods.is_empty() || !finding.evidence.contains("pvc-protection") {
         return finding;
@@ -90,7 +92,7 @@ fn pending(case: &Case) -> Vec<Finding> {
             "create a PersistentVolume that fits, or make the claim again with a storageClassName",
         )];
     }
-    vec![waits(case)]
+    vec![describe_pending_claim(case)]
 }
 
 /// Nothing has failed; someone has to make or bind the volume.
@@ -109,10 +111,10 @@ fn of_provisioner(case: &Case, class: &str, provisioner: &str) -> Finding {
             format!("look whether the driver {provisioner} runs"),
         );
     }
-    waits(case)
+    describe_pending_claim(case)
 }
 
-fn waits(case: &Case) -> Finding {
+fn describe_pending_claim(case: &Case) -> Finding {
     let last = case.events.last().map(super::reason_of).filter(|text| !text.is_empty());
     let evidence =
         last.unwrap_or_else(|| "it is Pending and nothing has happened to it".to_owned());
@@ -161,6 +163,6 @@ fn named_volume(case: &Case, name: &str) -> Finding {
                 "compare size, access modes, storage class and volume mode of both",
             )
         }
-        Some(Lookup::Unread) | None => waits(case),
+        Some(Lookup::Unread) | None => describe_pending_claim(case),
     }
 }

@@ -122,7 +122,7 @@ fn advice(reason: &str) -> (&'static str, &'static str) {
     })
 }
 
-/// `app 500m, db 1`: what containers ask for of a resource.
+/// `app 500m, db 1`: the requests of containers for a resource.
 fn requests(pod: &Value, resource: &str) -> String {
     let containers = objects::list_at(pod, "/spec/containers").iter();
     let asked = containers.filter_map(|one| {

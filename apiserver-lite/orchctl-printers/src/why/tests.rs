@@ -972,5 +972,5 @@ fn answers_are_short_and_plain() {
     assert!(line.starts_with("a^[[31m - b x"), "{line}");
     assert!(line.ends_with("... - c\n"), "{line}");
     assert!(line.chars().count() < EVIDENCE_LEN_MAX + 40);
-    assert!(knows("apps", "Deployment") && !knows("", "Node"));
+    assert!(supports_kind("apps", "Deployment") && !supports_kind("", "Node"));
 }

@@ -62,7 +62,7 @@ fn counts(object: &Value) -> Counts {
         }
         kind => {
             let wanted = number(object, "/spec/replicas", 1);
-            // Replica sets have one template; stateful sets may be told to keep pods of the old one.
+            // Replica sets have one template; stateful sets can be configured to keep pods of the old one.
             let one_template = kind == "ReplicaSet"
                 || on_delete
                 || number(object, "/spec/updateStrategy/rollingUpdate/partition", 0) > 0;

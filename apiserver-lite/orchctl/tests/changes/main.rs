@@ -1,5 +1,5 @@
 //! The changing commands against an API server, and kubectl's answers to the same lines: output and exit codes. `answers.txt` records kubectl's; where
-//! kubectl is installed, the record is compared with it, and `ORCH_RECORD=1` writes it anew.
+//! kubectl is installed, the record is compared with it, and `ORCH_RECORD=1` writes it again.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 

@@ -2,11 +2,11 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-mod picture;
 #[path = "../answers/server.rs"]
 #[allow(dead_code, reason = "shared with the test of answers, which asks more")]
 mod server;
 mod terminal;
+mod terminal_svg;
 
 use std::path::Path;
 
@@ -70,7 +70,7 @@ async fn keys_lead_through_the_views() {
     let text = terminal.wait_for("cart-1");
     assert!(text.contains("NAMESPACE") && !text.contains("before"), "{text}");
     if let Some(directory) = std::env::var_os("ORCH_PICTURES") {
-        let picture = picture::draw(&terminal.coloured(), 100);
+        let picture = terminal_svg::draw(&terminal.coloured(), 100);
         std::fs::write(Path::new(&directory).join("full-screen.svg"), picture).expect("a file");
     }
     // What happens later is shown, too.

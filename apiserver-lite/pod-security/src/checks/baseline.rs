@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proto_api::core::v1::{SELinuxOptions, WindowsSecurityContextOptions};
 
 use super::Finding;
-use crate::pod_view::{PodView, Setters};
+use crate::pod_view::{FieldSetters, PodView};
 use crate::text::{join_quoted, name_containers, pluralize, quote};
 
 /// Types of SELinux that containers may have.
@@ -149,7 +149,7 @@ pub(crate) fn check_selinux_options(pod: PodView<'_>) -> Option<Finding> {
     let containers = pod.names_where(|container| {
         problems.add(container.context.and_then(|context| context.se_linux_options.as_ref()))
     });
-    let setters = Setters { pod: is_bad_pod, containers };
+    let setters = FieldSetters { pod: is_bad_pod, containers };
     (!setters.is_empty()).then(|| Finding {
         reason: "seLinuxOptions",
         detail: format!(
@@ -172,7 +172,7 @@ pub(crate) fn check_windows_host_process(pod: PodView<'_>) -> Option<Finding> {
     let is_host = |options: Option<&WindowsSecurityContextOptions>| {
         options.is_some_and(|options| options.host_process == Some(true))
     };
-    let setters = Setters {
+    let setters = FieldSetters {
         pod: is_host(pod.context().and_then(|context| context.windows_options.as_ref())),
         containers: pod.names_where(|container| {
             is_host(container.context.and_then(|context| context.windows_options.as_ref()))

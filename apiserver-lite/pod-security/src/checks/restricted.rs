@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proto_api::core::v1::VolumeSource;
 
 use super::Finding;
-use crate::pod_view::{PodView, Setters};
+use crate::pod_view::{FieldSetters, PodView};
 use crate::text::{join_quoted, name_containers, pluralize};
 
 pub(crate) fn check_privilege_escalation(pod: PodView<'_>) -> Option<Finding> {
@@ -88,7 +88,7 @@ pub(crate) fn check_run_as_non_root(pod: PodView<'_>) -> Option<Finding> {
             container.context.and_then(|context| context.run_as_non_root) == wanted
         })
     };
-    let setters = Setters { pod: of_pod == Some(false), containers: with(Some(false)) };
+    let setters = FieldSetters { pod: of_pod == Some(false), containers: with(Some(false)) };
     if !setters.is_empty() {
         let detail =
             format!("{} must not set securityContext.runAsNonRoot=false", setters.describe());
@@ -105,7 +105,7 @@ pub(crate) fn check_run_as_non_root(pod: PodView<'_>) -> Option<Finding> {
 }
 
 pub(crate) fn check_run_as_user(pod: PodView<'_>) -> Option<Finding> {
-    let setters = Setters {
+    let setters = FieldSetters {
         pod: pod.context().is_some_and(|context| context.run_as_user == Some(0)),
         containers: pod.names_where(|container| {
             container.context.is_some_and(|context| context.run_as_user == Some(0))

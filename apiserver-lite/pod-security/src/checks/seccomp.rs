@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proto_api::core::v1::SeccompProfile;
 
 use super::Finding;
-use crate::pod_view::{PodView, Setters};
+use crate::pod_view::{FieldSetters, PodView};
 use crate::text::{join_quoted, name_containers, pluralize, quote};
 
 const REASON: &str = "seccompProfile";
@@ -41,7 +41,7 @@ pub(crate) fn check_fields(pod: PodView<'_>) -> Option<Finding> {
         types.extend(forbidden);
         forbidden.is_some()
     });
-    let setters = Setters { pod: of_pod.is_some(), containers };
+    let setters = FieldSetters { pod: of_pod.is_some(), containers };
     (!setters.is_empty()).then(|| Finding {
         reason: REASON,
         detail: format!(

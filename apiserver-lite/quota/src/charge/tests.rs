@@ -52,7 +52,7 @@ fn pod(containers: &[(&str, &str)], initial: &[(&str, &str)]) -> Pod {
 /// The new `used` of one quota, or why not; empty if nothing is charged.
 fn charged(quota: &ResourceQuota, new: Counted<'_>, old: Option<Counted<'_>>) -> String {
     match charge(&[quota], new, old, names(), Time::from_unix(1000)) {
-        Ok(charges) => charges.iter().map(|charge| amounts::list(&charge.used)).collect(),
+        Ok(charges) => charges.iter().map(|charge| resource_amounts::list(&charge.used)).collect(),
         Err(refusal) => refusal.to_string(),
     }
 }
@@ -201,12 +201,12 @@ fn pods_that_have_ended_count_as_objects_only() {
     // Its grace period ends at 1200, and it is counted through that second.
     assert_eq!(usage.changes_in(), Some(std::time::Duration::from_secs(201)));
     let status = usage.status(|name| name != "nothing");
-    assert_eq!(amounts::list(&status.used), "count/pods=3,pods=1");
+    assert_eq!(resource_amounts::list(&status.used), "count/pods=3,pods=1");
     assert_eq!(status.hard, spec.hard);
     // While it was counted five pods were charged and one quota had too much before.
     let grown =
         with_growth(&status, &amounts("pods=7,count/pods=1"), &amounts("pods=12,count/pods=1"));
-    assert_eq!(amounts::list(&grown.used), "count/pods=3,pods=6");
+    assert_eq!(resource_amounts::list(&grown.used), "count/pods=3,pods=6");
 }
 
 #[test]

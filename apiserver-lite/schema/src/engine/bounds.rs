@@ -1,6 +1,6 @@
 //! Bounds of the objects that requests bring or make, and of patches.
 
-use super::{DecodeError, Decoded, Problems};
+use super::{DecodeError, DecodedObject, Problems};
 use crate::object::Object;
 use crate::patch::PatchError;
 use crate::value::{
@@ -10,9 +10,9 @@ use crate::value::{
 
 /// The object, unless it has too many values. One that a request has not made larger than it was stays as it is: it can be made smaller.
 pub(super) fn within_bounds(
-    decoded: Decoded,
+    decoded: DecodedObject,
     old: Option<&Object>,
-) -> Result<Decoded, DecodeError> {
+) -> Result<DecodedObject, DecodeError> {
     let exceeds = |measure: &dyn Fn(&Object) -> usize, max: usize| {
         let have = measure(&decoded.object);
         have > max && old.is_none_or(|old| have > measure(old))

@@ -73,11 +73,8 @@ pub struct CustomVersion {
     pub terminating: bool,
     /// Name for one.
     pub singular: String,
-    /// Kind of lists.
     pub list_kind: String,
-    /// Short names.
     pub short_names: Vec<String>,
-    /// Categories.
     pub categories: Vec<String>,
     /// Whether it has the subresource `status`.
     pub has_status: bool,
@@ -123,11 +120,8 @@ impl CustomKind {
 /// The names of a custom kind in one version, all of which its definition keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomNames<'a> {
-    /// Group.
     pub group: &'a str,
-    /// Version.
     pub version: &'a str,
-    /// Kind.
     pub kind: &'a str,
     /// Plural name of the resource.
     pub plural: &'a str,

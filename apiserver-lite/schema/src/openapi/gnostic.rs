@@ -6,7 +6,6 @@ use super::to_json;
 use crate::value::{Map, Value};
 use crate::wire::{put_bytes, put_key};
 
-/// `Document`.
 pub(super) fn encode_document(document: &Map) -> Vec<u8> {
     let mut out = Vec::new();
     text(&mut out, 1, document.str("swagger"));

@@ -114,7 +114,7 @@ impl Difference<'_> {
             None => patch.push((below.key.to_owned().into(), Value::List(wanted.to_vec()))),
             Some("") => set_difference(below.key, &three, patch),
             Some(key) if three.is_ambiguous(key) => {
-                // Two items with one key cannot be told apart by the server: the list is replaced.
+                // The server cannot distinguish two items with one key: the list is replaced.
                 let mut items = vec![Value::Map(Map::from_iter([(DIRECTIVE, "replace")]))];
                 items.extend(wanted.iter().cloned());
                 patch.push((below.key.to_owned().into(), Value::List(items)));

@@ -1,4 +1,4 @@
-//! Table rows of NodeMetrics and PodMetrics; the metrics of autoscalers in theirs.
+//! Table rows of NodeMetrics and PodMetrics; the metrics of autoscalers in autoscaler rows.
 
 use proto_api::Quantity;
 

@@ -160,7 +160,7 @@ impl<'a> Decoder<'a> {
         bytes: &[u8],
     ) -> Result<Option<(Key, Value)>, WireError> {
         let mut reader = Reader(bytes);
-        let (mut key, mut item) = (String::new(), crate::conform::zero(ty));
+        let (mut key, mut item) = (String::new(), crate::shape_check::zero(ty));
         while let Some((number, value)) = read(&mut reader, shape)? {
             match (number, value) {
                 (1, WireValue::Bytes(bytes)) => match str::from_utf8(bytes) {

@@ -1,8 +1,8 @@
 //! Encodes a tree as Protobuf.
 
-use crate::conform::fits;
 use crate::scalar;
 use crate::shape::{Field, Presence, Shape, ShapeId, Shapes, Slot, Type};
+use crate::shape_check::fits;
 use crate::value::{Map, Value, write_json};
 
 /// Appends the fields of message `map` of `shape`.
@@ -43,7 +43,7 @@ fn encode_field(
         (Type::List(_) | Type::Map(_) | Type::Bytes, None) => {}
         (_, None) if field.presence == Presence::Optional => {}
         (ty, Some(value)) => encode_value(out, shapes, number, ty, value),
-        (ty, None) => encode_value(out, shapes, number, ty, &crate::conform::zero(ty)),
+        (ty, None) => encode_value(out, shapes, number, ty, &crate::shape_check::zero(ty)),
     }
 }
 

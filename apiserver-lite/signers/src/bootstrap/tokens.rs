@@ -19,7 +19,6 @@ const SIGNATURE: &str = "jws-kubeconfig-";
 /// A token decoded from its Secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Token {
-    /// Name of the Secret.
     pub secret_name: String,
     /// Uid of the Secret.
     pub uid: String,
@@ -49,7 +48,7 @@ impl Token {
     }
 
     /// The time until the expiry, zero if expired; none without an expiry.
-    pub fn left(&self, now: Time) -> Option<Duration> {
+    pub fn time_to_expiry(&self, now: Time) -> Option<Duration> {
         let end = self.expiration.as_ref()?.parse::<Time>().ok().and_then(Time::unix);
         let left = end.map_or(0, |end| end.saturating_sub(now.unix().unwrap_or(0)));
         Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
@@ -57,7 +56,7 @@ impl Token {
 
     fn may_sign(&self, now: Time) -> bool {
         let named = self.secret_name == format!("bootstrap-token-{}", self.id);
-        let lasts = self.left(now).is_none_or(|left| !left.is_zero());
+        let lasts = self.time_to_expiry(now).is_none_or(|left| !left.is_zero());
         self.signs && !self.going && named && lasts && is_id(&self.id) && is_secret(&self.secret)
     }
 
@@ -137,12 +136,14 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_over() {
-        let left = |text: &str| ending(text).left(Time::from_unix(NOW)).map(|left| left.as_secs());
-        assert_eq!(token(|_| {}).left(Time::from_unix(NOW)), None);
+        let left = |text: &str| {
+            ending(text).time_to_expiry(Time::from_unix(NOW)).map(|left| left.as_secs())
+        };
+        assert_eq!(token(|_| {}).time_to_expiry(Time::from_unix(NOW)), None);
         assert_eq!(left(""), None);
         assert_eq!(left("1970-01-01T00:16:41Z"), Some(1));
         assert_eq!(left("1970-01-01T00:16:40Z"), Some(0));
-        assert!(left("9999-12-31T23:59:59Z") > Some(0));
+        assert!(time_to_expiry("9999-12-31T23:59:59Z") > Some(0));
         let bad =
             ["tomorrow", "0001-01-01T00:00:00Z", "99999-01-01T00:00:00Z", "1e99", "\u{0}", " "];
         for bad in bad {

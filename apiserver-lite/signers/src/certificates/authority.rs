@@ -15,7 +15,7 @@ const BACKDATED: i64 = 300;
 /// Minimum validity that can be requested, in seconds.
 const LIFE_MIN: i64 = 600;
 
-/// The CA.
+/// The certificate authority of `--cluster-signing-cert-file` and its key.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Maximum validity of a certificate, in seconds.
@@ -42,10 +42,10 @@ pub enum AuthorityError {
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The certificate cannot be encoded or signed.
-    #[error("certificate could not be encoded")]
+    #[error("cannot encode the certificate")]
     Encode(#[from] rcgen::Error),
     /// The expiry is out of range.
-    #[error("certificate expiry is out of range")]
+    #[error("the expiry of the certificate is out of range")]
     Time(#[from] time::error::ComponentRange),
     /// The CA's certificate has expired.
     #[error("the CA certificate has expired")]

@@ -25,18 +25,16 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
 
-/// The names in a request.
+/// Subject and subjectAltNames of a certificate request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedNames {
     /// Attributes of the subject, in order; organizations and every other type at most once.
     subject: Vec<(DnType, String)>,
     /// Host names.
     pub dns: Vec<String>,
-    /// Addresses.
     pub addresses: Vec<IpAddr>,
     /// Mail addresses.
     pub emails: Vec<String>,
-    /// URIs.
     pub uris: Vec<String>,
 }
 
@@ -52,7 +50,6 @@ pub struct CertificateRequest {
 /// Why a request cannot be signed by any signer: its requester has to send another one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Too long.
     #[error("spec.request: longer than {REQUEST_MAX} bytes")]
     TooLong,
     /// Another PEM block, or none.
@@ -74,16 +71,16 @@ pub enum RequestError {
     #[error("spec.request: an RSA key of {0} bits, expected {least} to {most}", least = RSA_BITS.start(), most = RSA_BITS.end())]
     RsaBits(usize),
     /// The key is of another kind.
-    #[error("spec.request: the public key is of no supported kind")]
+    #[error("spec.request: the algorithm of the public key is not supported")]
     KeyKind,
     /// Signed with another key.
-    #[error("spec.request: the signature is not that of the request's own key")]
+    #[error("spec.request: the signature does not match the public key")]
     Signature,
     /// An attribute of the subject that is not known, by its object identifier.
     #[error("subject attribute {0} is not supported")]
     Attribute(String),
     /// An attribute of the subject is no text.
-    #[error("the subject has an attribute that is no text")]
+    #[error("the subject has an attribute that is not a string")]
     AttributeValue,
     /// An attribute of the subject is there twice.
     #[error("the subject has more than one {0:?}, which is not supported")]
@@ -92,10 +89,10 @@ pub enum RequestError {
     #[error("more than {NAMES_MAX} subjectAltNames")]
     TooManyNames,
     /// An alternative name is of another kind.
-    #[error("a subjectAltName is of no supported kind")]
+    #[error("the type of a subjectAltName is not supported")]
     NameKind,
     /// An address of a wrong length.
-    #[error("an IP subjectAltName of neither 4 nor 16 bytes")]
+    #[error("an IP subjectAltName has neither 4 nor 16 bytes")]
     AddressLength,
 }
 

@@ -30,7 +30,6 @@ pub enum Renewal {
 /// A decoded request that its signer may sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovedRequest {
-    /// The signer.
     pub signer: SignerKind,
     /// The names and the key.
     pub request: CertificateRequest,
@@ -225,10 +224,10 @@ pub(super) mod tests {
     fn each_signer_gives_what_it_is_for_and_no_more() {
         let names = Names::new(Profile::Kubernetes);
         let (node_client, serving) = (names.node_client_signer(), names.node_serving_signer());
-        let (anybody, legacy) = (names.client_signer(), names.legacy_signer());
+        let (client_signer, legacy) = (names.client_signer(), names.legacy_signer());
         assert_eq!(node_client, "kubernetes.io/kube-apiserver-client-kubelet");
         assert_eq!(serving, "kubernetes.io/kubelet-serving");
-        assert_eq!(anybody, "kubernetes.io/kube-apiserver-client");
+        assert_eq!(client_signer, "kubernetes.io/kube-apiserver-client");
         assert_eq!(legacy, "kubernetes.io/legacy-unknown");
         let check = |signer: &str, organization: &str, name: &str, hosts: &[&str], auth: &str| {
             check_signer(&request(signer, organization, name, hosts, auth))
@@ -244,9 +243,9 @@ pub(super) mod tests {
                 SignerKind::NodeClient(Renewal::No),
             ),
             (&serving, NODES, NODE_1, &["n1", "10.0.0.1"], SERVER, SignerKind::NodeServing),
-            (&anybody, "devs", "jane", &[], CLIENT, SignerKind::Client),
+            (&client_signer, "devs", "jane", &[], CLIENT, SignerKind::Client),
             (
-                &anybody,
+                &client_signer,
                 "devs",
                 "jane",
                 &["jane.example.org", "fd00::1"],
@@ -271,9 +270,9 @@ pub(super) mod tests {
             (&node_client, NODES, NODE_1, &[], SERVER, "usages did not match"),
             (&serving, NODES, NODE_1, &[], SERVER, "DNS or IP subjectAltName is required"),
             (&serving, NODES, "system:node:n2", &["n2"], SERVER, "not the user of the request"),
-            (&anybody, MASTERS, "jane", &[], CLIENT, "system:masters is not allowed"),
-            (&anybody, "devs", "", &[], CLIENT, "common name is required"),
-            (&anybody, "devs", "jane", &[], SERVER, "invalid usage for client certificate"),
+            (&client_signer, MASTERS, "jane", &[], CLIENT, "system:masters is not allowed"),
+            (&client_signer, "devs", "", &[], CLIENT, "common name is required"),
+            (&client_signer, "devs", "jane", &[], SERVER, "invalid usage for client certificate"),
             (&legacy, MASTERS, "jane", &[], CLIENT, "system:masters is not allowed"),
             (&legacy, "devs", "jane", &[], "flying", "unrecognized usage: flying"),
         ] {

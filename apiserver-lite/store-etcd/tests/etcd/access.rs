@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use crate::etcd_process::{EtcdProcess, TlsPaths};
 use crate::support::{Text, config, content, open_with, raw, server, store_config};
 use apiserver_store::{
-    Expect, Form, Identity, Medium, Store, StoreConfig, Transform, TransformError, Write,
+    Form, Identity, Medium, Store, StoreConfig, Transform, TransformError, Write, WriteCondition,
 };
 use apiserver_store_etcd::{EtcdConfig, EtcdUser, OpenEtcdError, PrefixError, TlsFiles, open};
 use bytes::Bytes;
@@ -14,7 +14,10 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 async fn set(store: &Store<Text>, key: &str, text: &'static str) {
     let draft = Bytes::from_static(text.as_bytes());
-    store.write(Write::Put { key: key.into(), expect: Expect::Anything, draft }).await.unwrap();
+    store
+        .write(Write::Put { key: key.into(), expect: WriteCondition::Anything, draft })
+        .await
+        .unwrap();
 }
 
 /// The error of a store that does not open, at once.

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use crate::etcd_process::EtcdProcess;
 use crate::line::Line;
 use crate::support::{Text, config, content, events_until, open_with, raw, server, until_serving};
-use apiserver_store::{Expect, Health, Revision, Store, WatchEnd, Write, WriteError};
+use apiserver_store::{Health, Revision, Store, WatchEnd, Write, WriteCondition, WriteError};
 use bytes::Bytes;
 
-fn put(key: &str, expect: Expect, text: &str) -> Write<Text> {
+fn put(key: &str, expect: WriteCondition, text: &str) -> Write<Text> {
     Write::Put { key: key.to_owned(), expect, draft: Bytes::from(text.to_owned()) }
 }
 
 async fn set(store: &Store<Text>, key: &str, text: &str) -> Revision {
-    store.write(put(key, Expect::Anything, text)).await.unwrap().revision
+    store.write(put(key, WriteCondition::Anything, text)).await.unwrap().revision
 }
 
 /// What became of the increments of one counter.
@@ -29,8 +29,8 @@ async fn increment(store: &Store<Text>, key: &str, counted: &mut Increments) {
     loop {
         let current = store.current(key);
         let (expect, next) = match &current {
-            Some(entry) => (Expect::At(entry.stamp.modified), entry.record.number() + 1),
-            None => (Expect::Absent, 1),
+            Some(entry) => (WriteCondition::At(entry.stamp.modified), entry.record.number() + 1),
+            None => (WriteCondition::Absent, 1),
         };
         match store.write(put(key, expect, &next.to_string())).await {
             Ok(committed) => {
@@ -117,12 +117,12 @@ async fn what_one_server_answered_another_has_after_a_sync() {
         // Decided on what the other server has written, though memory may lack it.
         let key = format!("/core/maps/{round}");
         set(&one, &key, "x").await;
-        let created = other.write(put(&key, Expect::Absent, "y")).await;
+        let created = other.write(put(&key, WriteCondition::Absent, "y")).await;
         assert!(matches!(created, Err(WriteError::Exists { .. })));
-        let gone = Write::Delete { key: key.clone(), expect: Expect::Present };
+        let gone = Write::Delete { key: key.clone(), expect: WriteCondition::Present };
         let deleted = other.write(gone).await.unwrap();
         assert_eq!(deleted.record.as_str(), "x");
-        let again = one.write(Write::Delete { key, expect: Expect::Anything }).await;
+        let again = one.write(Write::Delete { key, expect: WriteCondition::Anything }).await;
         assert!(matches!(again, Err(WriteError::NotFound { .. })));
     }
 }
@@ -137,11 +137,11 @@ async fn all_of_several_writes_are_done_or_none_at_one_revision() {
     let start = other.revision();
     let mut watch = other.watch("/core/", start).unwrap();
     let pair = |text: &str, expect| {
-        vec![put("/core/a", Expect::Anything, text), put("/core/b", expect, text)]
+        vec![put("/core/a", WriteCondition::Anything, text), put("/core/b", expect, text)]
     };
-    let both = one.write_all(pair("1", Expect::Absent)).await.unwrap();
+    let both = one.write_all(pair("1", WriteCondition::Absent)).await.unwrap();
     assert_eq!(both[0].revision, both[1].revision);
-    let refused = one.write_all(pair("2", Expect::Absent)).await;
+    let refused = one.write_all(pair("2", WriteCondition::Absent)).await;
     assert!(matches!(refused, Err(WriteError::Exists { .. })));
     assert_eq!(one.current("/core/a").unwrap().record.as_str(), "1");
     let at = both[0].revision.0;
@@ -174,7 +174,7 @@ async fn a_killed_etcd_loses_no_answered_write_and_writes_go_on_by_themselves() 
         etcd.kill();
         until_serving(&stores[0], false).await;
         until_serving(&stores[1], false).await;
-        let refused = stores[0].write(put("/core/x", Expect::Anything, "1")).await;
+        let refused = stores[0].write(put("/core/x", WriteCondition::Anything, "1")).await;
         assert!(matches!(refused, Err(WriteError::NotWritten { .. })), "{refused:?}");
         assert!(stores[0].sync().await.is_err(), "nothing is called current without etcd");
         assert!(!content(&stores[0]).is_empty(), "memory is read all the same");
@@ -215,10 +215,10 @@ async fn an_etcd_that_hangs_leaves_writes_unknown_and_refuses_the_next() {
     let store = server(&etcd.url()).await;
     set(&store, "/core/a", "1").await;
     etcd.signal("-STOP");
-    let unknown = store.write(put("/core/a", Expect::Anything, "2")).await;
+    let unknown = store.write(put("/core/a", WriteCondition::Anything, "2")).await;
     assert!(matches!(unknown, Err(WriteError::NotDurable { .. })), "{unknown:?}");
     until_serving(&store, false).await;
-    let refused = store.write(put("/core/a", Expect::Anything, "3")).await;
+    let refused = store.write(put("/core/a", WriteCondition::Anything, "3")).await;
     assert!(matches!(refused, Err(WriteError::NotWritten { .. })), "{refused:?}");
     etcd.signal("-CONT");
     until_serving(&store, true).await;
@@ -246,7 +246,8 @@ async fn a_server_that_missed_compacted_history_reads_all_anew() {
     for round in 0..1200 {
         set(&near, &format!("/core/maps/{:03}", round % 600), &round.to_string()).await;
     }
-    let delete = Write::Delete { key: "/core/maps/deleted".to_owned(), expect: Expect::Present };
+    let delete =
+        Write::Delete { key: "/core/maps/deleted".to_owned(), expect: WriteCondition::Present };
     let last = near.write(delete).await.unwrap().revision;
     let compacted = i64::try_from(last.0).unwrap();
     raw(&etcd.url()).await.compact(compacted, None).await.unwrap();
@@ -323,8 +324,9 @@ async fn a_claim_is_one_records_at_a_time() {
             let store = stores[nth % 2].clone();
             let key = format!("/core/services/{round}-{nth}");
             tokio::spawn(async move {
-                let outcome =
-                    store.write(put(&key, Expect::Absent, &format!("x +{round} +n{nth}"))).await;
+                let outcome = store
+                    .write(put(&key, WriteCondition::Absent, &format!("x +{round} +n{nth}")))
+                    .await;
                 (key, outcome)
             })
         });
@@ -344,7 +346,7 @@ async fn a_claim_is_one_records_at_a_time() {
         if round % 2 == 0 {
             set(&stores[0], &key, "x").await;
         } else {
-            let gone = Write::Delete { key: key.clone(), expect: Expect::Present };
+            let gone = Write::Delete { key: key.clone(), expect: WriteCondition::Present };
             stores[1].write(gone).await.unwrap();
         }
         set(&stores[1], &format!("/core/services/{round}-again"), &format!("+{round}")).await;
@@ -395,7 +397,7 @@ async fn a_closed_store_ends_its_watches_and_refuses_writes() {
     let mut watch = store.watch("/core/", store.revision()).unwrap();
     store.close().await;
     assert!(matches!(watch.next_batch(&mut Vec::new()).await, Err(WatchEnd::Closed)));
-    let refused = store.write(put("/core/a", Expect::Anything, "2")).await;
+    let refused = store.write(put("/core/a", WriteCondition::Anything, "2")).await;
     assert!(matches!(refused, Err(WriteError::Closed)));
     assert!(store.sync().await.is_err());
     assert!(store.current("/core/a").is_some());
@@ -409,7 +411,7 @@ async fn what_etcd_refuses_is_not_written() {
     let store = server(&etcd.url()).await;
     // More than etcd takes, and more than gRPC does.
     for (len, why) in [(1_800_000, "request is too large"), (2 << 20, "larger than max")] {
-        let refused = store.write(put("/core/a", Expect::Absent, &"x".repeat(len))).await;
+        let refused = store.write(put("/core/a", WriteCondition::Absent, &"x".repeat(len))).await;
         let Err(WriteError::NotWritten { reason }) = refused else { panic!("{refused:?}") };
         assert!(reason.contains(why), "{reason}");
     }

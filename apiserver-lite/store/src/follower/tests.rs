@@ -121,12 +121,15 @@ async fn plans_compare_what_memory_has() {
             .plan(&[write])
             .map(|planned| planned[0].current.as_ref().map(|current| current.stamp.modified))
     };
-    assert_eq!(plan(put("a", Expect::Anything)).unwrap(), Some(Revision(4)));
-    assert_eq!(plan(put("b", Expect::Absent)).unwrap(), None);
-    assert!(matches!(plan(put("a", Expect::Absent)), Err(WriteError::Exists { .. })));
-    assert!(matches!(plan(put("a", Expect::At(Revision(3)))), Err(WriteError::Conflict { .. })));
-    let delete = Write::Delete { key: "b".into(), expect: Expect::Anything };
+    assert_eq!(plan(put("a", WriteCondition::Anything)).unwrap(), Some(Revision(4)));
+    assert_eq!(plan(put("b", WriteCondition::Absent)).unwrap(), None);
+    assert!(matches!(plan(put("a", WriteCondition::Absent)), Err(WriteError::Exists { .. })));
+    assert!(matches!(
+        plan(put("a", WriteCondition::At(Revision(3)))),
+        Err(WriteError::Conflict { .. })
+    ));
+    let delete = Write::Delete { key: "b".into(), expect: WriteCondition::Anything };
     assert!(matches!(plan(delete), Err(WriteError::NotFound { .. })));
-    let twice = [put("a", Expect::Anything), put("a", Expect::Anything)];
+    let twice = [put("a", WriteCondition::Anything), put("a", WriteCondition::Anything)];
     assert!(matches!(follower.plan(&twice), Err(WriteError::NotWritten { .. })));
 }

@@ -15,8 +15,8 @@ use std::{
 };
 
 use apiserver_store::{
-    Expect, Identity, Medium, OnDamage, OpenError, Range, Revision, Store, StoreConfig, Transform,
-    Write,
+    Identity, Medium, OnDamage, OpenError, Range, Revision, Store, StoreConfig, Transform, Write,
+    WriteCondition,
 };
 use bytes::Bytes;
 
@@ -247,10 +247,10 @@ async fn write(store: &Store<Bytes>, nth: usize) {
     let secret = nth.is_multiple_of(2);
     let key = format!("{}/{}", if secret { "secrets" } else { "key" }, nth % 7);
     let write = match nth % 5 {
-        4 => Write::Delete { key, expect: Expect::Anything },
+        4 => Write::Delete { key, expect: WriteCondition::Anything },
         _ => {
             let draft = Bytes::from(format!("value {nth}"));
-            Write::Put { key, expect: Expect::Anything, draft }
+            Write::Put { key, expect: WriteCondition::Anything, draft }
         }
     };
     // A key that is not there cannot be deleted.

@@ -30,7 +30,12 @@ struct Entry {
 
 impl FailedPods {
     /// The time for which the failed pod of this node stays; none if it may be deleted now.
-    pub(super) fn left(&self, set: &DaemonSet, node: &str, now: Time) -> Option<Duration> {
+    pub(super) fn remaining_delay(
+        &self,
+        set: &DaemonSet,
+        node: &str,
+        now: Time,
+    ) -> Option<Duration> {
         let entry = self.entries.get(&key(set, node))?;
         let age = age(entry.since, now);
         (age < FORGOTTEN).then(|| entry.wait.saturating_sub(age)).filter(|left| !left.is_zero())

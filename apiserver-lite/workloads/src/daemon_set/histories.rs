@@ -154,7 +154,7 @@ fn check(seen: &World, plan: &Plan) {
     };
     let (surge, unavailable) = (limit(rolling.max_surge), limit(rolling.max_unavailable));
     let (mut all, nodes) = (seen.pods(), seen.list::<Node>(ObjectKind::Node));
-    let strangers: Vec<_> = all.extract_if(.., |pod| pod.metadata.name == "stranger").collect();
+    let foreign: Vec<_> = all.extract_if(.., |pod| pod.metadata.name == "stranger").collect();
     let before = by_node(&all);
     let deleted: BTreeSet<&str> = plan
         .writes
@@ -164,7 +164,7 @@ fn check(seen: &World, plan: &Plan) {
             _ => None,
         })
         .collect();
-    assert!(strangers.iter().all(|pod| !deleted.contains(pod.metadata.uid.as_str())));
+    assert!(foreign.iter().all(|pod| !deleted.contains(pod.metadata.uid.as_str())));
     for pod in all.iter().filter(|pod| deleted.contains(pod.metadata.uid.as_str())) {
         let owner = pod.metadata.owner_references.first().map(|owner| &owner.uid);
         assert_eq!(owner, Some(&set.metadata.uid), "{} is not the set's", pod.metadata.name);

@@ -25,7 +25,6 @@ pub enum Fit {
     Runs,
     /// One that is there stays; none is created.
     Stays,
-    /// No.
     No,
 }
 
@@ -52,9 +51,7 @@ fn fit(spec: &PodSpec, node: &Node) -> Fit {
 
 /// The set's pods by node.
 pub(super) struct Placement<'a> {
-    /// The set.
     pub(super) set: &'a DaemonSet,
-    /// The nodes.
     pub(super) nodes: BTreeMap<&'a str, Fit>,
     /// The pods of each node that has any, also of nodes that do not exist.
     pub(super) pods: BTreeMap<&'a str, Vec<&'a Pod>>,
@@ -94,7 +91,7 @@ impl<'a> Placement<'a> {
     }
 
     /// The number of nodes that should run a pod.
-    pub(super) fn wanted(&self) -> i32 {
+    pub(super) fn count_desired(&self) -> i32 {
         let wanted = self.nodes.values().filter(|fit| **fit == Fit::Runs).count();
         i32::try_from(wanted).unwrap_or(i32::MAX)
     }
@@ -107,14 +104,17 @@ impl<'a> Placement<'a> {
     /// The number of pods beyond one a node that an update may have.
     pub(super) fn surge_max(&self) -> i32 {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
-        share(rolling.and_then(|rolling| rolling.max_surge.as_ref()), 0, self.wanted())
+        share(rolling.and_then(|rolling| rolling.max_surge.as_ref()), 0, self.count_desired())
     }
 
     /// The number of nodes without an available pod that an update may have.
     pub(super) fn unavailable_max(&self) -> i32 {
         let rolling = self.set.spec.update_strategy.rolling_update.as_ref();
-        let max =
-            share(rolling.and_then(|rolling| rolling.max_unavailable.as_ref()), 1, self.wanted());
+        let max = share(
+            rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+            1,
+            self.count_desired(),
+        );
         // Neither would let no pod be replaced.
         if max == 0 && self.surge_max() == 0 { 1 } else { max }
     }
@@ -135,7 +135,7 @@ impl<'a> Placement<'a> {
                     let mut running = Vec::new();
                     for pod in self.on(node).iter().copied().filter(|pod| !is_terminating(pod)) {
                         match pod.status.phase.as_str() {
-                            "Failed" => match failed.left(self.set, node, now) {
+                            "Failed" => match failed.remaining_delay(self.set, node, now) {
                                 Some(left) => plan.requeue_in(left),
                                 None => {
                                     failed.deleted(self.set, node, now);
@@ -146,7 +146,7 @@ impl<'a> Placement<'a> {
                             _ => running.push(pod),
                         }
                     }
-                    if running.is_empty() && *fit == Fit::Runs && self.surges() {
+                    if running.is_empty() && *fit == Fit::Runs && self.has_surge() {
                         // An update with surge does not wait for the end of the pod that goes.
                         changes.create.push(*node);
                     }
@@ -165,7 +165,7 @@ impl<'a> Placement<'a> {
         changes
     }
 
-    fn surges(&self) -> bool {
+    fn has_surge(&self) -> bool {
         self.set.spec.update_strategy.type_ == "RollingUpdate" && self.surge_max() > 0
     }
 
@@ -173,7 +173,7 @@ impl<'a> Placement<'a> {
     /// an older one that is not.
     fn superfluous(&self, mut running: Vec<&'a Pod>, hash: &str, now: Time) -> Vec<&'a Pod> {
         running.sort_by_key(|pod| !self.is_available(pod, now));
-        if !self.surges() {
+        if !self.has_surge() {
             return running.iter().skip(1).copied().collect();
         }
         let (new, old): (Vec<&Pod>, Vec<&Pod>) =

@@ -8,7 +8,7 @@ use super::PodChanges;
 use super::placement::{Fit, Placement};
 use crate::pods::revision;
 
-/// The next step. It is only asked for when no node lacks a pod and none has a superfluous one.
+/// The next step. It is only called when no node lacks a pod and none has a superfluous one.
 pub(super) fn changes<'a>(placement: &Placement<'a>, hash: &str, now: Time) -> PodChanges<'a> {
     match placement.surge_max() {
         0 => replace(placement, hash, now),
@@ -59,7 +59,7 @@ fn replace<'a>(placement: &Placement<'a>, hash: &str, now: Time) -> PodChanges<'
         match on_node(placement, node, hash) {
             OnNode::New(new) if placement.is_available(new, now) => {}
             OnNode::Old(old) if placement.is_available(old, now) => candidates.push(old),
-            // Nobody loses by it.
+            // The old pod is not available: replacing it reduces nothing.
             OnNode::Old(old) => {
                 unavailable = unavailable.saturating_add(1);
                 unused.push(old);
@@ -73,7 +73,7 @@ fn replace<'a>(placement: &Placement<'a>, hash: &str, now: Time) -> PodChanges<'
     PodChanges { create: Vec::new(), delete: unused }
 }
 
-/// Creates new pods beside old ones, and deletes old ones whose successor is available.
+/// Creates new pods before old ones end, and deletes old ones whose successor is available.
 fn surge<'a>(placement: &Placement<'a>, hash: &str, now: Time, max: i32) -> PodChanges<'a> {
     let (mut changes, mut surging, mut candidates) = (PodChanges::default(), 0_i32, Vec::new());
     for node in nodes(placement) {

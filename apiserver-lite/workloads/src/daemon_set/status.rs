@@ -19,7 +19,7 @@ pub(super) fn of(
     let set = placement.set;
     let mut status = DaemonSetStatus {
         observed_generation: set.metadata.generation,
-        desired_number_scheduled: placement.wanted(),
+        desired_number_scheduled: placement.count_desired(),
         collision_count: set.status.collision_count,
         conditions: set.status.conditions.clone(),
         ..DaemonSetStatus::default()

@@ -84,7 +84,7 @@ pub(super) fn deadline_in(job: &Job, status: &JobStatus, now: Time) -> Option<Du
     Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
 }
 
-/// Whether enough pods have succeeded: all that are asked for; any, if no number is asked for.
+/// Whether enough pods have succeeded: `completions` of them; any, if it is not set.
 pub(super) fn is_complete(job: &Job, counts: &Counts<'_>) -> bool {
     match job.spec.completions {
         Some(completions) => counts.succeeded() >= completions,

@@ -13,7 +13,7 @@ use crate::simulation::World;
 enum Step {
     PodsCatchUp,
     JobCatchesUp,
-    /// A plan, of which this many writes are executed; then the controller is lost, and begins anew with fresh caches.
+    /// A plan, of which this many writes are executed; then the controller restarts with fresh caches.
     Crash(usize),
     Reconcile,
     Run(usize),

@@ -49,7 +49,7 @@ impl Work<'_> {
         let is_held = |pod: &&Pod| is_tracked(self.names, pod);
         // One without the finalizer would not be counted: its deletion was interrupted.
         let (held, mut delete): (Vec<&Pod>, Vec<&Pod>) = active.iter().copied().partition(is_held);
-        let wanted = self.wanted(counts, held.len());
+        let wanted = self.count_desired(counts, held.len());
         delete.extend(self.removable(&held, held.len().saturating_sub(wanted)));
         if !delete.is_empty() {
             return delete_first(delete);
@@ -58,7 +58,7 @@ impl Work<'_> {
         if missing == 0 {
             return PodChanges::default();
         }
-        if let Some(left) = retry_delay::left(self.job, self.pods, self.now) {
+        if let Some(left) = retry_delay::remaining_delay(self.job, self.pods, self.now) {
             plan.requeue_in(left);
             return PodChanges::default();
         }
@@ -70,7 +70,7 @@ impl Work<'_> {
     }
 
     /// The number of pods that should be active.
-    fn wanted(&self, counts: &Counts<'_>, active: usize) -> usize {
+    fn count_desired(&self, counts: &Counts<'_>, active: usize) -> usize {
         let spec = &self.job.spec;
         let parallelism = usize::try_from(spec.parallelism.unwrap_or(1)).unwrap_or(0);
         match spec.completions {

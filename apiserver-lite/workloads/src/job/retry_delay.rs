@@ -12,7 +12,7 @@ const FIRST_SECS: u64 = 10;
 const LONGEST_SECS: u64 = 360;
 
 /// The time until pods may be created; none if that is now. `pods` are all pods of the job. Failures that its policy ignores delay nothing.
-pub(super) fn left(job: &Job, pods: &[&Pod], now: Time) -> Option<Duration> {
+pub(super) fn remaining_delay(job: &Job, pods: &[&Pod], now: Time) -> Option<Duration> {
     let ended = |phase: &'static str| pods.iter().filter(move |pod| pod.status.phase == phase);
     let last_success = ended("Succeeded").map(|pod| finished_at(pod)).max();
     let failures: Vec<i64> = ended("Failed")

@@ -37,7 +37,6 @@ pub(super) fn name_label(names: &Names) -> String {
     names.sub_label("statefulset", "pod-name")
 }
 
-/// A new pod.
 pub(super) fn new_pod(
     names: &Names,
     set: &StatefulSet,

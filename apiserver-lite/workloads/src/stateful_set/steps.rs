@@ -21,7 +21,7 @@ use super::{Observed, Revision};
 use crate::claim::Claimant;
 use crate::pods::{available_in, delete, is_available, revision};
 
-/// When a pod is tried again whose name another pod has, or whose claim is being deleted: nothing that is watched for the set tells.
+/// When a pod is tried again whose name another pod has, or whose claim is being deleted: no watch of the set reports it.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Maximum number of replicas that one plan looks at, and of pods that it creates.

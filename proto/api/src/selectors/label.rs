@@ -182,7 +182,6 @@ impl Requirement {
         &self.key
     }
 
-    /// The operator.
     pub fn operator(&self) -> Operator {
         self.operator
     }

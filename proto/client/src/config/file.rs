@@ -130,7 +130,7 @@ pub fn parse(
 
     let at = |field: &str| format!("clusters[{}].cluster.{field}", context.cluster);
     if cluster.proxy_url.is_some_and(|url| !url.is_empty()) {
-        return Err(reader.wrong(at("proxy-url"), "proxies are not supported"));
+        return Err(reader.field_error(at("proxy-url"), "proxies are not supported"));
     }
     let server = server(path, &at("server"), cluster.server.as_deref().unwrap_or_default())?;
     let authority = reader.pem(
@@ -177,7 +177,7 @@ impl Reader<'_> {
         ClientConfigError::Missing { path: self.path.to_owned(), what, name: name.to_owned() }
     }
 
-    fn wrong(&self, field: String, problem: impl Into<String>) -> ClientConfigError {
+    fn field_error(&self, field: String, problem: impl Into<String>) -> ClientConfigError {
         ClientConfigError::Field { path: self.path.to_owned(), field, problem: problem.into() }
     }
 
@@ -194,7 +194,8 @@ impl Reader<'_> {
     ) -> Result<Option<Pem>, ClientConfigError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let text: String = data.split_ascii_whitespace().collect();
-            let pem = STANDARD.decode(text).map_err(|_| self.wrong(field, "is not base64"))?;
+            let pem =
+                STANDARD.decode(text).map_err(|_| self.field_error(field, "is not base64"))?;
             return Ok(Some(Pem::Data(pem)));
         }
         Ok(file
@@ -215,10 +216,10 @@ impl Reader<'_> {
             (Some(certificate), Some(key)) => Ok(Some(Identity { certificate, key })),
             (None, None) => Ok(None),
             (Some(_), None) => {
-                Err(self.wrong(at("client-key"), "is missing beside client-certificate"))
+                Err(self.field_error(at("client-key"), "is missing beside client-certificate"))
             }
             (None, Some(_)) => {
-                Err(self.wrong(at("client-certificate"), "is missing beside client-key"))
+                Err(self.field_error(at("client-certificate"), "is missing beside client-key"))
             }
         }
     }
@@ -226,10 +227,12 @@ impl Reader<'_> {
     fn credential(&self, name: &str, user: User) -> Result<Credential, ClientConfigError> {
         let at = |field: &str| format!("users[{name}].user.{field}");
         if user.exec.is_some() {
-            return Err(self.wrong(at("exec"), "credential programs are not run by this client"));
+            return Err(
+                self.field_error(at("exec"), "credential programs are not run by this client")
+            );
         }
         if user.auth_provider.is_some() {
-            return Err(self.wrong(at("auth-provider"), "is not supported"));
+            return Err(self.field_error(at("auth-provider"), "is not supported"));
         }
         // The file takes precedence over a token in the configuration: only the file can be renewed.
         if let Some(file) = user.token_file.filter(|file| !file.as_os_str().is_empty()) {

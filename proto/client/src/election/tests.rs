@@ -113,7 +113,7 @@ impl Contender {
             }
             Step::Read { asked, fate } => {
                 if fate.reads && !self.claimant.is_held_by(&self.me) {
-                    self.claimant.saw(stored.lease.clone(), now);
+                    self.claimant.observe_lease(stored.lease.clone(), now);
                 }
                 self.at = after(fate.legs[1]);
                 self.step = match fate.reads {
@@ -144,7 +144,7 @@ impl Contender {
             }
             Step::Answer { asked, outcome, new } => {
                 match (*new, &outcome) {
-                    (Some(new), _) => self.claimant.saw(Some(new), now),
+                    (Some(new), _) => self.claimant.observe_lease(Some(new), now),
                     (None, AttemptOutcome::Unknown) => self.claimant.forget(),
                     (None, _) => {}
                 }
@@ -251,7 +251,7 @@ async fn leads_at_once_when_no_other_does_and_gives_the_lease_back() {
     let (leading, mut led) = watch::channel(false);
     let task = tokio::spawn(async move {
         tokio::select! {
-            Lost = lead(&mut candidate, &leading) => unreachable!("not lost"),
+            LeaseLost = run_election(&mut candidate, &leading) => unreachable!("not lost"),
             () = async { led.wait_for(|led| *led).await.map(|_| ()).expect("led") } => {}
         }
         candidate
@@ -277,7 +277,7 @@ async fn waits_for_another_and_has_lost_when_another_took_it() {
     let mut server = Server::plain().await;
     let mut candidate = Some(candidate(&server, Duration::from_millis(1)));
     let (leading, led) = watch::channel(false);
-    let task = tokio::spawn(async move { lead(&mut candidate, &leading).await });
+    let task = tokio::spawn(async move { run_election(&mut candidate, &leading).await });
     for _ in 0..3 {
         server.asked().await.reply(200, &body("7", "you"));
     }
@@ -290,6 +290,6 @@ async fn waits_for_another_and_has_lost_when_another_took_it() {
     assert_eq!(asked.line, format!("PUT {PATH}/program"));
     asked.refuse(409, "Conflict");
     server.asked().await.reply(200, &body("11", "you"));
-    let Lost = task.await.expect("ended");
+    let LeaseLost = task.await.expect("ended");
     assert!(*led.borrow(), "it led once");
 }

@@ -61,7 +61,7 @@ pub enum EventDecision {
     Silence,
 }
 
-/// The recent events.
+/// Aggregates and rate-limits events, as client-go does.
 #[derive(Debug, Default)]
 pub struct Correlator {
     objects: BTreeMap<ObjectKey, Budget>,

@@ -191,7 +191,7 @@ mod tests {
     }
 
     proptest! {
-        /// Who only listens to changes knows the same as who reads the map.
+        /// Changes carry the same information as the map.
         #[test]
         fn changes_rebuild_the_map(steps in prop::collection::vec(step(), 0..30)) {
             let mut cache: Cache<u8> = Cache::default();

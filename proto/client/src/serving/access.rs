@@ -223,14 +223,14 @@ impl<Q: Question> Access<Q> {
             return Err(Refused::Unknown);
         }
         let key = key(token.as_bytes());
-        if let Some(known) = self.known(&key) {
+        if let Some(known) = self.cached_review(&key) {
             return known;
         }
         let Ok(Ok(_place)) = timeout(REVIEW_WAIT_MAX, self.asking.acquire()).await else {
             return Err(Refused::CannotTell("too many token reviews".to_owned()));
         };
         // Another request with the same token may have been reviewed meanwhile.
-        if let Some(known) = self.known(&key) {
+        if let Some(known) = self.cached_review(&key) {
             return known;
         }
         let status =
@@ -246,7 +246,7 @@ impl<Q: Question> Access<Q> {
     }
 
     /// The cached review of a token.
-    fn known(&self, key: &Key) -> Option<Result<UserInfo, Refused>> {
+    fn cached_review(&self, key: &Key) -> Option<Result<UserInfo, Refused>> {
         let now = Instant::now();
         let user = lock(&self.tokens).get(key, now).map(Ok);
         user.or_else(|| lock(&self.unknown).get(key, now).map(|()| Err(Refused::Unknown)))
@@ -310,7 +310,7 @@ fn bearer(authorization: &str) -> Option<&str> {
 
 fn cannot_tell(what: &str, error: &ClientError) -> Refused {
     let cause = proto_daemon::exit::chain(error);
-    tracing::warn!(error = cause, "{what} failed");
+    tracing::warn!(error = cause, "{what} failed; the request is rejected");
     Refused::CannotTell(format!("{what} failed"))
 }
 

@@ -76,7 +76,6 @@ pub enum ServingError {
     /// A client configuration cannot be used.
     #[error("{flag}: cannot use {path}")]
     Kubeconfig {
-        /// The flag.
         flag: &'static str,
         /// The file.
         path: PathBuf,
@@ -87,7 +86,6 @@ pub enum ServingError {
     /// The address cannot be bound.
     #[error("cannot listen at {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// What the system said.
         #[source]

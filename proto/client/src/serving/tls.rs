@@ -26,7 +26,6 @@ pub struct TlsFiles {
 /// The server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Serving {
-    /// A self-signed one.
     #[default]
     SelfSigned,
     /// Chain and key that are managed elsewhere (`--tls-cert-file`, `--tls-private-key-file`).
@@ -50,7 +49,6 @@ const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 /// A name of the TLS settings that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TermsError {
-    /// Of a version.
     #[error("{0:?} is none of VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13")]
     Version(String),
     /// Of a cipher suite.
@@ -96,7 +94,7 @@ pub enum ServingTlsError {
     #[error(transparent)]
     File(#[from] FileFault),
     /// The authorities of clients cannot be used.
-    #[error("the client authority cannot be used")]
+    #[error("cannot use the client certificate authority")]
     Authority(#[source] rustls::server::VerifierBuilderError),
     /// The self-signed certificate could not be made.
     #[error("cannot make a certificate")]
@@ -108,14 +106,14 @@ pub enum ServingTlsError {
 
 /// The TLS settings of a new connection.
 #[derive(Debug)]
-pub struct Agreed {
+pub struct ConnectionTls {
     /// For the handshake.
     pub config: Arc<ServerConfig>,
     /// Verifies the client's certificate after it; without authorities none is requested.
     trust: Option<Arc<ClientTrust>>,
 }
 
-impl Agreed {
+impl ConnectionTls {
     /// The user of the client's certificate, if there is one, or why the certificate is invalid.
     pub fn certified(&self, chain: Option<&[CertificateDer<'_>]>) -> Certified {
         let (trust, chain) = (self.trust.as_ref()?, chain.filter(|chain| !chain.is_empty())?);
@@ -132,7 +130,7 @@ pub type Certified = Option<Result<UserInfo, CertificateFault>>;
 /// Why a client certificate proves no user. A token may do so.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CertificateFault {
-    /// It is for nobody.
+    /// The certificate names no user.
     #[error("the certificate's subject has no common name")]
     NoName,
     /// It is not valid, or not of the authority.
@@ -154,7 +152,7 @@ struct State {
     uses_own: bool,
     authority: Option<ReloadingFile>,
     terms: Terms,
-    made: Option<Arc<Agreed>>,
+    made: Option<Arc<ConnectionTls>>,
 }
 
 impl ServerTls {
@@ -187,7 +185,7 @@ impl ServerTls {
     }
 
     /// The settings for a new connection. While new files are invalid, the last valid ones.
-    pub fn config(&self) -> Result<Arc<Agreed>, ServingTlsError> {
+    pub fn config(&self) -> Result<Arc<ConnectionTls>, ServingTlsError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state.remake(Instant::now()), &state.made) {
             (Ok(Some(config)), _) => {
@@ -198,7 +196,7 @@ impl ServerTls {
             (Err(error), Some(made)) => {
                 tracing::warn!(
                     error = proto_daemon::exit::chain(&error),
-                    "new certificates are no use yet"
+                    "cannot use the changed certificate files; the old ones stay in use"
                 );
                 Ok(made.clone())
             }
@@ -215,7 +213,7 @@ impl ServerTls {
 
 impl State {
     /// New settings when a file has changed since the last call.
-    fn remake(&mut self, now: Instant) -> Result<Option<Arc<Agreed>>, ServingTlsError> {
+    fn remake(&mut self, now: Instant) -> Result<Option<Arc<ConnectionTls>>, ServingTlsError> {
         let mut any = Changed::No;
         let mut read = |what, file: &mut ReloadingFile| {
             let (content, changed) =
@@ -260,7 +258,7 @@ fn make(
     certificate: &[u8],
     key: &[u8],
     authority: Option<&[u8]>,
-) -> Result<Arc<Agreed>, ServingTlsError> {
+) -> Result<Arc<ConnectionTls>, ServingTlsError> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.cipher_suites = suites(&terms.suites)?;
     let provider = Arc::new(provider);
@@ -283,7 +281,7 @@ fn make(
     let (chain, key) = tls::identity(whats, (certificate, key))?;
     let mut config = builder.with_single_cert(chain, key).map_err(FileFault::unusable(whats.0))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(Agreed { config: Arc::new(config), trust }))
+    Ok(Arc::new(ConnectionTls { config: Arc::new(config), trust }))
 }
 
 /// The user of a verified client certificate: the common name is the user, each organization a group.
@@ -321,7 +319,7 @@ mod tests {
 
     /// The user of a client with a certificate of `issuer`, after a real handshake.
     async fn shown(
-        agreed: &Agreed,
+        agreed: &ConnectionTls,
         issuer: &rcgen::Issuer<'_, rcgen::KeyPair>,
         year: i32,
     ) -> Certified {

@@ -69,7 +69,7 @@ impl fmt::Debug for AddressRule {
 
 /// Which protocols are offered to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub(crate) enum OfferedProtocols {
     /// HTTP/2, else HTTP/1.1.
     Any,
     /// HTTP/1.1 only, for connections that are to be upgraded.
@@ -86,7 +86,7 @@ pub enum DialError {
     #[error("address not allowed")]
     NotAllowed,
     /// The server in this process has ended.
-    #[error("no connection within the process")]
+    #[error("the server in this process accepts no connection")]
     InMemory(#[source] io::Error),
     /// The handshake failed, or the certificate is not trusted.
     #[error("TLS handshake failed")]
@@ -102,7 +102,7 @@ pub enum DialError {
     Handshake(#[source] hyper::Error),
 }
 
-pub(crate) struct Dialed {
+pub(crate) struct DialedConnection {
     pub(crate) stream: Stream,
     pub(crate) speaks_http2: bool,
 }
@@ -114,22 +114,28 @@ pub(crate) async fn dial(
     endpoint: &Endpoint,
     rule: Option<&AddressRule>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-) -> Result<Dialed, DialError> {
+) -> Result<DialedConnection, DialError> {
     let tcp = within("connecting", connect(endpoint, rule)).await??;
     set_options(&tcp);
     let Some((connector, name)) = tls else {
-        return Ok(Dialed { stream: Stream::Left(tcp), speaks_http2: false });
+        return Ok(DialedConnection { stream: Stream::Left(tcp), speaks_http2: false });
     };
     let stream = within("the TLS handshake", connector.connect(name, tcp)).await?;
     let stream = stream.map_err(DialError::Tls)?;
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok(Dialed { stream: Stream::Right(Either::Left(Box::new(stream))), speaks_http2 })
+    Ok(DialedConnection { stream: Stream::Right(Either::Left(Box::new(stream))), speaks_http2 })
 }
 
 /// As [`dial`], to a server in this process. It speaks all that may be offered.
-pub(crate) fn dial_in_memory(server: &InMemory, offer: Offer) -> Result<Dialed, DialError> {
+pub(crate) fn dial_in_memory(
+    server: &InMemory,
+    offer: OfferedProtocols,
+) -> Result<DialedConnection, DialError> {
     let stream = server.connect().map_err(DialError::InMemory)?;
-    Ok(Dialed { stream: Stream::Right(Either::Right(stream)), speaks_http2: offer == Offer::Any })
+    Ok(DialedConnection {
+        stream: Stream::Right(Either::Right(stream)),
+        speaks_http2: offer == OfferedProtocols::Any,
+    })
 }
 
 /// Connects. With a rule the name is resolved once, and every address of it must be allowed.

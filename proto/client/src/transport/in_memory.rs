@@ -20,7 +20,7 @@ pub trait InMemoryServer: Send + Sync {
 pub enum Caller {
     /// The user that the client was made for.
     Known,
-    /// Nobody: the requests have credentials of their own, or none.
+    /// No user: the requests have credentials of their own, or none.
     Anonymous,
 }
 

@@ -9,7 +9,7 @@ use rustls::pki_types::ServerName;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use super::dial::Offer;
+use super::dial::OfferedProtocols;
 use crate::config::{TlsSettings, Verification};
 use crate::reloading_file::{Changed, ReloadingFile};
 
@@ -72,12 +72,12 @@ impl TlsSource {
 
     pub(crate) fn connector(
         &self,
-        offer: Offer,
+        offer: OfferedProtocols,
     ) -> Result<(TlsConnector, ServerName<'static>), ClientTlsError> {
         let made = self.made()?;
         let config = match offer {
-            Offer::Any => made.any,
-            Offer::Http1 => made.http1,
+            OfferedProtocols::Any => made.any,
+            OfferedProtocols::Http1 => made.http1,
         };
         Ok((TlsConnector::from(config), self.name.clone()))
     }
@@ -104,7 +104,7 @@ impl TlsSource {
                 Some(made) => {
                     tracing::warn!(
                         error = proto_daemon::exit::chain(&error),
-                        "new certificates cannot be used yet, using the old ones"
+                        "cannot use the changed certificate files; the old ones stay in use"
                     );
                     Ok(made.clone())
                 }

@@ -15,7 +15,7 @@ use crate::error::DecodeError;
 /// Longest event; objects that a server stores are smaller.
 const EVENT_LEN_MAX: usize = 16 << 20;
 
-/// The type of an event.
+/// `type` of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     /// The object was created.

@@ -74,7 +74,7 @@ impl Default for Phase {
     }
 }
 
-/// The next step.
+/// The request that a reflector sends next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Read a page.
@@ -97,7 +97,7 @@ pub struct Page {
     pub continue_: Option<String>,
 }
 
-/// The result of a step.
+/// What the response to a list or watch request was, as input of the watch machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
     /// A page of the list.
@@ -108,10 +108,7 @@ pub enum StepResult {
         continue_: Option<String>,
     },
     /// An event or a bookmark: all changes up to this version are known.
-    Event {
-        /// That version.
-        resource_version: String,
-    },
+    Event { resource_version: String },
     /// The watch has ended without an error.
     Ended,
     /// The step has failed.
@@ -136,7 +133,7 @@ pub enum StepFailure {
 
 /// Whether an outcome completed a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListProgress {
     /// It did: objects that it does not contain were deleted.
     Complete,
     /// It did not.
@@ -174,15 +171,15 @@ impl Machine {
     }
 
     /// Applies the outcome of a step, or an event of a watch.
-    pub fn finish_step(&mut self, result: StepResult) -> Listed {
+    pub fn finish_step(&mut self, result: StepResult) -> ListProgress {
         match result {
             StepResult::Page { resource_version, continue_ } => {
                 self.went_well();
                 let (phase, listed) = match continue_ {
-                    Some(continue_) => (Phase::Listing { continue_ }, Listed::No),
+                    Some(continue_) => (Phase::Listing { continue_ }, ListProgress::No),
                     None => (
                         Phase::Watching { resource_version, quiet: Quiet::SoFar },
-                        Listed::Complete,
+                        ListProgress::Complete,
                     ),
                 };
                 self.phase = phase;
@@ -197,7 +194,7 @@ impl Machine {
             StepResult::Ended => self.ended(),
             StepResult::Failed(trouble) => self.failed(trouble),
         }
-        Listed::No
+        ListProgress::No
     }
 
     /// A watch that delivered events is resumed at once; if the server ends each watch at its beginning, they must not be repeated in a tight loop.
@@ -298,9 +295,9 @@ mod tests {
     #[test]
     fn a_list_is_complete_with_its_last_page() {
         let mut machine = Machine::default();
-        assert_eq!(machine.finish_step(page("1", Some("t"))), Listed::No);
-        assert_eq!(machine.finish_step(page("1", None)), Listed::Complete);
-        assert_eq!(machine.finish_step(event("2")), Listed::No);
+        assert_eq!(machine.finish_step(page("1", Some("t"))), ListProgress::No);
+        assert_eq!(machine.finish_step(page("1", None)), ListProgress::Complete);
+        assert_eq!(machine.finish_step(event("2")), ListProgress::No);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! changed meanwhile.
 
 use proto_api::core::v1::ConfigMap;
-use proto_daemon::drain::{Drain, Drained};
+use proto_daemon::drain::{Drain, DrainOutcome};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -109,7 +109,7 @@ async fn lists_in_pages_then_watches_and_resumes_where_it_broke() {
         Some("10")
     );
 
-    assert_eq!(bench.drain.drain(Duration::from_secs(30)).await, Drained::Finished);
+    assert_eq!(bench.drain.drain(Duration::from_secs(30)).await, DrainOutcome::Finished);
     stream.closed().await;
 }
 

@@ -79,7 +79,7 @@ struct Entry {
     user: Option<Arc<str>>,
 }
 
-/// The open connections.
+/// Decides which connection is accepted, and which is closed for it.
 #[derive(Debug)]
 pub struct ConnectionAdmission {
     bounds: Bounds,

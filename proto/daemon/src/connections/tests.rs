@@ -270,7 +270,7 @@ async fn a_session_that_lost_its_place_ends() {
     let (connections, _) = connections();
     let connection = connections.admit(from(1)).expect("a place");
     let (_near, far) = tokio::io::duplex(64);
-    let mut held = Held::new(far, connection.clone());
+    let mut held = CountedSocket::new(far, connection.clone());
     let reading = tokio::spawn(async move { held.read(&mut [0; 1]).await.map_err(|e| e.kind()) });
     connection.0.closer.cancel();
     let ended = reading.await.expect("ended");

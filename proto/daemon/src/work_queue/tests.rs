@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 
 use super::*;
-use crate::drain::{Drain, Drained};
+use crate::drain::{Drain, DrainOutcome};
 
 fn queue() -> WorkQueue<&'static str> {
     WorkQueue::default()
@@ -88,7 +88,7 @@ async fn workers_finish_what_they_have_begun() {
     };
     let workers = tokio::spawn(run_workers(queue.clone(), 2, drain.watch(), work));
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(drain.drain(Duration::from_secs(60)).await, Drained::Finished);
+    assert_eq!(drain.drain(Duration::from_secs(60)).await, DrainOutcome::Finished);
     workers.await.expect("ended");
     assert_eq!((finished.load(Ordering::Relaxed), queue.ready_len()), (2, 1));
 }

@@ -87,7 +87,7 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> String {
         let text = |r: &Record| format!(" {} {}", r.record_type(), r.data);
         records.iter().map(text).collect::<String>()
     };
-    match zone.ask(&Query::query(name, kind), 0) {
+    match zone.resolve_query(&Query::query(name, kind), 0) {
         Resolution::Elsewhere => "elsewhere".to_owned(),
         Resolution::Continues { records, target } => {
             format!("continues{} ? {target}", text(&records))
@@ -213,7 +213,7 @@ fn names_lead_where_the_specification_says() {
 }
 
 fn ask_code(zone: &Zone, name: &str) -> ResponseCode {
-    match zone.ask(&Query::query(Name::from_ascii(name).unwrap(), RecordType::A), 0) {
+    match zone.resolve_query(&Query::query(Name::from_ascii(name).unwrap(), RecordType::A), 0) {
         Resolution::Answered(reply) => reply.code,
         other => panic!("{other:?}"),
     }
@@ -222,7 +222,8 @@ fn ask_code(zone: &Zone, name: &str) -> ResponseCode {
 #[test]
 fn ports_come_with_the_addresses_they_lead_to() {
     let name = Name::from_ascii("_sql._tcp.db.demo.svc.cluster.local.").unwrap();
-    let Resolution::Answered(reply) = zone().ask(&Query::query(name, RecordType::SRV), 0) else {
+    let Resolution::Answered(reply) = zone().resolve_query(&Query::query(name, RecordType::SRV), 0)
+    else {
         panic!("not ours");
     };
     let mut addresses: Vec<String> =
@@ -240,7 +241,7 @@ fn ports_come_with_the_addresses_they_lead_to() {
 fn every_address_comes_first_in_turn() {
     let zone = zone();
     let name = Name::from_ascii("db.demo.svc.cluster.local.").unwrap();
-    let first = |turn| match zone.ask(&Query::query(name.clone(), RecordType::A), turn) {
+    let first = |turn| match zone.resolve_query(&Query::query(name.clone(), RecordType::A), turn) {
         Resolution::Answered(reply) => reply.answers[0].data.to_string(),
         other => panic!("{other:?}"),
     };
@@ -369,7 +370,7 @@ fn changes_and_questions_cost_what_they_are_about() {
     });
     let ask = |zone: &Zone, name: &str, kind| {
         let query = Query::query(Name::from_ascii(name).unwrap(), kind);
-        match zone.ask(&query, 0) {
+        match zone.resolve_query(&query, 0) {
             Resolution::Answered(reply) => reply,
             other => panic!("{other:?}"),
         }
@@ -395,7 +396,7 @@ fn an_address_is_a_services_as_long_as_one_of_its_slices_has_it() {
     let name = "7.0.244.10.in-addr.arpa.";
     let known = |zone: &Zone| {
         let query = Query::query(Name::from_ascii(name).unwrap(), RecordType::PTR);
-        matches!(zone.ask(&query, 0), Resolution::Answered(_))
+        matches!(zone.resolve_query(&query, 0), Resolution::Answered(_))
     };
     let slice = || many(|_| own_address(7), 2);
     zone.slice_changed("one", None, Some(slice()));

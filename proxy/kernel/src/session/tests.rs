@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::transport::FakeTransport;
 use proxy_netfilter::nft::Table;
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 
 /// Responds to each request with the next of these.
 #[derive(Default)]
@@ -62,7 +62,7 @@ fn sequence_numbers_of_a_batch_rise() {
     session.seq = SEQ_MAX;
     for table in ["a", "b"] {
         let mut batch = session.batch(None);
-        batch.push(Family::Ip, &Command::NewTable(Table::named(table), Existing::Keep));
+        batch.push(Family::Ip, &Command::NewTable(Table::named(table), IfExists::Keep));
         session.commit(batch).unwrap();
     }
     assert!(session.seq < 10, "{}", session.seq);

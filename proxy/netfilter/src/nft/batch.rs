@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::command::{self, Command, Existing};
+use super::command::{self, Command, IfExists};
 use super::field::{Field, Object};
 use super::object::{Chain, Element, Elements, Generation, Rule, Set, Table};
 use super::{Family, SUBSYSTEM, Value};
@@ -33,7 +33,7 @@ pub struct Batch {
 
 /// A finished batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
+pub struct EncodedBatch {
     /// One datagram.
     pub bytes: Vec<u8>,
     /// Sequence numbers of begin, commands and end.
@@ -44,7 +44,7 @@ pub struct Encoded {
     pub labels: Vec<(u32, String)>,
 }
 
-impl Encoded {
+impl EncodedBatch {
     /// The description of the message with this sequence number.
     pub fn label(&self, seq: u32) -> &str {
         if seq == self.seqs.start {
@@ -147,7 +147,7 @@ impl Batch {
     }
 
     /// Finishes the batch. Requests an acknowledgement of the last command only, so success is one response.
-    pub fn finish(mut self) -> Result<Encoded, TooLong> {
+    pub fn finish(mut self) -> Result<EncodedBatch, TooLong> {
         let end = self.next;
         self.writer.message(boundary(BATCH_END, end), |_| {});
         let mut bytes = self.writer.finish()?;
@@ -156,7 +156,7 @@ impl Batch {
             *low |= flags::ACK.to_ne_bytes()[0];
         }
         let last = end.wrapping_sub(1);
-        Ok(Encoded { bytes, seqs: self.first..end.wrapping_add(1), last, labels: self.labels })
+        Ok(EncodedBatch { bytes, seqs: self.first..end.wrapping_add(1), last, labels: self.labels })
     }
 
     fn elements<E>(
@@ -203,7 +203,7 @@ impl Batch {
     }
 }
 
-/// A query.
+/// A netlink request that reads a part of the ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     /// The generation of the ruleset.
@@ -262,13 +262,9 @@ impl Query {
 pub enum Answer {
     /// The generation of the ruleset.
     Generation(Generation),
-    /// A table.
     Table(Family, Table),
-    /// A chain.
     Chain(Family, Chain),
-    /// A rule.
     Rule(Family, Rule),
-    /// A set.
     Set(Family, Set),
     /// Some elements of a set.
     Elements(Family, Elements),
@@ -301,19 +297,19 @@ impl Answer {
                 writer.message(header, |w| generation.write(w));
             }
             Self::Table(family, table) => {
-                Command::NewTable(table.clone(), Existing::Keep).write(writer, *family, seq, multi);
+                Command::NewTable(table.clone(), IfExists::Keep).write(writer, *family, seq, multi);
             }
             Self::Chain(family, chain) => {
-                Command::NewChain(chain.clone(), Existing::Keep).write(writer, *family, seq, multi);
+                Command::NewChain(chain.clone(), IfExists::Keep).write(writer, *family, seq, multi);
             }
             Self::Rule(family, rule) => {
                 Command::NewRule(rule.clone()).write(writer, *family, seq, multi);
             }
             Self::Set(family, set) => {
-                Command::NewSet(set.clone(), Existing::Keep).write(writer, *family, seq, multi);
+                Command::NewSet(set.clone(), IfExists::Keep).write(writer, *family, seq, multi);
             }
             Self::Elements(family, elements) => {
-                let command = Command::NewElements(elements.clone(), Existing::Keep);
+                let command = Command::NewElements(elements.clone(), IfExists::Keep);
                 command.write(writer, *family, seq, multi);
             }
         }

@@ -28,7 +28,7 @@ pub(crate) mod message {
 
 /// Whether an existing object is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
+pub enum IfExists {
     /// It stays.
     Keep,
     /// It fails the batch with `EEXIST`.
@@ -39,11 +39,11 @@ pub enum Existing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Creates a table.
-    NewTable(Table, Existing),
+    NewTable(Table, IfExists),
     /// Deletes a table with its contents.
     DelTable(Table),
     /// Creates a chain.
-    NewChain(Chain, Existing),
+    NewChain(Chain, IfExists),
     /// Deletes a chain without references.
     DelChain(Chain),
     /// Appends a rule to its chain.
@@ -51,11 +51,11 @@ pub enum Command {
     /// Deletes the rule with the handle, or all rules of the chain without one.
     DelRule(Rule),
     /// Creates a set.
-    NewSet(Set, Existing),
+    NewSet(Set, IfExists),
     /// Deletes a set that no rule uses.
     DelSet(Set),
     /// Adds elements; an existing one fails the batch unless it is equal and may stay.
-    NewElements(Elements, Existing),
+    NewElements(Elements, IfExists),
     /// Deletes elements; a missing one fails the batch with `ENOENT`.
     DelElements(Elements),
 }
@@ -106,7 +106,7 @@ impl Command {
             return Err(WireError::Value { what: "nfnetlink subsystem" });
         }
         let existing =
-            if message.flags & flags::EXCL == 0 { Existing::Keep } else { Existing::Fail };
+            if message.flags & flags::EXCL == 0 { IfExists::Keep } else { IfExists::Fail };
         let command = match number {
             message::NEW_TABLE => Self::NewTable(Table::read(attributes)?, existing),
             message::DEL_TABLE => Self::DelTable(Table::read(attributes)?),
@@ -149,9 +149,9 @@ pub(crate) fn kind(number: u8) -> u16 {
     u16::from_be_bytes([SUBSYSTEM, number])
 }
 
-fn create(existing: Existing) -> u16 {
+fn create(existing: IfExists) -> u16 {
     match existing {
-        Existing::Keep => flags::CREATE,
-        Existing::Fail => flags::CREATE | flags::EXCL,
+        IfExists::Keep => flags::CREATE,
+        IfExists::Fail => flags::CREATE | flags::EXCL,
     }
 }

@@ -3,7 +3,6 @@
 /// A field of a key or of map data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// `verdict`.
     Verdict,
     /// `ipv4_addr`.
     Ipv4,

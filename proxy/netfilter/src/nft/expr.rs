@@ -46,7 +46,6 @@ attributes! {
         dreg: Reg = 2,
         /// Length in bytes.
         len: u32 = 3,
-        /// AND mask.
         mask: Value = 4,
         /// XOR mask.
         xor: Value = 5,
@@ -121,7 +120,6 @@ attributes! {
     Fib {
         /// Destination.
         dreg: Reg = 1,
-        /// Result.
         result: FibResult = 2,
         /// Input.
         flags: FibFlags = 3,
@@ -166,7 +164,6 @@ attributes! {
         data: Option<Reg> = 5,
         /// Timeout of the element in milliseconds.
         timeout_ms: Option<u64> = 6,
-        /// Flags.
         flags: Option<u32> = 9,
     }
     /// Rejects the packet.
@@ -178,14 +175,11 @@ attributes! {
     }
     /// Counts packets and bytes.
     Counter {
-        /// Bytes.
         bytes: u64 = 1,
-        /// Packets.
         packets: u64 = 2,
     }
     /// Logs the packet to an NFLOG group; the rule continues.
     Log {
-        /// The group.
         group: u16 = 1,
     }
     /// Ends the rule if packets exceed the rate.
@@ -227,9 +221,7 @@ attributes! {
     }
     /// Uses a named object.
     Objref {
-        /// Its kind.
         kind: u32 = 1,
-        /// Its name.
         name: String = 2,
     }
 }
@@ -267,7 +259,6 @@ macro_rules! expressions {
             $(#[doc = concat!("`", $kernel_name, "`.")] $name($name),)*
             /// An unknown expression, kept undecoded.
             Other {
-                /// Its name.
                 name: String,
                 /// Its attributes.
                 data: Vec<u8>,

@@ -90,7 +90,7 @@ numbers! {
         /// IPv6 destination of the tuple.
         DST_IP6 = 22,
     }
-    /// Result of `fib`.
+    /// What a `fib` expression loads (`NFTA_FIB_RESULT`).
     FibResult {
         /// Type of the address.
         ADDRTYPE = 3,
@@ -106,7 +106,6 @@ numbers! {
     NumgenKind {
         /// Round robin.
         INCREMENTAL = 0,
-        /// At random.
         RANDOM = 1,
     }
     /// What `hash` hashes.
@@ -118,18 +117,15 @@ numbers! {
     }
     /// What `dynset` does with the element.
     DynsetOp {
-        /// Add it.
         ADD = 0,
         /// Add it or restart its timeout.
         UPDATE = 1,
-        /// Delete it.
         DELETE = 2,
     }
     /// How `reject` rejects.
     RejectKind {
         /// An ICMP error.
         ICMP = 0,
-        /// A TCP reset.
         TCP_RESET = 1,
     }
     /// Which result of `lookup` continues.
@@ -151,16 +147,15 @@ numbers! {
         /// To network order.
         HTON = 1,
     }
-    /// Flags of a table.
+    /// `NFTA_TABLE_FLAGS`.
     TableFlags {
-        /// None.
         NONE = 0,
         /// Only the socket that created the table may change it (kernel 5.12).
         OWNER = 2,
         /// The table outlives its owner, and another socket may become its owner (kernel 6.9).
         PERSIST = 4,
     }
-    /// Flags of a set.
+    /// `NFTA_SET_FLAGS`.
     SetFlags {
         /// Its elements map to data.
         MAP = 8,
@@ -177,7 +172,6 @@ numbers! {
         PREROUTING = 0,
         /// To local processes.
         INPUT = 1,
-        /// Forwarded.
         FORWARD = 2,
         /// From local processes.
         OUTPUT = 3,

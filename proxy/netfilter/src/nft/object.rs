@@ -7,20 +7,17 @@ use super::value::{Data, Value};
 use crate::wire::{Attribute, WireError, Writer};
 
 attributes! {
-    /// A table.
+    /// An nf_tables table: a namespace of chains, sets and maps.
     Table {
-        /// Its name.
         name: String = 1,
         /// Its flags; `None` when naming a table without changing it.
         flags: Option<TableFlags> = 2,
         /// Netlink port of the owner, as reported.
         owner: Option<u32> = 7,
     }
-    /// A chain.
+    /// A chain of rules; one with a hook receives packets.
     Chain {
-        /// The table it is in.
         table: String = 1,
-        /// Its name.
         name: String = 3,
         /// Hook of a base chain; `None` for a regular chain.
         hook: Option<Hook> = 4,
@@ -36,11 +33,9 @@ attributes! {
         /// Priority: smaller ones first.
         priority: i32 = 2,
     }
-    /// A rule.
+    /// A rule: expressions that are evaluated in order.
     Rule {
-        /// The table it is in.
         table: String = 1,
-        /// The chain it is in.
         chain: String = 2,
         /// The kernel's handle, as reported.
         handle: Option<u64> = 3,
@@ -51,11 +46,8 @@ attributes! {
     }
     /// A set, or a map when its flags say so.
     Set {
-        /// The table it is in.
         table: String = 1,
-        /// Its name.
         name: String = 2,
-        /// Its flags.
         flags: SetFlags = 3,
         /// Type of the key, for `nft list`.
         key_type: Option<u32> = 4,
@@ -80,7 +72,6 @@ attributes! {
     }
     /// One element of a set.
     Element {
-        /// Its key.
         key: Value = 1,
         /// Data of a map.
         data: Option<Data> = 2,
@@ -95,7 +86,6 @@ attributes! {
     Elements {
         /// The table the set is in.
         table: String = 1,
-        /// The set.
         set: String = 2,
         /// The elements; when deleting, an empty list means all.
         elements: Vec<Element> = 3,

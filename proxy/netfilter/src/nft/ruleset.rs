@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Family;
 use super::batch::Answer;
-use super::command::{Command, Existing};
+use super::command::{Command, IfExists};
 use super::numbers::TableFlags;
 use super::object::{Chain, Element, Elements, Rule, Set, Table};
 use super::value::Value;
@@ -15,14 +15,12 @@ pub type TableId = (Family, String);
 /// Tables by family and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ruleset {
-    /// The tables.
     pub tables: BTreeMap<TableId, TableRules>,
 }
 
 /// The contents of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableRules {
-    /// Its flags.
     pub flags: TableFlags,
     /// Its chains with their rules in order; rules carry no handle.
     pub chains: BTreeMap<String, ChainRules>,
@@ -30,16 +28,15 @@ pub struct TableRules {
     pub sets: BTreeMap<String, SetElements>,
 }
 
-/// A chain and its rules.
+/// A chain with its rules in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainRules {
-    /// The chain.
     pub chain: Chain,
     /// Its rules in order.
     pub rules: Vec<Rule>,
 }
 
-/// A set and its elements.
+/// A set or map with its elements by key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetElements {
     /// The set, without its id in the batch.
@@ -59,13 +56,13 @@ impl TableRules {
     /// batch.
     pub fn commands(&self, name: &str, first_set_id: u32) -> Vec<Command> {
         let table = Table { flags: Some(self.flags), ..Table::named(name) };
-        let mut commands = vec![Command::NewTable(table, Existing::Keep)];
+        let mut commands = vec![Command::NewTable(table, IfExists::Keep)];
         for (id, set) in (first_set_id..).zip(self.sets.values()) {
             let set = Set { id: Some(id), ..set.set.clone() };
-            commands.push(Command::NewSet(set, Existing::Fail));
+            commands.push(Command::NewSet(set, IfExists::Fail));
         }
         commands.extend(
-            self.chains.values().map(|c| Command::NewChain(c.chain.clone(), Existing::Fail)),
+            self.chains.values().map(|c| Command::NewChain(c.chain.clone(), IfExists::Fail)),
         );
         let rules = self.chains.values().flat_map(|chain| &chain.rules);
         commands.extend(rules.cloned().map(Command::NewRule));

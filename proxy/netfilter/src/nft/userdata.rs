@@ -7,7 +7,6 @@
 const SET_KEY_BYTEORDER: u8 = 0;
 /// Set: byte order of the data.
 const SET_DATA_BYTEORDER: u8 = 1;
-/// Rule: comment.
 const RULE_COMMENT: u8 = 0;
 /// Maximum length of a comment with its zero byte (`NFT_USERDATA_MAXLEN` minus two header bytes, 8-bit length).
 const COMMENT_LEN_MAX: usize = 128;
@@ -17,9 +16,7 @@ const COMMENT_LEN_MAX: usize = 128;
 pub enum ByteOrder {
     /// Concatenation: each field has its own.
     Mixed,
-    /// Host.
     Host,
-    /// Network.
     Network,
 }
 

@@ -58,7 +58,7 @@ impl Value {
         }
     }
 
-    /// The bytes.
+    /// The bytes that the kernel compares; addresses and ports are in network byte order.
     pub fn bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
@@ -155,7 +155,7 @@ impl Reg {
     }
 }
 
-/// A verdict.
+/// What happens to a packet: accept, drop, or continue in another chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
     /// The packet continues at the next hook.

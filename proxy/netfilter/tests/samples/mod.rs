@@ -8,7 +8,7 @@ use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, Tuple, TupleFil
 use proxy_netfilter::fake::FakeKernel;
 use proxy_netfilter::nflog;
 use proxy_netfilter::nft::batch::Query;
-use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::expr::{
     Bitwise, Cmp, Counter, Ct, Dynset, Expr, Fib, Hash, Immediate, Lookup, Masq, Meta, Nat, Numgen,
     Payload, Reject, Target,
@@ -126,17 +126,17 @@ pub fn commands() -> Vec<Command> {
     };
     let flags = Some(TableFlags::OWNER | TableFlags::PERSIST);
     vec![
-        Command::NewTable(Table { flags, ..Table::named("t") }, Existing::Keep),
-        Command::NewSet(set("s", SetFlags::TIMEOUT, None), Existing::Fail),
+        Command::NewTable(Table { flags, ..Table::named("t") }, IfExists::Keep),
+        Command::NewSet(set("s", SetFlags::TIMEOUT, None), IfExists::Fail),
         Command::NewSet(
             set("map", SetFlags::MAP, Some(datatype::DATA_TYPE_VERDICT)),
-            Existing::Fail,
+            IfExists::Fail,
         ),
-        Command::NewChain(Chain::regular("t", "c"), Existing::Fail),
-        Command::NewChain(Chain::nat("t", "n", HookPoint::PREROUTING, -100), Existing::Fail),
+        Command::NewChain(Chain::regular("t", "c"), IfExists::Fail),
+        Command::NewChain(Chain::nat("t", "n", HookPoint::PREROUTING, -100), IfExists::Fail),
         Command::NewRule(rule.clone()),
-        Command::NewElements(list("s", (0..9).map(counted).collect()), Existing::Keep),
-        Command::NewElements(list("map", (0..9).map(verdict).collect()), Existing::Fail),
+        Command::NewElements(list("s", (0..9).map(counted).collect()), IfExists::Keep),
+        Command::NewElements(list("map", (0..9).map(verdict).collect()), IfExists::Fail),
         Command::DelElements(list("s", vec![counted(1)])),
         Command::DelRule(Rule { handle: Some(7), exprs: Vec::new(), ..rule }),
         Command::DelChain(Chain::regular("t", "c")),

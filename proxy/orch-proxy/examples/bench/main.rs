@@ -5,25 +5,25 @@
 //! - The program with an API server in this process: start, memory, from the bytes of a change on the watch's socket
 //!   to the commit, and the longest health request meanwhile ([`watch`]). Needs the program in the parent directory.
 //! - kube-proxy's layouts, a chain per Service, at feasible sizes ([`peers`]).
-//! - The program beside kube-proxy, if its path is given ([`theirs`]).
+//! - The program and kube-proxy, if its path is given ([`kube_proxy`]).
 //! - Stale flows found and deleted in a full conntrack table ([`stale`]).
 
 #![allow(clippy::unwrap_used, reason = "a program for people, which may end anywhere")]
 
 #[path = "../../tests/support/api.rs"]
 mod api;
+mod dataplane_sizes;
 #[path = "../../../../tests/bench/figures.rs"]
 mod figures;
+mod kube_proxy;
 mod memory;
 mod network;
 mod packets;
 mod peers;
-mod plane;
 mod program;
 mod stale;
 #[path = "../../../kernel/tests/support/sys.rs"]
 mod sys;
-mod theirs;
 mod watch;
 
 use std::path::PathBuf;
@@ -74,7 +74,10 @@ fn main() {
     let needs_roads = [Part::Packets, Part::Peers, Part::Program].into_iter().any(wanted);
     let roads = needs_roads.then(packets::Roads::make);
     if wanted(Part::Plane) || wanted(Part::Packets) {
-        plane::measure_all(&flags.sizes, roads.as_ref().filter(|_| wanted(Part::Packets)));
+        dataplane_sizes::measure_all(
+            &flags.sizes,
+            roads.as_ref().filter(|_| wanted(Part::Packets)),
+        );
     }
     if wanted(Part::Watch) {
         watch::measure_all(&flags.sizes);
@@ -83,7 +86,7 @@ fn main() {
         peers::measure_all(&flags.peer_sizes, roads);
     }
     if let Some(roads) = roads.as_ref().filter(|_| wanted(Part::Program)) {
-        theirs::measure(flags.peer.as_deref(), &flags.peer_flags, roads);
+        kube_proxy::measure(flags.peer.as_deref(), &flags.peer_flags, roads);
     }
     if wanted(Part::Stale) {
         stale::measure();

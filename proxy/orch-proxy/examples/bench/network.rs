@@ -150,10 +150,8 @@ pub fn keep_to(thread: Pid, processors: Processors) {
 /// Processors of this machine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Processors {
-    /// The first one.
     First,
     /// All but the first one.
     Others,
-    /// All.
     All,
 }

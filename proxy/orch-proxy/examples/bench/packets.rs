@@ -41,7 +41,6 @@ pub struct Roads {
 struct Question {
     /// Through the node with the Services.
     here: bool,
-    /// To a Service.
     service: bool,
     /// To all Services, or to one.
     all: bool,
@@ -84,8 +83,8 @@ impl Costs {
         };
         let tell = |how: &str, unit, samples| {
             let figure = Figure::of(Group::Packets, format!("{what}, {how}"), unit, samples);
-            let figure = figure.at(services, crate::plane::SERVICES).side(side);
-            let is_compared = side == OURS && services == crate::theirs::SERVICES;
+            let figure = figure.at(services, crate::dataplane_sizes::SERVICES).side(side);
+            let is_compared = side == OURS && services == crate::kube_proxy::SERVICES;
             let is_compared = is_compared && unit == Unit::Times;
             if is_compared { figure.beside(KUBE_PROXY) } else { figure }.tell().unwrap();
         };

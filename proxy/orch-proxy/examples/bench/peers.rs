@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
+use crate::dataplane_sizes::{LOAD, LOAD_IN_KERNEL, REPLACE, REPLACE_IN_KERNEL, figure};
 use crate::figures::Unit;
 use crate::packets::Roads;
-use crate::plane::{LOAD, LOAD_IN_KERNEL, REPLACE, REPLACE_IN_KERNEL, figure};
 
 /// Changes that are timed.
 const ROUNDS: u32 = 20;
@@ -60,7 +60,7 @@ impl Peer {
         std::thread::sleep(UNREPLIED_DELAY);
         let load = nft(&self.tables(services));
         let changes = (0..ROUNDS).map(|round| {
-            let n = crate::plane::scatter(round, services);
+            let n = crate::dataplane_sizes::scatter(round, services);
             nft(&self.change(n, round + 1))
         });
         let (wall, kernel): (Vec<_>, Vec<_>) = changes.map(|took| (took.wall, took.kernel)).unzip();
@@ -134,7 +134,6 @@ impl Peer {
     }
 }
 
-/// The chain of an endpoint.
 fn endpoint_chain(n: u32, k: u32, variant: u32) -> String {
     let variant = if k == 0 { variant } else { 0 };
     let (chain, to) = (format!("ip peer ep-{n}-{k}-{variant}"), address(n, k, variant));

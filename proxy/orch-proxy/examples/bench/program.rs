@@ -41,7 +41,6 @@ impl Program {
         self
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -64,7 +63,6 @@ impl Program {
         command
     }
 
-    /// Starts it.
     pub fn start(&self, kubeconfig: &Path) -> Child {
         self.command(kubeconfig).spawn().unwrap()
     }

@@ -14,9 +14,9 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::nft::Family;
 
 use crate::api::{self, Api};
+use crate::dataplane_sizes::{SERVICES, scatter};
 use crate::figures::{Figure, Group, Unit};
 use crate::network::{Processors, keep_to};
-use crate::plane::{SERVICES, scatter};
 use crate::program::{HEALTH_ADDRESS, PATIENCE, Program, memory_mb, quiet};
 
 /// Changes that are timed.

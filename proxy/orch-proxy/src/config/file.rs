@@ -170,14 +170,14 @@ impl ProxyConfiguration {
     /// How traffic of pods is detected, as far as it does not depend on the Node object.
     pub fn local_traffic(&self) -> LocalTraffic {
         let DetectLocalFile { bridge_interface, interface_name_prefix } = &self.detect_local;
-        let told = match self.detect_local_mode.as_str() {
+        let configured = match self.detect_local_mode.as_str() {
             "BridgeInterface" => InterfaceName::new(bridge_interface).map(LocalTraffic::Interface),
             "InterfaceNamePrefix" => {
                 InterfaceName::new(interface_name_prefix).map(LocalTraffic::InterfacePrefix)
             }
             _ => None,
         };
-        told.unwrap_or_default()
+        configured.unwrap_or_default()
     }
 }
 
@@ -185,7 +185,8 @@ impl ConntrackFile {
     /// Applies the defaults.
     pub fn effective(self) -> Conntrack {
         let default = Conntrack::default();
-        let timeout = |told: Option<GoDuration>, or| told.map_or(or, |told| told.0);
+        let timeout =
+            |configured: Option<GoDuration>, or| configured.map_or(or, |configured| configured.0);
         Conntrack {
             max_per_core: self.max_per_core.unwrap_or(default.max_per_core),
             min: self.min.unwrap_or(default.min),

@@ -95,7 +95,7 @@ fn flags_of_kube_proxy_are_accepted() {
     .unwrap();
     assert_eq!((config.bind_failure, config.oom_score_adj), (BindFailure::End, -998));
     assert_eq!(config.detect_local, DetectLocal::NodeBlocks);
-    assert_eq!(config.settings.removed, Removed::Reset);
+    assert_eq!(config.settings.removed, RemovedEndpointPolicy::Reset);
     assert_eq!(config.min_sync_period, Duration::from_secs(1));
     assert_eq!(config.conntrack.udp, Duration::from_secs(10));
     assert!(

@@ -81,7 +81,7 @@ macro_rules! unused {
 
         impl UnusedFlags {
             /// Names of those that are set.
-            pub fn given(&self) -> Vec<String> {
+            pub fn list_set_flags(&self) -> Vec<String> {
                 let all = [$((stringify!($name), self.$name.is_some()),)*];
                 let given = all.iter().filter(|(_, given)| *given);
                 given.map(|(name, _)| name.replace('_', "-")).collect()

@@ -32,7 +32,6 @@ pub enum Reply {
     Answer {
         /// Its address.
         server: IpAddr,
-        /// Its port.
         port: u16,
         /// The client's address as the server sees it.
         peer: IpAddr,

@@ -47,7 +47,6 @@ impl Program {
         Self { child, metrics, files }
     }
 
-    /// Its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.files[1]).unwrap_or_default()
     }

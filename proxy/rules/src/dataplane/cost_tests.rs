@@ -52,7 +52,7 @@ fn check(what: &str, cost: impl Fn(usize) -> u64) {
 }
 
 #[test]
-fn work_grows_with_what_is_told() {
+fn work_grows_with_the_number_of_changes() {
     check("ports of a service", |count| {
         let mut node = Dataplane::new(layout());
         let wide = LocalService { ports: ports(count), ..service(&["10.96.0.1"]) };
@@ -96,7 +96,7 @@ fn work_grows_with_what_is_told() {
     });
     check("endpoints that go", |count| {
         let mut node = Dataplane::new(layout());
-        Arc::make_mut(&mut node.layout).settings.removed = Removed::Reset;
+        Arc::make_mut(&mut node.layout).settings.removed = RemovedEndpointPolicy::Reset;
         let one = LocalService { ports: ports(1), ..service(&["10.96.0.1"]) };
         node.service_changed(&id("a"), Some(Arc::new(one)));
         let (old, new) = (slice("a", 1, 0..count), slice("a", 1, count..count * 2));
@@ -136,8 +136,8 @@ fn a_service_costs_a_bounded_number_of_elements() {
     for (hostile, endpoints) in [(many, 200), (sticky, 200), (gated, 2), (consistent, 9000)] {
         let mut node = Dataplane::new(layout());
         node.service_changed(&id("hostile"), Some(Arc::new(hostile)));
-        let told = slice("hostile", 300, 0..endpoints);
-        node.slice_changed("h", None, Some(Arc::new(told)));
+        let changed = slice("hostile", 300, 0..endpoints);
+        node.slice_changed("h", None, Some(Arc::new(changed)));
         let other = LocalService { ports: ports(1), ..service(&["10.96.0.2"]) };
         node.service_changed(&id("other"), Some(Arc::new(other)));
         node.slice_changed("o", None, Some(Arc::new(slice("other", 1, 0..1))));

@@ -346,7 +346,7 @@ fn every_family_has_every_feature() {
 }
 
 #[test]
-fn what_tells_the_traffic_of_pods_decides_what_is_masqueraded_and_who_is_outside() {
+fn pod_traffic_detection_decides_what_is_masqueraded_and_what_is_outside() {
     let by = |name: &str| Origin::Interface(InterfaceName::new(name).unwrap());
     let blocks = |text: &str| LocalTraffic::Blocks(vec![text.parse().unwrap()]);
     let name = |text: &str| InterfaceName::new(text).unwrap();
@@ -369,13 +369,13 @@ fn what_tells_the_traffic_of_pods_decides_what_is_masqueraded_and_who_is_outside
     ] {
         let id = ServiceId::new("ns", "web");
         let mut node = node(with_node_port(Policy::Local), &ENDPOINTS);
-        let told = format!("{local_traffic:?}: {origin:?} {from}");
+        let traced = format!("{local_traffic:?}: {origin:?} {from}");
         node.local_traffic_changed(local_traffic.clone());
         assert_eq!(node.pass() == Pass::Reload, local_traffic != LocalTraffic::Cluster);
         node.load();
         let all: Vec<&str> = ENDPOINTS.iter().map(|(address, _)| *address).collect();
         let sender = if is_pod { Itself } else { Masqueraded };
-        assert_eq!(ask(&node, origin, from, "10.96.0.1", 80), sent(&all, sender), "{told}");
+        assert_eq!(ask(&node, origin, from, "10.96.0.1", 80), sent(&all, sender), "{traced}");
         // For external traffic the policy Local applies; this node and pods reach all endpoints.
         let outside = sent(&all[..1], Itself);
         let expected = match (is_pod, origin) {
@@ -383,7 +383,7 @@ fn what_tells_the_traffic_of_pods_decides_what_is_masqueraded_and_who_is_outside
             (false, Host) => sent(&all, Masqueraded),
             (false, _) => outside,
         };
-        assert_eq!(ask(&node, origin, from, "198.51.100.1", 80), expected, "{told}");
+        assert_eq!(ask(&node, origin, from, "198.51.100.1", 80), expected, "{traced}");
         assert_eq!(node.owner(&Claim::ClusterIp(ip("10.96.0.1"))), Some(&id));
     }
 }

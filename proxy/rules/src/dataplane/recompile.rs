@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dataplane, ElementChanges};
-use crate::compile::{Compiled, SetElement, compile};
+use crate::compile::{CompiledService, SetElement, compile};
 use crate::frontend_owners::{Claim, Rank};
 use crate::health::{HealthCheck, local_endpoints};
 use crate::model::{Protocol, ServiceId};
@@ -84,7 +84,11 @@ impl Dataplane {
     }
 
     /// Installs Services whose claims changed; records the elements of all affected Services in `difference`.
-    fn reclaim(&mut self, claimants: Vec<(ServiceId, Compiled)>, difference: &mut ElementChanges) {
+    fn reclaim(
+        &mut self,
+        claimants: Vec<(ServiceId, CompiledService)>,
+        difference: &mut ElementChanges,
+    ) {
         let touched = self.touched(&claimants);
         for entry in self.entries_of(&touched) {
             let place = entry.place();
@@ -101,12 +105,12 @@ impl Dataplane {
 
     /// These Services and all that gain or lose a frontend by their new claims: the owner of each claim that is added
     /// or removed, and the next in line for each that may become free.
-    fn touched(&self, claimants: &[(ServiceId, Compiled)]) -> BTreeSet<ServiceId> {
+    fn touched(&self, claimants: &[(ServiceId, CompiledService)]) -> BTreeSet<ServiceId> {
         let mut changes: BTreeMap<Claim, usize> = BTreeMap::new();
         for (id, new) in claimants {
             let compiled = self.services.get(id).map(|record| &record.compiled);
             let had: BTreeSet<(Claim, Rank)> =
-                compiled.into_iter().flat_map(Compiled::claims).collect();
+                compiled.into_iter().flat_map(CompiledService::claims).collect();
             let has: BTreeSet<(Claim, Rank)> = new.claims().collect();
             for (claim, _) in had.symmetric_difference(&has) {
                 *changes.entry(*claim).or_default() += 1;
@@ -121,11 +125,11 @@ impl Dataplane {
     }
 
     /// Compiles a marked Service and clears the mark.
-    fn compiled(&mut self, id: &ServiceId) -> Option<Compiled> {
+    fn compiled(&mut self, id: &ServiceId) -> Option<CompiledService> {
         let record = self.services.get_mut(id)?;
         record.marked = false;
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
-        let port = port.filter(|port| !self.layout.settings.keeps(*port, Protocol::Tcp));
+        let port = port.filter(|port| !self.layout.settings.uses_port(*port, Protocol::Tcp));
         let was = match port {
             Some(port) => {
                 let slices = record.slices.iter();
@@ -137,16 +141,16 @@ impl Dataplane {
         };
         self.health_checks.changed |= was.is_some();
         self.node_ports.record_compiled(id, record.service.as_deref());
-        let Some(service) = &record.service else { return Some(Compiled::default()) };
+        let Some(service) = &record.service else { return Some(CompiledService::default()) };
         let (zone, mut made) = (self.zone.as_deref(), None);
         let whole = (self.isolate)(&mut || {
             let slices = record.slices.iter();
             made = Some(compile(service, slices, &self.layout, &record.compiled, zone));
         });
-        Some(made.filter(|_| whole).unwrap_or_else(Compiled::failed))
+        Some(made.filter(|_| whole).unwrap_or_else(CompiledService::failed))
     }
 
-    fn install(&mut self, id: &ServiceId, new: Compiled) {
+    fn install(&mut self, id: &ServiceId, new: CompiledService) {
         let Some(record) = self.services.get_mut(id) else { return };
         let old = std::mem::replace(&mut record.compiled, new);
         let (before, now) =

@@ -2,8 +2,8 @@ use super::*;
 use crate::diff::{self, diff};
 use crate::layout::FAMILIES;
 use crate::model::{
-    EndpointState, Leaving, LocalEndpoint, LocalPort, Locality, Policy, Protocol, Settings,
-    SlicePort,
+    EgressMasquerade, EndpointState, LocalEndpoint, LocalPort, Locality, Policy, Protocol,
+    Settings, SlicePort,
 };
 use crate::trace::{Origin, Packet, PacketOutcome, Sender, possible_outcomes};
 use proptest::prelude::*;
@@ -516,6 +516,9 @@ fn what_pods_send_beyond_the_cluster_carries_the_nodes_address_if_asked_to() {
         ask(&node, Network, POD_HERE, "10.96.0.1", 80)
     };
     let to_pod = sent(&["10.244.2.6"], Itself);
-    assert_eq!(asked(Leaving::AsIs), sent(&["10.244.2.6", "192.168.1.1"], Itself));
-    assert_eq!(asked(Leaving::Masqueraded), [to_pod, sent(&["192.168.1.1"], Masqueraded)].concat());
+    assert_eq!(asked(EgressMasquerade::AsIs), sent(&["10.244.2.6", "192.168.1.1"], Itself));
+    assert_eq!(
+        asked(EgressMasquerade::Masqueraded),
+        [to_pod, sent(&["192.168.1.1"], Masqueraded)].concat()
+    );
 }

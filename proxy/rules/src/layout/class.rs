@@ -22,7 +22,7 @@ pub enum EndpointPool {
 impl EndpointPool {
     const ALL: [Self; 4] = [Self::Service, Self::ServiceHere, Self::NodePort, Self::NodePortHere];
 
-    /// Its first slot.
+    /// The first of the consecutive slots that its endpoints take in the slot map.
     pub fn first_slot(self) -> u32 {
         match self {
             Self::Service | Self::NodePort => 0,

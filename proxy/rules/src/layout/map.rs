@@ -26,7 +26,6 @@ pub enum Map {
     NodePortEndpoints,
     /// Address . address: endpoints on this node, whose connections to themselves are masqueraded.
     Hairpin,
-    /// Cluster IPs.
     ClusterIps,
     /// Address . protocol . port: frontends whose traffic is masqueraded.
     Masquerade,

@@ -10,7 +10,8 @@ use super::expr_builders::{
 };
 use super::{EndpointPool, Map, address_value};
 use crate::model::{
-    Choice, Cidr, Counting, Leaving, LocalTraffic, Masquerade, Protocol, Settings, family_of,
+    Choice, Cidr, ConnectionCounting, EgressMasquerade, LocalTraffic, Masquerade, Protocol,
+    Settings, family_of,
 };
 
 /// Chain that rejects.
@@ -40,17 +41,17 @@ const SCRATCH: Reg = Reg::word(12);
 /// Loopback networks: their addresses are local, but packets from there must not leave the node.
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
-/// A rule with its comment.
+/// A rule with the comment that `nft list ruleset` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Commented {
+pub struct CommentedRule {
     /// Shown by `nft list` and by `trace`.
     pub comment: &'static str,
     /// Its expressions.
     pub exprs: Vec<Expr>,
 }
 
-fn rule(comment: &'static str, parts: impl IntoIterator<Item = Vec<Expr>>) -> Commented {
-    Commented { comment, exprs: parts.into_iter().flatten().collect() }
+fn rule(comment: &'static str, parts: impl IntoIterator<Item = Vec<Expr>>) -> CommentedRule {
+    CommentedRule { comment, exprs: parts.into_iter().flatten().collect() }
 }
 
 /// The chains that do not depend on Services, without table names. Of the maps in [`Map::SELDOM`] only those with
@@ -59,7 +60,7 @@ pub fn chains(
     family: Family,
     settings: &Settings,
     is_looked_up: &dyn Fn(Map) -> bool,
-) -> Vec<(Chain, Vec<Commented>)> {
+) -> Vec<(Chain, Vec<CommentedRule>)> {
     let base = |name, point, priority| Chain::nat("", name, point, priority);
     let enter = || vec![rule("find the service", [vec![decide(Verdict::Jump(SERVICES.into()))]])];
     vec![
@@ -88,7 +89,7 @@ fn node_port_key(at: Reg) -> Vec<Expr> {
     vec![protocol(at), port(at.plus(1))]
 }
 
-fn services(family: Family, is_looked_up: &dyn Fn(Map) -> bool) -> Vec<Commented> {
+fn services(family: Family, is_looked_up: &dyn Fn(Map) -> bool) -> Vec<CommentedRule> {
     let gated = vec![is_in(Map::Gated, KEY), decide(Verdict::Goto(GATED.into()))];
     let looked_up = is_looked_up(Map::Gated);
     let gated =
@@ -98,7 +99,7 @@ fn services(family: Family, is_looked_up: &dyn Fn(Map) -> bool) -> Vec<Commented
 }
 
 /// `source-ranges` continues with frontends if the source is in a range; otherwise it returns.
-fn gated() -> Vec<Commented> {
+fn gated() -> Vec<CommentedRule> {
     vec![
         rule("check source ranges", [vec![decide(Verdict::Jump(SOURCE_RANGES.into()))]]),
         rule("source not in ranges", [vec![decide(Verdict::Drop)]]),
@@ -106,7 +107,7 @@ fn gated() -> Vec<Commented> {
 }
 
 /// Continues with frontends if the source, masked to `bits`, is a source range of the frontend.
-pub fn source_range(family: Family, bits: u8) -> Commented {
+pub fn source_range(family: Family, bits: u8) -> CommentedRule {
     let block = address_words(family) + 2;
     let any = if family == Family::Ip6 { [0; 16].into() } else { [0; 4].into() };
     let mut sender = vec![address(family, End::Source, KEY.plus(block))];
@@ -121,7 +122,7 @@ fn frontends(
     family: Family,
     settings: &Settings,
     is_looked_up: &dyn Fn(Map) -> bool,
-) -> Vec<Commented> {
+) -> Vec<CommentedRule> {
     let class = |map| vec![find(map, KEY, DATA)];
     let act = || vec![decide_class(CLASS)];
     let external = || from_outside(family, settings);
@@ -132,7 +133,7 @@ fn frontends(
     }
     let parts = [service_key(family, KEY), class(Map::Services), act()];
     rules.push(rule("cluster IPs and external addresses", parts));
-    let counting = settings.counting == Counting::On;
+    let counting = settings.counting == ConnectionCounting::On;
     if counting {
         let counted = vec![is_in(Map::Counted, KEY)];
         rules.insert(0, rule("count the connection", [service_key(family, KEY), counted]));
@@ -198,7 +199,7 @@ fn node_addresses(family: Family, settings: &Settings) -> Vec<Vec<Expr>> {
     blocks.map(|block| [local(), within(block)].concat()).collect()
 }
 
-fn reject(family: Family) -> Vec<Commented> {
+fn reject(family: Family) -> Vec<CommentedRule> {
     let tcp = vec![protocol(KEY), is_protocol(KEY, Protocol::Tcp.number()), expr_builders::reset()];
     vec![
         rule("TCP reset", [tcp]),
@@ -211,7 +212,7 @@ fn sources(
     family: Family,
     settings: &Settings,
     is_looked_up: &dyn Fn(Map) -> bool,
-) -> Vec<Commented> {
+) -> Vec<CommentedRule> {
     let after = address_words(family);
     let original = || {
         let parts = [original_address(family, KEY), protocol(KEY.plus(after))];
@@ -258,9 +259,9 @@ fn sources(
 
 /// Masquerades pods' traffic to outside the cluster. The translated destination counts, so that Services with
 /// endpoints outside the cluster are included.
-fn leaving(family: Family, settings: &Settings) -> Vec<Commented> {
+fn leaving(family: Family, settings: &Settings) -> Vec<CommentedRule> {
     match (settings.leaving, settings.cluster_cidr(family)) {
-        (Leaving::Masqueraded, Some(pods)) => {
+        (EgressMasquerade::Masqueraded, Some(pods)) => {
             let from_pod = in_block(family, End::Source, CmpOp::EQ, &pods, SCRATCH);
             let beyond = in_block(family, End::Destination, CmpOp::NEQ, &pods, SCRATCH);
             vec![rule("pods to outside the cluster", [from_pod, beyond, vec![masquerade()]])]
@@ -270,7 +271,12 @@ fn leaving(family: Family, settings: &Settings) -> Vec<Commented> {
 }
 
 /// Rules of a chain that chooses one of `count` slots.
-pub fn balance(family: Family, from: EndpointPool, choice: Choice, count: u32) -> Vec<Commented> {
+pub fn balance(
+    family: Family,
+    from: EndpointPool,
+    choice: Choice,
+    count: u32,
+) -> Vec<CommentedRule> {
     let (key, map, words) = match from.has_address() {
         true => (service_key(family, KEY), Map::Endpoints, address_words(family) + 2),
         false => (node_port_key(KEY), Map::NodePortEndpoints, 2),
@@ -301,7 +307,7 @@ pub fn balance(family: Family, from: EndpointPool, choice: Choice, count: u32) -
 ///
 /// The registers hold padding, endpoint, frontend and client, in this order: endpoint and frontend together are a key,
 /// and so are frontend and client. The slot uses the client's register for a while.
-fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<Commented> {
+fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<CommentedRule> {
     let words = address_words(family);
     let padding = KEY;
     let endpoint = padding.plus(1);

@@ -35,13 +35,11 @@ pub enum HookVerdict {
     Accept,
     /// DNAT to an address and port.
     Dnat(Vec<u8>, u16),
-    /// Masquerade.
     Masquerade,
     /// The packet's path ends.
     Final(PacketOutcome),
 }
 
-/// Result of a rule.
 enum RuleResult {
     /// The next rule follows.
     Next,
@@ -206,7 +204,7 @@ impl<'a> Machine<'a> {
             }
             Expr::Hash(hash) => at.hash(hash)?,
             Expr::Dynset(dynset) => {
-                let learned = at.learn(dynset, self.table)?;
+                let learned = at.update_map(dynset, self.table)?;
                 self.learned.push(learned);
             }
             Expr::Immediate(Immediate { dreg: Target::Reg(dreg), data: Data::Value(value) }) => {
@@ -348,7 +346,7 @@ impl At<'_> {
     }
 
     /// Updates a map; ends the rule if the map is full.
-    fn learn(&self, dynset: &Dynset, table: &TableRules) -> Result<SetUpdate, NoMatch> {
+    fn update_map(&self, dynset: &Dynset, table: &TableRules) -> Result<SetUpdate, NoMatch> {
         let none = || NoMatch::Unknown(format!("no set {}", dynset.set));
         let set = table.sets.get(&dynset.set).ok_or_else(none)?;
         let key = Value::new(self.read(dynset.key, set.set.key_len as usize)?);

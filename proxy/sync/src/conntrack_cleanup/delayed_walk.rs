@@ -98,7 +98,7 @@ impl ConntrackWalker {
                 }
             })
             .unwrap_or_else(|error| {
-                tracing::warn!(error = %chain(&error), "cannot delete stale conntrack entries");
+                tracing::warn!(error = %chain(&error), "cannot delete stale conntrack entries; they end by their timeouts");
                 CleanupCount::default()
             })
     }

@@ -177,7 +177,7 @@ fn listen(
             match session.delete_tuple(&tuple) {
                 Ok(deleted) => metrics.flows_deleted.inc_by(u64::from(deleted)),
                 Err(error) => {
-                    tracing::warn!(error = %chain(&error), "cannot delete a stale conntrack entry")
+                    tracing::warn!(error = %chain(&error), "cannot delete a stale conntrack entry; it ends by its timeout")
                 }
             }
         });

@@ -30,7 +30,7 @@ fn driver_at<T: Transport>(transport: T) -> Driver<T> {
     let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
     let metrics = ProxyMetrics::register(&registry, "x").unwrap();
     Driver::new(
-        Arc::new(Desired::new(Dataplane::new(layout))),
+        Arc::new(DesiredForwarding::new(Dataplane::new(layout))),
         Session::new(transport),
         crate::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
             .unwrap(),
@@ -113,14 +113,14 @@ fn a_change_is_one_transaction_and_nothing_is_none() {
 fn what_somebody_deleted_is_put_back() {
     let mut driver = loaded(&[1, 2]);
     let key = (Family::Ip, table(&driver));
-    driver.session().transport().kernel.meddle(|ruleset| {
+    driver.session().transport().kernel.change_externally(|ruleset| {
         let table = ruleset.tables.get_mut(&key).unwrap();
         table.sets.get_mut("endpoints").unwrap().elements.pop_first();
     });
     assert!(!is_right(&mut driver));
     driver.repair().unwrap();
     assert!(is_right(&mut driver));
-    driver.session().transport().kernel.meddle(|ruleset| ruleset.tables.clear());
+    driver.session().transport().kernel.change_externally(|ruleset| ruleset.tables.clear());
     driver.repair().unwrap();
     assert!(is_right(&mut driver));
 }
@@ -129,7 +129,7 @@ fn what_somebody_deleted_is_put_back() {
 fn a_change_that_does_not_fit_what_the_kernel_holds_leads_to_a_load() {
     let mut driver = loaded(&[1, 2]);
     let key = (Family::Ip, table(&driver));
-    driver.session().transport().kernel.meddle(|ruleset| {
+    driver.session().transport().kernel.change_externally(|ruleset| {
         ruleset.tables.get_mut(&key).unwrap().sets.get_mut("endpoints").unwrap().elements.clear();
     });
     change(&driver, &[1, 2], &[1]);
@@ -143,7 +143,7 @@ fn conflicts_are_tried_again_and_then_looked_into() {
     let mut driver = loaded(&[1, 2]);
     assert!(!driver.was_changed());
     for _ in 0..40 {
-        driver.session().transport().kernel.meddle(|_| {});
+        driver.session().transport().kernel.change_externally(|_| {});
     }
     change(&driver, &[1, 2], &[1, 3]);
     driver.pass().unwrap();
@@ -165,7 +165,7 @@ fn what_somebody_does_during_a_repair_is_repaired_or_looked_into() {
     let damages: [fn(&mut Ruleset); 3] = [|_| {}, take_out, |ruleset| ruleset.tables.clear()];
     for (damage, at) in damages.iter().flat_map(|damage| (0..40).map(move |at| (damage, at))) {
         let mut driver = loaded(&[1, 2]);
-        driver.session().transport().kernel.meddle(damage);
+        driver.session().transport().kernel.change_externally(damage);
         driver.session().transport().others = Some((at, take_out));
         // A change that does not fit fails, and the next pass loads the tables.
         let repaired = driver.repair().or_else(|_| driver.pass());
@@ -202,7 +202,7 @@ fn without_the_right_to_large_transactions_a_load_goes_piece_by_piece() {
 #[test]
 fn a_table_that_another_owns_is_left_alone() {
     let mut driver = driver();
-    driver.session().transport().kernel.meddle(|ruleset| {
+    driver.session().transport().kernel.change_externally(|ruleset| {
         let id = (Family::Ip, TABLE.to_owned());
         ruleset.tables.insert(id, TableRules::empty(TableFlags::OWNER));
     });

@@ -20,7 +20,6 @@ pub const PUBLIC: &str = "public/app";
 pub const PRIVATE: &str = "team/app";
 /// Who may read it.
 pub const USER: &str = "me";
-/// With this password.
 pub const PASSWORD: &str = "pass:word";
 
 /// A running registry.

@@ -268,7 +268,6 @@ impl World {
     }
 }
 
-/// Cgroups.
 pub struct SimCgroups {
     pub world: Shared,
     pub runtime: SharedRuntime,

@@ -6,7 +6,7 @@ use proto_api::core::v1::{
     ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection,
 };
 
-use super::chance::Chance;
+use super::random::Chance;
 
 /// The secret that there is.
 pub const KEYS: &str = "sec";

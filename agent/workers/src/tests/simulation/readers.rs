@@ -17,7 +17,6 @@ use super::world::World;
 enum Holds {
     /// The two files of an object, which say the same.
     Versions(String),
-    /// A token.
     Token,
 }
 

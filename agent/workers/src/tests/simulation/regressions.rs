@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto_api::core::v1::{Container, Lifecycle, LifecycleHandler, Pod, Probe};
 
-use super::chance::exec;
+use super::random::exec;
 use super::*;
 
 /// Histories of each script: the same steps, with other pauses of calls between them.

@@ -1,10 +1,10 @@
-//! One history: the agent in the world, and what falls due in it. What happens to both is in `happenings.rs`, how a process of the agent
-//! begins and dies in `process.rs`, and how it all ends in `rest.rs`.
+//! One history: the agent in the world, and what falls due in it. What happens to both is in `random_events.rs`, how a process of the agent
+//! begins and dies in `process.rs`, and how it all ends in `quiescence.rs`.
 
-mod foreign;
-mod happenings;
+mod foreign_writes;
 mod process;
-mod rest;
+mod quiescence;
+mod random_events;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-pub use rest::entries;
+pub use quiescence::entries;
 
-use super::chance::Scale;
 use super::cluster::View;
+use super::random::Scale;
 use super::runtime::{Late, SharedRuntime, Troubled};
 use super::world::{SECRET, Shared, World, lock};
 use super::{extras, volumes};

@@ -22,7 +22,7 @@ use proto_api::storage::v1::CSIDriver;
 use proto_grpc::csi::v1 as wire;
 use tonic::{Request, Response, Status};
 
-use super::chance::{CLAIMS, DRIVER};
+use super::random::{CLAIMS, DRIVER};
 use super::runtime::Troubled;
 use super::world::{self, Shared, Waits, World, lock, passes_in};
 
@@ -31,7 +31,6 @@ const MOUNTED: &str = "mounted";
 /// What a container leaves in a directory of its own.
 const DATA: &str = "data";
 
-/// The driver.
 pub struct SimDriver {
     pub world: Shared,
     pub incarnation: u64,

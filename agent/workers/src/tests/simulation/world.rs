@@ -12,8 +12,8 @@ use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus, Secret};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::chance::Chance;
 use super::extras;
+use super::random::Chance;
 use super::readers::Readers;
 
 /// The world as everybody in it holds it.

@@ -23,7 +23,6 @@ pub struct Demand<'a> {
 
 /// What is checked.
 pub enum Subject<'a> {
-    /// A pod.
     Pod {
         /// Its containers, then its init containers.
         containers: Vec<Demand<'a>>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver_auth::User;
 use apiserver_schema::{Format, Object, Strictness};
-use apiserver_store::{Expect, Write};
+use apiserver_store::{Write, WriteCondition};
 use proto_api::names::{Names, Profile};
 use serde_json::json;
 
@@ -30,7 +30,8 @@ async fn server(side_effects: &str) -> Server {
     let text = json!({"metadata": {"name": "c"}, "webhooks": [webhook]}).to_string();
     let decoded = server.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
     let draft = Draft::new(&server.engine, decoded.unwrap().object);
-    let write = Write::Put { key: key::object(kind, "", "c"), expect: Expect::Anything, draft };
+    let write =
+        Write::Put { key: key::object(kind, "", "c"), expect: WriteCondition::Anything, draft };
     server.store.write(write).await.unwrap();
     server
 }

@@ -1,7 +1,7 @@
 //! Objects of custom kinds: trees whose fields keep their form, apart from the metadata.
 
-use crate::conform::{TypeError, conform};
 use crate::object::Kind;
+use crate::shape_check::{TypeError, conform};
 use crate::value::{Key, Map, Value, write_json, write_json_string};
 
 /// The tree of a document of a custom kind, without `apiVersion` and `kind`, pruned by the rules of the kind. Paths of dropped fields are added to

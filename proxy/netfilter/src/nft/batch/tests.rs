@@ -5,7 +5,7 @@ use crate::wire::Messages;
 #[test]
 fn a_batch_is_begin_commands_end_with_one_acknowledgement() {
     let mut batch = Batch::new(7, Some(0x0102_0304));
-    batch.push(Family::Ip, &Command::NewTable(Table::named("t"), Existing::Keep));
+    batch.push(Family::Ip, &Command::NewTable(Table::named("t"), IfExists::Keep));
     let encoded = batch.finish().unwrap();
     #[rustfmt::skip]
     let expected = [
@@ -29,11 +29,11 @@ fn commands_come_back_from_their_messages() {
     let element =
         Element::entry(Value::from([10, 0, 0, 1]), Data::Value(Value::from([0, 0, 0, 3])));
     let commands = [
-        Command::NewChain(Chain::regular("t", "c"), Existing::Fail),
+        Command::NewChain(Chain::regular("t", "c"), IfExists::Fail),
         Command::DelChain(Chain::regular("t", "c")),
         Command::NewElements(
             Elements { table: "t".into(), set: "m".into(), elements: vec![element] },
-            Existing::Keep,
+            IfExists::Keep,
         ),
         Command::DelTable(Table::named("t")),
     ];

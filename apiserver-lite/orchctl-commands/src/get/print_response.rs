@@ -7,7 +7,7 @@ use orchctl_printers::table::TableOptions;
 use orchctl_printers::{Form, objects, sort, table};
 use serde_json::Value;
 
-use super::read::{self, Question, Wanted};
+use super::read::{self, Question, ResponseForm};
 use super::{Args, SelectFlags, TableFlags};
 use crate::time;
 
@@ -20,7 +20,7 @@ pub(super) async fn tables(
     output: &mut Output,
 ) -> Result<(), CommandError> {
     let sort_path = sort_path(&args.select)?;
-    let wanted = wanted(args, sort_path.is_some());
+    let wanted = choose_response_form(args, sort_path.is_some());
     let all_namespaced = questions.iter().all(|question| question.resource.namespaced);
     let kinds = !is_one_type(&questions) || args.table.show_kind;
     let mut errors = Vec::new();
@@ -32,7 +32,7 @@ pub(super) async fn tables(
         let count = rest.iter().take_while(|next| next.resource == question.resource).count();
         let mut whole: Option<Value> = None;
         for question in rest.iter().take(count) {
-            match read::ask(session, question, &args.select, wanted).await {
+            match read::list_pages(session, question, &args.select, wanted).await {
                 Ok(answer) => merge(&mut whole, read::as_table(answer, time::now())),
                 Err(error) if error.is_not_found() && args.select.ignore_not_found => {}
                 Err(error) => errors.push(error),
@@ -84,7 +84,7 @@ pub(super) async fn objects(
     let mut errors = Vec::new();
     let mut items = Vec::new();
     for question in &questions {
-        match read::ask(session, question, &args.select, Wanted::Objects).await {
+        match read::list_pages(session, question, &args.select, ResponseForm::Objects).await {
             Ok(answer) if single => {
                 return args.print.print(form, answer, !args.table.no_headers, output);
             }
@@ -98,7 +98,7 @@ pub(super) async fn objects(
     }
     if let Some(path) = &sort_path {
         sort::by_path(&mut items, path, |item| item)
-            .map_err(|error| CommandError::said(error.to_string()))?;
+            .map_err(|error| CommandError::with_text(error.to_string()))?;
     }
     args.print.print(form, objects::list_of(items), !args.table.no_headers, output)?;
     output.out.flush()?;
@@ -116,9 +116,13 @@ pub(super) fn options(form: &Form, flags: &TableFlags, namespaces: bool) -> Tabl
     }
 }
 
-/// What the server is asked for.
-pub(super) fn wanted(args: &Args, sorted: bool) -> Wanted {
-    if args.table.server_print { Wanted::Table { whole_objects: sorted } } else { Wanted::Objects }
+/// The requested form of the response.
+pub(super) fn choose_response_form(args: &Args, sorted: bool) -> ResponseForm {
+    if args.table.server_print {
+        ResponseForm::Table { whole_objects: sorted }
+    } else {
+        ResponseForm::Objects
+    }
 }
 
 pub(super) fn is_one_type(questions: &[Question]) -> bool {
@@ -130,13 +134,13 @@ fn sort_path(select: &SelectFlags) -> Result<Option<Path>, CommandError> {
     let path = select.sort_by.as_deref().filter(|path| !path.is_empty());
     path.map(Path::parse_relaxed)
         .transpose()
-        .map_err(|error| CommandError::said(format!("--sort-by: {error}")))
+        .map_err(|error| CommandError::with_text(format!("--sort-by: {error}")))
 }
 
 fn sort_rows(whole: &mut Value, path: &Path) -> Result<(), CommandError> {
     let Some(Value::Array(rows)) = whole.get_mut("rows") else { return Ok(()) };
     sort::by_path(rows, path, |row| row.get("object").unwrap_or(&Value::Null))
-        .map_err(|error| CommandError::said(error.to_string()))
+        .map_err(|error| CommandError::with_text(error.to_string()))
 }
 
 fn merge(whole: &mut Option<Value>, mut table: Value) {

@@ -6,7 +6,7 @@ use proto_api::names::Names;
 use super::Query;
 use crate::status::ApiError;
 
-/// Encoding.
+/// The encoding of a request or response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// `application/json`.
@@ -31,7 +31,6 @@ pub enum Representation {
 /// Requested version of the meta group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaVersion {
-    /// `v1`
     V1,
     /// `v1beta1`
     V1Beta1,
@@ -40,7 +39,6 @@ pub enum MetaVersion {
 /// The representation that a client prefers among those served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Encoding.
     pub encoding: Encoding,
     /// Object, Table or metadata.
     pub representation: Representation,

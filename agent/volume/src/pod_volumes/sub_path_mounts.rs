@@ -69,7 +69,7 @@ impl VolumesOnDisk {
     /// top only.
     fn give_up(&self, want: &SubPath<'_>, why: SubPathError) -> Result<PathBuf, SubPathError> {
         if want.all_read_only == Some(AllReadOnly::IfPossible) && want.path.is_empty() {
-            tracing::debug!(volume = want.volume, %why, "recursive read-only not possible; mounted read-only at the top only");
+            tracing::debug!(volume = want.volume, %why, "the kernel cannot mount recursively read-only; only the top mount is read-only");
             return Ok(want.root.to_owned());
         }
         Err(why)

@@ -4,7 +4,7 @@ use apiserver_rbac::{RoleKey, Rule, missing_rules, read_binding, read_rules, rul
 use apiserver_schema::Object;
 
 use crate::context::RequestContext;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use apiserver_auth::{Attributes, Decision, MASTERS, Subject, User};
 
 /// Refuses a role or binding that grants more than the user has, unless the user may `escalate` or `bind`. `old` is the stored
@@ -73,7 +73,7 @@ fn is_only_of_garbage_collection(old: &Object, new: &Object) -> bool {
 fn missing_role(call: &RequestContext<'_>, role: &RoleKey) -> ApiError {
     let resource = if role.namespace.is_empty() { "clusterroles" } else { "roles" };
     let group = call.server.names.group("rbac.authorization");
-    ApiError::not_found(About { group: &group, kind: resource, name: &role.name })
+    ApiError::not_found(StatusTarget { group: &group, kind: resource, name: &role.name })
 }
 
 async fn is_authorized(
@@ -125,6 +125,6 @@ fn user_text(user: &User) -> String {
     format!("user {:?} (groups=[{}])", user.name, groups.join(" "))
 }
 
-fn about<'a>(call: &'a RequestContext<'_>, object: &'a Object) -> About<'a> {
-    About { name: object.name(), ..call.about() }
+fn about<'a>(call: &'a RequestContext<'_>, object: &'a Object) -> StatusTarget<'a> {
+    StatusTarget { name: object.name(), ..call.about() }
 }

@@ -18,7 +18,7 @@ pub fn denial(name: &str, status: Option<Status>) -> Status {
     status
 }
 
-/// Why the webhook `name` cannot be asked; a client reads it behind `Internal error occurred: `.
+/// Why the webhook `name` cannot be called; a client reads it behind `Internal error occurred: `.
 #[must_use]
 pub fn call_failure(name: &str, reason: &str) -> String {
     format!("failed calling webhook {name:?}: {reason}")

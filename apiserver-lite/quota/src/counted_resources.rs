@@ -4,8 +4,8 @@ use proto_api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
-use crate::amounts::{Amounts, add_one};
 use crate::pods;
+use crate::resource_amounts::{Amounts, add_one};
 
 /// Prefix of the names that count objects of a kind.
 const COUNT: &str = "count/";

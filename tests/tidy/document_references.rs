@@ -25,7 +25,7 @@ fn what_documents_name_is_there() {
     check("what a document names as a test is there", missing);
 }
 
-/// Documents that name files by the end of their path, without `src`: `workers/shown.rs`.
+/// Documents that name files by the end of their path, without `src`: `workers/shown_status.rs`.
 const BRIEF_DOCUMENTS: &[&str] = &[
     "ARCHITECTURE.md",
     "README.md",
@@ -87,8 +87,8 @@ fn files_that_documents_name_are_there() {
     check("a file that a document names is there", missing);
     assert_eq!(files_named("dns/{cache,zone}.rs::x"), ["dns/cache.rs", "dns/zone.rs"]);
     assert_eq!(files_named("cargo test x.rs"), Vec::<String>::new());
-    assert!(ends_with("agent/workers/src/shown.rs", "workers/shown.rs"));
-    assert!(!ends_with("agent/workers/src/shown.rs", "own.rs"));
+    assert!(ends_with("agent/workers/src/shown_status.rs", "workers/shown_status.rs"));
+    assert!(!ends_with("agent/workers/src/shown_status.rs", "own.rs"));
 }
 
 /// A path below the root, with a function or without.

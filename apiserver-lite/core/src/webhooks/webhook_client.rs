@@ -24,7 +24,7 @@ const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 pub(crate) type Address = (String, u16);
 
 /// A webhook that is called: where it listens.
-pub(crate) trait Called {
+pub(crate) trait CallTarget {
     /// The URL, or the Service.
     fn target(&self) -> &Target;
 
@@ -35,7 +35,7 @@ pub(crate) trait Called {
     fn answer_len_max(&self) -> usize;
 }
 
-impl Called for Webhook {
+impl CallTarget for Webhook {
     fn target(&self) -> &Target {
         &self.target
     }
@@ -117,7 +117,7 @@ impl CallError {
     }
 }
 
-impl<W: Called> Remote<W> {
+impl<W: CallTarget> Remote<W> {
     /// Connections to it go where `dial` allows.
     pub(crate) fn new(webhook: W, names: &'static Names, dial: Arc<DialPolicy>) -> Self {
         let (connection, failures) = Default::default();
@@ -215,7 +215,7 @@ impl<W: Called> Remote<W> {
     }
 }
 
-/// Posts `body`, and once more if the connection breaks: the webhook may just have closed one that was idle. Webhooks must bear to be asked twice.
+/// Posts `body`, and once more if the connection breaks: the webhook may just have closed one that was idle. Webhooks must tolerate repeated calls.
 async fn post(client: &Client, uri: Uri, body: Bytes) -> Result<Bytes, ClientError> {
     let request = || {
         let mut request = Request::new(body.clone());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use apiserver_admission_webhooks::{
-    Answer, Asked, FailurePolicy, KindRef, Phase, Review, ReviewVersion, UserInfo, Version,
-    changes_nothing_text, denial, dry_run_refusal, read_answer,
+    Answer, ExpectedReview, FailurePolicy, KindRef, Phase, Review, ReviewVersion, UserInfo,
+    Version, changes_nothing_text, denial, dry_run_refusal, read_answer,
 };
 use apiserver_schema::{Kind, Object};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use crate::webhooks::{AskedWebhook, RejectionCause, Remote};
 
 /// A webhook does not let a request pass.
 pub enum AskError {
-    /// It cannot be asked.
+    /// The webhook cannot be called.
     Call {
         /// Why, for the client.
         reason: String,
@@ -42,7 +42,7 @@ impl From<ApiError> for AskError {
 }
 
 impl WebhookReview<'_> {
-    /// Asks a mutating webhook. Returns the changed object, if it is changed.
+    /// Calls a mutating webhook. Returns the changed object, if it is changed.
     pub(super) async fn ask_mutating(
         &self,
         remote: &Remote,
@@ -51,7 +51,7 @@ impl WebhookReview<'_> {
     ) -> Result<Option<Object>, AskError> {
         let began = Instant::now();
         let patched = async {
-            let answer = self.ask(remote, version, object).await?;
+            let answer = self.send_review(remote, version, object).await?;
             let Some(patch) = answer.patch else { return Ok(None) };
             let Some(object) = object else {
                 let text = changes_nothing_text(&remote.webhook.name);
@@ -64,7 +64,7 @@ impl WebhookReview<'_> {
         patched
     }
 
-    /// Asks a validating webhook.
+    /// Calls a validating webhook.
     pub(super) async fn ask_validating(
         &self,
         remote: &Remote,
@@ -72,7 +72,7 @@ impl WebhookReview<'_> {
         object: Option<&Object>,
     ) -> Result<(), AskError> {
         let began = Instant::now();
-        let asked = self.ask(remote, version, object).await;
+        let asked = self.send_review(remote, version, object).await;
         self.count(remote, began, asked.as_ref().err());
         asked.map(drop)
     }
@@ -98,10 +98,10 @@ impl WebhookReview<'_> {
             Some(AskError::Refused(_)) => (0, Some(RejectionCause::Server)),
         };
         let metrics = &self.call.server.webhooks.metrics;
-        metrics.asked(self.counted(remote), began.elapsed(), code, refused);
+        metrics.count_call(self.counted(remote), began.elapsed(), code, refused);
     }
 
-    async fn ask(
+    async fn send_review(
         &self,
         remote: &Remote,
         version: Version,
@@ -129,7 +129,7 @@ impl WebhookReview<'_> {
             }
             NoAnswer::TooMany(error) => AskError::Refused(error),
         })?;
-        let asked = Asked { uid: &uid, version: review_version, phase: webhook.phase };
+        let asked = ExpectedReview { uid: &uid, version: review_version, phase: webhook.phase };
         let answer = read_answer(&body, asked, self.call.server.names)
             .map_err(|error| AskError::Call { reason: error.reason(), code: 503 })?;
         for (key, value) in &answer.annotations {

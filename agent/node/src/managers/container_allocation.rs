@@ -56,7 +56,7 @@ pub struct PartialGrant {
     pub asks: Vec<DeviceChoice>,
 }
 
-/// Input of the decisions.
+/// Policies, machine and current allocations, from which a container's share is decided.
 pub struct GrantContext<'a> {
     /// Settings.
     pub rules: &'a ManagerRules,

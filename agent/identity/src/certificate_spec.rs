@@ -19,12 +19,10 @@ const KEY_USAGES: [&str; 2] = ["digital signature", "key encipherment"];
 
 /// Requirements on a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct CertificateSpec {
     /// Name of the Node object.
     pub node: String,
-    /// Its purpose.
     pub purpose: Purpose,
-    /// Its signer.
     pub signer: String,
 }
 
@@ -34,12 +32,7 @@ pub enum Purpose {
     /// Authentication at the API server.
     Client,
     /// Serving at these names and addresses.
-    Serving {
-        /// Names.
-        names: Vec<String>,
-        /// Addresses.
-        addresses: Vec<IpAddr>,
-    },
+    Serving { names: Vec<String>, addresses: Vec<IpAddr> },
 }
 
 /// Validity of a certificate, in seconds since 1970.
@@ -51,7 +44,7 @@ pub struct CertificateLifetime {
     pub ends: i64,
 }
 
-impl Wanted {
+impl CertificateSpec {
     /// The request for a key. Its name is derived from key and requirements, so that a repeated
     /// request is the same object.
     ///
@@ -159,17 +152,17 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) fn serving(addresses: &[&str]) -> Wanted {
+    pub(in super::super) fn serving(addresses: &[&str]) -> CertificateSpec {
         let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
-        Wanted {
+        CertificateSpec {
             node: "n1".into(),
             purpose: Purpose::Serving { names: vec!["n1".into()], addresses },
             signer: "s".into(),
         }
     }
 
-    pub(in super::super) fn client() -> Wanted {
-        Wanted { node: "n1".into(), purpose: Purpose::Client, signer: "s".into() }
+    pub(in super::super) fn client() -> CertificateSpec {
+        CertificateSpec { node: "n1".into(), purpose: Purpose::Client, signer: "s".into() }
     }
 
     /// The certificate that an authority issues for a request.
@@ -194,7 +187,7 @@ pub(super) mod tests {
         let certificate = signed(&once);
         assert!(client().is_met_by(&certificate) && is_for(&certificate, &key));
         assert!(!is_for(&certificate, &KeyPair::generate().expect("key")));
-        assert!(!Wanted { node: "n2".into(), ..client() }.is_met_by(&certificate));
+        assert!(!CertificateSpec { node: "n2".into(), ..client() }.is_met_by(&certificate));
     }
 
     #[test]

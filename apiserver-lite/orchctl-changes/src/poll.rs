@@ -1,4 +1,4 @@
-//! Waiting for a state of the server: asked again and again, a little less often each time, up to a limit.
+//! Polls for a state of the server at growing intervals, up to a limit.
 
 use std::time::Duration;
 
@@ -9,9 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::requests::{self, Place};
 
-/// The first pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// What a limit of zero means: a week.
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -25,18 +23,18 @@ pub fn limit(flag: &str, text: &str) -> Result<Duration, CommandError> {
     match duration::parse(&full) {
         Ok(Duration::ZERO) => Ok(WEEK),
         Ok(limit) => Ok(limit),
-        Err(error) => Err(CommandError::said(format!("{flag}: {error}"))),
+        Err(error) => Err(CommandError::with_text(format!("{flag}: {error}"))),
     }
 }
 
 /// Pauses of a loop, up to a limit.
 #[derive(Debug)]
-pub struct Pauses {
+pub struct PollIntervals {
     until: Instant,
     next: Duration,
 }
 
-impl Pauses {
+impl PollIntervals {
     /// Up to this long from now on.
     pub fn up_to(limit: Duration) -> Self {
         Self { until: Instant::now() + limit, next: FIRST_PAUSE }
@@ -57,12 +55,12 @@ impl Pauses {
 /// Waits until the object with this UID has gone.
 ///
 /// # Errors
-/// When the time is up, or the server cannot be asked.
+/// The deadline has passed, or the server cannot be reached.
 pub async fn until_gone(
     session: &Session,
     place: &Place,
     uid: &str,
-    pauses: &mut Pauses,
+    pauses: &mut PollIntervals,
 ) -> Result<(), CommandError> {
     loop {
         match requests::find(session, place).await? {
@@ -75,7 +73,7 @@ pub async fn until_gone(
             }
         }
         if !pauses.pause().await {
-            return Err(CommandError::said(format!(
+            return Err(CommandError::with_text(format!(
                 "timed out waiting for the condition on {}/{}",
                 place.resource.plural, place.name
             )));

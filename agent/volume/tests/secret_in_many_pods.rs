@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use agent_pod::env::EnvObjects;
 use agent_volume::VolumesOnDisk;
 use agent_volume::sources::{PayloadInputs, Volume, volumes};
-use agent_volume::tree::Written;
+use agent_volume::tree::TreeWrite;
 use proto_api::core::v1::{ConfigMap, Pod, Secret, SecretVolumeSource};
 use proto_api::names::{Names, Profile};
 
@@ -80,7 +80,7 @@ fn many_mounts_follow_one_update_in_one_pass() {
             };
             let done = here.1.set_up(&inputs, volume).unwrap();
             assert_eq!(std::fs::read_to_string(done.path.join("key")).unwrap(), value);
-            switched += usize::from(done.written == Some(Written::Switched));
+            switched += usize::from(done.written == Some(TreeWrite::Switched));
         }
         switched
     };

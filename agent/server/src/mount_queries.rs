@@ -12,11 +12,11 @@ const STACK_LEN: usize = 256 << 10;
 
 /// Queries in flight, by path with their start.
 #[derive(Clone, Debug, Default)]
-pub struct Looks(Arc<Mutex<Vec<(PathBuf, Instant)>>>);
+pub struct MountQueries(Arc<Mutex<Vec<(PathBuf, Instant)>>>);
 
 /// Removes the query when it ends.
 struct UnderWay {
-    looks: Looks,
+    looks: MountQueries,
     what: (PathBuf, Instant),
 }
 
@@ -29,7 +29,7 @@ impl Drop for UnderWay {
     }
 }
 
-impl Looks {
+impl MountQueries {
     /// The result of `look` at a path; `None` if it does not end within `patience`, or an earlier
     /// query of that path still hangs.
     pub fn at<T: Send + 'static>(
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_hangs_is_waited_for_once_and_alone() {
-        let looks = Looks::default();
+        let looks = MountQueries::default();
         let (silent, other) = (Path::new("/silent"), Path::new("/other"));
         let (short, long) = (Duration::from_millis(10), Duration::from_secs(60));
         let (answer, asked) = mpsc::channel::<()>();

@@ -1,6 +1,6 @@
 //! What a seed stands for, and where the agent dies.
 
-use super::chance::{Chance, Scale};
+use super::random::{Chance, Scale};
 
 /// The histories of a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,20 +13,20 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::{Connection, OpenRequest};
 
 /// A socket whose connection counts as long as it exists; reads fail once the connection was replaced.
-pub(super) struct Held<S> {
+pub(super) struct CountedSocket<S> {
     stream: S,
     lost: Pin<Box<WaitForCancellationFutureOwned>>,
     _place: Connection,
 }
 
-impl<S> Held<S> {
+impl<S> CountedSocket<S> {
     pub(super) fn new(stream: S, place: Connection) -> Self {
         let lost = Box::pin(place.0.closer.clone().cancelled_owned());
         Self { stream, lost, _place: place }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Held<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -39,7 +39,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Held<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedSocket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

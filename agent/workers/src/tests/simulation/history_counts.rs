@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::chance::Scale;
-use super::course::{Course, Deaths};
+use super::random::Scale;
+use super::scenario::{Course, Deaths};
 use super::{Ground, history};
 
 /// No history takes longer, on the slowest machine: one that does will not end.

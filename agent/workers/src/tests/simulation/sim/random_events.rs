@@ -9,8 +9,8 @@ use agent_pod::observed::ObservedContainer;
 use proto_api::core::v1::{ConfigMap, Pod, PodCondition, Secret};
 use proto_api::names::Names;
 
-use super::super::chance::{DRIVER, MAPS, deleted, ephemeral, pod_of};
 use super::super::extras;
+use super::super::random::{DRIVER, MAPS, deleted, ephemeral, pod_of};
 use super::super::world::{Book, SECRET, lock};
 use super::{Due, Sim};
 
@@ -361,7 +361,7 @@ impl Sim {
         }
     }
 
-    /// The machine boots: no process, no mount and no cgroup is left, and the clock since boot begins anew.
+    /// The machine boots: no process, no mount and no cgroup is left, and the clock since boot starts again.
     pub(super) async fn reboot(&mut self) {
         self.kill().await;
         self.runtime.inner.reboot();

@@ -4,12 +4,12 @@
 pub(crate) const HAND_MAX: usize = 32;
 
 /// The cards of a hand: `len` different numbers below the size of the deck.
-pub(crate) struct Hand {
+pub(crate) struct QueueHand {
     cards: [usize; HAND_MAX],
     len: usize,
 }
 
-impl Hand {
+impl QueueHand {
     /// Deals `len` of `deck` cards, the same ones for the same `number`.
     pub(crate) fn deal(number: u64, deck: usize, len: usize) -> Self {
         let len = len.min(deck).min(HAND_MAX);
@@ -50,7 +50,7 @@ mod tests {
     fn every_hand_of_a_small_deck_is_dealt_equally_often() {
         let mut counts = std::collections::BTreeMap::new();
         for number in 0..(4 * 3) * 10 {
-            let hand: Vec<usize> = Hand::deal(number, 4, 2).cards().collect();
+            let hand: Vec<usize> = QueueHand::deal(number, 4, 2).cards().collect();
             *counts.entry(hand).or_insert(0) += 1;
         }
         assert_eq!(counts.len(), 12, "{counts:?}");
@@ -60,7 +60,7 @@ mod tests {
     proptest! {
         #[test]
         fn cards_differ_and_are_of_the_deck(number: u64, deck in 0..2000_usize, len in 0..100_usize) {
-            let hand: Vec<usize> = Hand::deal(number, deck, len).cards().collect();
+            let hand: Vec<usize> = QueueHand::deal(number, deck, len).cards().collect();
             prop_assert_eq!(hand.len(), len.min(deck).min(HAND_MAX));
             prop_assert!(hand.iter().all(|card| *card < deck));
             let different: BTreeSet<usize> = hand.iter().copied().collect();

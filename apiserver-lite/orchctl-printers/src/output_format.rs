@@ -4,7 +4,7 @@ use proto_api::yaml;
 use serde_json::Value;
 
 use crate::custom_columns::{CustomColumns, CustomColumnsError};
-use crate::jsonpath::{JsonPathError, Missing, Template};
+use crate::jsonpath::{JsonPathError, MissingFields, Template};
 use crate::{json, objects};
 
 /// The form of the output.
@@ -110,7 +110,7 @@ impl Form {
     pub fn render(
         &self,
         object: &Value,
-        missing: Missing,
+        missing: MissingFields,
         heads: bool,
     ) -> Result<String, JsonPathError> {
         Ok(match self {
@@ -156,11 +156,14 @@ mod tests {
             ("custom-columns-file=f", "NAME\na\n"),
         ] {
             let form = read(form).expect(form);
-            assert_eq!(form.render(&pod, Missing::Skipped, true).as_deref(), Ok(wanted));
+            assert_eq!(form.render(&pod, MissingFields::Skipped, true).as_deref(), Ok(wanted));
         }
         let list = objects::list_of(vec![pod.clone(), pod]);
         let name = read("name").expect("name");
-        assert_eq!(name.render(&list, Missing::Skipped, true).as_deref(), Ok("pod/a\npod/a\n"));
+        assert_eq!(
+            name.render(&list, MissingFields::Skipped, true).as_deref(),
+            Ok("pod/a\npod/a\n")
+        );
     }
 
     #[test]

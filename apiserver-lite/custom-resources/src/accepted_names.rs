@@ -1,4 +1,4 @@
-//! Names: which of the names that a definition asks for are free, and the conditions that say so.
+//! Names: which of the requested names of a definition are free, and the conditions that report it.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,6 @@ pub type AcceptedNames = Names;
 /// Another definition with its accepted names.
 #[derive(Clone, Debug)]
 pub struct OtherDefinition<'a> {
-    /// Its group.
     pub group: &'a str,
     /// Its `status.acceptedNames`.
     pub accepted: AcceptedNames,
@@ -38,13 +37,11 @@ pub struct Condition {
     pub kind: &'static str,
     /// `True` or `False`.
     pub status: String,
-    /// The reason.
     pub reason: String,
-    /// The message.
     pub message: String,
 }
 
-/// What a definition gets of the names that it asks for.
+/// The accepted names of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamesDecision {
     /// New `status.acceptedNames`.

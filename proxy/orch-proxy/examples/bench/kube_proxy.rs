@@ -9,9 +9,9 @@ use proto_api::names::{Names, Profile};
 use proxy_kernel::{Session, Socket};
 
 use crate::api::{self, Api};
+use crate::dataplane_sizes::{self, scatter};
 use crate::figures::{self, Figure, Group, KUBE_PROXY, OURS, Unit};
 use crate::packets::{self, Roads};
-use crate::plane::{self, scatter};
 use crate::program::{PATIENCE, Program, last_change, memory_mb, processor_time, quiet};
 use crate::watch;
 
@@ -72,7 +72,7 @@ fn measure_program(side: &str, program: &Program, roads: &Roads) {
     let busy = processor_time(child.id()).saturating_sub(before) / ROUNDS;
     let figure = |what: &str, unit, times| {
         let figure = Figure::of_times(Group::Proxy, what, unit, times);
-        figure.at(SERVICES, plane::SERVICES).side(side).beside(KUBE_PROXY)
+        figure.at(SERVICES, dataplane_sizes::SERVICES).side(side).beside(KUBE_PROXY)
     };
     for (what, times) in [
         ("program started -> a Service answers", vec![answered]),

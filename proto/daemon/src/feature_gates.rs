@@ -111,7 +111,7 @@ pub fn resolve_gates(
     own: &'static [Gate],
     consulted: &[&str],
     settings: &BTreeMap<String, bool>,
-) -> Result<Settled, GateErrors> {
+) -> Result<ResolvedGates, GateErrors> {
     let gates = || KNOWN.iter().chain(own);
     let mut settled = ResolvedGates::default();
     let mut faults = Vec::new();

@@ -18,8 +18,8 @@ const CONSULTED: &[&str] = &[
 ];
 
 /// Evaluates the gates of the file.
-pub fn settle(file: &FileConfig) -> Result<Settled, Vec<FieldError>> {
-    settle_all(OWN, CONSULTED, &file.feature_gates).map_err(|faults| {
+pub fn evaluate_gates(file: &FileConfig) -> Result<ResolvedGates, Vec<FieldError>> {
+    resolve_gates(OWN, CONSULTED, &file.feature_gates).map_err(|faults| {
         faults.0.iter().map(|fault| FieldError::new("featureGates", fault.to_string())).collect()
     })
 }

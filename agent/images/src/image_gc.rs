@@ -39,7 +39,7 @@ pub enum ReclaimGoal {
 /// Result of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimedSpace {
-    /// Freed bytes.
+    /// ReclaimedSpace bytes.
     pub bytes: u64,
     /// Images removed.
     pub images: usize,
@@ -100,7 +100,7 @@ async fn keep_free(
     pods: &dyn PodImages,
     limits: ImageGcLimits,
     events: &NodeEvents,
-) -> Result<Freed, ImageGcError> {
+) -> Result<ReclaimedSpace, ImageGcError> {
     images.look(pods).await?;
     let room = images.room().await?;
     if room.capacity == 0 {
@@ -185,7 +185,7 @@ impl Images {
         pods: &dyn PodImages,
         goal: ReclaimGoal,
         limits: ImageGcLimits,
-    ) -> Result<Freed, ImageGcError> {
+    ) -> Result<ReclaimedSpace, ImageGcError> {
         let (found, needed) = self.look(pods).await?;
         let before = self.room().await?.available;
         let candidates: Vec<PresentImage> = {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_autoscaling::{
-    History, NoUsage, Note, Observed, Outcome, PodUsage, Scale, Settings, Severity, needs_metrics,
-    plan, without_scale,
+    AutoscalerEvent, History, NoUsage, Observed, Outcome, PodUsage, Scale, Settings, Severity,
+    needs_metrics, plan, without_scale,
 };
 use apiserver_clock::now;
 use proto_api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-use crate::preflight::{Facts, NameLookup, RuntimeFacts, RuntimeSilent, Wanted};
+use crate::preflight::{Facts, NameLookup, PreflightScope, RuntimeFacts, RuntimeSilent};
 
 /// Directories in which runtimes look for CNI plugins.
 const PLUGIN_DIRS: [&str; 2] = ["opt/cni/bin", "usr/lib/cni"];
@@ -18,7 +18,11 @@ const PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Looks at the host.
-pub fn gather(wanted: &Wanted, root: &Path, runtime: Result<RuntimeFacts, RuntimeSilent>) -> Facts {
+pub fn gather(
+    wanted: &PreflightScope,
+    root: &Path,
+    runtime: Result<RuntimeFacts, RuntimeSilent>,
+) -> Facts {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let sysctl = |name: &str| {

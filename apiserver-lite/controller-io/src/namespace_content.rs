@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use apiserver_controllers::custom_resources;
-use apiserver_controllers::namespace::Remains;
+use apiserver_controllers::namespace::RemainingContent;
 use proto_api::schema;
 use proto_client::dynamic::Dynamic;
 use proto_client::request::Collection;
@@ -13,8 +13,8 @@ use proto_client::{Client, ClientError, DeleteParams, ListParams};
 const PAGE_LEN: u32 = 500;
 
 /// Deletes the objects of the namespace `name`. Returns what is left. Of the objects only metadata is read, and of each kind one page.
-pub async fn delete_content(client: &Client, name: &str) -> Remains {
-    let mut remains = Remains::default();
+pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
+    let mut remains = RemainingContent::default();
     let mut collections = built_in(client, name);
     match custom(client, name).await {
         Ok(custom) => collections.extend(custom),
@@ -69,7 +69,7 @@ async fn custom(client: &Client, name: &str) -> Result<Vec<Collection>, ClientEr
 async fn delete_all_of(
     client: &Client,
     collection: Collection,
-    remains: &mut Remains,
+    remains: &mut RemainingContent,
 ) -> Result<(), ClientError> {
     // Resource and group; of the core group, which is empty, the dot remains.
     let full = format!("{}.{}", collection.plural, collection.group);

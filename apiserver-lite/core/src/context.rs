@@ -12,7 +12,7 @@ use crate::record::StoredObject;
 use crate::request::{Accepted, Query, RequestInfo};
 use crate::request_notes::RequestNotes;
 use crate::server::Server;
-use crate::status::{About, ApiError};
+use crate::status::{ApiError, StatusTarget};
 use crate::webhook_call::Asker;
 use apiserver_auth::User;
 

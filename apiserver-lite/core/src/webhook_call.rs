@@ -8,7 +8,7 @@ use proto_client::ClientError;
 use crate::server::Server;
 use crate::service_endpoints::endpoints_of;
 use crate::status::ApiError;
-use crate::webhooks::{CallError, Called, Remote};
+use crate::webhooks::{CallError, CallTarget, Remote};
 
 /// Whose request a webhook is asked about, and of which server.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ pub(crate) enum NoAnswer {
 ///
 /// # Errors
 /// There is no answer within `time`, or none with a status below 300.
-pub(crate) async fn ask<W: Called>(
+pub(crate) async fn ask<W: CallTarget>(
     asker: Asker<'_>,
     remote: &Remote<W>,
     review: Bytes,

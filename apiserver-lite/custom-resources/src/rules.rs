@@ -7,7 +7,7 @@ use apiserver_schema::{Map, Value};
 
 use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
 use crate::cel::program::{CompileError, Program};
-use crate::errors::{Errors, Path, quote, show};
+use crate::errors::{ErrorList, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
 use crate::node::{AdditionalProperties, ListType, Node, Rule};
 use crate::pattern::Patterns;

@@ -243,7 +243,7 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let gates = feature_gates::settle(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates)?;
+        let gates = feature_gates::resolve_gates(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates)?;
         let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
             true => OutOfServiceTaint::NodeIsOff,
             false => OutOfServiceTaint::Ignored,

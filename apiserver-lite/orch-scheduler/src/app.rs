@@ -229,7 +229,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
 /// Every setting that cannot be.
 fn gate_warnings(settings: Option<&BTreeMap<String, bool>>) -> Result<Vec<String>, GateErrors> {
     let Some(settings) = settings else { return Ok(Vec::new()) };
-    Ok(feature_gates::settle(&[], &[], settings)?.warnings)
+    Ok(feature_gates::resolve_gates(&[], &[], settings)?.warnings)
 }
 
 #[cfg(test)]

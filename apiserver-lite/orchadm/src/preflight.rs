@@ -3,7 +3,7 @@
 use anyhow::Result;
 use apiserver_bootstrap::host_facts;
 use apiserver_bootstrap::preflight::{
-    Facts, Finding, Ignored, Level, RuntimeFacts, RuntimeSilent, Wanted,
+    Facts, Finding, IgnoredChecks, Level, PreflightScope, RuntimeFacts, RuntimeSilent,
 };
 
 use crate::failure::PreflightFailed;
@@ -45,7 +45,7 @@ pub async fn gather(wanted: &PreflightScope, host: &Host) -> Facts {
     host_facts::gather(wanted, &host.layout.root, runtime)
 }
 
-async fn ask(endpoint: &str) -> Result<RuntimeFacts, RuntimeSilent> {
+async fn query_runtime(endpoint: &str) -> Result<RuntimeFacts, RuntimeSilent> {
     let asked = async { Runtime::connect(endpoint).await?.facts().await };
     asked.await.map_err(|error| RuntimeSilent(format!("{error:#}")))
 }

@@ -199,7 +199,7 @@ struct InFlightQuery<'a> {
 impl InFlightQuery<'_> {
     async fn send_and_publish(self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let upstreams = self.resolver.upstreams();
-        let answer = match upstreams.query_server(|id| question(id, name, request)).await {
+        let answer = match upstreams.query(|id| question(id, name, request)).await {
             Ok(message) => {
                 let now = Instant::now();
                 self.resolver.cache().put(self.key.clone(), message.clone(), now);

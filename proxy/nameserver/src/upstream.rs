@@ -80,7 +80,7 @@ impl Upstreams {
     }
 
     /// Tries one server after another, those that are down last. `question` builds the query for an id.
-    pub async fn ask(&self, question: impl Fn(u16) -> Message) -> Result<Message, UpstreamError> {
+    pub async fn query(&self, question: impl Fn(u16) -> Message) -> Result<Message, UpstreamError> {
         let until = Instant::now() + PATIENCE_ALL;
         let mut outcome = Err(UpstreamError::None);
         let (mut order, down): (Vec<_>, Vec<_>) =
@@ -92,7 +92,7 @@ impl Upstreams {
             if left.is_zero() {
                 break;
             }
-            let answer = server.ask(&question(rand::random()), left).await;
+            let answer = server.query_server(&question(rand::random()), left).await;
             server.note(answer.is_ok());
             match answer {
                 Ok(message) if is_final(&message) => return Ok(message),
@@ -128,7 +128,11 @@ impl Upstream {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(&self, question: &Message, patience: Duration) -> Result<Message, UpstreamError> {
+    async fn query_server(
+        &self,
+        question: &Message,
+        patience: Duration,
+    ) -> Result<Message, UpstreamError> {
         self.health().tried = Some(Instant::now());
         let late = || UpstreamError::Late(self.address);
         let bytes = question.to_vec().map_err(UpstreamError::Encode)?;

@@ -40,7 +40,7 @@ pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError
 }
 
 fn rejected(call: &RequestContext<'_>, pod: &Object, why: &Rejection) -> ApiError {
-    let about = About { name: pod.name(), ..call.about() };
+    let about = StatusTarget { name: pod.name(), ..call.about() };
     ApiError::forbidden(about, &format!("pod rejected: {why}"))
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use apiserver_store::{
-    Entry, Event, EventKind, Expect, Range, Revision, Store, WatchError, Write, WriteError,
+    Entry, Event, EventKind, Range, Revision, Store, WatchError, Write, WriteCondition, WriteError,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -167,7 +167,7 @@ impl Course {
     async fn put(
         &self,
         key: &str,
-        expect: Expect,
+        expect: WriteCondition,
         value: u64,
         account: &mut Account,
     ) -> Result<Option<u64>, NotDone> {
@@ -237,9 +237,9 @@ async fn write(course: &Course, key: &str, account: &mut Account) -> Option<Oper
     let is_swap = rand::random::<bool>();
     let current = course.any_store().current(key);
     let expect = match &current {
-        _ if !is_swap => Expect::Anything,
-        Some(current) => Expect::At(current.stamp.modified),
-        None => Expect::Absent,
+        _ if !is_swap => WriteCondition::Anything,
+        Some(current) => WriteCondition::At(current.stamp.modified),
+        None => WriteCondition::Absent,
     };
     let (began, value) = (course.next(), course.next());
     let found = current.map(|current| current.record.number());
@@ -261,11 +261,11 @@ async fn make_and_delete(course: Arc<Course>, nth: u64) -> Account {
     while !course.is_over() {
         let value = course.next();
         let key = format!("/core/maps/{}-{nth}-{value}", course.round);
-        let made = course.put(&key, Expect::Absent, value, &mut account).await;
+        let made = course.put(&key, WriteCondition::Absent, value, &mut account).await;
         if made.is_err() || rand::random_range(0..3) != 0 {
             continue;
         }
-        let delete = Write::Delete { key: key.clone(), expect: Expect::Present };
+        let delete = Write::Delete { key: key.clone(), expect: WriteCondition::Present };
         if let Ok(done) = course.any_store().write(delete).await {
             account.done.push((key, EventKind::Deleted, value, done.revision));
         }

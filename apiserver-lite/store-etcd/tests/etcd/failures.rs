@@ -1,6 +1,6 @@
 //! Members of etcd that are killed or hang: two stores lose nothing, refuse in time what they cannot do, and go on.
 
-use apiserver_store::{Expect, Health, Store, Write, WriteError};
+use apiserver_store::{Health, Store, Write, WriteCondition, WriteError};
 use apiserver_store_etcd::EtcdConfig;
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ async fn two(members: &Members) -> [Store<Text>; 2] {
 
 fn put(key: &str, text: &str) -> Write<Text> {
     let draft = Bytes::from(text.to_owned());
-    Write::Put { key: key.to_owned(), expect: Expect::Anything, draft }
+    Write::Put { key: key.to_owned(), expect: WriteCondition::Anything, draft }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! A snapshot of etcd that is restored under running servers: they notice it, and serve what etcd has at revisions that nobody has seen.
 
-use apiserver_store::{Expect, Health, Revision, Store, Watch, WatchEnd, Write};
+use apiserver_store::{Health, Revision, Store, Watch, WatchEnd, Write, WriteCondition};
 use bytes::Bytes;
 
 use crate::etcd_process::EtcdProcess;
@@ -9,7 +9,7 @@ use crate::support::{Text, content, events_until, raw, server, until_serving};
 
 async fn set(store: &Store<Text>, key: &str, text: &str) -> Revision {
     let draft = Bytes::from(text.to_owned());
-    let put = Write::Put { key: key.to_owned(), expect: Expect::Anything, draft };
+    let put = Write::Put { key: key.to_owned(), expect: WriteCondition::Anything, draft };
     store.write(put).await.unwrap().revision
 }
 
@@ -54,7 +54,7 @@ async fn an_older_state_takes_the_place_of_what_servers_have() {
         set(&one, "/core/maps/a", &format!("lost {round}")).await;
     }
     set(&one, "/core/maps/c", "lost").await;
-    let delete = Write::Delete { key: "/core/maps/b".to_owned(), expect: Expect::Present };
+    let delete = Write::Delete { key: "/core/maps/b".to_owned(), expect: WriteCondition::Present };
     let lost = other.write(delete).await.unwrap().revision;
     one.sync().await.unwrap();
     let mut watches = [watch(&one), watch(&other)];

@@ -417,11 +417,11 @@ async fn what_etcd_refuses_is_not_written() {
     }
     // etcd's --max-txn-ops: the record, the mark of the write, and 126 claims.
     let claims = |count: usize| (0..count).map(|nth| format!("+{nth} ")).collect::<String>();
-    let refused = store.write(put("/core/a", Expect::Absent, &claims(127))).await;
+    let refused = store.write(put("/core/a", WriteCondition::Absent, &claims(127))).await;
     let Err(WriteError::NotWritten { reason }) = refused else { panic!("{refused:?}") };
     assert!(reason.contains("too many operations"), "{reason}");
     set(&store, "/core/a", &claims(126)).await;
-    let refused = store.write(put("no-slash", Expect::Absent, "x")).await;
+    let refused = store.write(put("no-slash", WriteCondition::Absent, "x")).await;
     assert!(matches!(refused, Err(WriteError::NotWritten { .. })));
     set(&store, "/core/a", "1").await;
 }

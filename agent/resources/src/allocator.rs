@@ -14,7 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use agent_devices::{DeviceError, Plugins};
 use agent_journal::Journal;
 use agent_node::admission::AdmissionRefusal;
-use agent_node::managers::grant::{GrantContext, containers, shared_cpus, unexpected_admission};
+use agent_node::managers::container_allocation::{
+    GrantContext, containers, shared_cpus, unexpected_admission,
+};
 use agent_node::managers::topology::MachineTopology;
 use agent_node::managers::{Allocations, Grant, IdSet, ManagerRules, devices, grant};
 use agent_pod::spec::{DeviceNode, Mount};
@@ -91,7 +93,7 @@ impl Allocator {
                 inventory: &inventory,
                 holdings: &tried,
             };
-            let draft = grant::grant(&context, pod, container)?;
+            let draft = grant(&context, pod, container)?;
             let mut share = draft.grant;
             for ask in draft.asks {
                 let chosen = devices::choose_devices(&ask, &self.plugins.prefer(&ask).await);

@@ -18,7 +18,7 @@ use crate::record::StoredObject;
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::versions;
-use crate::webhook_call::review_call;
+use crate::webhook_call::post_review;
 use crate::webhooks::CallError;
 
 /// Time of one call, as in Kubernetes.
@@ -199,7 +199,8 @@ impl Call<'_> {
         );
         let mut body = Vec::new();
         write_json(&mut body, &review);
-        let answer = ask(self.server, &self.converter.remote, Bytes::from(body), self.time).await;
+        let answer =
+            post_review(self.server, &self.converter.remote, Bytes::from(body), self.time).await;
         let answer = answer.map_err(|error| refused(format!("failed: {}", error.reason)))?;
         let answer = parse_json(&answer, &mut Vec::new());
         let answer = answer.map_err(|error| refused(format!("failed: {error}")))?;

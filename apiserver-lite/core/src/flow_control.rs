@@ -56,7 +56,7 @@ impl FlowControl {
 
     /// Lets changes count for requests that wait, though no other arrives.
     pub fn catch_up(&self) {
-        self.0.read_last(FlowControlObjects::settle);
+        self.0.read_last(FlowControlObjects::redistribute_seats);
     }
 
     /// What becomes of a flow schema whose priority level is there.

@@ -55,6 +55,7 @@ macro_rules! for_every_key {
             DaemonSet(ObjectKey),
             /// The pods of a stateful set.
             StatefulSet(ObjectKey),
+            /// Jobs by their schedule.
             CronJob(ObjectKey),
             /// The pods of a job.
             Job(ObjectKey),

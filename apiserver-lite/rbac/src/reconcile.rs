@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Object, Value};
 use proto_api::names::Names;
 
 use crate::bootstrap::autoupdate_annotation;
-use crate::missing_rules::missing;
+use crate::missing_rules::missing_rules;
 use crate::read::{read_rules, rule_value};
 
 /// How a stored object is brought up to date.

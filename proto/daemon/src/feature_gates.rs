@@ -169,7 +169,7 @@ mod tests {
 
     fn settled(text: &str) -> Result<ResolvedGates, Vec<String>> {
         let settings = parse(text).map_err(|error| vec![error.to_string()])?;
-        settle(OWN, &["SeccompDefault"], &settings)
+        resolve_gates(OWN, &["SeccompDefault"], &settings)
             .map_err(|faults| faults.iter().map(ToString::to_string).collect())
     }
 

@@ -67,7 +67,7 @@ fn routes_follow_the_nodes() {
         runtime.block_on(async {
             let kernel = RouteTable::open().unwrap();
             let follow = async |nodes: &[Node]| {
-                let wanted = wanted(nodes, "a", &["10.1.0.0/16".parse().unwrap()]).routes;
+                let wanted = plan_routes(nodes, "a", &["10.1.0.0/16".parse().unwrap()]).routes;
                 kernel.apply(&plan(&kernel.current().await.unwrap(), &wanted)).await
             };
             let own = node("a", "10.1.0.0/24", "172.30.0.1");

@@ -26,7 +26,7 @@ pub(crate) enum Shape {
     Headers,
 }
 
-use Shape::{Headers, List, NamedValues, Number, PerNode, Switch, Switches, Taints, Text};
+use Shape::{Headers, List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
 
 pub(crate) const OVERRIDES: &[Row] = &[
     ("address", "address", Text, "Address of the HTTPS endpoint"),
@@ -110,12 +110,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
         Text,
         "How CPUs are given to containers: none or static",
     ),
-    (
-        "cpu-manager-policy-options",
-        "cpuManagerPolicyOptions",
-        NamedValues,
-        "Options of the CPU policy",
-    ),
+    ("cpu-manager-policy-options", "cpuManagerPolicyOptions", Pairs, "Options of the CPU policy"),
     (
         "cpu-manager-reconcile-period",
         "cpuManagerReconcilePeriod",
@@ -146,7 +141,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "eviction-hard",
         "evictionHard",
-        NamedValues,
+        Pairs,
         "Thresholds at which pods are evicted, as memory.available<100Mi",
     ),
     (
@@ -158,7 +153,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "eviction-minimum-reclaim",
         "evictionMinimumReclaim",
-        NamedValues,
+        Pairs,
         "What an eviction frees at least beyond the threshold",
     ),
     (
@@ -170,13 +165,13 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "eviction-soft",
         "evictionSoft",
-        NamedValues,
+        Pairs,
         "Thresholds at which pods are evicted after a grace period",
     ),
     (
         "eviction-soft-grace-period",
         "evictionSoftGracePeriod",
-        NamedValues,
+        Pairs,
         "Grace period of each soft threshold",
     ),
     ("fail-swap-on", "failSwapOn", Switch, "Whether active swap is refused"),
@@ -221,7 +216,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
     (
         "kube-reserved",
         "kubeReserved",
-        NamedValues,
+        Pairs,
         "What the cluster's own programs are given of the node",
     ),
     ("kube-reserved-cgroup", "kubeReservedCgroup", Text, "Their cgroup"),
@@ -278,7 +273,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
         "Whether kernel settings are checked instead of set",
     ),
     ("provider-id", "providerID", Text, "Identity of the machine at its provider"),
-    ("qos-reserved", "qosReserved", NamedValues, "Memory kept for guaranteed pods"),
+    ("qos-reserved", "qosReserved", Pairs, "Memory kept for guaranteed pods"),
     (
         "read-only-port",
         "readOnlyPort",
@@ -363,7 +358,7 @@ pub(crate) const OVERRIDES: &[Row] = &[
         "Accepted; pods are looked at when something happens",
     ),
     ("system-cgroups", "systemCgroups", Text, "Cgroup for what else runs on the machine"),
-    ("system-reserved", "systemReserved", NamedValues, "What the system is given of the node"),
+    ("system-reserved", "systemReserved", Pairs, "What the system is given of the node"),
     ("system-reserved-cgroup", "systemReservedCgroup", Text, "Its cgroup"),
     ("tls-cert-file", "tlsCertFile", Text, "Certificate of the HTTPS endpoint"),
     ("tls-cipher-suites", "tlsCipherSuites", List, "Cipher suites of the HTTPS endpoint"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::table::Shape::{
-    self, Headers, List, NamedValues, Number, PerNode, Switch, Switches, Taints, Text,
+    self, Headers, List, Number, Pairs, PerNode, Switch, Switches, Taints, Text,
 };
 
 /// Why the value of a flag is refused; shown behind the flag's name.
@@ -45,7 +45,7 @@ pub(super) fn read(shape: Shape, text: &str) -> Result<Value, FlagValueError> {
         }
         Switch => json!(switch(text)?),
         List => parts().map(|part| json!(part)).collect(),
-        NamedValues => parts()
+        Pairs => parts()
             .map(|part| pair(part).map(|(name, value)| (name, json!(value))))
             .collect::<Result<Map<_, _>, _>>()?
             .into(),
@@ -148,11 +148,11 @@ mod tests {
         check(Switch, "True", json!(true));
         check(List, "10.0.0.1, 10.0.0.2", json!(["10.0.0.1", "10.0.0.2"]));
         check(
-            NamedValues,
+            Pairs,
             "memory.available<100Mi,nodefs.available<10%",
             json!({"memory.available": "100Mi", "nodefs.available": "10%"}),
         );
-        check(NamedValues, "cpu=100m", json!({"cpu": "100m"}));
+        check(Pairs, "cpu=100m", json!({"cpu": "100m"}));
         check(Switches, "A=true,B=false", json!({"A": true, "B": false}));
         check(
             Taints,
@@ -182,8 +182,8 @@ mod tests {
             (PerNode, "0:memory=1;0:memory=2"),
             (Number, "x"),
             (Switch, "maybe"),
-            (NamedValues, "a"),
-            (NamedValues, "=1"),
+            (Pairs, "a"),
+            (Pairs, "=1"),
             (Switches, "A=2"),
             (Taints, "a:Never"),
             (Taints, ":NoExecute"),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use agent_devices::resources::{AllocationSource, PodAllocation};
 use agent_node::managers::IdSet;
+use agent_node::managers::container_allocation::containers;
 use agent_node::managers::devices::Inventory;
-use agent_node::managers::grant::containers;
 
 use proto_api::core::v1::Pod;
 

@@ -52,10 +52,10 @@ mod tests {
         }
         placed.forget("a");
         let known = |ids: [&str; 3]| ids.map(|id| placed.sandbox_of(id));
-        assert_eq!(lock_index(["a", "b", "c"]), [None, Some("s".into()), Some("t".into())]);
+        assert_eq!(known(["a", "b", "c"]), [None, Some("s".into()), Some("t".into())]);
         placed.forget_sandbox("s");
-        assert_eq!(lock_index(["a", "b", "c"]), [None, None, Some("t".into())]);
+        assert_eq!(known(["a", "b", "c"]), [None, None, Some("t".into())]);
         placed.learn_all([("a".to_owned(), "u".to_owned())].into_iter());
-        assert_eq!(lock_index(["a", "b", "c"]), [Some("u".into()), None, None]);
+        assert_eq!(known(["a", "b", "c"]), [Some("u".into()), None, None]);
     }
 }

@@ -192,7 +192,7 @@ impl Page {
             return self.send_request(TokioIo::new(tcp)).await;
         }
         let name = ServerName::try_from(host.to_owned())?;
-        let config = tokio::task::spawn_blocking(trust).await??;
+        let config = tokio::task::spawn_blocking(read_system_cas).await??;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
         self.send_request(TokioIo::new(tls?)).await
     }

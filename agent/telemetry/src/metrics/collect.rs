@@ -38,16 +38,16 @@ impl PodGauges {
     ) -> Result<Self, prometheus::Error> {
         let named = |name: &str| format!("{}_{name}", names.component("let"));
         let containers =
-            Opts::new(add_prefix("running_containers"), "Number of containers currently running");
+            Opts::new(named("running_containers"), "Number of containers currently running");
         Ok(Self {
             shown,
             pods: IntGauge::new(
-                add_prefix("running_pods"),
+                named("running_pods"),
                 "Number of pods that have a running pod sandbox",
             )?,
             containers: IntGaugeVec::new(containers, &["container_state"])?,
             ephemeral: IntGauge::new(
-                add_prefix("managed_ephemeral_containers"),
+                named("managed_ephemeral_containers"),
                 "Current number of ephemeral containers in pods managed by this agent.",
             )?,
             volumes: IntGaugeVec::new(
@@ -55,7 +55,7 @@ impl PodGauges {
                 &["plugin_name", "state"],
             )?,
             token_age: Gauge::new(
-                add_prefix("volume_token_oldest_age_seconds"),
+                named("volume_token_oldest_age_seconds"),
                 "Age in seconds of the oldest service account token in pods' volumes, 0 without any.",
             )?,
             operations,

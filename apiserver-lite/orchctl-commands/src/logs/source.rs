@@ -218,13 +218,13 @@ mod tests {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {
             "containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});
         let mut ask = |pod: &Value, wanted, all| containers(names, pod, wanted, all, &mut output);
-        assert_eq!(list_pages(&pod, None, false).expect("first"), ["a"]);
-        assert_eq!(list_pages(&pod, None, true).expect("all"), ["i", "a", "b"]);
-        assert_eq!(list_pages(&pod, Some("i"), false).expect("named"), ["i"]);
-        let error = list_pages(&pod, Some("x"), false).expect_err("missing");
+        assert_eq!(ask(&pod, None, false).expect("first"), ["a"]);
+        assert_eq!(ask(&pod, None, true).expect("all"), ["i", "a", "b"]);
+        assert_eq!(ask(&pod, Some("i"), false).expect("named"), ["i"]);
+        let error = ask(&pod, Some("x"), false).expect_err("missing");
         assert_eq!(error.to_string(), "error: container x is not valid for pod p");
         pod["metadata"]["annotations"] =
             json!({names.sub_label("kubectl", "default-container"): "b"});
-        assert_eq!(list_pages(&pod, None, false).expect("annotated"), ["b"]);
+        assert_eq!(ask(&pod, None, false).expect("annotated"), ["b"]);
     }
 }

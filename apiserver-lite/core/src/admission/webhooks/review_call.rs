@@ -122,7 +122,7 @@ impl WebhookReview<'_> {
         }
         let uid = Uuid::new_v4().to_string();
         let review = self.review(&uid, (version, review_version), object).await?;
-        let answer = webhook_call::send_review(self.call.server, remote, review, time).await;
+        let answer = webhook_call::post_review(self.call.server, remote, review, time).await;
         let body = answer.map_err(|NoAnswer { reason, code }| AskError::Call {
             reason: format!("failed to call webhook: {reason}"),
             code,

@@ -332,10 +332,10 @@ impl Agent {
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
         tokio::spawn(until(drain.watch(), follow));
         let (csi, of_node) = (self.storage.csi.clone(), events.clone());
-        let told = move |error: &CsiError| {
+        let report = move |error: &CsiError| {
             let error = chain(error);
             tracing::warn!(error, "cannot unstage a volume that no pod uses; retried");
-            of_node.tell(EventKind::Warning, "FailedUnMount", error);
+            of_node.record_event(EventKind::Warning, "FailedUnMount", error);
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(report).await }));
         let (disks, of_node) = (self.storage.disks.clone(), events.clone());

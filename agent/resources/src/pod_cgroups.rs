@@ -114,7 +114,7 @@ impl NodeCgroups {
     ///
     /// # Errors
     /// systemd cannot be reached or refuses.
-    pub async fn settle(
+    pub async fn write_slice_limits(
         &self,
         capacity: &Amounts,
         enforced: &Enforced,

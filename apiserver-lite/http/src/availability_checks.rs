@@ -144,7 +144,10 @@ fn keep(
 struct NotAvailable(String);
 
 /// The resources of a group version, with the size of their list.
-async fn ask(server: &HttpServer, service: &ApiService) -> Result<(Value, usize), NotAvailable> {
+async fn fetch_resources(
+    server: &HttpServer,
+    service: &ApiService,
+) -> Result<(Value, usize), NotAvailable> {
     let path = format!("/apis/{}/{}", service.group, service.version);
     let asked = async {
         let target = server.aggregation.target(&server.core, service, &path);

@@ -260,7 +260,7 @@ impl Flags {
     pub fn config(self) -> Result<(Config, Vec<String>), FlagError> {
         let names = self.common.names();
         let mut admission = self.cluster.admission.clone().settings();
-        let features = self.features.clone().settle(names, &mut admission)?;
+        let features = self.features.clone().resolve_features(names, &mut admission)?;
         let accounts = AdmissionPlugin::ServiceAccount;
         if self.serving.ephemeral && !admission.enabled.contains(&accounts) {
             // No controller makes the accounts that pods would need.

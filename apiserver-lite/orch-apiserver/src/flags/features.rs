@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, RuntimeConfig};
 use proto_api::names::Names;
-use proto_daemon::feature_gates::{self, Settled};
+use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
 
@@ -64,8 +64,9 @@ impl FeatureFlags {
             runtime_config.map_err(|error| FlagError::new(format!("--runtime-config: {error}")))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let settled = feature_gates::settle(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
-        let Settled { gates, mut warnings } =
+        let settled =
+            feature_gates::resolve_gates(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
+        let ResolvedGates { gates, mut warnings } =
             settled.map_err(|errors| FlagError::new(errors.to_string()))?;
         if !gates.is_on(POD_SECURITY) {
             admission.disabled.push(AdmissionPlugin::PodSecurity);
@@ -111,7 +112,7 @@ mod tests {
         let alone = Alone::try_parse_from([&["program"], args].concat());
         let flags = alone.map_err(|error| error.to_string())?.flags;
         let mut admission = AdmissionSettings::default();
-        let features = flags.settle(Names::new(Profile::Kubernetes), &mut admission);
+        let features = flags.resolve_features(Names::new(Profile::Kubernetes), &mut admission);
         let features = features.map_err(|error| error.to_string())?;
         Ok((features, admission.runs(AdmissionPlugin::PodSecurity)))
     }

@@ -54,6 +54,7 @@ fn fields<'a>(causes: impl IntoIterator<Item = &'a Cause>) -> String {
             format!("{}:{}", without_positions(field), reason.trim_start_matches("FieldValue"))
         })
         .collect();
+    all.sort();
     all.dedup();
     all.join(",")
 }
@@ -91,14 +92,24 @@ impl Comparison<'_> {
     fn values(&mut self, definition: Option<&str>, theirs: &Json, ours: &Json, path: &str) {
         match (theirs, ours) {
             (Json::Object(a), Json::Object(b)) => {
+                // Lists and events of watches hold objects of the kind.
+                let holds =
+                    path.is_empty() && (a.contains_key("items") || a.contains_key("object"));
                 let more = b.keys().filter(|name| !a.contains_key(*name));
                 for name in a.keys().chain(more) {
-                    let own = path == "metadata" && OWN.contains(&name.as_str());
-                    let owned = path == "metadata.managedFields[*]" && name == "time";
+                    let is_metadata = path == "metadata" || path.ends_with(".metadata");
+                    let own = is_metadata && OWN.contains(&name.as_str())
+                        || path == "details" && name == "uid";
+                    // Which maps and lists have one owner as a whole differs between versions.
+                    let owned = path.ends_with("managedFields[*]")
+                        && ["time", "fieldsV1"].contains(&name.as_str());
                     if own || owned || (path.is_empty() && name == "apiVersion") {
                         continue;
                     }
                     let inner = match definition.filter(|name| !name.is_empty()) {
+                        Some(_) if holds => {
+                            definition.filter(|_| name == "items" || name == "object")
+                        }
                         // A field that is newer than their version.
                         Some(above) => match self.api.field(above, name) {
                             None if !a.contains_key(name) => continue,
@@ -122,6 +133,9 @@ impl Comparison<'_> {
                     self.values(definition, a, b, &format!("{path}[*]"));
                 }
             }
+            // An empty list that is left out says the same.
+            (Json::Array(items), Json::Null) | (Json::Null, Json::Array(items))
+                if items.is_empty() => {}
             (a, b) if a == b || (is_time(a) && is_time(b)) => {}
             (_, Json::Null) => self.tell(format!("stored {path} only theirs")),
             (Json::Null, _) => self.tell(format!("stored {path} only ours")),

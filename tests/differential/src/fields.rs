@@ -17,16 +17,14 @@ const SERVERS_OWN: [&str; 2] = ["managedFields", "clusterName"];
 
 /// Whether a field's own fields are tried as well.
 fn is_walked(resource: &Resource, path: &FieldPath, status: bool) -> bool {
-    let names: Vec<&str> = path
-        .0
-        .iter()
-        .filter_map(|step| match step {
-            Step::Field(name) => Some(name.as_str()),
-            Step::Item => None,
-        })
-        .collect();
+    let names: Vec<&str> = path.names().collect();
     let Some(first) = names.first() else { return true };
     if ["apiVersion", "kind"].contains(first) || (*first == "status") != status {
+        return false;
+    }
+    // They are alpha in 1.20, and dropped there.
+    let ephemeral = names.iter().position(|name| *name == "ephemeralContainers");
+    if ephemeral.is_some_and(|at| at + 1 < names.len()) {
         return false;
     }
     let metadata = names.iter().position(|name| *name == "metadata");
@@ -37,8 +35,7 @@ fn is_walked(resource: &Resource, path: &FieldPath, status: bool) -> bool {
     let template = names.windows(2).position(|two| two == ["template", "spec"]);
     let at = template.filter(|_| !WHOLE_TEMPLATES.contains(&resource.plural.as_str()));
     // The template's own fields, but not what is below them.
-    at.is_none_or(|at| path.0.len() <= at + 3 + path.0.iter().filter(|s| **s == Step::Item).count())
-        && at.is_none_or(|at| names.len() <= at + 3)
+    at.is_none_or(|at| names.len() <= at + 3)
 }
 
 fn walk(api: &OpenApi, resource: &Resource, object: &Json, status: bool) -> Vec<FieldAt> {
@@ -67,6 +64,8 @@ pub fn creates(api: &OpenApi, resource: &Resource) -> Vec<Case> {
     let objects = BOTH.map(|whose| resource.object(whose, NEW));
     let mut cases = Vec::new();
     for field in walk(api, resource, &objects[0], false) {
+        let mut objects = objects.clone();
+        objects.iter_mut().for_each(|object| make_room(resource, object, &field.path));
         for change in wrong_changes(&field) {
             let mut changed = objects.clone();
             if !changed.iter_mut().all(|object| change.apply(object, &field.path)) {
@@ -101,6 +100,42 @@ pub fn updates(api: &OpenApi, resource: &Resource, live: &[Json; 2]) -> Vec<Case
         }
     }
     cases
+}
+
+/// Fields of a PersistentVolume that are no sources, and the source that it has.
+const NO_OTHER_SOURCES: [&str; 9] = [
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "hostPath",
+    "mountOptions",
+    "nodeAffinity",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "volumeMode",
+];
+
+/// Removes the source that a volume has, if another one is changed: a volume has one of them.
+fn make_room(resource: &Resource, object: &mut Json, path: &FieldPath) {
+    let names: Vec<&str> = path.names().collect();
+    if resource.plural == "persistentvolumes" {
+        if let ["spec", source, ..] = names.as_slice()
+            && !NO_OTHER_SOURCES.contains(source)
+            && let Some(spec) = object["spec"].as_object_mut()
+        {
+            spec.shift_remove("hostPath");
+        }
+        return;
+    }
+    let Some(at) = path.0.iter().position(|step| *step == Step::Field("volumes".to_owned())) else {
+        return;
+    };
+    let is_other =
+        |step: &Step| !matches!(step, Step::Field(name) if name == "name" || name == "emptyDir");
+    if path.0.get(at + 2).is_some_and(is_other) {
+        let volume = FieldPath([&path.0[..at + 2], &[Step::Field("emptyDir".to_owned())]].concat());
+        Change::Remove.apply(object, &volume);
+    }
 }
 
 fn put(
@@ -166,4 +201,27 @@ fn patches(
         }
     }
     cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::tests::resource;
+
+    #[test]
+    fn another_source_of_a_volume_takes_the_place_of_the_one_that_it_has() {
+        let field = |name: &str| Step::Field(name.to_owned());
+        let volume = resource("v1", "persistentvolumes");
+        let mut object = volume.object(BOTH[0], "a");
+        make_room(&volume, &mut object, &FieldPath(vec![field("spec"), field("capacity")]));
+        assert!(object["spec"].get("hostPath").is_some());
+        make_room(&volume, &mut object, &FieldPath(vec![field("spec"), field("nfs")]));
+        assert!(object["spec"].get("hostPath").is_none());
+
+        let pod = resource("v1", "pods");
+        let mut object = pod.object(BOTH[0], "a");
+        let path = vec![field("spec"), field("volumes"), Step::Item, field("nfs"), field("path")];
+        make_room(&pod, &mut object, &FieldPath(path));
+        assert_eq!(object["spec"]["volumes"][0], json!({"name": "v"}));
+    }
 }

@@ -94,7 +94,10 @@ async fn run(flags: &Flags, programs: &Programs, table: &Table) -> Result<Report
     let mut run = Run { clients, api: &api, table, report: Report::default() };
     for resource in &resources {
         if flags.kinds.is_empty() || flags.kinds.contains(&resource.plural) {
-            run.compare(resource).await.with_context(|| resource.full_name())?;
+            if let Err(error) = run.compare(resource).await {
+                println!("{}: {error:#}", resource.full_name());
+                run.report.fail();
+            }
             println!("{}: {}", resource.full_name(), run.report.summary());
         }
     }
@@ -157,10 +160,15 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Removes what [`Run::make`] has made: limits and webhooks must not take part in what follows.
     async fn remove(&self, resource: &Resource) -> Result<()> {
-        for whose in BOTH {
-            let path = format!("{}?labelSelector=a%3Db&gracePeriodSeconds=0", resource.path(whose));
-            write(self.client(whose), Method::DELETE, &path, &json!({})).await?;
+        let pages = (0..CHUNKED).map(|number| format!("page-{number}"));
+        for name in std::iter::once(resource.name(LIVE).to_owned()).chain(pages) {
+            for whose in BOTH {
+                let path = format!("{}?gracePeriodSeconds=0", resource.path_of(whose, &name));
+                // Some are gone, or were never made.
+                let _ = write(self.client(whose), Method::DELETE, &path, &json!({})).await;
+            }
         }
         Ok(())
     }

@@ -22,6 +22,14 @@ pub enum Step {
 pub struct FieldPath(pub Vec<Step>);
 
 impl FieldPath {
+    /// The names of its fields, without positions in lists.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|step| match step {
+            Step::Field(name) => Some(name.as_str()),
+            Step::Item => None,
+        })
+    }
+
     fn field(&self, name: &str) -> Self {
         let mut steps = self.0.clone();
         steps.push(Step::Field(name.to_owned()));

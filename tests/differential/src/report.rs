@@ -89,6 +89,11 @@ impl Report {
         }
     }
 
+    /// Counts a resource that could not be compared.
+    pub fn fail(&mut self) {
+        self.unexplained += 1;
+    }
+
     /// The number of unexplained requests.
     pub fn unexplained(&self) -> usize {
         self.unexplained

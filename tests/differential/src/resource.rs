@@ -187,3 +187,37 @@ pub async fn get_json(client: &Client, path: &str) -> Result<Json> {
     let answer = answer.map_err(|error| anyhow!(error)).with_context(|| path.to_owned())?;
     serde_json::from_slice(&answer.body).with_context(|| path.to_owned())
 }
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// The resource of a row.
+    pub fn resource(version: &str, plural: &str) -> Resource {
+        let rows: Vec<Row> = serde_json::from_str(include_str!("../objects.json")).unwrap();
+        let is_wanted = |row: &Row| row.version == version && row.resource == plural;
+        let row = rows.into_iter().find(is_wanted).unwrap();
+        Resource {
+            version: row.version,
+            plural: row.resource,
+            kind: "Kind".to_owned(),
+            is_namespaced: false,
+            is_stored: true,
+            definition: String::new(),
+            subresources: Vec::new(),
+            object: row.object,
+            fixed_name: row.name,
+        }
+    }
+
+    #[test]
+    fn versions_that_have_gone_are_asked_for_by_their_later_names() {
+        let budget = resource("policy/v1beta1", "poddisruptionbudgets");
+        assert_eq!(budget.path(Whose::Theirs), "/apis/policy/v1beta1/poddisruptionbudgets");
+        assert_eq!(budget.path(Whose::Ours), "/apis/policy/v1/poddisruptionbudgets");
+        assert_eq!(budget.object(Whose::Ours, "a")["apiVersion"], "policy/v1");
+        assert_eq!(budget.object(Whose::Theirs, "a")["metadata"]["name"], "a");
+        let definition = resource("apiextensions.k8s.io/v1", "customresourcedefinitions");
+        assert_eq!(definition.name("a"), "things.differential.example.com");
+    }
+}

@@ -252,11 +252,12 @@ mod tests {
         let found = api.fields(name, &base, &|_| true);
         let shown: Vec<_> =
             found.iter().map(|f| (f.path.to_string(), f.r#type, f.is_set)).collect();
+        // In the order of the document.
         let expected = [
-            ("sizes", Type::MapOfQuantities, false),
             ("spec", Type::Object, true),
             ("spec.count", Type::Integer, true),
             ("spec.parts", Type::List, false),
+            ("sizes", Type::MapOfQuantities, false),
         ];
         assert_eq!(shown, expected.map(|(path, leaf, set)| (path.to_owned(), leaf, set)));
         assert_eq!(api.field(name, "spec"), Some("a.Spec"));

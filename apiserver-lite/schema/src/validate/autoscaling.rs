@@ -196,9 +196,6 @@ fn check_rules(rules: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.not_supported(&path.field("selectPolicy"), select, &["Disabled", "Max", "Min"]);
     }
     let list = path.field("policies");
-    if rules.contains("policies") && rules.list("policies").is_empty() {
-        errors.required(&list, "must specify at least one Policy");
-    }
     for (at, policy) in rules.maps("policies").enumerate() {
         let here = list.index(at);
         let kind = policy.str("type");

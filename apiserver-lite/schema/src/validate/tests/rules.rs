@@ -653,11 +653,6 @@ fn autoscalers() {
         &[window(0), window(3600), policy(1, 1800)],
         &[window(-1), window(3601), policy(0, 1), policy(1, 0), policy(1, 1801)],
     );
-    let none = json!({"scaleDown": {"policies": []}});
-    assert_eq!(
-        fault(&with(&scaler, "/spec/behavior", &none)).as_deref(),
-        Some("spec.behavior.scaleDown.policies")
-    );
 }
 
 #[test]

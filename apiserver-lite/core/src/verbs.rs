@@ -32,6 +32,7 @@ pub use delete::{about_deleted, delete, delete_collection, delete_object};
 pub use patch::patch;
 pub use read::{be_current, get, list};
 pub use selection::{Selection, labels_match};
+pub(crate) use update::check_uid;
 pub use update::update;
 pub use update_common::{
     CONFLICT_TRIES, UpdateAttempt, commit_update, decode, decode_as, invalid, write_failed,

@@ -19,9 +19,6 @@ mod versions;
 /// Fills in what a definition may leave out: the singular name, the kind of lists, the conversion.
 pub fn default_definition(tree: &mut Value) {
     let Some(spec) = tree.as_map_mut().and_then(|root| root.map_mut("spec")) else { return };
-    if spec.str("scope").is_empty() {
-        spec.insert("scope", "Namespaced");
-    }
     if let Some(names) = spec.map_mut("names") {
         let kind = names.str("kind").to_owned();
         if names.str("singular").is_empty() && !kind.is_empty() {
@@ -31,10 +28,11 @@ pub fn default_definition(tree: &mut Value) {
             names.insert("listKind", format!("{kind}List"));
         }
     }
-    let conversion = spec.map_or_insert("conversion");
-    if conversion.str("strategy").is_empty() {
-        conversion.insert("strategy", "None");
+    // A conversion without a strategy is refused, as a definition without a scope is.
+    if !spec.contains("conversion") {
+        spec.map_or_insert("conversion").insert("strategy", "None");
     }
+    let conversion = spec.map_or_insert("conversion");
     let webhook = conversion.map_mut("webhook").and_then(|webhook| webhook.map_mut("clientConfig"));
     let service = webhook.and_then(|client| client.map_mut("service"));
     if let Some(service) = service.filter(|service| !service.contains("port")) {

@@ -46,10 +46,13 @@ pub use crate::field_errors::{Cause, FieldError, FieldErrors};
 pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), FieldErrors> {
     let mut errors = FieldErrors::default();
     metadata::check(object, &mut errors);
-    metadata::check_new_finalizers(object, &mut errors);
+    metadata::check_new_finalizers(None, object, &mut errors);
     match object.kind.custom_version() {
         Some(version) => errors.0.append(&mut version.rules.validate(object, None).0),
         None => check_kind(names, object, &mut errors),
+    }
+    if object.kind.is("", "Pod") {
+        pod::check_new_pod(object, &mut errors);
     }
     errors.into_result()
 }
@@ -81,6 +84,7 @@ pub(crate) fn update(
     }
     match subresource {
         Subresource::Main => {
+            metadata::check_new_finalizers(Some(old), new, &mut errors);
             forgive_old(names, old, new, check_kind, &mut errors);
             check_kind_update(old, new, &mut errors);
             pod_update::check_mirror_annotation(names, old, new, &mut errors);

@@ -12,7 +12,7 @@ use crate::conversion;
 use crate::record::StoredObject;
 use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::verbs::{
-    CONFLICT_TRIES, UpdateAttempt, VerbOutput, VerbResponse, commit_update, decode_as,
+    CONFLICT_TRIES, UpdateAttempt, VerbOutput, VerbResponse, check_uid, commit_update, decode_as,
 };
 
 /// Returns the scale of the requested object.
@@ -66,6 +66,7 @@ async fn update_replicas(
     for _ in 0..CONFLICT_TRIES {
         let old = call.current().await?;
         let mut scale = wanted(&old)?;
+        check_identity(call, &scale, old.object())?;
         let insists = !scale.resource_version().is_empty();
         if insists && scale.resource_version() != old.object().resource_version() {
             break;
@@ -109,6 +110,23 @@ async fn update_replicas(
         }
     }
     Err(ApiError::modified(call.about()))
+}
+
+/// Refuses a scale that says that it is another object's.
+fn check_identity(
+    call: &RequestContext<'_>,
+    scale: &Object,
+    stored: &Object,
+) -> Result<(), ApiError> {
+    for (field, place) in [("name", "on the URL"), ("namespace", "on the request")] {
+        let (given, wanted) = (scale.meta_str(field), stored.meta_str(field));
+        if !given.is_empty() && given != wanted {
+            return Err(ApiError::bad_request(format!(
+                "the {field} of the object ({given}) does not match the {field} {place} ({wanted})"
+            )));
+        }
+    }
+    check_uid(call, scale, stored)
 }
 
 fn kind(call: &RequestContext<'_>) -> Result<Arc<apiserver_schema::Kind>, ApiError> {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::create::create_applied;
 use super::ownership::{self, AppliedTree, Owners};
-use super::update::{check_create, check_precondition};
+use super::update::{check_create, check_revision, check_uid};
 use super::update_common::{CONFLICT_TRIES, UpdateAttempt, commit_owned, object_error, strictness};
 use super::{VerbOutput, VerbResponse};
 use crate::context::RequestContext;
@@ -103,7 +103,8 @@ impl Applied<'_> {
             return Ok(UpdateAttempt::Done(unchanged.into()));
         }
         let (object, warnings) = object_of(call, tree, Some(before), self.strictness)?;
-        check_precondition(call, &object, before)?;
+        check_uid(call, &object, before)?;
+        check_revision(call, &object, before)?;
         let owners = Owners::Applied(managed_fields);
         let tried = commit_owned(call, old, object, owners, subresource, self.effects).await?;
         Ok(match tried {

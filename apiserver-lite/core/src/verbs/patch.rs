@@ -7,7 +7,7 @@ use apiserver_schema::{DecodeError, PatchError, PatchType};
 use bytes::Bytes;
 
 use super::VerbOutput;
-use super::update::check_precondition;
+use super::update::{check_revision, refuse_deletion};
 use super::update_common::{
     CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, object_error, strictness,
 };
@@ -39,11 +39,16 @@ pub async fn patch(
         if !Arc::ptr_eq(&call.requested_version, &call.kind) {
             patched.object = versions::convert(&patched.object, &call.kind);
         }
-        let precondition = match check_precondition(call, &patched.object, old.object())? {
+        // A uid is no precondition of a patch: another one is refused as a change.
+        let precondition = match check_revision(call, &patched.object, old.object())? {
             // The patch does not contain a resourceVersion: the one in the object is the stored one.
             Precondition::IfUnchanged if !mentions_revision(&body) => Precondition::Unconditional,
             precondition => precondition,
         };
+        refuse_deletion(&patched.object, old.object())?;
+        if patched.object.namespace().is_empty() {
+            patched.object.set_meta_str("namespace", old.object().namespace());
+        }
         if patched.object.name() != old.object().name()
             || patched.object.namespace() != old.object().namespace()
         {

@@ -1,7 +1,7 @@
 //! update: replaces an object, if its resourceVersion is still the one in the request.
 
-use apiserver_schema::Object;
 use apiserver_schema::update::Subresource;
+use apiserver_schema::{Object, Value};
 use bytes::Bytes;
 
 use super::VerbOutput;
@@ -25,7 +25,7 @@ pub async fn update(
     let effects = call.effects()?;
     let decoded = decode(call, &body, format)?;
     let mut object = decoded.object;
-    fill_name(call, &mut object)?;
+    check_name(call, &mut object)?;
     let mut output = replace(call, &object, subresource, effects).await?;
     output.warnings.splice(..0, decoded.warnings);
     Ok(output)
@@ -52,7 +52,9 @@ async fn replace(
             let problem = FieldProblem::invalid("metadata.resourceVersion", "0x0", detail);
             return Err(ApiError::invalid(about_kind(object), &[problem]));
         }
-        let precondition = check_precondition(call, object, old.object())?;
+        check_uid(call, object, old.object())?;
+        let precondition = check_revision(call, object, old.object())?;
+        refuse_deletion(object, old.object())?;
         match commit_update(call, &old, object.clone(), subresource, effects).await? {
             UpdateAttempt::Done(output) => return Ok(output),
             UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
@@ -73,12 +75,31 @@ pub(super) async fn check_create(call: &RequestContext<'_>) -> Result<(), ApiErr
     Err(ApiError::forbidden(call.about(), &attributes.denial(&authorization.reason)))
 }
 
-/// Compares resourceVersion and uid in the request with those of the stored object.
-pub(super) fn check_precondition(
+/// Refuses a write that marks an object as deleted, or changes its grace: only a delete does. What it says of an object that is being deleted is ignored.
+pub(super) fn refuse_deletion(wanted: &Object, stored: &Object) -> Result<(), ApiError> {
+    if stored.deletion_timestamp().is_some() {
+        return Ok(());
+    }
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let given = wanted.metadata().and_then(|metadata| metadata.get(field));
+        if let Some(given) = given.filter(|given| **given != Value::Null) {
+            let shown = given
+                .as_str()
+                .map_or_else(|| given.as_int().unwrap_or(0).to_string(), str::to_owned);
+            let path = format!("metadata.{field}");
+            let problem = FieldProblem::invalid(&path, &shown, "field is immutable");
+            return Err(ApiError::invalid(about_kind(stored), &[problem]));
+        }
+    }
+    Ok(())
+}
+
+/// Compares the uid in the request with that of the stored object.
+pub(crate) fn check_uid(
     call: &RequestContext<'_>,
     wanted: &Object,
     stored: &Object,
-) -> Result<Precondition, ApiError> {
+) -> Result<(), ApiError> {
     if !wanted.uid().is_empty() && wanted.uid() != stored.uid() {
         let why = format!(
             "Precondition failed: UID in precondition: {}, UID in object meta: {}",
@@ -87,6 +108,15 @@ pub(super) fn check_precondition(
         );
         return Err(ApiError::conflict(call.about(), &why));
     }
+    Ok(())
+}
+
+/// Compares the resourceVersion in the request with that of the stored object.
+pub(super) fn check_revision(
+    call: &RequestContext<'_>,
+    wanted: &Object,
+    stored: &Object,
+) -> Result<Precondition, ApiError> {
     match wanted.resource_version() {
         "" | "0" => Ok(Precondition::Unconditional),
         revision if revision == stored.resource_version() => Ok(Precondition::IfUnchanged),
@@ -94,10 +124,13 @@ pub(super) fn check_precondition(
     }
 }
 
-fn fill_name(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
+fn check_name(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
     super::create::fill_namespace(call, object)?;
     if object.name().is_empty() {
-        object.set_meta_str("name", &call.request.name);
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            call.request.name,
+        )));
     }
     if object.name() != call.request.name {
         return Err(ApiError::bad_request(format!(

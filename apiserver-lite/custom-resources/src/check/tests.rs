@@ -31,6 +31,18 @@ fn a_definition_gets_its_defaults_and_is_valid() {
 }
 
 #[test]
+fn scope_and_strategy_have_no_defaults() {
+    let mut tree = with(&["scope"], r#""""#);
+    let spec = tree.as_map_mut().and_then(|root| root.map_mut("spec")).expect("a spec");
+    spec.insert("conversion", value("{}"));
+    crate::default_definition(&mut tree);
+    assert_eq!(
+        errors_of(&tree, None),
+        ["spec.scope: Required value", "spec.conversion.strategy: Required value"]
+    );
+}
+
+#[test]
 fn rules_of_the_spec() {
     let version = r#""served":true,"schema":{"openAPIV3Schema":{"type":"object"}}"#;
     let two =
@@ -39,6 +51,7 @@ fn rules_of_the_spec() {
         (&["group"], r#""other.com""#.to_owned(), r#"metadata.name: Invalid value: "widgets.example.com": must be spec.names.plural+"."+spec.group"#),
         (&["group"], r#""example""#.to_owned(), "spec.group: Invalid value: \"example\": should be a domain with at least one dot"),
         (&["scope"], r#""Galaxy""#.to_owned(), r#"spec.scope: Unsupported value: "Galaxy": supported values: "Cluster", "Namespaced""#),
+        (&["scope"], r#""""#.to_owned(), "spec.scope: Required value"),
         (&["names", "kind"], r#""WidgetList""#.to_owned(), "spec.names.listKind: Invalid value: \"WidgetList\": kind and listKind may not be the same"),
         (&["names", "kind"], r#""a b""#.to_owned(), "may have mixed case, but should otherwise match"),
         (&["names", "plural"], r#""""#.to_owned(), "spec.names.plural: Required value"),
@@ -51,6 +64,7 @@ fn rules_of_the_spec() {
         (&["versions"], r#"[{"name":"v1","storage":true}]"#.to_owned(), "spec.versions[0].schema.openAPIV3Schema: Required value: schemas are required"),
         (&["preserveUnknownFields"], "true".to_owned(), "spec.preserveUnknownFields: Invalid value: true: cannot set to true"),
         (&["conversion"], r#"{"strategy":"Webhook"}"#.to_owned(), "spec.conversion.webhookClientConfig: Required value: required when strategy is set to Webhook"),
+        (&["conversion"], "{}".to_owned(), "spec.conversion.strategy: Required value"),
         (&["conversion"], r#"{"strategy":"Magic"}"#.to_owned(), "spec.conversion.strategy: Unsupported value"),
         (&["conversion"], r#"{"strategy":"None","webhook":{"clientConfig":{"url":"https://a"}}}"#.to_owned(), "should not be set when strategy is not set to Webhook"),
         (&["conversion"], r#"{"strategy":"Webhook","webhook":{"clientConfig":{"url":"http://a"},"conversionReviewVersions":["v1"]}}"#.to_owned(), "'https' is the only allowed URL scheme"),

@@ -156,6 +156,45 @@ async fn old_revisions_cannot_be_overwritten() {
 }
 
 #[tokio::test]
+async fn writes_change_neither_identity_nor_deletion() {
+    let server = TestServer::start().await;
+    let made = make(&server, "a").await;
+    let path = format!("{MAPS}/a");
+    let mut nameless = made.clone();
+    nameless["metadata"].as_object_mut().unwrap().remove("name");
+    let status = server.put(&path, &nameless).await.expect(400);
+    assert!(status["message"].as_str().unwrap().ends_with("name must be provided"), "{status}");
+    for (field, value) in [
+        ("deletionTimestamp", json!("2020-01-01T00:00:00Z")),
+        ("deletionGracePeriodSeconds", json!(5)),
+    ] {
+        let mut going = made.clone();
+        going["metadata"][field] = value.clone();
+        let status = server.put(&path, &going).await.expect(422);
+        assert_eq!(status["details"]["causes"][0]["field"], format!("metadata.{field}"));
+        let patch = json!({"metadata": {field: value}}).to_string();
+        server.merge_patch(&path, &patch).await.expect(422);
+    }
+    let status = server.merge_patch(&path, r#"{"metadata":{"uid":"other"}}"#).await.expect(422);
+    assert_eq!(status["details"]["causes"][0]["field"], "metadata.uid");
+    let set = json!({"metadata": {"name": "s"}, "spec": {
+        "replicas": 0, "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let sets = "/apis/apps/v1/namespaces/default/replicasets";
+    server.post(sets, set.to_string()).await.expect(201);
+    let scale_path = format!("{sets}/s/scale");
+    let scale = server.get(&scale_path).await.expect(200);
+    for (field, code) in [("name", 400), ("namespace", 400), ("uid", 409)] {
+        let mut other = scale.clone();
+        other["metadata"][field] = json!("other");
+        server.put(&scale_path, &other).await.expect(code);
+    }
+    let kept = server.merge_patch(&path, r#"{"metadata":{"namespace":null}}"#).await.expect(200);
+    assert_eq!(kept["metadata"]["namespace"], "default");
+}
+
+#[tokio::test]
 async fn concurrent_patches_all_arrive() {
     let server = Arc::new(TestServer::start().await);
     make(&server, "a").await;

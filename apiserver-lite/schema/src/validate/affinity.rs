@@ -62,11 +62,14 @@ fn check_pod_term(term: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     for field in ["labelSelector", "namespaceSelector"] {
         selector::check(term.map(field), &path.field(field), errors);
     }
-    let list = path.field("namespaces");
-    for (at, name) in term.list("namespaces").iter().filter_map(Value::as_str).enumerate() {
-        errors.complaints(&list.index(at), name, names::dns_label(name));
+    for name in term.list("namespaces").iter().filter_map(Value::as_str) {
+        errors.complaints(&path.field("namespace"), name, names::dns_label(name));
     }
-    check_topology_key(term, path, errors);
+    let key = term.str("topologyKey");
+    if key.is_empty() {
+        errors.required(&path.field("topologyKey"), "can not be empty");
+    }
+    errors.complaints(&path.field("topologyKey"), key, names::qualified_name(key));
 }
 
 fn check_topology_key(term: &Map, path: &Path<'_>, errors: &mut FieldErrors) {

@@ -99,10 +99,10 @@ pub(super) fn check_driver(object: &Object, errors: &mut FieldErrors) {
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
     let modes = path.field("volumeLifecycleModes");
-    for (at, mode) in spec.list("volumeLifecycleModes").iter().enumerate() {
+    for mode in spec.list("volumeLifecycleModes") {
         let mode = mode.as_str().unwrap_or_default();
         if !matches!(mode, "Ephemeral" | "Persistent") {
-            errors.not_supported(&modes.index(at), mode, &["Ephemeral", "Persistent"]);
+            errors.not_supported(&modes, mode, &["Ephemeral", "Persistent"]);
         }
     }
     let policy = spec.str("fsGroupPolicy");
@@ -136,6 +136,9 @@ pub(super) fn check_token_life(seconds: i64, path: &Path<'_>, errors: &mut Field
     }
 }
 
+/// Longest name that a storage driver has for a node.
+const NODE_ID_LEN_MAX: usize = 192;
+
 pub(super) fn check_driver_node(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
@@ -152,8 +155,12 @@ pub(super) fn check_driver_node(object: &Object, errors: &mut FieldErrors) {
         if !seen.insert(name) {
             errors.duplicate(&here.field("name"), name);
         }
-        if driver.str("nodeID").is_empty() {
+        let id = driver.str("nodeID");
+        if id.is_empty() {
             errors.required(&here.field("nodeID"), "");
+        } else if id.len() > NODE_ID_LEN_MAX {
+            let detail = format!("must be {NODE_ID_LEN_MAX} characters or less");
+            errors.invalid(&here.field("nodeID"), id, &detail);
         }
         let mut keys = BTreeSet::new();
         for key in driver.list("topologyKeys").iter().filter_map(Value::as_str) {
@@ -185,6 +192,13 @@ pub(super) fn check_runtime(object: &Object, errors: &mut FieldErrors) {
             metadata::check_labels(labels, &here.field("nodeSelector"), errors);
         }
         super::pod::check_tolerations(scheduling, &here, errors);
+        let list = here.field("tolerations");
+        let tolerations = scheduling.list("tolerations");
+        for (at, toleration) in tolerations.iter().enumerate() {
+            if tolerations.iter().take(at).any(|other| other == toleration) {
+                errors.duplicate(&list.index(at), toleration.clone());
+            }
+        }
     }
 }
 

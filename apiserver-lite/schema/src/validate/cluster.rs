@@ -55,7 +55,8 @@ pub(super) fn check_node_update(old: &Object, new: &Object, errors: &mut FieldEr
 /// Checks that an event is in the namespace of its object; one without a namespace has its events in `default`.
 pub(super) fn check_event(object: &Object, errors: &mut FieldErrors) {
     let own = object.str_at(&["metadata", "namespace"]);
-    let Some(about) = object.fields.map("involvedObject") else { return };
+    let empty = Map::new();
+    let about = object.fields.map("involvedObject").unwrap_or(&empty);
     let namespace = about.str("namespace");
     let fits = match namespace {
         "" => own == "default",

@@ -22,10 +22,8 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
         check_annotations(annotations, &path.field("annotations"), errors);
     }
     check_owners(metadata, &path, errors);
-    for (at, finalizer) in metadata.list("finalizers").iter().filter_map(Value::as_str).enumerate()
-    {
-        let list = path.field("finalizers");
-        errors.complaints(&list.index(at), finalizer, names::qualified_name(finalizer));
+    for finalizer in metadata.list("finalizers").iter().filter_map(Value::as_str) {
+        errors.complaints(&path.field("finalizers"), finalizer, names::qualified_name(finalizer));
     }
     check_dependents_policy(object, &path, errors);
 }
@@ -38,15 +36,23 @@ const UNKNOWN_FINALIZER: &str =
 const GENERAL_GROUPS: [&str; 4] =
     ["admissionregistration", "apiextensions", "apiregistration", "coordination"];
 
-/// Checks the finalizers of a new object of a built-in kind: those without a domain are Kubernetes' own. Updates may bring others, as they may there.
-pub(super) fn check_new_finalizers(object: &Object, errors: &mut FieldErrors) {
+/// Checks the finalizers that an object of a built-in kind gets: those without a domain are Kubernetes' own.
+pub(super) fn check_new_finalizers(
+    old: Option<&Object>,
+    object: &Object,
+    errors: &mut FieldErrors,
+) {
     if object.kind.custom_version().is_some() || GENERAL_GROUPS.contains(&object.kind.short_group) {
         return;
     }
     let path = Path::ROOT;
     let path = path.field("metadata");
     let list = path.field("finalizers");
+    let has = |finalizer: &str| old.is_some_and(|old| old.finalizers().any(|one| one == finalizer));
     for (at, finalizer) in object.finalizers().enumerate() {
+        if has(finalizer) {
+            continue;
+        }
         if !is_known_finalizer(finalizer) {
             errors.invalid(&list.index(at), finalizer, UNKNOWN_FINALIZER);
         }
@@ -87,8 +93,9 @@ fn check_name(object: &Object, metadata: &Map, path: &Path<'_>, errors: &mut Fie
     let rule = name_rule(object);
     let (name, prefix) = (metadata.str("name"), metadata.str("generateName"));
     if !prefix.is_empty() {
-        // Generated names append letters and digits: the prefix is checked as if one letter followed.
-        let wrong = rule(&format!("{}a", prefix.trim_end_matches('-')));
+        // A prefix may end with `-`, and is checked as if a letter stood there.
+        let whole = prefix.strip_suffix('-').map(|start| format!("{start}a"));
+        let wrong = rule(whole.as_deref().unwrap_or(prefix));
         errors.complaints(&path.field("generateName"), prefix, wrong);
     }
     if name.is_empty() {

@@ -76,10 +76,12 @@ fn check_peer(peer: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
     let selects = selectors.iter().any(|field| peer.contains(field));
     match peer.map("ipBlock") {
-        Some(_) if selects => {
-            errors.forbidden(path, "may not specify both ipBlock and another peer");
+        Some(block) => {
+            check_block(block, &path.field("ipBlock"), errors);
+            if selects {
+                errors.forbidden(path, "may not specify both ipBlock and another peer");
+            }
         }
-        Some(block) => check_block(block, &path.field("ipBlock"), errors),
         None if selects => {}
         None => errors.required(path, "must specify a peer"),
     }

@@ -202,9 +202,9 @@ fn check_access_modes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     if modes.is_empty() {
         errors.required(&list, "at least 1 access mode is required");
     }
-    for (at, mode) in modes.iter().filter_map(Value::as_str).enumerate() {
+    for mode in modes.iter().filter_map(Value::as_str) {
         if !ACCESS_MODES.contains(&mode) {
-            errors.not_supported(&list.index(at), mode, ACCESS_MODES);
+            errors.not_supported(&list, mode, ACCESS_MODES);
         }
     }
     let alone = modes.iter().any(|mode| mode.as_str() == Some("ReadWriteOncePod"));

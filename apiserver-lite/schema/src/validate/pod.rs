@@ -37,6 +37,24 @@ pub(super) fn check_template(
     }
     let spec = template.and_then(|template| template.map("spec"));
     check_spec(spec, claims, &path.field("spec"), errors);
+    refuse_ephemeral(
+        spec,
+        &path.field("spec"),
+        "ephemeral containers not allowed in pod template",
+        errors,
+    );
+}
+
+/// Checks what only a new pod may not have: containers that are added to running pods.
+pub(super) fn check_new_pod(object: &Object, errors: &mut FieldErrors) {
+    refuse_ephemeral(object.spec(), &Path::ROOT.field("spec"), "cannot be set on create", errors);
+}
+
+fn refuse_ephemeral(spec: Option<&Map>, path: &Path<'_>, detail: &str, errors: &mut FieldErrors) {
+    const FIELD: &str = "ephemeralContainers";
+    if spec.is_some_and(|spec| !spec.list(FIELD).is_empty()) {
+        errors.forbidden(&path.field(FIELD), detail);
+    }
 }
 
 fn check_spec(spec: Option<&Map>, claims: &[&str], path: &Path<'_>, errors: &mut FieldErrors) {
@@ -151,7 +169,12 @@ fn check_container(
     }
     errors.one_of(&path.field("imagePullPolicy"), container.str("imagePullPolicy"), PULL_POLICIES);
     let policy = container.str("terminationMessagePolicy");
-    errors.one_of(&path.field("terminationMessagePolicy"), policy, TERMINATION_POLICIES);
+    let here = path.field("terminationMessagePolicy");
+    match policy {
+        "" => errors.required(&here, "must be 'File' or 'FallbackToLogsOnError'"),
+        known if TERMINATION_POLICIES.contains(&known) => {}
+        other => errors.invalid(&here, other, "must be 'File' or 'FallbackToLogsOnError'"),
+    }
     check_ports(container, path, errors);
     references::check_env(container, path, errors);
     volumes.check_mounts(container, field, path, errors);

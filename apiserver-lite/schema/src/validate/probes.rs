@@ -94,14 +94,14 @@ fn check_http(action: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     if !SCHEMES.contains(&scheme) {
         errors.not_supported(&path.field("scheme"), scheme, SCHEMES);
     }
-    let list = path.field("httpHeaders");
+    let here = path.field("httpHeaders");
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    for (at, header) in action.maps("httpHeaders").enumerate() {
-        let (name, here) = (header.str("name"), list.index(at));
+    for header in action.maps("httpHeaders") {
+        let name = header.str("name");
         if name.is_empty() || !name.bytes().all(plain) {
             let detail = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', \
                           regex used for validation is '[-A-Za-z0-9]+')";
-            errors.invalid(&here.field("name"), name, detail);
+            errors.invalid(&here, name, detail);
         }
     }
 }

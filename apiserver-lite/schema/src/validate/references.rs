@@ -72,13 +72,13 @@ pub(super) fn check_field(
 ) {
     let (name, here) = (field.str("fieldPath"), path.field("fieldPath"));
     let version = field.str("apiVersion");
+    if name.is_empty() {
+        errors.required(&here, "");
+        return;
+    }
     if !matches!(version, "" | "v1") {
         let detail = format!("unsupported pod version: {version}");
         errors.invalid(&here, name, &format!("error converting fieldPath: {detail}"));
-        return;
-    }
-    if name.is_empty() {
-        errors.required(&here, "");
         return;
     }
     let supported = match target {
@@ -218,9 +218,9 @@ fn check_env_from(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         }
         let kinds = ["configMapRef", "secretRef"];
         match kinds.iter().filter(|key| source.contains(key)).count() {
-            0 => errors.invalid(&here, "", "must specify one of: `configMapRef` or `secretRef`"),
+            0 => errors.invalid(&list, "", "must specify one of: `configMapRef` or `secretRef`"),
             1 => {}
-            _ => errors.invalid(&here, "", "may not have more than one field specified at a time"),
+            _ => errors.invalid(&list, "", "may not have more than one field specified at a time"),
         }
         for kind in kinds {
             let Some(reference) = source.map(kind) else { continue };

@@ -58,10 +58,39 @@ fn check_windows(context: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
             errors.too_long(&here, CREDENTIAL_SPEC_LEN_MAX);
         }
     }
-    if text("runAsUserName").is_some_and(str::is_empty) {
-        let detail = "runAsUserName cannot be an empty string";
-        errors.invalid(&path.field("runAsUserName"), "", detail);
+    if let Some(name) = text("runAsUserName") {
+        check_user_name(name, &path.field("runAsUserName"), errors);
     }
+}
+
+/// Longest name of a user of Windows, and of its domain.
+const USER_NAME_LEN_MAX: usize = 104;
+const DOMAIN_LEN_MAX: usize = 256;
+
+/// Checks a user of Windows: `user`, or `domain\user`.
+fn check_user_name(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    let (domain, user) =
+        name.split_once('\\').map_or((None, name), |(domain, user)| (Some(domain), user));
+    let detail = if name.is_empty() {
+        "runAsUserName cannot be an empty string"
+    } else if name.chars().any(char::is_control) {
+        "runAsUserName cannot contain control characters"
+    } else if user.contains('\\') {
+        "runAsUserName cannot contain more than one backslash"
+    } else if domain.is_some_and(|domain| domain.is_empty() || domain.len() >= DOMAIN_LEN_MAX) {
+        "runAsUserName's Domain must have between 1 and 255 characters"
+    } else if user.is_empty() {
+        "runAsUserName's User cannot be empty"
+    } else if user.len() > USER_NAME_LEN_MAX {
+        "runAsUserName's User length must not be longer than 104 characters"
+    } else if user.chars().all(|letter| matches!(letter, '.' | ' ')) {
+        "runAsUserName's User cannot contain only periods or spaces"
+    } else if user.contains(|letter| r#"/:*?"<>|"#.contains(letter)) {
+        r#"runAsUserName's User cannot contain the following characters: \ / : * ? " < > |"#
+    } else {
+        return;
+    };
+    errors.invalid(path, name, detail);
 }
 
 /// Fields of a pod, of its security context and of a container's that mean nothing on Windows.

@@ -78,6 +78,10 @@ fn check_ports(spec: &Map, kind: &str, headless: bool, path: &Path<'_>, errors: 
         if !seen_ports.insert((protocol, number)) {
             errors.duplicate(&here, format!("{protocol}/{number}"));
         }
+        if let Some(protocol) = port.get("appProtocol").and_then(Value::as_str) {
+            let here = here.field("appProtocol");
+            errors.complaints(&here, protocol, names::qualified_name(protocol));
+        }
         if !headless || port.contains("targetPort") {
             check_named_port(port.get("targetPort"), &here.field("targetPort"), errors);
         }

@@ -295,7 +295,8 @@ fn services_and_workloads() {
     let rule = |operator: &str| json!({"matchExpressions": [{"key": "a", "operator": operator, "values": ["b"]}]});
     assert_eq!(deployment(rule("In")), Vec::<String>::new());
     assert_eq!(deployment(rule("NotIn")).len(), 1);
-    assert_eq!(deployment(rule("Near")).len(), 1);
+    // The operator, and the selector as a whole.
+    assert_eq!(deployment(rule("Near")).len(), 2);
     assert_eq!(
         deployment(json!({"matchLabels": {"a": "c"}})),
         [

@@ -24,24 +24,27 @@ pub(super) fn check_volumes<'a>(
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) -> VolumeNames<'a> {
-    let mut seen = VolumeNames(BTreeMap::new());
+    let (mut seen, mut usable) = (BTreeSet::new(), VolumeNames(BTreeMap::new()));
     let list = path.field("volumes");
     for (at, volume) in spec.maps("volumes").enumerate() {
         let here = list.index(at);
-        let name = volume.str("name");
+        let (name, before) = (volume.str("name"), errors.0.len());
         if name.is_empty() {
             errors.required(&here.field("name"), "");
         } else {
             errors.complaints(&here.field("name"), name, names::dns_label(name));
         }
-        let claimed = ["persistentVolumeClaim", "ephemeral"].iter().any(|s| volume.contains(s));
-        let usable = if claimed { Use::Either } else { Use::Mount };
-        if seen.0.insert(name, usable).is_some() {
+        if !seen.insert(name) {
             errors.duplicate(&here.field("name"), name);
         }
         check_source(volume, &here, errors);
+        // A volume with a fault is none that a container can use.
+        if errors.0.len() == before {
+            let claimed = ["persistentVolumeClaim", "ephemeral"].iter().any(|s| volume.contains(s));
+            usable.0.insert(name, if claimed { Use::Either } else { Use::Mount });
+        }
     }
-    seen
+    usable
 }
 
 /// Checks the names of claims for ephemeral volumes, which consist of the names of pod and volume: they must be valid and not be
@@ -277,7 +280,8 @@ impl<'a> VolumeNames<'a> {
             let (name, place) = (mount.str("name"), mount.str("mountPath"));
             if name.is_empty() {
                 errors.required(&here.field("name"), "");
-            } else if !self.0.contains_key(name) {
+            }
+            if !self.0.contains_key(name) {
                 errors.not_found(&here.field("name"), name);
             }
             if place.is_empty() {
@@ -288,7 +292,7 @@ impl<'a> VolumeNames<'a> {
             check_sub_path(mount, list, &here, errors);
             let privileged = container.at(&["securityContext", "privileged"]);
             let privileged = privileged.and_then(Value::as_bool) == Some(true);
-            check_propagation(mount, privileged, &here, errors);
+            check_propagation(mount, privileged, &mounts, errors);
             check_recursive(mount, &here, errors);
         }
         self.check_devices(container, &places, path, errors);
@@ -309,8 +313,10 @@ impl<'a> VolumeNames<'a> {
             let here = list.index(at);
             let (name, place) = (device.str("name"), device.str("devicePath"));
             let (name_at, place_at) = (here.field("name"), here.field("devicePath"));
+            if name.is_empty() {
+                errors.required(&name_at, "");
+            }
             match self.0.get(name) {
-                _ if name.is_empty() => errors.required(&name_at, ""),
                 None => errors.not_found(&name_at, name),
                 Some(Use::Mount) => {
                     let detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";

@@ -18,25 +18,36 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     {
         not_negative(spec, field, &path, errors);
     }
-    check_selector(spec, &path, errors);
+    let kind = object.kind.kind();
+    check_selector(spec, kind, &path, errors);
     let template = path.field("template");
     let claims: Vec<&str> =
         spec.maps("volumeClaimTemplates").map(|c| c.str_at(&["metadata", "name"])).collect();
     check_template(spec.map("template"), &claims, &template, errors);
     check_restart_policy(spec, &["Always"], &template, errors);
-    let (field, supported): (_, &[&str]) = match object.kind.kind() {
+    // A Deployment's template is checked as that of its ReplicaSets.
+    let of = if kind == "Deployment" { "ReplicaSet" } else { kind };
+    check_no_deadline(spec, of, &template, errors);
+    let (field, supported): (_, &[&str]) = match kind {
         "Deployment" => ("strategy", &["Recreate", "RollingUpdate"]),
         "DaemonSet" | "StatefulSet" => ("updateStrategy", &["OnDelete", "RollingUpdate"]),
         _ => return,
     };
     let strategy = path.field(field);
-    errors.one_of(&strategy.field("type"), spec.str_at(&[field, "type"]), supported);
-    check_rolling(spec, field, object.kind.kind(), &strategy, errors);
-    if object.kind.kind() == "Deployment" {
+    match spec.str_at(&[field, "type"]) {
+        "" => errors.required(&strategy.field("type"), ""),
+        known if supported.contains(&known) => {}
+        other if kind == "StatefulSet" => {
+            errors.invalid(&strategy, other, "must be 'RollingUpdate' or 'OnDelete'");
+        }
+        other => errors.not_supported(&strategy, other, supported),
+    }
+    check_rolling(spec, field, kind, &strategy, errors);
+    if kind == "Deployment" {
         check_deadlines(spec, &path, errors);
     }
     let management = spec.str("podManagementPolicy");
-    if object.kind.kind() == "StatefulSet" && !matches!(management, "OrderedReady" | "Parallel") {
+    if kind == "StatefulSet" && !matches!(management, "OrderedReady" | "Parallel") {
         let detail = "must be 'OrderedReady' or 'Parallel'";
         errors.invalid(&path.field("podManagementPolicy"), management, detail);
     }
@@ -90,35 +101,58 @@ fn check_deadlines(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
+/// Checks that pods of a template have no deadline of their own: what runs them replaces those that end.
+fn check_no_deadline(spec: &Map, kind: &str, template: &Path<'_>, errors: &mut FieldErrors) {
+    if spec.at(&["template", "spec", "activeDeadlineSeconds"]).is_some() {
+        let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.forbidden(&template.field("spec").field("activeDeadlineSeconds"), &detail);
+    }
+}
+
 /// Checks that the selector is set, not empty, and matches the template's labels.
-fn check_selector(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_selector(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("selector");
     let Some(selector) = spec.map("selector") else {
         errors.required(&here, "");
+        refuse_labels(spec, path, errors);
         return;
     };
     if selector.is_empty() {
         errors.invalid(&here, Map::new(), "empty selector is invalid for deployment");
         return;
     }
-    check_matching_selector(spec, selector, path, errors);
+    let is_valid = check_matching_selector(spec, selector, path, errors);
+    if !is_valid && kind != "DaemonSet" {
+        errors.invalid(&here, selector.clone(), "invalid label selector");
+    }
 }
 
-/// Checks that a selector is valid, and matches the labels of the template.
-fn check_matching_selector(spec: &Map, selector: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+/// Checks that a selector is valid, and matches the labels of the template; whether it is valid.
+fn check_matching_selector(
+    spec: &Map,
+    selector: &Map,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) -> bool {
     let before = errors.0.len();
     selector::check(Some(selector), &path.field("selector"), errors);
     if errors.0.len() > before {
-        return;
+        return false;
     }
-    let template = spec.at(&["template", "metadata", "labels"]).and_then(Value::as_map);
-    let labels = template.cloned().unwrap_or_default();
-    if !selector_matches(selector, &labels) {
-        let template = path.field("template");
-        let metadata = template.field("metadata");
-        let detail = "`selector` does not match template `labels`";
-        errors.invalid(&metadata.field("labels"), labels, detail);
+    let labels = spec.at(&["template", "metadata", "labels"]).and_then(Value::as_map);
+    if !selector_matches(selector, labels.unwrap_or(&Map::new())) {
+        refuse_labels(spec, path, errors);
     }
+    true
+}
+
+/// Adds the error of labels that the selector does not match; no selector matches none.
+fn refuse_labels(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let labels = spec.at(&["template", "metadata", "labels"]).and_then(Value::as_map);
+    let template = path.field("template");
+    let metadata = template.field("metadata");
+    let detail = "`selector` does not match template `labels`";
+    errors.invalid(&metadata.field("labels"), labels.cloned().unwrap_or_default(), detail);
 }
 
 /// Whether a valid label selector matches `labels`.
@@ -143,6 +177,17 @@ fn check_restart_policy(spec: &Map, allowed: &[&str], path: &Path<'_>, errors: &
     if !policy.is_empty() && !allowed.contains(&policy) {
         let spec = path.field("spec");
         errors.not_supported(&spec.field("restartPolicy"), policy, allowed);
+    }
+}
+
+/// Checks that pods of a job end; `Always`, also as the default, is no choice.
+fn check_job_restart_policy(spec: &Map, template: &Path<'_>, errors: &mut FieldErrors) {
+    let pod = template.field("spec");
+    let here = pod.field("restartPolicy");
+    match spec.str_at(&["template", "spec", "restartPolicy"]) {
+        "" | "Always" => errors.required(&here, r#"valid values: "OnFailure", "Never""#),
+        "Never" | "OnFailure" => {}
+        other => errors.not_supported(&here, other, &["OnFailure", "Never"]),
     }
 }
 
@@ -188,6 +233,7 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
     if spec.contains("template") {
         check_template(spec.map("template"), &[], &template, errors);
         check_restart_policy(spec, &["Always"], &template, errors);
+        check_no_deadline(spec, "ReplicationController", &template, errors);
     } else {
         errors.required(&template, "");
     }
@@ -214,9 +260,14 @@ pub(super) fn check_job(object: &Object, errors: &mut FieldErrors) {
     check_job_spec(spec, &path, errors);
     // Without `manualSelector` the server has made it.
     match spec.map("selector") {
-        None if spec.is_true("manualSelector") => errors.required(&path.field("selector"), ""),
+        None if spec.is_true("manualSelector") => {
+            errors.required(&path.field("selector"), "");
+            refuse_labels(spec, &path, errors);
+        }
         None => {}
-        Some(selector) => check_matching_selector(spec, selector, &path, errors),
+        Some(selector) => {
+            check_matching_selector(spec, selector, &path, errors);
+        }
     }
 }
 
@@ -235,7 +286,7 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     failure_policy::check(spec, path, errors);
     let template = path.field("template");
     check_template(spec.map("template"), &[], &template, errors);
-    check_restart_policy(spec, &["OnFailure", "Never"], &template, errors);
+    check_job_restart_policy(spec, &template, errors);
     let mode = spec.str("completionMode");
     if !mode.is_empty() {
         errors.one_of(&path.field("completionMode"), mode, &["Indexed", "NonIndexed"]);
@@ -370,12 +421,42 @@ const COUNTS: &[&str] = &[
     "updatedReplicas",
 ];
 
-/// Checks that counts in a status are not negative.
+/// Counts of a status that are at most another one, by kind. All pods of a workload are among its replicas, and the available ones among the ready ones.
+const AT_MOST: &[(&str, &str, &str)] = &[
+    ("Deployment", "updatedReplicas", "replicas"),
+    ("Deployment", "readyReplicas", "replicas"),
+    ("Deployment", "availableReplicas", "replicas"),
+    ("Deployment", "availableReplicas", "readyReplicas"),
+    ("ReplicaSet", "fullyLabeledReplicas", "replicas"),
+    ("ReplicaSet", "readyReplicas", "replicas"),
+    ("ReplicaSet", "availableReplicas", "replicas"),
+    ("ReplicaSet", "availableReplicas", "readyReplicas"),
+    ("ReplicationController", "fullyLabeledReplicas", "replicas"),
+    ("ReplicationController", "readyReplicas", "replicas"),
+    ("ReplicationController", "availableReplicas", "replicas"),
+    ("ReplicationController", "availableReplicas", "readyReplicas"),
+    ("StatefulSet", "readyReplicas", "replicas"),
+    ("StatefulSet", "currentReplicas", "replicas"),
+    ("StatefulSet", "updatedReplicas", "replicas"),
+    ("StatefulSet", "availableReplicas", "replicas"),
+    ("StatefulSet", "availableReplicas", "readyReplicas"),
+];
+
+/// Checks that counts in a status are not negative and fit each other.
 pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let empty = Map::new();
     let status = object.status().unwrap_or(&empty);
     for field in COUNTS {
         not_negative(status, field, &path.field("status"), errors);
+    }
+    let path = path.field("status");
+    let count = |field: &str| status.int(field).unwrap_or(0);
+    for (_, field, bound) in AT_MOST.iter().filter(|(kind, ..)| *kind == object.kind.kind()) {
+        if count(field) > count(bound) {
+            let bound = if *bound == "replicas" { "status.replicas" } else { bound };
+            let detail = format!("cannot be greater than {bound}");
+            errors.invalid(&path.field(field), count(field), &detail);
+        }
     }
 }

@@ -656,6 +656,15 @@ fn autoscalers() {
 }
 
 #[test]
+fn events_are_about_objects_of_their_namespace() {
+    let event = |namespace: &str| json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "n", "namespace": namespace}});
+    assert_eq!(fault(&event("default")), None);
+    assert_eq!(fault(&event("d")).as_deref(), Some("involvedObject.namespace"));
+    let about = json!({"namespace": "d"});
+    assert_eq!(fault(&with(&event("d"), "/involvedObject", &about)), None);
+}
+
+#[test]
 fn roles_classes_and_drivers() {
     let cluster = |group: &str, kind: &str, fields: Json| {
         let mut object = json!({"apiVersion": group, "kind": kind, "metadata": {"name": "n"}});
@@ -935,7 +944,7 @@ fn the_failure_policy_of_a_job_has_rules_that_can_match() {
 }
 
 #[test]
-fn finalizers_without_a_domain_are_kubernetes_own_in_new_objects_only() {
+fn finalizers_without_a_domain_are_kubernetes_own() {
     let with = |api_version: &str, kind: &str, finalizers: &[&str]| {
         json!({"apiVersion": api_version, "kind": kind,
             "metadata": {"name": "n", "namespace": "d", "finalizers": finalizers}})
@@ -945,10 +954,160 @@ fn finalizers_without_a_domain_are_kubernetes_own_in_new_objects_only() {
     let refused = fault(&with("v1", "ConfigMap", &["a.b/c", "mine"]));
     assert_eq!(refused.as_deref(), Some("metadata.finalizers[1]"));
     assert_eq!(fault(&with("coordination.k8s.io/v1", "Lease", &["mine"])), None);
-    // One that an update brings, and one that was stored before the rule, stay.
-    let (before, after) =
-        (with("v1", "ConfigMap", &["a", "b"]), with("v1", "ConfigMap", &["b", "c"]));
-    for subresource in [Subresource::Main, Subresource::Status] {
-        assert_eq!(update_complaints(&before, &after, subresource), Vec::<String>::new());
+    // One that was stored before the rule stays; an update brings no other.
+    let map = |finalizers: &[&str]| with("v1", "ConfigMap", finalizers);
+    let kept = update_complaints(&map(&["a", "b"]), &map(&["b", "a.b/c"]), Subresource::Main);
+    assert_eq!(kept, Vec::<String>::new());
+    let brought = update_complaints(&map(&["a"]), &map(&["a", "b"]), Subresource::Main);
+    assert!(brought[0].starts_with("metadata.finalizers[1]: Invalid value: \"b\""), "{brought:?}");
+    let named = |prefix: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "n", "namespace": "d", "generateName": prefix}})
+    };
+    assert_eq!(fault(&named("a-")), None);
+    assert_eq!(fault(&named("a.")).as_deref(), Some("metadata.generateName"));
+}
+
+#[test]
+fn templates_of_workloads() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": plain_pod()["spec"]});
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
+    let deployment = named("apps/v1", "Deployment", spec.clone());
+    assert_eq!(complaints(&deployment), Vec::<String>::new());
+    let deadline = "/spec/template/spec/activeDeadlineSeconds";
+    for kind in ["Deployment", "ReplicaSet", "DaemonSet", "StatefulSet"] {
+        let workload = with(&named("apps/v1", kind, spec.clone()), deadline, &json!(5));
+        let kind = if kind == "Deployment" { "ReplicaSet" } else { kind };
+        let expect = format!(
+            "spec.template.spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds in {kind} is not Supported"
+        );
+        assert_eq!(complaints(&workload), [expect]);
     }
+    let none = with(&deployment, "/spec/selector", &json!(null));
+    assert_eq!(faults(&none), ["spec.selector", "spec.template.metadata.labels"]);
+    let wrong = json!({"matchExpressions": [{"key": "a", "operator": "Is"}]});
+    let wrong = with(&deployment, "/spec/selector", &wrong);
+    assert_eq!(faults(&wrong), ["spec.selector.matchExpressions[0].operator", "spec.selector"]);
+    let strategy = with(&deployment, "/spec/strategy", &json!({"type": "Other"}));
+    assert_eq!(faults(&strategy), ["spec.strategy"]);
+    for (policy, cause) in [("Always", "Required value"), ("Other", "Unsupported value")] {
+        let job = named("batch/v1", "Job", json!({"template": {"spec": plain_pod()["spec"]}}));
+        let job = with(&job, "/spec/template/spec/restartPolicy", &json!(policy));
+        let found = complaints(&job);
+        let expect = format!("spec.template.spec.restartPolicy: {cause}");
+        assert!(found.iter().any(|one| one.starts_with(&expect)), "{found:?}");
+    }
+}
+
+/// The fields of all errors.
+fn faults(object: &Json) -> Vec<String> {
+    let of = |text: &String| text.split(": ").next().unwrap_or_default().to_owned();
+    complaints(object).iter().map(of).collect()
+}
+
+#[test]
+fn users_of_windows() {
+    let mut pod = plain_pod();
+    pod["spec"]["securityContext"] = json!({"windowsOptions": {}});
+    let long = "x".repeat(105);
+    check(
+        &pod,
+        "/spec/securityContext/windowsOptions/runAsUserName",
+        &[json!("a"), json!("NT AUTHORITY\\user"), json!("x".repeat(104))],
+        &[json!(""), json!("a\\b\\c"), json!("\\a"), json!("a\\"), json!("a\u{7}"), json!("..")],
+    );
+    let name = json!(long);
+    let named = with(&pod, "/spec/securityContext/windowsOptions/runAsUserName", &name);
+    assert_eq!(fault(&named).as_deref(), Some("spec.securityContext.windowsOptions.runAsUserName"));
+}
+
+#[test]
+fn causes_name_the_fields_that_kubernetes_names() {
+    let mut term = plain_pod();
+    term["spec"]["affinity"] = json!({"podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{"namespaces": ["A"]}]}});
+    let path = "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]";
+    let expect = ["namespace", "topologyKey", "topologyKey"].map(|field| format!("{path}.{field}"));
+    let mut found = faults(&term);
+    found.dedup_by(|a, b| a == b && a.ends_with("namespace"));
+    assert_eq!(found.iter().filter(|field| field.starts_with(path)).count(), found.len());
+    assert_eq!(found[0], expect[0]);
+    assert!(found.iter().filter(|field| **field == expect[1]).count() >= 2);
+
+    let mounts = json!({"volumeMounts": [{"mountPath": "/a", "mountPropagation": "Up"}]});
+    let list = "spec.containers[0].volumeMounts";
+    assert_eq!(
+        faults(&container(&mounts)),
+        [format!("{list}[0].name"), format!("{list}[0].name"), format!("{list}.mountPropagation")]
+    );
+    let env = json!({"envFrom": [{}], "terminationMessagePolicy": "Never"});
+    let found = faults(&container(&env));
+    assert_eq!(
+        found,
+        ["spec.containers[0].terminationMessagePolicy", "spec.containers[0].envFrom"]
+    );
+    let claim = named(
+        "v1",
+        "PersistentVolumeClaim",
+        json!({"accessModes": ["Some"], "resources": {"requests": {"storage": "1"}}}),
+    );
+    assert_eq!(faults(&claim), ["spec.accessModes"]);
+}
+
+#[test]
+fn classes_and_drivers_of_nodes() {
+    let toleration = json!({"key": "a", "operator": "Exists"});
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "n"},
+        "handler": "h", "scheduling": {"tolerations": [toleration, toleration]}});
+    assert_eq!(faults(&class), ["scheduling.tolerations[1]"]);
+    let node = |id: &str| {
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": "d", "nodeID": id}]}})
+    };
+    assert_eq!(fault(&node(&"x".repeat(192))), None);
+    assert_eq!(fault(&node(&"x".repeat(193))).as_deref(), Some("spec.drivers[0].nodeID"));
+}
+
+#[test]
+fn protocols_of_applications_are_names() {
+    let service = |protocol: &str| {
+        named("v1", "Service", json!({"ports": [{"port": 80, "appProtocol": protocol}]}))
+    };
+    assert_eq!(fault(&service("example.com/h2c")), None);
+    for wrong in ["", "Not Valid!"] {
+        assert_eq!(fault(&service(wrong)).as_deref(), Some("spec.ports[0].appProtocol"));
+    }
+}
+
+#[test]
+fn counts_of_a_status_fit_each_other() {
+    let with_status = |status: Json| {
+        let mut set = named("apps/v1", "ReplicaSet", json!({"replicas": 3}));
+        set["status"] = status;
+        set
+    };
+    let none = with_status(json!({"replicas": 0}));
+    let complaints =
+        |status: Json| update_complaints(&none, &with_status(status), Subresource::Status);
+    let good = json!({"replicas": 3, "readyReplicas": 2, "availableReplicas": 2});
+    assert_eq!(complaints(good), Vec::<String>::new());
+    assert_eq!(
+        complaints(json!({"replicas": 3, "readyReplicas": 1, "availableReplicas": 2})),
+        ["status.availableReplicas: Invalid value: 2: cannot be greater than readyReplicas"]
+    );
+    assert_eq!(
+        complaints(json!({"replicas": 1, "readyReplicas": 2})),
+        ["status.readyReplicas: Invalid value: 2: cannot be greater than status.replicas"]
+    );
+}
+
+#[test]
+fn only_running_pods_get_ephemeral_containers() {
+    let debug = json!([{"name": "d", "image": "i", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"}]);
+    let pod = with(&plain_pod(), "/spec/ephemeralContainers", &debug);
+    assert_eq!(faults(&pod), ["spec.ephemeralContainers"]);
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod["spec"]}});
+    let set = named("apps/v1", "ReplicaSet", spec);
+    assert_eq!(faults(&set), ["spec.template.spec.ephemeralContainers"]);
 }

@@ -688,7 +688,7 @@ fn claims() {
         ),
         (
             json!({"accessModes": ["Sometimes"]}),
-            "spec.accessModes[0]: Unsupported value: \"Sometimes\": supported values: \"ReadOnlyMany\", \
+            "spec.accessModes: Unsupported value: \"Sometimes\": supported values: \"ReadOnlyMany\", \
              \"ReadWriteMany\", \"ReadWriteOnce\", \"ReadWriteOncePod\"",
         ),
         (
@@ -780,12 +780,12 @@ fn mounts_and_devices() {
         ),
         (
             mount(json!({"mountPropagation": "Sideways"})),
-            "volumeMounts[0].mountPropagation: Unsupported value: \"Sideways\": \
+            "volumeMounts.mountPropagation: Unsupported value: \"Sideways\": \
              supported values: \"Bidirectional\", \"HostToContainer\", \"None\"",
         ),
         (
             mount(json!({"mountPropagation": "Bidirectional"})),
-            "volumeMounts[0].mountPropagation: Forbidden: \
+            "volumeMounts.mountPropagation: Forbidden: \
              Bidirectional mount propagation is available only to privileged containers",
         ),
         (

@@ -101,7 +101,6 @@ impl Plane {
         &self.server
     }
 
-    /// Starts a scheduler.
     pub fn start_scheduler(&self, side: Side) -> Result<Child> {
         let config = self.pki.client_of("scheduler")?;
         let flags = match side {
@@ -118,7 +117,6 @@ impl Plane {
         self.spawn(side, "scheduler", flags)
     }
 
-    /// Starts a controller manager.
     pub fn start_controller_manager(&self, side: Side) -> Result<Child> {
         let config = self.pki.client_of("controller-manager")?;
         let mut flags = arguments::controller_manager(&config, &self.pki.files, PODS);

@@ -8,7 +8,6 @@ use crate::{check, is_generated, is_test, sources};
 /// Files with such a signature, each with how many there are and the reason.
 const TEXTS: &[(&str, usize, &str)] = &[];
 
-/// The types of texts.
 const TEXT_TYPES: [&str; 8] = [
     "String",
     "Box<str>",

@@ -14,6 +14,7 @@ use proto_client::events::{EventKind, Recorder, reference};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, WriteParams};
 use proto_daemon::exit::chain;
 
+/// Writes what the agent reports to the API: pods, events and the Node.
 pub struct ClusterReports {
     client: Client,
     recorder: Recorder,

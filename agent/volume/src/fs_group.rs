@@ -8,7 +8,7 @@ use rustix::io::{Errno, Result};
 /// Deepest directory that is processed.
 const DEPTH_MAX: usize = 1000;
 
-/// `fsGroupChangePolicy`.
+/// When a pod's `fsGroup` is applied to a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FsGroupChangePolicy {
     /// Every time the volume is set up.

@@ -42,6 +42,7 @@ pub fn operation_key(action: &Action) -> OperationKey {
     }
 }
 
+/// The operations of a pod that have begun and not ended.
 #[derive(Debug, Default)]
 pub struct OperationsInFlight {
     /// By key; each with its deadline if it is a stop.

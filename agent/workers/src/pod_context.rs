@@ -92,7 +92,6 @@ pub struct NodeSettings {
 pub struct PodFileError {
     /// What was to be done with it.
     pub verb: &'static str,
-    /// Its path.
     pub path: PathBuf,
     /// Cause.
     pub source: std::io::Error,

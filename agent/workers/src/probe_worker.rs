@@ -33,6 +33,7 @@ pub struct ProbeChange {
     pub good: bool,
 }
 
+/// The probes of a pod that run: a task for each container and kind of probe.
 pub struct ProbeWorkers {
     shared: Arc<PodContext>,
     report: Arc<Inbox<ProbeChange>>,

@@ -18,7 +18,7 @@ pub enum ClientCertificate {
     Invalid(String),
 }
 
-/// Why a certificate authenticates nobody. The request is answered with 401, unless it has a token.
+/// Why a certificate authenticates no user. The request is answered with 401, unless it has a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError<'a> {
     /// It was valid when the connection began.

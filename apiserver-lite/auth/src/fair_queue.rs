@@ -24,7 +24,7 @@ pub enum Full {
     Queue,
 }
 
-/// The queue.
+/// Turns that are given to those who wait, in the order of who has fewest.
 pub struct FairQueue {
     turns: Arc<Semaphore>,
     clients: Mutex<Clients>,

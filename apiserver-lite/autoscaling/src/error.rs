@@ -11,7 +11,6 @@ pub enum MetricError {
     /// The number of replicas cannot be calculated now.
     #[error("failed to get {resource} utilization: {cause}")]
     Sizing {
-        /// The resource.
         resource: String,
         /// Why.
         cause: SizingError,

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use proto_api::names::Names;
 use proto_client::config::{ClientConfig, Pem, file};
 use serde_json::{Value, json};
 
 use crate::authority::{CertificatePair, Issuance, read, write_key};
 use crate::certificates::FileChange;
 use crate::error::BootstrapError;
+use crate::layout::Layout;
 
 /// Who the user is.
 pub enum Identity<'a> {
@@ -132,6 +134,27 @@ pub fn renew(
 pub fn load(path: &Path) -> Result<ClientConfig, BootstrapError> {
     file::load(path, None)
         .map_err(|error| BootstrapError::unusable(path, proto_daemon::exit::chain(&error)))
+}
+
+/// Writes the client configuration of orch-proxy on the host of `layout`, from that of its node: the same server, and the certificate that the node's
+/// agent renews.
+///
+/// # Errors
+/// The node's cannot be read or has no authority, or the proxy's cannot be written.
+pub fn write_for_proxy(layout: &Layout, names: &Names, node: &str) -> Result<(), BootstrapError> {
+    let config = load(&layout.node)?;
+    let authority = config.tls.authority.as_ref().and_then(pem_text);
+    let authority = authority
+        .ok_or_else(|| BootstrapError::unusable(&layout.node, "it has no certificate authority"))?;
+    let server = config.server.to_string();
+    let cluster = Cluster {
+        name: names.api_service_name(),
+        server: server.trim_end_matches('/'),
+        authority: AuthorityAt::Embedded(&authority),
+    };
+    let pair = &layout.node_pair;
+    let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
+    write(&layout.proxy, &text(&cluster, &format!("system:node:{node}"), &identity))
 }
 
 /// The client's certificate in a configuration, as PEM.

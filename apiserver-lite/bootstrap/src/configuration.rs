@@ -94,7 +94,7 @@ impl Default for Networking {
     }
 }
 
-/// `apiServer`.
+/// The section `apiServer` of a cluster configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ApiServerConfiguration {
@@ -138,7 +138,7 @@ pub struct TokenConfiguration {
     pub groups: Vec<String>,
 }
 
-/// `nodeRegistration`.
+/// The section `nodeRegistration`: how this machine becomes a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NodeRegistration {
@@ -186,7 +186,7 @@ impl Default for LocalApiEndpoint {
     }
 }
 
-/// `JoinConfiguration`.
+/// A file of kind `JoinConfiguration`, for `orchadm join --config`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JoinConfiguration {

@@ -29,6 +29,7 @@ pub mod external;
 pub mod host_facts;
 pub mod host_programs;
 pub mod layout;
+pub mod links;
 pub mod node_health;
 pub mod pod_cgroups;
 pub mod preflight;

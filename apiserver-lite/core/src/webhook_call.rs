@@ -13,7 +13,6 @@ use crate::webhooks::{CallError, CallTarget, Remote};
 /// Whose request a webhook is asked about, and of which server.
 #[derive(Clone, Copy)]
 pub struct Asker<'a> {
-    /// The server.
     pub server: &'a Server,
     /// Name of the user. No user has more than a share of the calls of a webhook.
     pub user: &'a str,

@@ -45,7 +45,8 @@ pub struct AdaptedArguments {
     pub warnings: Vec<String>,
 }
 
-/// Adapts the arguments that follow the program's name: an ephemeral server with Kubernetes' names and kube-apiserver's port. `exists` returns whether a file exists.
+/// Adapts the arguments that follow the program's name: an ephemeral server with Kubernetes' names and kube-apiserver's port. `exists` returns whether a
+/// file exists.
 #[must_use]
 pub fn adapt(given: &[OsString], exists: impl Fn(&Path) -> bool) -> AdaptedArguments {
     let has = |flag: &str| given.iter().any(|argument| Argument::of(argument).is(flag));

@@ -36,7 +36,7 @@ pub struct Dependent {
 }
 
 /// Whether an object may be owned by another: one of a namespace owns nothing outside of it, as in Kubernetes. A reference to it from elsewhere does not
-/// hold it up, or whoever knows its uid could.
+/// hold it up: anyone who knows its uid could write one.
 pub fn may_own(owner: &ObjectKey, dependent: &ObjectKey) -> bool {
     owner.namespace.is_empty() || owner.namespace == dependent.namespace
 }

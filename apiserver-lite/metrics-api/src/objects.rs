@@ -21,7 +21,6 @@ pub fn node_metrics(
     object
 }
 
-/// The PodMetrics of a pod.
 pub fn pod_metrics(
     kind: &Arc<Kind>,
     pod: &Object,

@@ -29,6 +29,7 @@ impl Attempt {
     }
 }
 
+/// Counters and histograms under the names of kube-scheduler's.
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
     attempts: IntCounterVec,

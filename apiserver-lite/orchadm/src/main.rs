@@ -18,7 +18,6 @@ mod failure;
 mod host;
 mod init;
 mod join;
-mod links;
 mod member;
 mod output;
 mod preflight;

@@ -1,7 +1,7 @@
 //! A host as a member of a cluster: its proxy, its name and its runtime.
 
-use anyhow::{Context as _, Result};
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
+use anyhow::Result;
+use apiserver_bootstrap::client_config;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::record::Record;
 
@@ -20,22 +20,8 @@ pub async fn start_proxy(
     services: &mut Services,
     record: &mut Record,
 ) -> Result<()> {
-    let (layout, names) = (&host.layout, host.names);
-    let node = client_config::load(&layout.node)?;
-    let authority = node.tls.authority.as_ref().and_then(client_config::pem_text);
-    let authority = authority
-        .with_context(|| format!("{} has no certificate authority", layout.node.display()))?;
-    let server = node.server.to_string();
-    let cluster = Cluster {
-        name: names.api_service_name(),
-        server: server.trim_end_matches('/'),
-        authority: AuthorityAt::Embedded(&authority),
-    };
-    let pair = &layout.node_pair;
-    let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
-    let user = format!("system:node:{}", member.node);
-    client_config::write(&layout.proxy, &client_config::text(&cluster, &user, &identity))?;
-    services.ensure(layout, record, &member.proxy()).await?;
+    client_config::write_for_proxy(&host.layout, host.names, member.node)?;
+    services.ensure(&host.layout, record, &member.proxy()).await?;
     host.output.print_progress("addon", "orch-proxy is set up");
     Ok(())
 }

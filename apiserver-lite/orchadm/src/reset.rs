@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
+use apiserver_bootstrap::links;
 use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
@@ -15,7 +16,7 @@ use proto_daemon::private_files;
 
 use crate::host::{self, Host};
 use crate::runtime::{DEFAULT_SOCKET, Runtime};
-use crate::{links, supervisor};
+use crate::supervisor;
 use apiserver_bootstrap::{dry_run, external, pod_cgroups, removal, systemd};
 
 /// Flags of `reset`.
@@ -77,7 +78,8 @@ impl Steps<'_> {
     }
 }
 
-/// Runs `reset`. Every step is tried; what could not be removed is listed at the end, and the record stays until everything is removed: the next reset needs it.
+/// Runs `reset`. Every step is tried; what could not be removed is listed at the end, and the record stays until everything is removed: the next reset
+/// needs it.
 ///
 /// # Errors
 /// It is not confirmed, or something is left.

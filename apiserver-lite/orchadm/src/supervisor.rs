@@ -1,7 +1,10 @@
 //! The programs of a host without systemd: `orchadm run`, which keeps them running until a stop signal.
 
+use std::pin::pin;
+
 use anyhow::{Result, bail};
 pub use apiserver_bootstrap::supervisor::{Supervisor, find, find_supervisor};
+use futures_util::future::select;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Resolves when this process is to end.
@@ -12,11 +15,7 @@ pub fn stop_signal() -> Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     Ok(async move {
-        // Cancel-safe: what is not received stays.
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        select(pin!(terminate.recv()), pin!(interrupt.recv())).await;
     })
 }
 

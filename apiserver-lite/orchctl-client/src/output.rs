@@ -25,7 +25,7 @@ impl Output {
     }
 }
 
-/// Writes text for people: what would act on their terminal is shown instead, whoever it comes from: a server, a container, a file.
+/// Writes text for people: what would act on their terminal is shown instead, from any source: a server, a container, a file.
 pub struct VisibleText<W>(pub W);
 
 impl<W: Write> Write for VisibleText<W> {

@@ -87,6 +87,7 @@ impl<T: Record> Answer<T> {
     }
 }
 
+/// The one thread that commits: requests that wait together share a sync of the log.
 pub struct Writer<T: Record> {
     disk: Disk,
     shared: Arc<SharedState<T>>,

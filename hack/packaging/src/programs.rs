@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use proto_daemon::reference::{ARGUMENT, Reference};
 
+/// A program that packages have, with what its unit and pages need.
 pub struct Program {
     pub name: &'static str,
     /// The page of its reference.

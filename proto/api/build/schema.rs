@@ -20,12 +20,14 @@ pub struct Group {
     pub messages: Vec<Message>,
 }
 
+/// A message of a `.proto` file with the markers of its comment.
 pub struct Message {
     pub name: String,
     pub markers: Markers,
     pub fields: Vec<Field>,
 }
 
+/// One of its fields, as JSON and Protobuf name it.
 pub struct Field {
     /// The name in JSON; for an inlined message, the name of its type.
     pub json: String,
@@ -44,6 +46,7 @@ pub struct Type {
     pub value: Value,
 }
 
+/// How often the value of a field occurs.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Shape {
     Plain,
@@ -52,6 +55,7 @@ pub enum Shape {
     Map,
 }
 
+/// What a field holds: a scalar by its Protobuf type, or a message by package and name.
 #[derive(Clone, PartialEq)]
 pub enum Value {
     Scalar(String),

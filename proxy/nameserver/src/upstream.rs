@@ -14,7 +14,7 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Timeout of all together: less than the five seconds after which the C library retries.
 const PATIENCE_ALL: Duration = Duration::from_millis(4500);
-/// Consecutive failures after which a server counts as down. A client can bring these about with names that nobody answers:
+/// Consecutive failures after which a server counts as down. A client can bring these about with names that no server answers:
 /// a server that is down is asked after the others, but it is asked.
 const DOWN_AFTER: u32 = 3;
 /// Interval at which a server that is down is asked in its turn.

@@ -7,9 +7,7 @@ use crate::open_api::{FieldAt, FieldPath, Step, Type};
 /// What is done to a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// It is set.
     Set(Json),
-    /// It is removed.
     Remove,
     /// Its first item stands in it twice.
     Duplicate,

@@ -24,7 +24,6 @@ const RENAMED: [(&str, &str); 5] = [
 pub enum Whose {
     /// Kubernetes'.
     Theirs,
-    /// Ours.
     Ours,
 }
 
@@ -45,9 +44,7 @@ struct Row {
 pub struct Resource {
     /// Group and version at Kubernetes' server.
     pub version: String,
-    /// The plural.
     pub plural: String,
-    /// The kind.
     pub kind: String,
     /// Whether its objects lie in namespaces.
     pub is_namespaced: bool,
@@ -55,7 +52,6 @@ pub struct Resource {
     pub is_stored: bool,
     /// The definition of its kind.
     pub definition: String,
-    /// Its subresources.
     pub subresources: Vec<String>,
     /// The valid object, without a name where objects may have any.
     object: Json,

@@ -112,7 +112,6 @@ impl Replaced {
 /// A place where two snapshots differ.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
-    /// The object.
     pub object: String,
     /// The field; empty if there are more or fewer objects.
     pub path: String,

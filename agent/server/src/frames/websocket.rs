@@ -9,6 +9,7 @@ const FRAME_LEN_MAX: u64 = 32 << 20;
 /// Longest control frame (section 5.5).
 const CONTROL_LEN_MAX: u64 = 125;
 
+/// Follows the frames of a WebSocket (RFC 6455), to refuse those that end a runtime's server.
 #[derive(Debug, Default)]
 pub struct WebSocket {
     head: Head,

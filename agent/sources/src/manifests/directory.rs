@@ -57,7 +57,7 @@ impl Directory {
     }
 }
 
-/// Content of a directory.
+/// The manifests of a directory as they were read, by file.
 #[derive(Debug, Default)]
 struct DirectoryContent {
     pods: StaticPods,

@@ -49,6 +49,7 @@ pub struct FinishedOperation {
     pub outcome: OperationResult,
 }
 
+/// What an operation in flight ends with.
 pub enum OperationResult {
     ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
     /// Not started, because the pod is terminating.

@@ -65,6 +65,7 @@ pub enum ConnectError {
     Authority(#[from] AuthorityError),
 }
 
+/// The client certificate for kubelets, the leaf first, with its key.
 pub type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn builder(

@@ -14,7 +14,6 @@ pub fn namespace(name: &str) -> Value {
     Value::Object(object)
 }
 
-/// A ServiceAccount.
 pub fn service_account(name: &str) -> Value {
     Value::Object(object("ServiceAccount", "v1", name))
 }

@@ -1,4 +1,4 @@
 //! Errors that only people read.
 
-/// An error message of one line, for events and the log. No caller decides by its text: an error that callers distinguish has a type, as [`crate::VolumeError`] its step.
+/// An error message of one line, for events and the log. No caller decides by its text: errors that callers distinguish have types, as [`crate::VolumeError`].
 pub type ErrorText = String;

@@ -14,6 +14,7 @@ use proto_client::events::{EventKind, Recorder, reference};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, WriteParams};
 use proto_daemon::exit::chain;
 
+/// Writes statuses and events of pods to the API server.
 pub struct ClusterReports {
     client: Client,
     recorder: Recorder,

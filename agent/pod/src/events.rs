@@ -119,9 +119,7 @@ pub fn probe_result(
 /// The lifecycle hooks of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// `postStart`.
     PostStart,
-    /// `preStop`.
     PreStop,
 }
 

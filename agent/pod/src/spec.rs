@@ -158,7 +158,6 @@ pub enum Seccomp {
 pub struct SeLinux {
     pub user: String,
     pub role: String,
-    /// Type.
     pub type_: String,
     pub level: String,
 }
@@ -223,7 +222,6 @@ pub enum Propagation {
     /// `None`: no propagation.
     #[default]
     Private,
-    /// `HostToContainer`.
     HostToContainer,
     Bidirectional,
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+/// Names and values of the labels of a sample.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// Builds a metrics page in the Prometheus text format.

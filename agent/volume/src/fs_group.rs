@@ -9,7 +9,7 @@ use rustix::io::{Errno, Result};
 /// Deepest directory that is processed.
 const DEPTH_MAX: usize = 1000;
 
-/// `fsGroupChangePolicy`.
+/// When ownership is applied: at each mount, or only if the root differs (`fsGroupChangePolicy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FsGroupChangePolicy {
     /// Every time the volume is set up.

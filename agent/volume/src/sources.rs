@@ -47,9 +47,7 @@ pub struct Volume {
 pub enum VolumeKind {
     /// Files from API objects, refreshed when these change.
     Projected(Projected),
-    /// `emptyDir`.
     EmptyDir(Medium),
-    /// `hostPath`.
     HostPath {
         /// Absolute path.
         path: String,
@@ -72,13 +70,10 @@ pub struct Projected {
 /// Volume plugins with a directory below the pod's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VolumePlugin {
-    /// `configMap`.
     ConfigMap,
     Secret,
-    /// `downwardAPI`.
     DownwardApi,
     Projected,
-    /// `emptyDir`.
     EmptyDir,
     /// `local` persistent volume.
     Local,

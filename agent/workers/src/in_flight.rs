@@ -42,6 +42,7 @@ pub fn operation_key(action: &Action) -> OperationKey {
     }
 }
 
+/// The actions of a pod that are being executed, by the objects that they change.
 #[derive(Debug, Default)]
 pub struct OperationsInFlight {
     /// By key; each with its deadline if it is a stop.

@@ -33,6 +33,7 @@ pub struct ProbeChange {
     pub good: bool,
 }
 
+/// The running probe tasks of a pod.
 pub struct ProbeWorkers {
     shared: Arc<PodContext>,
     report: Arc<Inbox<ProbeChange>>,

@@ -1,4 +1,4 @@
-//! The access of a cluster besides what every API server grants: who reaches nodes, and who joins as a node, as in a cluster that kubeadm has made. Values only.
+//! The access of a cluster besides what every API server grants: who reaches nodes, and who joins as a node, as in a cluster of kubeadm. Values only.
 
 use std::net::IpAddr;
 

@@ -94,7 +94,7 @@ impl Default for Networking {
     }
 }
 
-/// `apiServer`.
+/// `apiServer` of a ClusterConfiguration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ApiServerConfiguration {
@@ -138,7 +138,7 @@ pub struct TokenConfiguration {
     pub groups: Vec<String>,
 }
 
-/// `nodeRegistration`.
+/// `nodeRegistration`: how the Node of this host is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NodeRegistration {
@@ -186,7 +186,7 @@ impl Default for LocalApiEndpoint {
     }
 }
 
-/// `JoinConfiguration`.
+/// The settings of `orchadm join` in a file, of version `kubeadm.k8s.io/v1beta3` or `v1beta4`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct JoinConfiguration {

@@ -1,4 +1,4 @@
-//! The programs of a host without systemd: a process starts them, restarts what exits, and stops them when it receives a stop signal. The running ones are recorded, so that
+//! The programs of a host without systemd: a process starts them, restarts what exits, and stops them at its stop signal. It is recorded, so that
 //! another orchadm finds it, and a new supervisor adopts what one that was killed has left.
 
 use std::fs::{File, OpenOptions};

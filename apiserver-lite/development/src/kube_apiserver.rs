@@ -45,7 +45,7 @@ pub struct AdaptedArguments {
     pub warnings: Vec<String>,
 }
 
-/// Adapts the arguments that follow the program's name: an ephemeral server with Kubernetes' names and kube-apiserver's port. `exists` returns whether a file exists.
+/// Adapts the arguments that follow the program's name: an ephemeral server with Kubernetes' names and kube-apiserver's port. `exists` tests for a file.
 #[must_use]
 pub fn adapt(given: &[OsString], exists: impl Fn(&Path) -> bool) -> AdaptedArguments {
     let has = |flag: &str| given.iter().any(|argument| Argument::of(argument).is(flag));

@@ -24,7 +24,6 @@ pub trait Versions {
 #[derive(Clone, Debug)]
 pub struct SingleVersion {
     pub api_version: String,
-    /// Its structure.
     pub structure: Structure,
 }
 

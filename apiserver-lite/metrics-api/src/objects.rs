@@ -21,7 +21,7 @@ pub fn node_metrics(
     object
 }
 
-/// The PodMetrics of a pod.
+/// The PodMetrics of a pod, from the samples of its containers.
 pub fn pod_metrics(
     kind: &Arc<Kind>,
     pod: &Object,

@@ -29,6 +29,7 @@ impl Attempt {
     }
 }
 
+/// Metrics under the scheduler's names in Kubernetes (`scheduler_*`).
 #[derive(Clone, Debug)]
 pub struct SchedulerMetrics {
     attempts: IntCounterVec,

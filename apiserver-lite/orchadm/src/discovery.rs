@@ -63,7 +63,7 @@ fn of_file(path: &Path) -> Result<FoundCluster> {
     cluster_info::cluster_of(&text).with_context(|| path.display().to_string())
 }
 
-/// One attempt: the ConfigMap of the server that responds is accepted when the token has signed it and the pins fit; then it is read again from a server that the
+/// One attempt: the ConfigMap of the server that responds is accepted if the token signed it and the pins match; then it is read again from a server that the
 /// authority in it vouches for.
 async fn fetch_cluster_info(
     endpoint: &str,

@@ -34,14 +34,11 @@ pub fn report_findings(
 
 /// Looks at the host and its runtime.
 pub async fn gather(wanted: &PreflightScope, host: &Host) -> Facts {
-    host.output.print_progress("preflight", "Running pre-flight checks");
+    host.output.report("preflight", "Running pre-flight checks");
     // Printed before the step, which may take seconds.
-    host.output.print_progress(
-        "preflight",
-        &format!("asking the container runtime at {}", wanted.runtime),
-    );
+    host.output.report("preflight", &format!("asking the container runtime at {}", wanted.runtime));
     let runtime = query_runtime(&wanted.runtime).await;
-    host.output.print_progress("preflight", &format!("looking up the name {:?}", wanted.node));
+    host.output.report("preflight", &format!("looking up the name {:?}", wanted.node));
     host_facts::gather(wanted, &host.layout.root, runtime)
 }
 

@@ -68,7 +68,7 @@ struct Steps<'a> {
 impl Steps<'_> {
     fn take(&mut self, what: &str, done: Result<()>) {
         match done {
-            Ok(()) => self.host.output.print_progress("reset", what),
+            Ok(()) => self.host.output.report("reset", what),
             Err(error) => {
                 self.host.output.warn("reset", "Reset", &format!("{what}: {error:#}"));
                 self.left.push(what.to_owned());
@@ -77,7 +77,7 @@ impl Steps<'_> {
     }
 }
 
-/// Runs `reset`. Every step is tried; what could not be removed is listed at the end, and the record stays until everything is removed: the next reset needs it.
+/// Runs `reset`. Every step is tried; what could not be removed is listed at the end, and the record stays until then: the next reset needs it.
 ///
 /// # Errors
 /// It is not confirmed, or something is left.
@@ -112,10 +112,8 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         );
     }
     removal::remove_dir(&host.layout.state)?;
-    host.output.print_progress(
-        "reset",
-        "images stay in the runtime, and settings of the kernel stay as they are",
-    );
+    host.output
+        .report("reset", "images stay in the runtime, and settings of the kernel stay as they are");
     Ok(())
 }
 

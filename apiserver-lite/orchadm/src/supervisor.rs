@@ -33,9 +33,9 @@ pub async fn run(host: &crate::host::Host) -> Result<()> {
     let mut supervisor = Supervisor::begin(&host.layout)?;
     for program in &known.programs {
         supervisor.keep(&program.name);
-        host.output.print_progress("run", &format!("{} is kept running", program.name));
+        host.output.report("run", &format!("{} is kept running", program.name));
     }
     stop.await;
-    host.output.print_progress("run", "stopping the programs");
+    host.output.report("run", "stopping the programs");
     Ok(supervisor.stop().await?)
 }

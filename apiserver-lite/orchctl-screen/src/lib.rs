@@ -1,5 +1,5 @@
-//! Pure: the full screen of the command-line client. Keys ([`KeyReader`]) and updates from the server ([`Update`]) change a [`Screen`], which says what is to be
-//! asked next ([`Effect`]); [`draw()`] shows it. The time is an argument.
+//! Pure: the full screen of the command-line client. Keys ([`KeyReader`]) and updates of the server ([`Update`]) change a [`Screen`], which says what is
+//! to be requested next ([`Effect`]); [`draw()`] shows it. The time is an argument.
 //!
 //! Memory is bounded by what is shown: one table ([`rows::ROWS_MAX`]), one page of text, the last lines of one log ([`log::LINES_MAX`]). No text of a server
 //! reaches the terminal with characters that act on it ([`text`]).

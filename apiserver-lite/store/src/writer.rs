@@ -87,6 +87,7 @@ impl<T: Record> Answer<T> {
     }
 }
 
+/// The thread that commits writes: it batches the queued ones into one sync of the log.
 pub struct Writer<T: Record> {
     disk: Disk,
     shared: Arc<SharedState<T>>,

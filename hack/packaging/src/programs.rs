@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use proto_daemon::reference::{ARGUMENT, Reference};
 
+/// A program of the project with the pages that are generated for it.
 pub struct Program {
     pub name: &'static str,
     /// The page of its reference.

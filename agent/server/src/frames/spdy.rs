@@ -17,6 +17,7 @@ const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
 const WINDOW_UPDATE: u16 = 9;
 
+/// Checks the frames of a SPDY/3.1 connection from a client.
 #[derive(Debug, Default)]
 pub struct Spdy {
     head: Head,

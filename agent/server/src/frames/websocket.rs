@@ -9,6 +9,7 @@ const FRAME_LEN_MAX: u64 = 32 << 20;
 /// Longest control frame (section 5.5).
 const CONTROL_LEN_MAX: u64 = 125;
 
+/// Checks the frames of a WebSocket connection from a client (RFC 6455).
 #[derive(Debug, Default)]
 pub struct WebSocket {
     head: Head,

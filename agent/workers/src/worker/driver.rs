@@ -48,6 +48,7 @@ pub struct FinishedOperation {
     pub outcome: OperationResult,
 }
 
+/// What an operation of the pod returned to its task.
 pub enum OperationResult {
     ActionDone(Action, Result<ActionResult, ActionFailure>, Duration),
     /// Not started, because the pod is terminating.

@@ -70,7 +70,6 @@ pub enum AdmissionPlugin {
     PodSecurity,
     /// PriorityClasses.
     Priority,
-    /// ResourceQuotas.
     ResourceQuota,
     /// RuntimeClasses.
     RuntimeClass,

@@ -65,6 +65,7 @@ pub enum ConnectError {
     Authority(#[from] AuthorityError),
 }
 
+/// A client certificate with its chain, and its key.
 pub type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn builder(

@@ -20,7 +20,7 @@ pub async fn make(context: &mut InitContext, part: &str) -> Result<()> {
         context
             .host
             .output
-            .print_progress("addon", &format!("the Service of the name servers is {address}"));
+            .report("addon", &format!("the Service of the name servers is {address}"));
     }
     if context.is_selected("addon", "kube-proxy", part) {
         let authority = authority(&context.settings);

@@ -14,7 +14,7 @@ pub fn namespace(name: &str) -> Value {
     Value::Object(object)
 }
 
-/// A ServiceAccount.
+/// The object that `create serviceaccount` posts.
 pub fn service_account(name: &str) -> Value {
     Value::Object(object("ServiceAccount", "v1", name))
 }

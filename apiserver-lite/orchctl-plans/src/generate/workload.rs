@@ -119,7 +119,7 @@ pub fn job_from(names: &Names, name: &str, cron_job: &Value) -> Result<Value, Ar
     Ok(Value::Object(job))
 }
 
-/// A CronJob.
+/// The object that `create cronjob` posts.
 pub fn cron_job(
     name: &str,
     image: &str,

@@ -42,11 +42,9 @@ numbers! {
         EQ = 0,
         /// Not equal.
         NEQ = 1,
-        /// Less.
         LT = 2,
         /// Less or equal.
         LTE = 3,
-        /// Greater.
         GT = 4,
         /// Greater or equal.
         GTE = 5,

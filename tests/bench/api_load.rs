@@ -1,6 +1,5 @@
 //! The API server under load, over TLS: durable writes, lists, and many watchers of one collection.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,28 +10,20 @@ use proto_client::watch::{Observed, watch};
 use proto_client::{Api, Client, ListParams, WriteParams, request};
 use tokio::task::JoinSet;
 
-use crate::api_server::serve;
-use crate::figures::{Figure, Group, KUBERNETES, OURS, Unit};
+use crate::figures::{Figure, Group, KUBERNETES, Unit};
 
-const CLIENTS: usize = 64;
+/// Clients at one time, each with a connection of its own.
+pub const CLIENTS: usize = 64;
 const CREATES: usize = 16_000;
-const SERIAL_CREATES: usize = 1_000;
+/// Creates of one client.
+pub const SERIAL_CREATES: usize = 1_000;
 /// Watchers of one collection, one number after the other.
 const WATCHERS: [usize; 3] = [10, 100, 1_000];
 /// Connections that the watchers share.
 const WATCH_CONNECTIONS: usize = 20;
 const WATCHED_WRITES: usize = 200;
 
-/// All of it.
-pub async fn measure(bin_dir: &Path) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (mut server, client) = serve(bin_dir, dir.path(), "load").await?;
-    load(&client, OURS).await?;
-    server.kill().await?;
-    Ok(())
-}
-
-/// The same of a server of that side that runs already, with an empty namespace `default`.
+/// All of it, of a server of that side that runs already, with an empty namespace `default`.
 pub async fn load(client: &Client, side: &str) -> Result<()> {
     creates(client, side).await?;
     lists(client, side).await?;
@@ -43,7 +34,7 @@ pub async fn load(client: &Client, side: &str) -> Result<()> {
 }
 
 /// A config map of about 512 bytes.
-fn map(name: String) -> ConfigMap {
+pub fn map(name: String) -> ConfigMap {
     let mut map = ConfigMap::default();
     map.metadata.name = name;
     map.data.insert("payload".into(), "x".repeat(400));

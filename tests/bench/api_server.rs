@@ -1,7 +1,7 @@
-//! The API server alone: time from its start until it is ready.
+//! The API server alone: time from its start until it is ready, and the same load for ours and for Kubernetes' own.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -10,26 +10,85 @@ use proto_api::names::{Names, Profile};
 use proto_client::{Client, config, request};
 use tokio::process::{Child, Command};
 
-use crate::figures::{Figure, Group, Unit};
+use crate::figures::{self, Figure, Group, OURS, OURS_ON_ETCD, Unit};
+use crate::{api_kinds, api_load, api_webhook, etcd_process, kubernetes_server};
 
 const ROUNDS: usize = 15;
 
+/// What stands beside ours.
+#[derive(clap::Args)]
+pub struct Wanted {
+    /// Kubernetes' own server and etcd: a directory with bin/kube-apiserver
+    #[arg(long, value_name = "DIR")]
+    suite: Option<PathBuf>,
+    /// Ours on the machine's etcd as well
+    #[arg(long)]
+    on_etcd: bool,
+}
+
+/// A server that is measured. It ends with this.
+pub struct Served {
+    /// An administrator's.
+    pub client: Client,
+    /// The server's.
+    pub process: Child,
+    /// Directory of its certificates.
+    pub pki: PathBuf,
+    /// The client configuration of an administrator.
+    pub kubeconfig: PathBuf,
+    /// Whose it is.
+    pub side: &'static str,
+}
+
 /// All about the API server.
-pub async fn measure(bin_dir: &Path) -> Result<()> {
+pub async fn measure(bin_dir: &Path, wanted: &Wanted) -> Result<()> {
     start(bin_dir).await?;
-    crate::api_load::measure(bin_dir).await
+    let dir = tempfile::tempdir()?;
+    let mut ours = serve(bin_dir, dir.path(), "load").await?;
+    load(&ours).await?;
+    ours.process.kill().await?;
+    if wanted.on_etcd {
+        load_on_etcd(bin_dir, dir.path()).await?;
+    }
+    let Some(suite) = &wanted.suite else { return Ok(()) };
+    let (mut peer, mut etcd) = kubernetes_server::serve(suite, dir.path(), &ours).await?;
+    load(&peer).await?;
+    peer.process.kill().await?;
+    Ok(etcd.kill().await?)
+}
+
+/// The same of ours with its objects in etcd.
+async fn load_on_etcd(bin_dir: &Path, dir: &Path) -> Result<()> {
+    figures::tell_version(OURS_ON_ETCD, &etcd_process::version().await?)?;
+    let (mut etcd, url) = etcd_process::start(&dir.join("own-etcd"))?;
+    let server = serve_with(bin_dir, dir, &format!("--etcd-servers={url}")).await?;
+    let mut ours = Served { side: OURS_ON_ETCD, ..server };
+    load(&ours).await?;
+    ours.process.kill().await?;
+    Ok(etcd.kill().await?)
+}
+
+async fn load(server: &Served) -> Result<()> {
+    api_load::load(&server.client, server.side).await?;
+    api_kinds::measure(server).await?;
+    api_webhook::measure(server).await
 }
 
 /// An API server of one's own on loopback, with its store and certificates in `dir`.
-pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<(Child, Client)> {
-    let names = Names::new(Profile::Orch { domain: "orch.io".to_owned() });
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-    let kubeconfig = dir.join("admin.conf");
-    let server = Command::new(bin_dir.join("orch-apiserver"))
-        .args(["--naming=orch", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<Served> {
+    serve_with(bin_dir, dir, &format!("--data-dir={}", dir.join(store).display())).await
+}
+
+/// The same; a flag says where it keeps its objects.
+async fn serve_with(bin_dir: &Path, dir: &Path, storage: &str) -> Result<Served> {
+    let names = Names::new(Profile::Kubernetes);
+    let port = etcd_process::free_port()?;
+    let (kubeconfig, pki) = (dir.join("admin.conf"), dir.join("pki"));
+    let process = Command::new(bin_dir.join("orch-apiserver"))
+        .args(["--naming=kubernetes", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
         .arg(format!("--secure-port={port}"))
-        .arg(format!("--data-dir={}", dir.join(store).display()))
-        .arg(format!("--cert-dir={}", dir.join("pki").display()))
+        .arg(storage)
+        .arg(format!("--cert-dir={}", pki.display()))
         .arg(format!("--write-kubeconfig={}", kubeconfig.display()))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -47,7 +106,7 @@ pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<(Child, Cl
     };
     let client = Client::new(&config, names, "bench/0")?;
     wait_ready(&client).await?;
-    Ok((server, client))
+    Ok(Served { client, process, pki, kubeconfig, side: OURS })
 }
 
 /// From exec to the first `/readyz` that says so, with an empty store and existing certificates.
@@ -56,12 +115,12 @@ async fn start(bin_dir: &Path) -> Result<()> {
     let mut samples = Vec::new();
     for round in 0..=ROUNDS {
         let began = Instant::now();
-        let (mut server, _) = serve(bin_dir, dir.path(), &format!("store-{round}")).await?;
+        let mut server = serve(bin_dir, dir.path(), &format!("store-{round}")).await?;
         // The first round makes the certificates.
         if round > 0 {
             samples.push(began.elapsed());
         }
-        server.kill().await?;
+        server.process.kill().await?;
     }
     Ok(Figure::of_times(Group::Api, "start to ready, empty store", Unit::Millis, samples).tell()?)
 }
@@ -78,11 +137,11 @@ async fn wait_port(address: SocketAddr) -> Result<()> {
 
 /// Waits until a server says that it is ready.
 pub async fn wait_ready(client: &Client) -> Result<()> {
-    for _ in 0..5_000 {
+    for _ in 0..30_000 {
         if client.call(request::get("/readyz".into())).await.is_ok_and(|a| a.status == 200) {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    bail!("orch-apiserver does not become ready")
+    bail!("the server does not become ready")
 }

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 const FILE_VARIABLE: &str = "ORCH_BENCH_FIGURES";
 /// The side that is this project.
 pub const OURS: &str = "ours";
+/// This project's API server, on etcd.
+pub const OURS_ON_ETCD: &str = "ours on etcd";
 /// Kubernetes' own programs.
 pub const KUBERNETES: &str = "Kubernetes";
 /// Kubernetes' proxy alone.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use cluster::spec::Spec;
 use cluster::{programs, supervisor};
+pub use orch_tests::processes::cpu;
 
 use crate::figures::{Figure, Group, KUBERNETES, Unit};
 
@@ -232,15 +233,4 @@ fn busy() -> Result<Duration> {
     let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&field: &usize| ticks.get(field)).sum();
     let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no ticks")?;
     Ok(Duration::from_secs_f64(busy as f64 / second as f64))
-}
-
-/// Time on a CPU that a process has had.
-pub fn cpu(pid: i32) -> Result<Duration> {
-    // Nanoseconds on a CPU, from the scheduler: finer than the ticks of stat. The time of ended threads is lost.
-    let mut nanos = 0;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-        nanos += text.split(' ').next().context("no value")?.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(nanos))
 }

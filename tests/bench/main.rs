@@ -4,11 +4,15 @@
 mod agent;
 mod agent_only;
 mod agent_process;
+mod api_kinds;
 mod api_load;
 mod api_server;
+mod api_webhook;
 mod bursts;
+mod etcd_process;
 mod figures;
 mod footprint;
+mod kubernetes_server;
 mod node;
 mod own_cluster;
 mod peer;
@@ -30,7 +34,7 @@ use crate::figures::{Figure, Group, Unit};
 #[derive(Parser)]
 enum What {
     /// The API server alone.
-    Api,
+    Api(api_server::Wanted),
     /// A cluster of one node: pods one at a time, and what it costs when idle.
     Node,
     /// The node agent under load: bursts of pods.
@@ -52,7 +56,7 @@ async fn main() -> Result<()> {
     let own = std::env::current_exe()?;
     let bin_dir = own.parent().context("no directory")?;
     match What::parse() {
-        What::Api => api_server::measure(bin_dir).await,
+        What::Api(wanted) => api_server::measure(bin_dir, &wanted).await,
         What::Node => node_figures(bin_dir).await,
         What::Bursts(wanted) => agent::measure_bursts(bin_dir, &wanted).await,
         What::Load => agent::measure_load(bin_dir).await,

@@ -20,6 +20,6 @@ const CONSULTED: &[&str] = &[
 /// Evaluates the gates of the file.
 pub fn evaluate_gates(file: &FileConfig) -> Result<ResolvedGates, Vec<FieldError>> {
     resolve_gates(OWN, CONSULTED, &file.feature_gates).map_err(|faults| {
-        faults.iter().map(|fault| FieldError::new("featureGates", fault.to_string())).collect()
+        faults.0.iter().map(|fault| FieldError::new("featureGates", fault.to_string())).collect()
     })
 }

@@ -26,6 +26,7 @@ use agent_volume::persistent::{CsiVolume, PersistentSource};
 use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
+use proto_daemon::exit::chain;
 use proto_grpc::csi::v1 as wire;
 use tokio::sync::watch;
 
@@ -39,7 +40,7 @@ use paths::Paths;
 use set_up::SetUpTask;
 use users::VolumeUsers;
 
-/// Why a CSI volume could not be set up or torn down. The texts are shown to users and are the kubelet's.
+/// Why a CSI volume could not be set up or torn down. With their causes the texts are the kubelet's, which users see.
 #[derive(Debug, thiserror::Error)]
 pub enum CsiError {
     /// The driver is not registered on this node.
@@ -58,7 +59,7 @@ pub enum CsiError {
         plugin: String,
     },
     /// A call to the driver failed.
-    #[error("{step} failed for volume {volume:?} : {source}")]
+    #[error("{step} failed for volume {volume:?} ")]
     Call {
         /// The operation in the kubelet's terms.
         step: &'static str,
@@ -84,7 +85,7 @@ pub enum CsiError {
         volume: String,
     },
     /// An operation on the node failed.
-    #[error("{step} failed for volume {volume:?} : {what}: {source}")]
+    #[error("{step} failed for volume {volume:?} : {what}")]
     Node {
         /// The operation in the kubelet's terms.
         step: &'static str,
@@ -297,7 +298,11 @@ impl CsiNode {
                 None => self.forget(uid, &directory).await,
             };
             if let Err(error) = done {
-                tracing::warn!(uid, error = %error, "cannot tear down a CSI volume; retried");
+                tracing::warn!(
+                    uid,
+                    error = chain(&error),
+                    "cannot tear down a CSI volume; retried"
+                );
                 outcome = outcome.and(Err(error));
             }
         }

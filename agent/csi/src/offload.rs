@@ -2,6 +2,8 @@
 
 use std::io;
 
+use proto_daemon::panics;
+
 /// Runs `work` on a thread that may block and returns its result.
 ///
 /// # Errors
@@ -17,7 +19,7 @@ pub async fn offload<T: Send + 'static>(
         moment().await?;
         return Ok(done);
     }
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)
+    panics::spawn_blocking(work).await.map_err(io::Error::other)
 }
 
 /// For tests: runs the work at once on simulated time, and can fail it or end the process before and after it.

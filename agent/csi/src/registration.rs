@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_host::directory_watch::DirectoryWatch;
 use agent_volume::private;
 use futures_util::future::BoxFuture;
-use notify::{RecursiveMode, Watcher as _};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::exit::chain;
 use proto_grpc::plugin_registration::v1 as wire;
 use proto_grpc::plugin_registration::v1::registration_client::RegistrationClient;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::driver::{ASK, CallError, Driver, call, connect, text};
@@ -148,14 +147,12 @@ pub async fn run(
     announce: Arc<dyn DriverAnnouncer>,
     change: Duration,
 ) {
-    let changed = Arc::new(Notify::new());
     // A process that can create a socket there would receive secrets of volumes.
     while let Err(error) = private::make(&dir) {
         tracing::error!(dir = %dir.display(), %error, "plugins are not registered: the registration directory cannot be made private; retrying");
         tokio::time::sleep(LOOK_PERIOD).await;
     }
-    // Dropping it ends the watch.
-    let _watcher = watch(&dir, changed.clone());
+    let watch = DirectoryWatch::new(&dir, "plugin registration directory");
     let mut known: BTreeMap<PathBuf, (Identity, DriverProbe)> = BTreeMap::new();
     let mut under_way: JoinSet<Asked> = JoinSet::new();
     loop {
@@ -192,7 +189,7 @@ pub async fn run(
         }
         // All branches are cancel safe.
         tokio::select! {
-            () = changed.notified() => {}
+            () = watch.changed() => {}
             () = tokio::time::sleep_until(wake) => {}
             Some(done) = under_way.join_next(), if !under_way.is_empty() => {
                 if let Ok(asked) = done {
@@ -313,26 +310,6 @@ fn check(info: &wire::PluginInfo) -> Result<(), RegistrationError> {
         return Err(RegistrationError::Versions(info.supported_versions.clone()));
     }
     Ok(())
-}
-
-fn watch(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
-    let tell = move |event: notify::Result<notify::Event>| {
-        // Reading the directory is an access event and must not trigger another read.
-        if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
-            changed.notify_one();
-        }
-    };
-    let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
-        watcher.watch(dir, RecursiveMode::NonRecursive)?;
-        Ok(watcher)
-    });
-    match watcher {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            tracing::error!(dir = %dir.display(), %error, "registration directory cannot be watched; it is read once a minute");
-            None
-        }
-    }
 }
 
 /// The sockets in a directory.

@@ -8,7 +8,7 @@
 //! - [`topology`]: CPUs and memory by NUMA node.
 //! - [`bridge`]: the bridge of the node's pods.
 //! - [`dbus`], [`logind`]: shutdown of the machine.
-//! - [`disk_usage`]: disk usage of directories.
+//! - [`disk_usage`]: disk usage of directories; [`directory_watch`]: changes in them.
 //! - [`stall`]: memory pressure; [`kernel_log`]: out-of-memory kills.
 
 pub mod address;
@@ -16,6 +16,7 @@ pub mod bridge;
 pub mod cgroup_stats;
 pub mod cgroups;
 pub mod dbus;
+pub mod directory_watch;
 pub mod disk_usage;
 pub mod kernel_log;
 pub mod logind;

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_host::machine;
-use agent_interfaces::ErrorText;
+use agent_host::machine::{self, MachineError};
 use agent_node::image_gc::{
     ImageDiskRoom, ImageGcLimits, PresentImage, RequiredImages, bytes_to_free,
 };
 use agent_node::image_name::ImageName;
+use agent_runtime::RuntimeError;
 use agent_telemetry::node_events::NodeEvents;
 use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::statusz::TaskStatus;
-use tokio::task::spawn_blocking;
+use tokio::task::JoinError;
 
 use super::pulls::lock;
 use super::{Images, PodImages};
@@ -44,6 +45,23 @@ pub struct ReclaimedSpace {
     pub images: usize,
 }
 
+/// Why images are not collected. The next check tries again; until then pods may be evicted instead.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageGcError {
+    /// The runtime does not list its images, pods or file systems.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The runtime reports no file system of images.
+    #[error("the runtime reports no image filesystem")]
+    NoFilesystem,
+    /// The size of the file system cannot be read.
+    #[error(transparent)]
+    Disk(#[from] MachineError),
+    /// The read of its size panicked or was cancelled.
+    #[error("reading the size of the image filesystem was interrupted")]
+    Interrupted(#[source] JoinError),
+}
+
 /// Checks the disk every few minutes for as long as the agent runs.
 pub async fn run(
     images: Arc<Images>,
@@ -60,7 +78,8 @@ pub async fn run(
                 failed_before = false;
                 page.done(format!("{} images removed", freed.images));
             }
-            Err(line) => {
+            Err(error) => {
+                let line = chain(&error);
                 tracing::warn!(
                     error = line,
                     "image garbage collection failed; retried at the next check"
@@ -81,7 +100,7 @@ async fn keep_free(
     pods: &dyn PodImages,
     limits: ImageGcLimits,
     events: &NodeEvents,
-) -> Result<ReclaimedSpace, ErrorText> {
+) -> Result<ReclaimedSpace, ImageGcError> {
     images.look(pods).await?;
     let room = images.room().await?;
     if room.capacity == 0 {
@@ -109,10 +128,10 @@ impl Images {
     ///
     /// # Errors
     /// The runtime or the kernel fails.
-    pub async fn room(&self) -> Result<ImageDiskRoom, ErrorText> {
+    pub async fn room(&self) -> Result<ImageDiskRoom, ImageGcError> {
         let path = self.filesystem().await?;
         let disk = spawn_blocking(move || machine::disk_room(&path)).await;
-        let disk = disk.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
+        let disk = disk.map_err(ImageGcError::Interrupted)??;
         Ok(ImageDiskRoom { capacity: disk.total_bytes, available: disk.available_bytes })
     }
 
@@ -120,14 +139,13 @@ impl Images {
     ///
     /// # Errors
     /// The runtime fails or reports none.
-    pub async fn filesystem(&self) -> Result<PathBuf, ErrorText> {
+    pub async fn filesystem(&self) -> Result<PathBuf, ImageGcError> {
         if let Some(known) = lock(&self.filesystem).clone() {
             return Ok(known);
         }
-        let found = self.runtime.image_filesystems().await.map_err(|e| chain(&e))?;
+        let found = self.runtime.image_filesystems().await?;
         let first = found.into_iter().next().filter(|fs| !fs.mountpoint.is_empty());
-        let path: PathBuf =
-            first.ok_or("the runtime reports no image filesystem")?.mountpoint.into();
+        let path: PathBuf = first.ok_or(ImageGcError::NoFilesystem)?.mountpoint.into();
         *lock(&self.filesystem) = Some(path.clone());
         Ok(path)
     }
@@ -139,8 +157,8 @@ impl Images {
     pub async fn look(
         &self,
         pods: &dyn PodImages,
-    ) -> Result<(Vec<PresentImage>, RequiredImages), ErrorText> {
-        let found = self.runtime.images().await.map_err(|e| chain(&e))?;
+    ) -> Result<(Vec<PresentImage>, RequiredImages), ImageGcError> {
+        let found = self.runtime.images().await?;
         let found: Vec<PresentImage> = found
             .into_iter()
             .map(|image| PresentImage {
@@ -150,7 +168,7 @@ impl Images {
                 pinned: image.pinned,
             })
             .collect();
-        let listed = self.pods.list().await.map_err(|e| chain(&e))?;
+        let listed = self.pods.list().await?;
         let containers = listed.iter().flat_map(|pod| &pod.containers);
         let ids = containers.flat_map(|c| [c.image_id.clone(), c.image.clone()]).collect();
         let needed = RequiredImages { ids, names: self.needed_names(pods) };
@@ -167,7 +185,7 @@ impl Images {
         pods: &dyn PodImages,
         goal: ReclaimGoal,
         limits: ImageGcLimits,
-    ) -> Result<ReclaimedSpace, ErrorText> {
+    ) -> Result<ReclaimedSpace, ImageGcError> {
         let (found, needed) = self.look(pods).await?;
         let before = self.room().await?.available;
         let candidates: Vec<PresentImage> = {

@@ -11,16 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_host::directory_watch::DirectoryWatch;
 use agent_node::image_name::ImageName;
 use agent_runtime::ImageRuntime as _;
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::import::{self, ImageRetention};
-use notify::{RecursiveMode, Watcher as _};
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::private_files;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
-use tokio::task::spawn_blocking;
 
 use super::pulls::lock;
 use super::{Images, PodImages};
@@ -70,9 +69,11 @@ type Done = BTreeMap<String, Imported>;
 impl ImportDir {
     /// Imports present and future archives.
     pub async fn run(self) {
-        let changed = Arc::new(Notify::new());
-        // Dropping it would end the watch.
-        let _watcher = self.watch(changed.clone());
+        // Write access to this directory determines the node's images.
+        if let Err(error) = private_files::create_trusted_dir(&self.dir) {
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot secure the image import directory");
+        }
+        let watch = DirectoryWatch::new(&self.dir, "image import directory");
         let mut done = self.remembered().await;
         loop {
             let before = done.clone();
@@ -82,32 +83,10 @@ impl ImportDir {
             }
             // Both arms are cancel safe: they only time the next pass.
             tokio::select! {
-                () = changed.notified() => tokio::time::sleep(SETTLE).await,
+                () = watch.changed() => tokio::time::sleep(SETTLE).await,
                 () = tokio::time::sleep(PERIOD) => {}
             }
         }
-    }
-
-    fn watch(&self, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
-        // Write access to this directory determines the node's images.
-        if let Err(error) = private_files::create_trusted_dir(&self.dir) {
-            tracing::warn!(dir = %self.dir.display(), %error, "cannot secure the image import directory");
-        }
-        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
-                changed.notify_one();
-            }
-        });
-        let watched = watcher.and_then(|mut watcher| {
-            watcher.watch(&self.dir, RecursiveMode::NonRecursive)?;
-            Ok(watcher)
-        });
-        watched
-            .inspect_err(|error| {
-                let dir = self.dir.display();
-                tracing::warn!(%dir, %error, "cannot watch the image import directory; it is read periodically only");
-            })
-            .ok()
     }
 
     /// Archives imported by an earlier process whose images still exist.

@@ -20,7 +20,7 @@ use proto_daemon::panics;
 use proto_daemon::rate::Rate;
 
 use crate::credentials::CredentialSources;
-use crate::pull_queue::{Rank, Slots};
+use crate::pull_queue::{KEPT_FROM_OTHERS, Origin, Rank, Slots};
 use crate::pull_stall::Watch;
 use agent_clock as clock;
 use agent_interfaces::PodObjects;
@@ -139,7 +139,10 @@ impl Images {
                 }
                 None => {
                     let rank = Rank::new(priority);
-                    let pull = self.begin(wanted.clone(), name.registry().to_owned(), rank.clone());
+                    let (registry, namespace) = (name.registry(), &pod.metadata.namespace);
+                    let origin =
+                        Origin { registry: registry.to_owned(), namespace: namespace.clone() };
+                    let pull = self.begin(wanted.clone(), origin, rank.clone());
                     under_way.insert(wanted, (pull.clone(), rank));
                     pull
                 }
@@ -153,12 +156,16 @@ impl Images {
         lock(&self.under_way).len()
     }
 
-    fn begin(self: &Arc<Self>, wanted: Wanted, registry: String, rank: Rank) -> Pull {
+    fn begin(self: &Arc<Self>, wanted: Wanted, origin: Origin, rank: Rank) -> Pull {
         let images = self.clone();
         let task = panics::spawn(async move {
             let under_way = UnderWay { images: &images, wanted };
-            let _slot = images.slots.take(&registry, rank).await;
-            images.fetch(&under_way.wanted).await
+            let slot = images.slots.take(origin, rank).await;
+            tokio::select! {
+                biased;
+                fetched = images.fetch(&under_way.wanted) => fetched,
+                () = slot.is_needed_by_others() => Err(PullError::overlong(&under_way.wanted.image)),
+            }
         });
         async move {
             task.await.unwrap_or_else(|error| {
@@ -281,6 +288,13 @@ impl Drop for Turn<'_> {
 }
 
 impl PullError {
+    fn overlong(image: &str) -> Self {
+        let after = proto_daemon::go_duration::format(KEPT_FROM_OTHERS);
+        Self::failed(format!(
+            "pull of {image:?} was cancelled: it ran for more than {after} and other pulls wait; it goes on when it is retried"
+        ))
+    }
+
     fn failed(mut message: String) -> Self {
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES));
         Self { reason: "ErrImagePull", message }

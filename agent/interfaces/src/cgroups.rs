@@ -1,17 +1,44 @@
 //! The cgroups of pods.
 
-use agent_host::cgroups::CgroupUsage;
+use std::io;
+
+use agent_host::cgroups::{CgroupError, CgroupUsage};
+use agent_host::dbus::BusError;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::Pod;
 
-use crate::error_text::ErrorText;
+/// Why a cgroup is not as it is wanted. For a pod's cgroup each is worth a retry.
+#[derive(Debug, thiserror::Error)]
+pub enum PodCgroupError {
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(#[from] CgroupError),
+    /// systemd, which manages the cgroups, cannot be reached or refuses.
+    #[error(transparent)]
+    Systemd(#[from] BusError),
+    /// The cgroup of a reservation does not exist: the node's administrator must create it.
+    #[error("cgroup {0} of a reservation must exist")]
+    NoReservation(String),
+    /// Processes were killed and have not ended yet.
+    #[error("processes in cgroup {0} do not end")]
+    Busy(String),
+    /// The removal panicked or was cancelled.
+    #[error("removal of cgroup {cgroup} was interrupted")]
+    Interrupted {
+        /// Path of the cgroup.
+        cgroup: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
 
 /// Creates and removes the cgroups of pods.
 pub trait PodCgroups: Send + Sync {
     /// Creates the pod's cgroup or updates its values. Returns the cgroup parent for the runtime.
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText>;
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError>;
     /// Passes the pod's limits to systemd if it manages the cgroups. Idempotent.
-    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         Box::pin(std::future::ready(Ok(())))
     }
     /// The cgroup parent for the runtime, whether or not it exists.
@@ -29,5 +56,5 @@ pub trait PodCgroups: Send + Sync {
         None
     }
     /// Kills what is left in the pod's cgroup and removes it.
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>>;
 }

@@ -3,7 +3,6 @@
 //! does the task; neither depends on the other.
 
 mod cgroups;
-mod error_text;
 pub mod objects;
 mod pod_source;
 mod reports;
@@ -11,12 +10,11 @@ mod reports;
 pub mod testing;
 mod volumes;
 
-pub use cgroups::PodCgroups;
-pub use error_text::ErrorText;
+pub use cgroups::{PodCgroupError, PodCgroups};
 pub use objects::PodObjects;
 pub use pod_source::PodSourceEvent;
 pub use reports::{ReportError, Reported, Reports, ServerStatus, StatusChange};
 pub use volumes::{
-    AttachedVolumes, MountedVolumes, PodVolumes, VolumeError, VolumeFill, VolumeUsage, Volumes,
-    WantedPart,
+    AttachedVolumes, BindError, MountedVolumes, PodVolumes, UnmountError, VolumeError, VolumeFill,
+    VolumeUsage, Volumes, WantedPart,
 };

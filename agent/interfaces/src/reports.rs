@@ -4,8 +4,6 @@ use agent_pod::events::PodEvent;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{Pod, PodStatus};
 
-use crate::error_text::ErrorText;
-
 /// The API server as seen by a pod's task.
 pub trait Reports: Send + Sync {
     /// Changes the pod's status in the API. Returns the status that the server shows then.
@@ -51,7 +49,7 @@ pub enum Reported {
     NoObject,
 }
 
-/// A write to the API server failed.
+/// A write to the API server failed. The caller retries with back-off, whatever the reason is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct ReportError(pub ErrorText);
+pub struct ReportError(pub String);

@@ -12,8 +12,9 @@ use proto_api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
 
 use crate::{
-    AttachedVolumes, ErrorText, MountedVolumes, PodCgroups, PodObjects, PodVolumes, ReportError,
-    Reported, Reports, ServerStatus, StatusChange, VolumeError, VolumeUsage, WantedPart,
+    AttachedVolumes, BindError, MountedVolumes, PodCgroupError, PodCgroups, PodObjects, PodVolumes,
+    ReportError, Reported, Reports, ServerStatus, StatusChange, UnmountError, VolumeError,
+    VolumeUsage, WantedPart,
 };
 
 /// An API server that accepts every write.
@@ -75,7 +76,7 @@ impl FakeHost {
 }
 
 impl PodCgroups for FakeHost {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError> {
         self.cgroups.lock().expect("lock").insert(pod.metadata.uid.clone());
         Ok(self.cgroup_parent(pod))
     }
@@ -92,7 +93,7 @@ impl PodCgroups for FakeHost {
         self.cgroups.lock().expect("lock").iter().cloned().collect()
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         self.cgroups.lock().expect("lock").remove(&pod.metadata.uid);
         std::future::ready(Ok(())).boxed()
     }
@@ -117,7 +118,7 @@ impl PodVolumes for FakeHost {
         _: &'a Pod,
         _: &'a str,
         _: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, BindError>> {
         std::future::ready(Ok(BTreeMap::new())).boxed()
     }
 
@@ -125,7 +126,7 @@ impl PodVolumes for FakeHost {
         self.volumes.lock().expect("lock").contains(&pod.metadata.uid)
     }
 
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), UnmountError>> {
         self.volumes.lock().expect("lock").remove(&pod.metadata.uid);
         std::future::ready(Ok(())).boxed()
     }

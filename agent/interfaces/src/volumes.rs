@@ -1,16 +1,19 @@
 //! The volumes of pods.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_pod::events::VolumeStep;
 use agent_pod::volume_mounts::{AllReadOnly, VolumeOnHost};
+use agent_volume::pod_volumes::TearDownError;
+use agent_volume::sub_path::SubPathError;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::Pod;
 use tokio::sync::watch;
 
-use crate::error_text::ErrorText;
 use crate::objects::PodObjects;
 
 /// The volumes of pods, for their tasks.
@@ -32,7 +35,7 @@ pub trait PodVolumes: Send + Sync {
         pod: &'a Pod,
         container: &'a str,
         parts: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>>;
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, BindError>>;
     /// Notes that a container has started with the parts that were bound for it.
     fn started<'a>(&'a self, _: &'a Pod, _: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
@@ -40,7 +43,7 @@ pub trait PodVolumes: Send + Sync {
     /// Whether the pod has any volume directory on disk.
     fn exist(&self, pod: &Pod) -> bool;
     /// Tears down all volumes of the pod.
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>>;
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), UnmountError>>;
 }
 
 /// Volumes that are attached to the node, for the Node's `volumesInUse`.
@@ -77,14 +80,39 @@ pub struct VolumeError {
     /// The step that failed.
     pub step: VolumeStep,
     /// The message for users, worded as the kubelet's event.
-    pub message: ErrorText,
+    pub message: String,
 }
 
 impl VolumeError {
     /// A failure of the set-up of the volumes, by no operation that has an event of its own.
-    pub fn mount(message: ErrorText) -> Self {
-        Self { step: VolumeStep::Mount, message }
+    pub fn mount(message: impl Into<String>) -> Self {
+        Self { step: VolumeStep::Mount, message: message.into() }
     }
+}
+
+/// Why parts of volumes are not bound: the container that mounts them is not created and is tried again after its back-off.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// A part of a volume cannot be provided.
+    #[error(transparent)]
+    Part(#[from] SubPathError),
+    /// The work panicked or was cancelled.
+    #[error("binding subPath mounts was interrupted")]
+    Interrupted(#[source] io::Error),
+}
+
+/// Why volumes of a pod are still there. The pod is kept and its teardown retried.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// A directory or mount of the agent cannot be removed.
+    #[error(transparent)]
+    Directory(#[from] TearDownError),
+    /// The volume's driver or program failed, in the kubelet's words.
+    #[error(transparent)]
+    Driver(Box<dyn Error + Send + Sync>),
+    /// The work panicked or was cancelled.
+    #[error("teardown of volumes was interrupted")]
+    Interrupted(#[source] io::Error),
 }
 
 /// A volume, or a part of one, that a container gets through a bind mount of the agent.

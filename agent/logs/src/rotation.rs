@@ -22,8 +22,9 @@ use agent_telemetry::metrics::AgentMetrics;
 use futures_util::StreamExt as _;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::statusz::TaskStatus;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::JoinError;
 
 use crate::log_files::{Entry, LogDirectory};
 use compression::{RotatedFile, compress_all};

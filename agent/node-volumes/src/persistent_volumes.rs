@@ -13,7 +13,7 @@ use agent_csi::mounts::MountTable;
 use agent_csi::node::{CallMaterial, CsiError, PublishedVolume, secret_values};
 use agent_csi::request::{DriverToken, PodFacts};
 use agent_csi::{CsiNode, offload};
-use agent_interfaces::{ErrorText, Reports, VolumeError};
+use agent_interfaces::{Reports, VolumeError};
 use agent_pod::events::{PodEvent, Severity, VolumeStep};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_telemetry::metrics::OperationMetrics;
@@ -30,7 +30,7 @@ use proto_client::{Client, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::json;
 
-use self::block::{DiskSource, Disks, OnDisk};
+use self::block::{DiskError, DiskSource, Disks, OnDisk};
 use self::helpers::Helpers;
 
 /// Interval of repeated NodePublishVolume calls for drivers with `requiresRepublish`.
@@ -93,25 +93,18 @@ impl PersistentVolumes {
         tokens: &DriverTokens,
     ) -> Result<VolumeOnHost, VolumeError> {
         let path = match &volume.backing {
-            Backing::HostPath { path, kind } => {
-                self.check_host_path(volume, path, *kind).await.map_err(VolumeError::mount)?
-            }
+            Backing::HostPath { path, kind } => self.check_host_path(volume, path, *kind).await?,
             Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
                 let source = DiskSource::Device(path);
                 self.set_up_disk(pod, volume, source, fs_type, None).await?
             }
-            Backing::Local { path, .. } => {
-                self.bind_local(pod, volume, path).await.map_err(VolumeError::mount)?
-            }
+            Backing::Local { path, .. } => self.bind_local(pod, volume, path).await?,
             Backing::Disk { disk, fs_type } => {
                 let secret = disk.secret().and_then(|key| known.secrets.get(key)?.as_deref());
                 let source = DiskSource::Attached(disk);
                 self.set_up_disk(pod, volume, source, fs_type, secret).await?
             }
-            Backing::Nfs { server, path } => {
-                let mounted = self.mount_nfs(pod, volume, server, path).await;
-                mounted.map_err(VolumeError::mount)?
-            }
+            Backing::Nfs { server, path } => self.mount_nfs(pod, volume, server, path).await?,
             Backing::Csi(csi) => self.set_up_csi(pod, volume, csi, known, tokens).await?,
         };
         Ok(self.volume_on_host(pod, volume, &path))
@@ -150,7 +143,7 @@ impl PersistentVolumes {
         volume: &PersistentSource,
         path: &str,
         kind: HostPathKind,
-    ) -> Result<PathBuf, ErrorText> {
+    ) -> Result<PathBuf, VolumeError> {
         let (at, name) = (path.to_owned(), volume.spec_name.clone());
         blocking(move || host_path::check(&at, kind).map_err(|e| failed(&name, &chain(&e))))
             .await?;
@@ -163,7 +156,7 @@ impl PersistentVolumes {
         pod: &Pod,
         volume: &PersistentSource,
         path: &str,
-    ) -> Result<PathBuf, ErrorText> {
+    ) -> Result<PathBuf, VolumeError> {
         let kind = if volume.block { HostPathKind::BlockDevice } else { HostPathKind::Directory };
         let (at, name) = (path.to_owned(), volume.spec_name.clone());
         if volume.block {
@@ -194,8 +187,9 @@ impl PersistentVolumes {
         fs_type: &str,
         secret: Option<&Secret>,
     ) -> Result<PathBuf, VolumeError> {
-        let failure = |step: VolumeStep, operation: &str, why: ErrorText| {
-            let message = format!("{operation} failed for volume {:?} : {why}", volume.spec_name);
+        let failure = |step: VolumeStep, operation: &str, why: DiskError| {
+            let (name, why) = (&volume.spec_name, chain(&why));
+            let message = format!("{operation} failed for volume {name:?} : {why}");
             VolumeError { step, message }
         };
         let wanted = OnDisk {
@@ -223,8 +217,7 @@ impl PersistentVolumes {
                 let given = volumes.apply_fs_group(&at, group, false, change);
                 given.map_err(|e| failed(&name, &format!("set fsGroup: {e}")))
             })
-            .await
-            .map_err(VolumeError::mount)?;
+            .await?;
         }
         Ok(path)
     }
@@ -235,7 +228,7 @@ impl PersistentVolumes {
         volume: &PersistentSource,
         server: &str,
         path: &str,
-    ) -> Result<PathBuf, ErrorText> {
+    ) -> Result<PathBuf, VolumeError> {
         let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let name = volume.spec_name.clone();
         let target = blocking(move || {
@@ -276,14 +269,13 @@ impl PersistentVolumes {
         known: &KnownObjects,
         tokens: &DriverTokens,
     ) -> Result<PathBuf, VolumeError> {
-        let material = call_material(volume, csi, known, tokens).map_err(VolumeError::mount)?;
+        let material = call_material(volume, csi, known, tokens)?;
         let mut labelled = volume.clone();
         labelled.mount_options.extend(self.selinux_option(pod, volume));
         let done = self.csi.set_up(&pod_facts(pod), &labelled, csi, material).await;
         let PublishedVolume { path, grown_to } = done.map_err(|error| csi_failure(&error))?;
         if grown_to.is_some() {
-            let reported = self.report_expansion(pod, volume, known).await;
-            reported.map_err(VolumeError::mount)?;
+            self.report_expansion(pod, volume, known).await?;
         }
         Ok(path)
     }
@@ -300,7 +292,7 @@ impl PersistentVolumes {
         pod: &Pod,
         volume: &PersistentSource,
         known: &KnownObjects,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), VolumeError> {
         let claim = volume.claim.as_ref().and_then(|name| known.claims.get(name)?.clone());
         let wanted = known.volumes.get(&volume.spec_name).and_then(Option::as_ref);
         let size = wanted.and_then(|found| found.spec.capacity.get("storage"));
@@ -316,7 +308,8 @@ impl PersistentVolumes {
         let api = client.within::<PersistentVolumeClaim>(&pod.metadata.namespace);
         let written = api.patch_status(&claim.metadata.name, &patch, &WriteParams::default()).await;
         written.map_err(|e| {
-            format!("update the capacity of claim {}: {}", claim.metadata.name, chain(&e))
+            let name = &claim.metadata.name;
+            VolumeError::mount(format!("update the capacity of claim {name}: {}", chain(&e)))
         })?;
         let message =
             format!("MountVolume.NodeExpandVolume succeeded for volume {:?}", volume.spec_name);
@@ -332,8 +325,8 @@ fn call_material(
     csi: &CsiVolume,
     known: &KnownObjects,
     tokens: &DriverTokens,
-) -> Result<CallMaterial, ErrorText> {
-    let secret = |of: &Option<(String, String)>| -> Result<HashMap<String, String>, ErrorText> {
+) -> Result<CallMaterial, VolumeError> {
+    let secret = |of: &Option<(String, String)>| -> Result<HashMap<String, String>, VolumeError> {
         let Some(key) = of else { return Ok(HashMap::new()) };
         let found = known.secrets.get(key).and_then(Option::as_ref);
         let missing =
@@ -373,7 +366,7 @@ fn unresolved(pod: &Pod, error: &PersistentError) -> VolumeError {
 /// The failure for a volume whose driver cannot set it up.
 fn csi_failure(error: &CsiError) -> VolumeError {
     let step = if error.is_of_expansion() { VolumeStep::Expand } else { VolumeStep::Mount };
-    VolumeError { step, message: error.to_string() }
+    VolumeError { step, message: chain(error) }
 }
 
 /// What CSI calls carry of a pod.
@@ -395,12 +388,12 @@ fn change_policy(pod: &Pod) -> FsGroupChangePolicy {
     )
 }
 
-fn failed(volume: &str, why: &str) -> ErrorText {
-    format!("MountVolume.SetUp failed for volume {volume:?} : {why}")
+fn failed(volume: &str, why: &str) -> VolumeError {
+    VolumeError::mount(format!("MountVolume.SetUp failed for volume {volume:?} : {why}"))
 }
 
 /// The kubelet's message about a pod that waits for its volumes.
-fn unmounted_message(pod: &Pod, why: &str) -> ErrorText {
+fn unmounted_message(pod: &Pod, why: &str) -> String {
     let is_claimed =
         |volume: &&proto_api::core::v1::Volume| persistent::claim_name(pod, volume).is_some();
     let names = pod.spec.volumes.iter();
@@ -416,13 +409,15 @@ fn unmounted_message(pod: &Pod, why: &str) -> ErrorText {
 async fn is_device(path: &str) -> Result<bool, VolumeError> {
     let at = path.to_owned();
     let checked = blocking(move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok()));
-    checked.await.map_err(VolumeError::mount)
+    checked.await
 }
 
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ErrorText> + Send + 'static,
-) -> Result<T, ErrorText> {
-    offload(work).await.map_err(|e| format!("set-up of a volume was interrupted: {e}"))?
+    work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
+) -> Result<T, VolumeError> {
+    offload(work)
+        .await
+        .map_err(|e| VolumeError::mount(format!("set-up of a volume was interrupted: {e}")))?
 }
 
 #[cfg(test)]

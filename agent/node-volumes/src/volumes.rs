@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use agent_clock as clock;
 use agent_csi::offload;
 use agent_interfaces::{
-    AttachedVolumes, ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeFill,
-    VolumeUsage, WantedPart,
+    AttachedVolumes, BindError, MountedVolumes, PodObjects, PodVolumes, UnmountError, VolumeError,
+    VolumeFill, VolumeUsage, WantedPart,
 };
 use agent_journal::active_pods::ActivityMark;
 use agent_pod::events::{self, PodEvent, Severity};
@@ -153,7 +153,7 @@ impl NodeVolumes {
             self.persistent.operations.record_tokens(uid, oldest);
         }
         // The earliest step that failed is what a new pod waits for.
-        resolved.and(tokens_result.map_err(VolumeError::mount))?;
+        resolved.and(tokens_result.map_err(|e| VolumeError::mount(chain(&e))))?;
         on_host.extend(persistent?);
         outcome?;
         self.persistent.operations.record_mounted(pod);
@@ -239,7 +239,7 @@ impl NodeVolumes {
         self.lock_cancellations().remove(uid);
         done.ok_or_else(|| {
             let message = "set-up of volumes was cancelled because the pod is ending";
-            VolumeError::mount(message.to_owned())
+            VolumeError::mount(message)
         })
     }
 
@@ -397,7 +397,7 @@ impl PodVolumes for NodeVolumes {
         pod: &'a Pod,
         container: &'a str,
         parts: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, BindError>> {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let container = container.to_owned();
         let volumes = agent_volume::volumes(pod).unwrap_or_default();
@@ -425,13 +425,12 @@ impl PodVolumes for NodeVolumes {
                         all_read_only: part.all_read_only,
                         follows: part.follows,
                     };
-                    let at = on_disk.sub_path(&uid, &wanted).map_err(|e| chain(&e))?;
+                    let at = on_disk.sub_path(&uid, &wanted)?;
                     bound.insert(part.index, at.to_string_lossy().into_owned());
                 }
                 Ok(bound)
             };
-            let done = offload(bind).await;
-            done.map_err(|e| format!("binding subPath mounts was interrupted: {e}"))?
+            offload(bind).await.map_err(BindError::Interrupted)?
         }
         .boxed()
     }
@@ -444,13 +443,13 @@ impl PodVolumes for NodeVolumes {
             let (on_disk, refresher) = (self.volumes.clone(), self.subpath_refresher.clone());
             let (uid, container) = (pod.metadata.uid.clone(), container.to_owned());
             let refresh = move || refresher.container_started(&on_disk, &uid, &container);
-            let refreshed = offload(refresh).await.unwrap_or_else(|e| Err(e.to_string()));
-            if let Err(error) = refreshed {
+            let refreshed = offload(refresh).await.map_err(BindError::Interrupted);
+            if let Err(error) = refreshed.and_then(|done| Ok(done?)) {
                 // The next update of the volumes retries.
                 tracing::warn!(
                     pod = pod.metadata.name,
                     namespace = pod.metadata.namespace,
-                    error,
+                    error = chain(&error),
                     "cannot refresh a subPath mount; the next update of the volumes retries"
                 );
             }
@@ -463,13 +462,13 @@ impl PodVolumes for NodeVolumes {
         self.volumes.has_any(uid) || self.persistent.csi.has(uid)
     }
 
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), UnmountError>> {
         async move {
             let began = Instant::now();
             let done = self.unmount_all(pod).await;
             self.persistent.operations.record_teardown(pod, began.elapsed(), done.is_ok());
             if let Err(error) = &done {
-                let event = PodEvent::new(Severity::Warning, UNMOUNT_FAILED, error.clone());
+                let event = PodEvent::new(Severity::Warning, UNMOUNT_FAILED, chain(error));
                 self.persistent.reports.event(pod, event);
             }
             done
@@ -479,7 +478,7 @@ impl PodVolumes for NodeVolumes {
 }
 
 impl NodeVolumes {
-    async fn unmount_all(&self, pod: &Pod) -> Result<(), ErrorText> {
+    async fn unmount_all(&self, pod: &Pod) -> Result<(), UnmountError> {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         self.tokens.forget(&uid);
         self.subpath_refresher.forget(&uid);
@@ -487,16 +486,13 @@ impl NodeVolumes {
         self.lock_mounted().remove(&uid);
         let (parts, of) = (on_disk.clone(), uid.clone());
         let freed = offload(move || parts.tear_down_parts(&of)).await;
-        freed
-            .map_err(|e| format!("teardown of volumes was interrupted: {e}"))?
-            .map_err(|e| chain(&e))?;
+        freed.map_err(UnmountError::Interrupted)??;
         let csi = self.persistent.csi.tear_down(&uid);
         let (csi, nfs) = tokio::join!(csi, self.nfs_unmounter.unmount_all(&uid));
-        csi.map_err(|e| e.to_string())?;
-        nfs.map_err(|e| e.to_string())?;
+        csi.map_err(|e| UnmountError::Driver(e.into()))?;
+        nfs.map_err(|e| UnmountError::Driver(e.into()))?;
         let done = offload(move || on_disk.tear_down(&uid)).await;
-        let done = done.map_err(|e| format!("teardown of volumes was interrupted: {e}"))?;
-        done.map_err(|e| chain(&e))?;
+        done.map_err(UnmountError::Interrupted)??;
         self.persistent.operations.record_unmounted(&pod.metadata.uid);
         self.persistent.disks.pod_ended();
         Ok(())

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_interfaces::{
-    AttachedVolumes, ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeUsage,
-    WantedPart,
+    AttachedVolumes, BindError, MountedVolumes, PodObjects, PodVolumes, UnmountError, VolumeError,
+    VolumeUsage, WantedPart,
 };
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::sources::{PayloadInputs, SourceError, VolumeKind};
@@ -55,7 +55,7 @@ impl VolumesInMemory {
         let mut needs = VolumeRequirements::default();
         volumes.iter().for_each(|volume| volume.add_needs(&mut needs));
         let (tokens, outcome) = self.tokens.get(pod, &volumes, &needs.tokens).await;
-        outcome.map_err(VolumeError::mount)?;
+        outcome.map_err(|e| VolumeError::mount(chain(&e)))?;
         let refresh_at = tokens.values().map(IssuedToken::next_check).min();
         let tokens = tokens.into_iter().map(|(want, token)| (want, token.text)).collect();
         let allocatable = self.node.borrow().as_ref().map(|node| node.status.allocatable.clone());
@@ -107,7 +107,7 @@ impl PodVolumes for VolumesInMemory {
         _: &'a Pod,
         _: &'a str,
         parts: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, BindError>> {
         let path = |part: WantedPart| (part.index, format!("{}/{}", part.volume.path, part.path));
         std::future::ready(Ok(parts.into_iter().map(path).collect())).boxed()
     }
@@ -116,7 +116,7 @@ impl PodVolumes for VolumesInMemory {
         self.lock().contains(&pod.metadata.uid)
     }
 
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), UnmountError>> {
         self.tokens.forget(&pod.metadata.uid);
         self.lock().remove(&pod.metadata.uid);
         std::future::ready(Ok(())).boxed()
@@ -133,7 +133,10 @@ mod tests {
     use proto_api::core::v1::{
         ConfigMap, ConfigMapVolumeSource, PersistentVolumeClaimVolumeSource, Volume, VolumeSource,
     };
+    use std::time::Duration;
+
     use proto_api::names::Profile;
+    use proto_client::ClientError;
 
     use super::*;
 
@@ -145,8 +148,10 @@ mod tests {
             _: &'a str,
             _: &'a str,
             _: &'a TokenRequest,
-        ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>> {
-            std::future::ready(Err("not asked for".to_owned())).boxed()
+        ) -> BoxFuture<'a, Result<TokenRequest, ClientError>> {
+            let refused =
+                ClientError::Deadline { request: String::new(), deadline: Duration::ZERO };
+            std::future::ready(Err(refused)).boxed()
         }
     }
 

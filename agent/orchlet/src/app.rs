@@ -42,7 +42,7 @@ use proto_client::events::EventKind;
 use proto_client::metrics::RequestMetrics;
 use proto_client::{Client, ClientConfig};
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
-use proto_daemon::exit::Failure;
+use proto_daemon::exit::{Failure, chain};
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -333,8 +333,9 @@ impl Agent {
         tokio::spawn(until(drain.watch(), follow));
         let (csi, of_node) = (self.storage.csi.clone(), events.clone());
         let report = move |error: &CsiError| {
-            tracing::warn!(%error, "cannot unstage a volume that no pod uses; retried");
-            of_node.record_event(EventKind::Warning, "FailedUnMount", error.to_string());
+            let error = chain(error);
+            tracing::warn!(error, "cannot unstage a volume that no pod uses; retried");
+            of_node.record_event(EventKind::Warning, "FailedUnMount", error);
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(report).await }));
         let (disks, of_node) = (self.storage.disks.clone(), events.clone());

@@ -25,6 +25,7 @@ use agent_node::priority;
 use agent_pod::desired::{Disruption, PodSource};
 use agent_pod::events::{PodEvent, Severity};
 use proto_client::events::EventKind;
+use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
 use agent_clock as clock;
@@ -256,8 +257,9 @@ impl Evictor {
         // Pod tasks remove dead containers meanwhile.
         match self.shared.images.collect(&*self.shared, goal, self.image_limits).await {
             Ok(freed) => freed.images > 0,
-            Err(line) => {
-                tracing::warn!(error = line, "cannot collect images; pods are evicted instead");
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(error, "cannot collect images; pods are evicted instead");
                 false
             }
         }

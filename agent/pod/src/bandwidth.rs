@@ -4,7 +4,7 @@ use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
-use crate::translate_error::TranslateError;
+use crate::translate_error::{BandwidthFault, TranslateError};
 
 /// Lowest accepted rate; a shaper cannot keep to a lower one.
 const BITS_MIN: i64 = 1_000;
@@ -36,12 +36,12 @@ pub fn bandwidth_limits(pod: &Pod, names: &Names) -> Result<BandwidthLimits, Tra
     Ok(BandwidthLimits { ingress: limit("ingress-bandwidth")?, egress: limit("egress-bandwidth")? })
 }
 
-fn rate(text: &str) -> Result<i64, &'static str> {
-    let bits = text.parse::<Quantity>().map_err(|_| "is not a quantity")?.value();
+fn rate(text: &str) -> Result<i64, BandwidthFault> {
+    let bits = text.parse::<Quantity>().map_err(|_| BandwidthFault::NotAQuantity)?.value();
     match bits {
-        ..BITS_MIN => Err("resource is unreasonably small (< 1kbit)"),
+        ..BITS_MIN => Err(BandwidthFault::TooSmall),
         BITS_MIN..=BITS_MAX => Ok(bits),
-        _ => Err("resource is unreasonably large (> 1Pbit)"),
+        _ => Err(BandwidthFault::TooLarge),
     }
 }
 
@@ -55,9 +55,9 @@ mod tests {
             ("10M", Ok(10_000_000)),
             ("1k", Ok(1_000)),
             ("1Ki", Ok(1_024)),
-            ("999", Err("resource is unreasonably small (< 1kbit)")),
-            ("2P", Err("resource is unreasonably large (> 1Pbit)")),
-            ("fast", Err("is not a quantity")),
+            ("999", Err(BandwidthFault::TooSmall)),
+            ("2P", Err(BandwidthFault::TooLarge)),
+            ("fast", Err(BandwidthFault::NotAQuantity)),
         ];
         for (text, expect) in cases {
             assert_eq!(rate(text), expect, "{text}");

@@ -64,7 +64,7 @@ pub enum TranslateError {
         /// The annotation.
         name: String,
         /// The problem with its value.
-        fault: &'static str,
+        fault: BandwidthFault,
     },
     /// A mount of a volume that the pod does not have or that is not set up.
     #[error(
@@ -82,4 +82,18 @@ pub enum TranslateError {
         /// The limit in bytes.
         limit: usize,
     },
+}
+
+/// What is wrong with a bandwidth annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BandwidthFault {
+    /// It is no number of bits.
+    #[error("is not a quantity")]
+    NotAQuantity,
+    /// The network plugin could not keep to it.
+    #[error("resource is unreasonably small (< 1kbit)")]
+    TooSmall,
+    /// No network is as fast.
+    #[error("resource is unreasonably large (> 1Pbit)")]
+    TooLarge,
 }

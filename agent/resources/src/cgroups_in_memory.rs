@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agent_interfaces::{ErrorText, PodCgroups};
+use agent_interfaces::{PodCgroupError, PodCgroups};
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::Pod;
 
@@ -20,7 +20,7 @@ impl CgroupsInMemory {
 }
 
 impl PodCgroups for CgroupsInMemory {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError> {
         self.lock().insert(pod.metadata.uid.clone());
         Ok(self.cgroup_parent(pod))
     }
@@ -37,7 +37,7 @@ impl PodCgroups for CgroupsInMemory {
         self.lock().iter().cloned().collect()
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         self.lock().remove(&pod.metadata.uid);
         Box::pin(std::future::ready(Ok(())))
     }
@@ -52,7 +52,7 @@ mod tests {
         let (cgroups, mut pod) = (CgroupsInMemory::default(), Pod::default());
         pod.metadata.uid = "u".to_owned();
         assert!(!cgroups.adopt_cgroup(&pod));
-        assert_eq!(cgroups.make_cgroup(&pod).as_deref(), Ok("/kubepods/podu"));
+        assert_eq!(cgroups.make_cgroup(&pod).expect("made"), "/kubepods/podu");
         assert!(cgroups.adopt_cgroup(&pod));
         assert_eq!(cgroups.uids(), ["u"]);
         cgroups.remove_cgroup(&pod).await.expect("removed");

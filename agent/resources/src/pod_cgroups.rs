@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
 use agent_host::logind::SYSTEM_BUS;
 use agent_host::systemd::Systemd;
-use agent_interfaces::{ErrorText, PodCgroups};
+use agent_interfaces::{PodCgroupError, PodCgroups};
 use agent_node::cgroup::{
     CgroupLimits, CgroupManager, CgroupName, CpuBound, class_limits, cpu_request, node_limits,
     pod_limits, reserved_limits,
@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
-use tokio::task::spawn_blocking;
+use proto_daemon::panics::spawn_blocking;
 
 /// Attempts to remove a cgroup while its killed processes exit, before an error is returned.
 const REMOVE_TRIES_MAX: usize = 20;
@@ -92,7 +92,7 @@ impl NodeCgroups {
     ///
     /// # Errors
     /// A cgroup cannot be created.
-    pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), ErrorText> {
+    pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), PodCgroupError> {
         self.ensure(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced))?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             let name = CgroupName::class(&self.root, class);
@@ -103,9 +103,9 @@ impl NodeCgroups {
         }
         for (place, amounts) in &enforced.groups {
             if !self.cgroups.exists(place) {
-                return Err(format!("cgroup {place} of a reservation must exist"));
+                return Err(PodCgroupError::NoReservation(place.clone()));
             }
-            self.cgroups.make(place, &reserved_limits(amounts)).map_err(|e| chain(&e))?;
+            self.cgroups.make(place, &reserved_limits(amounts))?;
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl NodeCgroups {
         &self,
         capacity: &Amounts,
         enforced: &Enforced,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), PodCgroupError> {
         if self.driver == CgroupManager::Cgroupfs {
             return Ok(());
         }
@@ -128,8 +128,8 @@ impl NodeCgroups {
         self.bound(&CgroupName::class(&self.root, class), &limits).await
     }
 
-    async fn bound(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), ErrorText> {
-        self.systemd.set_limits(&name.parent(self.driver), limits).await.map_err(|e| chain(&e))
+    async fn bound(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), PodCgroupError> {
+        Ok(self.systemd.set_limits(&name.parent(self.driver), limits).await?)
     }
 
     fn pods_limits(&self, capacity: &Amounts, enforced: &Enforced) -> CgroupLimits {
@@ -149,8 +149,8 @@ impl NodeCgroups {
         class_limits(QosClass::Burstable, members.map(|(_, asked)| *asked))
     }
 
-    fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), ErrorText> {
-        self.cgroups.make(&name.path(self.driver), limits).map_err(|e| chain(&e))
+    fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), PodCgroupError> {
+        Ok(self.cgroups.make(&name.path(self.driver), limits)?)
     }
 
     fn name(&self, pod: &Pod) -> CgroupName {
@@ -168,19 +168,22 @@ impl NodeCgroups {
         CLASSES.into_iter().filter(has)
     }
 
-    async fn remove(&self, name: &CgroupName) -> Result<(), ErrorText> {
+    async fn remove(&self, name: &CgroupName) -> Result<(), PodCgroupError> {
         let path = name.path(self.driver);
         for _ in 0..REMOVE_TRIES_MAX {
-            let (cgroups, path) = (self.cgroups.clone(), path.clone());
-            let removed = spawn_blocking(move || cgroups.remove(&path)).await;
-            let removed = removed.map_err(|e| format!("removing the cgroup panicked: {e}"))?;
-            if removed.map_err(|e| chain(&e))? == Removal::Gone {
+            let (cgroups, of) = (self.cgroups.clone(), path.clone());
+            let removed = spawn_blocking(move || cgroups.remove(&of)).await;
+            let interrupted = |error| PodCgroupError::Interrupted {
+                cgroup: path.clone(),
+                source: std::io::Error::other(error),
+            };
+            if removed.map_err(interrupted)?? == Removal::Gone {
                 break;
             }
             tokio::time::sleep(REMOVE_PAUSE).await;
         }
         if self.cgroups.exists(&path) {
-            return Err(format!("processes in cgroup {path} do not end"));
+            return Err(PodCgroupError::Busy(path));
         }
         if self.driver == CgroupManager::Systemd
             && let Err(error) = self.systemd.remove_slice(&name.parent(self.driver)).await
@@ -196,7 +199,7 @@ impl NodeCgroups {
     }
 
     /// Updates the weight of a class from its pods.
-    fn weigh(&self, of: QosClass) -> Result<(), ErrorText> {
+    fn weigh(&self, of: QosClass) -> Result<(), PodCgroupError> {
         match of {
             QosClass::Guaranteed | QosClass::BestEffort => Ok(()),
             QosClass::Burstable => {
@@ -207,7 +210,7 @@ impl NodeCgroups {
     }
 
     /// Has systemd know the weight of a class, where it manages them.
-    async fn settle_class(&self, of: QosClass) -> Result<(), ErrorText> {
+    async fn settle_class(&self, of: QosClass) -> Result<(), PodCgroupError> {
         match (self.driver, of) {
             (CgroupManager::Cgroupfs, _) | (_, QosClass::Guaranteed | QosClass::BestEffort) => {
                 Ok(())
@@ -240,7 +243,7 @@ fn class(pod: &Pod) -> QosClass {
 }
 
 impl PodCgroups for NodeCgroups {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError> {
         if self.place(pod) {
             self.weigh(class(pod))?;
         }
@@ -249,7 +252,7 @@ impl PodCgroups for NodeCgroups {
         Ok(name.parent(self.driver))
     }
 
-    fn settle_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn settle_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         async move {
             if self.driver == CgroupManager::Cgroupfs {
                 return Ok(());
@@ -276,7 +279,7 @@ impl PodCgroups for NodeCgroups {
             {
                 tracing::warn!(
                     uid,
-                    error,
+                    error = chain(&error),
                     "cannot update the CPU weight of the pod's QoS class; it stays as it was"
                 );
             }
@@ -304,7 +307,7 @@ impl PodCgroups for NodeCgroups {
         self.cgroups.usage(&pods).map(|usage| usage.working_set_bytes)
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         async move {
             let uid = &pod.metadata.uid;
             let classes: Vec<QosClass> = self.classes_of(uid).collect();

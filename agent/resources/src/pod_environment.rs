@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agent_interfaces::ErrorText;
+use agent_devices::DeviceError;
 use agent_node::admission::AdmissionRefusal;
 use agent_node::managers::devices;
 use agent_node::unsupported_fields::NodeFeatures;
@@ -16,8 +16,7 @@ use agent_pod::translate::GrantedResources;
 use agent_volume::private;
 use proto_api::core::v1::{Container, NodeStatus, Pod};
 use proto_api::node::v1::RuntimeClass;
-use proto_client::Client;
-use proto_daemon::exit::chain;
+use proto_client::{Client, ClientError};
 use proto_daemon::private_files;
 use tokio::sync::watch;
 
@@ -67,9 +66,13 @@ impl PodEnvironment {
     ///
     /// # Errors
     /// A plugin refuses to prepare a device.
-    pub async fn granted(&self, pod: &Pod, container: &str) -> Result<GrantedResources, ErrorText> {
+    pub async fn granted(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> Result<GrantedResources, DeviceError> {
         let Some(allocator) = &self.allocator else { return Ok(GrantedResources::default()) };
-        allocator.prepare(pod, container).await.map_err(|e| chain(&e))?;
+        allocator.prepare(pod, container).await?;
         Ok(allocator.granted(pod, container))
     }
 
@@ -128,6 +131,16 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 
 // === /etc/hosts ===
 
+/// The hosts file of a pod cannot be written; the container that mounts it is tried again.
+#[derive(Debug, thiserror::Error)]
+#[error("write {}", path.display())]
+pub struct HostsFileError {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Cause.
+    pub source: std::io::Error,
+}
+
 /// Updates a pod's `/etc/hosts` file and returns its mount for `container`; `None` if the container
 /// mounts its own file there. `dir` is the pod's directory.
 ///
@@ -139,7 +152,7 @@ pub fn hosts_mount(
     container: &Container,
     facts: &NodeFacts,
     pod_ips: &[String],
-) -> Result<Option<Mount>, ErrorText> {
+) -> Result<Option<Mount>, HostsFileError> {
     if container.volume_mounts.iter().any(|mount| mount.mount_path == hosts::PATH) {
         return Ok(None);
     }
@@ -150,7 +163,9 @@ pub fn hosts_mount(
     };
     let path = dir.join(HOSTS_FILE);
     let text = hosts::hosts_file(pod, facts, pod_ips, &of_node);
-    write_in_place(&path, &text).map_err(|e| format!("write {}: {e}", path.display()))?;
+    if let Err(source) = write_in_place(&path, &text) {
+        return Err(HostsFileError { path, source });
+    }
     Ok(Some(Mount {
         container_path: hosts::PATH.to_owned(),
         host_path: path.to_string_lossy().into_owned(),
@@ -175,6 +190,22 @@ fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
 
 // === runtime classes ===
 
+/// Why the handler of a runtime class is not known. The pod waits, and its sandbox is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeClassError {
+    /// There is no such class: it must be created.
+    #[error("RuntimeClass {0:?} not found")]
+    NotFound(String),
+    /// It was never read, and cannot be read now.
+    #[error("RuntimeClass {name:?}")]
+    Unread {
+        /// Name of the class.
+        name: String,
+        /// Cause.
+        source: ClientError,
+    },
+}
+
 /// RuntimeClasses of the cluster, with the last known handler of each.
 #[derive(Default)]
 pub struct RuntimeClasses {
@@ -194,12 +225,12 @@ impl RuntimeClasses {
     ///
     /// # Errors
     /// The class does not exist, or was never read and cannot be read now.
-    pub async fn handler(&self, pod: &Pod) -> Result<String, ErrorText> {
+    pub async fn handler(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
         let Some(name) = pod.spec.runtime_class_name.as_ref().filter(|name| !name.is_empty())
         else {
             return Ok(String::new());
         };
-        let none = || format!("RuntimeClass {name:?} not found");
+        let none = || RuntimeClassError::NotFound(name.clone());
         let client = self.client.as_ref().ok_or_else(none)?;
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match client.all::<RuntimeClass>().get(name).await {
@@ -211,9 +242,9 @@ impl RuntimeClasses {
                 known().remove(name);
                 Err(none())
             }
-            Err(error) => {
+            Err(source) => {
                 let last = known().get(name).cloned();
-                last.ok_or_else(|| format!("RuntimeClass {name:?}: {}", chain(&error)))
+                last.ok_or_else(|| RuntimeClassError::Unread { name: name.clone(), source })
             }
         }
     }
@@ -250,7 +281,7 @@ mod tests {
         let container = Container { volume_mounts: vec![mount], ..Container::default() };
         let facts = NodeFacts::default();
         let made = hosts_mount(dir.path(), &Pod::default(), &container, &facts, &[]);
-        assert_eq!(made, Ok(None));
+        assert_eq!(made.expect("nothing to write"), None);
         assert!(!dir.path().join(HOSTS_FILE).exists());
     }
 
@@ -258,8 +289,9 @@ mod tests {
     async fn a_class_that_nobody_knows_is_an_error() {
         let classes = RuntimeClasses::default();
         let mut pod = Pod::default();
-        assert_eq!(classes.handler(&pod).await, Ok(String::new()));
+        assert_eq!(classes.handler(&pod).await.expect("the default"), "");
         pod.spec.runtime_class_name = Some("gvisor".into());
-        assert_eq!(classes.handler(&pod).await, Err("RuntimeClass \"gvisor\" not found".into()));
+        let error = classes.handler(&pod).await.expect_err("no such class");
+        assert_eq!(error.to_string(), "RuntimeClass \"gvisor\" not found");
     }
 }

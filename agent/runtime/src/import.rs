@@ -19,6 +19,7 @@ use containerd_client::services::v1::{
 use containerd_client::types::Descriptor;
 use futures_util::stream;
 use proto_daemon::backoff::{Backoff, Retries};
+use proto_daemon::panics;
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -185,7 +186,7 @@ async fn import<R: Read + Seek + Send + 'static>(
     open: impl FnOnce() -> Result<R, ImportError> + Send + 'static,
     keep: ImageRetention,
 ) -> Result<Vec<String>, ImportError> {
-    let reading = tokio::task::spawn_blocking(move || {
+    let reading = panics::spawn_blocking(move || {
         let mut file = open()?;
         let archive = Archive::read(&mut file).map_err(ImportError::Archive)?;
         Ok((file, archive))
@@ -280,8 +281,7 @@ impl<R: Read + Seek + Send + 'static> Import<'_, R> {
         }
         let (send, mut chunks) = mpsc::channel(CHUNKS_MAX);
         let (file, source) = (Arc::clone(&self.file), blob.clone());
-        let reading =
-            tokio::task::spawn_blocking(move || read_chunks(&file, &source, labels, &send));
+        let reading = panics::spawn_blocking(move || read_chunks(&file, &source, labels, &send));
         let requests = stream::poll_fn(move |context| chunks.poll_recv(context));
         let written = async {
             let mut answers = client.write(self.request(requests)).await?.into_inner();

@@ -15,7 +15,8 @@ use proto_daemon::admin::AdminPages;
 
 use super::access::{Access, AccessRules, Anonymous, Authorization, Reviews, Tokens};
 use super::endpoint::Server;
-use super::service::{Service, Switches, long_requests};
+use super::places::Places;
+use super::service::{Service, Switches};
 use super::tls::{ServerTls, ServingTlsError, TlsFiles};
 use super::view::NodeView;
 
@@ -105,7 +106,7 @@ impl EndpointParts {
             system_logs_dir: self.system_logs_dir,
             probes: self.probes,
             metrics: self.metrics,
-            long_requests: long_requests(),
+            places: Arc::<Places>::default(),
         };
         let address = self.address;
         Server::bind(address, tls, service)

@@ -18,6 +18,7 @@ use proto_daemon::panics;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::places::Lasting;
 use super::query::Query;
 use super::routes::{ContainerName, PodName, Route};
 use super::service::{Body, Service};
@@ -129,12 +130,12 @@ impl Service {
             }
             Ok(system_logs::LogEntry::File(file)) => file,
         };
-        let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
-            return Ok(text(429, "too many logs and sessions are open"));
+        let Some(place) = self.places.take("", Lasting::Short) else {
+            return Ok(too_many_open());
         };
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
         panics::spawn_blocking(move || {
-            let _slot = slot;
+            let _place = place;
             send_file(file, &to);
         });
         Ok(streamed(from))
@@ -187,8 +188,9 @@ impl Service {
             .map_err(|error| ViewError::NotNow(error.to_string()))?;
         let run = if options.previous { LogRun::Previous } else { LogRun::Last };
         let file = self.view.log_file(&container, run).await?;
-        let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
-            return Ok(text(429, "too many logs and sessions are open"));
+        let lasting = if options.follow { Lasting::Long } else { Lasting::Short };
+        let Some(place) = self.places.take(&container.pod.namespace, lasting) else {
+            return Ok(too_many_open());
         };
         // An error can only be returned before the first chunk is sent.
         let path = file.path.clone();
@@ -202,7 +204,7 @@ impl Service {
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
         let view = self.view.clone();
         panics::spawn(async move {
-            let _slot = slot;
+            let _place = place;
             let is_running = || {
                 let (view, file) = (view.clone(), file.clone());
                 async move { view.is_running(&file).await }
@@ -224,8 +226,8 @@ impl Service {
             return Err(ViewError::NotNow("cmd is missing".to_owned()));
         }
         // Each may buffer the whole output of a command.
-        let Ok(_slot) = self.long_requests.try_acquire() else {
-            return Ok(text(429, "too many logs and sessions are open"));
+        let Some(_place) = self.places.take(&container.pod.namespace, Lasting::Long) else {
+            return Ok(too_many_open());
         };
         let output = self.view.run(container, &command, RUN_TIMEOUT).await?;
         let bytes = [output.stdout, output.stderr].concat();
@@ -266,12 +268,12 @@ impl Service {
         if !request.headers().contains_key(header::UPGRADE) {
             return Err(ViewError::NotNow("the connection must be upgraded".to_owned()));
         }
-        let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
-            return Ok(text(429, "too many logs and sessions are open"));
+        let Some(place) = self.places.take(&session.pod().namespace, Lasting::Long) else {
+            return Ok(too_many_open());
         };
         let url = self.view.session(&session).await?;
         let who = described(&session, request.extensions().get());
-        Ok(match stream::splice(request, &url, slot, who).await {
+        Ok(match stream::splice(request, &url, place, who).await {
             Ok(response) => {
                 response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
             }
@@ -282,11 +284,12 @@ impl Service {
 
 /// Describes a session and its client for the log.
 fn described(session: &Session, client: Option<&SocketAddr>) -> String {
-    let (action, pod) = match session {
-        Session::Exec { container, .. } => ("exec", &container.pod),
-        Session::Attach { container, .. } => ("attach", &container.pod),
-        Session::PortForward { pod, .. } => ("port-forward", pod),
+    let action = match session {
+        Session::Exec { .. } => "exec",
+        Session::Attach { .. } => "attach",
+        Session::PortForward { .. } => "port-forward",
     };
+    let pod = session.pod();
     let client = client.map(ToString::to_string).unwrap_or_default();
     format!("{action} {}/{} from {client}", pod.namespace, pod.name)
 }
@@ -318,13 +321,18 @@ async fn set_verbosity(request: Request<Incoming>) -> Result<Response<Body>, Vie
         ViewError::NotNow(format!("failed to set klog.logging.verbosity {said}: {why}"))
     };
     let verbosity = said.parse::<u8>().map_err(|error| failed(&error.to_string()))?;
-    proto_daemon::log::set_verbosity(verbosity).map_err(failed)?;
+    proto_daemon::log::set_verbosity(verbosity).map_err(|error| failed(&error.to_string()))?;
     tracing::info!(verbosity, "the log verbosity was changed by a client");
     Ok(text(200, &format!("successfully set klog.logging.verbosity to {verbosity}")))
 }
 
 fn json_body(value: &Value) -> Response<Body> {
     body(200, "application/json", Bytes::from(value.to_string()))
+}
+
+/// The response to a session or log without a place.
+fn too_many_open() -> Response<Body> {
+    text(429, "too many logs and sessions are open on this node, or of this namespace on it")
 }
 
 /// A plain text response.

@@ -9,14 +9,11 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use proto_api::names::Names;
 use proto_daemon::admin::AdminPages;
-use tokio::sync::Semaphore;
 
 use crate::access::Access;
+use crate::places::Places;
 use crate::routes::Switch;
 use crate::view::NodeView;
-
-/// Concurrent sessions and followed logs; a further one gets 429.
-pub(crate) const LONG_REQUESTS_MAX: usize = 128;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -38,8 +35,8 @@ pub struct Service {
     pub probes: Box<dyn Fn() -> String + Send + Sync>,
     /// Metrics of requests.
     pub metrics: AgentMetrics,
-    /// Permits for sessions and followed logs.
-    pub long_requests: Arc<Semaphore>,
+    /// Places of sessions and logs.
+    pub places: Arc<Places>,
 }
 
 /// Which pages the configuration enables.
@@ -68,9 +65,4 @@ impl Switches {
             Switch::Checkpoint => self.checkpoint,
         }
     }
-}
-
-/// Permits for concurrent sessions and followed logs.
-pub fn long_requests() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(LONG_REQUESTS_MAX))
 }

@@ -18,17 +18,18 @@ use proto_daemon::exit::chain;
 use proto_daemon::panics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::frames::Checker;
+use super::places::Place;
 
 /// Time limit for connecting to the runtime and its response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest error response of the runtime that is passed on.
 const REFUSAL_LEN_MAX: usize = 64 << 10;
 /// How long a session continues after one side has closed: none of the protocols is half-duplex,
-/// and a side that never closes would hold its permit.
+/// and a side that never closes would hold its place.
 const LINGER: Duration = Duration::from_secs(10);
 /// Buffer of each session and direction.
 const BUFFER: usize = 16 << 10;
@@ -57,11 +58,11 @@ pub enum SpliceError {
 }
 
 /// Forwards `request` to `url`; if the runtime switches protocols, joins both connections in a task
-/// that holds `slot`. `who` names session and client in the log.
+/// that holds `place`. `who` names session and client in the log.
 pub async fn splice(
     mut request: Request<Incoming>,
     url: &str,
-    slot: OwnedSemaphorePermit,
+    place: Place,
     who: String,
 ) -> Result<Response<Full<Bytes>>, SpliceError> {
     let onward = onward(&request, url)?;
@@ -75,7 +76,7 @@ pub async fn splice(
     let checker = checker(answer.headers())?;
     let far = hyper::upgrade::on(&mut answer);
     panics::spawn(async move {
-        let _slot = slot;
+        let _place = place;
         // Both upgrade once the response is written; a client that disconnects first ends the task.
         let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
         let (read, write) = tokio::io::split(TokioIo::new(near));

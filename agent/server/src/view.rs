@@ -105,6 +105,16 @@ pub enum Session {
     },
 }
 
+impl Session {
+    /// The pod of the session.
+    pub(crate) fn pod(&self) -> &PodName {
+        match self {
+            Self::Exec { container, .. } | Self::Attach { container, .. } => &container.pod,
+            Self::PortForward { pod, .. } => pod,
+        }
+    }
+}
+
 /// Why the agent cannot serve a request; the text goes to the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {

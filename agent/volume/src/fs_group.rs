@@ -1,6 +1,5 @@
 //! Applies `fsGroup` to the files of a volume, by descriptor and without following links.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat};
@@ -46,19 +45,26 @@ pub fn apply_group(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         let opened = rustix::fs::openat(top, ".", flags, Mode::empty())?;
-        below(&opened, stat.st_dev, gid, read_only, 0)?;
+        below(opened, stat.st_dev, gid, read_only, 0)?;
     }
     // The top is changed last: its state shows whether all of it was done.
     apply_to_entry(top, &stat, gid, read_only)
 }
 
-fn below(directory: &OwnedFd, device: u64, gid: u32, read_only: bool, depth: usize) -> Result<()> {
+/// Names are read as the entries are changed, so that a directory with millions of entries takes no memory.
+fn below(directory: OwnedFd, device: u64, gid: u32, read_only: bool, depth: usize) -> Result<()> {
     if depth > DEPTH_MAX {
         return Err(Errno::LOOP);
     }
-    for name in names(directory)? {
+    let mut entries = Dir::new(directory)?;
+    while let Some(entry) = entries.read() {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let entry = match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
+        let entry = match rustix::fs::openat(entries.fd()?, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => continue, // removed meanwhile
             entry => entry?,
         };
@@ -69,23 +75,11 @@ fn below(directory: &OwnedFd, device: u64, gid: u32, read_only: bool, depth: usi
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let inner = rustix::fs::openat(&entry, ".", flags, Mode::empty())?;
-            below(&inner, device, gid, read_only, depth + 1)?;
+            below(inner, device, gid, read_only, depth + 1)?;
         }
         apply_to_entry(&entry, &stat, gid, read_only)?;
     }
     Ok(())
-}
-
-/// Names in a directory, which may be any bytes.
-fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let name = entry?.file_name().to_owned();
-        if !matches!(name.as_bytes(), b"." | b"..") {
-            names.push(name);
-        }
-    }
-    Ok(names)
 }
 
 fn is_given(stat: &Stat, gid: u32, read_only: bool) -> bool {

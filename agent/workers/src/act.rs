@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use agent_clock as clock;
 use agent_images as images;
-use agent_interfaces::{ErrorText, WantedPart};
+use agent_interfaces::WantedPart;
 use agent_logs::log_links;
 use agent_logs::log_links::LoggedContainer;
 use agent_node::adaptive_limit::CallKind;
@@ -26,12 +26,11 @@ use agent_resources::pod_environment::hosts_mount;
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
-use proto_daemon::exit::chain;
 
 use super::action_context::ActionContext;
 use super::action_result::{ActionFailure, ActionResult};
 use super::admit::admit_pod;
-use super::pod_context::{NodeSettings, PodContext};
+use super::pod_context::{NodeSettings, PodContext, PodFileError};
 use super::{hooks, pulling, termination_message};
 
 /// Executes `action`. Volumes are set up and torn down by the pod's task, which owns their state.
@@ -71,7 +70,7 @@ pub async fn act(
         Action::RunPostStart { container, id } => {
             let ran = hooks::post_start(shared, context, container, id).await;
             ran.map(|()| ActionResult::Nothing)
-                .map_err(|e| ActionFailure::new("PostStartHookError", chain(&e)))
+                .map_err(|e| ActionFailure::caused_by("PostStartHookError", &e))
         }
         Action::StopContainer { container, id, deadline, hook, .. } => {
             let stop = ContainerStop { container, id, deadline: *deadline, hook: *hook };
@@ -92,15 +91,17 @@ pub async fn act(
         }
         Action::RemoveCgroup => {
             let removed = shared.cgroups.remove_cgroup(&context.pod).await;
-            removed.map_err(|e| ActionFailure::new("", e)).map(|()| ActionResult::Nothing)
+            removed.map_err(|e| ActionFailure::caused_by("", &e)).map(|()| ActionResult::Nothing)
         }
         Action::ReportDeleted => {
-            shared.remove_directories(&context.pod).map_err(|e| ActionFailure::new("", e))?;
+            let removed = shared.remove_directories(&context.pod);
+            removed.map_err(|e| ActionFailure::caused_by("", &e))?;
             let accepted = shared.reports.deleted(&context.pod).await;
-            accepted.map_err(|e| ActionFailure::new("", e.0)).map(|()| ActionResult::Nothing)
+            accepted.map_err(|e| ActionFailure::caused_by("", &e)).map(|()| ActionResult::Nothing)
         }
         Action::Forget => {
-            shared.remove_directories(&context.pod).map_err(|e| ActionFailure::new("", e))?;
+            let removed = shared.remove_directories(&context.pod);
+            removed.map_err(|e| ActionFailure::caused_by("", &e))?;
             Ok(ActionResult::Nothing)
         }
         Action::MountVolumes | Action::UnmountVolumes => Ok(ActionResult::Nothing),
@@ -117,8 +118,9 @@ async fn create_sandbox(
     attempt: u32,
 ) -> Result<ActionResult, ActionFailure> {
     let began = std::time::Instant::now();
-    let cgroup = shared.cgroups.make_cgroup(&context.pod).map_err(|e| ActionFailure::new("", e))?;
-    shared.cgroups.settle_cgroup(&context.pod).await.map_err(|e| ActionFailure::new("", e))?;
+    let cgroup_error = |e| ActionFailure::caused_by("", &e);
+    let cgroup = shared.cgroups.make_cgroup(&context.pod).map_err(cgroup_error)?;
+    shared.cgroups.settle_cgroup(&context.pod).await.map_err(cgroup_error)?;
     shared.metrics.operations.record_cgroup("create", began.elapsed());
     let facts = shared.environment.facts(&shared.settings.facts);
     let mut config = translate::sandbox_config(&context.pod, &facts, &cgroup, attempt)
@@ -127,7 +129,7 @@ async fn create_sandbox(
         shared.warn(&context.pod, reason, message);
     }
     let handler = shared.environment.classes.handler(&context.pod).await;
-    config.runtime_handler = handler.map_err(|e| ActionFailure::new("", e))?;
+    config.runtime_handler = handler.map_err(|e| ActionFailure::caused_by("", &e))?;
     make_directory(config.log_directory.clone().into())?;
     let asked = async {
         let began = std::time::Instant::now();
@@ -206,13 +208,14 @@ async fn create_container(
     for message in skipped_keys(container, &pod.metadata.namespace, &*context.objects) {
         shared.warn(pod, "InvalidEnvironmentVariableNames", message);
     }
-    let sub_paths = bind_parts(shared, context, container, &env).await.map_err(config_error)?;
-    let granted = shared.environment.granted(pod, &container.name).await.map_err(config_error)?;
+    let sub_paths = bind_parts(shared, context, container, &env).await?;
+    let granted = shared.environment.granted(pod, &container.name).await;
+    let granted = granted.map_err(|e| ActionFailure::caused_by(CONFIG_ERROR, &e))?;
     let mut extra_mounts = termination_message::mount(shared, pod, container, make.attempt)
-        .map_err(|e| ActionFailure::new(CREATE_ERROR, e))?;
+        .map_err(|e| ActionFailure::caused_by(CREATE_ERROR, &e))?;
     let dir = shared.pod_dir(&pod.metadata.uid);
     let hosts = hosts_mount(&dir, pod, container, facts, &context.pod_ips);
-    extra_mounts.extend(hosts.map_err(|e| ActionFailure::new(CREATE_ERROR, e))?);
+    extra_mounts.extend(hosts.map_err(|e| ActionFailure::caused_by(CREATE_ERROR, &e))?);
     let inputs = ContainerInputs {
         attempt: make.attempt,
         image_id: make.image_id.to_owned(),
@@ -253,12 +256,14 @@ async fn bind_parts(
     context: &ActionContext,
     container: &Container,
     env: &[(String, String)],
-) -> Result<BTreeMap<usize, String>, ErrorText> {
+) -> Result<BTreeMap<usize, String>, ActionFailure> {
     let mut wanted = Vec::new();
-    for part in sub_paths(container, env, &context.mounted.on_host).map_err(|e| e.to_string())? {
+    let parts = sub_paths(container, env, &context.mounted.on_host);
+    for part in parts.map_err(|e| ActionFailure::caused_by(CONFIG_ERROR, &e))? {
         let name = part.volume;
         let volume = context.mounted.on_host.get(name);
-        let volume = volume.ok_or_else(|| format!("volume {name:?} is not set up"))?.clone();
+        let missing = || ActionFailure::new(CONFIG_ERROR, format!("volume {name:?} is not set up"));
+        let volume = volume.ok_or_else(missing)?.clone();
         let BoundPart { index, path, all_read_only, follows, .. } = part;
         let name = name.to_owned();
         wanted.push(WantedPart { index, name, volume, path, all_read_only, follows });
@@ -266,7 +271,8 @@ async fn bind_parts(
     if wanted.is_empty() {
         return Ok(BTreeMap::new());
     }
-    shared.volumes.bind_parts(&context.pod, &container.name, wanted).await
+    let bound = shared.volumes.bind_parts(&context.pod, &container.name, wanted).await;
+    bound.map_err(|e| ActionFailure::caused_by(CONFIG_ERROR, &e))
 }
 
 /// The user of an image, inspected only if the security context depends on it.
@@ -360,6 +366,7 @@ fn is_running(result: &ActionResult) -> bool {
 }
 
 fn make_directory(path: PathBuf) -> Result<(), ActionFailure> {
-    fs::create_dir_all(&path)
-        .map_err(|e| ActionFailure::new(CREATE_ERROR, format!("make {}: {e}", path.display())))
+    fs::create_dir_all(&path).map_err(|source| {
+        ActionFailure::caused_by(CREATE_ERROR, &PodFileError { verb: "make", path, source })
+    })
 }

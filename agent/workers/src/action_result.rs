@@ -1,6 +1,8 @@
 //! Applies results of actions and runtime events to the observed and remembered state of a pod.
 //! Pure.
 
+use std::error::Error;
+
 use agent_pod::backoff::RetryStep;
 use agent_pod::observed::{
     InstanceState, ObservedContainer, ObservedImage, ObservedPod, ObservedSandbox, ObservedVolumes,
@@ -8,6 +10,7 @@ use agent_pod::observed::{
 use agent_pod::plan::Action;
 use agent_pod::record::{Admission, PodRecord};
 use agent_runtime::RuntimeError;
+use proto_daemon::exit::chain;
 
 /// Why an action failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +26,11 @@ pub struct ActionFailure {
 impl ActionFailure {
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), result: ActionResult::Nothing }
+    }
+
+    /// With the error and its causes as the message.
+    pub(super) fn caused_by(reason: &'static str, error: &(dyn Error + 'static)) -> Self {
+        Self::new(reason, chain(error))
     }
 
     pub(super) fn runtime(reason: &'static str, error: &RuntimeError) -> Self {

@@ -10,8 +10,9 @@ use agent_logs::log_files::{Entry, LogDirectory};
 use agent_logs::log_links;
 use agent_runtime::runtime::{PodOnNode, RuntimeError};
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::statusz::TaskStatus;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::JoinError;
 
 use crate::pod_context::PodContext;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_images::{Images, PodImages};
 use agent_interfaces::objects::ObjectCache;
-use agent_interfaces::{ErrorText, PodCgroups, Reports, Volumes};
+use agent_interfaces::{PodCgroups, Reports, Volumes};
 use agent_journal::Journal;
 use agent_journal::active_pods::ActivePods;
 use agent_logs::log_links;
@@ -84,6 +84,17 @@ pub struct NodeSettings {
     pub sandbox_image: String,
     /// Names of the naming profile.
     pub names: &'static Names,
+}
+
+/// A file or directory of a pod cannot be made or removed; the action is tried again after its back-off.
+#[derive(Debug, thiserror::Error)]
+#[error("{verb} {}", path.display())]
+pub struct PodFileError {
+    /// What was to be done with it.
+    pub verb: &'static str,
+    pub path: PathBuf,
+    /// Cause.
+    pub source: std::io::Error,
 }
 
 /// Conditions of the node that keep pods from starting.
@@ -166,7 +177,7 @@ impl PodContext {
 
     /// Removes the pod's directory, its logs and the links to them. Its volumes must have been torn
     /// down.
-    pub fn remove_directories(&self, pod: &Pod) -> Result<(), ErrorText> {
+    pub fn remove_directories(&self, pod: &Pod) -> Result<(), PodFileError> {
         let uid = &pod.metadata.uid;
         let logs = PathBuf::from(log_directory(&self.settings.facts.pod_logs_dir, pod));
         gone(std::fs::remove_dir_all(&logs), &logs)?;
@@ -214,10 +225,10 @@ fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Treats a path that does not exist as removed.
-fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), ErrorText> {
+fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), PodFileError> {
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("remove {}: {error}", path.display()))
+            Err(PodFileError { verb: "remove", path: path.to_owned(), source: error })
         }
         _ => Ok(()),
     }

@@ -6,7 +6,6 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use agent_interfaces::ErrorText;
 use agent_logs::log_files;
 use agent_pod::desired::find_container;
 use agent_pod::observed::{InstanceState, ObservedContainer};
@@ -17,7 +16,7 @@ use agent_volume::private;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::private_files;
 
-use super::pod_context::PodContext;
+use super::pod_context::{PodContext, PodFileError};
 use crate::garbage;
 
 /// An empty file of the node, mounted at the container's `terminationMessagePath`.
@@ -26,13 +25,13 @@ pub fn mount(
     pod: &Pod,
     container: &Container,
     attempt: u32,
-) -> Result<Vec<Mount>, ErrorText> {
+) -> Result<Vec<Mount>, PodFileError> {
     if container.termination_message_path.is_empty() {
         return Ok(Vec::new());
     }
     let path = shared.termination_file(&pod.metadata.uid, &container.name, attempt);
     let made = create_file(&path);
-    made.map_err(|error| format!("make {}: {error}", path.display()))?;
+    made.map_err(|source| PodFileError { verb: "make", path: path.clone(), source })?;
     Ok(vec![Mount {
         container_path: container.termination_message_path.clone(),
         host_path: path.to_string_lossy().into_owned(),

@@ -29,16 +29,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_interfaces::ErrorText;
 use agent_pod::backoff::RetryStep;
 use agent_pod::desired::{DesiredPod, PodSource, grace_period};
 use agent_pod::events;
 use agent_pod::observed::{ObservedContainer, ObservedImage, ObservedPod, ObservedVolumes};
 use agent_pod::plan::{Action, Plan, PodStage};
 use agent_pod::record::{PodRecord, TerminationReason};
+use agent_runtime::RuntimeError;
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
+use proto_daemon::exit::chain;
 use proto_daemon::panics::Panicked;
 use proto_daemon::statusz::TaskStatus;
 use tokio::sync::watch;
@@ -440,8 +441,8 @@ impl Worker {
                     Duration::ZERO,
                 );
             }
-            OperationResult::Unmounted(Err(line)) => {
-                self.action_failed(&want, &Action::UnmountVolumes, "", &line);
+            OperationResult::Unmounted(Err(error)) => {
+                self.action_failed(&want, &Action::UnmountVolumes, "", &chain(&error));
             }
             OperationResult::StatusWritten(status, result) => {
                 self.publisher.record_write(&self.update.borrow().pod, &status, result);
@@ -450,7 +451,7 @@ impl Worker {
         }
     }
 
-    fn apply_relist(&mut self, epoch: u64, result: Result<PodOnNode, ErrorText>) {
+    fn apply_relist(&mut self, epoch: u64, result: Result<PodOnNode, RuntimeError>) {
         match result {
             Ok(mut on_node) => {
                 let changes_runtime = self.driver.in_flight().changes_runtime();
@@ -462,8 +463,8 @@ impl Worker {
                     self.state.apply_relist(on_node);
                 }
             }
-            Err(line) => {
-                tracing::warn!(pod = %name(&self.pod()), error = line, "cannot list the pod's containers; retried in a second");
+            Err(error) => {
+                tracing::warn!(pod = %name(&self.pod()), error = chain(&error), "cannot list the pod's containers; retried in a second");
                 self.state.relist_failed(clock::boot());
             }
         }

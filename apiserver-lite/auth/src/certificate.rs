@@ -18,6 +18,17 @@ pub enum ClientCertificate {
     Invalid(String),
 }
 
+/// Why a certificate authenticates no user. The request is answered with 401, unless it has a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError<'a> {
+    /// It was valid when the connection began.
+    #[error("the certificate has expired")]
+    Expired,
+    /// It never was, for this reason.
+    #[error("{0}")]
+    Invalid(&'a str),
+}
+
 impl ClientCertificate {
     /// Reads the user from a certificate that was verified against the client CA.
     #[must_use]
@@ -32,14 +43,14 @@ impl ClientCertificate {
     /// The user at the time `now`, because a connection may outlive the certificate.
     ///
     /// # Errors
-    /// Why the certificate is invalid.
-    pub fn user(&self, now: OffsetDateTime) -> Result<&User, &str> {
+    /// See [`CertificateError`].
+    pub fn user(&self, now: OffsetDateTime) -> Result<&User, CertificateError<'_>> {
         match self {
             Self::User { not_after, .. } if *not_after < now.unix_timestamp() => {
-                Err("the certificate has expired")
+                Err(CertificateError::Expired)
             }
             Self::User { user, .. } => Ok(user),
-            Self::Invalid(reason) => Err(reason),
+            Self::Invalid(reason) => Err(CertificateError::Invalid(reason)),
         }
     }
 }
@@ -70,7 +81,7 @@ mod tests {
         let shown = ClientCertificate::User { user, not_after: 1000 };
         let at = |seconds| OffsetDateTime::from_unix_timestamp(seconds).unwrap();
         assert!(shown.user(at(1000)).is_ok());
-        assert_eq!(shown.user(at(1001)), Err("the certificate has expired"));
+        assert_eq!(shown.user(at(1001)), Err(CertificateError::Expired));
     }
 
     #[test]

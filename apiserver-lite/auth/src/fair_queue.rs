@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use crate::expiring_cache::{Key, key};
 
@@ -13,6 +14,15 @@ const TURNS_MAX_PER_CLIENT: usize = 16;
 /// Most questions that are on their way or wait, and most of one client.
 const PLACES_MAX: usize = 512;
 const PLACES_MAX_PER_CLIENT: usize = 128;
+
+/// What has no room for a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The share of its client.
+    Share,
+    /// The queue of all clients.
+    Queue,
+}
 
 /// Limits the webhook requests in flight and in the queue, in total and per client.
 pub struct FairQueue {
@@ -39,6 +49,12 @@ pub struct Place {
     turns: Arc<Semaphore>,
 }
 
+/// A question's turn until it is dropped.
+pub struct Turn {
+    _permits: [OwnedSemaphorePermit; 2],
+    _place: Place,
+}
+
 impl FairQueue {
     /// An empty one.
     pub fn new() -> Arc<Self> {
@@ -46,22 +62,25 @@ impl FairQueue {
         Arc::new(Self { turns, clients: Mutex::default() })
     }
 
-    /// A place for a question of `client`; `None` where the queue, or the client's share of it, is full.
-    pub fn enter(self: &Arc<Self>, client: &str) -> Option<Place> {
+    /// A place for a question of `client`.
+    ///
+    /// # Errors
+    /// What is full.
+    pub fn enter(self: &Arc<Self>, client: &str) -> Result<Place, Full> {
         let client = key(client.as_bytes());
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        if clients.places >= PLACES_MAX {
-            return None;
-        }
         let new = || Share { places: 0, turns: Arc::new(Semaphore::new(TURNS_MAX_PER_CLIENT)) };
-        let share = clients.shares.entry(client).or_insert_with(new);
-        if share.places >= PLACES_MAX_PER_CLIENT {
-            return None;
+        if clients.shares.get(&client).is_some_and(|share| share.places >= PLACES_MAX_PER_CLIENT) {
+            return Err(Full::Share);
         }
+        if clients.places >= PLACES_MAX {
+            return Err(Full::Queue);
+        }
+        let share = clients.shares.entry(client).or_insert_with(new);
         share.places += 1;
         let turns = share.turns.clone();
         clients.places += 1;
-        Some(Place { queue: self.clone(), client, turns })
+        Ok(Place { queue: self.clone(), client, turns })
     }
 }
 
@@ -72,6 +91,18 @@ impl Place {
         let own = self.turns.clone().acquire_owned().await.ok()?;
         let all = self.queue.turns.clone().acquire_owned().await.ok()?;
         Some([own, all])
+    }
+
+    /// [`Place::wait`] until `deadline`; the turn keeps the place.
+    ///
+    /// # Errors
+    /// What has had no turn until then.
+    pub async fn wait_until(self, deadline: Instant) -> Result<Turn, Full> {
+        let own = timeout_at(deadline, self.turns.clone().acquire_owned()).await;
+        let Ok(Ok(own)) = own else { return Err(Full::Share) };
+        let all = timeout_at(deadline, self.queue.turns.clone().acquire_owned()).await;
+        let Ok(Ok(all)) = all else { return Err(Full::Queue) };
+        Ok(Turn { _permits: [own, all], _place: self })
     }
 }
 
@@ -101,13 +132,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_client_leaves_room_and_turns_to_others() {
         let queue = FairQueue::new();
-        let flood: Vec<Place> = std::iter::from_fn(|| queue.enter("flood")).collect();
+        let mut flood: Vec<Place> = std::iter::from_fn(|| queue.enter("flood").ok()).collect();
         assert_eq!(flood.len(), PLACES_MAX_PER_CLIENT);
         let mut turns = Vec::new();
         for place in &flood {
             turns.extend(has_turn(place).await);
         }
         assert_eq!(turns.len(), TURNS_MAX_PER_CLIENT);
+        assert_eq!(queue.enter("flood").map(drop), Err(Full::Share));
+        let soon = Instant::now() + Duration::from_millis(1);
+        let refused = flood.pop().expect("a place").wait_until(soon).await;
+        assert_eq!(refused.map(drop), Err(Full::Share));
         let other = queue.enter("other").expect("room");
         assert!(has_turn(&other).await.is_some());
         turns.pop();
@@ -118,11 +153,11 @@ mod tests {
     fn all_clients_together_are_bounded_and_nothing_is_kept_of_those_that_left() {
         let queue = FairQueue::new();
         let places: Vec<Place> =
-            (0..10_000).filter_map(|nth| queue.enter(&format!("client-{nth}"))).collect();
+            (0..10_000).filter_map(|nth| queue.enter(&format!("client-{nth}")).ok()).collect();
         assert_eq!(places.len(), PLACES_MAX);
-        assert!(queue.enter("late").is_none());
+        assert!(queue.enter("late").is_err());
         drop(places);
         assert!(queue.clients.lock().unwrap().shares.is_empty());
-        assert!(queue.enter("late").is_some());
+        assert!(queue.enter("late").is_ok());
     }
 }

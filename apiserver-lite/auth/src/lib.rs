@@ -30,9 +30,10 @@ pub use authorization::{
 pub use authorization_webhook::{
     AuthorizationWebhook, AuthorizationWebhookSettings, read_access_review,
 };
-pub use certificate::ClientCertificate;
+pub use certificate::{CertificateError, ClientCertificate};
 pub use chain::{Chain, Module};
 pub use extra_headers::read_extra;
+pub use fair_queue::{FairQueue, Full};
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node};
 pub use oidc::{Oidc, OidcError, OidcSettings, unverified_issuer, user_of_claims};
 pub use request_headers::{RequestHeaderSettings, RequestHeaders};

@@ -174,7 +174,7 @@ impl Webhook {
         let review = json!({"apiVersion": self.api_version, "kind": self.kind, "spec": spec});
         let body = Bytes::from(review.to_string());
         let ask = || {
-            let place = self.queue.enter(client).ok_or(ReviewError::Busy)?;
+            let place = self.queue.enter(client).map_err(|_| ReviewError::Busy)?;
             let (service, body) = (self.service.clone(), body.clone());
             Ok(async move {
                 let answer =

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use apiserver_autoscaling::Settings;
 use clap::Args;
+use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
 
 /// How autoscalers decide, and how often.
@@ -57,11 +58,11 @@ fn seconds(length: Duration) -> i64 {
     i64::try_from(length.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
-    let ratio = text.parse::<f64>().map_err(|error| error.to_string())?;
+fn tolerance(text: &str) -> Result<f64, FlagError> {
+    let ratio = text.parse::<f64>().map_err(|error| FlagError::new(error.to_string()))?;
     match (0.0..1.0).contains(&ratio) {
         true => Ok(ratio),
-        false => Err("expected a ratio of at least 0 and less than 1".to_owned()),
+        false => Err(FlagError::new("expected a ratio of at least 0 and less than 1")),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_autoscaling::{
-    AutoscalerEvent, History, Observed, Outcome, PodUsage, Scale, Settings, Severity,
+    AutoscalerEvent, History, NoUsage, Observed, Outcome, PodUsage, Scale, Settings, Severity,
     needs_metrics, plan, without_scale,
 };
 use apiserver_clock::now;
@@ -98,7 +98,7 @@ impl Reconciler {
         &self,
         hpa: &HorizontalPodAutoscaler,
         scale: &Scale,
-    ) -> (Vec<Pod>, Result<Vec<PodUsage>, String>) {
+    ) -> (Vec<Pod>, Result<Vec<PodUsage>, NoUsage>) {
         if needs_metrics(hpa, scale).is_none() {
             return (Vec::new(), Ok(Vec::new()));
         }
@@ -108,8 +108,8 @@ impl Reconciler {
         let usage = pod_metrics::list(&self.client, namespace, &params).await;
         let pods = self.client.within::<Pod>(namespace).list(&params).await;
         match (pods, usage) {
-            (Ok(pods), usage) => (pods.items, usage.map_err(|error| chain(&error))),
-            (Err(error), _) => (Vec::new(), Err(chain(&error))),
+            (Ok(pods), usage) => (pods.items, usage.map_err(|error| NoUsage(chain(&error)))),
+            (Err(error), _) => (Vec::new(), Err(NoUsage(chain(&error)))),
         }
     }
 

@@ -1,5 +1,27 @@
 //! Why a metric says nothing.
 
+/// The metrics API or the pods cannot be read; the text names the request and the cause.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoUsage(pub String);
+
+/// Why a metric has no value for a number of replicas. The texts are Kubernetes'.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetricError {
+    /// The number of replicas cannot be calculated now.
+    #[error("failed to get {resource} utilization: {cause}")]
+    Sizing {
+        resource: String,
+        /// Why.
+        cause: SizingError,
+    },
+    /// The autoscaler must be corrected.
+    #[error(
+        "invalid resource metric source: neither a utilization target nor a value target was set"
+    )]
+    NoTarget,
+}
+
 /// Why a metric says nothing. The texts are Kubernetes'.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizingError {
@@ -8,7 +30,7 @@ pub enum SizingError {
     NoMetrics,
     /// The metrics API does not answer.
     #[error("unable to fetch metrics from resource metrics API: {0}")]
-    Fetch(String),
+    Fetch(NoUsage),
     /// A metric that names a container which a pod does not have.
     #[error("container {container} not present in metrics for pod {pod}")]
     NoContainer {

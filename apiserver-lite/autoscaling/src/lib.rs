@@ -22,6 +22,7 @@ mod sizing;
 #[cfg(test)]
 mod testing;
 
+pub use error::NoUsage;
 pub use history::History;
 pub use metrics::{ContainerUsage, PodUsage};
 pub use plan::{

@@ -9,6 +9,7 @@ use proto_api::selectors::Selector;
 
 use crate::behavior::{Bounds, Decision, decide_by_default, decide_by_rules, longest_period};
 use crate::conditions::{ABLE_TO_SCALE, SCALING_ACTIVE, SCALING_LIMITED, set};
+use crate::error::NoUsage;
 use crate::history::History;
 use crate::metrics::PodUsage;
 use crate::replicas::{Inputs, MeasuredMetric, NotFound, of_metric};
@@ -30,7 +31,7 @@ pub struct Observed<'a> {
     /// The pods of the namespace that the target's selector selects; empty if [`needs_metrics`] has none.
     pub pods: &'a [&'a Pod],
     /// Their metrics, or why there are none.
-    pub usage: &'a Result<Vec<PodUsage>, String>,
+    pub usage: &'a Result<Vec<PodUsage>, NoUsage>,
 }
 
 /// Whether an event reports a problem.

@@ -7,7 +7,7 @@ use proto_api::autoscaling::v2::{
 use proto_api::core::v1::Pod;
 use proto_api::{Quantity, Time};
 
-use crate::error::SizingError;
+use crate::error::{MetricError, NoUsage, SizingError};
 use crate::metrics::{PodUsage, amounts};
 use crate::settings::Settings;
 use crate::sizing::{Proposal, Sizing};
@@ -18,7 +18,7 @@ pub struct Inputs<'a> {
     /// The pods of the target.
     pub pods: &'a [&'a Pod],
     /// Their metrics, or why there are none.
-    pub usage: &'a Result<Vec<PodUsage>, String>,
+    pub usage: &'a Result<Vec<PodUsage>, NoUsage>,
     /// The target's replicas.
     pub current: i32,
     /// The controller's settings.
@@ -51,9 +51,9 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetri
     match (spec.type_.as_str(), &spec.resource, &spec.container_resource) {
         ("Resource", Some(source), _) => {
             let proposed = inputs.propose(&source.name, None, &source.target);
-            let (proposal, name) = proposed.map_err(|message| NotFound {
+            let (proposal, name) = proposed.map_err(|error| NotFound {
                 reason: "FailedGetResourceMetric",
-                message,
+                message: error.to_string(),
                 context: format!("failed to get {} resource metric value: ", source.name),
             })?;
             let resource =
@@ -67,9 +67,9 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetri
         }
         ("ContainerResource", _, Some(source)) => {
             let proposed = inputs.propose(&source.name, Some(&source.container), &source.target);
-            let (proposal, name) = proposed.map_err(|message| NotFound {
+            let (proposal, name) = proposed.map_err(|error| NotFound {
                 reason: "FailedGetContainerResourceMetric",
-                message,
+                message: error.to_string(),
                 context: format!("failed to get {} container metric value: ", source.name),
             })?;
             let resource = ContainerResourceMetricStatus {
@@ -125,9 +125,9 @@ impl Inputs<'_> {
         resource: &str,
         container: Option<&str>,
         target: &MetricTarget,
-    ) -> Result<(Proposal, String), String> {
+    ) -> Result<(Proposal, String), MetricError> {
         let sizing = || self.sizing(resource, container);
-        let failed = |error: SizingError| format!("failed to get {resource} utilization: {error}");
+        let failed = |cause| MetricError::Sizing { resource: resource.to_owned(), cause };
         // A target of zero has no ratio; the API server refuses it.
         if let Some(average) = target.average_value.filter(|value| value.as_milli() > 0) {
             let proposal = sizing().and_then(|sizing| sizing.by_average(average.as_milli()));
@@ -138,8 +138,7 @@ impl Inputs<'_> {
             let name = format!("{resource} resource utilization (percentage of request)");
             return Ok((proposal.map_err(failed)?, name));
         }
-        Err("invalid resource metric source: neither a utilization target nor a value target was set"
-            .to_owned())
+        Err(MetricError::NoTarget)
     }
 
     fn sizing<'a>(

@@ -6,6 +6,7 @@ use proto_api::autoscaling::v2::{
 };
 use proto_api::core::v1::Pod;
 
+use crate::error::NoUsage;
 use crate::history::History;
 use crate::plan::{Observed, Scale, plan};
 use crate::settings::Settings;
@@ -100,7 +101,7 @@ fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) 
         let pods: Vec<&Pod> = pods.iter().collect();
         let known = names.iter().zip(0..).skip(step.missing);
         let usage = match step.is_away {
-            true => Err("away".to_owned()),
+            true => Err(NoUsage("away".to_owned())),
             false => Ok(known.map(|(name, at)| usage(name, used_by(step, at))).collect()),
         };
         let scale = Scale { replicas, selector: "a=b".to_owned() };

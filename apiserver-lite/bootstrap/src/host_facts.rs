@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-use crate::preflight::{Facts, NameLookup, PreflightScope, RuntimeFacts};
+use crate::preflight::{Facts, NameLookup, PreflightScope, RuntimeFacts, RuntimeSilent};
 
 /// Directories in which runtimes look for CNI plugins.
 const PLUGIN_DIRS: [&str; 2] = ["opt/cni/bin", "usr/lib/cni"];
@@ -21,7 +21,7 @@ const LOOKUP_PATIENCE: Duration = Duration::from_secs(3);
 pub fn gather(
     wanted: &PreflightScope,
     root: &Path,
-    runtime: Result<RuntimeFacts, String>,
+    runtime: Result<RuntimeFacts, RuntimeSilent>,
 ) -> Facts {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -47,6 +47,7 @@ pub fn gather(
         not_empty: wanted.empty.iter().filter(is_full).cloned().collect(),
         ip_forward: sysctl("net/ipv4/ip_forward"),
         bridge_netfilter: sysctl("net/bridge/bridge-nf-call-iptables"),
+        has_bridge_module: has_bridge_module(root),
         has_cni_plugins: PLUGIN_DIRS.iter().any(|dir| has_plugins(&root.join(dir))),
         runtime,
     }
@@ -75,6 +76,17 @@ fn is_own_address(address: IpAddr) -> bool {
 
 fn has_plugins(dir: &Path) -> bool {
     PLUGINS.iter().all(|plugin| dir.join(plugin).is_file())
+}
+
+/// Whether systemd runs here, has its unit that loads modules, and finds br_netfilter among those of this kernel.
+fn has_bridge_module(root: &Path) -> bool {
+    let units = ["lib/systemd/system", "usr/lib/systemd/system"];
+    let has_unit = units.iter().any(|dir| root.join(dir).join("modprobe@.service").is_file());
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let modules = root.join("lib/modules").join(release.trim()).join("modules.dep");
+    let modules = std::fs::read_to_string(modules).unwrap_or_default();
+    let is_there = modules.lines().any(|line| line.contains("/br_netfilter.ko"));
+    root.join("run/systemd/system").is_dir() && has_unit && is_there
 }
 
 fn is_busy(port: u16) -> bool {

@@ -3,18 +3,20 @@
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::Node;
 
+use crate::waiting::NotYet;
+
 /// Whether the agent has renewed its lease since a time, in microseconds since 1970: what the Node says may be of the agent before it.
 ///
 /// # Errors
 /// What the lease says instead.
-pub fn renewed_since(lease: &Lease, since: i64) -> Result<(), String> {
+pub fn renewed_since(lease: &Lease, since: i64) -> Result<(), NotYet> {
     match lease.spec.renew_time.and_then(|at| at.unix_micros()) {
         Some(at) if at >= since => Ok(()),
         Some(at) => {
             let seconds = since.saturating_sub(at) / 1_000_000;
-            Err(format!("its lease was renewed last {seconds} s before that"))
+            Err(NotYet(format!("its lease was renewed last {seconds} s before that")))
         }
-        None => Err("its lease was never renewed".to_owned()),
+        None => Err(NotYet("its lease was never renewed".to_owned())),
     }
 }
 
@@ -22,11 +24,11 @@ pub fn renewed_since(lease: &Lease, since: i64) -> Result<(), String> {
 ///
 /// # Errors
 /// Why it is not.
-pub fn ready(node: &Node) -> Result<(), String> {
+pub fn ready(node: &Node) -> Result<(), NotYet> {
     match node.status.conditions.iter().find(|condition| condition.type_ == "Ready") {
         Some(ready) if ready.status == "True" => Ok(()),
-        Some(ready) => Err(ready.message.clone()),
-        None => Err("it has no such condition".to_owned()),
+        Some(ready) => Err(NotYet(ready.message.clone())),
+        None => Err(NotYet("it has no such condition".to_owned())),
     }
 }
 
@@ -45,7 +47,7 @@ mod tests {
             renewed_since(&lease, 10_000_000)
         };
         assert_eq!(lease(Some(10_000_000)), Ok(()));
-        assert!(lease(Some(7_000_000)).unwrap_err().contains("3 s before"));
+        assert!(lease(Some(7_000_000)).unwrap_err().0.contains("3 s before"));
         assert!(lease(None).is_err());
     }
 
@@ -62,7 +64,7 @@ mod tests {
             ready(&node)
         };
         assert_eq!(node("True"), Ok(()));
-        assert_eq!(node("Unknown"), Err("no network".to_owned()));
+        assert_eq!(node("Unknown"), Err(NotYet("no network".to_owned())));
         assert!(ready(&Node::default()).is_err());
     }
 }

@@ -26,6 +26,11 @@ pub enum Role {
     Node,
 }
 
+/// Why the container runtime does not answer, with its causes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RuntimeSilent(pub String);
+
 /// What the runtime says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFacts {
@@ -76,12 +81,14 @@ pub struct Facts {
     pub not_empty: Vec<PathBuf>,
     /// The kernel's setting.
     pub ip_forward: Option<String>,
-    /// The kernel's setting.
+    /// The kernel's setting; none while br_netfilter is not loaded.
     pub bridge_netfilter: Option<String>,
+    /// Whether the unit of orch-proxy can load br_netfilter.
+    pub has_bridge_module: bool,
     /// Whether the CNI plugins are there.
     pub has_cni_plugins: bool,
     /// The runtime, or why it does not answer.
-    pub runtime: Result<RuntimeFacts, String>,
+    pub runtime: Result<RuntimeFacts, RuntimeSilent>,
 }
 
 /// What is checked for.
@@ -320,6 +327,10 @@ fn check_network(facts: &Facts, findings: &mut Findings) {
             bridge,
             "/proc/sys/net/bridge/bridge-nf-call-iptables is not 1: orch-proxy sets it",
         ),
+        None if facts.has_bridge_module => findings.warn(
+            bridge,
+            "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist: the unit of orch-proxy loads br_netfilter",
+        ),
         None => findings.error(
             bridge,
             "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist: `modprobe br_netfilter`",
@@ -332,7 +343,10 @@ fn check_network(facts: &Facts, findings: &mut Findings) {
 
 fn check_runtime(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
     if let Err(error) = &facts.runtime {
-        let text = format!("container runtime is not running at {}: {error}", wanted.runtime);
+        let text = format!(
+            "container runtime is not running at {}: {error}; install and start one (Debian: containerd), or name its socket with --cri-socket",
+            wanted.runtime
+        );
         findings.error("CRI", text);
     }
 }

@@ -6,30 +6,42 @@ use crate::arguments::Program;
 struct Kind {
     description: &'static str,
     after: &'static str,
+    /// Modules of the kernel that nothing else loads, as systemd's units.
+    modules: &'static [&'static str],
     settings: &'static [&'static str],
 }
 
 /// Settings of programs that need no more of the host than the network and their files.
 const CONFINED: &[&str] = &[
     "NoNewPrivileges=yes",
+    "ProtectSystem=full",
     "ProtectHome=yes",
     "PrivateTmp=yes",
+    "PrivateDevices=yes",
+    "ProtectProc=invisible",
+    "ProtectClock=yes",
+    "ProtectHostname=yes",
     "ProtectKernelModules=yes",
     "ProtectKernelTunables=yes",
     "ProtectControlGroups=yes",
     "ProtectKernelLogs=yes",
+    "RestrictNamespaces=yes",
     "RestrictSUIDSGID=yes",
     "RestrictRealtime=yes",
     "LockPersonality=yes",
     "MemoryDenyWriteExecute=yes",
     "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallErrorNumber=EPERM",
     "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
     // root reads its own files only: no other capability.
     "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
+    "UMask=0077",
     "LimitNOFILE=1048576",
 ];
 
-/// The node agent mounts, makes cgroups and talks to the runtime: it is root with everything.
+/// The node agent mounts, makes cgroups and talks to the runtime: it is root with everything. What gives a unit a mount namespace of its own (Protect...,
+/// Private...) would hide its mounts from the runtime, and a filter of system calls or a umask would be those of plugins and mount helpers too.
 const AGENT: &[&str] = &[
     // The connection keeper, which keeps runtime calls open, has to outlive the agent.
     "KillMode=process",
@@ -37,15 +49,34 @@ const AGENT: &[&str] = &[
     "TimeoutStopSec=infinity",
     "Delegate=yes",
     "OOMScoreAdjust=-999",
+    "RestrictRealtime=yes",
+    "LockPersonality=yes",
     "LimitNOFILE=1048576",
 ];
 
 /// The proxy programs nf_tables, conntrack, routes and sysctls of the network.
 const PROXY: &[&str] = &[
     "NoNewPrivileges=yes",
+    "ProtectSystem=full",
     "ProtectHome=yes",
     "PrivateTmp=yes",
+    "PrivateDevices=yes",
+    "ProtectClock=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelModules=yes",
     "ProtectControlGroups=yes",
+    "ProtectKernelLogs=yes",
+    "RestrictNamespaces=yes",
+    "RestrictSUIDSGID=yes",
+    "RestrictRealtime=yes",
+    "LockPersonality=yes",
+    "MemoryDenyWriteExecute=yes",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallErrorNumber=EPERM",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    // The last is for a negative oom_score_adj.
+    "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE CAP_SYS_RESOURCE",
     "LimitNOFILE=1048576",
 ];
 
@@ -55,20 +86,23 @@ pub fn file_name(program: &str) -> String {
 }
 
 fn kind(program: &str) -> Kind {
-    let (description, after, settings) = match program {
-        "orch-apiserver" => ("orch-apiserver, a Kubernetes API server", "", CONFINED),
-        "orch-controller-manager" => (
+    let of = |description, after, settings| Kind { description, after, modules: &[], settings };
+    match program {
+        "orch-apiserver" => of("orch-apiserver, a Kubernetes API server", "", CONFINED),
+        "orch-controller-manager" => of(
             "orch-controller-manager, the cluster's controllers",
             "orch-apiserver.service",
             CONFINED,
         ),
         "orch-scheduler" => {
-            ("orch-scheduler, which assigns pods to nodes", "orch-apiserver.service", CONFINED)
+            of("orch-scheduler, which assigns pods to nodes", "orch-apiserver.service", CONFINED)
         }
-        "orch-proxy" => ("orch-proxy, Services of the cluster", "orch-apiserver.service", PROXY),
-        _ => ("orchlet, a kubelet", "containerd.service orch-apiserver.service", AGENT),
-    };
-    Kind { description, after, settings }
+        "orch-proxy" => Kind {
+            modules: &["modprobe@br_netfilter.service", "modprobe@nf_conntrack.service"],
+            ..of("orch-proxy, Services of the cluster", "orch-apiserver.service", PROXY)
+        },
+        _ => of("orchlet, a kubelet", "containerd.service orch-apiserver.service", AGENT),
+    }
 }
 
 /// The unit of a program of a cluster.
@@ -92,12 +126,14 @@ pub fn packaged(name: &str) -> String {
 
 fn unit(name: &str, about: &str, start: &str) -> String {
     let kind = kind(name);
+    let before = [&["network-online.target"], kind.modules].concat().join(" ");
+    let after = format!("{before} {}", kind.after);
     format!(
         "{about}
 [Unit]
 Description={}
-After=network-online.target {}
-Wants=network-online.target
+After={}
+Wants={before}
 StartLimitIntervalSec=0
 
 [Service]
@@ -112,10 +148,9 @@ RestartSec=1
 WantedBy=multi-user.target
 ",
         kind.description,
-        kind.after,
+        after.trim_end(),
         kind.settings.join("\n"),
     )
-    .replace("network-online.target \n", "network-online.target\n")
 }
 
 /// A word of a command line (systemd.service(5), "Command lines").
@@ -158,6 +193,14 @@ mod tests {
         assert!(unit("orchlet").contains("After=network-online.target containerd.service"));
         assert!(!unit("orchlet").contains("CapabilityBoundingSet"));
         assert!(unit("orch-apiserver").contains("After=network-online.target\n"));
+        // Its mounts are the host's.
+        for own in ["Protect", "Private", "SystemCallFilter", "UMask"] {
+            assert!(!unit("orchlet").contains(own), "{own}");
+        }
+        assert!(unit("orch-proxy").contains("\nWants=network-online.target modprobe@br_netfilter"));
+        assert!(unit("orch-proxy").contains("CapabilityBoundingSet=CAP_NET_ADMIN "));
+        // It writes sysctls of the network.
+        assert!(!unit("orch-proxy").contains("ProtectKernelTunables"));
         // A program whose event loop hangs is restarted.
         assert!(unit("orchlet").contains("Type=notify\nWatchdogSec=60\n"));
         for confined in ["orch-apiserver", "orch-scheduler", "orch-controller-manager"] {

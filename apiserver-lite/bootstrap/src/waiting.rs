@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+/// What was seen in place of a condition. It is looked again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotYet(pub String);
+
 /// A condition that did not come in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("timed out after {seconds} s waiting until {what}; last state: {state}")]

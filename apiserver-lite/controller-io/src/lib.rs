@@ -1,5 +1,5 @@
 //! io: what controllers read and write: caches of the objects with the fields that controllers read, the execution of their writes, and whether the
-//! caches show the effect of a write; and what is counted of them.
+//! caches show the effect of a write; the deletion of a namespace's content; and what is counted of them.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
@@ -7,6 +7,7 @@
 pub mod execute_write;
 pub mod informers;
 pub mod metrics;
+pub mod namespace_content;
 pub mod observe_write;
 pub mod pods_by_label;
 pub mod pods_by_node;

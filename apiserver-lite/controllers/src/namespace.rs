@@ -1,6 +1,7 @@
 //! The namespace controller: finalizes a terminating namespace once it is empty, and reports the remaining content in its conditions until then.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proto_api::Time;
 use proto_api::core::v1::{Namespace, NamespaceCondition};
@@ -43,6 +44,19 @@ pub fn plan(
         set(&mut next.status.conditions, condition, now);
     }
     if next == *namespace { NamespaceStep::Wait } else { NamespaceStep::Report(Box::new(next)) }
+}
+
+/// Bounds of the time between two rounds.
+const ROUND_MIN: Duration = Duration::from_secs(1);
+const ROUND_MAX: Duration = Duration::from_secs(60);
+
+/// Time until the next round of deleting the content: a quarter of the time since the namespace was deleted, within a second and a minute. What its objects
+/// wait for may never happen, and each round lists all kinds.
+pub fn next_round(namespace: &Namespace, now: Time) -> Duration {
+    let seconds = |time: Time| time.unix().unwrap_or_default();
+    let deleted = seconds(namespace.metadata.deletion_timestamp.unwrap_or(now));
+    let since = u64::try_from(seconds(now).saturating_sub(deleted)).unwrap_or_default();
+    Duration::from_secs(since / 4).clamp(ROUND_MIN, ROUND_MAX)
 }
 
 /// The conditions for the remaining content.
@@ -182,5 +196,16 @@ mod tests {
         let times: Vec<_> =
             failed.status.conditions.iter().map(|c| c.last_transition_time.unix()).collect();
         assert_eq!(times, [Some(9), Some(9), Some(11), Some(11), Some(11)]);
+    }
+
+    #[test]
+    fn rounds_of_a_namespace_that_does_not_end_come_less_and_less_often() {
+        let secs = |now| next_round(&namespace(), Time::from_unix(now)).as_secs();
+        // It was deleted at 5; clocks may be set.
+        let table =
+            [(i64::MIN, 1), (5, 1), (9, 1), (25, 5), (125, 30), (1_000, 60), (i64::MAX, 60)];
+        for (now, expected) in table {
+            assert_eq!(secs(now), expected, "at {now}");
+        }
     }
 }

@@ -112,7 +112,7 @@ impl Authenticators {
                 .ok_or_else(ApiError::unauthorized);
         }
         match (certificate_user, self.anonymous) {
-            (Some(Err(reason)), _) => Err(ApiError::unauthorized_because(reason)),
+            (Some(Err(error)), _) => Err(ApiError::unauthorized_because(&error.to_string())),
             (_, Anonymous::Served(_)) if !headers.contains_key(AUTHORIZATION) => {
                 Ok(User::anonymous())
             }

@@ -13,6 +13,7 @@ use crate::request::{Accepted, Query, RequestInfo};
 use crate::request_notes::RequestNotes;
 use crate::server::Server;
 use crate::status::{ApiError, StatusTarget};
+use crate::webhook_call::Asker;
 use apiserver_auth::User;
 
 /// An authorized request to a resource.
@@ -40,6 +41,12 @@ pub struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
+    /// Whose request webhooks are asked about.
+    #[must_use]
+    pub fn asker(&self) -> Asker<'_> {
+        Asker { server: self.server, user: &self.user.name }
+    }
+
     /// Group, resource and name for the `details` of a Status.
     #[must_use]
     pub fn about(&self) -> StatusTarget<'_> {
@@ -94,7 +101,7 @@ impl RequestContext<'_> {
 
     async fn shown(&self, record: Arc<StoredObject>) -> Result<Arc<StoredObject>, ApiError> {
         match self.kind.custom() {
-            Some(_) => conversion::shown(self.server, &self.kind, record).await,
+            Some(_) => conversion::shown(self.asker(), &self.kind, record).await,
             None => Ok(record),
         }
     }

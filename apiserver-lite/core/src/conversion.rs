@@ -15,10 +15,9 @@ use uuid::Uuid;
 
 use crate::definitions::Converter;
 use crate::record::StoredObject;
-use crate::server::Server;
 use crate::status::ApiError;
 use crate::versions;
-use crate::webhook_call::post_review;
+use crate::webhook_call::{Asker, NoAnswer, ask};
 use crate::webhooks::CallError;
 
 /// Time of one call, as in Kubernetes.
@@ -33,9 +32,9 @@ const CALL_LEN: usize = 2 << 20;
 /// Shows the records as objects of `kind`, each of which is one in some version of `kind`.
 ///
 /// # Errors
-/// 500 if the webhook does not convert one of them.
+/// 500 if the webhook does not convert one of them, 429 if the user has too many calls of it.
 pub async fn show(
-    server: &Server,
+    asker: Asker<'_>,
     kind: &Arc<Kind>,
     records: &mut [Arc<StoredObject>],
 ) -> Result<(), ApiError> {
@@ -61,7 +60,7 @@ pub async fn show(
     let mut done = 0;
     while let Some(rest) = objects.get(done..).filter(|rest| !rest.is_empty()) {
         // Boxed, so that the futures of all other requests stay small.
-        let converted = Box::pin(convert_some(server, kind, rest, deadline)).await?;
+        let converted = Box::pin(convert_some(asker, kind, rest, deadline)).await?;
         // Kept after each call: a list that takes too long is further the next time.
         let places = missing.iter().skip(done);
         done = done.saturating_add(converted.len());
@@ -79,12 +78,12 @@ pub async fn show(
 /// # Errors
 /// As [`show`].
 pub async fn shown(
-    server: &Server,
+    asker: Asker<'_>,
     kind: &Arc<Kind>,
     record: Arc<StoredObject>,
 ) -> Result<Arc<StoredObject>, ApiError> {
     let mut records = [record];
-    show(server, kind, &mut records).await?;
+    show(asker, kind, &mut records).await?;
     let [record] = records;
     Ok(record)
 }
@@ -92,15 +91,15 @@ pub async fn shown(
 /// The object in the version in which it is to be stored.
 ///
 /// # Errors
-/// 500 if the webhook does not convert it.
+/// 500 if the webhook does not convert it, 429 if the user has too many calls of it.
 pub(crate) async fn to_storage<'a>(
-    server: &Server,
+    asker: Asker<'_>,
     object: &'a Object,
 ) -> Result<Cow<'a, Object>, ApiError> {
     let Some(version) = webhook_version(&object.kind) else { return Ok(Cow::Borrowed(object)) };
-    match server.engine.storage_kind(&object.kind, &version) {
+    match asker.server.engine.storage_kind(&object.kind, &version) {
         Some(kind) if !Arc::ptr_eq(&kind, &object.kind) => {
-            Ok(Cow::Owned(convert(server, object, &kind).await?))
+            Ok(Cow::Owned(convert(asker, object, &kind).await?))
         }
         _ => Ok(Cow::Borrowed(object)),
     }
@@ -110,8 +109,8 @@ pub(crate) async fn to_storage<'a>(
 ///
 /// # Errors
 /// As [`to_storage`].
-pub(crate) async fn into_storage(server: &Server, object: Object) -> Result<Object, ApiError> {
-    let converted = match to_storage(server, &object).await? {
+pub(crate) async fn into_storage(asker: Asker<'_>, object: Object) -> Result<Object, ApiError> {
+    let converted = match to_storage(asker, &object).await? {
         Cow::Owned(converted) => Some(converted),
         Cow::Borrowed(_) => None,
     };
@@ -121,9 +120,9 @@ pub(crate) async fn into_storage(server: &Server, object: Object) -> Result<Obje
 /// The object as one of `kind`, another version of its kind, built in or custom.
 ///
 /// # Errors
-/// 500 if the webhook does not convert it.
+/// 500 if the webhook does not convert it, 429 if the user has too many calls of it.
 pub(crate) async fn convert(
-    server: &Server,
+    asker: Asker<'_>,
     object: &Object,
     kind: &Arc<Kind>,
 ) -> Result<Object, ApiError> {
@@ -134,7 +133,7 @@ pub(crate) async fn convert(
         return Ok(versions::convert(object, kind));
     }
     let deadline = Instant::now() + CALL_TIME;
-    let mut converted = Box::pin(convert_some(server, kind, &[object], deadline)).await?;
+    let mut converted = Box::pin(convert_some(asker, kind, &[object], deadline)).await?;
     converted.pop().ok_or_else(|| changed_meanwhile(kind))
 }
 
@@ -145,25 +144,25 @@ pub(crate) fn webhook_version(kind: &Kind) -> Option<Arc<CustomVersion>> {
 
 /// Calls the webhook with the first of the objects, as many as one call may have, at least one.
 async fn convert_some(
-    server: &Server,
+    asker: Asker<'_>,
     kind: &Arc<Kind>,
     objects: &[&Object],
     deadline: Instant,
 ) -> Result<Vec<Object>, ApiError> {
-    let definition = server.definitions.find(&kind.group, kind.plural());
+    let definition = asker.server.definitions.find(&kind.group, kind.plural());
     let converter = definition.as_ref().and_then(|definition| definition.converter.as_ref());
     let converter = converter.ok_or_else(|| changed_meanwhile(kind))?;
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
         return Err(refusal(kind, &format!("failed: {}", CallError::Deadline)));
     }
-    let call = Call { server, converter, kind, time: CALL_TIME.min(left) };
+    let call = Call { asker, converter, kind, time: CALL_TIME.min(left) };
     call.send(objects).await
 }
 
 /// One call of the webhook.
 struct Call<'a> {
-    server: &'a Server,
+    asker: Asker<'a>,
     converter: &'a Converter,
     kind: &'a Arc<Kind>,
     time: Duration,
@@ -172,7 +171,7 @@ struct Call<'a> {
 impl Call<'_> {
     /// Converts as many of the objects as one call may have, at least one.
     async fn send(&self, objects: &[&Object]) -> Result<Vec<Object>, ApiError> {
-        let engine = &self.server.engine;
+        let engine = &self.asker.server.engine;
         let (mut documents, mut scratch) = (Vec::new(), Vec::new());
         for object in objects.iter().take(OBJECTS_MAX) {
             let document = engine.written_document(object);
@@ -190,7 +189,7 @@ impl Call<'_> {
                 "failed: it accepts no known version of ConversionReview (v1, v1beta1)".to_owned(),
             ));
         };
-        let group = self.server.names.group("apiextensions");
+        let group = self.asker.server.names.group("apiextensions");
         let review = conversion_review(
             &format!("{group}/{review_version}"),
             &Uuid::new_v4().to_string(),
@@ -199,9 +198,11 @@ impl Call<'_> {
         );
         let mut body = Vec::new();
         write_json(&mut body, &review);
-        let answer =
-            post_review(self.server, &self.converter.remote, Bytes::from(body), self.time).await;
-        let answer = answer.map_err(|error| refused(format!("failed: {}", error.reason)))?;
+        let answer = ask(self.asker, &self.converter.remote, Bytes::from(body), self.time).await;
+        let answer = answer.map_err(|error| match error {
+            NoAnswer::Failed { reason, .. } => refused(format!("failed: {reason}")),
+            NoAnswer::TooMany(error) => error,
+        })?;
         let answer = parse_json(&answer, &mut Vec::new());
         let answer = answer.map_err(|error| refused(format!("failed: {error}")))?;
         let converted = check_review(&review, answer).map_err(|error| {
@@ -217,7 +218,7 @@ impl Call<'_> {
 
     /// A converted object, checked and pruned as one of the kind.
     fn object_of(&self, document: Value, of: &Kind) -> Result<Object, ApiError> {
-        let object = self.server.engine.object_of(self.kind, document, Strictness::Ignore);
+        let object = self.asker.server.engine.object_of(self.kind, document, Strictness::Ignore);
         let object = object
             .map_err(|error| refusal(of, &format!("returned invalid converted object: {error}")))?;
         Ok(object.object)

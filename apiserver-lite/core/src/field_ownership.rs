@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_managed_fields::{BuiltIn, Structure, Versions};
+use apiserver_managed_fields::{BuiltIn, ConvertError, Structure, Versions};
 use apiserver_schema::{Engine, Kind, Strictness, Value};
 use proto_api::names::Names;
 
@@ -62,9 +62,9 @@ impl ServedVersions<'_> {
         self.versions.structures.keys().map(String::as_str)
     }
 
-    fn kind(&self, api_version: &str) -> Result<&Arc<Kind>, String> {
+    fn kind(&self, api_version: &str) -> Result<&Arc<Kind>, ConvertError> {
         let found = self.versions.kinds.iter().find(|kind| kind.api_version == api_version);
-        found.ok_or_else(|| format!("version {api_version} is not served"))
+        found.ok_or_else(|| ConvertError::new(format!("version {api_version} is not served")))
     }
 }
 
@@ -73,13 +73,18 @@ impl Versions for ServedVersions<'_> {
         self.versions.structures.get(api_version)
     }
 
-    fn convert<'t>(&self, tree: &'t Value, from: &str, to: &str) -> Result<Cow<'t, Value>, String> {
+    fn convert<'t>(
+        &self,
+        tree: &'t Value,
+        from: &str,
+        to: &str,
+    ) -> Result<Cow<'t, Value>, ConvertError> {
         if from == to {
             return Ok(Cow::Borrowed(tree));
         }
         let (from, to) = (self.kind(from)?, self.kind(to)?);
         let object = self.engine.object_of(from, tree.clone(), Strictness::Ignore);
-        let object = object.map_err(|error| error.to_string())?.object;
+        let object = object.map_err(ConvertError::new)?.object;
         Ok(Cow::Owned(self.engine.written_document(&convert(&object, to))))
     }
 }

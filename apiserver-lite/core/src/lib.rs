@@ -44,5 +44,5 @@ pub mod subresources;
 pub mod times;
 pub mod verbs;
 pub mod versions;
-mod webhook_call;
+pub mod webhook_call;
 pub mod webhooks;

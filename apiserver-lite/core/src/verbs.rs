@@ -22,9 +22,9 @@ use apiserver_schema::{Kind, Object};
 
 use crate::conversion;
 use crate::record::StoredObject;
-use crate::server::Server;
 use crate::status::ApiError;
 use crate::versions;
+use crate::webhook_call::Asker;
 
 pub use apply::apply;
 pub use create::{create, create_object};
@@ -90,7 +90,7 @@ impl VerbOutput {
     /// 500 if an object cannot be converted.
     pub async fn as_version(
         mut self,
-        server: &Server,
+        asker: Asker<'_>,
         stored: &Arc<Kind>,
         shown: &Arc<Kind>,
     ) -> Result<Self, ApiError> {
@@ -99,14 +99,14 @@ impl VerbOutput {
         }
         match &mut self.response {
             VerbResponse::Stored { record, .. } => {
-                conversion::show(server, shown, std::slice::from_mut(record)).await?;
+                conversion::show(asker, shown, std::slice::from_mut(record)).await?;
             }
             VerbResponse::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
                 **object = versions::convert(object, shown);
             }
             VerbResponse::List { kind, items, .. } => {
                 kind.clone_from(shown);
-                conversion::show(server, shown, items).await?;
+                conversion::show(asker, shown, items).await?;
             }
             VerbResponse::Watch(start) => start.kind.clone_from(shown),
             VerbResponse::Object { .. }

@@ -91,7 +91,7 @@ impl Schedule {
     /// # Errors
     /// The text is none; the error says what is wrong.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
-        read(text).map_err(ScheduleError)
+        read(text)
     }
 
     /// Whether its times are those of a period (`@every`), which no clock of a zone shows.
@@ -150,9 +150,9 @@ impl Schedule {
     }
 }
 
-fn read(text: &str) -> Result<Schedule, String> {
+fn read(text: &str) -> Result<Schedule, ScheduleError> {
     if text.len() > LEN_MAX {
-        return Err(format!("must be no more than {LEN_MAX} characters"));
+        return Err(ScheduleError(format!("must be no more than {LEN_MAX} characters")));
     }
     let (zone, text) = split_zone(text)?;
     if let Some(period) = text.strip_prefix("@every ").filter(|period| is_duration(period)) {
@@ -163,16 +163,16 @@ fn read(text: &str) -> Result<Schedule, String> {
     }
     let text = match WORDS.iter().find(|(word, _)| *word == text) {
         Some((_, fields)) => *fields,
-        None if text.starts_with('@') => return Err(format!("unrecognized descriptor: {text}")),
+        None if text.starts_with('@') => {
+            return Err(ScheduleError(format!("unrecognized descriptor: {text}")));
+        }
         None => text,
     };
     let fields: Vec<&str> = text.split_whitespace().collect();
     if fields.len() != FIELDS.len() {
-        return Err(format!(
-            "expected exactly 5 fields, found {}: [{}]",
-            fields.len(),
-            fields.join(" ")
-        ));
+        let (count, fields) = (fields.len(), fields.join(" "));
+        let why = format!("expected exactly 5 fields, found {count}: [{fields}]");
+        return Err(ScheduleError(why));
     }
     let (mut bits, mut any) = ([0_u64; 5], [false; 5]);
     for ((field, text), (bits, any)) in FIELDS.iter().zip(fields).zip(bits.iter_mut().zip(&mut any))
@@ -189,10 +189,11 @@ fn read(text: &str) -> Result<Schedule, String> {
 }
 
 /// The zone after `TZ=`, and the schedule after it.
-fn split_zone(text: &str) -> Result<(Option<String>, &str), String> {
+fn split_zone(text: &str) -> Result<(Option<String>, &str), ScheduleError> {
     let zone = text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="));
     let Some(zone) = zone else { return Ok((None, text)) };
-    let (zone, rest) = zone.split_once(' ').ok_or_else(|| format!("no schedule follows {text}"))?;
+    let alone = || ScheduleError(format!("no schedule follows {text}"));
+    let (zone, rest) = zone.split_once(' ').ok_or_else(alone)?;
     Ok((Some(zone.to_owned()), rest.trim()))
 }
 
@@ -258,10 +259,10 @@ fn is_duration(text: &str) -> bool {
 
 impl Field {
     /// Reads `*`, `?`, `3` or `1-5`, each with an optional `/step`. Gives the bits of the numbers, and whether every number will do.
-    fn read(&self, part: &str) -> Result<(u64, bool), String> {
+    fn read(&self, part: &str) -> Result<(u64, bool), ScheduleError> {
         let (range, step) = match part.split_once('/') {
             Some((_, step)) if step.contains('/') => {
-                return Err(format!("too many slashes: {part}"));
+                return Err(ScheduleError(format!("too many slashes: {part}")));
             }
             Some((range, step)) => (range, Some(step)),
             None => (part, None),
@@ -269,7 +270,7 @@ impl Field {
         let (start, end) = match range.split_once('-') {
             _ if matches!(range, "*" | "?") => (self.lowest, self.highest),
             Some((_, end)) if end.contains('-') => {
-                return Err(format!("too many hyphens: {part}"));
+                return Err(ScheduleError(format!("too many hyphens: {part}")));
             }
             Some((start, end)) => (self.number(start)?, self.number(end)?),
             None => {
@@ -280,19 +281,25 @@ impl Field {
         let step = step.map_or(Ok(1), number)?;
         if start < self.lowest {
             let lowest = self.lowest;
-            return Err(format!("beginning of range ({start}) below minimum ({lowest}): {part}"));
+            return Err(ScheduleError(format!(
+                "beginning of range ({start}) below minimum ({lowest}): {part}"
+            )));
         }
         if end > self.highest {
             let highest = self.highest;
-            return Err(format!("end of range ({end}) above maximum ({highest}): {part}"));
+            return Err(ScheduleError(format!(
+                "end of range ({end}) above maximum ({highest}): {part}"
+            )));
         }
         if start > end {
-            return Err(format!(
+            return Err(ScheduleError(format!(
                 "beginning of range ({start}) beyond end of range ({end}): {part}"
-            ));
+            )));
         }
         if step == 0 {
-            return Err(format!("step of range should be a positive number: {part}"));
+            return Err(ScheduleError(format!(
+                "step of range should be a positive number: {part}"
+            )));
         }
         let stride = usize::try_from(step).unwrap_or(usize::MAX);
         let bit = |number: u32| 1_u64.checked_shl(number).unwrap_or(0);
@@ -300,17 +307,17 @@ impl Field {
         Ok((bits, matches!(range, "*" | "?") && step == 1))
     }
 
-    fn number(&self, text: &str) -> Result<u32, String> {
+    fn number(&self, text: &str) -> Result<u32, ScheduleError> {
         let lower = text.to_ascii_lowercase();
         match self.names.iter().position(|name| *name == lower) {
             Some(at) => Ok(self.lowest.saturating_add(u32::try_from(at).unwrap_or(u32::MAX))),
-            None => number(text).map_err(|why| format!("{why} in {}", self.name)),
+            None => number(text).map_err(|why| ScheduleError(format!("{why} in {}", self.name))),
         }
     }
 }
 
-fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("failed to parse int from {text}"))
+fn number(text: &str) -> Result<u32, ScheduleError> {
+    text.parse().map_err(|_| ScheduleError(format!("failed to parse int from {text}")))
 }
 
 #[cfg(test)]

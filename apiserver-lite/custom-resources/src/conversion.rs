@@ -89,7 +89,7 @@ pub fn check_review(sent: &Value, mut answer: Value) -> Result<Vec<Value>, Revie
     let pairs = objects.iter().zip(converted).enumerate();
     pairs
         .map(|(at, (object, converted))| {
-            restore(object, converted, wanted).map_err(|why| ReviewError::Object { at, why })
+            restore(object, converted, wanted).map_err(|fault| fault.at(at))
         })
         .collect()
 }
@@ -101,31 +101,43 @@ fn failure(result: &Map) -> String {
     }
 }
 
+/// What is wrong with one converted object.
+struct ObjectFault(String);
+
+impl ObjectFault {
+    fn at(self, at: usize) -> ReviewError {
+        ReviewError::Object { at, why: self.0 }
+    }
+}
+
 /// The converted object with the metadata of the original.
-fn restore(original: &Value, converted: Value, api_version: &str) -> Result<Value, String> {
+fn restore(original: &Value, converted: Value, api_version: &str) -> Result<Value, ObjectFault> {
     let empty = Map::new();
     let original = original.as_map().unwrap_or(&empty);
     let shape = converted.shape();
     let Value::Map(mut converted) = converted else {
-        return Err(format!("expected an object, received {shape}"));
+        return Err(ObjectFault(format!("expected an object, received {shape}")));
     };
     let got = converted.str("apiVersion");
     if got != api_version {
-        return Err(format!("invalid groupVersion (expected {api_version}, received {got})"));
+        let why = format!("invalid groupVersion (expected {api_version}, received {got})");
+        return Err(ObjectFault(why));
     }
     let same = |what: &str, want: &str, got: &str| {
         if want == got {
             Ok(())
         } else {
-            Err(format!("must have the same {what}: {want} != {got}"))
+            Err(ObjectFault(format!("must have the same {what}: {want} != {got}")))
         }
     };
     same("kind", original.str("kind"), converted.str("kind"))?;
     let metadata = original.map("metadata").unwrap_or(&empty);
     let answered = match converted.get("metadata") {
         Some(Value::Map(metadata)) => metadata,
-        Some(other) => return Err(format!("invalid metadata of type {}", other.shape())),
-        None => return Err("missing metadata in converted object".to_owned()),
+        Some(other) => {
+            return Err(ObjectFault(format!("invalid metadata of type {}", other.shape())));
+        }
+        None => return Err(ObjectFault("missing metadata in converted object".to_owned())),
     };
     for (what, field) in [("name", "name"), ("namespace", "namespace"), ("UID", "uid")] {
         same(what, metadata.str(field), answered.str(field))?;
@@ -136,12 +148,15 @@ fn restore(original: &Value, converted: Value, api_version: &str) -> Result<Valu
             None | Some(Value::Null) => drop(restored.remove(field)),
             Some(Value::Map(entries)) => {
                 if let Some((key, _)) = entries.iter().find(|(_, value)| value.as_str().is_none()) {
-                    return Err(format!("metadata.{field}[{key}] must be a string"));
+                    return Err(ObjectFault(format!("metadata.{field}[{key}] must be a string")));
                 }
                 restored.insert(field, entries.clone());
             }
             Some(other) => {
-                return Err(format!("invalid metadata.{field} of type {}", other.shape()));
+                return Err(ObjectFault(format!(
+                    "invalid metadata.{field} of type {}",
+                    other.shape()
+                )));
             }
         }
     }

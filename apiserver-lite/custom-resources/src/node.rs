@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cel::program::Program;
+use crate::cel::program::{CompileError, Program};
 use crate::pattern::Pattern;
 use apiserver_schema::{Map, Value};
 
@@ -89,7 +89,7 @@ pub(crate) struct Rule {
     pub(crate) message: String,
     pub(crate) message_expression: String,
     /// `None` until it is compiled.
-    pub(crate) program: Option<Result<Program, String>>,
+    pub(crate) program: Option<Result<Program, CompileError>>,
     pub(crate) message_program: Option<Program>,
 }
 

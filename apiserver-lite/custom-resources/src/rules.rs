@@ -6,7 +6,7 @@ use apiserver_schema::validate::Cause;
 use apiserver_schema::{Map, Value};
 
 use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
-use crate::cel::program::Program;
+use crate::cel::program::{CompileError, Program};
 use crate::errors::{ErrorList, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
 use crate::node::{AdditionalProperties, ListType, Node, Rule};
@@ -29,7 +29,7 @@ pub(crate) fn compile(node: &mut Node, patterns: &mut Patterns) {
         for rule in &mut node.rules {
             rule.program = Some(match &decl {
                 Some(decl) => Program::compile(&rule.text, decl, patterns),
-                None => Err("failed to retrieve type information".to_owned()),
+                None => Err(CompileError::NoType),
             });
             if let (Some(decl), false) = (&decl, rule.message_expression.is_empty()) {
                 rule.message_program =

@@ -351,7 +351,8 @@ impl ObjectClient for Shared {
             return Ok(WriteOutcome::Conflict);
         }
         for owner in &object.owner_references {
-            let stage = cluster.stage_of(&owner.uid);
+            let owners = cluster.objects.values().filter(|o| o.namespace == object.namespace);
+            let stage = owners.filter(|other| other.uid == owner.uid).map(Stage::of).next();
             assert!(
                 matches!(stage, None | Some(Stage::Foreground)),
                 "{} goes although {} keeps it",
@@ -431,7 +432,20 @@ impl ObjectClient for Shared {
 }
 
 async fn live(dice: Vec<u16>) {
-    let cluster = Cluster::new(dice);
+    let shared = collected(Cluster::new(dice)).await;
+    let cluster = lock(&shared.0);
+    for object in cluster.objects.values() {
+        assert_eq!(Stage::of(object), Stage::Alive, "{} waits for ever", object.name);
+        let owners = &object.owner_references;
+        let has_owner = owners.iter().any(|owner| cluster.stage_of(&owner.uid).is_some());
+        assert!(owners.is_empty() || has_owner, "{} is left: {owners:?}", object.name);
+        let dangling = owners.iter().find(|owner| cluster.stage_of(&owner.uid).is_none());
+        assert_eq!(dangling, None, "{}", object.name);
+    }
+}
+
+/// The cluster after the collector has come to rest.
+async fn collected(cluster: Cluster) -> Shared {
     let (kinds, index) = (cluster.kinds.clone(), cluster.index.clone());
     let shared = Shared(Arc::new(Mutex::new(cluster)));
     let absent = Mutex::new(DeletedOwners::default());
@@ -462,14 +476,46 @@ async fn live(dice: Vec<u16>) {
             lock(&shared.0).queue.insert(id);
         }
     }
-    let cluster = lock(&shared.0);
-    for object in cluster.objects.values() {
-        assert_eq!(Stage::of(object), Stage::Alive, "{} waits for ever", object.name);
-        let owners = &object.owner_references;
-        let has_owner = owners.iter().any(|owner| cluster.stage_of(&owner.uid).is_some());
-        assert!(owners.is_empty() || has_owner, "{} is left: {owners:?}", object.name);
-        let dangling = owners.iter().find(|owner| cluster.stage_of(&owner.uid).is_none());
-        assert_eq!(dangling, None, "{}", object.name);
+    shared
+}
+
+#[test]
+fn dependents_of_another_namespace_hold_up_no_deletion() {
+    for policy in [DeletionPropagation::Foreground, DeletionPropagation::Orphan] {
+        let mut cluster = Cluster::new(Vec::new());
+        let mut add = |kind: &str, namespace: &str, uid: &str, owner: Option<OwnerReference>| {
+            let metadata = ObjectMeta {
+                name: uid.to_owned(),
+                namespace: namespace.to_owned(),
+                uid: uid.to_owned(),
+                owner_references: owner.into_iter().collect(),
+                // It stays until its maker wants it to go.
+                finalizers: vec!["example.com/stays".to_owned()],
+                ..ObjectMeta::default()
+            };
+            let id = Id { kind: cluster.kind(kind), key: ObjectKey::of(&metadata) };
+            cluster.write(&id, Some(metadata));
+            id
+        };
+        let owner = add("Deployment", "ns", "owner", None);
+        let reference = OwnerReference {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            name: "owner".to_owned(),
+            uid: "owner".to_owned(),
+            controller: None,
+            block_owner_deletion: Some(true),
+        };
+        let foreign = add("ReplicaSet", "other", "foreign", Some(reference));
+        cluster.delete(&owner, policy);
+        // These pairs are of objects that are no dependents.
+        (cluster.kept, cluster.awaited) = Default::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let shared = runtime.block_on(collected(cluster));
+        let cluster = lock(&shared.0);
+        let finalizers = &cluster.objects[&owner].finalizers;
+        assert_eq!(*finalizers, ["example.com/stays"], "{policy:?}");
+        assert!(cluster.objects[&foreign].deletion_timestamp.is_some(), "its owner is absent");
     }
 }
 

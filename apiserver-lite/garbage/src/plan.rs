@@ -1,6 +1,7 @@
 //! Plans the actions for one object from its state, its owners and its dependents. Pure.
 
 use proto_api::meta::v1::OwnerReference;
+use proto_client::ObjectKey;
 
 use super::index::{FOREGROUND, ORPHAN, Ownership, Stage};
 use super::kinds::Id;
@@ -32,6 +33,12 @@ pub struct Dependent {
     pub id: Id,
     /// The ownership.
     pub state: Ownership,
+}
+
+/// Whether an object may be owned by another: one of a namespace owns nothing outside of it, as in Kubernetes. A reference to it from elsewhere does not
+/// hold it up, or a client that knows its uid could.
+pub fn may_own(owner: &ObjectKey, dependent: &ObjectKey) -> bool {
+    owner.namespace.is_empty() || owner.namespace == dependent.namespace
 }
 
 /// The propagation policy of a deletion.
@@ -141,8 +148,6 @@ fn plan_item(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use proto_client::ObjectKey;
-
     use super::*;
     use crate::kinds::Kinds;
     use proto_api::names::{Names, Profile};
@@ -198,6 +203,22 @@ mod tests {
             let names = ["0", "1", "2"];
             let state = slim("x", &names[..owners.len()], Stage::Alive);
             assert_eq!(acts(&state, &[], owners, &[]), expected, "{owners:?}");
+        }
+    }
+
+    #[test]
+    fn objects_of_a_namespace_own_nothing_outside_of_it() {
+        let table = [
+            (("ns", "o"), ("ns", "d"), true),
+            (("ns", "o"), ("other", "d"), false),
+            (("ns", "o"), ("", "d"), false),
+            (("", "o"), ("ns", "d"), true),
+            (("", "o"), ("", "d"), true),
+        ];
+        for (owner, dependent, expected) in table {
+            let key = |(namespace, name)| ObjectKey::new(namespace, name);
+            let may = may_own(&key(owner), &key(dependent));
+            assert_eq!(may, expected, "{owner:?} {dependent:?}");
         }
     }
 

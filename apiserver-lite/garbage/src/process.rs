@@ -9,7 +9,7 @@ use proto_client::ObjectKey;
 
 use super::index::{Index, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::{DeletionPropagation, Dependent, GcAction, Item, Owner, plan};
+use super::plan::{DeletionPropagation, Dependent, GcAction, Item, Owner, may_own, plan};
 
 /// When to process an object again after a conflict or with a stale cache.
 const REQUEUE: Duration = Duration::from_millis(100);
@@ -253,7 +253,8 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         state: &Ownership,
     ) -> Result<(Vec<Dependent>, bool), S::Error> {
         let ids = lock(&self.index).dependents(&state.uid);
-        let shown = ids.into_iter().filter_map(|id| {
+        let own = ids.into_iter().filter(|other| may_own(&id.key, &other.key));
+        let shown = own.filter_map(|id| {
             let state = self.caches.get(&id)?;
             Some(Dependent { id, state: (*state).clone() })
         });
@@ -273,7 +274,9 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             for object in self.server.list(kind, &id.key.namespace).await? {
                 let key = ObjectKey::of(&object.metadata);
                 let state_of = Ownership::of(object);
-                if state_of.owners.iter().any(|owner| *owner.uid == *state.uid) {
+                if may_own(&id.key, &key)
+                    && state_of.owners.iter().any(|owner| *owner.uid == *state.uid)
+                {
                     found.push(Dependent { id: Id { kind, key }, state: state_of });
                 }
             }

@@ -88,7 +88,7 @@ async fn check_due(server: &HttpServer, asked: &mut HashMap<String, NextCheck>) 
                 keep(server, asked, &service.name, list, len);
                 (availability::passed(), AGAIN_AVAILABLE, len)
             }
-            Err(problem) => (availability::failed(problem), AGAIN_UNAVAILABLE, 0),
+            Err(NotAvailable(why)) => (availability::failed(why), AGAIN_UNAVAILABLE, 0),
         };
         let (uid, backend) = (service.uid.clone(), service.backend.clone());
         let next = NextCheck { uid, backend, available, again: Instant::now() + after, len };
@@ -140,15 +140,18 @@ fn keep(
     server.aggregation.set_resources(name, (all <= RESOURCES_LEN_ALL).then_some(list));
 }
 
+/// Why an API server is not available, as the condition of its APIService says it. It is asked again.
+struct NotAvailable(String);
+
 /// The resources of a group version, with the size of their list.
 async fn fetch_resources(
     server: &HttpServer,
     service: &ApiService,
-) -> Result<(Value, usize), String> {
+) -> Result<(Value, usize), NotAvailable> {
     let path = format!("/apis/{}/{}", service.group, service.version);
     let asked = async {
         let target = server.aggregation.target(&server.core, service, &path);
-        let target = target.map_err(|error| error.status().message.clone())?;
+        let target = target.map_err(|error| NotAvailable(error.status().message.clone()))?;
         let url = format!("https://{}{path}", target.authority());
         let mut headers = user_headers::of(&checker(server.core.names)).unwrap_or_default();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -161,9 +164,9 @@ async fn fetch_resources(
             Ok((status, _)) => format!("bad status from {url}: {}", status.as_u16()),
             Err(error) => error.status().message.clone(),
         };
-        Err(format!("failing or missing response from {url}: {problem}"))
+        Err(NotAvailable(format!("failing or missing response from {url}: {problem}")))
     };
-    let late = |_| format!("timed out waiting for {path} of {}", service.name);
+    let late = |_| NotAvailable(format!("timed out waiting for {path} of {}", service.name));
     tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.map_err(late)?
 }
 

@@ -79,7 +79,7 @@ pub async fn dispatch(
     if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
         outcome.warnings.insert(0, warning);
     }
-    outcome.as_version(server, &call.kind, &call.requested_version).await
+    outcome.as_version(call.asker(), &call.kind, &call.requested_version).await
 }
 
 /// Runs a verb of a resource that is in no store.

@@ -33,6 +33,7 @@ use super::{
     aggregated_requests, backup, compress, deprecation, dispatch, flow_control, negotiate,
     resource_metrics, saved_states, websocket,
 };
+use crate::browsers;
 use crate::discovery;
 use crate::labels::RequestKind;
 use crate::overload::{InFlightPermit, Place, UserPermit};
@@ -104,6 +105,7 @@ async fn serve_with_metrics(
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    let target = target.and_then(|target| check_browser(&server, &request, target));
     let labels = Labels::new(&server.core, &method, target.as_ref().ok());
     let accepted = negotiate::accepted(request.headers(), server.core.names);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
@@ -144,6 +146,20 @@ async fn serve_with_metrics(
     server.metrics.finished(&labels, response.status(), took);
     tracing::debug!(%method, path, status = response.status().as_u16(), ?took, "answered");
     response
+}
+
+/// The target, if no page of another origin asks for it. The web page may be opened from anywhere.
+fn check_browser<B>(
+    server: &HttpServer,
+    request: &Request<B>,
+    target: Target,
+) -> Result<Target, ApiError> {
+    let is_page = server.web_page.is_some()
+        && matches!(&target, Target::NonResource(path) if WebPage::is_at(path));
+    if !is_page {
+        browsers::check_origin(request)?;
+    }
+    Ok(target)
 }
 
 /// The parsed head of a request.
@@ -280,7 +296,13 @@ async fn serve_authorized(
             return serve_write(server, user, request, write, accepted, held, audit.record()).await;
         }
         (None, Target::Resource(resource)) => {
-            serve_resource(server, &user, request, resource, query, accepted, audit.trail()).await?
+            let is_page = server.web_page.is_some()
+                && resource.subresource == "proxy"
+                && browsers::is_direct(request.headers());
+            let trail = audit.trail();
+            let response =
+                serve_resource(server, &user, request, resource, query, accepted, trail).await?;
+            if is_page { browsers::isolate(response) } else { response }
         }
     };
     drop((short, seat));

@@ -7,6 +7,7 @@ mod audit;
 mod availability_checks;
 mod backup;
 mod body;
+mod browsers;
 mod compress;
 mod deprecation;
 mod discovery;

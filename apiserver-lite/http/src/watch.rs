@@ -8,6 +8,7 @@ use apiserver_core::record::StoredObject;
 use apiserver_core::request::{Accepted, Encoding};
 use apiserver_core::status::ApiError;
 use apiserver_core::verbs::{Bookmarks, LENGTH_MAX, Selection, WatchStart, watch_event};
+use apiserver_core::webhook_call::Asker;
 use apiserver_schema::{Object, list};
 use apiserver_store::{Event, Watch, WatchEnd};
 use bytes::{Bytes, BytesMut};
@@ -37,6 +38,7 @@ pub fn body(server: Arc<HttpServer>, start: WatchStart, accepted: Accepted) -> R
         bookmark_at: now + BOOKMARK_EVERY,
         member: server.watch_batches.join(&group(&start)),
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
+        user: start.user,
         selection: start.selection,
         bookmarks: start.bookmarks,
         unserved: start.unserved,
@@ -68,6 +70,7 @@ struct WatchStream {
     /// Membership in the group of watches of the same collection.
     member: GroupMember,
     encoder: Encoder,
+    user: String,
     selection: Selection,
     bookmarks: Bookmarks,
     unserved: Option<CancellationToken>,
@@ -130,8 +133,8 @@ impl WatchStream {
         if self.encoder.kind.custom().is_none() {
             return true;
         }
-        let (server, kind) = (&self.encoder.server.core, &self.encoder.kind);
-        let shown = conversion::show(server, kind, records).await;
+        let asker = Asker { server: &self.encoder.server.core, user: &self.user };
+        let shown = conversion::show(asker, &self.encoder.kind, records).await;
         shown.inspect_err(|error| self.encoder.error(chunk, error)).is_ok()
     }
 

@@ -122,4 +122,4 @@ pub use times::{keep_times, manager_of_user_agent, set_managed_fields};
 pub use tree::{Comparison, Problem, TreeError};
 pub use updater::UpdateError;
 pub use upgrade::upgrade_client_side_apply;
-pub use versions::{Convert, ResetFields, SeveralVersions, SingleVersion, Versions};
+pub use versions::{Convert, ConvertError, ResetFields, SeveralVersions, SingleVersion, Versions};

@@ -11,7 +11,7 @@ use crate::entries::{ManagedFields, Owned, Owner};
 use crate::set::FieldSet;
 use crate::structure::Structure;
 use crate::tree::{Comparison, TreeError};
-use crate::versions::{ResetFields, Versions};
+use crate::versions::{ConvertError, ResetFields, Versions};
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +36,7 @@ pub enum UpdateError {
         /// The version that it should have.
         to: String,
         /// The error of the conversion.
-        why: String,
+        why: ConvertError,
     },
 }
 

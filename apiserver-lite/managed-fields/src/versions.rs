@@ -11,13 +11,30 @@ use crate::structure::Structure;
 /// Fields that an endpoint resets to their stored values, by `apiVersion`: writes through it do not own them.
 pub type ResetFields = BTreeMap<String, FieldSet>;
 
+/// An object does not convert; the text says why. The write of fields that need the conversion fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConvertError(String);
+
+impl ConvertError {
+    /// With the text of the error that the conversion ended with.
+    pub fn new(why: impl ToString) -> Self {
+        Self(why.to_string())
+    }
+}
+
 /// The versions that a kind is served in.
 pub trait Versions {
     /// The structure of objects in `api_version`; `None` for a version that is not served any more, whose entries are dropped.
     fn structure(&self, api_version: &str) -> Option<&Structure>;
 
-    /// The tree of an object in another version, both served. An error text names what does not convert.
-    fn convert<'t>(&self, tree: &'t Value, from: &str, to: &str) -> Result<Cow<'t, Value>, String>;
+    /// The tree of an object in another version, both served.
+    fn convert<'t>(
+        &self,
+        tree: &'t Value,
+        from: &str,
+        to: &str,
+    ) -> Result<Cow<'t, Value>, ConvertError>;
 }
 
 /// A kind with one version.
@@ -32,13 +49,18 @@ impl Versions for SingleVersion {
         (api_version == self.api_version).then_some(&self.structure)
     }
 
-    fn convert<'t>(&self, tree: &'t Value, _: &str, _: &str) -> Result<Cow<'t, Value>, String> {
+    fn convert<'t>(
+        &self,
+        tree: &'t Value,
+        _: &str,
+        _: &str,
+    ) -> Result<Cow<'t, Value>, ConvertError> {
         Ok(Cow::Borrowed(tree))
     }
 }
 
 /// Converts a tree from one version to another.
-pub type Convert<'a> = &'a dyn Fn(&Value, &str, &str) -> Result<Value, String>;
+pub type Convert<'a> = &'a dyn Fn(&Value, &str, &str) -> Result<Value, ConvertError>;
 
 /// A kind with several versions.
 pub struct SeveralVersions<'a> {
@@ -53,7 +75,12 @@ impl Versions for SeveralVersions<'_> {
         self.structures.get(api_version)
     }
 
-    fn convert<'t>(&self, tree: &'t Value, from: &str, to: &str) -> Result<Cow<'t, Value>, String> {
+    fn convert<'t>(
+        &self,
+        tree: &'t Value,
+        from: &str,
+        to: &str,
+    ) -> Result<Cow<'t, Value>, ConvertError> {
         match self.convert {
             Some(convert) if from != to => convert(tree, from, to).map(Cow::Owned),
             _ => Ok(Cow::Borrowed(tree)),

@@ -519,11 +519,15 @@ fn pages(
     let health = Health::new(Readiness::default())
         .with(store_check, Scope::ReadyOnly, move || match &*store_health.borrow() {
             apiserver_store::Health::Serving => Ok(()),
-            apiserver_store::Health::Refusing { reason } => Err(format!("cannot write: {reason}")),
-            apiserver_store::Health::ReadOnly { reason } => Err(format!("read-only: {reason}")),
+            apiserver_store::Health::Refusing { reason } => {
+                Err(format!("cannot write: {reason}").into())
+            }
+            apiserver_store::Health::ReadOnly { reason } => {
+                Err(format!("read-only: {reason}").into())
+            }
         })
         .with("shutdown", Scope::ReadyOnly, move || {
-            if stopping.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) }
+            if stopping.is_cancelled() { Err("shutting down".into()) } else { Ok(()) }
         });
     let prefix = config.names.metric_prefix("apiserver");
     let metrics = proto_daemon::metrics::Metrics::new(&prefix, build)?;

@@ -21,7 +21,7 @@ use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
 use proto_api::Cidr;
 use proto_api::names::Names;
-use proto_daemon::flags::CommonFlags;
+use proto_daemon::flags::{CommonFlags, FlagError};
 
 use admission::AdmissionFlags;
 use audit::AuditFlags;
@@ -240,11 +240,6 @@ enum Mode {
     Webhook,
 }
 
-/// The flags cannot be together, or name what this server does not have.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct FlagError(String);
-
 impl Flags {
     /// The directory of manifests that are loaded before anything is served.
     #[must_use]
@@ -265,22 +260,23 @@ impl Flags {
     pub fn config(self) -> Result<(Config, Vec<String>), FlagError> {
         let names = self.common.names();
         let mut admission = self.cluster.admission.clone().settings();
-        let features =
-            self.features.clone().resolve_features(names, &mut admission).map_err(FlagError)?;
+        let features = self.features.clone().resolve_features(names, &mut admission)?;
         let accounts = AdmissionPlugin::ServiceAccount;
         if self.serving.ephemeral && !admission.enabled.contains(&accounts) {
             // No controller makes the accounts that pods would need.
             admission.disabled.push(accounts);
         }
         let etcd = self.etcd.clone().settings();
-        let limits = self.requests.limits(features.has_fairness).map_err(FlagError)?;
+        let limits = self.requests.limits(features.has_fairness)?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
         config.keeps_pod_failure_policies = features.has_failure_policies;
         if let Some(etcd) = etcd {
             if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
-                return Err(FlagError("--etcd-servers needs --service-account-signing-key-file, the same for all servers of the cluster, or --cert-dir: \
-                    without them tokens would be signed with a key that is lost when this process ends".to_owned()));
+                return Err(FlagError::new(
+                    "--etcd-servers needs --service-account-signing-key-file, the same for all servers of the cluster, or --cert-dir: \
+                    without them tokens would be signed with a key that is lost when this process ends",
+                ));
             }
             config.storage = Storage::Etcd(etcd);
         }

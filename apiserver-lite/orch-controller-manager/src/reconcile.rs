@@ -36,6 +36,7 @@ use proto_api::{Cidr, Quantity};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
+use tokio::sync::Semaphore;
 
 use crate::accounts::Accounts;
 use crate::keys::{CONTROLLERS, ReconcileKey};
@@ -93,6 +94,8 @@ struct ReconcilerState {
     announced: Mutex<BTreeMap<String, Quantity>>,
     /// The back-off of failed pods of daemon sets.
     failed_pods: Mutex<FailedPods>,
+    /// Turns of rounds of namespace deletion.
+    namespace_rounds: Semaphore,
 }
 
 impl Default for ReconcilerState {
@@ -107,6 +110,7 @@ impl Default for ReconcilerState {
             attaching: Mutex::default(),
             announced: Mutex::default(),
             failed_pods: Mutex::default(),
+            namespace_rounds: Semaphore::new(namespace::ROUNDS_MAX),
         }
     }
 }

@@ -14,6 +14,7 @@ use apiserver_token::SigningKey;
 use clap::Parser;
 use proto_api::Cidr;
 use proto_client::serving::flags::ServingFlags;
+use proto_daemon::feature_gates::GateErrors;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::{feature_gates, go_duration};
@@ -192,8 +193,8 @@ pub enum SettingsError {
     #[error("--controllers: {name:?} is not one of {known}", name = .0, known = CONTROLLERS.join(", "))]
     Controller(String),
     /// A feature gate is unknown or locked.
-    #[error("--feature-gates: {0}")]
-    Gates(String),
+    #[error(transparent)]
+    Gates(#[from] GateErrors),
     /// The node CIDRs cannot be allocated from the range.
     #[error("--cluster-cidr")]
     Range(#[from] NodeRangeError),
@@ -242,11 +243,7 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let gates = feature_gates::resolve_gates(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates)
-            .map_err(|faults| {
-                let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                SettingsError::Gates(faults.join("; "))
-            })?;
+        let gates = feature_gates::resolve_gates(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates)?;
         let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
             true => OutOfServiceTaint::NodeIsOff,
             false => OutOfServiceTaint::Ignored,

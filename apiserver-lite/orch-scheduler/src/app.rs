@@ -15,7 +15,7 @@ use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
-use proto_daemon::feature_gates;
+use proto_daemon::feature_gates::{self, GateErrors};
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::health::Health;
 use proto_daemon::leader_flags::LeaderFlags;
@@ -227,13 +227,9 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
 ///
 /// # Errors
 /// Every setting that cannot be.
-fn gate_warnings(settings: Option<&BTreeMap<String, bool>>) -> Result<Vec<String>, String> {
+fn gate_warnings(settings: Option<&BTreeMap<String, bool>>) -> Result<Vec<String>, GateErrors> {
     let Some(settings) = settings else { return Ok(Vec::new()) };
-    let settled = feature_gates::resolve_gates(&[], &[], settings).map_err(|faults| {
-        let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        format!("--feature-gates: {}", faults.join("; "))
-    })?;
-    Ok(settled.warnings)
+    Ok(feature_gates::resolve_gates(&[], &[], settings)?.warnings)
 }
 
 #[cfg(test)]
@@ -245,7 +241,7 @@ mod tests {
         let warnings_for = |gates: &str| {
             let args = ["orch-scheduler".to_owned(), format!("--feature-gates={gates}")];
             let flags = SchedulerFlags::try_parse_from(args).map_err(|error| error.to_string())?;
-            gate_warnings(flags.feature_gates.as_ref())
+            gate_warnings(flags.feature_gates.as_ref()).map_err(|error| error.to_string())
         };
         assert_eq!(warnings_for("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
         let unused = "Feature gate ReadWriteOncePod=true has no effect in this program.";

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::waiting;
+use apiserver_bootstrap::waiting::{self, NotYet};
 use proto_api::names::Names;
 use proto_client::{Client, ClientConfig, config, request};
 
@@ -51,13 +51,13 @@ pub async fn wait_ready(client: &Client, patience: Duration) -> Result<()> {
 ///
 /// # Errors
 /// It is not.
-pub async fn ready(client: &Client) -> Result<(), String> {
+pub async fn ready(client: &Client) -> Result<(), NotYet> {
     client.call(request::get("/readyz".into())).await.map(drop).map_err(chain)
 }
 
-/// An error with its causes in a line.
-pub fn chain(error: impl std::error::Error + 'static) -> String {
-    proto_daemon::exit::chain(&error)
+/// An error with its causes in a line, as what was seen last.
+pub fn chain(error: impl std::error::Error + 'static) -> NotYet {
+    NotYet(proto_daemon::exit::chain(&error))
 }
 
 /// Looks until `look` gives `Ok`; the last `Err` says what was seen instead.
@@ -67,7 +67,7 @@ pub fn chain(error: impl std::error::Error + 'static) -> String {
 pub async fn until<T>(
     what: &str,
     patience: Duration,
-    look: impl AsyncFnMut() -> Result<T, String>,
+    look: impl AsyncFnMut() -> Result<T, NotYet>,
 ) -> Result<T> {
     Ok(waiting::until(what, patience, POLL, look).await?)
 }

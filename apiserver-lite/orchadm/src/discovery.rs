@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::bootstrap_token::BootstrapToken;
 use apiserver_bootstrap::cluster_info::{self, FoundCluster};
+use apiserver_bootstrap::waiting::NotYet;
 use proto_api::core::v1::ConfigMap;
 use proto_api::names::Names;
 use proto_client::config::{ClientConfig, Pem, Verification};
@@ -28,7 +29,7 @@ pub enum Source {
 
 /// Why a look is the last one.
 enum Look {
-    Again(String),
+    Again(NotYet),
     Never(anyhow::Error),
 }
 
@@ -45,14 +46,13 @@ pub async fn find(
         Source::File(path) => of_file(path),
         Source::Token { endpoint, token, pins } => {
             let what = format!("the cluster at {endpoint} is found");
-            let found = until(&what, patience, async || {
-                match fetch_cluster_info(endpoint, token, pins, names).await {
+            let found =
+                until(&what, patience, async || match fetch(endpoint, token, pins, names).await {
                     Ok(found) => Ok(Ok(found)),
                     Err(Look::Never(error)) => Ok(Err(error)),
                     Err(Look::Again(state)) => Err(state),
-                }
-            })
-            .await?;
+                })
+                .await?;
             found.with_context(|| format!("the cluster at {endpoint}"))
         }
     }
@@ -65,7 +65,7 @@ fn of_file(path: &Path) -> Result<FoundCluster> {
 
 /// One attempt: the ConfigMap of the server that responds is accepted if the token signed it and the pins match; then it is read again from a server that the
 /// authority in it vouches for.
-async fn fetch_cluster_info(
+async fn fetch(
     endpoint: &str,
     token: &BootstrapToken,
     pins: &[String],
@@ -77,7 +77,7 @@ async fn fetch_cluster_info(
     let found = cluster_info::verified(&first, token).map_err(|error| {
         // The signature of a new token takes a moment.
         let is_signed = first.data.keys().any(|key| key.ends_with(&token.id));
-        if is_signed { Look::Never(error.into()) } else { Look::Again(error.to_string()) }
+        if is_signed { Look::Never(error.into()) } else { Look::Again(NotYet(error.to_string())) }
     })?;
     if !pins.is_empty() {
         cluster_info::check_pins(&found, pins).map_err(|error| Look::Never(error.into()))?;
@@ -86,7 +86,7 @@ async fn fetch_cluster_info(
     config.tls.authority = Some(Pem::Data(found.authority.clone().into_bytes()));
     let second = read(&config, names).await?;
     let again = cluster_info::verified(&second, token);
-    match again.map_err(|error| Look::Again(error.to_string()))? == found {
+    match again.map_err(|error| Look::Again(NotYet(error.to_string())))? == found {
         true => Ok(found),
         false => Err(Look::Never(anyhow::anyhow!(
             "the TLS certificate authority of the server differs from the one in cluster-info: another server responded"

@@ -117,7 +117,7 @@ impl Host {
 
     /// Says what a dry run would do.
     pub fn would(&self, phase: &str, actions: impl IntoIterator<Item = String>) {
-        let say = |action| self.output.report(phase, &format!("[dryrun] would {action}"));
+        let say = |action| self.output.log(phase, &format!("[dryrun] would {action}"));
         actions.into_iter().for_each(say);
     }
 

@@ -262,7 +262,7 @@ impl InitContext {
         let facts = preflight::gather(&wanted, &self.host).await;
         let ignored = registration.ignore_preflight_errors.iter();
         let ignored = IgnoredChecks::new(ignored.chain(&settings.ignored));
-        preflight::report_findings(check(&facts, &wanted), &ignored, self.host.output)
+        preflight::report(check(&facts, &wanted), &ignored, self.host.output)
     }
 
     /// The runtime settings of orchlet; preflight reports a runtime that does not respond.
@@ -283,8 +283,9 @@ impl InitContext {
         let token = settings.tokens.first().map(|token| token.token.text()).unwrap_or_default();
         let join = join_command(&settings.server(), &token, &pins);
         let admin = host.layout.admin.display();
+        let alone = node::how_to_run_pods_here(self);
         let text = format!(
-            "\nYour control plane has been initialized.\n\nTo use it as root:\n\n  export {}={admin}\n\nHosts join as nodes with, as root:\n\n{join}\n",
+            "\nYour control plane has been initialized.\n\nTo use it as root:\n\n  export {}={admin}\n  orchctl get nodes\n{alone}\nHosts join as nodes with, as root:\n\n{join}\n",
             host.names.client_config_env(),
         );
         let value = json!({

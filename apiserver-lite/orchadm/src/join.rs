@@ -14,6 +14,7 @@ use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
 use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
+use apiserver_bootstrap::waiting::NotYet;
 use clap::{Args, Subcommand};
 use proto_api::core::v1::{ConfigMap, Node};
 use proto_client::Client;
@@ -141,7 +142,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
     let ignored = IgnoredChecks::new(given.chain(&settings.ignored));
-    preflight::report_findings(check(&facts, &wanted), &ignored, host.output)
+    preflight::report(check(&facts, &wanted), &ignored, host.output)
 }
 
 /// What the phases work on.
@@ -190,7 +191,7 @@ impl<'a> Joining<'a> {
     async fn start_agent(&mut self, services: &mut Services) -> Result<()> {
         let (host, settings, layout) = (self.host, self.settings, &self.host.layout);
         let found = discovery::find(&settings.source, host.names, settings.patience).await?;
-        host.output.report("discovery", &format!("the cluster is {}", found.server));
+        host.output.log("discovery", &format!("the cluster is {}", found.server));
         if host.record.is_some() {
             check_same_cluster(layout, &settings.authority, &found)?;
         }
@@ -204,7 +205,7 @@ impl<'a> Joining<'a> {
         let facts = ask_runtime(settings).await;
         let program = member(host, settings, &facts, &cluster).agent(true)?;
         services.ensure(layout, &mut self.record, &program).await?;
-        host.output.report("kubelet-start", "orchlet is set up, and requests its certificate");
+        host.output.log("kubelet-start", "orchlet is set up, and requests its certificate");
         if matches!(services, Services::Recorded) {
             // Nothing runs it yet.
             return Ok(());
@@ -301,7 +302,8 @@ async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<(
     let path = &host.layout.node;
     let program = (&host.layout, "orchlet");
     let what = format!("orchlet has written {}", path.display());
-    let look = async || if path.exists() { Ok(()) } else { Err("it does not exist".to_owned()) };
+    let look =
+        async || if path.exists() { Ok(()) } else { Err(NotYet("it does not exist".to_owned())) };
     services.until(program, &what, PATIENCE, look).await?;
     let api = cluster::client(path, host.names)?.all::<Node>();
     let look = async || api.get(name).await.map(drop).map_err(cluster::chain);

@@ -8,8 +8,7 @@ use futures_util::TryStreamExt as _;
 /// # Errors
 /// The kernel refuses.
 pub async fn remove(name: &str) -> Result<bool> {
-    let (connection, handle, _) =
-        rtnetlink::new_connection().context("cannot open route netlink")?;
+    let (connection, handle, _) = rtnetlink::new_connection().context("cannot open netlink")?;
     let driver = tokio::spawn(connection);
     let mut links = handle.link().get().match_name(name.to_owned()).execute();
     let removed = match links.try_next().await {

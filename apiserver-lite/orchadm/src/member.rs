@@ -36,7 +36,7 @@ pub async fn start_proxy(
     let user = format!("system:node:{}", member.node);
     client_config::write(&layout.proxy, &client_config::text(&cluster, &user, &identity))?;
     services.ensure(layout, record, &member.proxy()).await?;
-    host.output.report("addon", "orch-proxy is set up");
+    host.output.log("addon", "orch-proxy is set up");
     Ok(())
 }
 

@@ -68,7 +68,7 @@ struct Steps<'a> {
 impl Steps<'_> {
     fn take(&mut self, what: &str, done: Result<()>) {
         match done {
-            Ok(()) => self.host.output.report("reset", what),
+            Ok(()) => self.host.output.log("reset", what),
             Err(error) => {
                 self.host.output.warn("reset", "Reset", &format!("{what}: {error:#}"));
                 self.left.push(what.to_owned());
@@ -113,7 +113,7 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     }
     removal::remove_dir(&host.layout.state)?;
     host.output
-        .report("reset", "images stay in the runtime, and settings of the kernel stay as they are");
+        .log("reset", "images stay in the runtime, and settings of the kernel stay as they are");
     Ok(())
 }
 

@@ -35,6 +35,8 @@ impl Runtime {
     pub async fn connect(endpoint: &str) -> Result<Self> {
         let path = socket_path(endpoint)?;
         let shown = path.display().to_string();
+        // What the transport says of a socket that is not there says less.
+        UnixStream::connect(&path).await.with_context(|| format!("cannot connect to {shown}"))?;
         // A placeholder: the connector opens the socket instead.
         let endpoint = Endpoint::from_static("http://runtime").timeout(STOP_DEADLINE);
         let connector = tower::service_fn(move |_| {
@@ -43,8 +45,7 @@ impl Runtime {
         });
         let channel = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(DEADLINE, channel).await.context("no answer")?;
-        let channel =
-            channel.with_context(|| format!("cannot connect to the runtime at {shown}"))?;
+        let channel = channel.with_context(|| format!("cannot reach the runtime at {shown}"))?;
         Ok(Self { client: RuntimeServiceClient::new(channel) })
     }
 

@@ -8,6 +8,7 @@ use apiserver_bootstrap::layout::Layout;
 use apiserver_bootstrap::processes::FileId;
 use apiserver_bootstrap::program_log;
 use apiserver_bootstrap::supervise::STOP_GRACE;
+use apiserver_bootstrap::waiting::NotYet;
 use tokio::time::Instant;
 
 use crate::cluster;
@@ -85,7 +86,7 @@ impl Services {
         (layout, program): (&Layout, &str),
         what: &str,
         patience: Duration,
-        mut look: impl AsyncFnMut() -> Result<T, String>,
+        mut look: impl AsyncFnMut() -> Result<T, NotYet>,
     ) -> Result<T> {
         let before = self.starts(program).await;
         let mut counted = Instant::now();
@@ -159,9 +160,9 @@ pub async fn run_until_stopped(
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     if ended.is_ok() && matches!(services, Services::Supervised(_)) {
-        host.output.report("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
+        host.output.log("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
         stop.await;
-        host.output.report("run", "stopping the programs");
+        host.output.log("run", "stopping the programs");
     }
     services.stop().await?;
     ended
@@ -242,7 +243,7 @@ mod tests {
         let mut services = Services::begin(&layout).unwrap();
         services.ensure(&layout, &mut record, &program).await.unwrap();
         let patience = Duration::from_secs(60);
-        let look = async || Err::<(), _>("nothing".to_owned());
+        let look = async || Err::<(), _>(NotYet("nothing".to_owned()));
         let ended = services.until((&layout, "p"), "it is there", patience, look).await;
         let text = format!("{:#}", ended.unwrap_err());
         for what in ["p keeps exiting", "last state: nothing", "p.log:\n\tthe reason"] {

@@ -16,5 +16,5 @@ pub use error::CommandError;
 pub use flags::{GlobalFlags, IdentityFlags, ServerFlags};
 pub use kubeconfig::{Kubeconfig, Overrides};
 pub use lines::LineReader;
-pub use output::Output;
+pub use output::{Output, VisibleText};
 pub use session::Session;

@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 
+use orchctl_printers::terminal::visible;
+
 /// Streams of a command.
 pub struct Output {
     /// Results.
@@ -17,8 +19,39 @@ impl Output {
     pub fn standard() -> Self {
         Self {
             out: Box::new(io::BufWriter::new(io::stdout())),
-            err: Box::new(io::stderr()),
+            err: Box::new(VisibleText(io::stderr())),
             input: Box::new(io::stdin()),
         }
+    }
+}
+
+/// Writes text for people: what would act on their terminal is escaped, whether it comes from a server, a container or a file.
+pub struct VisibleText<W>(pub W);
+
+impl<W: Write> Write for VisibleText<W> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(piece);
+        self.0.write_all(visible(&text).as_bytes())?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_read_does_not_act_on_their_terminal() {
+        let mut shown = Vec::new();
+        let name = "\u{1b}]0;title\u{7}.txt\r";
+        writeln!(VisibleText(&mut shown), "warning: skipping {name}: ü").expect("written");
+        assert_eq!(
+            String::from_utf8_lossy(&shown),
+            "warning: skipping ^[]0;title\\u{7}.txt\\r: ü\n"
+        );
     }
 }

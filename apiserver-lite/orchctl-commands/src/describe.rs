@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use orchctl_client::manifests::{self, FileFlags};
 use orchctl_client::names::{self, Selection};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
-use orchctl_printers::describe::{self, Context, Related};
+use orchctl_printers::describe::{self, Context, Related, Unread};
 use orchctl_printers::objects;
 use proto_client::ListParams;
 use proto_client::request::{self, Collection};
@@ -230,14 +230,14 @@ async fn owned(session: &Session, collection: &Collection, owner: &Value) -> Vec
     items
 }
 
-async fn lease(session: &Session, node: &str) -> Option<Result<Value, String>> {
+async fn lease(session: &Session, node: &str) -> Option<Result<Value, Unread>> {
     let names = session.names().await.ok()?;
     let group = names.group("coordination");
     let leases = collection(&group, "v1", "leases", Some(names.node_lease_namespace()));
     let answer = session.call_json(request::get(leases.item(node, None))).await;
     Some(answer.map_err(|error| {
         let text = error.to_string();
-        text.split_once(": ").map_or(text.clone(), |(_, message)| message.to_owned())
+        Unread(text.split_once(": ").map_or(text.clone(), |(_, message)| message.to_owned()))
     }))
 }
 

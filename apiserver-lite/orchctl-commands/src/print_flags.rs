@@ -78,10 +78,8 @@ impl PrintFlags {
     }
 }
 
-fn read_file(path: &str) -> Result<String, String> {
+fn read_file(path: &str) -> std::io::Result<String> {
     let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(TEMPLATE_FILE_LEN_MAX).read_to_string(&mut text))
-        .map_err(|error| error.to_string())?;
+    std::fs::File::open(path)?.take(TEMPLATE_FILE_LEN_MAX).read_to_string(&mut text)?;
     Ok(text)
 }

@@ -8,6 +8,7 @@ use futures_util::{StreamExt as _, stream};
 use http::{Request, header};
 use orchctl_client::names;
 use orchctl_client::{ApiResource, CommandError, Discovery, Output, Session};
+use orchctl_printers::describe::Unread;
 use orchctl_printers::objects;
 use orchctl_printers::tree::{self, Line, Member, Owner};
 use proto_client::ListParams;
@@ -83,7 +84,7 @@ async fn read_owners(
                     members.push(Member::of(&object, &owner.api_version, &owner.kind));
                     read.insert(owner.uid.clone(), object);
                 }
-                Err(reason) => {
+                Err(Unread(reason)) => {
                     absent.insert(owner.uid.clone(), reason);
                 }
             }
@@ -97,16 +98,16 @@ async fn read_owner(
     discovery: &Discovery,
     owner: &Owner,
     namespace: &str,
-) -> Result<Value, String> {
+) -> Result<Value, Unread> {
     let Some(resource) = resource_of(discovery, &owner.api_version, &owner.kind) else {
-        return Err(format!("the server does not serve {}", owner.api_version));
+        return Err(Unread(format!("the server does not serve {}", owner.api_version)));
     };
     let path = resource.collection(Some(namespace)).item(&owner.name, None);
     match session.call_json(request::get(path)).await {
         Ok(object) if objects::text_at(&object, "/metadata/uid") == owner.uid => Ok(object),
-        Ok(_) => Err("does not exist: the object of this name is another one".to_owned()),
-        Err(error) if error.is_not_found() => Err("does not exist".to_owned()),
-        Err(error) => Err(message_of(&error)),
+        Ok(_) => Err(Unread("does not exist: the object of this name is another one".to_owned())),
+        Err(error) if error.is_not_found() => Err(Unread("does not exist".to_owned())),
+        Err(error) => Err(Unread(message_of(&error))),
     }
 }
 
@@ -164,7 +165,7 @@ async fn list(
     session: &Session,
     resource: &ApiResource,
     namespace: Option<&str>,
-) -> (Vec<Member>, Result<(), String>) {
+) -> (Vec<Member>, Result<(), Unread>) {
     let mut members = Vec::new();
     let mut params = ListParams { limit: Some(PAGE), ..ListParams::default() };
     for _ in 0..PAGES_MAX {
@@ -173,7 +174,7 @@ async fn list(
             Ok(page) => page,
             // Some resources say that they can be listed and are not there.
             Err(error) if error.is_not_found() => return (members, Ok(())),
-            Err(error) => return (members, Err(message_of(&error))),
+            Err(error) => return (members, Err(Unread(message_of(&error)))),
         };
         let items = objects::list_at(&page, "/items").iter();
         let items = items.map(|item| member(item, resource));
@@ -184,10 +185,8 @@ async fn list(
         }
         params.continue_ = Some(next);
     }
-    (
-        members,
-        Err(format!("the list has more than {PAGES_MAX} pages; only the first pages are shown")),
-    )
+    let why = format!("the list has more than {PAGES_MAX} pages; only the first pages are shown");
+    (members, Err(Unread(why)))
 }
 
 /// A page with the metadata of objects, or whole objects from servers that cannot leave out the rest.

@@ -17,6 +17,11 @@ use serde_json::Value;
 
 use crate::objects;
 
+/// An object was not read; the text says why, and is shown in its place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unread(pub String);
+
 /// What belongs to an object, as far as its kind shows it.
 #[derive(Clone, Debug, Default)]
 pub struct Related {
@@ -29,7 +34,7 @@ pub struct Related {
     /// Endpoints of a service.
     pub endpoints: Option<Value>,
     /// The lease of a node, or why it is not known.
-    pub lease: Option<Result<Value, String>>,
+    pub lease: Option<Result<Value, Unread>>,
     /// Quotas and limit ranges of a namespace.
     pub limits: Vec<Value>,
 }

@@ -59,7 +59,7 @@ impl Form {
     /// When it is none, or a file cannot be read.
     pub fn parse(
         text: &str,
-        read_file: impl Fn(&str) -> Result<String, String>,
+        read_file: impl Fn(&str) -> std::io::Result<String>,
     ) -> Result<Self, FormError> {
         let (word, rest) = match text.split_once('=') {
             Some((word, rest)) => (word, Some(rest)),
@@ -70,7 +70,7 @@ impl Form {
         };
         let file = |path: Option<&str>| {
             let path = path.filter(|path| !path.is_empty()).ok_or(FormError::NoTemplate)?;
-            read_file(path).map_err(|error| FormError::File(path.to_owned(), error))
+            read_file(path).map_err(|error| FormError::File(path.to_owned(), error.to_string()))
         };
         Ok(match (word, rest) {
             ("", None) => Self::Table,
@@ -141,7 +141,7 @@ mod tests {
     fn read(text: &str) -> Result<Form, FormError> {
         Form::parse(text, |path| match path {
             "f" => Ok("NAME\n.metadata.name\n".to_owned()),
-            _ => Err("not found".to_owned()),
+            _ => Err(std::io::Error::other("not found")),
         })
     }
 

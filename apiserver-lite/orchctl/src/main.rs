@@ -9,10 +9,11 @@
 mod arguments;
 mod command;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use orchctl_client::{CommandError, Output, Session};
+use orchctl_client::{CommandError, Output, Session, VisibleText};
 use proto_daemon::reference;
 
 fn main() -> ExitCode {
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         // The reader of the output has closed the pipe.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            let _ = writeln!(VisibleText(std::io::stderr()), "{error}");
             ExitCode::FAILURE
         }
     }
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
 
 async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
     let environment = Arc::new(|name: &str| std::env::var(name).ok());
-    let session = Session::new(parsed.flags, environment, Box::new(std::io::stderr()));
+    let session = Session::new(parsed.flags, environment, Box::new(VisibleText(std::io::stderr())));
     let mut output = Output::standard();
     let ended = command::run(&session, parsed.command, &mut output).await;
     output.out.flush()?;

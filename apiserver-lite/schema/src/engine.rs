@@ -567,7 +567,7 @@ impl Problems {
             let parsed = read_yaml(text, TreeSeed { path: Path::ROOT, reading: &reading });
             parsed.map_err(|why| match reading.allowance.is_exceeded() {
                 true => TooLarge::Values.into(),
-                false => malformed(why),
+                false => malformed(why.to_string()),
             })
         };
         self.duplicates = reading.duplicates.into_inner();

@@ -10,26 +10,32 @@ use crate::value::Value;
 /// Unix seconds of years with four digits.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// Normalizes `value` for `ty`; the error describes the value found.
-pub(crate) fn canonical(ty: &Type, value: Value) -> Result<Value, String> {
+/// A value that its type does not have: its JSON type, or the text that cannot be parsed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch(pub(crate) String);
+
+/// Normalizes `value` for `ty`.
+pub(crate) fn canonical(ty: &Type, value: Value) -> Result<Value, Mismatch> {
     let shape = value.shape();
-    let wrong_shape = || Err(shape.to_owned());
+    let wrong_shape = || Err(Mismatch(shape.to_owned()));
+    let number = |value: &Value| Mismatch(number_text(value));
+    let quoted = |text: &str| Mismatch(format!("{text:?}"));
     match (ty, value) {
         (Type::Bool, Value::Bool(flag)) => Ok(Value::Bool(flag)),
         (Type::Int32 | Type::Int64, value @ (Value::Int(_) | Value::Float(_))) => {
-            integer(ty, &value).ok_or_else(|| number_text(&value))
+            integer(ty, &value).ok_or_else(|| number(&value))
         }
         (Type::Double, value @ (Value::Int(_) | Value::Float(_))) => Ok(value),
         (Type::String, Value::String(text)) => Ok(Value::String(text)),
         (Type::Bytes, Value::String(text)) => {
             match STANDARD.decode(strip_line_ends(&text).as_bytes()) {
                 Ok(bytes) => Ok(bytes_value(&bytes)),
-                Err(_) => Err("text that is not base64".to_owned()),
+                Err(_) => Err(Mismatch("text that is not base64".to_owned())),
             }
         }
-        (Type::Time, Value::String(text)) => text_time(&text).ok_or_else(|| format!("{text:?}")),
+        (Type::Time, Value::String(text)) => text_time(&text).ok_or_else(|| quoted(&text)),
         (Type::MicroTime, Value::String(text)) => {
-            text_micro_time(&text).ok_or_else(|| format!("{text:?}"))
+            text_micro_time(&text).ok_or_else(|| quoted(&text))
         }
         (Type::Duration, Value::String(text)) => duration(&text),
         (Type::Quantity, Value::String(text)) => quantity(&text),
@@ -38,7 +44,7 @@ pub(crate) fn canonical(ty: &Type, value: Value) -> Result<Value, String> {
         }
         (Type::IntOrString, Value::String(text)) => Ok(Value::String(text)),
         (Type::IntOrString, value @ (Value::Int(_) | Value::Float(_))) => {
-            integer(&Type::Int32, &value).ok_or_else(|| number_text(&value))
+            integer(&Type::Int32, &value).ok_or_else(|| number(&value))
         }
         _ => wrong_shape(),
     }
@@ -56,17 +62,17 @@ fn number_text(value: &Value) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn quantity(text: &str) -> Result<Value, String> {
+fn quantity(text: &str) -> Result<Value, Mismatch> {
     match text.parse::<Quantity>() {
         Ok(quantity) => Ok(Value::String(quantity.to_string())),
-        Err(_) => Err(format!("{text:?}")),
+        Err(_) => Err(Mismatch(format!("{text:?}"))),
     }
 }
 
-fn duration(text: &str) -> Result<Value, String> {
+fn duration(text: &str) -> Result<Value, Mismatch> {
     match duration::parse(text) {
         Ok(length) => Ok(Value::String(duration::format(length))),
-        Err(_) => Err(format!("{text:?}")),
+        Err(_) => Err(Mismatch(format!("{text:?}"))),
     }
 }
 
@@ -154,7 +160,7 @@ fn in_range(seconds: i64, nanos: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes_len, bytes_value, canonical};
+    use super::{Mismatch, bytes_len, bytes_value, canonical};
     use crate::shape::Type;
     use crate::value::Value;
 
@@ -179,7 +185,11 @@ mod tests {
         ];
         for (ty, value, expect) in cases {
             let got = canonical(&ty, value.clone());
-            assert_eq!(got, expect.map_err(str::to_owned), "{ty:?} {value:?}");
+            assert_eq!(
+                got,
+                expect.map_err(|got: &str| Mismatch(got.to_owned())),
+                "{ty:?} {value:?}"
+            );
         }
     }
 

@@ -94,7 +94,7 @@ impl Conform<'_> {
             (scalar, value) => scalar::canonical(scalar, value).map_err(|got| TypeError {
                 path: path.to_string(),
                 expected: ty.name(),
-                got,
+                got: got.0,
             }),
         }
     }

@@ -3,13 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use apiserver_store::{Health, NotSynced, Record, Revision, SyncResult};
-use etcd_client::{GetOptions, Txn, TxnOp};
+use etcd_client::Txn;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    client::{CallError, Etcd},
-    keys::Keys,
-    load::revision,
+    marks::{last_write, put_mark},
+    revisions::revision,
     shared::Shared,
 };
 
@@ -17,26 +16,6 @@ use crate::{
 pub const WAITING_MAX: usize = 8192;
 /// How long memory may take to come up to a revision that etcd has.
 const CATCH_UP: Duration = Duration::from_secs(5);
-
-/// The state of etcd that is asked for.
-pub struct LastWrite {
-    /// The revision of the last write of any server.
-    pub written: Revision,
-    /// The revision of etcd, which has other keys too.
-    pub current: Revision,
-    /// Which etcd it is.
-    pub cluster: u64,
-}
-
-/// A linearizable read of the last write until a revision; 0 for now.
-pub async fn last_write(etcd: &Etcd, keys: &Keys, until: i64) -> Result<LastWrite, CallError> {
-    let options = GetOptions::new().with_keys_only().with_revision(until);
-    let found = etcd.get(&keys.last(), options).await?;
-    let written = found.kvs().first().map_or(0, etcd_client::KeyValue::mod_revision);
-    let (current, cluster) =
-        found.header().map_or((0, 0), |header| (header.revision(), header.cluster_id()));
-    Ok(LastWrite { written: revision(written), current: revision(current), cluster })
-}
 
 /// Who waits, and for which revision at least.
 pub type Waiter = (Revision, oneshot::Sender<SyncResult>);
@@ -50,17 +29,29 @@ impl<T: Record> Shared<T> {
         if let Health::Refusing { reason } = self.follower.health() {
             return Err(NotSynced(reason));
         }
-        let last = last_write(&self.etcd, &self.keys, 0).await.map_err(|error| {
+        let seen = self.last_seen();
+        let last = last_write(&self.etcd, &self.keys, Revision(0)).await.map_err(|error| {
             // The watch may hang on the same connection.
             self.doubt();
             NotSynced(error.to_string().into())
         })?;
-        self.catch_up(last.written).await?;
+        self.catch_up(last.mark.revision).await?;
+        let now = self.last_seen();
+        let is_other = last.mark.revision < seen.revision
+            || (last.mark.revision == now.revision && last.mark != now);
+        if is_other {
+            self.doubt();
+            let text = format!(
+                "etcd says that its last write is {}, and {seen} was written: it may have been restored",
+                last.mark
+            );
+            return Err(NotSynced(text.into()));
+        }
         if at_least <= self.follower.revision() || at_least > last.current {
             return Ok(());
         }
         // What brought etcd there is no write of a server: nothing below the prefix tells of it. A write that changes nothing does.
-        let touch = Txn::new().and_then([TxnOp::put(self.keys.last(), "", None)]);
+        let touch = Txn::new().and_then([put_mark(&self.keys)]);
         let touched =
             self.etcd.txn(touch).await.map_err(|error| NotSynced(error.to_string().into()))?;
         let at = touched.header().map_or(0, etcd_client::ResponseHeader::revision);

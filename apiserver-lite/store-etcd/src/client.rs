@@ -21,9 +21,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const MESSAGE_LEN_MAX: usize = 1 << 30;
 /// Longest file of a password.
 const PASSWORD_LEN_MAX: usize = 4096;
-/// Times that a call is made which etcd refused because the member that it reached has no leader.
-const LEADER_TRIES: usize = 4;
-const LEADER_WAIT: Duration = Duration::from_millis(100);
+/// How long a member may take to say that it has a leader, if there are others.
+const PROBE: Duration = Duration::from_secs(1);
+/// Times that a call is made which was not done because the member has no leader, or is not reached.
+const TRIES: usize = 4;
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 /// A connection to the members of etcd, made anew when it is lost.
 pub struct Etcd {
@@ -35,13 +37,19 @@ pub struct Etcd {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// etcd refused it: nothing was done.
-    #[error("etcd refused it: {0}")]
+    #[error("etcd rejected the request: {0}")]
     Refused(String),
     /// The revision is compacted.
     #[error("the revision is compacted")]
     Compacted,
+    /// etcd has not come to the revision yet.
+    #[error("the revision is in the future")]
+    Future,
+    /// There was no connection to send it on.
+    #[error("etcd is not reached: {0}")]
+    Unsent(String),
     /// The answer is missing: what etcd did is not known.
-    #[error("etcd did not answer: {0}")]
+    #[error("etcd did not respond: {0}")]
     Unknown(String),
 }
 
@@ -85,13 +93,13 @@ impl Etcd {
         self.client().kv_client().max_decoding_message_size(MESSAGE_LEN_MAX)
     }
 
-    /// A linearizable read, tried again where the member has no leader.
+    /// A linearizable read, tried again where the member has no leader or is gone.
     pub async fn get(&self, key: &str, options: GetOptions) -> Result<GetResponse, CallError> {
         let get = || {
             let (mut kv, options) = (self.kv(), options.clone());
             async move { kv.get(key, Some(options)).await }
         };
-        with_leader(get).await
+        until_taken(get).await
     }
 
     /// Commits a transaction, or not. Sent again only where etcd has said that it did nothing.
@@ -100,7 +108,7 @@ impl Etcd {
             let (mut kv, txn) = (self.kv(), txn.clone());
             async move { kv.txn(txn).await }
         };
-        with_leader(commit).await
+        until_taken(commit).await
     }
 
     /// Compacts the history before `revision`.
@@ -118,20 +126,24 @@ impl Etcd {
     }
 }
 
-/// Calls again while the members that are reached have no leader: such a call was not done.
-async fn with_leader<T, F>(call: impl Fn() -> F) -> Result<T, CallError>
+/// Calls again while the members that are reached have no leader, or none is reached: such a call was not done.
+async fn until_taken<T, F>(call: impl Fn() -> F) -> Result<T, CallError>
 where
     F: Future<Output = Result<T, Error>>,
 {
     let mut tried = 1;
     loop {
-        match within(CALL_TIMEOUT, call()).await {
-            Err(CallError::Refused(why)) if why.contains(NO_LEADER) && tried < LEADER_TRIES => {
-                tried += 1;
-                tokio::time::sleep(LEADER_WAIT).await;
-            }
-            outcome => return outcome,
+        let outcome = within(CALL_TIMEOUT, call()).await;
+        let is_untaken = match &outcome {
+            Err(CallError::Refused(why)) => why.contains(NO_LEADER),
+            Err(CallError::Unsent(_)) => true,
+            _ => false,
+        };
+        if !is_untaken || tried == TRIES {
+            return outcome;
         }
+        tried += 1;
+        tokio::time::sleep(TRY_AGAIN).await;
     }
 }
 
@@ -141,7 +153,7 @@ async fn within<T>(
 ) -> Result<T, CallError> {
     match tokio::time::timeout(limit, call).await {
         Ok(outcome) => outcome.map_err(|error| CallError::of(&error)),
-        Err(_) => Err(CallError::Unknown(format!("no answer within {} s", limit.as_secs()))),
+        Err(_) => Err(CallError::Unknown(format!("no response within {} s", limit.as_secs()))),
     }
 }
 
@@ -151,6 +163,7 @@ const OF_ETCD: &str = "etcdserver: ";
 const TOO_LONG: &str = "grpc: received message larger than max";
 const NO_LEADER: &str = "etcdserver: no leader";
 const COMPACTED: &str = "required revision has been compacted";
+const FUTURE: &str = "required revision is a future revision";
 
 impl CallError {
     pub fn of(error: &Error) -> Self {
@@ -176,18 +189,58 @@ impl CallError {
         if is_refusal && message.ends_with(COMPACTED) {
             return Self::Compacted;
         }
+        if is_refusal && message.ends_with(FUTURE) {
+            return Self::Future;
+        }
         if is_refusal {
             return Self::Refused(message.to_owned());
         }
-        let cause = std::error::Error::source(status).map(exit::chain);
-        Self::Unknown(match cause {
+        let cause = std::error::Error::source(status);
+        let text = match cause.map(exit::chain) {
             Some(cause) => format!("{message}: {cause}"),
             None => message.to_owned(),
-        })
+        };
+        let mut causes = std::iter::successors(cause, |cause| cause.source());
+        if causes.any(|cause| cause.is::<tonic::ConnectError>()) {
+            return Self::Unsent(text);
+        }
+        Self::Unknown(text)
     }
 }
 
+/// Connects to those members that answer, so that no call waits for one that hangs; to all of them if none does.
 async fn connect(config: &EtcdConfig) -> Result<Client, ConnectError> {
+    let options = options(config)?;
+    let mut servers = config.servers.clone();
+    if servers.len() > 1 {
+        let probes =
+            servers.iter().map(|server| tokio::time::timeout(PROBE, has_leader(server, &options)));
+        let probed = futures_util::future::join_all(probes).await;
+        let mut answers = probed.into_iter().map(|probed| probed.unwrap_or(false));
+        let answering: Vec<String> =
+            servers.iter().filter(|_| answers.next().unwrap_or(false)).cloned().collect();
+        if !answering.is_empty() {
+            servers = answering;
+        }
+    }
+    let connecting = Client::connect(&servers, Some(options));
+    within(CALL_TIMEOUT, connecting).await.map_err(ConnectError::Etcd)
+}
+
+/// Whether a member answers, and has a leader as far as it says.
+async fn has_leader(server: &str, options: &ConnectOptions) -> bool {
+    let answer = match Client::connect([server], Some(options.clone())).await {
+        Ok(mut member) => member.status().await,
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok(status) => status.leader() != 0,
+        // It answers, if not this.
+        Err(error) => matches!(CallError::of(&error), CallError::Refused(_)),
+    }
+}
+
+fn options(config: &EtcdConfig) -> Result<ConnectOptions, ConnectError> {
     let mut options = ConnectOptions::new()
         .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
         // etcd closes connections that ask without a call under way.
@@ -207,8 +260,7 @@ async fn connect(config: &EtcdConfig) -> Result<Client, ConnectError> {
         let password = String::from_utf8_lossy(&password).trim_end_matches(['\r', '\n']).to_owned();
         options = options.with_user(&user.name, password);
     }
-    let connecting = Client::connect(&config.servers, Some(options));
-    within(CALL_TIMEOUT, connecting).await.map_err(ConnectError::Etcd)
+    Ok(options)
 }
 
 /// TLS as the servers' URLs ask for it.

@@ -1,19 +1,24 @@
 //! Takes what is committed in etcd into memory: a watch of the prefix, continued after a loss of the connection, or all records read anew where the
-//! history in between is compacted.
+//! history in between is compacted or etcd was restored.
 
 use std::{sync::Arc, time::Duration};
 
 use apiserver_store::{Change, Health, OpenError, Record, Revision, Stamp};
-use etcd_client::{Event, EventType, WatchResponse, WatchStream};
+use etcd_client::{Event, EventType, Txn, WatchResponse, WatchStream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use proto_daemon::{
     backoff::{Backoff, Retries},
     exit, panics,
 };
 
 use crate::{
-    barrier::{LastWrite, last_write},
     client::CallError,
-    load::{LoadError, load, of_etcd, record, revision},
+    format::{self, PrefixError},
+    history::History,
+    keys::ForeignKey,
+    load::{LoadError, load, record},
+    marks::{Mark, last_write, put_mark},
+    revisions::{of_etcd, revision},
     shared::Shared,
 };
 
@@ -34,18 +39,18 @@ enum FollowError {
     Record(#[from] OpenError),
     #[error("etcd has ended the watch: {0}")]
     Cancelled(String),
-    #[error("the connection to etcd is in doubt")]
+    #[error("a write to etcd has an unknown outcome; the connection is re-established")]
     Doubt,
-    #[error("etcd has the key {0:?}, which no record has: remove it")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] ForeignKey),
+    /// What is there now is not this server's.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
     #[error(
-        "this is another etcd than before: cluster {found:x} instead of {expected:x}. Start the server again"
+        "etcd is at revision {found}, and was at {seen}: it was restored, from too long ago to go on. Restore it with --bump-revision, or stop all servers \
+         and start them again, and then all their clients"
     )]
-    OtherCluster { found: u64, expected: u64 },
-    #[error(
-        "etcd is at revision {found}, and was at {expected}: its data is older than before. Start the server again"
-    )]
-    WentBack { found: Revision, expected: Revision },
+    TooOld { found: Revision, seen: Revision },
     #[error("{0}")]
     Panicked(String),
 }
@@ -69,11 +74,11 @@ pub async fn run<T: Record>(shared: Arc<Shared<T>>) {
         let reason: Arc<str> = error.to_string().into();
         let before = shared.follower.set_health(Health::Refusing { reason: reason.clone() });
         if !matches!(before, Health::Refusing { reason: said } if said == reason) {
-            tracing::warn!(%error, "etcd is not followed; tried again until it is");
+            tracing::warn!(%error, "the watch of etcd failed; writes are rejected until it is restored");
         }
         tokio::time::sleep(retries.next_delay(rand::random())).await;
         if let Err(error) = shared.etcd.reconnect().await {
-            tracing::debug!(error = exit::chain(&error), "etcd is not reached");
+            tracing::debug!(error = exit::chain(&error), "cannot connect to etcd; retried");
         }
     }
 }
@@ -85,9 +90,13 @@ async fn follow<T: Record>(
     retries: &mut Retries,
     anew: bool,
 ) -> Result<Never, FollowError> {
-    check(shared, &last_write(&shared.etcd, &shared.keys, 0).await?)?;
     if anew {
-        read_anew(shared).await?;
+        match shared.compare_history().await? {
+            History::Other { found, current } => {
+                begin_after_restore(shared, &found, current).await?;
+            }
+            _ => read_anew(shared).await?,
+        }
     }
     loop {
         let mut stream = match begin(shared).await? {
@@ -97,13 +106,57 @@ async fn follow<T: Record>(
                 continue;
             }
         };
-        retries.reset();
-        if shared.follower.set_health(Health::Serving) != Health::Serving {
-            tracing::info!("etcd is followed again");
+        match shared.compare_history().await? {
+            History::Same => {
+                retries.reset();
+                if shared.follower.set_health(Health::Serving) != Health::Serving {
+                    tracing::info!("the watch of etcd is restored");
+                }
+            }
+            History::Compacted => {}
+            History::Missed => {
+                read_missed(shared).await?;
+                continue;
+            }
+            History::Other { found, current } => {
+                begin_after_restore(shared, &found, current).await?;
+                continue;
+            }
         }
         let compacted_to = take_events(shared, &mut stream).await?;
         catch_up(shared, compacted_to).await?;
     }
+}
+
+/// Touches at a time, and most of them: etcd does some thousands a second.
+const TOUCHES_AT_ONCE: usize = 128;
+const TOUCHES_MAX: u64 = 200_000;
+
+/// Takes over what a restored etcd has. Its revisions are first brought beyond all that clients have seen of this server: with a revision of before
+/// nothing can be read or watched then, and none is given out twice.
+async fn begin_after_restore<T: Record>(
+    shared: &Shared<T>,
+    found: &Mark,
+    current: Revision,
+) -> Result<(), FollowError> {
+    format::check_kept(&shared.etcd, &shared.keys, &shared.identity).await?;
+    let (seen, last) = (shared.follower.revision(), shared.last_seen());
+    let missing = (seen.0 + 1).saturating_sub(current.0);
+    if missing > TOUCHES_MAX {
+        return Err(FollowError::TooOld { found: current, seen });
+    }
+    let touches =
+        (0..missing).map(|_| shared.etcd.txn(Txn::new().and_then([put_mark(&shared.keys)])));
+    let touched = stream::iter(touches).buffer_unordered(TOUCHES_AT_ONCE);
+    touched.try_for_each(|_| std::future::ready(Ok(()))).await?;
+    shared.note_restore();
+    read_anew(shared).await?;
+    tracing::error!(
+        "etcd was restored to an older state: this server had write {last}, etcd says {found}. What was written in between is lost; all objects are read \
+         anew at revision {}, and watches end",
+        shared.follower.revision()
+    );
+    Ok(())
 }
 
 /// Takes events into memory until the history after them is compacted; to which revision.
@@ -127,19 +180,6 @@ async fn take_events<T: Record>(
     }
 }
 
-/// Whether it is the etcd that memory is of.
-fn check<T: Record>(shared: &Shared<T>, last: &LastWrite) -> Result<(), FollowError> {
-    if last.cluster != shared.cluster {
-        let (found, expected) = (last.cluster, shared.cluster);
-        return Err(FollowError::OtherCluster { found, expected });
-    }
-    let expected = shared.follower.revision();
-    if last.current < expected {
-        return Err(FollowError::WentBack { found: last.current, expected });
-    }
-    Ok(())
-}
-
 /// What became of a new watch. etcd may also say later that its position is compacted.
 enum Begun {
     Watch(Box<WatchStream>),
@@ -151,7 +191,9 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
     let from = of_etcd(shared.follower.revision()).saturating_add(1);
     let mut stream = shared.etcd.watch(&shared.keys.root(), from).await?;
     let first = tokio::time::timeout(BEGIN, stream.message()).await;
-    let first = first.map_err(|_| CallError::Unknown("the watch does not begin".to_owned()))?;
+    let first = first.map_err(|_| {
+        CallError::Unknown("etcd did not confirm the watch before the deadline".to_owned())
+    })?;
     match first.map_err(|error| CallError::of(&error))? {
         Some(response) if response.compact_revision() > 0 => {
             Ok(Begun::Compacted(response.compact_revision()))
@@ -164,57 +206,79 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
 
 /// Brings memory up to date where the history after it is compacted to a revision.
 async fn catch_up<T: Record>(shared: &Shared<T>, compacted_to: i64) -> Result<(), FollowError> {
-    let has = shared.follower.revision();
-    let at_compaction = last_write(&shared.etcd, &shared.keys, compacted_to).await;
+    let at_compaction = last_write(&shared.etcd, &shared.keys, revision(compacted_to)).await;
     match at_compaction {
         // Compacted again meanwhile: the next watch says to where.
         Err(CallError::Compacted) => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(last) if last.written <= has => {
-            // No server had written until then: nothing was missed.
-            check(shared, &last)?;
+        // No server had written until then: nothing was missed.
+        Ok(last) if last.mark == shared.last_seen() => {
             Ok(shared.follower.apply(revision(compacted_to), Vec::new())?)
         }
-        Ok(_) => {
-            tracing::warn!(revision = %has, "the history of etcd after this revision is compacted; all records are read anew, and watches end");
-            read_anew(shared).await
+        Ok(last) if last.mark.revision < shared.last_seen().revision => {
+            begin_after_restore(shared, &last.mark, last.current).await
         }
+        Ok(_) => read_missed(shared).await,
     }
+}
+
+async fn read_missed<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
+    let has = shared.follower.revision();
+    tracing::warn!(revision = %has, "etcd has compacted the history after this revision; all records are listed again, and watches of clients end");
+    read_anew(shared).await
 }
 
 async fn read_anew<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
     let loaded = load(&shared.etcd, &shared.keys).await?;
     shared.follower.replace(loaded.revision, loaded.records)?;
+    shared.set_last_seen(loaded.last);
     Ok(())
 }
 
 /// Takes the events of a response into memory. etcd never parts those of a revision.
 fn apply<T: Record>(shared: &Shared<T>, response: &WatchResponse) -> Result<(), FollowError> {
     let mut of_revision = Vec::new();
-    let mut at = None;
+    let (mut at, mut last) = (None, None);
     for event in response.events() {
         let modified = event.kv().map(|kv| revision(kv.mod_revision()));
         if let Some(done) = at.filter(|at| Some(*at) != modified) {
-            shared.follower.apply(done, std::mem::take(&mut of_revision))?;
+            take(shared, done, std::mem::take(&mut of_revision), last.take())?;
         }
         at = modified;
+        last = mark(shared, event).or(last);
         of_revision.extend(change(shared, event)?);
     }
     match at {
-        Some(at) => Ok(shared.follower.apply(at, of_revision)?),
+        Some(at) => take(shared, at, of_revision, last),
         None => Ok(()),
     }
+}
+
+/// Takes the changes of a revision into memory, and the mark of their write.
+fn take<T: Record>(
+    shared: &Shared<T>,
+    at: Revision,
+    changes: Vec<Change>,
+    mark: Option<Mark>,
+) -> Result<(), FollowError> {
+    shared.follower.apply(at, changes)?;
+    mark.into_iter().for_each(|mark| shared.set_last_seen(mark));
+    Ok(())
+}
+
+/// The mark of a write, if the event is that of the key which has it.
+fn mark<T: Record>(shared: &Shared<T>, event: &Event) -> Option<Mark> {
+    let kv = event.kv().filter(|kv| kv.key() == shared.keys.last().as_bytes())?;
+    Some(Mark::of(kv))
 }
 
 /// The change of an event; `None` for what the servers keep beside records.
 fn change<T: Record>(shared: &Shared<T>, event: &Event) -> Result<Option<Change>, FollowError> {
     let Some(kv) = event.kv() else { return Ok(None) };
     if event.event_type() == EventType::Put {
-        return record(&shared.keys, kv.clone()).map_err(FollowError::Key);
+        return Ok(record(&shared.keys, kv.clone())?);
     }
-    let Some(key) = shared.keys.record_of(kv.key()).map_err(FollowError::Key)? else {
-        return Ok(None);
-    };
+    let Some(key) = shared.keys.record_of(kv.key())? else { return Ok(None) };
     let Some(current) = shared.follower.current(key) else { return Ok(None) };
     let stamp = Stamp { created: current.stamp.created, modified: revision(kv.mod_revision()) };
     Ok(Some(Change { key: current.key, stamp, value: None }))

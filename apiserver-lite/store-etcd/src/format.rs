@@ -43,6 +43,11 @@ pub enum PrefixError {
         /// What the server is.
         expected: String,
     },
+    /// There is nothing any more.
+    #[error(
+        "etcd has no {0:?} any more: all that was there is gone. Restore it; a server that is started anew begins an empty cluster there"
+    )]
+    Gone(String),
     /// etcd does not answer.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -69,6 +74,15 @@ pub async fn check(etcd: &Etcd, keys: &Keys, identity: &Identity) -> Result<(), 
     etcd.txn(Txn::new().when([absent]).and_then([put])).await?;
     let written = read(etcd, &key).await?;
     compare(&written.unwrap_or_default(), identity)
+}
+
+/// Checks that what is below the prefix is still this server's; nothing is written.
+pub async fn check_kept(etcd: &Etcd, keys: &Keys, identity: &Identity) -> Result<(), PrefixError> {
+    let key = keys.format();
+    match read(etcd, &key).await? {
+        Some(found) => compare(&found, identity),
+        None => Err(PrefixError::Gone(key)),
+    }
 }
 
 async fn read(etcd: &Etcd, key: &str) -> Result<Option<String>, CallError> {

@@ -1,5 +1,10 @@
 //! Keys in etcd: `<prefix>/<group>/<resource>/…` for records, `<prefix>/.…` for what the servers keep beside them. No group starts with a dot.
 
+/// A key below the prefix that is none of the servers'. Nobody but them may write there, so it must be removed by hand.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("etcd has the key {0:?}, which is not the key of a record: remove it")]
+pub struct ForeignKey(pub String);
+
 /// The keys below one prefix.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -27,13 +32,13 @@ impl Keys {
     ///
     /// # Errors
     /// It is not UTF-8, or not below the prefix.
-    pub fn record_of<'a>(&self, key: &'a [u8]) -> Result<Option<&'a str>, String> {
+    pub fn record_of<'a>(&self, key: &'a [u8]) -> Result<Option<&'a str>, ForeignKey> {
         let text = std::str::from_utf8(key);
         let below = text.ok().and_then(|text| text.strip_prefix(&self.prefix));
         match below {
             Some(below) if below.starts_with("/.") => Ok(None),
             Some(below) if below.starts_with('/') => Ok(Some(below)),
-            _ => Err(String::from_utf8_lossy(key).into_owned()),
+            _ => Err(ForeignKey(String::from_utf8_lossy(key).into_owned())),
         }
     }
 

@@ -8,11 +8,17 @@ use etcd_client::{GetOptions, KeyValue};
 
 use crate::{
     client::{CallError, Etcd},
-    keys::Keys,
+    keys::{ForeignKey, Keys},
+    marks::Mark,
+    revisions::revision,
 };
 
-/// Records a page.
-const PAGE_LEN: i64 = 500;
+/// Records of the first page.
+const FIRST_PAGE_LEN: usize = 64;
+/// Most records of a page.
+const PAGE_LEN_MAX: usize = 500;
+/// What a page should have, as far as the page before tells: it has to come within the deadline of a call.
+const PAGE_BYTES: usize = 4 << 20;
 /// Times that reading begins anew because its revision was compacted in the middle.
 const TRIES: usize = 5;
 
@@ -21,8 +27,8 @@ pub struct Loaded {
     pub revision: Revision,
     /// In ascending order of key.
     pub records: Vec<Change>,
-    /// Which etcd they are from.
-    pub cluster: u64,
+    /// Of the last write until then.
+    pub last: Mark,
 }
 
 /// Why the records cannot be read.
@@ -32,8 +38,8 @@ pub enum LoadError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// A key is no record's.
-    #[error("etcd has the key {0:?}, which no record has: remove it")]
-    Key(String),
+    #[error(transparent)]
+    Key(#[from] ForeignKey),
 }
 
 pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
@@ -50,39 +56,56 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
     let root = keys.root();
     // After all keys that start with `<prefix>/`.
     let end = format!("{}0", root.trim_end_matches('/'));
-    let (mut from, mut at, mut cluster) = (root.into_bytes(), 0, 0);
-    let mut records = Vec::new();
+    let (mut from, mut at, mut last_write) = (root.into_bytes(), 0, Mark::default());
+    let (mut records, mut page_len) = (Vec::new(), FIRST_PAGE_LEN);
     loop {
-        let options = GetOptions::new().with_range(end.as_str()).with_limit(PAGE_LEN);
-        let start = String::from_utf8(from).map_err(|error| {
-            LoadError::Key(String::from_utf8_lossy(error.as_bytes()).into_owned())
-        })?;
-        let mut page = etcd.get(&start, options.with_revision(at)).await?;
+        let limit = i64::try_from(page_len).unwrap_or(1);
+        let options = GetOptions::new().with_range(end.as_str()).with_limit(limit);
+        let start = String::from_utf8(from)
+            .map_err(|error| ForeignKey(String::from_utf8_lossy(error.as_bytes()).into_owned()))?;
+        let mut page = match etcd.get(&start, options.with_revision(at)).await {
+            // The neighbours of small records may be large.
+            Err(CallError::Unknown(_)) if page_len > 1 => {
+                page_len = (page_len / 8).max(1);
+                from = start.into_bytes();
+                continue;
+            }
+            outcome => outcome?,
+        };
         if let Some(header) = page.header().filter(|_| at == 0) {
-            (at, cluster) = (header.revision(), header.cluster_id());
+            at = header.revision();
         }
         let more = page.more();
         let kvs = page.take_kvs();
         let last = kvs.last().map(|kv| kv.key().to_vec());
+        page_len = next_page_len(kvs.len(), kvs.iter().map(|kv| kv.value().len()).sum());
         for kv in kvs {
-            let record = record(keys, kv).map_err(LoadError::Key)?;
-            records.extend(record);
+            if kv.key() == keys.last().as_bytes() {
+                last_write = Mark::of(&kv);
+            }
+            records.extend(record(keys, kv)?);
         }
         match last {
             Some(mut last) if more => {
                 last.push(0);
                 from = last;
             }
-            _ => return Ok(Loaded { revision: revision(at), records, cluster }),
+            _ => return Ok(Loaded { revision: revision(at), records, last: last_write }),
         }
     }
+}
+
+/// Records of the page after one with so many, and so many bytes of values.
+fn next_page_len(records: usize, bytes: usize) -> usize {
+    let mean = bytes / records.max(1);
+    (PAGE_BYTES / mean.max(1)).clamp(1, PAGE_LEN_MAX)
 }
 
 /// The version of a record that a key and its value are; `None` for what the servers keep beside records.
 ///
 /// # Errors
 /// The key is no record's.
-pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, String> {
+pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, ForeignKey> {
     let Some(key) = keys.record_of(kv.key())? else { return Ok(None) };
     let key: Arc<str> = key.into();
     let stamp =
@@ -91,12 +114,20 @@ pub fn record(keys: &Keys, kv: KeyValue) -> Result<Option<Change>, String> {
     Ok(Some(Change { key, stamp, value: Some(Bytes::from(value)) }))
 }
 
-/// etcd's revisions are never negative.
-pub fn revision(of_etcd: i64) -> Revision {
-    Revision(u64::try_from(of_etcd).unwrap_or(0))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// As etcd counts.
-pub fn of_etcd(revision: Revision) -> i64 {
-    i64::try_from(revision.0).unwrap_or(i64::MAX)
+    #[test]
+    fn a_page_has_as_many_records_as_fit() {
+        for (records, bytes, next) in [
+            (64, 64 * 20_000, PAGE_BYTES / 20_000),
+            (64, 64 << 20, PAGE_BYTES >> 20),
+            (1, 3 * PAGE_BYTES, 1),
+            (64, 0, PAGE_LEN_MAX),
+            (0, 0, PAGE_LEN_MAX),
+        ] {
+            assert_eq!(next_page_len(records, bytes), next, "{records} {bytes}");
+        }
+    }
 }

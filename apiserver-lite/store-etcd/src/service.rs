@@ -1,6 +1,9 @@
 //! Opens the store and runs its tasks: following, transactions, barriers and compactions.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::Duration,
+};
 
 use apiserver_store::{
     Follower, NotSynced, OnDisk, PrepareRestore, Record, Store, StoreConfig, WriterRequest,
@@ -78,18 +81,19 @@ pub async fn open<T: Record>(
         let opened = connect_and_load(&etcd, &keys, &config).await;
         match opened {
             Err(error) if is_transient(&error) && Instant::now() < until => {
-                tracing::info!(error = exit::chain(&error), "etcd is not reached yet");
+                tracing::info!(error = exit::chain(&error), "cannot connect to etcd; retried");
                 tokio::time::sleep(OPEN_WAIT).await;
             }
             outcome => break outcome?,
         }
     };
+    let identity = config.identity.clone();
     let (store, follower, requests) =
         Follower::start(config, prepare, loaded.revision, loaded.records)?;
-    let cluster = loaded.cluster;
+    let (last, restores) = (Mutex::new(loaded.last), AtomicU64::new(0));
     let doubted = Notify::new();
-    let shared = Arc::new(Shared { etcd, keys, follower, cluster, doubted });
-    tracing::info!(servers, revision = %loaded.revision, "the records in etcd are in memory");
+    let shared = Arc::new(Shared { etcd, keys, identity, follower, last, restores, doubted });
+    tracing::info!(servers, revision = %loaded.revision, "loaded all records from etcd");
     tokio::spawn(run(shared, requests, interval));
     Ok(store)
 }
@@ -120,7 +124,10 @@ fn is_transient(error: &OpenEtcdError) -> bool {
                     | ConnectError::Etcd(CallError::Refused(_))
             )
         ),
-        OpenEtcdError::Prefix(PrefixError::Call(error)) => matches!(error, CallError::Unknown(_)),
+        OpenEtcdError::Prefix(PrefixError::Call(error))
+        | OpenEtcdError::Load(LoadError::Call(error)) => {
+            matches!(error, CallError::Unknown(_) | CallError::Unsent(_))
+        }
         _ => false,
     }
 }

@@ -1,17 +1,25 @@
 //! What the tasks of a store share.
 
-use apiserver_store::{Follower, Record};
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use apiserver_store::{Follower, Identity, Record};
 use tokio::sync::Notify;
 
-use crate::{client::Etcd, keys::Keys};
+use crate::{client::Etcd, keys::Keys, marks::Mark};
 
 /// What the tasks of a store share.
 pub struct Shared<T: Record> {
     pub etcd: Etcd,
     pub keys: Keys,
+    pub identity: Identity,
     pub follower: Follower<T>,
-    /// Which etcd it was when the store was opened.
-    pub cluster: u64,
+    /// The mark of the last write that memory has.
+    pub last: Mutex<Mark>,
+    /// How often memory has taken over a restored etcd.
+    pub restores: AtomicU64,
     /// Told when the watch may hang.
     pub doubted: Notify,
 }
@@ -20,5 +28,24 @@ impl<T: Record> Shared<T> {
     /// Lets the watch be begun anew.
     pub fn doubt(&self) {
         self.doubted.notify_waiters();
+    }
+
+    /// The mark of the last write that memory has.
+    pub fn last_seen(&self) -> Mark {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Differs after etcd was restored.
+    pub fn restores(&self) -> u64 {
+        self.restores.load(Ordering::Acquire)
+    }
+
+    /// Memory is about to take over a restored etcd.
+    pub fn note_restore(&self) {
+        self.restores.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn set_last_seen(&self, mark: Mark) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = mark;
     }
 }

@@ -13,7 +13,8 @@ use etcd_client::{
 use crate::{
     client::CallError,
     keys::Keys,
-    load::{of_etcd, revision},
+    marks::put_mark,
+    revisions::{of_etcd, revision},
     shared::Shared,
 };
 
@@ -44,6 +45,7 @@ impl<T: Record> Shared<T> {
         if writes.is_empty() {
             return Ok(Vec::new());
         }
+        let restores = self.restores();
         let mut up_to_date = false;
         let mut refused: Option<(Vec<Revision>, String)> = None;
         for _ in 0..TRIES {
@@ -68,7 +70,9 @@ impl<T: Record> Shared<T> {
                 return Err(WriteError::Claimed { key, claim });
             }
             match self.commit(&planned).await? {
-                Committed::At(revision) => return self.finish(writes, planned, revision).await,
+                Committed::At(revision) => {
+                    return self.finish(writes, planned, revision, restores).await;
+                }
                 Committed::Not { written, claimed } => {
                     self.catch_up(written).await.map_err(|error| not_written(&error))?;
                     up_to_date = true;
@@ -103,8 +107,10 @@ impl<T: Record> Shared<T> {
     /// What a transaction that etcd did not answer with a result is told as.
     fn failed(&self, planned: &[PlannedWrite<T>], error: &CallError) -> WriteError<T> {
         let reason: Arc<str> = error.to_string().into();
-        if let CallError::Unknown(_) = error {
+        if matches!(error, CallError::Unknown(_) | CallError::Unsent(_)) {
             self.doubt();
+        }
+        if let CallError::Unknown(_) = error {
             let key = planned.first().map(|write| write.key.clone()).unwrap_or_default();
             let reason = format!("{reason}. Whether it was written is not known");
             return WriteError::NotDurable { key, reason: reason.into() };
@@ -118,10 +124,15 @@ impl<T: Record> Shared<T> {
         writes: Vec<Write<T>>,
         planned: Vec<PlannedWrite<T>>,
         revision: Revision,
+        restores: u64,
     ) -> WriteAllResult<T> {
-        if let Err(error) = self.catch_up(revision).await {
+        let caught_up = self.catch_up(revision).await.map_err(|error| error.0);
+        // The revision may be another write's then.
+        let is_restored = self.restores() != restores;
+        let missed = caught_up.err().or(is_restored.then(|| "etcd was restored then".into()));
+        if let Some(missed) = missed {
             let key = planned.first().map(|write| write.key.clone()).unwrap_or_default();
-            let reason = format!("it was written at revision {revision}, but {}", error.0);
+            let reason = format!("it was written at revision {revision}, but {missed}");
             return Err(WriteError::NotDurable { key, reason: reason.into() });
         }
         let both = writes.into_iter().zip(planned);
@@ -174,7 +185,7 @@ fn transaction<T: Record>(keys: &Keys, planned: &[PlannedWrite<T>]) -> Result<Tx
     let (mut when, mut then, mut otherwise) = (Vec::new(), Vec::new(), Vec::new());
     for write in planned {
         let key = keys.of_record(&write.key).ok_or_else(|| WriteError::NotWritten {
-            reason: format!("{:?} is no key of a record", write.key).into(),
+            reason: format!("{:?} is not the key of a record", write.key).into(),
         })?;
         when.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, of_etcd(compared(write))));
         then.push(match &write.value {
@@ -189,7 +200,7 @@ fn transaction<T: Record>(keys: &Keys, planned: &[PlannedWrite<T>]) -> Result<Tx
         }
         then.extend(write.released.iter().map(|claim| TxnOp::delete(keys.claim(claim), None)));
     }
-    then.push(TxnOp::put(keys.last(), "", None));
+    then.push(put_mark(keys));
     otherwise.push(TxnOp::get(keys.last(), Some(GetOptions::new().with_keys_only())));
     Ok(Txn::new().when(when).and_then(then).or_else(otherwise))
 }

@@ -24,7 +24,8 @@ use support::Shift;
 const DIRECTORY: &str = "STORE_CRASH_DIRECTORY";
 /// The number that writes; all smaller ones read. Without it values are as they are.
 const SHIFT: &str = "STORE_CRASH_SHIFT";
-const ROUNDS: u64 = 12;
+/// How often each test kills, if the environment does not say it: `ORCH_KILLS=200 cargo test -p apiserver-store --test crash`.
+const KILLS: u64 = 12;
 const WRITERS: u64 = 8;
 const KEYS: u64 = 50;
 
@@ -121,7 +122,8 @@ fn nothing_acknowledged_is_lost_of_transformed_values() {
 fn kill_again_and_again(shift: impl Fn(u64) -> Option<u8>) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let mut said = VictimLog::default();
-    for round in 0..ROUNDS {
+    let kills = std::env::var("ORCH_KILLS").map_or(KILLS, |count| count.parse().unwrap());
+    for round in 0..kills {
         // Deterministic, so that failures can be repeated; covers start, rotation and checkpoint.
         let shift = shift(round);
         run_victim(directory.path(), shift, 20 + (round * 7919) % 3000, &mut said);

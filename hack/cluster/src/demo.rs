@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apiserver_bootstrap::waiting;
+use apiserver_bootstrap::waiting::{self, NotYet};
 use proto_api::core::v1::{Node, Pod};
 use proto_api::names::Names;
 use proto_client::{Client, ListParams, config, request};
@@ -42,8 +42,8 @@ pub async fn connect(spec: &Spec, names: &'static Names) -> Result<Client> {
     until("the API server is ready", async || {
         match client.call(request::get("/readyz".into())).await {
             Ok(answer) if answer.status == 200 => Ok(()),
-            Ok(answer) => Err(format!("status {}", answer.status)),
-            Err(e) => Err(format!("{:#}", anyhow::Error::from(e))),
+            Ok(answer) => Err(NotYet(format!("status {}", answer.status))),
+            Err(e) => Err(NotYet(format!("{:#}", anyhow::Error::from(e)))),
         }
     })
     .await?;
@@ -54,14 +54,15 @@ pub async fn connect(spec: &Spec, names: &'static Names) -> Result<Client> {
 pub async fn wait_nodes(spec: &Spec, client: &Client) -> Result<()> {
     let api = client.all::<Node>();
     until("the nodes are Ready", async || {
-        let nodes = api.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let nodes = api.list(&ListParams::default()).await.map_err(|e| NotYet(e.to_string()))?;
         let waiting: Vec<String> = spec
             .node_list()
             .into_iter()
             .filter(|planned| !nodes.items.iter().any(|node| is_ready(node, &planned.name)))
             .map(|planned| planned.name)
             .collect();
-        if waiting.is_empty() { Ok(()) } else { Err(format!("not ready: {}", waiting.join(", "))) }
+        let waiting = waiting.join(", ");
+        if waiting.is_empty() { Ok(()) } else { Err(NotYet(format!("not ready: {waiting}"))) }
     })
     .await
 }
@@ -95,12 +96,13 @@ pub async fn import_images(spec: &Spec) -> Result<()> {
 async fn wait_pods(client: &Client) -> Result<()> {
     let api = client.within::<Pod>(NAMESPACE);
     until("the demo's pods are Ready", async || {
-        let pods = api.list(&ListParams::labels("app=web")).await.map_err(|e| e.to_string())?;
+        let pods =
+            api.list(&ListParams::labels("app=web")).await.map_err(|e| NotYet(e.to_string()))?;
         let ready = pods.items.iter().filter(|pod| is_pod_ready(pod)).count();
         if ready >= 2 {
             Ok(())
         } else {
-            Err(format!("{ready} of 2 ready: {}", states(&pods.items)))
+            Err(NotYet(format!("{ready} of 2 ready: {}", states(&pods.items))))
         }
     })
     .await
@@ -122,8 +124,10 @@ fn states(pods: &[Pod]) -> String {
 
 async fn query_service(spec: &Spec) -> Result<String> {
     let address = first_address(spec)?;
-    until("the demo answers", async || http_get(address, "/").await.map_err(|e| format!("{e:#}")))
-        .await
+    until("the demo answers", async || {
+        http_get(address, "/").await.map_err(|e| NotYet(format!("{e:#}")))
+    })
+    .await
 }
 
 fn first_address(spec: &Spec) -> Result<SocketAddr> {
@@ -159,6 +163,9 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
         true => String::new(),
         false => format!(" --dir {}", spec.dir.display()),
     };
+    lines.push(format!("  programs              {}", spec.bin_dir.display()));
+    let program = spec.bin_dir.join("cluster");
+    lines.push(format!("  a node's shell        {} exec{dir} node-1 sh", program.display()));
     lines.push(format!("  stop                  hack/down{dir}"));
     lines.push(String::new());
     lines.push(format!("export KUBECONFIG={}", spec.client_config("admin").display()));
@@ -183,6 +190,6 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
 }
 
 /// Looks until `look` gives `Ok`; the last `Err` says what was seen instead.
-async fn until<T>(what: &str, look: impl AsyncFnMut() -> Result<T, String>) -> Result<T> {
+async fn until<T>(what: &str, look: impl AsyncFnMut() -> Result<T, NotYet>) -> Result<T> {
     Ok(waiting::until(what, PATIENCE, POLL, look).await?)
 }

@@ -12,13 +12,14 @@ use crate::processes::{Identity, all_pids};
 use crate::progress::Progress;
 use crate::spec::{Spec, tag_of};
 use crate::supervisor::{Programs, end_supervisor};
-use crate::{namespaces, network, programs, supervisor};
+use crate::{directory, namespaces, network, programs, supervisor};
 
 /// How often the killing of what is left is repeated; forks can race with one look.
 const KILL_ROUNDS_MAX: usize = 100;
 
-/// Removes everything of the cluster in `dir`; a directory without a cluster is no error.
+/// Removes everything of the cluster in `dir`. A directory that is empty or not there is no error; one with other files is.
 pub async fn down(dir: &Path, progress: &Progress) -> Result<()> {
+    directory::check_removable(dir)?;
     let tag = tag_of(dir);
     if let Some(spec) = Spec::load(dir)? {
         progress.step("stop the programs", stop_programs(&spec)).await?;
@@ -154,12 +155,7 @@ async fn remove_files(dir: &Path) -> Result<()> {
     if let Some(mounted) = below.first() {
         bail!("{mounted} is still mounted below {}; nothing was removed there", dir.display());
     }
-    match fs::remove_dir_all(dir) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("cannot remove {}", dir.display()))
-        }
-        _ => Ok(()),
-    }
+    directory::remove(dir)
 }
 
 fn mounts_below(dir: &Path) -> Result<Vec<String>> {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use proto_api::names::{Names, Profile};
 use serde::{Deserialize, Serialize};
 
-use crate::files;
+use crate::{directory, files};
 
 /// Most nodes that one bridge subnet of the cluster holds.
 pub const NODES_MAX: u8 = 32;
@@ -63,7 +63,7 @@ impl Spec {
     /// Reads the spec of an existing cluster; `None` when the directory holds none. Nothing of another user's is read.
     pub fn load(dir: &Path) -> Result<Option<Spec>> {
         files::check_owner(dir)?;
-        let path = dir.join("cluster.json");
+        let path = dir.join(directory::MARK);
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -77,7 +77,7 @@ impl Spec {
     /// Writes the spec so that a crash leaves the old file or the new one.
     pub fn store(&self) -> Result<()> {
         files::own_dir(&self.dir)?;
-        files::write_file(&self.dir.join("cluster.json"), &serde_json::to_vec_pretty(self)?)
+        files::write_file(&self.dir.join(directory::MARK), &serde_json::to_vec_pretty(self)?)
     }
 
     /// Checks what flags can get wrong.

@@ -8,7 +8,7 @@ use proto_api::names::Names;
 use proto_client::Client;
 
 use crate::apply::apply;
-use crate::directory::ClusterDirectory;
+use crate::directory::{ClusterDirectory, check_unused};
 use crate::files::{make_dir, write_file};
 use crate::progress::Progress;
 use crate::spec::Spec;
@@ -88,7 +88,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
     let spec = match Spec::load(&dir)? {
         Some(old) => changed(old, flags, bin_dir)?,
         None => Spec {
-            dir,
+            dir: unused(dir)?,
             bin_dir,
             naming: flags.naming.clone().unwrap_or_else(|| "kubernetes".to_owned()),
             nodes: flags.nodes.unwrap_or(1),
@@ -99,6 +99,12 @@ async fn plan(flags: &Flags) -> Result<Spec> {
     };
     spec.validate()?;
     Ok(spec)
+}
+
+/// A directory that a new cluster can have.
+fn unused(dir: PathBuf) -> Result<PathBuf> {
+    check_unused(&dir)?;
+    Ok(dir)
 }
 
 /// A cluster that exists can get more nodes and newer programs, nothing else.

@@ -172,7 +172,7 @@ fn packages_hold_what_they_say_where_it_belongs() {
                 assert!(printed.contains(env!("CARGO_PKG_VERSION")), "{program}: {printed}");
             }
         }
-        for name in ["copyright", "changelog.gz"] {
+        for name in ["copyright", "changelog.gz", "CHANGELOG.md.gz"] {
             assert!(dir.path().join(format!("usr/share/doc/{package}/{name}")).exists());
         }
     }
@@ -180,6 +180,55 @@ fn packages_hold_what_they_say_where_it_belongs() {
     let mut expected = PROGRAMS.map(str::to_owned);
     expected.sort();
     assert_eq!(programs, expected);
+}
+
+/// The newest version of glibc that a program asks for; none of one that is linked statically.
+fn glibc_of(program: &Path) -> Option<Vec<u32>> {
+    let symbols = text(Command::new("objdump").arg("-T").arg(program));
+    let versions = symbols.split("GLIBC_").skip(1).filter_map(|rest| {
+        let version = rest.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        version.split('.').map(|part| part.parse().ok()).collect()
+    });
+    versions.max()
+}
+
+#[test]
+fn packages_depend_on_the_glibc_that_their_programs_need() {
+    let Some(made) = made() else { return };
+    if !has("objdump") {
+        return;
+    }
+    for package in PACKAGES {
+        let depends =
+            text(Command::new("dpkg-deb").arg("-f").arg(deb(made, package)).arg("Depends"));
+        let dir = unpacked(made, package);
+        let programs = files(&dir.path().join("usr/bin"));
+        let needed =
+            programs.iter().filter_map(|of| glibc_of(&dir.path().join("usr/bin").join(of))).max();
+        let declared = needed.as_ref().map(|version| {
+            let parts: Vec<String> = version.iter().map(u32::to_string).collect();
+            format!("libc6 (>= {})", parts.join("."))
+        });
+        match declared {
+            Some(declared) => assert!(depends.contains(&declared), "{package}: {depends}"),
+            None => assert_eq!(depends.trim(), "", "{package}"),
+        }
+        // The page of operations says that packages of Debian 12 run there.
+        assert!(needed <= Some(vec![2, 36]), "{package} needs glibc {needed:?}");
+    }
+}
+
+#[test]
+fn lintian_finds_nothing_but_the_want_of_an_address() {
+    let Some(made) = made() else { return };
+    if !has("lintian") {
+        return;
+    }
+    let debs = PACKAGES.map(|package| deb(made, package));
+    run(Command::new("lintian")
+        .args(["--allow-root", "--fail-on=error,warning"])
+        .args(["--suppress-tags=bogus-mail-host,bogus-mail-host-in-debian-changelog"])
+        .args(debs));
 }
 
 #[test]

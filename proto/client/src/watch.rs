@@ -218,6 +218,9 @@ fn step_failure(error: &ClientError) -> StepFailure {
     if error.code() == Some(504) || error.to_string().contains("Too large resource version") {
         return StepFailure::VersionUnknown;
     }
+    if matches!(error, ClientError::TooLong { .. }) {
+        return StepFailure::TooLong;
+    }
     StepFailure::Other { retry_after: error.retry_after() }
 }
 

@@ -67,6 +67,16 @@ pub enum GateError {
     Malformed(String),
 }
 
+/// All invalid settings of the flag.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--feature-gates: {}", join(.0))]
+pub struct GateErrors(pub Vec<GateError>);
+
+fn join(errors: &[GateError]) -> String {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    lines.join("; ")
+}
+
 /// The features, and what to warn of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResolvedGates {
@@ -101,7 +111,7 @@ pub fn resolve_gates(
     own: &'static [Gate],
     consulted: &[&str],
     settings: &BTreeMap<String, bool>,
-) -> Result<ResolvedGates, Vec<GateError>> {
+) -> Result<ResolvedGates, GateErrors> {
     let gates = || KNOWN.iter().chain(own);
     let mut settled = ResolvedGates::default();
     let mut faults = Vec::new();
@@ -129,7 +139,7 @@ pub fn resolve_gates(
         settled.gates.on.insert(gate.name, *on);
         settled.warnings.extend(warning(gate, *on, consulted));
     }
-    if faults.is_empty() { Ok(settled) } else { Err(faults) }
+    if faults.is_empty() { Ok(settled) } else { Err(GateErrors(faults)) }
 }
 
 fn warning(gate: &Gate, on: bool, consulted: &[&str]) -> Option<String> {
@@ -170,7 +180,7 @@ mod tests {
     fn settled(text: &str) -> Result<ResolvedGates, Vec<String>> {
         let settings = parse(text).map_err(|error| vec![error.to_string()])?;
         resolve_gates(OWN, &["SeccompDefault"], &settings)
-            .map_err(|faults| faults.iter().map(ToString::to_string).collect())
+            .map_err(|faults| faults.0.iter().map(ToString::to_string).collect())
     }
 
     #[test]

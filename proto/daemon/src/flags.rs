@@ -81,6 +81,18 @@ pub fn warn_without_effect(flag: &str) {
     tracing::warn!("flag --{flag} is accepted for compatibility and has no effect");
 }
 
+/// Why the value of a flag is refused; the text says what was expected. What parses the flags adds its name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FlagError(String);
+
+impl FlagError {
+    /// With this text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
 /// A domain that no cluster can have.
 #[derive(Debug, thiserror::Error)]
 #[error("must be a DNS name of at least two labels in lower case")]
@@ -119,7 +131,7 @@ impl BindAddress {
 }
 
 impl FromStr for BindAddress {
-    type Err = String;
+    type Err = FlagError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Ok(ip) = text.parse() {
@@ -127,7 +139,7 @@ impl FromStr for BindAddress {
         }
         text.parse::<SocketAddr>()
             .map(|at| Self { ip: at.ip(), port: Some(at.port()) })
-            .map_err(|_| "must be an IP address, or IP:port".to_owned())
+            .map_err(|_| FlagError::new("must be an IP address, or IP:port"))
     }
 }
 

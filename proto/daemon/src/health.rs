@@ -1,8 +1,10 @@
 //! `/healthz`, `/livez` and `/readyz`: named checks, and the text of the response. Programs read the status code, people the text.
 
+use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use crate::exit::chain;
 use crate::ready::Readiness;
 
 /// Which endpoint is requested.
@@ -25,8 +27,11 @@ pub enum Scope {
     ReadyOnly,
 }
 
-/// Answers at once, from memory: a health request must not wait for what it checks. `Err` is the reason, which is logged and not sent to the client.
-pub type CheckFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Why a check fails. It is logged and not sent to the client.
+pub type CheckError = Box<dyn Error + Send + Sync>;
+
+/// Answers at once, from memory: a health request must not wait for what it checks.
+pub type CheckFn = Arc<dyn Fn() -> Result<(), CheckError> + Send + Sync>;
 
 /// The checks of one program. Built once, then shared.
 #[derive(Clone)]
@@ -65,7 +70,7 @@ impl Health {
         mut self,
         name: &'static str,
         scope: Scope,
-        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        check: impl Fn() -> Result<(), CheckError> + Send + Sync + 'static,
     ) -> Self {
         self.checks.push((name, scope, Arc::new(check)));
         self
@@ -93,6 +98,7 @@ impl Health {
             .map(|(name, _, check)| {
                 let outcome = check();
                 if let Err(reason) = &outcome {
+                    let reason = chain(reason.as_ref());
                     tracing::warn!(check = name, reason, "a health check failed");
                 }
                 CheckResult { name: (*name).to_owned(), passed: outcome.is_ok() }

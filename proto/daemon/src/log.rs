@@ -49,13 +49,24 @@ pub fn init(settings: LogSettings) {
     }
 }
 
+/// Why the level of the log stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerbosityError {
+    /// The process has not called [`init`].
+    #[error("this process has no log of its own")]
+    NoLog,
+    /// The process is ending.
+    #[error("the log is closed")]
+    Closed,
+}
+
 /// Changes the level of the log, as `-v` sets it at the start.
 ///
 /// # Errors
-/// The process has not called [`init`].
-pub fn set_verbosity(verbosity: u8) -> Result<(), &'static str> {
-    let handle = FILTER.get().ok_or("this process has no log of its own")?;
-    handle.reload(filter(verbosity)).map_err(|_| "the log is closed")
+/// See [`VerbosityError`].
+pub fn set_verbosity(verbosity: u8) -> Result<(), VerbosityError> {
+    let handle = FILTER.get().ok_or(VerbosityError::NoLog)?;
+    handle.reload(filter(verbosity)).map_err(|_| VerbosityError::Closed)
 }
 
 fn filter(verbosity: u8) -> Targets {

@@ -1,6 +1,7 @@
 //! Resolves queries.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use proxy_dns::message::{Request, answer, dnssec_ok, foreign_answer, own_answer,
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::client_limiter::{ClientLimiter, ClientPermit};
 use crate::metrics::NameMetrics;
 use crate::shared_zone::SharedZone;
 use crate::upstream::Upstreams;
@@ -22,6 +24,8 @@ use crate::upstream::Upstreams;
 const START_PATIENCE: Duration = Duration::from_secs(4);
 /// Concurrent upstream queries.
 const IN_FLIGHT_MAX: usize = 1024;
+/// The same for those that one client began.
+const IN_FLIGHT_EACH_MAX: usize = IN_FLIGHT_MAX / 8;
 
 /// Resolves queries from the zone, the cache and upstream servers.
 #[derive(Debug)]
@@ -30,6 +34,7 @@ pub struct Resolver {
     upstreams: RwLock<Arc<Upstreams>>,
     cache: Mutex<Cache>,
     in_flight: Mutex<HashMap<CacheKey, watch::Receiver<QueryResult>>>,
+    limiter: ClientLimiter,
     /// Counts responses, to rotate addresses.
     turn: AtomicUsize,
     metrics: NameMetrics,
@@ -46,6 +51,7 @@ impl Resolver {
             upstreams: RwLock::new(Arc::new(upstreams)),
             cache: Mutex::new(Cache::new(CacheLimits::default())),
             in_flight: Mutex::default(),
+            limiter: ClientLimiter::new(IN_FLIGHT_MAX, IN_FLIGHT_EACH_MAX),
             turn: AtomicUsize::new(0),
             metrics,
         }
@@ -81,17 +87,19 @@ impl Resolver {
         }
     }
 
-    /// The response to a query, within a bounded time.
-    pub async fn answer_within_limits(&self, request: &Request) -> Message {
+    /// The response to a query of `client`, within a bounded time.
+    pub async fn answer_within_limits(&self, request: &Request, client: IpAddr) -> Message {
         if timeout(START_PATIENCE, self.zone.complete()).await.is_err() {
             // NXDOMAIN would be believed and cached.
             return answer(&request.message, ResponseCode::ServFail);
         }
         match self.resolution(request) {
             Resolution::Answered(reply) => own_answer(&request.message, reply),
-            Resolution::Elsewhere => self.forward(request, &request.query.name, Vec::new()).await,
+            Resolution::Elsewhere => {
+                self.forward(request, client, &request.query.name, Vec::new()).await
+            }
             Resolution::Continues { records, target } => {
-                self.forward(request, &target, records).await
+                self.forward(request, client, &target, records).await
             }
         }
     }
@@ -113,12 +121,18 @@ impl Resolver {
         Some(foreign_answer(&request.message, first, &answer_from_cache))
     }
 
-    async fn forward(&self, request: &Request, name: &Name, first: Vec<Record>) -> Message {
+    async fn forward(
+        &self,
+        request: &Request,
+        client: IpAddr,
+        name: &Name,
+        first: Vec<Record>,
+    ) -> Message {
         if let Some(message) = self.answer_from_cache(request, name, first.clone()) {
             return message;
         }
         self.metrics.cache_misses.inc();
-        match self.query_upstreams(request, name).await {
+        match self.query_upstreams(request, client, name).await {
             Some(theirs) => foreign_answer(&request.message, first, &theirs),
             None => {
                 let mut failed = answer(&request.message, ResponseCode::ServFail);
@@ -129,20 +143,25 @@ impl Resolver {
     }
 
     /// Sends a query upstream, once for all clients with the same query in flight.
-    async fn query_upstreams(&self, request: &Request, name: &Name) -> Option<Arc<Message>> {
+    async fn query_upstreams(
+        &self,
+        request: &Request,
+        client: IpAddr,
+        name: &Name,
+    ) -> Option<Arc<Message>> {
         let key = key(request, name);
         let in_flight = {
             let mut in_flight = self.in_flight();
             match in_flight.get(&key) {
                 Some(result) => Err(result.clone()),
-                None if in_flight.len() >= IN_FLIGHT_MAX => {
-                    self.metrics.turned_away.with_label_values(&["busy"]).inc();
-                    return None;
-                }
                 None => {
+                    let Some(permit) = self.limiter.admit(client) else {
+                        self.metrics.turned_away.with_label_values(&["busy"]).inc();
+                        return None;
+                    };
                     let (result_sender, result) = watch::channel(None);
                     in_flight.insert(key.clone(), result);
-                    Ok(InFlightQuery { resolver: self, key, result_sender })
+                    Ok(InFlightQuery { resolver: self, key, result_sender, _permit: permit })
                 }
             }
         };
@@ -174,6 +193,7 @@ struct InFlightQuery<'a> {
     resolver: &'a Resolver,
     key: CacheKey,
     result_sender: watch::Sender<QueryResult>,
+    _permit: ClientPermit,
 }
 
 impl InFlightQuery<'_> {

@@ -16,7 +16,7 @@ use crate::resolver::Resolver;
 
 /// Datagrams that wait for a response.
 const WAITING_MAX: usize = 2048;
-/// The same for one client: a quarter of the upstream queries.
+/// The same for one client.
 const WAITING_EACH_MAX: usize = 256;
 /// Concurrent TCP connections.
 const STREAMS_MAX: usize = 512;
@@ -120,7 +120,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, client_filte
         };
         let (socket, resolver) = (socket.clone(), resolver.clone());
         tasks.spawn(async move {
-            let message = resolver.answer_within_limits(&request).await;
+            let message = resolver.answer_within_limits(&request, from.ip()).await;
             send(&socket, from, &resolver, message, limit, started).await;
             drop(guest);
         });
@@ -182,7 +182,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, client_filter: 
         };
         let resolver = resolver.clone();
         tasks.spawn(async move {
-            if let Err(error) = serve(stream, &resolver).await {
+            if let Err(error) = serve(stream, &resolver, from.ip()).await {
                 tracing::debug!(%error, %from, "TCP connection of a DNS client ended early");
             }
             drop(guest);
@@ -191,7 +191,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, client_filter: 
 }
 
 /// Serves the queries of one connection, one after another.
-async fn serve(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, resolver: &Resolver, client: IpAddr) -> std::io::Result<()> {
     loop {
         let Ok(question) = timeout(STREAM_IDLE, question(&mut stream)).await else {
             return Ok(());
@@ -200,7 +200,7 @@ async fn serve(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()
         let started = Instant::now();
         resolver.metrics().requests.with_label_values(&["tcp"]).inc();
         let message = match read(&bytes) {
-            Ok(request) => respond(resolver, &request).await,
+            Ok(request) => respond(resolver, &request, client).await,
             Err(RequestError::Ignore) => return Ok(()),
             Err(RequestError::Answer(message)) => *message,
         };
@@ -214,10 +214,10 @@ async fn serve(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()
     }
 }
 
-async fn respond(resolver: &Resolver, request: &Request) -> Message {
+async fn respond(resolver: &Resolver, request: &Request, client: IpAddr) -> Message {
     match resolver.answer_now(request) {
         Some(message) => message,
-        None => resolver.answer_within_limits(request).await,
+        None => resolver.answer_within_limits(request, client).await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Upstream servers: selection, transport, failover.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, ResponseCode};
@@ -14,9 +14,10 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Timeout of all together: less than the five seconds after which the C library retries.
 const PATIENCE_ALL: Duration = Duration::from_millis(4500);
-/// Consecutive failures after which a server counts as down.
+/// Consecutive failures after which a server counts as down. A client can bring these about with names that no server answers:
+/// a server that is down is asked after the others, but it is asked.
 const DOWN_AFTER: u32 = 3;
-/// Interval of probing a server that is down.
+/// Interval at which a server that is down is asked in its turn.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Maximum length of a datagram.
 const DATAGRAM_LEN: usize = 65_535;
@@ -29,9 +30,6 @@ pub enum UpstreamError {
     /// There are no servers.
     #[error("no upstream DNS server is configured")]
     None,
-    /// All are down and were probed recently.
-    #[error("all upstream DNS servers are marked as failed")]
-    Down,
     /// The query cannot be encoded.
     #[error("cannot encode a DNS query")]
     Encode(#[source] hickory_proto::ProtoError),
@@ -81,24 +79,21 @@ impl Upstreams {
         self.servers.iter().map(|server| server.address).collect()
     }
 
-    /// Tries one server after another. `question` builds the query for an id.
+    /// Tries one server after another, those that are down last. `question` builds the query for an id.
     pub async fn query_server(
         &self,
         question: impl Fn(u16) -> Message,
     ) -> Result<Message, UpstreamError> {
         let until = Instant::now() + PATIENCE_ALL;
-        let mut outcome = Err(match self.servers.is_empty() {
-            true => UpstreamError::None,
-            false => UpstreamError::Down,
-        });
+        let mut outcome = Err(UpstreamError::None);
+        let (mut order, down): (Vec<_>, Vec<_>) =
+            self.servers.iter().partition(|server| server.is_due());
+        order.extend(down);
         // A datagram may get lost: twice around, while there is time.
-        for server in self.servers.iter().chain(&self.servers) {
+        for server in order.iter().chain(&order) {
             let left = until.saturating_duration_since(Instant::now()).min(PATIENCE);
             if left.is_zero() {
                 break;
-            }
-            if !server.is_due() {
-                continue;
             }
             let answer = server.query_server(&question(rand::random()), left).await;
             server.note(answer.is_ok());
@@ -120,21 +115,20 @@ fn is_final(message: &Message) -> bool {
 }
 
 impl Upstream {
-    /// Whether to try it now; records the attempt.
+    /// Whether it is up, or was not tried for a while.
     fn is_due(&self) -> bool {
-        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let rested = health.tried.is_none_or(|tried| now - tried >= PROBE_EVERY);
-        let due = health.failures < DOWN_AFTER || rested;
-        if due {
-            health.tried = Some(now);
-        }
-        due
+        let health = self.health();
+        let rested = health.tried.is_none_or(|tried| tried.elapsed() >= PROBE_EVERY);
+        health.failures < DOWN_AFTER || rested
     }
 
     fn note(&self, answered: bool) {
-        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut health = self.health();
         health.failures = if answered { 0 } else { health.failures.saturating_add(1) };
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn query_server(
@@ -142,6 +136,7 @@ impl Upstream {
         question: &Message,
         patience: Duration,
     ) -> Result<Message, UpstreamError> {
+        self.health().tried = Some(Instant::now());
         let late = || UpstreamError::Late(self.address);
         let bytes = question.to_vec().map_err(UpstreamError::Encode)?;
         let datagram = timeout(patience, self.by_datagram(question, &bytes));

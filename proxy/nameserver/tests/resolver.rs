@@ -348,6 +348,64 @@ async fn an_asker_that_asks_for_all_the_world_leaves_room_for_others() {
     assert_eq!(data(&answer), ["192.0.2.7"]);
 }
 
+/// An upstream server that answers all names but those below `slow.example.`.
+async fn answers_all_but_slow() -> Other {
+    other(|question, _| match data_name(question).contains("slow") {
+        true => Vec::new(),
+        false => vec![says(question, [192, 0, 2, 8])],
+    })
+    .await
+}
+
+async fn ask_slow(socket: &UdpSocket, server: SocketAddr, name: &str) {
+    let question = query(&format!("{name}.slow.example."), RecordType::A);
+    socket.send_to(&question.to_vec().unwrap(), server).await.unwrap();
+}
+
+#[tokio::test]
+async fn names_that_nobody_answers_do_not_take_a_server_from_others() {
+    let other = answers_all_but_slow().await;
+    let node = node(vec![other.address], 0).await;
+    complete(&node);
+    let flood = Arc::new(UdpSocket::bind("127.0.0.3:0").await.unwrap());
+    for n in 0..50 {
+        ask_slow(&flood, node.address, &format!("first-{n}")).await;
+    }
+    let mut buffer = [0; 512];
+    timeout(PATIENCE, flood.recv(&mut buffer)).await.unwrap().unwrap();
+    let (sender, server) = (flood.clone(), node.address);
+    let flooding = tokio::spawn(async move {
+        for n in 0.. {
+            ask_slow(&sender, server, &format!("more-{n}")).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    for n in 0..20 {
+        let good = query(&format!("n{n}.good.example."), RecordType::A);
+        assert_eq!(data(&by_datagram(node.address, &good).await), ["192.0.2.8"], "{n}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    flooding.abort();
+}
+
+#[tokio::test]
+async fn a_client_has_its_share_of_the_questions_to_other_servers() {
+    let other = answers_all_but_slow().await;
+    let node = node(vec![other.address], 0).await;
+    complete(&node);
+    let greedy = UdpSocket::bind("127.0.0.3:0").await.unwrap();
+    for n in 0..200 {
+        ask_slow(&greedy, node.address, &format!("n{n}")).await;
+        tokio::task::yield_now().await;
+    }
+    let mut buffer = [0; 512];
+    timeout(PATIENCE, greedy.recv(&mut buffer)).await.unwrap().unwrap();
+    let turned_away = node.resolver.metrics().turned_away.with_label_values(&["busy"]).get();
+    assert!(turned_away > 0, "all of one client's questions were passed on");
+    let answer = by_datagram(node.address, &query("good.example.", RecordType::A)).await;
+    assert_eq!(data(&answer), ["192.0.2.8"]);
+}
+
 fn data_name(question: &Message) -> String {
     question.queries[0].name.to_string()
 }

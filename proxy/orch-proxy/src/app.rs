@@ -100,8 +100,8 @@ pub async fn build<T: Transport>(
         }
     }
     let sync_health = driver.sync_health();
-    let health =
-        Health::new(readiness).with("forwarding-current", Scope::Live, move || sync_health.check());
+    let health = Health::new(readiness)
+        .with("forwarding-current", Scope::Live, move || Ok(sync_health.check()?));
     let forwards = desired.clone();
     let nameserver = startup::nameserver(&config, forwards, &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };

@@ -200,7 +200,7 @@ fn build_config(
     let settled = resolve_gates(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
     let settled = settled.map_err(|faults| {
         let fault = |fault: &GateError| FieldError::new("featureGates", fault.to_string());
-        LoadError::Invalid(faults.iter().map(fault).collect())
+        LoadError::Invalid(faults.0.iter().map(fault).collect())
     })?;
     let mut warnings = settled.warnings;
     let unused = flags.node.unused.list_set_flags();

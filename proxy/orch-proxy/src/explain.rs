@@ -49,7 +49,9 @@ pub enum ExplainError {
     #[error("cannot read table {0}")]
     Read(String, #[source] QueryError),
     /// The tables do not exist.
-    #[error("expected table {0}, which does not exist: the proxy has not run here")]
+    #[error(
+        "there is no table {0} in this network namespace: the proxy has not run here; run this on a node"
+    )]
     NoTable(String),
     /// The kernel's features cannot be probed.
     #[error("cannot probe the kernel's nf_tables features")]

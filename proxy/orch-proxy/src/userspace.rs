@@ -73,7 +73,7 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     let sync_health = SyncHealth::default();
     let fresh = sync_health.clone();
     let health =
-        Health::new(readiness).with("forwarding-current", Scope::Live, move || fresh.check());
+        Health::new(readiness).with("forwarding-current", Scope::Live, move || Ok(fresh.check()?));
     let nameserver = startup::nameserver(&config, forwarder.clone(), &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
     let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;

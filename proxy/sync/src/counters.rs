@@ -9,6 +9,7 @@ use prometheus::{IntCounterVec, Opts};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::metrics::Metrics;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::statusz::TaskStatus;
 use proxy_kernel::{QueryError, Session, Socket};
 use proxy_rules::counters::Counted;
@@ -55,7 +56,7 @@ impl ServiceCounters {
             status.started("periodic");
             let desired = desired.clone();
             // Dumping and comparing a large table takes long.
-            let read = tokio::task::spawn_blocking(move || {
+            let read = spawn_blocking(move || {
                 let counted = read(&desired).map(|counted| {
                     let len = counted.len();
                     self.take(&desired, counted);

@@ -1,20 +1,15 @@
 //! The control plane of a cluster of hollow nodes: one API server, controller manager and scheduler on loopback, with the arguments of every cluster.
 
-use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::arguments::{self, ApiServer, PkiFiles, command_line};
-use apiserver_bootstrap::authority::{Authority, Issuance, LEAF_DAYS, Leaf};
-use apiserver_bootstrap::certificates::{self, AUTHORITY};
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
-use apiserver_bootstrap::service_account_keys;
+use apiserver_bootstrap::arguments::{self, ApiServer, command_line};
+use orch_tests::pki::{DOMAIN, Pki};
+use orch_tests::processes::spawn;
 use proto_api::names::{Names, Profile};
-use proto_client::{Client, config, request};
-use time::OffsetDateTime;
-use tokio::process::{Child, Command};
+use proto_client::{Client, request};
+use tokio::process::Child;
 
 use super::costs::Program;
 use crate::api_server::wait_ready;
@@ -24,7 +19,6 @@ const PORT: u16 = 6443;
 const SERVICES: &str = "10.96.0.0/12";
 /// Room for the pods of 32,768 nodes.
 const PODS: &str = "10.128.0.0/9";
-const DOMAIN: &str = "cluster.local";
 /// The gauge of streams in the API server's metrics.
 const STREAMS_GAUGE: &str = "apiserver_current_inflight_requests{request_kind=\"longRunning\"}";
 const PROGRAMS: [&str; 3] = ["orch-apiserver", "orch-controller-manager", "orch-scheduler"];
@@ -35,7 +29,7 @@ pub struct ControlPlane {
     pub client: Client,
     pub names: &'static Names,
     dir: PathBuf,
-    authority: Authority,
+    pki: Pki,
     running: Vec<(String, Child)>,
 }
 
@@ -43,29 +37,16 @@ impl ControlPlane {
     /// Starts it with its store, certificates and logs below `dir`, and waits for the API server.
     pub async fn start(bin_dir: &Path, dir: &Path) -> Result<Self> {
         let names = Names::new(Profile::Orch { domain: "orch.io".to_owned() });
-        let pki = PkiFiles::new(names, &dir.join("pki"));
-        for made in [&pki.dir, &dir.join("clients"), &dir.join("logs")] {
-            std::fs::create_dir(made)?;
-        }
-        let authority = Authority::ensure(&pki.dir, AUTHORITY, "orch-ca", now())?;
-        service_account_keys::ensure(&pki.dir)?;
-        let served = certificates::served_names(names, DOMAIN, &[]);
-        let server = Leaf::server("apiserver", &served);
-        let node_client = Leaf::client(&names.user(certificates::NODE_CLIENT), &[]);
-        for (stem, leaf) in [("apiserver", &server), (&pki.node_client_stem, &node_client)] {
-            let issuance = Issuance { leaf, authority: &authority, days: LEAF_DAYS, now: now() };
-            certificates::ensure(&pki.dir, stem, &issuance)?;
-        }
-        let admin = dir.join("clients/admin.conf");
-        write_client(&authority, &admin, &Leaf::client("admin", &["system:masters"]))?;
-        let client = Client::new(&config::file::load(&admin, None)?, names, "bench/0")?;
-        let dir = dir.to_owned();
-        let mut plane = Self { client, names, dir, authority, running: Vec::new() };
-        plane.run(bin_dir, &pki).await?;
+        let pki = Pki::make(dir, names, SocketAddr::new(SERVER, PORT))?;
+        std::fs::create_dir(dir.join("logs"))?;
+        let (client, _) = pki.admin("bench/0")?;
+        let mut plane = Self { client, names, dir: dir.to_owned(), pki, running: Vec::new() };
+        plane.run(bin_dir).await?;
         Ok(plane)
     }
 
-    async fn run(&mut self, bin_dir: &Path, pki: &PkiFiles) -> Result<()> {
+    async fn run(&mut self, bin_dir: &Path) -> Result<()> {
+        let pki = &self.pki.files;
         let store = self.dir.join("store");
         let server = ApiServer {
             bind: SERVER,
@@ -96,15 +77,12 @@ impl ControlPlane {
 
     /// Writes the client configuration of a component.
     pub fn client_of(&self, component: &str) -> Result<PathBuf> {
-        let path = self.dir.join(format!("clients/{component}.conf"));
-        write_client(&self.authority, &path, &Leaf::client(&self.names.user(component), &[]))?;
-        Ok(path)
+        self.pki.client_of(component)
     }
 
     /// Writes the client configuration of a node into a directory.
     pub fn client_of_node(&self, dir: &Path, node: &str) -> Result<()> {
-        let leaf = Leaf::client(&format!("system:node:{node}"), &["system:nodes"]);
-        write_client(&self.authority, &dir.join(format!("{node}.conf")), &leaf)
+        self.pki.client_of_node(dir, node)
     }
 
     /// Watches and other streams that the API server keeps open, by its metrics.
@@ -127,27 +105,4 @@ impl ControlPlane {
     pub fn programs(&self) -> Vec<Program> {
         self.running.iter().map(|(name, child)| Program::of(name, [child])).collect()
     }
-}
-
-/// Starts a program, which is killed when its handle is dropped.
-pub fn spawn(argv: &[String], log: &Path) -> Result<Child> {
-    let (program, arguments) = argv.split_first().context("no program")?;
-    let log = File::options().create(true).append(true).open(log)?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    command.kill_on_drop(true).spawn().with_context(|| format!("starting {program}"))
-}
-
-fn write_client(authority: &Authority, path: &Path, leaf: &Leaf) -> Result<()> {
-    let issuance = Issuance { leaf, authority, days: LEAF_DAYS, now: now() };
-    let pair = issuance.issue()?;
-    let server = format!("https://{SERVER}:{PORT}");
-    let authority = AuthorityAt::Embedded(authority.certificate());
-    let cluster = Cluster { name: "hollow", server: &server, authority };
-    let text = client_config::text(&cluster, &leaf.common_name, &Identity::Embedded(&pair));
-    Ok(client_config::write(path, &text)?)
-}
-
-fn now() -> OffsetDateTime {
-    OffsetDateTime::now_utc()
 }

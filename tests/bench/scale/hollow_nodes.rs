@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::arguments::command_line;
+use orch_tests::processes::spawn;
 use tokio::process::Child;
 
 use super::PROCESSES;
-use super::control_plane::{ControlPlane, spawn};
+use super::control_plane::ControlPlane;
 use super::costs::Program;
 
 /// Running hollow nodes. They end with it.

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 use apiserver_bootstrap::arguments::{self, command_line};
+use orch_tests::processes::spawn;
 use tokio::process::Child;
 
-use super::control_plane::{ControlPlane, spawn};
+use super::control_plane::ControlPlane;
 use super::costs::Program;
 
 /// A running proxy. It ends with it.

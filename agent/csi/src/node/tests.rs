@@ -130,7 +130,7 @@ impl World {
 
     fn keep(&mut self) {
         let (node, told) = (self.node.clone(), self.told.clone());
-        let tell = move |error: &CsiError| told.lock().unwrap().push(error.to_string());
+        let tell = move |error: &CsiError| told.lock().unwrap().push(chain(error));
         self.keeper = Some(tokio::spawn(async move { node.keep_unstaged(tell).await }));
     }
 
@@ -276,7 +276,7 @@ async fn a_volume_for_one_pod_is_given_to_one() {
     world.restart();
     world.register();
     world.keep();
-    let told = set_up(&world, "w").await.unwrap_err().to_string();
+    let told = chain(&set_up(&world, "w").await.unwrap_err());
     assert!(told.contains(refused), "{told}");
     assert!(!world.node.has("w"), "there is nothing to undo");
     set_up(&world, "u").await.unwrap();

@@ -32,8 +32,11 @@ async fn pods_that_want_the_same_share_a_pull() {
     let runtime = Arc::new(runtime);
     let images = images(&runtime);
     // No pull can begin until all three want one.
-    let rank = || Rank::new(0);
-    let slots = (images.slots.take("a", rank()).await, images.slots.take("b", rank()).await);
+    let take = |name: &str| {
+        let origin = Origin { registry: name.to_owned(), namespace: name.to_owned() };
+        images.slots.take(origin, Rank::new(0))
+    };
+    let slots = (take("a").await, take("b").await);
     let (pod, objects) = (Pod::default(), PodObjects::default());
     let pull = || images.pull("reg.io/app:1", &pod, &objects);
     let all_wait = async {

@@ -15,20 +15,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_csi::offload;
-use agent_interfaces::ErrorText;
 use agent_volume::VolumesOnDisk;
 use agent_volume::devices;
-use agent_volume::disk::{self, DiskStep, ProgramRun};
-use agent_volume::host_path;
+use agent_volume::disk::{self, DiskStep, PlanMountError, ProgramRun};
+use agent_volume::host_path::{self, HostPathError};
 use agent_volume::persistent::AttachedDisk;
-use agent_volume::persistent::attached::Iscsi;
+use agent_volume::persistent::attached::{Iscsi, IscsiError};
 use agent_volume::shared_mounts::{MountUser, Pending, SharedMounts};
 use agent_volume::sources::{HostPathKind, VolumePlugin};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto_api::core::v1::Secret;
+use rustix::io::Errno;
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 
-use super::helpers::Helpers;
+use super::helpers::{HelperError, Helpers};
 
 /// Time for the device to appear after its attachment.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,6 +40,52 @@ const DEVICE_POLL_INTERVAL: Duration = Duration::from_millis(200);
 const DEVICE_LINKS_DIR: &str = "/dev/disk";
 /// Plugins whose devices the node attaches.
 const ATTACHED: [VolumePlugin; 2] = [VolumePlugin::Iscsi, VolumePlugin::Fc];
+
+/// Why a volume on a block device is not attached, mounted or detached. Each is worth a retry: what makes it fail may change.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// A program of the node is missing or failed.
+    #[error(transparent)]
+    Program(#[from] HelperError),
+    /// The kernel refuses.
+    #[error(transparent)]
+    Kernel(#[from] Errno),
+    /// The path is not a block device of this node.
+    #[error(transparent)]
+    Device(#[from] HostPathError),
+    /// The device has other content than the volume may have. It is not touched.
+    #[error(transparent)]
+    Content(#[from] PlanMountError),
+    /// Its file system is damaged.
+    #[error("errors on device {device} could not be corrected")]
+    Damaged {
+        /// Path of the device.
+        device: String,
+        /// What the check says.
+        source: HelperError,
+    },
+    /// The log-in to the target is not possible.
+    #[error(transparent)]
+    LogIn(#[from] IscsiError),
+    /// The volume names no portal.
+    #[error("no portal")]
+    NoPortal,
+    /// The device was attached and has not appeared.
+    #[error("no block device appeared at {links}")]
+    NoDevice {
+        /// The links that it would have.
+        links: String,
+    },
+    /// Another pod has it mounted read-only, for as long as that pod lives.
+    #[error("the device is mounted read-only for another pod of this node")]
+    ReadOnly,
+    /// The kernel may still write to it.
+    #[error("the device is still in use")]
+    InUse,
+    /// The work panicked or was cancelled.
+    #[error("work on a block device was interrupted")]
+    Interrupted(#[source] std::io::Error),
+}
 
 /// The block device of a volume.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +195,7 @@ impl Disks {
         pods: &VolumesOnDisk,
         uid: &str,
         volume: OnDisk<'_>,
-    ) -> Result<(PathBuf, bool), ErrorText> {
+    ) -> Result<(PathBuf, bool), DiskError> {
         let (plugin, mount) = (volume.source.plugin(), volume.mount_name());
         let lock = self.lock(&mount);
         let _guard = lock.lock().await;
@@ -180,7 +226,7 @@ impl Disks {
         pods: &VolumesOnDisk,
         uid: &str,
         volume: OnDisk<'_>,
-    ) -> Result<PathBuf, ErrorText> {
+    ) -> Result<PathBuf, DiskError> {
         let plugin = volume.source.plugin();
         let lock = self.lock(&volume.mount_name());
         let _guard = lock.lock().await;
@@ -194,7 +240,7 @@ impl Disks {
         &self,
         pods: &VolumesOnDisk,
         volume: OnDisk<'_>,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), DiskError> {
         let (mounts, name) = (self.mounts.clone(), volume.mount_name());
         let plugin = volume.source.plugin();
         let (pods, writes) = (pods.clone(), !volume.read_only);
@@ -213,7 +259,7 @@ impl Disks {
         };
         let (target, there, held) = run_blocking(place).await?;
         if held {
-            return Err("the device is mounted read-only for another pod of this node".to_owned());
+            return Err(DiskError::ReadOnly);
         }
         if there {
             return Ok(());
@@ -222,16 +268,15 @@ impl Disks {
         let output = self.helpers.run(&disk::probe(&device)).await?;
         let found = disk::parse_probe(&output);
         let planned = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only);
-        let (step, fs_type) = planned.map_err(|error| error.to_string())?;
+        let (step, fs_type) = planned?;
         match step {
             DiskStep::Format(run) => {
                 tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
                 self.helpers.run(&run).await?;
             }
             DiskStep::Check(run) => {
-                self.helpers.run(&run).await.map_err(|error| {
-                    format!("fsck found errors on device {device} and cannot correct them: {error}")
-                })?;
+                let checked = self.helpers.run(&run).await;
+                checked.map_err(|source| DiskError::Damaged { device: device.clone(), source })?;
             }
             DiskStep::None => {}
         }
@@ -249,7 +294,7 @@ impl Disks {
         pods: &VolumesOnDisk,
         uid: &str,
         volume: OnDisk<'_>,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), DiskError> {
         let (plugin, name) = (volume.source.plugin(), volume.mount_name());
         let (session, listed) = match volume.source {
             DiskSource::Device(_) => (None, String::new()),
@@ -277,14 +322,14 @@ impl Disks {
     }
 
     /// Attaches the device if necessary; its path.
-    async fn attach(&self, volume: OnDisk<'_>) -> Result<String, ErrorText> {
+    async fn attach(&self, volume: OnDisk<'_>) -> Result<String, DiskError> {
         match volume.source {
             DiskSource::Device(path) => {
                 let path = path.to_owned();
                 let checked = path.clone();
                 let check = move || host_path::check(&checked, HostPathKind::BlockDevice);
-                let done = offload(check).await.map_err(|e| e.to_string())?;
-                done.map_err(|e| proto_daemon::exit::chain(&e)).map(|()| path)
+                offload(check).await.map_err(DiskError::Interrupted)??;
+                Ok(path)
             }
             DiskSource::Attached(disk) => self.attach_disk(disk, volume.secret).await,
         }
@@ -294,7 +339,7 @@ impl Disks {
         &self,
         disk: &AttachedDisk,
         secret: Option<&Secret>,
-    ) -> Result<String, ErrorText> {
+    ) -> Result<String, DiskError> {
         match disk {
             AttachedDisk::Iscsi(iscsi) => {
                 // A device that exists may belong to a session that is being logged out.
@@ -319,19 +364,19 @@ impl Disks {
             }
             if tokio::time::Instant::now() > deadline {
                 let links = disk.links().join(", ");
-                return Err(format!("no block device appeared at {links}"));
+                return Err(DiskError::NoDevice { links });
             }
             tokio::time::sleep(DEVICE_POLL_INTERVAL).await;
         }
     }
 
     /// Logs in to all portals at the same time. One session is enough; the others are additional paths.
-    async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), ErrorText> {
-        let portals = disk.log_in(secret).map_err(|error| error.to_string())?;
+    async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), DiskError> {
+        let portals = disk.log_in(secret)?;
         self.run_all(&disk.create_interface()).await?;
         let mut under_way: FuturesUnordered<_> =
             portals.iter().map(|portal| self.run_all(portal)).collect();
-        let mut outcome = Err("no portal".to_owned());
+        let mut outcome = Err(DiskError::NoPortal);
         while let Some(done) = under_way.next().await {
             outcome = done;
             if outcome.is_ok() {
@@ -344,14 +389,14 @@ impl Disks {
         outcome
     }
 
-    async fn run_all(&self, runs: &[ProgramRun]) -> Result<(), ErrorText> {
+    async fn run_all(&self, runs: &[ProgramRun]) -> Result<(), DiskError> {
         for run in runs {
             self.helpers.run(run).await?;
         }
         Ok(())
     }
 
-    async fn find_device(&self, disk: &AttachedDisk) -> Result<Option<String>, ErrorText> {
+    async fn find_device(&self, disk: &AttachedDisk) -> Result<Option<String>, DiskError> {
         let (root, links) = (self.links_dir.clone(), disk.links());
         run_blocking(move || Ok(devices::find_device(&root, &links))).await
     }
@@ -386,10 +431,8 @@ fn is_bound(
 /// Runs blocking work on the blocking pool.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> rustix::io::Result<T> + Send + 'static,
-) -> Result<T, ErrorText> {
-    let done =
-        offload(work).await.map_err(|e| format!("work on a block device was interrupted: {e}"))?;
-    done.map_err(|error| error.to_string())
+) -> Result<T, DiskError> {
+    Ok(offload(work).await.map_err(DiskError::Interrupted)??)
 }
 
 /// For tests: another directory of the links to block devices.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_interfaces::ErrorText;
 use agent_volume::disk::{PROGRAM_DIRS, ProgramOutput, ProgramRun};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -69,12 +68,6 @@ pub enum HelperError {
         /// What it printed.
         message: String,
     },
-}
-
-impl From<HelperError> for ErrorText {
-    fn from(error: HelperError) -> Self {
-        error.to_string()
-    }
 }
 
 /// The programs of this node.

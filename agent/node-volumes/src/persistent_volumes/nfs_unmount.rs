@@ -32,14 +32,14 @@ use super::helpers::{HelperError, Helpers};
 /// Exit status of `umount` for an option that it does not have.
 const USAGE: Option<i32> = Some(1);
 
-/// Why an NFS volume is still mounted. All are worth a retry. The texts are events of the pod.
+/// Why an NFS volume is still mounted. All are worth a retry. With their causes the texts are events of the pod.
 #[derive(Debug, thiserror::Error)]
 pub enum NfsUnmountError {
     /// Its mount points, or the mount table, cannot be read.
-    #[error("UnmountVolume.TearDown failed: cannot list the pod's NFS mounts: {0}")]
+    #[error("UnmountVolume.TearDown failed: cannot list the pod's NFS mounts")]
     List(#[source] std::io::Error),
     /// `umount` failed or has not ended.
-    #[error("UnmountVolume.TearDown failed for volume {volume:?} : {source}")]
+    #[error("UnmountVolume.TearDown failed for volume {volume:?} ")]
     Program {
         /// Name of the volume.
         volume: String,

@@ -70,7 +70,8 @@ impl SetUpTask {
                     if follows {
                         let refresher = &self.subpath_refresher;
                         let renewed = refresher.refresh(on_disk, &self.pod, &volume.name, &on_host);
-                        done.outcome = done.outcome.and(renewed.map_err(VolumeError::mount));
+                        let renewed = renewed.map_err(|e| VolumeError::mount(chain(&e)));
+                        done.outcome = done.outcome.and(renewed);
                     }
                     done.on_host.insert(volume.name.clone(), on_host);
                     if written == Some(TreeWrite::Switched) {

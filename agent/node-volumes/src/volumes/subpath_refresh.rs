@@ -13,13 +13,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agent_interfaces::ErrorText;
 use agent_pod::volume_mounts::{VolumeOnHost, is_refreshed};
 use agent_volume::VolumesOnDisk;
 use agent_volume::mount::subpath_refresh::RefreshMethod;
-use agent_volume::sub_path::SubPath;
+use agent_volume::sub_path::{SubPath, SubPathError};
 use proto_api::core::v1::{Container, Pod};
-use proto_daemon::exit::chain;
 
 /// The state of each such mount. One refresh at a time.
 #[derive(Debug, Default)]
@@ -61,7 +59,7 @@ impl SubPathRefresher {
         on_disk: &VolumesOnDisk,
         uid: &str,
         container: &str,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), SubPathError> {
         let mut states = self.lock();
         let own = |key: &Key| key.0 == uid && key.1 == container;
         for (key, state) in states.iter_mut().filter(|(key, _)| own(key)) {
@@ -85,7 +83,7 @@ impl SubPathRefresher {
         pod: &Pod,
         volume: &str,
         there: &VolumeOnHost,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), SubPathError> {
         let root = Path::new(&there.path);
         let all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         for (container, index, path) in all.flat_map(|c| following_mounts(c, volume, there)) {
@@ -139,9 +137,9 @@ fn mount(
     key: &Key,
     state: &mut State,
     part: SubPath<'_>,
-) -> Result<(), ErrorText> {
+) -> Result<(), SubPathError> {
     let how = if *state == State::Covered { RefreshMethod::Instead } else { RefreshMethod::OnTop };
-    if on_disk.refresh_part(&key.0, &part, how).map_err(|e| chain(&e))? {
+    if on_disk.refresh_part(&key.0, &part, how)? {
         *state = State::Covered;
     }
     Ok(())

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use agent_clock as clock;
 use agent_csi::offload;
-use agent_interfaces::ErrorText;
 use agent_volume::renewals::HeldToken;
 use agent_volume::sources::TokenWant;
 use agent_volume::token::{Moment, RETRY, TokenLifetime, TokenRenewal};
@@ -20,7 +19,7 @@ use futures_util::future::BoxFuture;
 use proto_api::Time;
 use proto_api::authentication::v1::{BoundObjectReference, TokenRequest};
 use proto_api::core::v1::{Pod, ServiceAccount};
-use proto_client::Client;
+use proto_client::{Client, ClientError};
 use proto_daemon::exit::chain;
 
 /// A service account token.
@@ -52,6 +51,22 @@ impl IssuedToken {
 /// The tokens of a pod by what its volumes request.
 pub type PodTokens = BTreeMap<TokenWant, IssuedToken>;
 
+/// Why there is no token. It is requested again when the volumes are set up again.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The agent has no API server.
+    #[error("no API server to request a token from")]
+    NoServer,
+    /// The API server does not issue it.
+    #[error("request a token of service account {account}")]
+    Request {
+        /// Name of the service account.
+        account: String,
+        /// Cause.
+        source: ClientError,
+    },
+}
+
 /// Issues service account tokens.
 pub trait Issuer: Send + Sync {
     /// Requests a token of a service account.
@@ -60,7 +75,7 @@ pub trait Issuer: Send + Sync {
         namespace: &'a str,
         account: &'a str,
         request: &'a TokenRequest,
-    ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>>;
+    ) -> BoxFuture<'a, Result<TokenRequest, ClientError>>;
 }
 
 impl Issuer for Client {
@@ -69,10 +84,10 @@ impl Issuer for Client {
         namespace: &'a str,
         account: &'a str,
         request: &'a TokenRequest,
-    ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>> {
+    ) -> BoxFuture<'a, Result<TokenRequest, ClientError>> {
         async move {
             let api = self.within::<ServiceAccount>(namespace);
-            api.create_sub(account, "token", request).await.map_err(|e| chain(&e))
+            api.create_sub(account, "token", request).await
         }
         .boxed()
     }
@@ -105,7 +120,7 @@ impl Tokens {
         pod: &Pod,
         volumes: &[Volume],
         wants: &BTreeSet<TokenWant>,
-    ) -> (PodTokens, Result<(), ErrorText>) {
+    ) -> (PodTokens, Result<(), TokenError>) {
         if wants.is_empty() {
             return (PodTokens::new(), Ok(()));
         }
@@ -127,16 +142,16 @@ impl Tokens {
                 (Ok(token), _) => {
                     known.insert(want.clone(), token);
                 }
-                (Err(line), Some(old)) => {
+                (Err(error), Some(old)) => {
                     tracing::warn!(
                         pod = pod.metadata.name,
                         namespace = pod.metadata.namespace,
-                        error = line,
+                        error = chain(&error),
                         "cannot renew a service account token; the old one stays in use, and the request is retried"
                     );
                     old.not_before = now.boot.saturating_add(RETRY);
                 }
-                (Err(line), None) => outcome = outcome.and(Err(line)),
+                (Err(error), None) => outcome = outcome.and(Err(error)),
             }
         }
         if !known.is_empty() {
@@ -193,8 +208,8 @@ impl Tokens {
         good.collect()
     }
 
-    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<IssuedToken, ErrorText> {
-        let issuer = self.issuer.as_ref().ok_or("no API server to request a token from")?;
+    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<IssuedToken, TokenError> {
+        let issuer = self.issuer.as_ref().ok_or(TokenError::NoServer)?;
         let mut request = TokenRequest::default();
         if !want.audience.is_empty() {
             request.spec.audiences.push(want.audience.clone());
@@ -212,8 +227,8 @@ impl Tokens {
         };
         let requested_at = moment();
         let answer = issuer.issue(&pod.metadata.namespace, account, &request).await;
-        let answer =
-            answer.map_err(|e| format!("request a token of service account {account}: {e}"))?;
+        let refused = |source| TokenError::Request { account: account.to_owned(), source };
+        let answer = answer.map_err(refused)?;
         let (text, expires) = (answer.status.token, answer.status.expiration_timestamp);
         // The lifetime that the server granted, by its own clock, counted from the moment before the request.
         let own = TokenLifetime::of(&text);

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use agent_runtime::cri::CRI_NAMESPACE;
 use agent_runtime::events::RuntimeEvent;
+use agent_runtime::import::{self, ImportError};
+use agent_runtime::pause::{self, UnsupportedMachine};
 use agent_runtime::runtime::PodOnNode;
-use agent_runtime::{ImageRuntime as _, PodReader as _, RuntimeStatus as _, events, import, pause};
+use agent_runtime::{ImageRuntime as _, PodReader as _, RuntimeError, RuntimeStatus as _, events};
 use proto_daemon::exit::chain;
 use tokio::sync::mpsc;
 
@@ -19,6 +21,20 @@ const SUBSCRIBE_MAX: Duration = Duration::from_secs(1);
 /// Interval of relists, which repair lost events.
 const RELIST_PERIOD: Duration = Duration::from_secs(300);
 
+/// Why pods cannot be run yet. The runtime is asked again.
+#[derive(Debug, thiserror::Error)]
+enum RuntimeNotReady {
+    /// It does not answer.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// There is no sandbox image for this machine.
+    #[error(transparent)]
+    SandboxImage(#[from] UnsupportedMachine),
+    /// It does not take the sandbox image.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+}
+
 impl Agent {
     /// Waits for the runtime, and imports the sandbox image if it is missing.
     pub(super) async fn wait_for_runtime(&mut self) {
@@ -30,9 +46,12 @@ impl Agent {
                     self.machine.info.container_runtime_version = version;
                     return;
                 }
-                Err(line) if !reported => {
+                Err(error) if !reported => {
                     reported = true;
-                    tracing::warn!(error = line, "the container runtime is not ready; retried");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the container runtime is not ready; retried"
+                    );
                 }
                 Err(_) => {}
             }
@@ -40,21 +59,20 @@ impl Agent {
         }
     }
 
-    async fn prepare_runtime(&self, sandbox_image: &str) -> Result<String, String> {
+    async fn prepare_runtime(&self, sandbox_image: &str) -> Result<String, RuntimeNotReady> {
         let runtime = &self.runtime;
-        let version = runtime.version().await.map_err(|e| chain(&e))?;
-        let there = runtime.image(sandbox_image).await.map_err(|e| chain(&e))?.is_some();
+        let version = runtime.version().await?;
+        let there = runtime.image(sandbox_image).await?.is_some();
         if !there && version.name == "containerd" {
-            let image = pause::image(sandbox_image).map_err(|e| e.to_string())?;
+            let image = pause::image(sandbox_image)?;
             import::import_tar(
                 runtime.channel(),
                 CRI_NAMESPACE,
                 &image,
                 import::ImageRetention::Pinned,
             )
-            .await
-            .map_err(|e| chain(&e))?;
-            import::wait_until_listed(runtime, sandbox_image).await.map_err(|e| chain(&e))?;
+            .await?;
+            import::wait_until_listed(runtime, sandbox_image).await?;
         }
         Ok(format!("{}://{}", version.name, version.version))
     }

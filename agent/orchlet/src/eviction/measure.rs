@@ -17,7 +17,7 @@ use agent_volume::open_volume;
 use agent_volume::sources::VolumePlugin;
 use agent_workers::pod_context::{PodContext, PodSnapshot};
 use proto_daemon::exit::chain;
-use tokio::task::spawn_blocking;
+use proto_daemon::panics::spawn_blocking;
 
 /// Timeout of the runtime's usage: a node under pressure does not wait for a hanging runtime.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use agent_host::machine;
 use agent_node::eviction::{Reading, Readings, Signal};
 use agent_workers::pod_context::PodContext;
 use proto_daemon::exit::chain;
-use tokio::task::spawn_blocking;
+use proto_daemon::panics::spawn_blocking;
 
 /// The file systems that eviction observes.
 #[derive(Clone, Debug)]

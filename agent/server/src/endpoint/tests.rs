@@ -46,7 +46,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// An agent with one pod, `a/web`, whose container `c` logs to a file.
+/// An agent with the pods `a/web` and `b/web`, whose containers `c` log to one file.
 struct Agent {
     log: PathBuf,
     streaming: SocketAddr,
@@ -55,7 +55,7 @@ struct Agent {
 
 impl Agent {
     fn knows(&self, pod: &PodName) -> Result<(), ViewError> {
-        if (pod.namespace.as_str(), pod.name.as_str()) == ("a", "web") {
+        if matches!((pod.namespace.as_str(), pod.name.as_str()), ("a" | "b", "web")) {
             return Ok(());
         }
         Err(ViewError::NotFound(format!("pod {}_{} does not exist", pod.name, pod.namespace)))
@@ -347,16 +347,18 @@ async fn logs_are_cut_followed_and_refused() {
     assert!(next().await.is_none_or(|rest| rest.is_empty()));
 }
 
+/// A request to upgrade the connection.
+fn exec(path: &str) -> Request<Bytes> {
+    http::Request::post(path)
+        .header(header::CONNECTION, "Upgrade")
+        .header(header::UPGRADE, "SPDY/3.1")
+        .body(Bytes::new())
+        .expect("valid")
+}
+
 #[tokio::test]
 async fn sessions_pass_bytes_through() {
     let bench = bench(Anonymous::Allowed, Authorization::AlwaysAllow).await;
-    let exec = |path: &str| {
-        http::Request::post(path)
-            .header(header::CONNECTION, "Upgrade")
-            .header(header::UPGRADE, "SPDY/3.1")
-            .body(Bytes::new())
-            .expect("valid")
-    };
     let path = "/exec/a/web/c?command=sh&command=-c&command=ls&input=1&output=1";
     let (headers, upgraded) = bench.client.upgrade(exec(path)).await.expect("upgraded");
     assert_eq!(headers[header::UPGRADE], "SPDY/3.1");

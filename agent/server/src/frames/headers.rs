@@ -97,11 +97,11 @@ impl Default for Headers {
 impl Headers {
     /// Checks that the block's counts and lengths fit its size.
     pub(super) fn check(&mut self, packed: &[u8]) -> Result<(), BadFrame> {
-        let block = self.unpack(packed).map_err(BadFrame::Headers)?;
+        let block = self.unpack(packed)?;
         walk(&block).ok_or(BadFrame::Headers("counts and lengths do not match its size"))
     }
 
-    fn unpack(&mut self, packed: &[u8]) -> Result<Vec<u8>, &'static str> {
+    fn unpack(&mut self, packed: &[u8]) -> Result<Vec<u8>, BadFrame> {
         let mut block = Vec::new();
         let mut rest = packed;
         loop {
@@ -112,20 +112,20 @@ impl Headers {
                 Err(error) if error.needs_dictionary().is_some() => {
                     self.0
                         .set_dictionary(&dictionary())
-                        .map_err(|_| "expected the SPDY/3 dictionary")?;
+                        .map_err(|_| BadFrame::Headers("expected the SPDY/3 dictionary"))?;
                     Status::Ok
                 }
-                Err(_) => return Err("expected zlib data"),
+                Err(_) => return Err(BadFrame::Headers("expected zlib data")),
             };
             let taken = usize::try_from(self.0.total_in().saturating_sub(read)).unwrap_or(0);
             let made = usize::try_from(self.0.total_out().saturating_sub(written)).unwrap_or(0);
             rest = rest.get(taken..).unwrap_or_default();
             block.extend_from_slice(piece.get(..made).unwrap_or_default());
             if block.len() > BLOCK_LEN_MAX {
-                return Err("longer than 64 KiB decompressed");
+                return Err(BadFrame::Headers("longer than 64 KiB decompressed"));
             }
             match status {
-                Status::StreamEnd => return Err("the zlib stream ends early"),
+                Status::StreamEnd => return Err(BadFrame::Headers("the zlib stream ends early")),
                 // All input is consumed.
                 Status::BufError => return Ok(block),
                 Status::Ok if rest.is_empty() && made < PIECE_LEN => return Ok(block),

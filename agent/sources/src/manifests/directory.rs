@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use notify::{RecursiveMode, Watcher};
+use agent_host::directory_watch::DirectoryWatch;
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
-use tokio::sync::Notify;
+use proto_daemon::panics::spawn_blocking;
 
 use super::text::{self, Context, MANIFEST_BYTES_MAX};
 use super::{ManifestPublisher, Origin, StaticPods};
@@ -31,12 +31,10 @@ impl Directory {
     /// Reads the directory whenever it changes and every `period`, and publishes its pods. If it
     /// cannot be read, the known pods stay: a failing disk must not stop them.
     pub async fn run(self, mut teller: ManifestPublisher) {
-        let changed = Arc::new(Notify::new());
-        // Dropping it would end the watch.
-        let _watcher = watch_directory(&self.path, changed.clone());
+        let watch = DirectoryWatch::new(&self.path, "static pod directory");
         loop {
             let (path, names, node) = (self.path.clone(), teller.names, teller.node.clone());
-            let read = tokio::task::spawn_blocking(move || read_directory(&path, names, &node));
+            let read = spawn_blocking(move || read_directory(&path, names, &node));
             match read.await {
                 Ok(Ok(found)) => {
                     teller.publish(found.pods);
@@ -52,29 +50,9 @@ impl Directory {
             }
             // Both arms are cancel safe: they only time the next read.
             tokio::select! {
-                () = changed.notified() => {}
+                () = watch.changed() => {}
                 () = tokio::time::sleep(self.period) => {}
             }
-        }
-    }
-}
-
-fn watch_directory(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
-    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // Access events come from this task's own reads.
-        if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
-            changed.notify_one();
-        }
-    });
-    let watched = watcher.and_then(|mut watcher| {
-        watcher.watch(dir, RecursiveMode::NonRecursive)?;
-        Ok(watcher)
-    });
-    match watched {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            tracing::warn!(dir = %dir.display(), %error, "cannot watch the static pod directory; it is read periodically only");
-            None
         }
     }
 }

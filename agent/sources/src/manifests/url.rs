@@ -14,6 +14,7 @@ use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::spawn_blocking;
 use proto_daemon::tls;
 use rustls::crypto::ring;
 use rustls::pki_types::{InvalidDnsNameError, ServerName, pem};
@@ -192,7 +193,7 @@ impl Page {
             return self.send_request(TokioIo::new(tcp)).await;
         }
         let name = ServerName::try_from(host.to_owned())?;
-        let config = tokio::task::spawn_blocking(read_system_cas).await??;
+        let config = spawn_blocking(read_system_cas).await??;
         let tls = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
         self.send_request(TokioIo::new(tls?)).await
     }

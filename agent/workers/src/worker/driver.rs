@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_interfaces::{
-    ErrorText, MountedVolumes, ReportError, Reported, StatusChange, VolumeError,
+    MountedVolumes, ReportError, Reported, StatusChange, UnmountError, VolumeError,
 };
 use agent_journal::CommitHandle;
 use agent_journal::active_pods::ActivityMark;
 use agent_pod::plan::Action;
+use agent_runtime::RuntimeError;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Pod, PodStatus};
 use proto_daemon::panics::{self, Panicked};
@@ -54,9 +55,9 @@ pub enum OperationResult {
     /// Not started, because the pod is terminating.
     Skipped,
     Mounted(Result<MountedVolumes, VolumeError>),
-    Unmounted(Result<(), ErrorText>),
+    Unmounted(Result<(), UnmountError>),
     StatusWritten(Box<PodStatus>, Result<Reported, ReportError>),
-    Relisted(u64, Result<PodOnNode, ErrorText>),
+    Relisted(u64, Result<PodOnNode, RuntimeError>),
 }
 
 impl Driver {
@@ -165,8 +166,7 @@ impl Driver {
     pub fn relist(&mut self, uid: String, epoch: u64) {
         let runtime = self.shared.runtime.clone();
         self.spawn(OperationKey::Relist, None, async move {
-            let listed = runtime.pod(&uid).await;
-            OperationResult::Relisted(epoch, listed.map_err(|e| proto_daemon::exit::chain(&e)))
+            OperationResult::Relisted(epoch, runtime.pod(&uid).await)
         });
     }
 

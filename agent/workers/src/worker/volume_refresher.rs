@@ -9,11 +9,12 @@ use agent_interfaces::objects::{ObjectCache, Subscription};
 use agent_interfaces::{MountedVolumes, PodObjects};
 use agent_pod::desired::ConfigState;
 use proto_api::core::v1::{Container, Pod};
+use proto_daemon::backoff::{Backoff, Retries};
 use tokio::sync::Notify;
 
-/// Pause before a failed refresh is repeated, doubled with each further failure.
-const REFRESH_RETRY: Duration = Duration::from_secs(2);
-const REFRESH_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Pauses before a failed refresh is repeated.
+const REFRESH_RETRY: Backoff =
+    Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(60) };
 
 /// The volumes of one pod that are set up, and the objects that they are built from.
 pub struct VolumeRefresher {
@@ -28,8 +29,8 @@ pub struct VolumeRefresher {
     fields: (BTreeMap<String, String>, BTreeMap<String, String>),
     is_stale: bool,
     not_before: Duration,
-    /// Consecutive failed refreshes.
-    failures: u32,
+    /// Of failed refreshes in a row.
+    retries: Retries,
 }
 
 /// What is to be done about mounted volumes.
@@ -53,7 +54,7 @@ impl VolumeRefresher {
             fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
             is_stale: false,
             not_before: Duration::ZERO,
-            failures: 0,
+            retries: Retries::new(REFRESH_RETRY),
         }
     }
 
@@ -79,7 +80,7 @@ impl VolumeRefresher {
     /// the next refresh.
     pub fn objects_changed(&mut self, now: Duration) {
         self.is_stale = true;
-        self.not_before = self.not_before.min(now.saturating_add(REFRESH_RETRY));
+        self.not_before = self.not_before.min(now.saturating_add(REFRESH_RETRY.first));
     }
 
     /// Decides on a refresh of mounted volumes.
@@ -97,16 +98,14 @@ impl VolumeRefresher {
 
     /// Applies a successful set-up or refresh.
     pub fn record_mounted(&mut self, mounted: MountedVolumes) {
-        self.failures = 0;
+        self.retries.reset();
         self.mounted = Arc::new(mounted);
     }
 
     /// Applies a failed refresh: the volumes stay as they are until a retry.
     pub fn record_failed(&mut self, now: Duration) {
         self.is_stale = true;
-        let wait = REFRESH_RETRY.saturating_mul(2_u32.saturating_pow(self.failures.min(8)));
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = now.saturating_add(wait.min(REFRESH_RETRY_MAX));
+        self.not_before = now.saturating_add(self.retries.next_delay(1.0));
     }
 
     /// The volumes that are set up.

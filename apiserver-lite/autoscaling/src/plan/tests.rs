@@ -183,7 +183,7 @@ fn without_the_metrics_api_nothing_changes() {
     hpa.status.desired_replicas = 3;
     hpa.status.current_metrics = vec![MetricStatus::default()];
     let one = pod("p0");
-    let usage = Err("the server could not find the requested resource".to_owned());
+    let usage = Err(NoUsage("the server could not find the requested resource".to_owned()));
     let observed = Observed { scale: &scale(3), pods: &[&one], usage: &usage };
     let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), time(NOW));
     assert_eq!(plan.scale_to, None);

@@ -16,6 +16,7 @@ fn good() -> Facts {
         not_empty: Vec::new(),
         ip_forward: Some("1".into()),
         bridge_netfilter: Some("1".into()),
+        has_bridge_module: true,
         has_cni_plugins: true,
         runtime: Ok(RuntimeFacts::default()),
     }
@@ -56,8 +57,9 @@ fn bad() -> Facts {
         not_empty: vec!["/var/lib/orch-apiserver".into()],
         ip_forward: Some("0".into()),
         bridge_netfilter: None,
+        has_bridge_module: false,
         has_cni_plugins: false,
-        runtime: Err("refused".into()),
+        runtime: Err(RuntimeSilent("refused".into())),
         ..good()
     }
 }
@@ -89,6 +91,13 @@ fn everything_that_is_wrong_is_told_at_once_by_kubeadm_s_names() {
             ("CRI", Level::Error),
         ]
     );
+}
+
+#[test]
+fn a_module_that_a_unit_loads_is_no_error() {
+    let findings = check(&Facts { bridge_netfilter: None, ..good() }, &wanted());
+    let bridge = "FileContent--proc-sys-net-bridge-bridge-nf-call-iptables";
+    assert_eq!(names(&findings), [(bridge, Level::Warning)]);
 }
 
 #[test]

@@ -5,6 +5,21 @@ use apiserver_schema::{Map, Object, Value};
 use crate::context::RequestContext;
 use crate::status::{ApiError, StatusTarget};
 
+/// Why a pod does not fit its RuntimeClass. The pod is refused.
+#[derive(Debug, thiserror::Error)]
+enum Rejection {
+    #[error("RuntimeClass {0:?} not found")]
+    NoClass(String),
+    #[error("Pod Overhead set without corresponding RuntimeClass defined Overhead")]
+    NoOverhead,
+    #[error("Pod's Overhead doesn't match RuntimeClass's defined Overhead")]
+    OtherOverhead,
+    #[error(
+        "conflict: runtimeClass.scheduling.nodeSelector[{label}] = {class}; pod.spec.nodeSelector[{label}] = {pod}"
+    )]
+    NodeSelector { label: String, class: String, pod: String },
+}
+
 /// Sets overhead, node selector and tolerations of a new pod from its RuntimeClass.
 ///
 /// # Errors
@@ -15,7 +30,7 @@ pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError
         "" => None,
         name => {
             let found = call.server.find_in("node", "runtimeclasses", "", name);
-            let found = found.ok_or_else(|| format!("RuntimeClass {name:?} not found"));
+            let found = found.ok_or_else(|| Rejection::NoClass(name.to_owned()));
             Some(found.map_err(|why| rejected(call, pod, &why))?)
         }
     };
@@ -24,22 +39,18 @@ pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError
     done.map_err(|why| rejected(call, pod, &why))
 }
 
-fn rejected(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
+fn rejected(call: &RequestContext<'_>, pod: &Object, why: &Rejection) -> ApiError {
     let about = StatusTarget { name: pod.name(), ..call.about() };
     ApiError::forbidden(about, &format!("pod rejected: {why}"))
 }
 
-fn fill(class: Option<&Map>, spec: &mut Map) -> Result<(), String> {
+fn fill(class: Option<&Map>, spec: &mut Map) -> Result<(), Rejection> {
     let own = spec.map("overhead").filter(|own| !own.is_empty());
     let overhead = class.and_then(|class| class.map("overhead")).map(|o| o.map("podFixed"));
     match (overhead, own) {
-        (None, Some(_)) => {
-            return Err(
-                "Pod Overhead set without corresponding RuntimeClass defined Overhead".to_owned()
-            );
-        }
+        (None, Some(_)) => return Err(Rejection::NoOverhead),
         (Some(fixed), Some(own)) if fixed != Some(own) => {
-            return Err("Pod's Overhead doesn't match RuntimeClass's defined Overhead".to_owned());
+            return Err(Rejection::OtherOverhead);
         }
         (Some(Some(fixed)), None) => {
             spec.insert("overhead", fixed.clone());
@@ -53,7 +64,7 @@ fn fill(class: Option<&Map>, spec: &mut Map) -> Result<(), String> {
 }
 
 /// Merges the node selectors of class and pod.
-fn select(scheduling: &Map, spec: &mut Map) -> Result<(), String> {
+fn select(scheduling: &Map, spec: &mut Map) -> Result<(), Rejection> {
     let Some(wanted) = scheduling.map("nodeSelector").filter(|wanted| !wanted.is_empty()) else {
         return Ok(());
     };
@@ -62,11 +73,11 @@ fn select(scheduling: &Map, spec: &mut Map) -> Result<(), String> {
         match selector.get(label) {
             Some(own) if own != value => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                return Err(format!(
-                    "conflict: runtimeClass.scheduling.nodeSelector[{label}] = {}; pod.spec.nodeSelector[{label}] = {}",
-                    text(value),
-                    text(own),
-                ));
+                return Err(Rejection::NodeSelector {
+                    label: label.to_owned(),
+                    class: text(value),
+                    pod: text(own),
+                });
             }
             _ => {
                 selector.insert(label.to_owned(), value.clone());
@@ -125,11 +136,13 @@ mod tests {
     #[test]
     fn a_pod_that_says_otherwise_is_rejected() {
         let overhead = |cpu: &'static str| map([("overhead", map([("cpu", cpu.into())]).into())]);
-        assert!(fill(Some(&class()), &mut overhead("1")).unwrap_err().contains("doesn't match"));
-        assert!(fill(None, &mut overhead("1")).unwrap_err().contains("without corresponding"));
+        let other = fill(Some(&class()), &mut overhead("1"));
+        assert!(matches!(other, Err(Rejection::OtherOverhead)), "{other:?}");
+        let none = fill(None, &mut overhead("1"));
+        assert!(matches!(none, Err(Rejection::NoOverhead)), "{none:?}");
         assert!(fill(Some(&Map::new()), &mut overhead("1")).is_err());
         let mut elsewhere = map([("nodeSelector", map([("kind", "metal".into())]).into())]);
-        let why = fill(Some(&class()), &mut elsewhere).unwrap_err();
+        let why = fill(Some(&class()), &mut elsewhere).unwrap_err().to_string();
         assert!(why.contains("nodeSelector[kind] = vm"), "{why}");
         fill(None, &mut Map::new()).expect("no class, nothing to do");
     }

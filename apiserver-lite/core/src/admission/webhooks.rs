@@ -269,8 +269,8 @@ impl<'a> WebhookReview<'a> {
         kind: &Arc<Kind>,
         patch: &[u8],
     ) -> Result<Option<Object>, ApiError> {
-        let (server, engine) = (self.call.server, &self.call.server.engine);
-        let shown = conversion::convert(server, object, kind).await?;
+        let (asker, engine) = (self.call.asker(), &self.call.server.engine);
+        let shown = conversion::convert(asker, object, kind).await?;
         let patched = engine.patch_written(&shown, patch);
         let patched = patched.map_err(ApiError::internal)?.map_err(ApiError::internal)?;
         let mut patched = patched.object;
@@ -279,7 +279,7 @@ impl<'a> WebhookReview<'a> {
         }
         engine.default(&mut patched);
         registry::default(&mut patched);
-        Ok(Some(conversion::convert(server, &patched, &object.kind).await?))
+        Ok(Some(conversion::convert(asker, &patched, &object.kind).await?))
     }
 
     /// What becomes of the request after an error: `Ok` if it goes on without the webhook.

@@ -182,7 +182,7 @@ impl NodeAuthorizer {
             || (kind == ReferencedKind::Secret && self.uses_by_volume(node, (namespace, name)))
     }
 
-    fn decide(&self, node: &str, attributes: &Attributes<'_>) -> Result<(), String> {
+    fn decide(&self, node: &str, attributes: &Attributes<'_>) -> Result<(), NotAllowed> {
         let Subject::Resource { group, resource, subresource, namespace, name, .. } =
             attributes.subject
         else {
@@ -191,7 +191,7 @@ impl NodeAuthorizer {
         let verb = attributes.verb;
         let reads = matches!(verb, "get" | "list" | "watch");
         let unrelated = || format!("no relationship found between node '{node}' and this object");
-        let related = |holds: bool| if holds { Ok(()) } else { Err(unrelated()) };
+        let related = |holds: bool| if holds { Ok(()) } else { Err(NotAllowed(unrelated())) };
         match (self.names.short_group(group), resource) {
             (Some(""), "secrets" | "configmaps") => {
                 require(reads, "can only read resources of this type")?;
@@ -245,11 +245,17 @@ impl NodeAuthorizer {
         }
     }
 
-    fn by_rules(&self, attributes: &Attributes<'_>) -> Result<(), String> {
+    fn by_rules(&self, attributes: &Attributes<'_>) -> Result<(), NotAllowed> {
         let access = access(attributes);
-        if self.rules.iter().any(|rule| rule.allows(&access)) { Ok(()) } else { Err(String::new()) }
+        match self.rules.iter().any(|rule| rule.allows(&access)) {
+            true => Ok(()),
+            false => Err(NotAllowed(String::new())),
+        }
     }
 }
+
+/// Nothing allows the request; other authorizers are asked. The reason is part of their refusal, and empty if there is none.
+struct NotAllowed(String);
 
 fn is_mirror(pod: &Object, annotation: &str) -> bool {
     let annotations = pod.metadata().and_then(|metadata| metadata.map("annotations"));
@@ -261,15 +267,15 @@ fn is_bound_to(volume: &Object, claim: &Object) -> bool {
     (reference("namespace"), reference("name")) == (claim.namespace(), claim.name())
 }
 
-fn require(holds: bool, reason: &str) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(reason.to_owned()) }
+fn require(holds: bool, reason: &str) -> Result<(), NotAllowed> {
+    if holds { Ok(()) } else { Err(NotAllowed(reason.to_owned())) }
 }
 
 fn decide_lease(
     leases: &str,
     node: &str,
     (verb, namespace, name): (&str, &str, &str),
-) -> Result<(), String> {
+) -> Result<(), NotAllowed> {
     let verbs = "can only get, create, update, patch, or delete a node lease";
     require(is_verb_on_one_object(verb), verbs)?;
     let elsewhere = format!("can only access leases in the {leases:?} system namespace");
@@ -278,7 +284,12 @@ fn decide_lease(
     require(verb == "create" || name == node, other)
 }
 
-fn decide_csi_node(node: &str, verb: &str, subresource: &str, name: &str) -> Result<(), String> {
+fn decide_csi_node(
+    node: &str,
+    verb: &str,
+    subresource: &str,
+    name: &str,
+) -> Result<(), NotAllowed> {
     let verbs = "can only get, create, update, patch, or delete a CSINode";
     require(is_verb_on_one_object(verb), verbs)?;
     require(subresource.is_empty(), "cannot authorize CSINode subresources")?;
@@ -301,7 +312,7 @@ impl Authorizer for NodeAuthorizer {
         let Some(node) = node_of(attributes.user) else { return none(String::new()) };
         match self.decide(node, attributes) {
             Ok(()) => Authorization::new(Decision::Allow, ""),
-            Err(reason) => none(reason),
+            Err(NotAllowed(reason)) => none(reason),
         }
     }
 

@@ -45,7 +45,7 @@ pub async fn delete_collection(
 ) -> Result<VerbOutput, ApiError> {
     let mut chosen = read::select(call).await?;
     // All at once, instead of each by its deletion.
-    conversion::show(call.server, &call.kind, &mut chosen).await?;
+    conversion::show(call.asker(), &call.kind, &mut chosen).await?;
     let deletions =
         chosen.into_iter().map(|record| async move { delete_one(call, &record, options).await });
     // All deletions run to completion, even if one fails.
@@ -287,7 +287,7 @@ async fn apply_step(
         DeletionStep::Mark(object) => {
             // The server's own deletions need no webhook: the object stays in its version.
             let stored = match call.notes {
-                Some(_) => conversion::into_storage(call.server, *object).await?,
+                Some(_) => conversion::into_storage(call.asker(), *object).await?,
                 None => *object,
             };
             let draft = Draft::new(&call.server.engine, stored);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apiserver_managed_fields::{
-    ApplyError, CAUSE, Request, ResetFields, SeveralVersions, Structure, Versions,
+    ApplyError, CAUSE, ConvertError, Request, ResetFields, SeveralVersions, Structure, Versions,
     manager_of_user_agent, reset_fields,
 };
 use apiserver_schema::{Object, Strictness, Value};
@@ -133,7 +133,7 @@ async fn with_request<T>(
                     missing
                         .borrow_mut()
                         .get_or_insert_with(|| (tree.clone(), from.to_owned(), to.to_owned()));
-                    Err("it is not converted yet".to_owned())
+                    Err(ConvertError::new("it is not converted yet"))
                 })
             };
             let tracked = track_custom(call, &structures, &look_up, &track);
@@ -142,11 +142,12 @@ async fn with_request<T>(
         let Some((tree, from, to)) = missing else { return Some(tracked) };
         let converted = match Instant::now() < deadline {
             true => Box::pin(converted(call, tree.clone(), &from, &to)).await,
-            false => Err(CallError::Deadline.to_string()),
+            false => Err(ConvertError::new(CallError::Deadline)),
         };
         known.0.push((tree, to, converted));
     }
-    let too_many = |_: &Value, _: &str, _: &str| Err("there are too many versions".to_owned());
+    let too_many =
+        |_: &Value, _: &str, _: &str| Err(ConvertError::new("there are too many versions"));
     Some(track_custom(call, &structures, &too_many, track))
 }
 
@@ -157,10 +158,10 @@ const CONVERSIONS_TIME: Duration = Duration::from_secs(30);
 
 /// Trees with the versions that they were converted to, and what became of them.
 #[derive(Default)]
-struct ConvertedTrees(Vec<(Value, String, Result<Value, String>)>);
+struct ConvertedTrees(Vec<(Value, String, Result<Value, ConvertError>)>);
 
 impl ConvertedTrees {
-    fn find(&self, tree: &Value, to: &str) -> Option<&Result<Value, String>> {
+    fn find(&self, tree: &Value, to: &str) -> Option<&Result<Value, ConvertError>> {
         let mut all = self.0.iter();
         all.find(|(from, version, _)| version == to && from == tree)
             .map(|(.., converted)| converted)
@@ -182,20 +183,20 @@ async fn converted(
     tree: Value,
     from: &str,
     to: &str,
-) -> Result<Value, String> {
+) -> Result<Value, ConvertError> {
     let (server, kind) = (call.server, &call.kind);
     let version = |api_version: &str| {
         let found = server.definitions.find(&kind.group, kind.plural());
         let mut versions = found.iter().flat_map(|definition| &definition.versions);
         let version = versions.find(|version| version.kind.api_version == api_version);
         let kind = version.map(|version| version.kind.clone());
-        kind.ok_or_else(|| format!("version {api_version} is not served"))
+        kind.ok_or_else(|| ConvertError::new(format!("version {api_version} is not served")))
     };
     let (from, to) = (version(from)?, version(to)?);
     let object = server.engine.object_of(&from, tree, Strictness::Ignore);
-    let object = object.map_err(|error| error.to_string())?.object;
-    let converted = conversion::convert(server, &object, &to).await;
-    let converted = converted.map_err(|error| error.to_string())?;
+    let object = object.map_err(ConvertError::new)?.object;
+    let converted = conversion::convert(call.asker(), &object, &to).await;
+    let converted = converted.map_err(ConvertError::new)?;
     Ok(server.engine.written_document(&converted))
 }
 
@@ -203,7 +204,7 @@ async fn converted(
 fn track_custom<T>(
     call: &RequestContext<'_>,
     structures: &BTreeMap<String, Structure>,
-    convert: &dyn Fn(&Value, &str, &str) -> Result<Value, String>,
+    convert: &dyn Fn(&Value, &str, &str) -> Result<Value, ConvertError>,
     track: impl FnOnce(&Request<'_>) -> T,
 ) -> T {
     let versions = SeveralVersions { structures: structures.clone(), convert: Some(convert) };

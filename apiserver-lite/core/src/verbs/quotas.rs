@@ -68,7 +68,7 @@ pub async fn commit(
     write: impl Fn(Draft) -> Write<StoredObject>,
 ) -> Result<WriteResult, ApiError> {
     let server = call.server;
-    let stored = conversion::to_storage(server, change.new).await?;
+    let stored = conversion::to_storage(call.asker(), change.new).await?;
     let write = || write(Draft::new(&server.engine, Object::clone(&stored)));
     let namespace = change.new.namespace();
     if !is_counted(call, change) || !has_quotas(server, namespace)? {

@@ -24,6 +24,9 @@ const REVISION_WAIT: Duration = Duration::from_secs(3);
 const REMAINING_MAX: usize = 10_000;
 /// Objects read per step while a selector filters.
 const SCAN_LEN: usize = 500;
+/// Stored bytes after which a page ends, whatever its limit: who sets a limit wants a bounded response, and objects may have megabytes each. A page has one
+/// object at least.
+const PAGE_STORED_LEN: usize = 8 << 20;
 
 /// Returns the requested object.
 ///
@@ -46,7 +49,8 @@ pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     super::watch::timeout(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
-    let page = scan(call, &snapshot, start.as_deref(), options.limit, &selection)?;
+    let bound = options.limit.map(|objects| PageBound { objects, stored_len: PAGE_STORED_LEN });
+    let page = scan(call, &snapshot, start.as_deref(), bound, &selection)?;
     let next = page.next.as_ref().map(|start| ContinueToken::new(snapshot.revision().0, start));
     let remaining = match &page.next {
         // Counting matches of a selector means reading all objects: the field is left out.
@@ -69,7 +73,8 @@ pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<StoredOb
     let options = ListOptions::parse(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
-    Ok(scan(call, &snapshot, start.as_deref(), options.limit, &selection)?.items)
+    let bound = options.limit.map(|objects| PageBound { objects, stored_len: usize::MAX });
+    Ok(scan(call, &snapshot, start.as_deref(), bound, &selection)?.items)
 }
 
 /// The requested revision of a list.
@@ -250,6 +255,13 @@ fn list_expired() -> ApiError {
     ApiError::expired("The resourceVersion for the provided list is too old.")
 }
 
+/// What ends a page.
+#[derive(Clone, Copy)]
+struct PageBound {
+    objects: usize,
+    stored_len: usize,
+}
+
 struct ScannedPage {
     items: Vec<Arc<StoredObject>>,
     /// Last key of this page relative to the prefix; `None` on the last page.
@@ -260,15 +272,16 @@ fn scan(
     call: &RequestContext<'_>,
     snapshot: &Snapshot<StoredObject>,
     start: Option<&str>,
-    limit: Option<usize>,
+    bound: Option<PageBound>,
     selection: &Selection,
 ) -> Result<ScannedPage, ApiError> {
     let prefix = call.prefix();
     let below = |key: &str| key.strip_prefix(prefix.as_str()).unwrap_or(key).to_owned();
     let mut after = start.map(|start| format!("{prefix}{start}"));
     let mut items = Vec::new();
+    let mut stored_len: usize = 0;
     loop {
-        let wanted = limit.map(|limit| limit - items.len());
+        let wanted = bound.map(|bound| bound.objects - items.len());
         let chunk = if selection.is_everything() { wanted } else { Some(SCAN_LEN) };
         let range = Range { prefix: &prefix, after: after.as_deref(), limit: chunk };
         let page = snapshot.range(range).map_err(|Compacted { .. }| list_expired())?;
@@ -281,8 +294,10 @@ fn scan(
             if !selection.matches(entry.record.object()) {
                 continue;
             }
+            stored_len = stored_len.saturating_add(entry.record.stored_len());
             items.push(entry.record.clone());
-            if limit == Some(items.len()) {
+            let is_full = |b: PageBound| items.len() == b.objects || stored_len >= b.stored_len;
+            if bound.is_some_and(is_full) {
                 let more = page.more || index + 1 < page.entries.len();
                 return Ok(ScannedPage { items, next: more.then(|| below(&entry.key)) });
             }

@@ -284,7 +284,7 @@ async fn write_update(
             quotas::commit(call, change, update).await?
         }
         _ => {
-            let stored = conversion::into_storage(call.server, object).await?;
+            let stored = conversion::into_storage(call.asker(), object).await?;
             call.server.store.write(update(Draft::new(&call.server.engine, stored))).await
         }
     };

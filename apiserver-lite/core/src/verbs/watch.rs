@@ -20,6 +20,8 @@ use crate::status::ApiError;
 
 /// A watch to be streamed.
 pub struct WatchStart {
+    /// Name of the user.
+    pub user: String,
     /// Kind of the objects.
     pub kind: Arc<Kind>,
     /// Key prefix of the watched objects.
@@ -130,6 +132,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let length = timeout(call.query)?
         .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
     Ok(VerbResponse::Watch(Box::new(WatchStart {
+        user: call.user.name.clone(),
         kind: call.kind.clone(),
         prefix,
         topic,

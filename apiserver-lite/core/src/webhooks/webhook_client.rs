@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_admission_webhooks::{ANSWER_LEN_MAX, Target, Webhook};
-use apiserver_auth::{USER_AGENT, server_and_path};
+use apiserver_auth::{FairQueue, Full, USER_AGENT, server_and_path};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
 use proto_api::names::Names;
@@ -13,14 +13,11 @@ use proto_client::config::{Pem, TlsSettings};
 use proto_client::transport::{AddressRule, ClientTlsError, TransportError};
 use proto_client::{Client, ClientConfig, ClientError};
 use proto_daemon::exit::chain;
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::dial_policy::{DialPolicy, DialScope};
 
-/// Most calls of one webhook at one time.
-const CALLS_MAX: usize = 64;
-/// Longest wait for one of them to end. Behind a webhook that is slow requests fail, so that they leave their places to others.
+/// Longest wait for a turn to call it. Behind a webhook that is slow requests fail, so that they leave their places to others.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// Host and port that a connection goes to, in the place of those of the URL.
@@ -57,7 +54,8 @@ pub(crate) struct Remote<W = Webhook> {
     pub(crate) webhook: W,
     names: &'static Names,
     dial: Arc<DialPolicy>,
-    turns: Semaphore,
+    /// Calls, of which no user has more than a share.
+    queue: Arc<FairQueue>,
     connection: Mutex<Option<Arc<Connection>>>,
     /// Connections that broke or could not be made.
     failures: AtomicUsize,
@@ -79,14 +77,26 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Tls(#[from] ClientTlsError),
     /// Too many calls have not ended.
-    #[error("{CALLS_MAX} calls of the webhook are in flight, which is the limit")]
+    #[error("too many calls of the webhook have not ended")]
     Busy,
+    /// Too many calls for the same user have not ended.
+    #[error("too many calls of the webhook for requests of this user have not ended")]
+    BusyForUser,
     /// It did not answer in time. The words are Go's.
     #[error("context deadline exceeded")]
     Deadline,
     /// It refused the call, or the connection broke.
     #[error(transparent)]
     Client(#[from] ClientError),
+}
+
+impl From<Full> for CallError {
+    fn from(full: Full) -> Self {
+        match full {
+            Full::Share => Self::BusyForUser,
+            Full::Queue => Self::Busy,
+        }
+    }
 }
 
 impl CallError {
@@ -111,7 +121,7 @@ impl<W: CallTarget> Remote<W> {
     /// Connections to it go where `dial` allows.
     pub(crate) fn new(webhook: W, names: &'static Names, dial: Arc<DialPolicy>) -> Self {
         let (connection, failures) = Default::default();
-        Self { webhook, names, dial, turns: Semaphore::new(CALLS_MAX), connection, failures }
+        Self { webhook, names, dial, queue: FairQueue::new(), connection, failures }
     }
 
     /// One of the addresses: always the same, until a connection to it fails.
@@ -121,19 +131,21 @@ impl<W: CallTarget> Remote<W> {
         Some(addresses.swap_remove(at))
     }
 
-    /// Posts `body`; gives the body of the answer. `address` is that of a service.
+    /// Posts `body` for a request of `user`; gives the body of the answer. `address` is that of a service.
     ///
     /// # Errors
     /// There is no answer within `time`, or none with a status below 300.
     pub(crate) async fn call(
         &self,
+        user: &str,
         address: Option<Address>,
         body: Bytes,
         time: Duration,
     ) -> Result<Bytes, CallError> {
-        let deadline = Instant::now() + time;
-        let turn = timeout(time.min(TURN_WAIT_MAX), self.turns.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(CallError::Busy) };
+        let began = Instant::now();
+        let deadline = began + time;
+        let turn_until = began + time.min(TURN_WAIT_MAX);
+        let _turn = self.queue.enter(user)?.wait_until(turn_until).await?;
         let connection = self.connection_to(address)?;
         let path = format!("{}?timeout={}s", connection.path, seconds(time));
         let uri: Uri = path.parse().map_err(|_| CallError::Url(path))?;
@@ -260,12 +272,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_waits_for_its_turn_and_not_for_long() {
         let remote = remote("https://127.0.0.1:1/");
-        let all = u32::try_from(CALLS_MAX).unwrap();
-        let _turns = remote.turns.acquire_many(all).await.unwrap();
-        for (time, waited) in [(10, TURN_WAIT_MAX), (1, Duration::from_secs(1))] {
+        let mut held = Vec::new();
+        for user in ["a", "b", "c", "d"] {
+            // As many turns as there are for one user.
+            while let Ok(turn) = remote.queue.enter(user).unwrap().wait_until(Instant::now()).await
+            {
+                held.push(turn);
+            }
+        }
+        for (user, time, waited) in
+            [("e", 10, TURN_WAIT_MAX), ("e", 1, Duration::from_secs(1)), ("a", 10, TURN_WAIT_MAX)]
+        {
             let began = Instant::now();
-            let refused = remote.call(None, Bytes::new(), Duration::from_secs(time)).await;
-            assert!(matches!(refused, Err(CallError::Busy)), "{refused:?}");
+            let refused = remote.call(user, None, Bytes::new(), Duration::from_secs(time)).await;
+            let expected = match user {
+                "a" => matches!(refused, Err(CallError::BusyForUser)),
+                _ => matches!(refused, Err(CallError::Busy)),
+            };
+            assert!(expected, "{user}: {refused:?}");
             assert_eq!(began.elapsed(), waited);
         }
     }
@@ -273,7 +297,7 @@ mod tests {
     #[tokio::test]
     async fn only_urls_over_tls_are_called() {
         for url in ["", "http://127.0.0.1:1/", "https:///x", "/x"] {
-            let refused = remote(url).call(None, Bytes::new(), Duration::from_secs(1)).await;
+            let refused = remote(url).call("u", None, Bytes::new(), Duration::from_secs(1)).await;
             assert!(matches!(refused, Err(CallError::Url(_))), "{url}: {refused:?}");
         }
     }

@@ -24,13 +24,30 @@ pub(crate) struct Program {
     pub(crate) values_max: u64,
 }
 
+/// Why a rule cannot be compiled. Its author must change it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CompileError {
+    /// It is no expression of its type; with the line and a mark at the place.
+    #[error("compilation failed: {0}")]
+    Fault(String),
+    /// A rule decides.
+    #[error("cel expression must evaluate to a bool")]
+    NotABool,
+    /// A message is a text.
+    #[error("messageExpression must evaluate to a string")]
+    NotAString,
+    /// The schema has no type that rules could be about.
+    #[error("failed to retrieve type information")]
+    NoType,
+}
+
 impl Program {
     /// Compiles a rule of values of a type. The error says where the fault is.
     pub(crate) fn compile(
         text: &str,
         decl: &SizedType,
         patterns: &mut Patterns,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, CompileError> {
         Self::compile_to(text, decl, patterns, Ty::Bool)
     }
 
@@ -39,7 +56,7 @@ impl Program {
         text: &str,
         decl: &SizedType,
         patterns: &mut Patterns,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, CompileError> {
         Self::compile_to(text, decl, patterns, Ty::Text)
     }
 
@@ -48,7 +65,7 @@ impl Program {
         decl: &SizedType,
         all: &mut Patterns,
         wanted: Ty,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, CompileError> {
         let mut compile = || {
             let expr = parse(text)?;
             let outer = Scope { name: "oldSelf", decl, outer: None };
@@ -57,12 +74,12 @@ impl Program {
             collect_patterns(&expr, all, &mut patterns)?;
             Ok((expr, checked, patterns))
         };
-        let (expr, checked, patterns) = compile()
-            .map_err(|fault: Fault| format!("compilation failed: {}", describe(text, &fault)))?;
+        let (expr, checked, patterns) =
+            compile().map_err(|fault: Fault| CompileError::Fault(describe(text, &fault)))?;
         match (&checked.decl.ty, wanted) {
             (Ty::Bool, Ty::Bool) | (Ty::Text, Ty::Text) => {}
-            (_, Ty::Bool) => return Err("cel expression must evaluate to a bool".to_owned()),
-            _ => return Err("messageExpression must evaluate to a string".to_owned()),
+            (_, Ty::Bool) => return Err(CompileError::NotABool),
+            _ => return Err(CompileError::NotAString),
         }
         Ok(Program {
             uses_old: mentions(&expr, "oldSelf"),

@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Value};
 
 use super::cel_types::declare;
 use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
-use crate::cel::program::Program;
+use crate::cel::program::{CompileError, Program};
 use crate::cel::types::SizedType;
 use crate::errors::{ErrorList, Path, quote};
 use crate::node::{ListType, Node};
@@ -131,7 +131,7 @@ impl Checker<'_> {
         }
         let program = match decl {
             Some(decl) => Program::compile(text, decl, self.patterns),
-            None => Err("internal error: failed to retrieve type information".to_owned()),
+            None => Err(CompileError::NoType),
         };
         match program {
             Ok(program) => self.costs(text, &program, place, path),
@@ -142,7 +142,11 @@ impl Checker<'_> {
                     quote(message)
                 );
                 let cause = apiserver_schema::validate::Cause::Invalid;
-                self.errors.push(&path.field("rule"), cause, Some(shown), &why);
+                let detail = match why {
+                    CompileError::NoType => format!("internal error: {why}"),
+                    _ => why.to_string(),
+                };
+                self.errors.push(&path.field("rule"), cause, Some(shown), &detail);
             }
         }
         self.message_expression(rule, decl, path);
@@ -153,7 +157,7 @@ impl Checker<'_> {
         let Some(decl) = decl.filter(|_| !text.is_empty()) else { return };
         let field = path.field("messageExpression");
         match Program::compile_message(text, decl, self.patterns) {
-            Err(why) => self.errors.invalid_text(&field, text, &why),
+            Err(why) => self.errors.invalid_text(&field, text, &why.to_string()),
             Ok(program) if program.cost > ESTIMATE_MAX => {
                 let detail =
                     too_expensive("estimated messageExpression cost", program.cost, ESTIMATE_MAX);

@@ -172,7 +172,7 @@ fn refusal(rule: &str) -> String {
     let decl = declare(node).expect("a type");
     Program::compile(rule, &decl, &mut Patterns::default())
         .map(|_| String::new())
-        .unwrap_or_else(|why| why)
+        .unwrap_or_else(|why| why.to_string())
 }
 
 #[test]

@@ -52,39 +52,46 @@ pub(super) fn element(list: &ListType, at: usize, item: &Value) -> PathElement {
     }
 }
 
+/// Why nothing identifies an item of a list, in the words of Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ItemError {
+    #[error("the list is atomic")]
+    Atomic,
+    #[error("associative list with keys may not have a null element")]
+    NullInMap,
+    #[error("associative list with keys may not have non-map elements")]
+    NotAMap,
+    #[error(
+        "associative list with keys has an element that omits key field {0:?} (and doesn't have default value)"
+    )]
+    NoKey(String),
+    #[error("associative list without keys has an element that's a map type")]
+    MapInSet,
+    #[error("not supported: associative list with lists as elements")]
+    ListInSet,
+    #[error("associative list without keys has an element that's an explicit null")]
+    NullInSet,
+}
+
 /// The element that identifies an item of a list, or why there is none.
-pub(super) fn try_element(list: &ListType, item: &Value) -> Result<PathElement, String> {
+pub(super) fn try_element(list: &ListType, item: &Value) -> Result<PathElement, ItemError> {
     match (&list.relation, item) {
-        (Relation::Atomic, _) => Err("the list is atomic".to_owned()),
+        (Relation::Atomic, _) => Err(ItemError::Atomic),
         (Relation::Map(keys), Value::Map(item)) => key(keys, item),
-        (Relation::Map(_), Value::Null) => {
-            Err("associative list with keys may not have a null element".to_owned())
-        }
-        (Relation::Map(_), _) => {
-            Err("associative list with keys may not have non-map elements".to_owned())
-        }
-        (Relation::Set, Value::Map(_)) => {
-            Err("associative list without keys has an element that's a map type".to_owned())
-        }
-        (Relation::Set, Value::List(_)) => {
-            Err("not supported: associative list with lists as elements".to_owned())
-        }
-        (Relation::Set, Value::Null) => {
-            Err("associative list without keys has an element that's an explicit null".to_owned())
-        }
+        (Relation::Map(_), Value::Null) => Err(ItemError::NullInMap),
+        (Relation::Map(_), _) => Err(ItemError::NotAMap),
+        (Relation::Set, Value::Map(_)) => Err(ItemError::MapInSet),
+        (Relation::Set, Value::List(_)) => Err(ItemError::ListInSet),
+        (Relation::Set, Value::Null) => Err(ItemError::NullInSet),
         (Relation::Set, value) => Ok(PathElement::Value(value.clone())),
     }
 }
 
-fn key(keys: &[KeyField], item: &Map) -> Result<PathElement, String> {
+fn key(keys: &[KeyField], item: &Map) -> Result<PathElement, ItemError> {
     let mut fields = Vec::with_capacity(keys.len());
     for key in keys {
-        let value = item.get(&key.name).or(key.default.as_ref()).ok_or_else(|| {
-            format!(
-                "associative list with keys has an element that omits key field {:?} (and doesn't have default value)",
-                key.name
-            )
-        })?;
+        let missing = || ItemError::NoKey(key.name.clone().into_owned());
+        let value = item.get(&key.name).or(key.default.as_ref()).ok_or_else(missing)?;
         fields.push((key.name.clone().into_owned(), value.clone()));
     }
     fields.sort_by(|a, b| a.0.cmp(&b.0));

@@ -13,7 +13,7 @@ use crate::entries::{ManagedFields, Operation, Owner};
 use crate::set::FieldSet;
 use crate::structure::Structure;
 use crate::testing::{fields, json, schema, text};
-use crate::versions::{ResetFields, SeveralVersions, Versions};
+use crate::versions::{ConvertError, ResetFields, SeveralVersions, Versions};
 
 /// Fields with another name in version v2.
 const RENAMED: &[(&str, &str)] = &[("s", "t"), ("set", "set2"), ("struct", "structure")];
@@ -27,10 +27,12 @@ fn renamed(map: &Map, version: &str) -> Map {
     map.iter().map(|(key, value)| (other(key).unwrap_or(key).to_owned(), value.clone())).collect()
 }
 
-fn convert(tree: &Value, _: &str, to: &str) -> Result<Value, String> {
+fn convert(tree: &Value, _: &str, to: &str) -> Result<Value, ConvertError> {
     match tree {
         Value::Null => Ok(Value::Map(Map::new())), // all was removed
-        tree => tree.as_map().map(|map| Value::Map(renamed(map, to))).ok_or("no map".to_owned()),
+        tree => {
+            tree.as_map().map(|map| Value::Map(renamed(map, to))).ok_or(ConvertError::new("no map"))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings};
+use proto_daemon::flags::FlagError;
 
 /// The flags.
 #[derive(clap::Args, Clone, Debug)]
@@ -30,10 +31,11 @@ impl AdmissionFlags {
     }
 }
 
-fn parse_disabled(text: &str) -> Result<AdmissionPlugin, String> {
-    let plugin: AdmissionPlugin = text.parse().map_err(|unknown| format!("{unknown}"))?;
+fn parse_disabled(text: &str) -> Result<AdmissionPlugin, FlagError> {
+    let plugin: AdmissionPlugin =
+        text.parse().map_err(|unknown| FlagError::new(format!("{unknown}")))?;
     match plugin.is_required() {
-        true => Err(format!("{plugin:?} cannot be disabled here")),
+        true => Err(FlagError::new(format!("{plugin:?} cannot be disabled here"))),
         false => Ok(plugin),
     }
 }

@@ -10,6 +10,7 @@ use apiserver_auth::{
 use apiserver_core::config::RequestHeaderConfig;
 use clap::ValueEnum;
 use http::HeaderName;
+use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
 
 /// The flags.
@@ -109,21 +110,22 @@ impl From<Version> for ReviewVersion {
 }
 
 /// A header that names users: none by which requests authenticate or impersonate otherwise.
-fn parse_header(text: &str) -> Result<HeaderName, String> {
-    let name: HeaderName =
-        text.trim().parse().map_err(|_| format!("{text:?} is not a header name"))?;
+fn parse_header(text: &str) -> Result<HeaderName, FlagError> {
+    let malformed = |_| FlagError::new(format!("{text:?} is not a header name"));
+    let name: HeaderName = text.trim().parse().map_err(malformed)?;
     match name.as_str() {
-        "authorization" => Err("the header authorization has another use".to_owned()),
+        "authorization" => Err(FlagError::new("the header authorization has another use")),
         other if other.starts_with("impersonate-") || "impersonate-".starts_with(other) => {
-            Err(format!("the header {other} is used by another flag"))
+            Err(FlagError::new(format!("the header {other} is used by another flag")))
         }
         _ => Ok(name),
     }
 }
 
-fn parse_pair(text: &str) -> Result<(String, String), String> {
+fn parse_pair(text: &str) -> Result<(String, String), FlagError> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-    let (key, value) = pair.ok_or_else(|| format!("expected key=value, not {text:?}"))?;
+    let malformed = || FlagError::new(format!("expected key=value, not {text:?}"));
+    let (key, value) = pair.ok_or_else(malformed)?;
     Ok((key.to_owned(), value.to_owned()))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, RuntimeConfig};
 use proto_api::names::Names;
 use proto_daemon::feature_gates::{self, ResolvedGates};
+use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
 
 /// The gate of the admission plugin PodSecurity.
@@ -56,19 +57,17 @@ impl FeatureFlags {
         self,
         names: &Names,
         admission: &mut AdmissionSettings,
-    ) -> Result<Features, String> {
+    ) -> Result<Features, FlagError> {
         let runtime_config = self.runtime_config.into_iter().collect::<RuntimeConfig>();
         let runtime_config = runtime_config.checked(names);
         let runtime_config =
-            runtime_config.map_err(|error| format!("--runtime-config: {error}"))?;
+            runtime_config.map_err(|error| FlagError::new(format!("--runtime-config: {error}")))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
         let settled =
             feature_gates::resolve_gates(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
-        let ResolvedGates { gates, mut warnings } = settled.map_err(|faults| {
-            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
-            format!("--feature-gates: {}", faults.join("; "))
-        })?;
+        let ResolvedGates { gates, mut warnings } =
+            settled.map_err(|errors| FlagError::new(errors.to_string()))?;
         if !gates.is_on(POD_SECURITY) {
             admission.disabled.push(AdmissionPlugin::PodSecurity);
         }
@@ -87,12 +86,12 @@ impl FeatureFlags {
     }
 }
 
-fn parse_release(text: &str) -> Result<String, String> {
+fn parse_release(text: &str) -> Result<String, FlagError> {
     match text {
         "" | PREVIOUS_RELEASE => Ok(text.to_owned()),
-        _ => Err(format!(
+        _ => Err(FlagError::new(format!(
             "--show-hidden-metrics-for-version must be omitted or have the value '{PREVIOUS_RELEASE}'. Only the previous minor version is allowed"
-        )),
+        ))),
     }
 }
 
@@ -113,7 +112,8 @@ mod tests {
         let alone = Alone::try_parse_from([&["program"], args].concat());
         let flags = alone.map_err(|error| error.to_string())?.flags;
         let mut admission = AdmissionSettings::default();
-        let features = flags.resolve_features(Names::new(Profile::Kubernetes), &mut admission)?;
+        let features = flags.resolve_features(Names::new(Profile::Kubernetes), &mut admission);
+        let features = features.map_err(|error| error.to_string())?;
         Ok((features, admission.runs(AdmissionPlugin::PodSecurity)))
     }
 

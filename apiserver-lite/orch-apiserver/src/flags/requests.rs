@@ -2,6 +2,7 @@
 
 use apiserver_core::config::{RequestLimits, RequestSharing};
 use clap::ArgAction;
+use proto_daemon::flags::FlagError;
 
 /// The flags.
 #[derive(clap::Args, Clone, Debug)]
@@ -23,7 +24,7 @@ impl RequestFlags {
     ///
     /// # Errors
     /// There would be no seat.
-    pub fn limits(&self, has_fairness: bool) -> Result<RequestLimits, String> {
+    pub fn limits(&self, has_fairness: bool) -> Result<RequestLimits, FlagError> {
         let sharing = match has_fairness && self.enable_priority_and_fairness {
             true => RequestSharing::Fair,
             false => RequestSharing::Plain,
@@ -31,7 +32,9 @@ impl RequestFlags {
         let (reading, mutating) = (self.max_requests_inflight, self.max_mutating_requests_inflight);
         let limits = RequestLimits { reading, mutating, sharing };
         if sharing == RequestSharing::Fair && limits.seats() == 0 {
-            return Err("--max-requests-inflight and --max-mutating-requests-inflight must not both be 0 with --enable-priority-and-fairness: no request would be served".to_owned());
+            return Err(FlagError::new(
+                "--max-requests-inflight and --max-mutating-requests-inflight must not both be 0 with --enable-priority-and-fairness: no request would be served",
+            ));
         }
         Ok(limits)
     }
@@ -51,7 +54,8 @@ mod tests {
 
     fn limits(args: &[&str]) -> Result<RequestLimits, String> {
         let alone = Alone::try_parse_from([&["program"], args].concat());
-        alone.map_err(|error| error.to_string())?.flags.limits(true)
+        let flags = alone.map_err(|error| error.to_string())?.flags;
+        flags.limits(true).map_err(|error| error.to_string())
     }
 
     #[test]

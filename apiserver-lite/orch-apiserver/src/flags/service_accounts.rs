@@ -6,6 +6,7 @@ use std::time::Duration;
 use apiserver_core::config::{ServiceAccounts, TokenExtension, TokenLookup};
 use clap::ArgAction;
 use http::Uri;
+use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
 
 /// Range of `--service-account-max-token-expiration`, in seconds.
@@ -65,29 +66,30 @@ impl ServiceAccountFlags {
     }
 }
 
-fn parse_issuer(text: &str) -> Result<String, String> {
+fn parse_issuer(text: &str) -> Result<String, FlagError> {
     match text {
-        "" => Err("the issuer should not be an empty string".to_owned()),
+        "" => Err(FlagError::new("the issuer should not be an empty string")),
         url if url.contains(':') && url.parse::<Uri>().is_err() => {
-            Err(format!("{url:?} contains a ':' but is not a valid URL"))
+            Err(FlagError::new(format!("{url:?} contains a ':' but is not a valid URL")))
         }
         _ => Ok(text.to_owned()),
     }
 }
 
-fn parse_jwks_uri(text: &str) -> Result<String, String> {
-    let uri: Uri = text.parse().map_err(|error| format!("{text:?} is not a valid URL: {error}"))?;
+fn parse_jwks_uri(text: &str) -> Result<String, FlagError> {
+    let malformed = |error| FlagError::new(format!("{text:?} is not a valid URL: {error}"));
+    let uri: Uri = text.parse().map_err(malformed)?;
     match uri.scheme_str() {
         Some("https") => Ok(text.to_owned()),
-        _ => Err(format!("{text:?} does not begin with https")),
+        _ => Err(FlagError::new(format!("{text:?} does not begin with https"))),
     }
 }
 
-fn parse_expiration_max(text: &str) -> Result<Duration, String> {
-    let max = go_duration::parse(text).map_err(|error| error.to_string())?;
+fn parse_expiration_max(text: &str) -> Result<Duration, FlagError> {
+    let max = go_duration::parse(text).map_err(|error| FlagError::new(error.to_string()))?;
     match max.is_zero() || EXPIRATION_MAX_SECS.contains(&max.as_secs()) {
         true => Ok(max),
-        false => Err(format!("{text} is not between 1 hour and 2^32 seconds")),
+        false => Err(FlagError::new(format!("{text} is not between 1 hour and 2^32 seconds"))),
     }
 }
 

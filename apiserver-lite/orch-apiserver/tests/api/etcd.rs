@@ -23,9 +23,13 @@ const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 fn config(etcd: &EtcdProcess) -> Config {
+    config_of(std::slice::from_ref(etcd))
+}
+
+fn config_of(members: &[EtcdProcess]) -> Config {
     let mut config = Config::for_tests(kubernetes());
     config.storage = Storage::Etcd(EtcdSettings {
-        servers: vec![etcd.url()],
+        servers: members.iter().map(EtcdProcess::url).collect(),
         prefix: "/registry".to_owned(),
         authority: None,
         client: None,
@@ -277,6 +281,77 @@ async fn without_etcd_writes_and_consistent_reads_fail_and_come_back() {
     server.get(&format!("{MAPS}/b")).await.expect(404);
     server.post(MAPS, map("b", "1")).await.expect(201);
     assert_eq!(watch.next_short().await, "ADDED b", "the watch has missed nothing");
+}
+
+/// Waits until a server says that it is ready, or that it is not.
+async fn until_ready(server: &TestServer, ready: bool) {
+    while (server.get("/readyz").await.code() == 200) != ready {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_nothing_is_written_and_nothing_old_is_read() {
+    let name = "without_a_quorum_nothing_is_written_and_nothing_old_is_read";
+    let Some(mut members) = EtcdProcess::start_members(name, 3, None) else { return };
+    let start = || TestServer::with(config_of(&members));
+    let servers = [start().await, start().await];
+    let [one, other] = &servers;
+    let made = one.post(MAPS, map("a", "1")).await.expect(201);
+    let from = format!("{MAPS}?watch=true&resourceVersion={}", revision(&made));
+    let mut watches = [one.watch(&from).await, other.watch(&from).await];
+    members.iter_mut().take(2).for_each(EtcdProcess::kill);
+    // Before the servers have noticed it and afterwards.
+    for _ in 0..2 {
+        for server in &servers {
+            let refused = server.post(MAPS, map("refused", "1")).await;
+            assert!(matches!(refused.code(), 500 | 503 | 504), "{}", refused.code());
+            server.get(&format!("{MAPS}/a")).await.expect(503);
+            until_ready(server, false).await;
+        }
+    }
+    members.iter_mut().take(2).for_each(EtcdProcess::restart);
+    for server in &servers {
+        until_ready(server, true).await;
+        assert_eq!(server.get(&format!("{MAPS}/a")).await.expect(200), made);
+    }
+    let last = one.post(MAPS, map("last", "1")).await.expect(201);
+    for watch in &mut watches {
+        // A refused write may have been done, once.
+        let mut seen = vec![watch.next_short().await];
+        while seen.last().is_some_and(|event| event != "ADDED last") {
+            seen.push(watch.next_short().await);
+        }
+        assert!(seen.len() <= 2, "{seen:?}");
+    }
+    assert_eq!(other.get(&format!("{MAPS}/last")).await.expect(200), last);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_etcd_ends_watches_with_410_and_no_revision_comes_twice() {
+    let name = "a_restored_etcd_ends_watches_with_410_and_no_revision_comes_twice";
+    let Some(mut etcd) = EtcdProcess::start(name) else { return };
+    let directory = tempfile::tempdir().expect("directory");
+    let file = directory.path().join("snapshot");
+    let server = TestServer::with(config(&etcd)).await;
+    let kept = server.post(MAPS, map("kept", "1")).await.expect(201);
+    etcd.save(&file);
+    let lost = server.post(MAPS, map("lost", "1")).await.expect(201);
+    let from = format!("{MAPS}?watch=true&resourceVersion={}", revision(&lost));
+    let mut watch = server.watch(&from).await;
+    etcd.restore(&file);
+    until_ready(&server, false).await;
+    etcd.restart();
+    until_ready(&server, true).await;
+    let event = watch.next().await.expect("an event");
+    assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
+    assert_eq!(server.get(&format!("{MAPS}/kept")).await.expect(200), kept);
+    server.get(&format!("{MAPS}/lost")).await.expect(404);
+    let exact = format!("{MAPS}?resourceVersionMatch=Exact&resourceVersion={}", revision(&lost));
+    server.get(&exact).await.expect(410);
+    let again = server.post(MAPS, map("lost", "2")).await.expect(201);
+    let number = |of: &Value| revision(of).parse::<u64>().expect("a number");
+    assert!(number(&again) > number(&lost));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

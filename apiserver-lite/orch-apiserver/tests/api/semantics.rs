@@ -476,3 +476,32 @@ async fn a_review_has_no_table() {
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     assert_eq!(server.send(review(table)).await.status, 406);
 }
+
+#[tokio::test]
+async fn a_page_of_large_objects_ends_before_its_limit() {
+    let server = TestServer::start().await;
+    let payload = "x".repeat(1 << 20);
+    for n in 0..20 {
+        let map = json!({"metadata": {"name": format!("m{n:02}")}, "data": {"a": payload}});
+        server.post(MAPS, map.to_string()).await.expect(201);
+    }
+    let (mut token, mut names, mut pages) = (String::new(), Vec::new(), 0);
+    loop {
+        let page = server.get(&format!("{MAPS}?limit=500&continue={token}")).await.expect(200);
+        let len = page.to_string().len();
+        assert!(len < 10 << 20, "{len} bytes");
+        for item in page["items"].as_array().unwrap() {
+            names.push(item["metadata"]["name"].as_str().unwrap().to_owned());
+        }
+        pages += 1;
+        match page["metadata"]["continue"].as_str() {
+            Some(next) if !next.is_empty() => next.clone_into(&mut token),
+            _ => break,
+        }
+    }
+    let expected: Vec<String> = (0..20).map(|n| format!("m{n:02}")).collect();
+    assert_eq!((names, pages), (expected, 3));
+    // Without a limit it is one list.
+    let all = server.get(MAPS).await.expect(200);
+    assert_eq!(all["items"].as_array().unwrap().len(), 20);
+}

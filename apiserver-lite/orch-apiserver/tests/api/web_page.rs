@@ -57,6 +57,89 @@ async fn where_anonymous_requests_are_refused_the_page_needs_credentials() {
     assert_eq!(server.get("/ui/").await.code(), 200);
 }
 
+#[tokio::test]
+async fn requests_that_pages_of_other_origins_make_are_refused() {
+    let server = TestServer::with(config(true, Anonymous::HealthOnly)).await;
+    let send = async |method: &str, path: &str, site: &str| {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "test")
+            .header("sec-fetch-site", site)
+            .body(http_body_util::Full::from(r#"{"metadata": {"name": "made"}}"#))
+            .unwrap();
+        server.send(request).await
+    };
+    // As a form or a script without CORS sends it: no content type, and the user's certificate.
+    let refused = send("POST", "/api/v1/namespaces", "cross-site").await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("another origin"), "{refused}");
+    let exec = "/api/v1/namespaces/default/pods/p/exec?command=sh&stdout=1";
+    send("GET", exec, "same-site").await.expect(403);
+    server.get("/api/v1/namespaces/made").await.expect(404);
+    // A link to the page is followed from anywhere.
+    assert_eq!(send("GET", "/ui/", "cross-site").await.code(), 200);
+    send("POST", "/api/v1/namespaces", "same-origin").await.expect(201);
+}
+
+/// A workload that answers each request with a page that wants to stay.
+async fn serve_workload(ip: std::net::IpAddr) -> SocketAddr {
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(socket.read_u8().await.unwrap());
+            }
+            let answer = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\nset-cookie: a=b\r\n\
+                service-worker-allowed: /\r\ncontent-security-policy: img-src 'self'\r\n\r\nhi";
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn pages_of_workloads_are_not_of_the_server_s_origin_where_there_is_a_web_page() {
+    let Some(ip) = crate::proxy::routed() else {
+        println!(
+            "SKIPPED pages_of_workloads_are_not_of_the_server_s_origin_where_there_is_a_web_page: only loopback here"
+        );
+        return;
+    };
+    let port = serve_workload(ip).await.port();
+    for (web_page, forwarded, isolated) in
+        [(true, false, true), (true, true, false), (false, false, false)]
+    {
+        let server = TestServer::with(config(web_page, Anonymous::HealthOnly)).await;
+        let account = json!({"metadata": {"name": "default"}}).to_string();
+        server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+        let pods = "/api/v1/namespaces/default/pods";
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        server.post(pods, pod.to_string()).await.expect(201);
+        let status = json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}});
+        server.merge_patch(&format!("{pods}/p/status"), &status.to_string()).await.expect(200);
+        let mut request =
+            http::Request::get(format!("{pods}/p:{port}/proxy/")).header("host", "test");
+        if forwarded {
+            request = request.header("x-forwarded-for", "127.0.0.1");
+        }
+        let page = server.send(request.body(http_body_util::Full::default()).unwrap()).await;
+        assert_eq!((page.code(), &page.body[..]), (200, &b"hi"[..]));
+        let policies: Vec<_> =
+            page.headers.get_all(header::CONTENT_SECURITY_POLICY).iter().collect();
+        assert_eq!(policies[0], "img-src 'self'");
+        let case = format!("page {web_page}, forwarded {forwarded}");
+        assert_eq!(
+            policies.iter().any(|p| p.as_bytes().starts_with(b"sandbox")),
+            isolated,
+            "{case}"
+        );
+        assert_eq!(page.headers.contains_key("set-cookie"), !isolated, "{case}");
+        assert_eq!(page.headers.contains_key("service-worker-allowed"), !isolated, "{case}");
+    }
+}
+
 /// A node agent that answers logs: a line at once, and another when it is told to.
 async fn start_node(more: Arc<Notify>) -> SocketAddr {
     let (acceptor, _) = tls::self_signed(&["127.0.0.1"], None);

@@ -5,7 +5,10 @@ mod requests;
 
 use std::net::IpAddr;
 
-use http::Method;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use http::{Method, Request};
+use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::support::{Reply, TestServer};
@@ -218,6 +221,34 @@ async fn the_failure_policy_decides_where_nobody_answers() {
     ] {
         assert!(metrics.contains(line), "{line}");
     }
+}
+
+/// Creates a ConfigMap as another user.
+async fn create_as(server: &TestServer, user: &str, name: &str) -> Reply {
+    let request = Request::post(MAPS).header("host", "test").header("impersonate-user", user);
+    let request = request.header("content-type", "application/json");
+    server.send(request.body(Full::new(map(name).into())).unwrap()).await
+}
+
+#[tokio::test]
+async fn a_user_who_makes_a_webhook_slow_neither_gets_past_it_nor_stops_others() {
+    let server = TestServer::start().await;
+    let hook = Hook::serve(|_, review| match review["request"]["userInfo"]["username"].as_str() {
+        Some("a") => Does::Wait,
+        _ => Does::allow(review),
+    })
+    .await;
+    let fields = json!({"failurePolicy": "Ignore", "timeoutSeconds": 30});
+    configure(&server, VALIDATING, "c", &[hook.webhook("/slow", &fields)]).await;
+    // One more than a user has turns.
+    let names: Vec<String> = (0..17).map(|nth| format!("a-{nth}")).collect();
+    let creating = names.iter().map(|name| create_as(&server, "a", name));
+    let mut creating: FuturesUnordered<_> = creating.collect();
+    let first = creating.next().await.unwrap();
+    let text = message(&first, 429);
+    assert!(text.contains("for requests of this user have not ended"), "{text}");
+    create_as(&server, "b", "b").await.expect(201);
+    assert_eq!(hook.take_paths().len(), 17, "sixteen of one user, one of the other");
 }
 
 /// An address of this machine other than loopback, which no endpoint may have. Connecting a UDP socket sends no packet.

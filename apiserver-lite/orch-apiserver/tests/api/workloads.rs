@@ -281,9 +281,13 @@ async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
         "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": requests},
     });
+    let mut template = template("Always");
+    // The volume is the claim's.
+    template["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "data", "mountPath": "/data"}]);
     cluster
         .create::<StatefulSet>(json!({
-            "selector": selector(), "template": template("Always"), "serviceName": "work",
+            "selector": selector(), "template": template, "serviceName": "work",
             "replicas": 2, "volumeClaimTemplates": [claim],
         }))
         .await;

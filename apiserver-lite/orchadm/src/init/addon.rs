@@ -17,10 +17,7 @@ pub async fn make(context: &mut InitContext, part: &str) -> Result<()> {
     if context.is_selected("addon", "dns", part) {
         let address = context.settings.cluster.dns_address()?;
         access::ensure_dns_service(&context.client()?, names, address).await?;
-        context
-            .host
-            .output
-            .report("addon", &format!("the Service of the name servers is {address}"));
+        context.host.output.log("addon", &format!("the Service of the name servers is {address}"));
     }
     if context.is_selected("addon", "kube-proxy", part) {
         let authority = authority(&context.settings);

@@ -8,6 +8,7 @@ use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::configuration::Taint;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::RuntimeFacts;
+use apiserver_bootstrap::waiting::NotYet;
 use proto_api::core::v1::Node;
 use proto_client::{Patch, WriteParams};
 use serde_json::{Value, json};
@@ -48,8 +49,29 @@ pub async fn start(context: &mut InitContext) -> Result<()> {
     let member = member(&context.host, &context.settings, &context.runtime, &authority);
     let program = member.agent(false)?;
     context.services.ensure(&context.host.layout, &mut context.record, &program).await?;
-    context.host.output.report("kubelet-start", "orchlet is set up");
+    context.host.output.log("kubelet-start", "orchlet is set up");
     Ok(())
+}
+
+/// The taints that the node gets: those of the configuration, or the usual one.
+fn taints(context: &InitContext) -> Vec<Taint> {
+    let key = context.host.names.sub_label("node-role", "control-plane");
+    let usual = || vec![Taint { key, value: String::new(), effect: "NoSchedule".into() }];
+    context.settings.init.node_registration.taints.clone().unwrap_or_else(usual)
+}
+
+/// How pods come to run on a host that stays alone; nothing where they do already.
+pub fn how_to_run_pods_here(context: &InitContext) -> String {
+    let removals: Vec<String> =
+        taints(context).iter().map(|taint| format!("{}:{}-", taint.key, taint.effect)).collect();
+    match removals.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\nPods run on the hosts that join; on this one too after:\n\n  orchctl taint nodes {} {}\n",
+            context.settings.node,
+            removals.join(" ")
+        ),
+    }
 }
 
 /// Labels and taints the node as one of the control plane.
@@ -65,9 +87,7 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
     let look = async || api.get(name).await.map_err(crate::cluster::chain);
     let node = context.services.until(program, &what, NODE_PATIENCE, look).await?;
     let role = names.sub_label("node-role", "control-plane");
-    let usual =
-        || vec![Taint { key: role.clone(), value: String::new(), effect: "NoSchedule".into() }];
-    let wanted = context.settings.init.node_registration.taints.clone().unwrap_or_else(usual);
+    let wanted = taints(context);
     let own = node
         .spec
         .taints
@@ -86,7 +106,7 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
     api.patch(name, &Patch::Merge(patch), &WriteParams::default()).await?;
     let shown: Vec<String> = wanted.iter().map(|t| format!("{}:{}", t.key, t.effect)).collect();
     let text = format!("the node {name} has the label {role} and the taints [{}]", shown.join(" "));
-    context.host.output.report("mark-control-plane", &text);
+    context.host.output.log("mark-control-plane", &text);
     Ok(())
 }
 
@@ -97,7 +117,7 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
 pub async fn finalize(context: &InitContext) -> Result<()> {
     let (names, layout, settings) = (context.host.names, &context.host.layout, &context.settings);
     let pair = &layout.node_pair;
-    let look = async || if pair.exists() { Ok(()) } else { Err("it is not".to_owned()) };
+    let look = async || if pair.exists() { Ok(()) } else { Err(NotYet("it is not".to_owned())) };
     let what = format!("{} is there", pair.display());
     context.services.until((layout, "orchlet"), &what, NODE_PATIENCE, look).await?;
     let pem = std::fs::read_to_string(authority(settings))?;
@@ -110,6 +130,6 @@ pub async fn finalize(context: &InitContext) -> Result<()> {
     let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
     client_config::write(&layout.node, &client_config::text(&cluster, &user, &identity))?;
     let text = format!("{} names {}", layout.node.display(), pair.display());
-    context.host.output.report("kubelet-finalize", &text);
+    context.host.output.log("kubelet-finalize", &text);
     Ok(())
 }

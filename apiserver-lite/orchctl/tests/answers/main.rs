@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "this file is a test")]
 
+mod escapes;
 mod events;
 mod proxy;
 mod reasons;

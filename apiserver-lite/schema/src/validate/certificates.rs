@@ -55,7 +55,7 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     let spec = object.spec().unwrap_or(&empty);
     let request = spec.get("request").cloned().unwrap_or_default();
     if let Err(why) = check_request(&scalar::bytes_of(&request)) {
-        errors.invalid(&path.field("request"), request, &why);
+        errors.invalid(&path.field("request"), request, &why.0);
     }
     check_usages(spec, &path, errors);
     check_signer(spec.str("signerName"), &path.field("signerName"), errors);
@@ -77,38 +77,46 @@ pub fn organizations(request: &str) -> Option<Vec<String>> {
     Some(texts.map(str::to_owned).collect())
 }
 
+/// What is wrong with a request, as the detail of its field's error.
+struct InvalidRequest(String);
+
+fn wrong_type() -> InvalidRequest {
+    InvalidRequest(format!("PEM block type must be {LABEL}"))
+}
+
 /// Checks that the request is exactly one PEM block, so that all parsers read the same request, and that it is signed by its own
 /// key.
-fn check_request(pem: &[u8]) -> Result<(), String> {
+fn check_request(pem: &[u8]) -> Result<(), InvalidRequest> {
     if pem.len() > REQUEST_LEN_MAX {
-        return Err(format!("must have at most {REQUEST_LEN_MAX} bytes"));
+        return Err(InvalidRequest(format!("must have at most {REQUEST_LEN_MAX} bytes")));
     }
-    let text = std::str::from_utf8(pem).map_err(|_| format!("PEM block type must be {LABEL}"))?;
+    let text = std::str::from_utf8(pem).map_err(|_| wrong_type())?;
     let der = only_block(text)?;
     let (rest, request) = X509CertificationRequest::from_der(&der)
-        .map_err(|error| format!("not a certificate request: {error}"))?;
+        .map_err(|error| InvalidRequest(format!("not a certificate request: {error}")))?;
     if !rest.is_empty() {
-        return Err("data follows the certificate request".to_owned());
+        return Err(InvalidRequest("data follows the certificate request".to_owned()));
     }
     match request.verify_signature() {
         // Kubernetes supports more algorithms than this parser: the signer decides.
         Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm) => Ok(()),
-        Err(error) => Err(format!("signature of the request: {error}")),
+        Err(error) => Err(InvalidRequest(format!("signature of the request: {error}"))),
     }
 }
 
 /// The content of the single PEM block.
-fn only_block(text: &str) -> Result<Vec<u8>, String> {
+fn only_block(text: &str) -> Result<Vec<u8>, InvalidRequest> {
     let (begin, end) = (format!("-----BEGIN {LABEL}-----"), format!("-----END {LABEL}-----"));
-    let wrong_type = || format!("PEM block type must be {LABEL}");
     let body = text.trim().strip_prefix(begin.as_str()).ok_or_else(wrong_type)?;
     let body = body.strip_suffix(end.as_str()).ok_or_else(wrong_type)?;
     let whole_lines = body.starts_with(['\n', '\r']) && body.ends_with(['\n', '\r']);
     if !whole_lines || body.contains('-') {
-        return Err(format!("must be exactly one PEM block of type {LABEL}"));
+        let why = format!("must be exactly one PEM block of type {LABEL}");
+        return Err(InvalidRequest(why));
     }
     let digits: String = body.chars().filter(|c| !c.is_ascii_whitespace()).collect();
-    STANDARD.decode(digits).map_err(|error| format!("base64 of the PEM block: {error}"))
+    let malformed = |error| InvalidRequest(format!("base64 of the PEM block: {error}"));
+    STANDARD.decode(digits).map_err(malformed)
 }
 
 fn check_usages(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {

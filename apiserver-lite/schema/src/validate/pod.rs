@@ -17,26 +17,33 @@ const TERMINATION_POLICIES: &[&str] = &["FallbackToLogsOnError", "File"];
 pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let here = path.field("spec");
-    check_spec(object.spec(), &here, errors);
+    check_spec(object.spec(), &[], &here, errors);
     if let Some(spec) = object.spec() {
         check_ephemeral_names(object.name(), spec, &here, errors);
     }
 }
 
-/// Validates a pod template: labels and spec.
-pub(super) fn check_template(template: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
+/// Validates a pod template: labels and spec. Its pods also have a volume for each of `claims`.
+pub(super) fn check_template(
+    template: Option<&Map>,
+    claims: &[&str],
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
     let metadata = template.and_then(|template| template.map("metadata"));
     if let Some(labels) = metadata.and_then(|metadata| metadata.map("labels")) {
         let here = path.field("metadata");
         metadata::check_labels(labels, &here.field("labels"), errors);
     }
-    check_spec(template.and_then(|template| template.map("spec")), &path.field("spec"), errors);
+    let spec = template.and_then(|template| template.map("spec"));
+    check_spec(spec, claims, &path.field("spec"), errors);
 }
 
-fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_spec(spec: Option<&Map>, claims: &[&str], path: &Path<'_>, errors: &mut FieldErrors) {
     let empty = Map::new();
     let spec = spec.unwrap_or(&empty);
-    let volumes = check_volumes(spec, path, errors);
+    let mut volumes = check_volumes(spec, path, errors);
+    volumes.add_claims(claims);
     let mut seen = BTreeSet::new();
     check_containers(spec, "initContainers", &volumes, &mut seen, path, errors);
     if spec.list("containers").is_empty() {

@@ -256,7 +256,12 @@ fn require(source: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors)
 const PROPAGATION: &[&str] = &["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE: &[&str] = &["Disabled", "Enabled", "IfPossible"];
 
-impl VolumeNames<'_> {
+impl<'a> VolumeNames<'a> {
+    /// Adds the volumes of claims that a StatefulSet makes for each of its pods; they replace volumes of the same name.
+    pub(super) fn add_claims(&mut self, claims: &[&'a str]) {
+        self.0.extend(claims.iter().map(|name| (*name, Use::Either)));
+    }
+
     /// Checks that mounts and devices name volumes of the pod at unique paths. `list` is the list that the container is in.
     pub(super) fn check_mounts(
         &self,

@@ -20,7 +20,9 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     }
     check_selector(spec, &path, errors);
     let template = path.field("template");
-    check_template(spec.map("template"), &template, errors);
+    let claims: Vec<&str> =
+        spec.maps("volumeClaimTemplates").map(|c| c.str_at(&["metadata", "name"])).collect();
+    check_template(spec.map("template"), &claims, &template, errors);
     check_restart_policy(spec, &["Always"], &template, errors);
     let (field, supported): (_, &[&str]) = match object.kind.kind() {
         "Deployment" => ("strategy", &["Recreate", "RollingUpdate"]),
@@ -184,7 +186,7 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
         Some(_) => {}
     }
     if spec.contains("template") {
-        check_template(spec.map("template"), &template, errors);
+        check_template(spec.map("template"), &[], &template, errors);
         check_restart_policy(spec, &["Always"], &template, errors);
     } else {
         errors.required(&template, "");
@@ -193,7 +195,7 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
 
 pub(super) fn check_pod_template(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
-    check_template(object.fields.map("template"), &path.field("template"), errors);
+    check_template(object.fields.map("template"), &[], &path.field("template"), errors);
 }
 
 pub(super) fn check_revision(object: &Object, errors: &mut FieldErrors) {
@@ -232,7 +234,7 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_completion(spec, path, errors);
     failure_policy::check(spec, path, errors);
     let template = path.field("template");
-    check_template(spec.map("template"), &template, errors);
+    check_template(spec.map("template"), &[], &template, errors);
     check_restart_policy(spec, &["OnFailure", "Never"], &template, errors);
     let mode = spec.str("completionMode");
     if !mode.is_empty() {

@@ -9,7 +9,7 @@ use super::Value;
 use super::json::TreeSeed;
 
 /// Parses one document of at most [`yaml::MAX_DEPTH`] levels. The parser bounds aliases and size.
-pub(crate) fn read_yaml(text: &str, seed: TreeSeed<'_>) -> Result<Value, String> {
+pub(crate) fn read_yaml(text: &str, seed: TreeSeed<'_>) -> Result<Value, serde_saphyr::Error> {
     let options: Options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::LastWins,
         legacy_octal_numbers: true,
@@ -21,5 +21,4 @@ pub(crate) fn read_yaml(text: &str, seed: TreeSeed<'_>) -> Result<Value, String>
             seed.deserialize(reader)
         })
     })
-    .map_err(|error| error.to_string())
 }

@@ -1,17 +1,21 @@
-//! An etcd of its own for a test. Shared with the tests of the API server.
+//! An etcd of its own for a test, or the members of one. Shared with the tests of the API server.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 const PROGRAM: &str = "/usr/bin/etcd";
+const CLIENT: &str = "/usr/bin/etcdctl";
 
-/// An etcd with one member; killed when dropped.
+/// A member of an etcd; killed when dropped.
 pub struct EtcdProcess {
     child: Option<Child>,
     directory: tempfile::TempDir,
+    name: String,
     client: u16,
     peer: u16,
+    /// Names and peer URLs of all members.
+    members: String,
     tls: Option<TlsPaths>,
 }
 
@@ -24,21 +28,33 @@ pub struct TlsPaths {
 }
 
 impl EtcdProcess {
-    /// Starts one; `None`, which is printed, where there is no etcd.
+    /// Starts one with a single member; `None`, which is printed, where there is no etcd.
     pub fn start(test: &str) -> Option<Self> {
         Self::start_with(test, None)
     }
 
     pub fn start_with(test: &str, tls: Option<TlsPaths>) -> Option<Self> {
-        if !Path::new(PROGRAM).exists() {
-            eprintln!("SKIPPED {test}: needs {PROGRAM}");
+        Self::start_members(test, 1, tls)?.pop()
+    }
+
+    /// Starts all members of one.
+    pub fn start_members(test: &str, count: usize, tls: Option<TlsPaths>) -> Option<Vec<Self>> {
+        if !Path::new(PROGRAM).exists() || !Path::new(CLIENT).exists() {
+            eprintln!("SKIPPED {test}: needs {PROGRAM} and {CLIENT}");
             return None;
         }
-        let directory = tempfile::tempdir().expect("directory");
-        let mut process =
-            Self { child: None, directory, client: free_port(), peer: free_port(), tls };
-        process.restart();
-        Some(process)
+        let ports: Vec<_> = (0..count).map(|nth| (format!("m{nth}"), free_port())).collect();
+        let members = ports.iter().map(|(name, peer)| format!("{name}={}", peer_url(*peer)));
+        let members = members.collect::<Vec<_>>().join(",");
+        let start = |(name, peer)| {
+            let directory = tempfile::tempdir().expect("directory");
+            let (members, tls) = (members.clone(), tls.clone());
+            let client = free_port();
+            let mut process = Self { child: None, directory, name, client, peer, members, tls };
+            process.restart();
+            process
+        };
+        Some(ports.into_iter().map(start).collect())
     }
 
     pub fn url(&self) -> String {
@@ -50,20 +66,29 @@ impl EtcdProcess {
         self.client
     }
 
+    /// Whether it was started, and not killed since.
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
     /// Starts it again with its data.
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs");
-        let (client, peer) = (self.url(), format!("http://127.0.0.1:{}", self.peer));
+        let (client, peer) = (self.url(), peer_url(self.peer));
         let log = std::fs::File::create(self.directory.path().join("log")).expect("log");
         let mut command = Command::new(PROGRAM);
         command
-            .arg("--name=one")
-            .arg(format!("--data-dir={}", self.directory.path().join("data").display()))
+            .arg(format!("--name={}", self.name))
+            .arg(format!("--data-dir={}", self.data().display()))
             .arg(format!("--listen-client-urls={client}"))
             .arg(format!("--advertise-client-urls={client}"))
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster=one={peer}"));
+            .arg(format!("--initial-cluster={}", self.members));
         if let Some(tls) = &self.tls {
             command
                 .arg("--client-cert-auth")
@@ -89,12 +114,41 @@ impl EtcdProcess {
         let id = self.child.as_ref().expect("it runs").id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill").success());
     }
+
+    /// Saves what it has.
+    pub fn save(&self, file: &Path) {
+        self.control(["snapshot", "save"], file, &[]);
+    }
+
+    /// Puts what was saved in the place of what it has, which is killed if it runs. It is not started again.
+    pub fn restore(&mut self, file: &Path) {
+        self.kill();
+        std::fs::remove_dir_all(self.data()).expect("removed");
+        let more = [
+            format!("--name={}", self.name),
+            format!("--data-dir={}", self.data().display()),
+            format!("--initial-advertise-peer-urls={}", peer_url(self.peer)),
+            format!("--initial-cluster={}", self.members),
+        ];
+        self.control(["snapshot", "restore"], file, &more);
+    }
+
+    fn control(&self, verb: [&str; 2], file: &Path, more: &[String]) {
+        let mut command = Command::new(CLIENT);
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.url()));
+        let output = command.args(verb).arg(file).args(more).output().expect("etcdctl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 impl Drop for EtcdProcess {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn peer_url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
 }
 
 fn free_port() -> u16 {

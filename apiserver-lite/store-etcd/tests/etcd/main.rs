@@ -7,7 +7,12 @@
 )]
 
 mod access;
+mod churn;
 mod etcd_process;
+mod failures;
+mod histories;
 mod line;
+mod members;
+mod restored;
 mod servers;
 mod support;

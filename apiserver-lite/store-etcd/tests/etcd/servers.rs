@@ -415,7 +415,29 @@ async fn what_etcd_refuses_is_not_written() {
         let Err(WriteError::NotWritten { reason }) = refused else { panic!("{refused:?}") };
         assert!(reason.contains(why), "{reason}");
     }
+    // etcd's --max-txn-ops: the record, the mark of the write, and 126 claims.
+    let claims = |count: usize| (0..count).map(|nth| format!("+{nth} ")).collect::<String>();
+    let refused = store.write(put("/core/a", WriteCondition::Absent, &claims(127))).await;
+    let Err(WriteError::NotWritten { reason }) = refused else { panic!("{refused:?}") };
+    assert!(reason.contains("too many operations"), "{reason}");
+    set(&store, "/core/a", &claims(126)).await;
     let refused = store.write(put("no-slash", WriteCondition::Absent, "x")).await;
     assert!(matches!(refused, Err(WriteError::NotWritten { .. })));
     set(&store, "/core/a", "1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_records_are_read_in_pages() {
+    let Some(etcd) = EtcdProcess::start("large_records_are_read_in_pages") else { return };
+    let store = server(&etcd.url()).await;
+    // Many small ones before them, so that the page after those would be a large one.
+    for nth in 0..100 {
+        set(&store, &format!("/core/maps/{nth}"), "1").await;
+    }
+    for nth in 0..24 {
+        set(&store, &format!("/core/secrets/{nth}"), &"x".repeat(1 << 20)).await;
+    }
+    let again = server(&etcd.url()).await;
+    assert_eq!(content(&again).len(), 124);
+    assert!(content(&again) == content(&store));
 }

@@ -9,21 +9,29 @@
 //!                                version gone or unknown
 //! ```
 //!
-//! Every failure lengthens the wait before the next step; a page or event resets it.
+//! Every failure lengthens the wait before the next step; a page or event resets it. After a page that was too long to be read, smaller ones are requested,
+//! and of the most recent state: a server may ignore the limit of a list from its cache.
 
 use std::time::Duration;
 
 use proto_daemon::backoff::Backoff;
 
-/// Objects a page.
+/// Most objects of a page. A page that is too long halves it for the rest of the watcher's life.
 pub const PAGE_LEN: u32 = 500;
 
 /// The state of one watcher.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     phase: Phase,
+    page_len: u32,
     failures: u32,
     retry_after: Option<Duration>,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { phase: Phase::default(), page_len: PAGE_LEN, failures: 0, retry_after: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +122,8 @@ pub enum StepFailure {
     Gone,
     /// The server does not have the version (yet).
     VersionUnknown,
+    /// The page is longer than this client reads.
+    TooLong,
     /// Any other error; the step is retried.
     Other {
         /// How long to wait (`Retry-After`).
@@ -136,12 +146,12 @@ impl Machine {
         match &self.phase {
             Phase::Empty { from, paging } => Step::List(Page {
                 resource_version: (*from == Freshness::AtHand).then(|| "0".to_owned()),
-                limit: (*paging == Paging::Pages).then_some(PAGE_LEN),
+                limit: (*paging == Paging::Pages).then_some(self.page_len),
                 continue_: None,
             }),
             Phase::Listing { continue_ } => Step::List(Page {
                 resource_version: None,
-                limit: Some(PAGE_LEN),
+                limit: Some(self.page_len),
                 continue_: Some(continue_.clone()),
             }),
             Phase::Watching { resource_version, .. } => {
@@ -201,10 +211,19 @@ impl Machine {
         self.failures = self.failures.saturating_add(1);
         self.retry_after = None;
         let paging = match (&self.phase, &trouble) {
-            (Phase::Listing { .. }, StepFailure::Gone) => Paging::AtOnce,
+            // What was too long for a page is too long at once.
+            (Phase::Listing { .. }, StepFailure::Gone) if self.page_len == PAGE_LEN => {
+                Paging::AtOnce
+            }
             _ => Paging::Pages,
         };
         match trouble {
+            StepFailure::TooLong => {
+                self.page_len = (self.page_len / 2).max(1);
+                if let Phase::Empty { .. } = self.phase {
+                    self.phase = Phase::Empty { from: Freshness::MostRecent, paging };
+                }
+            }
             StepFailure::Gone | StepFailure::VersionUnknown => {
                 self.phase = Phase::Empty { from: Freshness::MostRecent, paging };
             }
@@ -291,6 +310,41 @@ mod tests {
         assert_eq!(machine.wait(Backoff::LOOP, 0.5), Duration::ZERO);
     }
 
+    #[test]
+    fn a_page_that_is_too_long_is_followed_by_smaller_ones() {
+        use StepResult::Failed;
+        let too_long = || Failed(StepFailure::TooLong);
+        let mut machine = Machine::default();
+        let table = [
+            // A cache may ignore the limit.
+            (too_long(), "list rv= limit=250 continue= after 1"),
+            (page("5", Some("t1")), "list rv= limit=250 continue=t1 after 0"),
+            (too_long(), "list rv= limit=125 continue=t1 after 1"),
+            // It would be too long at once.
+            (Failed(StepFailure::Gone), "list rv= limit=125 continue= after 2"),
+            (page("6", None), "watch 6 after 0"),
+            (Failed(StepFailure::Gone), "list rv= limit=125 continue= after 1"),
+        ];
+        for (happened, expected) in table {
+            machine.finish_step(happened.clone());
+            assert_eq!(shown(&machine), expected, "{happened:?}");
+        }
+        for _ in 0..20 {
+            machine.finish_step(too_long());
+        }
+        assert_eq!(shown(&machine), "list rv= limit=1 continue= after 21");
+    }
+
+    #[test]
+    fn a_list_at_once_that_is_too_long_is_read_in_pages() {
+        let mut machine = Machine::default();
+        machine.finish_step(page("5", Some("t1")));
+        machine.finish_step(StepResult::Failed(StepFailure::Gone));
+        assert_eq!(shown(&machine), "list rv= limit= continue= after 1");
+        machine.finish_step(StepResult::Failed(StepFailure::TooLong));
+        assert_eq!(shown(&machine), "list rv= limit=250 continue= after 2");
+    }
+
     fn any_step_result() -> impl Strategy<Value = StepResult> {
         prop_oneof![
             (0..9_u8, prop::option::of("[a-c]"))
@@ -299,6 +353,7 @@ mod tests {
             Just(StepResult::Ended),
             Just(StepResult::Failed(StepFailure::Gone)),
             Just(StepResult::Failed(StepFailure::VersionUnknown)),
+            Just(StepResult::Failed(StepFailure::TooLong)),
             Just(StepResult::Failed(StepFailure::Other { retry_after: None })),
         ]
     }

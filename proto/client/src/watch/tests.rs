@@ -29,8 +29,13 @@ struct Bench {
 
 impl Bench {
     async fn start() -> Self {
-        let server = Server::plain().await;
-        let api = server.client().within::<ConfigMap>("a");
+        Self::of(Server::plain().await, 1 << 20).await
+    }
+
+    /// With a client that reads responses of at most that many bytes.
+    async fn of(server: Server, body_len_max: usize) -> Self {
+        let client = server.client().with_body_len_max(body_len_max);
+        let api = client.within::<ConfigMap>("a");
         let version = |map: ConfigMap| map.metadata.resource_version;
         let reflector = Reflector::projected(api, ListParams::labels("x=y"), version);
         let (store, drain) = (reflector.store(), Drain::default());
@@ -186,4 +191,16 @@ async fn metadata_alone_is_asked_for_and_read() {
     accepts(&asked, "PartialObjectMetadata");
     asked.reply(200, &partial("a"));
     assert_eq!(getting.await.expect("ended").expect("read").metadata.name, "a");
+}
+
+#[tokio::test]
+async fn a_page_that_is_longer_than_is_read_is_requested_in_smaller_ones() {
+    let mut bench = Bench::of(Server::plain().await, 1_000).await;
+    let long: Vec<Value> = (0..20).map(|n| map(&format!("m{n}"), 1)).collect();
+    bench.asked(&["resourceVersion=0", "limit=500"]).await.reply(200, &list(5, "", &long));
+    let smaller = bench.asked(&["limit=250"]).await;
+    assert!(!smaller.line.contains("resourceVersion"), "{}", smaller.line);
+    smaller.reply(200, &list(5, "t", &[map("a", 1)]));
+    bench.asked(&["limit=250", "continue=t"]).await.reply(200, &list(5, "", &[map("b", 2)]));
+    bench.told(&["a@1 is new", "b@2 is new", "synced"]).await;
 }

@@ -10,6 +10,17 @@ const STALE_AFTER: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct SyncHealth(Arc<Mutex<LastSync>>);
 
+/// Why the node's rules are not known to be current. A restart helps a pass that hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyncStalled {
+    /// Passes have been failing for this many seconds.
+    #[error("every sync of the ruleset has failed for {0} s")]
+    Failing(u64),
+    /// One pass has been running for this many seconds.
+    #[error("a sync of the ruleset has been running for {0} s")]
+    Running(u64),
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct LastSync {
     /// When the running pass began.
@@ -21,7 +32,7 @@ struct LastSync {
 
 impl SyncHealth {
     /// An error when passes have been failing, or one pass has been running, for more than a minute.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), SyncStalled> {
         self.last_sync().check(Instant::now())
     }
 
@@ -57,16 +68,16 @@ impl SyncHealth {
 }
 
 impl LastSync {
-    fn check(&self, now: Instant) -> Result<(), String> {
+    fn check(&self, now: Instant) -> Result<(), SyncStalled> {
         let stale = |since: Option<Instant>| {
             let seconds = now.saturating_duration_since(since?);
             (seconds > STALE_AFTER).then_some(seconds.as_secs())
         };
         if let Some(seconds) = stale(self.failing_since) {
-            return Err(format!("every sync of the ruleset has failed for {seconds} s"));
+            return Err(SyncStalled::Failing(seconds));
         }
         match stale(self.began) {
-            Some(seconds) => Err(format!("a sync of the ruleset has been running for {seconds} s")),
+            Some(seconds) => Err(SyncStalled::Running(seconds)),
             None => Ok(()),
         }
     }
@@ -83,12 +94,12 @@ mod tests {
         let later = |seconds| Instant::now() + Duration::from_secs(seconds);
         let check = |seconds| health.last_sync().check(later(seconds));
         assert_eq!(check(59), Ok(()));
-        assert_eq!(check(62), Err("a sync of the ruleset has been running for 62 s".to_owned()));
+        assert_eq!(check(62), Err(SyncStalled::Running(62)));
         health.record_pass(true);
         assert_eq!(check(62), Ok(()));
         health.begin_pass();
         health.record_pass(false);
         health.begin_pass();
-        assert!(check(62).unwrap_err().starts_with("every sync"));
+        assert!(matches!(check(62), Err(SyncStalled::Failing(_))));
     }
 }

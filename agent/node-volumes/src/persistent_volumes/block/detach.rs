@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use agent_csi::retry_times::RetryTimes;
-use agent_interfaces::ErrorText;
 use agent_volume::VolumesOnDisk;
 use agent_volume::devices;
 use agent_volume::disk::{self, ProgramRun};
@@ -13,10 +12,11 @@ use agent_volume::persistent::attached::Iscsi;
 use agent_volume::shared_mounts::Pending;
 use agent_volume::sources::VolumePlugin;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use proto_daemon::exit::chain;
 use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Disks, run_blocking};
+use super::{DiskError, Disks, run_blocking};
 use crate::persistent_volumes::helpers::HelperError;
 
 /// Plugins whose volumes are on block devices.
@@ -39,7 +39,7 @@ impl Disks {
         loop {
             let now = Instant::now();
             let unused = self.list_unused(pods).await.unwrap_or_else(|error| {
-                report(&error);
+                report(&chain(&error));
                 Vec::new()
             });
             for (plugin, pending) in unused {
@@ -59,7 +59,8 @@ impl Disks {
                     match outcome {
                         Ok(()) => waits.record_success(&what),
                         Err(error) => {
-                            report(&format!("UnmountDevice failed for volume {:?} : {error}", what.1));
+                            let why = chain(&error);
+                            report(&format!("UnmountDevice failed for volume {:?} : {why}", what.1));
                             waits.record_failure(what, Instant::now());
                         }
                     }
@@ -74,7 +75,7 @@ impl Disks {
     pub(super) async fn list_unused(
         &self,
         pods: &VolumesOnDisk,
-    ) -> Result<Vec<(VolumePlugin, Pending)>, ErrorText> {
+    ) -> Result<Vec<(VolumePlugin, Pending)>, DiskError> {
         let (mounts, pods) = (self.mounts.clone(), pods.clone());
         run_blocking(move || {
             let mut found = Vec::new();
@@ -96,7 +97,7 @@ impl Disks {
         pods: &VolumesOnDisk,
         plugin: VolumePlugin,
         name: &str,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), DiskError> {
         let lock = self.lock(name);
         let guard = lock.lock().await;
         let (mounts, pods, of) = (self.mounts.clone(), pods.clone(), name.to_owned());
@@ -129,7 +130,7 @@ impl Disks {
         Ok(())
     }
 
-    async fn forget(&self, plugin: VolumePlugin, name: &str) -> Result<(), ErrorText> {
+    async fn forget(&self, plugin: VolumePlugin, name: &str) -> Result<(), DiskError> {
         let (mounts, of) = (self.mounts.clone(), name.to_owned());
         run_blocking(move || mounts.remove_record(plugin, &of)).await?;
         if self.lock_listed().remove(name).is_some() {
@@ -144,7 +145,7 @@ impl Disks {
         plugin: VolumePlugin,
         name: &str,
         disk: &Iscsi,
-    ) -> Result<(), ErrorText> {
+    ) -> Result<(), DiskError> {
         let (mounts, root, links) =
             (self.mounts.clone(), self.links_dir.clone(), disk.every_link());
         let (all, held) = run_blocking(move || {
@@ -155,7 +156,7 @@ impl Disks {
         .await?;
         if held {
             // The kernel may still write to an unmounted device.
-            return Err("the device is still in use".to_owned());
+            return Err(DiskError::InUse);
         }
         let others = all.into_iter().filter(|pending| pending.name != name);
         let others: Vec<Iscsi> = others.filter_map(|pending| pending.session).collect();
@@ -181,7 +182,7 @@ impl Disks {
         &self,
         disk: &Iscsi,
         portal: &str,
-    ) -> Result<(Vec<PathBuf>, bool), ErrorText> {
+    ) -> Result<(Vec<PathBuf>, bool), DiskError> {
         let (root, own) = (self.links_dir.clone(), [disk.link(portal)]);
         let all = [disk.links_of_session(portal)];
         run_blocking(move || {
@@ -195,7 +196,7 @@ impl Disks {
     }
 
     /// Without iscsiadm there is no session to log out.
-    async fn run_if_installed(&self, run: &ProgramRun) -> Result<(), ErrorText> {
+    async fn run_if_installed(&self, run: &ProgramRun) -> Result<(), DiskError> {
         match self.helpers.run(run).await {
             Ok(_) | Err(HelperError::Missing(_)) => Ok(()),
             Err(error) => Err(error.into()),

@@ -1,4 +1,4 @@
-//! A peer that opens connections and never asks for anything.
+//! Clients that keep connections, sessions and logs open and do nothing with them.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
+use crate::places::PLACES_MAX;
 
 /// How long an answer may take before it counts as none: far beyond what it takes.
 const NONE: Duration = Duration::from_secs(60);
@@ -55,4 +56,24 @@ async fn silent_connections_of_one_peer_do_not_keep_others_out() {
         assert_eq!(log.as_deref(), Ok("one\ntwo\n"));
     }
     drop((silent, pinging));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn followers_in_one_namespace_leave_logs_and_sessions_to_others() {
+    let bench = bench(Anonymous::Allowed, Authorization::AlwaysAllow).await;
+    bench.agent.running.store(true, Ordering::Relaxed);
+    let mut followed = Vec::new();
+    for _ in 0..PLACES_MAX {
+        let request = request::get("/containerLogs/a/web/c?follow=true".to_owned());
+        followed.extend(timeout(NONE, bench.client.open(request)).await.expect("an answer"));
+    }
+    assert!(!followed.is_empty());
+    let path = "/exec/b/web/c?command=sh&command=-c&command=ls&input=1&output=1";
+    let session = timeout(NONE, bench.client.upgrade(exec(path))).await.expect("an answer");
+    assert!(session.is_ok(), "{session:?}");
+    for path in ["/containerLogs/b/web/c", "/logs/0.log"] {
+        let log = timeout(NONE, bench.get(path)).await.expect("an answer");
+        assert!(log.as_ref().is_ok_and(|log| log.contains("two")), "{path}: {log:?}");
+    }
+    drop((followed, session));
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_interfaces::objects::{NoObjects, ObjectCache, Subscription};
 use agent_interfaces::{
-    AttachedVolumes, ErrorText, MountedVolumes, PodObjects, PodVolumes, VolumeError, VolumeUsage,
-    WantedPart,
+    AttachedVolumes, BindError, MountedVolumes, PodObjects, PodVolumes, UnmountError, VolumeError,
+    VolumeUsage, WantedPart,
 };
 use agent_journal::active_pods::ActivePods;
 use agent_journal::last_run::LastEnd;
@@ -98,7 +98,7 @@ impl PodVolumes for Poison {
         pod: &'a Pod,
         container: &'a str,
         parts: Vec<WantedPart>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, ErrorText>> {
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, BindError>> {
         self.host.bind_parts(pod, container, parts)
     }
 
@@ -106,7 +106,7 @@ impl PodVolumes for Poison {
         self.host.exist(pod)
     }
 
-    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), UnmountError>> {
         self.host.tear_down(pod)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_interfaces::ServerStatus;
 use agent_interfaces::objects::{ObjectCache, Subscription, missing, needs_of};
 use agent_interfaces::{
-    ErrorText, PodCgroups, PodObjects, ReportError, Reported, Reports, StatusChange,
+    PodCgroupError, PodCgroups, PodObjects, ReportError, Reported, Reports, StatusChange,
 };
 use agent_pod::env::EnvRequirements;
 use agent_pod::events::PodEvent;
@@ -274,17 +274,18 @@ pub struct SimCgroups {
 }
 
 impl PodCgroups for SimCgroups {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, ErrorText> {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError> {
         let mut world = lock(&self.world);
         if world.fault(40) {
-            return Err("no space for a cgroup".to_owned());
+            let source = std::io::Error::other("no space for a cgroup");
+            return Err(PodCgroupError::Interrupted { cgroup: self.cgroup_parent(pod), source });
         }
         world.cgroups.insert(pod.metadata.uid.clone());
         drop(world);
         Ok(self.cgroup_parent(pod))
     }
 
-    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         async move {
             passes(&self.world, Duration::from_millis(1)).await;
             Ok(())
@@ -304,7 +305,7 @@ impl PodCgroups for SimCgroups {
         lock(&self.world).cgroups.iter().cloned().collect()
     }
 
-    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ErrorText>> {
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), PodCgroupError>> {
         async move {
             let _waits = Waits::new(&self.world);
             let (pause, fails) = {
@@ -313,7 +314,7 @@ impl PodCgroups for SimCgroups {
             };
             passes(&self.world, pause).await;
             if fails {
-                return Err("a process is left".to_owned());
+                return Err(PodCgroupError::Busy(self.cgroup_parent(pod)));
             }
             let uid = &pod.metadata.uid;
             let ready = self.runtime.of(uid).sandboxes.iter().any(|sandbox| sandbox.ready);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_interfaces::ErrorText;
 use agent_node_volumes::volumes::Issuer;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -11,6 +10,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::Time;
 use proto_api::authentication::v1::TokenRequest;
+use proto_client::ClientError;
 
 use super::world::{SECRET, Shared, lock, passes_in};
 
@@ -26,7 +26,7 @@ impl Issuer for SimIssuer {
         _: &'a str,
         _: &'a str,
         request: &'a TokenRequest,
-    ) -> BoxFuture<'a, Result<TokenRequest, ErrorText>> {
+    ) -> BoxFuture<'a, Result<TokenRequest, ClientError>> {
         async move {
             let (pause, fails, lost) = {
                 let mut world = lock(&self.world);
@@ -35,18 +35,22 @@ impl Issuer for SimIssuer {
             };
             passes_in(&self.world, self.incarnation, pause).await;
             if fails {
-                return Err("the API server is away".into());
+                return Err(lost_request());
             }
             let issued = issued(request);
             let pause = Duration::from_millis(lock(&self.world).chance.below(10));
             passes_in(&self.world, self.incarnation, pause).await;
             match lost {
-                true => Err("the answer is lost".into()),
+                true => Err(lost_request()),
                 false => Ok(issued),
             }
         }
         .boxed()
     }
+}
+
+fn lost_request() -> ClientError {
+    ClientError::Deadline { request: "POST token".to_owned(), deadline: Duration::ZERO }
 }
 
 /// The token says whom it is for and how long; its signature is what nobody may find anywhere else.

@@ -122,10 +122,12 @@ impl WebhookReview<'_> {
         }
         let uid = Uuid::new_v4().to_string();
         let review = self.review(&uid, (version, review_version), object).await?;
-        let answer = webhook_call::post_review(self.call.server, remote, review, time).await;
-        let body = answer.map_err(|NoAnswer { reason, code }| AskError::Call {
-            reason: format!("failed to call webhook: {reason}"),
-            code,
+        let answer = webhook_call::ask(self.call.asker(), remote, review, time).await;
+        let body = answer.map_err(|error| match error {
+            NoAnswer::Failed { reason, code } => {
+                AskError::Call { reason: format!("failed to call webhook: {reason}"), code }
+            }
+            NoAnswer::TooMany(error) => AskError::Refused(error),
         })?;
         let asked = ExpectedReview { uid: &uid, version: review_version, phase: webhook.phase };
         let answer = read_answer(&body, asked, self.call.server.names)
@@ -188,7 +190,7 @@ impl WebhookReview<'_> {
         kind: &Arc<Kind>,
     ) -> Result<Option<Box<RawValue>>, ApiError> {
         let Some(object) = object else { return Ok(None) };
-        let shown = conversion::convert(self.call.server, object, kind).await?;
+        let shown = conversion::convert(self.call.asker(), object, kind).await?;
         let json = self.call.server.engine.encode_json(&shown);
         let text = String::from_utf8(json).map_err(ApiError::internal)?;
         RawValue::from_string(text).map(Some).map_err(ApiError::internal)

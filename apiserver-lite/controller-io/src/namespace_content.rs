@@ -18,7 +18,7 @@ pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
     let mut collections = built_in(client, name);
     match custom(client, name).await {
         Ok(custom) => collections.extend(custom),
-        // A server without definitions has no objects of theirs.
+        // A server without definitions has no custom objects.
         Err(error) if error.is_not_found() => {}
         Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
     }

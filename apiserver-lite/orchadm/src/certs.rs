@@ -92,7 +92,7 @@ pub fn renew(host: &Host, name: &str) -> Result<()> {
         }
         let renewed = one.renew(host.names, &pki, now);
         renewed.with_context(|| format!("cannot renew {}", one.name))?;
-        host.output.print_progress("certs", &format!("renewed {}", one.name));
+        host.output.log("certs", &format!("renewed {}", one.name));
     }
     Ok(())
 }
@@ -101,11 +101,10 @@ fn rotate(host: &Host, forget_old: bool) -> Result<()> {
     let pki = host.pki();
     if forget_old {
         let count = service_account_keys::forget_old(&pki)?;
-        host.output
-            .print_progress("certs", &format!("forgot {count} older keys of service accounts"));
+        host.output.log("certs", &format!("forgot {count} older keys of service accounts"));
     } else {
         service_account_keys::rotate(&pki)?;
-        host.output.print_progress("certs", "made a new key of service accounts; `certs rotate-sa --forget-old` once no token of the old one is used any more");
+        host.output.log("certs", "made a new key of service accounts; `certs rotate-sa --forget-old` once no token of the old one is used any more");
     }
     Ok(())
 }
@@ -116,13 +115,13 @@ async fn restart(host: &Host, readers: &[&str], asked: bool) -> Result<()> {
             "orch-apiserver reads them again by itself; restart {}, or give --restart",
             readers.join(" and ")
         );
-        host.output.print_progress("certs", &text);
+        host.output.log("certs", &text);
         return Ok(());
     }
     let known = host.read_record()?;
     for program in readers.iter().filter_map(|name| known.program(name)) {
         if services::restart(&host.layout, program).await? {
-            host.output.print_progress("certs", &format!("restarted {}", program.name));
+            host.output.log("certs", &format!("restarted {}", program.name));
         }
     }
     Ok(())

@@ -69,10 +69,7 @@ impl HostFlags {
     pub fn host_for_reset(&self, without_record: bool) -> Result<Host> {
         let missing = match Record::load(&self.rootfs) {
             Ok(Some(record)) => return self.with(Some(record)),
-            Ok(None) => anyhow::anyhow!(
-                "nothing was made below {} by `orchadm init` or `join`",
-                self.rootfs.display()
-            ),
+            Ok(None) => anyhow::anyhow!("no record of `orchadm` below {}", self.rootfs.display()),
             Err(error) => error.into(),
         };
         match (without_record, self.naming) {
@@ -117,7 +114,7 @@ impl Host {
 
     /// Says what a dry run would do.
     pub fn would(&self, phase: &str, actions: impl IntoIterator<Item = String>) {
-        let say = |action| self.output.print_progress(phase, &format!("[dryrun] would {action}"));
+        let say = |action| self.output.log(phase, &format!("[dryrun] would {action}"));
         actions.into_iter().for_each(say);
     }
 
@@ -136,12 +133,9 @@ impl Host {
     /// # Errors
     /// There is none.
     pub fn read_record(&self) -> Result<&Record> {
-        let missing = || {
-            format!(
-                "{} does not exist: nothing was made here by `orchadm init` or `join`",
-                self.layout.programs().display()
-            )
-        };
+        let path = self.layout.programs();
+        let missing =
+            || format!("no record {}: run `orchadm init` or `join` first", path.display());
         self.record.as_ref().with_context(missing)
     }
 }

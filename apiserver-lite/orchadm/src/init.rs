@@ -262,7 +262,7 @@ impl InitContext {
         let facts = preflight::gather(&wanted, &self.host).await;
         let ignored = registration.ignore_preflight_errors.iter();
         let ignored = IgnoredChecks::new(ignored.chain(&settings.ignored));
-        preflight::report_findings(check(&facts, &wanted), &ignored, self.host.output)
+        preflight::report(check(&facts, &wanted), &ignored, self.host.output)
     }
 
     /// The runtime settings of orchlet; preflight reports a runtime that does not respond.

@@ -142,7 +142,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
     let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
     let ignored = IgnoredChecks::new(given.chain(&settings.ignored));
-    preflight::report_findings(check(&facts, &wanted), &ignored, host.output)
+    preflight::report(check(&facts, &wanted), &ignored, host.output)
 }
 
 /// What the phases work on.
@@ -191,7 +191,7 @@ impl<'a> Joining<'a> {
     async fn start_agent(&mut self, services: &mut Services) -> Result<()> {
         let (host, settings, layout) = (self.host, self.settings, &self.host.layout);
         let found = discovery::find(&settings.source, host.names, settings.patience).await?;
-        host.output.print_progress("discovery", &format!("the cluster is {}", found.server));
+        host.output.log("discovery", &format!("the cluster is {}", found.server));
         if host.record.is_some() {
             check_same_cluster(layout, &settings.authority, &found)?;
         }
@@ -205,8 +205,7 @@ impl<'a> Joining<'a> {
         let facts = ask_runtime(settings).await;
         let program = member(host, settings, &facts, &cluster).agent(true)?;
         services.ensure(layout, &mut self.record, &program).await?;
-        host.output
-            .print_progress("kubelet-start", "orchlet is set up, and requests its certificate");
+        host.output.log("kubelet-start", "orchlet is set up, and requests its certificate");
         if matches!(services, Services::Recorded) {
             // Nothing runs it yet.
             return Ok(());

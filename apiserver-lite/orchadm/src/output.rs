@@ -22,7 +22,7 @@ pub struct Output {
 
 impl Output {
     /// Progress: what was done in a phase.
-    pub fn print_progress(&self, phase: &str, message: &str) {
+    pub fn log(&self, phase: &str, message: &str) {
         match self.format {
             Format::Text => println!("[{phase}] {message}"),
             Format::Json => println!("{}", json!({"phase": phase, "message": message})),

@@ -15,11 +15,7 @@ use crate::runtime::Runtime;
 ///
 /// # Errors
 /// [`PreflightFailed`].
-pub fn report_findings(
-    findings: Vec<Finding>,
-    ignored: &IgnoredChecks,
-    output: Output,
-) -> Result<()> {
+pub fn report(findings: Vec<Finding>, ignored: &IgnoredChecks, output: Output) -> Result<()> {
     let mut failed = Vec::new();
     for finding in findings {
         match finding.level {
@@ -34,14 +30,11 @@ pub fn report_findings(
 
 /// Looks at the host and its runtime.
 pub async fn gather(wanted: &PreflightScope, host: &Host) -> Facts {
-    host.output.print_progress("preflight", "Running pre-flight checks");
+    host.output.log("preflight", "Running pre-flight checks");
     // Printed before the step, which may take seconds.
-    host.output.print_progress(
-        "preflight",
-        &format!("asking the container runtime at {}", wanted.runtime),
-    );
+    host.output.log("preflight", &format!("asking the container runtime at {}", wanted.runtime));
     let runtime = query_runtime(&wanted.runtime).await;
-    host.output.print_progress("preflight", &format!("looking up the name {:?}", wanted.node));
+    host.output.log("preflight", &format!("looking up the name {:?}", wanted.node));
     host_facts::gather(wanted, &host.layout.root, runtime)
 }
 
@@ -67,7 +60,7 @@ mod tests {
         let output = Output { format: crate::output::Format::Text };
         let ended = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            report_findings(all(), &IgnoredChecks::new(&names), output).map_err(|error| {
+            report(all(), &IgnoredChecks::new(&names), output).map_err(|error| {
                 error.downcast::<PreflightFailed>().map_or(0, |failed| failed.0.len())
             })
         };

@@ -69,7 +69,7 @@ struct Steps<'a> {
 impl Steps<'_> {
     fn take(&mut self, what: &str, done: Result<()>) {
         match done {
-            Ok(()) => self.host.output.print_progress("reset", what),
+            Ok(()) => self.host.output.log("reset", what),
             Err(error) => {
                 self.host.output.warn("reset", "Reset", &format!("{what}: {error:#}"));
                 self.left.push(what.to_owned());
@@ -114,10 +114,8 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         );
     }
     removal::remove_dir(&host.layout.state)?;
-    host.output.print_progress(
-        "reset",
-        "images stay in the runtime, and settings of the kernel stay as they are",
-    );
+    host.output
+        .log("reset", "images stay in the runtime, and settings of the kernel stay as they are");
     Ok(())
 }
 

@@ -45,8 +45,7 @@ impl Runtime {
         });
         let channel = endpoint.connect_with_connector(connector);
         let channel = tokio::time::timeout(DEADLINE, channel).await.context("no answer")?;
-        let channel =
-            channel.with_context(|| format!("cannot connect to the runtime at {shown}"))?;
+        let channel = channel.with_context(|| format!("cannot reach the runtime at {shown}"))?;
         Ok(Self { client: RuntimeServiceClient::new(channel) })
     }
 

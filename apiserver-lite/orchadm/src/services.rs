@@ -160,9 +160,9 @@ pub async fn run_until_stopped(
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     if ended.is_ok() && matches!(services, Services::Supervised(_)) {
-        host.output.print_progress("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
+        host.output.log("run", "systemd does not run this host: the programs run as long as this process; `orchadm run` starts them again later");
         stop.await;
-        host.output.print_progress("run", "stopping the programs");
+        host.output.log("run", "stopping the programs");
     }
     services.stop().await?;
     ended

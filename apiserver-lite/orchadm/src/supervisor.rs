@@ -32,9 +32,9 @@ pub async fn run(host: &crate::host::Host) -> Result<()> {
     let mut supervisor = Supervisor::begin(&host.layout)?;
     for program in &known.programs {
         supervisor.keep(&program.name);
-        host.output.print_progress("run", &format!("{} is kept running", program.name));
+        host.output.log("run", &format!("{} is kept running", program.name));
     }
     stop.await;
-    host.output.print_progress("run", "stopping the programs");
+    host.output.log("run", "stopping the programs");
     Ok(supervisor.stop().await?)
 }

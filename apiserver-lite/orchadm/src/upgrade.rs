@@ -112,9 +112,7 @@ async fn version(program: &Path) -> Result<String> {
     let output = output.with_context(|| format!("cannot run {} --version", program.display()))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let second = text.split_whitespace().nth(1).map(str::to_owned);
-    second.with_context(|| {
-        format!("the output of {} --version contains no version", program.display())
-    })
+    second.with_context(|| format!("{} --version prints no version", program.display()))
 }
 
 async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {
@@ -166,7 +164,7 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
     let mut done = Vec::new();
     for change in &changes {
         done.push(change);
-        host.output.print_progress("upgrade", &format!("{} to {}", change.new.name, change.to));
+        host.output.log("upgrade", &format!("{} to {}", change.new.name, change.to));
         if let Err(error) = put(host, &mut record, &change.new).await {
             host.output.warn("upgrade", "Upgrade", &format!("{error:#}; going back"));
             let failed = go_back(host, &mut record, &done).await;
@@ -207,9 +205,7 @@ async fn go_back(host: &Host, record: &mut Record, done: &[&Change]) -> Vec<Stri
     for change in done {
         let name = &change.old.name;
         match put(host, record, &change.old).await {
-            Ok(()) => {
-                host.output.print_progress("upgrade", &format!("{name} is back at {}", change.from))
-            }
+            Ok(()) => host.output.log("upgrade", &format!("{name} is back at {}", change.from)),
             Err(error) => {
                 host.output.warn("upgrade", "Upgrade", &format!("{name}: {error:#}"));
                 failed.push(name.clone());
@@ -236,10 +232,7 @@ async fn put(host: &Host, record: &mut Record, program: &Program) -> Result<()> 
     record.put(program);
     record.store(&host.layout)?;
     if !services::restart(&host.layout, program).await? {
-        host.output.print_progress(
-            "upgrade",
-            &format!("{} does not run: it will, next time", program.name),
-        );
+        host.output.log("upgrade", &format!("{} does not run: it will, next time", program.name));
         return Ok(());
     }
     // The clock of the lease is this host's.

@@ -37,7 +37,7 @@ pub struct Etcd {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// etcd refused it: nothing was done.
-    #[error("etcd refused it: {0}")]
+    #[error("etcd rejected the request: {0}")]
     Refused(String),
     /// The revision is compacted.
     #[error("the revision is compacted")]
@@ -49,7 +49,7 @@ pub enum CallError {
     #[error("etcd is not reached: {0}")]
     Unsent(String),
     /// The answer is missing: what etcd did is not known.
-    #[error("etcd did not answer: {0}")]
+    #[error("etcd did not respond: {0}")]
     Unknown(String),
 }
 
@@ -153,7 +153,7 @@ async fn within<T>(
 ) -> Result<T, CallError> {
     match tokio::time::timeout(limit, call).await {
         Ok(outcome) => outcome.map_err(|error| CallError::of(&error)),
-        Err(_) => Err(CallError::Unknown(format!("no answer within {} s", limit.as_secs()))),
+        Err(_) => Err(CallError::Unknown(format!("no response within {} s", limit.as_secs()))),
     }
 }
 

@@ -30,7 +30,7 @@ pub async fn run<T: Record>(shared: Arc<Shared<T>>, interval: Duration) {
         match take_turn(&shared, last).await {
             Ok(turn) => last = turn,
             Err(error) => {
-                tracing::warn!(%error, "the history of etcd was not compacted; tried again after --etcd-compaction-interval");
+                tracing::warn!(%error, "cannot compact the history of etcd; retried after --etcd-compaction-interval");
             }
         }
     }
@@ -57,7 +57,7 @@ async fn take_turn<T: Record>(shared: &Shared<T>, last: Turn) -> Result<Turn, Ca
     let oldest = last.current.min(shared.follower.revision());
     if oldest > Revision(0) {
         match shared.etcd.compact(of_etcd(oldest)).await {
-            Ok(()) => tracing::debug!(revision = %oldest, "the history of etcd is compacted"),
+            Ok(()) => tracing::debug!(revision = %oldest, "compacted the history of etcd"),
             Err(CallError::Compacted) => {}
             Err(error) => return Err(error),
         }

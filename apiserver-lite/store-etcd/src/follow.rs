@@ -39,7 +39,7 @@ enum FollowError {
     Record(#[from] OpenError),
     #[error("etcd has ended the watch: {0}")]
     Cancelled(String),
-    #[error("the connection to etcd is in doubt")]
+    #[error("a write to etcd has an unknown outcome; the connection is re-established")]
     Doubt,
     #[error(transparent)]
     Key(#[from] ForeignKey),
@@ -74,11 +74,11 @@ pub async fn run<T: Record>(shared: Arc<Shared<T>>) {
         let reason: Arc<str> = error.to_string().into();
         let before = shared.follower.set_health(Health::Refusing { reason: reason.clone() });
         if !matches!(before, Health::Refusing { reason: said } if said == reason) {
-            tracing::warn!(%error, "etcd is not followed; tried again until it is");
+            tracing::warn!(%error, "the watch of etcd failed; writes are rejected until it is restored");
         }
         tokio::time::sleep(retries.next_delay(rand::random())).await;
         if let Err(error) = shared.etcd.reconnect().await {
-            tracing::debug!(error = exit::chain(&error), "etcd is not reached");
+            tracing::debug!(error = exit::chain(&error), "cannot connect to etcd; retried");
         }
     }
 }
@@ -110,7 +110,7 @@ async fn follow<T: Record>(
             History::Same => {
                 retries.reset();
                 if shared.follower.set_health(Health::Serving) != Health::Serving {
-                    tracing::info!("etcd is followed again");
+                    tracing::info!("the watch of etcd is restored");
                 }
             }
             History::Compacted => {}
@@ -191,7 +191,9 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
     let from = of_etcd(shared.follower.revision()).saturating_add(1);
     let mut stream = shared.etcd.watch(&shared.keys.root(), from).await?;
     let first = tokio::time::timeout(BEGIN, stream.message()).await;
-    let first = first.map_err(|_| CallError::Unknown("the watch does not begin".to_owned()))?;
+    let first = first.map_err(|_| {
+        CallError::Unknown("etcd did not confirm the watch before the deadline".to_owned())
+    })?;
     match first.map_err(|error| CallError::of(&error))? {
         Some(response) if response.compact_revision() > 0 => {
             Ok(Begun::Compacted(response.compact_revision()))
@@ -222,7 +224,7 @@ async fn catch_up<T: Record>(shared: &Shared<T>, compacted_to: i64) -> Result<()
 
 async fn read_missed<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
     let has = shared.follower.revision();
-    tracing::warn!(revision = %has, "the history of etcd after this revision is compacted; all records are read anew, and watches end");
+    tracing::warn!(revision = %has, "etcd has compacted the history after this revision; all records are listed again, and watches of clients end");
     read_anew(shared).await
 }
 

@@ -2,7 +2,7 @@
 
 /// A key below the prefix that is none of the servers'. Nobody but them may write there, so it must be removed by hand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("etcd has the key {0:?}, which no record has: remove it")]
+#[error("etcd has the key {0:?}, which is not the key of a record: remove it")]
 pub struct ForeignKey(pub String);
 
 /// The keys below one prefix.

@@ -81,7 +81,7 @@ pub async fn open<T: Record>(
         let opened = connect_and_load(&etcd, &keys, &config).await;
         match opened {
             Err(error) if is_transient(&error) && Instant::now() < until => {
-                tracing::info!(error = exit::chain(&error), "etcd is not reached yet");
+                tracing::info!(error = exit::chain(&error), "cannot connect to etcd; retried");
                 tokio::time::sleep(OPEN_WAIT).await;
             }
             outcome => break outcome?,
@@ -93,7 +93,7 @@ pub async fn open<T: Record>(
     let (last, restores) = (Mutex::new(loaded.last), AtomicU64::new(0));
     let doubted = Notify::new();
     let shared = Arc::new(Shared { etcd, keys, identity, follower, last, restores, doubted });
-    tracing::info!(servers, revision = %loaded.revision, "the records in etcd are in memory");
+    tracing::info!(servers, revision = %loaded.revision, "loaded all records from etcd");
     tokio::spawn(run(shared, requests, interval));
     Ok(store)
 }

@@ -185,7 +185,7 @@ fn transaction<T: Record>(keys: &Keys, planned: &[PlannedWrite<T>]) -> Result<Tx
     let (mut when, mut then, mut otherwise) = (Vec::new(), Vec::new(), Vec::new());
     for write in planned {
         let key = keys.of_record(&write.key).ok_or_else(|| WriteError::NotWritten {
-            reason: format!("{:?} is no key of a record", write.key).into(),
+            reason: format!("{:?} is not the key of a record", write.key).into(),
         })?;
         when.push(Compare::mod_revision(key.as_str(), CompareOp::Equal, of_etcd(compared(write))));
         then.push(match &write.value {

@@ -71,7 +71,7 @@ pub enum DiskError {
     #[error("no portal")]
     NoPortal,
     /// The device was attached and has not appeared.
-    #[error("no device has appeared as {links}")]
+    #[error("no block device appeared at {links}")]
     NoDevice {
         /// The links that it would have.
         links: String,

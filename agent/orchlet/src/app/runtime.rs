@@ -50,7 +50,7 @@ impl Agent {
                     reported = true;
                     tracing::warn!(
                         error = chain(&error),
-                        "the container runtime is not ready; retried until it is"
+                        "the container runtime is not ready; retried"
                     );
                 }
                 Err(_) => {}

@@ -111,7 +111,7 @@ impl From<Version> for ReviewVersion {
 
 /// A header that names users: none by which requests authenticate or impersonate otherwise.
 fn parse_header(text: &str) -> Result<HeaderName, FlagError> {
-    let malformed = |_| FlagError::new(format!("{text:?} is no header"));
+    let malformed = |_| FlagError::new(format!("{text:?} is not a header name"));
     let name: HeaderName = text.trim().parse().map_err(malformed)?;
     match name.as_str() {
         "authorization" => Err(FlagError::new("the header authorization has another use")),

@@ -26,10 +26,7 @@ pub fn make(context: &InitContext, part: &str) -> Result<()> {
         if context.is_selected("certs", stem, part) {
             let authority = Authority::ensure(pki, stem, common_name, now)?;
             let what = if authority.is_external() { "external authority" } else { "authority" };
-            context
-                .host
-                .output
-                .print_progress("certs", &format!("{what} {stem} is in {}", pki.display()));
+            context.host.output.log("certs", &format!("{what} {stem} is in {}", pki.display()));
         }
     }
     for file in certificates::of_control_plane(names, &served_names(context)?) {
@@ -59,7 +56,7 @@ fn print_change(context: &InitContext, phase: &str, what: &str, made: FileChange
         FileChange::New => "made",
         FileChange::Kept => "using the existing",
     };
-    context.host.output.print_progress(phase, &format!("{verb} {what}"));
+    context.host.output.log(phase, &format!("{verb} {what}"));
 }
 
 /// The names and addresses of the API server.

@@ -28,7 +28,7 @@ pub async fn start(context: &mut InitContext, part: &str) -> Result<()> {
             continue;
         }
         context.services.ensure(&context.host.layout, &mut context.record, &program).await?;
-        context.host.output.print_progress("control-plane", &format!("{} is set up", program.name));
+        context.host.output.log("control-plane", &format!("{} is set up", program.name));
         if name == "apiserver" && !matches!(context.services, Services::Recorded) {
             wait_for_server(context).await?;
         }
@@ -39,7 +39,7 @@ pub async fn start(context: &mut InitContext, part: &str) -> Result<()> {
 async fn wait_for_server(context: &InitContext) -> Result<()> {
     let patience = context.settings.patience;
     let text = format!("waiting for the API server at {}", context.settings.local_server());
-    context.host.output.print_progress("wait-control-plane", &text);
+    context.host.output.log("wait-control-plane", &text);
     let client = context.client()?;
     let program = (&context.host.layout, "orch-apiserver");
     let what = "the API server is ready";

@@ -49,7 +49,7 @@ pub async fn start(context: &mut InitContext) -> Result<()> {
     let member = member(&context.host, &context.settings, &context.runtime, &authority);
     let program = member.agent(false)?;
     context.services.ensure(&context.host.layout, &mut context.record, &program).await?;
-    context.host.output.print_progress("kubelet-start", "orchlet is set up");
+    context.host.output.log("kubelet-start", "orchlet is set up");
     Ok(())
 }
 
@@ -106,7 +106,7 @@ pub async fn mark_control_plane(context: &InitContext) -> Result<()> {
     api.patch(name, &Patch::Merge(patch), &WriteParams::default()).await?;
     let shown: Vec<String> = wanted.iter().map(|t| format!("{}:{}", t.key, t.effect)).collect();
     let text = format!("the node {name} has the label {role} and the taints [{}]", shown.join(" "));
-    context.host.output.print_progress("mark-control-plane", &text);
+    context.host.output.log("mark-control-plane", &text);
     Ok(())
 }
 
@@ -130,6 +130,6 @@ pub async fn finalize(context: &InitContext) -> Result<()> {
     let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
     client_config::write(&layout.node, &client_config::text(&cluster, &user, &identity))?;
     let text = format!("{} names {}", layout.node.display(), pair.display());
-    context.host.output.print_progress("kubelet-finalize", &text);
+    context.host.output.log("kubelet-finalize", &text);
     Ok(())
 }

@@ -178,17 +178,16 @@ impl InitFlags {
             flags.node_name = flags.node_name.or_else(|| known(&record.node));
             flags.cri_socket = flags.cri_socket.or_else(|| known(&record.runtime));
             let server = record.program("orch-apiserver");
-            let recorded = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
+            let saved = |flag: &str| server.and_then(|server| value_of(&server.argv, flag));
             flags.apiserver_advertise_address = flags
                 .apiserver_advertise_address
-                .or_else(|| recorded("advertise-address")?.parse().ok());
+                .or_else(|| saved("advertise-address")?.parse().ok());
             flags.apiserver_bind_port =
-                flags.apiserver_bind_port.or_else(|| recorded("secure-port")?.parse().ok());
-            flags.service_cidr = flags
-                .service_cidr
-                .or_else(|| recorded("service-cluster-ip-range").map(str::to_owned));
+                flags.apiserver_bind_port.or_else(|| saved("secure-port")?.parse().ok());
+            flags.service_cidr =
+                flags.service_cidr.or_else(|| saved("service-cluster-ip-range").map(str::to_owned));
             flags.service_dns_domain =
-                flags.service_dns_domain.or_else(|| recorded("cluster-domain").map(str::to_owned));
+                flags.service_dns_domain.or_else(|| saved("cluster-domain").map(str::to_owned));
             // No flag: no pod network of ours.
             let pods = record.program("orch-controller-manager").map(|manager| {
                 value_of(&manager.argv, "cluster-cidr").unwrap_or_default().to_owned()

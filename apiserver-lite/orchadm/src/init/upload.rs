@@ -22,7 +22,7 @@ pub async fn configuration(context: &InitContext) -> Result<()> {
     apply_one(&client, &configuration_object(context)).await?;
     let name = access::configuration_name(context.host.names);
     let text = format!("the ConfigMap {name} has the cluster's configuration");
-    context.host.output.print_progress("upload-config", &text);
+    context.host.output.log("upload-config", &text);
     Ok(())
 }
 
@@ -58,12 +58,9 @@ pub async fn bootstrap_token(context: &InitContext) -> Result<()> {
         apply_one(&client, &object).await?;
     }
     for token in tokens {
-        context
-            .host
-            .output
-            .print_progress("bootstrap-token", &format!("made the token {}", token.token.id));
+        context.host.output.log("bootstrap-token", &format!("made the token {}", token.token.id));
     }
     let text = format!("the ConfigMap {} says where the cluster is", cluster_info::NAME);
-    context.host.output.print_progress("bootstrap-token", &text);
+    context.host.output.log("bootstrap-token", &text);
     Ok(())
 }

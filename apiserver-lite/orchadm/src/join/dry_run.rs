@@ -19,7 +19,7 @@ use crate::{cluster, discovery};
 pub async fn print_plan(host: &Host, settings: &JoinSettings, phases: &[&str]) -> Result<()> {
     let layout = &host.layout;
     let found = discovery::find(&settings.source, host.names, settings.patience).await?;
-    host.output.print_progress("discovery", &format!("the cluster is {}", found.server));
+    host.output.log("discovery", &format!("the cluster is {}", found.server));
     let client = by_token(settings, &found, host.names)?;
     if !layout.node.exists() {
         check_name_is_free(&client, &settings.node).await?;
@@ -30,7 +30,7 @@ pub async fn print_plan(host: &Host, settings: &JoinSettings, phases: &[&str]) -
     let has_systemd = host::has_systemd(layout);
     let would = |phase: &str, action: &str| {
         if phases.contains(&phase) && !settings.skips(phase) {
-            host.output.print_progress(phase, &format!("[dryrun] would {action}"));
+            host.output.log(phase, &format!("[dryrun] would {action}"));
         }
     };
     for path in [&settings.authority, &layout.bootstrap_node] {

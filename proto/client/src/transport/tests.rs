@@ -134,7 +134,7 @@ async fn a_refused_connection_is_an_error_with_its_causes() {
     let shown = proto_daemon::exit::chain(&error);
     assert!(
         shown.starts_with(
-            "GET /version: no answer: cannot connect to 127.0.0.1:1: TCP connection failed: "
+            "GET /version: no response: cannot connect to 127.0.0.1:1: TCP connection failed: "
         ),
         "{shown}"
     );

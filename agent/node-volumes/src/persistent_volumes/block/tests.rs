@@ -254,7 +254,7 @@ async fn missing_programs_and_devices_are_named() {
     let error =
         disks.bind(&world.pods, "u", on_disk(DiskSource::Attached(&disk))).await.unwrap_err();
     assert!(
-        error.to_string().starts_with("no device has appeared as by-path/ip-10.0.0.1:3260"),
+        error.to_string().starts_with("no block device appeared at by-path/ip-10.0.0.1:3260"),
         "{error}"
     );
     let fc =

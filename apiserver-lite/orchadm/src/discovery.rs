@@ -46,13 +46,14 @@ pub async fn find(
         Source::File(path) => of_file(path),
         Source::Token { endpoint, token, pins } => {
             let what = format!("the cluster at {endpoint} is found");
-            let found =
-                until(&what, patience, async || match fetch(endpoint, token, pins, names).await {
+            let found = until(&what, patience, async || {
+                match fetch_cluster_info(endpoint, token, pins, names).await {
                     Ok(found) => Ok(Ok(found)),
                     Err(Look::Never(error)) => Ok(Err(error)),
                     Err(Look::Again(state)) => Err(state),
-                })
-                .await?;
+                }
+            })
+            .await?;
             found.with_context(|| format!("the cluster at {endpoint}"))
         }
     }

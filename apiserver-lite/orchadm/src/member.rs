@@ -22,7 +22,7 @@ pub async fn start_proxy(
 ) -> Result<()> {
     client_config::write_for_proxy(&host.layout, host.names, member.node)?;
     services.ensure(&host.layout, record, &member.proxy()).await?;
-    host.output.print_progress("addon", "orch-proxy is set up");
+    host.output.log("addon", "orch-proxy is set up");
     Ok(())
 }
 

@@ -18,7 +18,7 @@ pub async fn make(context: &mut InitContext, part: &str) -> Result<()> {
         let address = context.settings.cluster.dns_address()?;
         access::ensure_dns_service(&context.client()?, names, address).await?;
         let message = format!("the Service of the name servers is {address}");
-        context.host.output.print_progress("addon", &message);
+        context.host.output.log("addon", &message);
     }
     if context.is_selected("addon", "kube-proxy", part) {
         let authority = authority(&context.settings);

@@ -61,7 +61,8 @@ impl Context {
         // What a run that was cut off left behind.
         down::down(&dir, &Progress::new()).await?;
         prepare(&dir)?;
-        let flags = up::Flags { bin_dir: Some(bin_dir.clone()), ..flags };
+        let is_prepared = dir.exists();
+        let flags = up::Flags { bin_dir: Some(bin_dir.clone()), is_prepared, ..flags };
         match up::up(&flags, &Progress::new()).await {
             Ok(spec) => {
                 let names = up::names(&spec);

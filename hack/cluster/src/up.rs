@@ -39,6 +39,9 @@ pub struct Flags {
     /// Directory of our programs, this one among them; that of this program when not given.
     #[arg(long)]
     pub bin_dir: Option<PathBuf>,
+    /// Whether the caller has put files into the directory of a new cluster, which are removed with it.
+    #[arg(skip)]
+    pub is_prepared: bool,
 }
 
 /// Brings the cluster up and returns when it is ready, the demo included.
@@ -88,7 +91,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
     let spec = match Spec::load(&dir)? {
         Some(old) => changed(old, flags, bin_dir)?,
         None => Spec {
-            dir: unused(dir)?,
+            dir: if flags.is_prepared { dir } else { unused(dir)? },
             bin_dir,
             naming: flags.naming.clone().unwrap_or_else(|| "kubernetes".to_owned()),
             nodes: flags.nodes.unwrap_or(1),

@@ -184,7 +184,7 @@ pub fn bin_dir(given: Option<&Path>) -> Result<PathBuf> {
         Some(dir) => Ok(std::path::absolute(dir)?),
         None => {
             let own = std::env::current_exe().context("cannot find the path of this program")?;
-            Ok(own.parent().context("this program has no directory")?.to_owned())
+            Ok(own.parent().context("cannot find the directory of this program")?.to_owned())
         }
     }
 }

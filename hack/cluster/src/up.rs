@@ -82,7 +82,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
     let dir = flags.place.absolute()?;
     let own_dir = || -> Result<PathBuf> {
         let own = std::env::current_exe().context("cannot find the path of this program")?;
-        Ok(own.parent().context("this program has no directory")?.to_owned())
+        Ok(own.parent().context("cannot find the directory of this program")?.to_owned())
     };
     let bin_dir = match &flags.bin_dir {
         Some(dir) => std::path::absolute(dir)?,

@@ -65,7 +65,7 @@ fn what_is_no_authority_s_is_told() {
     write("ca.crt", &leaf.certificate);
     assert!(message(ensure()).contains("is not a certificate authority"));
     write("ca.crt", "nonsense");
-    assert!(message(ensure()).contains("holds no certificate"));
+    assert!(message(ensure()).contains("contains no valid certificate"));
     let late = now() + Duration::days(AUTHORITY_DAYS + 1);
     write("ca.crt", one.certificate());
     assert!(message(Authority::load(dir.path(), "ca", late)).contains("has expired"));

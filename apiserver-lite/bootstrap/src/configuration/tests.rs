@@ -86,7 +86,7 @@ fn what_means_nothing_here_is_refused_by_name() {
         (WHOLE.replace("InitConf", "Nonsense"), "must be InitConfiguration"),
         (format!("{WHOLE}---\n{}", cluster("")), "twice"),
         (String::new(), "no document"),
-        ("a: [".to_owned(), "not YAML"),
+        ("a: [".to_owned(), "not valid YAML"),
     ] {
         let error = parse(&text, names()).unwrap_err().to_string();
         assert!(error.contains(what), "{what}: {error}");

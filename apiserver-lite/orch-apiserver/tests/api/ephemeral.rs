@@ -181,9 +181,12 @@ fn fixtures_that_cannot_be_are_named() {
     check(&of("ConfigMap", "dta: {a: b}\n"), &["ConfigMap a", "unknown field \"dta\""]);
     check(&of("Service", "spec: {ports: [{port: 0}]}\n"), &["Service a", "spec.ports[0].port"]);
     check(&of("Boat", ""), &["Boat a", "kind", "no Boat in v1"]);
-    check("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ok}\n", &["also in", "ok.yaml"]);
+    check(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ok}\n",
+        &["duplicate of the object in", "ok.yaml"],
+    );
     let spelled = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ok, namespace: default}\n";
-    check(spelled, &["also in", "ok.yaml"]);
+    check(spelled, &["duplicate of the object in", "ok.yaml"]);
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: gone}\n",
         &["ConfigMap gone/a", "not found"],

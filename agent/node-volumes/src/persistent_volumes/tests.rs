@@ -83,8 +83,12 @@ fn errors_of_drivers_are_of_the_expansion_or_of_the_mount() {
     for (error, expect) in cases {
         let failure = csi_failure(&error);
         assert_eq!(reason(&failure), expect, "{error}");
-        assert_eq!(failure.message, error.to_string());
+        assert_eq!(failure.message, proto_daemon::exit::chain(&error));
     }
+    let failure = csi_failure(&call("MountVolume.MountDevice"));
+    let expected =
+        "MountVolume.MountDevice failed for volume \"pv\" : rpc error: code = Internal desc = no";
+    assert_eq!(failure.message, expected);
 }
 
 #[tokio::test]

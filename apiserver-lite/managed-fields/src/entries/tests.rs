@@ -45,7 +45,7 @@ fn entries_are_checked() {
         ),
         (
             r#"{"fieldsV1":[]}"#,
-            r#"managed fields entry 1: fieldsV1: "fieldsV1" holds array, expected an object"#,
+            r#"managed fields entry 1: fieldsV1: "fieldsV1" is array, expected an object"#,
         ),
     ];
     for (other, want) in rows {

@@ -39,7 +39,7 @@ pub enum ReclaimGoal {
 /// Result of a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimedSpace {
-    /// ReclaimedSpace bytes.
+    /// Bytes that were freed.
     pub bytes: u64,
     /// Images removed.
     pub images: usize,

@@ -282,7 +282,7 @@ mod tests {
         let take = |registry, namespace| slots.take(origin(registry, namespace), Rank::new(0));
         let (oldest, younger, _youngest) =
             (take("r1", "a").await, take("r2", "b").await, take("r3", "c").await);
-        assert_eq!(slots.oldest_in_the_way(), None, "nobody waits");
+        assert_eq!(slots.oldest_in_the_way(), None, "no pull waits");
         let mut other = Box::pin(take("r3", "d"));
         assert!(other.as_mut().now_or_never().is_none());
         assert_eq!(slots.oldest_in_the_way(), Some(oldest.number));

@@ -109,7 +109,7 @@ impl Contract<'_> {
         assert!(self.runtime.list_unmanaged(&BTreeSet::new()).await.unwrap().contains(&pod));
         let known = BTreeSet::from([pod.uid.clone()]);
         let unmanaged = self.runtime.list_unmanaged(&known).await.unwrap();
-        assert!(unmanaged.iter().all(|stranger| stranger.uid != pod.uid));
+        assert!(unmanaged.iter().all(|unknown| unknown.uid != pod.uid));
         self.runtime.remove_sandbox(&sandbox.id).await.unwrap();
     }
 

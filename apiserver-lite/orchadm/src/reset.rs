@@ -424,9 +424,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_runtime_that_does_not_answer_has_a_way_out() {
-        let error = remove_pods("unix:///nobody/listens.sock").await.unwrap_err();
+        let error = remove_pods("unix:///missing/runtime.sock").await.unwrap_err();
         let text = format!("{error:#}");
-        assert!(text.contains("--without-runtime") && text.contains("nobody"), "{text}");
+        assert!(
+            text.contains("--without-runtime") && text.contains("/missing/runtime.sock"),
+            "{text}"
+        );
     }
 
     #[test]

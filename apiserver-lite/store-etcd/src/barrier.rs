@@ -69,7 +69,7 @@ impl<T: Record> Shared<T> {
             return Ok(());
         }
         let is_at = self.follower.revision();
-        // One that comes nearer is only slow: to watch anew would begin what it has received again.
+        // One that comes nearer is only slow: a new watch would receive all of it again.
         if is_at == began_at {
             self.doubt();
         }

@@ -27,7 +27,7 @@ const PROBE: Duration = Duration::from_secs(1);
 const TRIES: usize = 4;
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
-/// A connection to the members of etcd, made anew when it is lost.
+/// A connection to the members of etcd, made again when it is lost.
 pub struct Etcd {
     config: EtcdConfig,
     client: RwLock<Client>,
@@ -78,7 +78,7 @@ impl Etcd {
         Ok(Self { config, client })
     }
 
-    /// Makes the connection anew, with the files of now.
+    /// Makes a new connection, with the files as they are now.
     pub async fn reconnect(&self) -> Result<(), ConnectError> {
         let client = connect(&self.config).await?;
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;

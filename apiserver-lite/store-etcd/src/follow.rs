@@ -1,4 +1,4 @@
-//! Takes what is committed in etcd into memory: a watch of the prefix, continued after a loss of the connection, or all records read anew where the
+//! Takes what is committed in etcd into memory: a watch of the prefix, continued after a loss of the connection, or all records read again where the
 //! history in between is compacted or etcd was restored.
 
 use std::{sync::Arc, time::Duration};
@@ -58,16 +58,16 @@ enum FollowError {
 /// Follows until the task ends.
 pub async fn run<T: Record>(shared: Arc<Shared<T>>) {
     let mut retries = Retries::new(RETRY);
-    let mut anew = false;
+    let mut reload = false;
     loop {
-        let following = follow(&shared, &mut retries, anew);
+        let following = follow(&shared, &mut retries, reload);
         let error = match panics::isolate(following).await {
             Ok(Ok(never)) => match never {},
             Ok(Err(error)) => error,
             Err(panicked) => FollowError::Panicked(panicked.to_string()),
         };
         // What cannot be read may have been removed since.
-        anew = matches!(
+        reload = matches!(
             error,
             FollowError::Record(_) | FollowError::Key(_) | FollowError::Panicked(_)
         );
@@ -88,14 +88,14 @@ enum Never {}
 async fn follow<T: Record>(
     shared: &Shared<T>,
     retries: &mut Retries,
-    anew: bool,
+    reload: bool,
 ) -> Result<Never, FollowError> {
-    if anew {
+    if reload {
         match shared.compare_history().await? {
             History::Other { found, current } => {
                 begin_after_restore(shared, &found, current).await?;
             }
-            _ => read_anew(shared).await?,
+            _ => reload_records(shared).await?,
         }
     }
     loop {
@@ -150,10 +150,10 @@ async fn begin_after_restore<T: Record>(
     let touched = stream::iter(touches).buffer_unordered(TOUCHES_AT_ONCE);
     touched.try_for_each(|_| std::future::ready(Ok(()))).await?;
     shared.note_restore();
-    read_anew(shared).await?;
+    reload_records(shared).await?;
     tracing::error!(
         "etcd was restored to an older state: this server had write {last}, etcd says {found}. What was written in between is lost; all objects are read \
-         anew at revision {}, and watches end",
+         again at revision {}, and watches end",
         shared.follower.revision()
     );
     Ok(())
@@ -225,10 +225,10 @@ async fn catch_up<T: Record>(shared: &Shared<T>, compacted_to: i64) -> Result<()
 async fn read_missed<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
     let has = shared.follower.revision();
     tracing::warn!(revision = %has, "etcd has compacted the history after this revision; all records are listed again, and watches of clients end");
-    read_anew(shared).await
+    reload_records(shared).await
 }
 
-async fn read_anew<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
+async fn reload_records<T: Record>(shared: &Shared<T>) -> Result<(), FollowError> {
     let loaded = load(&shared.etcd, &shared.keys).await?;
     shared.follower.replace(loaded.revision, loaded.records)?;
     shared.set_last_seen(loaded.last);

@@ -43,9 +43,9 @@ pub enum PrefixError {
         /// What the server is.
         expected: String,
     },
-    /// There is nothing any more.
+    /// The data below the prefix was deleted.
     #[error(
-        "etcd has no {0:?} any more: all that was there is gone. Restore it; a server that is started anew begins an empty cluster there"
+        "etcd has no key {0:?} any more: its data was deleted. Restore it from a backup; a server that is restarted begins an empty cluster there"
     )]
     Gone(String),
     /// etcd does not answer.

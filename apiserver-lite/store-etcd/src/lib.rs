@@ -12,11 +12,11 @@
 //!
 //! Every transaction also puts one key, [`keys::Keys::last`]: its mod revision is that of the last write of any server, so a server knows up to where it must
 //! have followed to miss nothing. Its value is unique to the write, so a server that has lost sight of etcd knows afterwards whether it is the same history
-//! ([`history`]): after a restore it drops what it has, and reads all anew at revisions that no client has seen. (What etcd itself reports as the progress of
-//! a watch was ahead of the events until 3.4.25 and 3.5.8.)
+//! ([`history`]): after a restore it drops what it has, and reads all records again at revisions that no client has seen. (What etcd itself reports as the
+//! progress of a watch was ahead of the events until 3.4.25 and 3.5.8.)
 //!
-//! What etcd did with a write that it did not answer is not known, and is told so ([`WriteError::NotDurable`](apiserver_store::WriteError::NotDurable)): such
-//! a write is never tried again. While etcd does not answer, writes are refused before they are sent.
+//! What etcd did with a write that it did not answer is not known, and is reported so ([`WriteError::NotDurable`](apiserver_store::WriteError::NotDurable)):
+//! such a write is never tried again. While etcd does not answer, writes are refused before they are sent.
 
 mod barrier;
 mod client;

@@ -19,7 +19,7 @@ const FIRST_PAGE_LEN: usize = 64;
 const PAGE_LEN_MAX: usize = 500;
 /// What a page should have, as far as the page before tells: it has to come within the deadline of a call.
 const PAGE_BYTES: usize = 4 << 20;
-/// Times that reading begins anew because its revision was compacted in the middle.
+/// Times that reading begins again because its revision was compacted in the middle.
 const TRIES: usize = 5;
 
 /// All records at a revision.

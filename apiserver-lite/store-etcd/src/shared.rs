@@ -25,7 +25,7 @@ pub struct Shared<T: Record> {
 }
 
 impl<T: Record> Shared<T> {
-    /// Lets the watch be begun anew.
+    /// Ends the watch, and a new one begins.
     pub fn doubt(&self) {
         self.doubted.notify_waiters();
     }

@@ -104,7 +104,7 @@ impl<T: Record> Shared<T> {
         Ok(Committed::Not { written, claimed: claims.find(is_taken).cloned() })
     }
 
-    /// What a transaction that etcd did not answer with a result is told as.
+    /// The error of a transaction to which etcd gave no result.
     fn failed(&self, planned: &[PlannedWrite<T>], error: &CallError) -> WriteError<T> {
         let reason: Arc<str> = error.to_string().into();
         if matches!(error, CallError::Unknown(_) | CallError::Unsent(_)) {

@@ -108,7 +108,7 @@ async fn wait_pods(client: &Client) -> Result<()> {
     .await
 }
 
-/// Whether the pod's `ReadinessCheck` condition holds.
+/// Whether the pod's condition `Ready` is true.
 pub fn is_pod_ready(pod: &Pod) -> bool {
     pod.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }

@@ -62,8 +62,8 @@ pub fn remove(dir: &Path) -> Result<()> {
     if !mark.exists() {
         return Ok(());
     }
-    for entry in fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))? {
-        let entry = entry.with_context(|| format!("reading {}", dir.display()))?;
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
         let path = entry.path();
         if path == mark {
             continue;
@@ -71,10 +71,10 @@ pub fn remove(dir: &Path) -> Result<()> {
         // The type of the entry itself: a link is removed, not what it leads to.
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        removed.with_context(|| format!("removing {}", path.display()))?;
+        removed.with_context(|| format!("cannot remove {}", path.display()))?;
     }
-    fs::remove_file(&mark).with_context(|| format!("removing {}", mark.display()))?;
-    fs::remove_dir(dir).with_context(|| format!("removing {}", dir.display()))
+    fs::remove_file(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
+    fs::remove_dir(dir).with_context(|| format!("cannot remove {}", dir.display()))
 }
 
 /// Whether a directory has no entries; one that does not exist has none.

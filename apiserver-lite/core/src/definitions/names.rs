@@ -1,4 +1,4 @@
-//! The names that a definition gets, and its conditions `NamesAccepted` and `EstablishedDefinitions`, as `status` shows them.
+//! The names that a definition gets, and its conditions `NamesAccepted` and `Established`, as `status` shows them.
 
 use apiserver_custom_resources::{
     AcceptedNames, OtherDefinition, ReadError, accept_names, read_definition,

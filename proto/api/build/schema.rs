@@ -9,6 +9,8 @@ pub struct Schema {
     /// By file stem, for example `core_v1`.
     pub groups: BTreeMap<String, Group>,
     pub resources: Vec<Resource>,
+    /// Those that are served on request only.
+    pub optional_resources: Vec<Resource>,
     pub columns: Vec<Column>,
 }
 
@@ -62,7 +64,7 @@ pub enum Value {
     Message(String, String),
 }
 
-/// One row of `resources.tsv`.
+/// One row of `resources.tsv` or `optional-resources.tsv`.
 pub struct Resource {
     pub group: String,
     pub version: String,
@@ -129,12 +131,13 @@ impl Schema {
             let group = Group::read(&stem, &rows(&dir.join(format!("{stem}.tsv"))));
             groups.insert(stem, group);
         }
+        let resources = |file: &str| {
+            rows(&dir.join(file)).iter().map(|r| Resource::parse(r)).collect::<Vec<_>>()
+        };
         Schema {
             groups,
-            resources: rows(&dir.join("resources.tsv"))
-                .iter()
-                .map(|r| Resource::parse(r))
-                .collect(),
+            resources: resources("resources.tsv"),
+            optional_resources: resources("optional-resources.tsv"),
             columns: rows(&dir.join("table-columns.tsv"))
                 .iter()
                 .map(|r| Column::parse(r))
@@ -219,7 +222,7 @@ impl Type {
 impl Resource {
     fn parse(row: &[String]) -> Resource {
         let [gv, path, kind, kind_gv, singular, scope, short, categories, verbs] = row else {
-            panic!("resources.tsv: want 9 columns: {row:?}")
+            panic!("a table of resources: want 9 columns: {row:?}")
         };
         let (group, version) = split_group_version(gv);
         Resource {

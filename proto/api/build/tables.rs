@@ -13,7 +13,8 @@ pub fn generate(schema: &Schema) -> String {
     let ids = number(schema);
     messages(&mut code, schema, &ids);
     kinds(&mut code, schema, &ids);
-    resources(&mut code, schema, &ids);
+    resources(&mut code, ("RESOURCES", &schema.resources), schema, &ids);
+    resources(&mut code, ("OPTIONAL_RESOURCES", &schema.optional_resources), schema, &ids);
     code
 }
 
@@ -175,12 +176,12 @@ fn kind_group(stem: &str, group: &str, message: &Message) -> String {
     if stem == "meta_v1" && !own { String::new() } else { group.to_owned() }
 }
 
-fn resources(code: &mut String, schema: &Schema, ids: &Ids) {
-    let main: Vec<&Resource> = schema.resources.iter().filter(|r| !r.path.contains('/')).collect();
-    let _ = writeln!(code, "pub(super) static RESOURCES: [Resource; {}] = [", main.len());
+fn resources(code: &mut String, (table, all): (&str, &[Resource]), schema: &Schema, ids: &Ids) {
+    let main: Vec<&Resource> = all.iter().filter(|r| !r.path.contains('/')).collect();
+    let _ = writeln!(code, "pub(super) static {table}: [Resource; {}] = [", main.len());
     for r in main {
         let prefix = format!("{}/", r.path);
-        let subs = schema.resources.iter().filter(|s| {
+        let subs = all.iter().filter(|s| {
             s.group == r.group && s.version == r.version && s.path.starts_with(&prefix)
         });
         let _ = writeln!(
@@ -221,7 +222,7 @@ fn resources(code: &mut String, schema: &Schema, ids: &Ids) {
         }
         code.push_str("    ] },\n");
     }
-    code.push_str("];\n");
+    code.push_str("];\n\n");
 }
 
 fn kind_home(r: &Resource) -> (String, String) {

@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(nanos in 0..=i64::MAX as u64) {
+        fn formatted_durations_parse_back(nanos in 0..=i64::MAX as u64) {
             let duration = Duration::from_nanos(nanos);
             prop_assert_eq!(parse(&format(duration)), Ok(duration));
         }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_says_what_it_is_and_not_whom_it_gets() {
+    fn a_node_may_set_labels_that_describe_it_and_not_those_that_attract_pods() {
         for profile in [Profile::Kubernetes, Profile::default()] {
             let names = Names::new(profile);
             let allowed = [

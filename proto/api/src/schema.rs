@@ -308,6 +308,11 @@ pub fn resources() -> &'static [Resource] {
     &RESOURCES
 }
 
+/// Versions of resources that are served on request only: Kubernetes 1.25 has them no more, programs of older releases use them.
+pub fn optional_resources() -> &'static [Resource] {
+    &OPTIONAL_RESOURCES
+}
+
 /// The number of the message with this group (without the API domain), version and name.
 pub fn message_id(group: &str, version: &str, name: &str) -> Option<MessageId> {
     let fits = |m: &Message| (m.group, m.version, m.name) == (group, version, name);
@@ -336,6 +341,12 @@ pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static Res
     RESOURCES.iter().find(fits)
 }
 
+/// The resource of [`optional_resources`] with this group (without the API domain), version and plural name.
+pub fn optional_resource(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+    let fits = |r: &&Resource| (r.group, r.version, r.plural) == (group, version, plural);
+    OPTIONAL_RESOURCES.iter().find(fits)
+}
+
 /// The group of resource metrics, without its domain. Unlike other groups it may be given to another server (metrics-server).
 pub const METRICS_GROUP: &str = "metrics";
 
@@ -353,6 +364,16 @@ pub fn has_group(group: &str) -> bool {
 /// The resource whose objects have this kind.
 pub fn resource_of_kind(group: &str, version: &str, kind: &str) -> Option<&'static Resource> {
     RESOURCES.iter().find(|r| (r.group, r.version, r.kind) == (group, version, kind))
+}
+
+/// The resource of [`optional_resources`] whose objects, or lists of them, have this kind.
+pub fn optional_resource_of_kind(
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> Option<&'static Resource> {
+    let item = kind.strip_suffix("List").unwrap_or(kind);
+    OPTIONAL_RESOURCES.iter().find(|r| (r.group, r.version, r.kind) == (group, version, item))
 }
 
 #[cfg(test)]
@@ -375,7 +396,7 @@ mod tests {
 
     #[test]
     fn resources_point_at_their_kinds() {
-        for r in resources() {
+        for r in resources().iter().chain(optional_resources()) {
             let k = kind(r.group, r.version, r.kind).unwrap_or_else(|| panic!("{r:?}"));
             assert_eq!(k.message, r.message);
             assert!(r.columns.is_empty() != r.verbs.contains(&"list"), "{}", r.plural);
@@ -388,6 +409,22 @@ mod tests {
         assert_eq!(pods.subresource("eviction").unwrap().group, "policy");
         assert_eq!(pods.subresource("ephemeralcontainers").unwrap().kind, "Pod");
         assert!(resource("batch", "v1", "cronjobs").is_some());
+    }
+
+    #[test]
+    fn optional_resources_are_other_versions_of_served_ones() {
+        for optional in optional_resources() {
+            let Resource { group, version, plural, kind, .. } = optional;
+            assert!(resource(group, version, plural).is_none(), "{group}/{version} {plural}");
+            assert!(resource(group, "v1", plural).is_some_and(|served| served.kind == *kind));
+            let list = format!("{kind}List");
+            for kind in [kind, list.as_str()] {
+                let found = optional_resource_of_kind(group, version, kind);
+                assert!(found.is_some_and(|found| std::ptr::eq(found, optional)), "{kind}");
+            }
+        }
+        assert!(optional_resource("batch", "v1beta1", "cronjobs").is_some());
+        assert!(optional_resource("batch", "v1beta1", "jobs").is_none());
     }
 
     #[test]
@@ -422,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn unions_say_how_they_are_read() {
+    fn unions_of_the_schema_have_their_form() {
         let of = |name| message_id("apiextensions", "v1", name).unwrap().get().union();
         assert_eq!(of("JSONSchemaPropsOrBool"), Some(Union::SchemaOrBool));
         assert_eq!(of("JSONSchemaPropsOrStringArray"), Some(Union::SchemaOrList));

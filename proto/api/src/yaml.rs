@@ -452,7 +452,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(value in any_value()) {
+        fn written_yaml_parses_back(value in any_value()) {
             let yaml = to_string(&value);
             prop_assert_eq!(parse(&yaml).map_err(|e| TestCaseError::fail(format!("{e:?}\n{yaml}")))?, value);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto_api::coordination::v1::Lease;
 use proto_daemon::exit::chain;
-use proto_daemon::leader_flags::LeaderFlags;
+use proto_daemon::leader_flags::LeaderElection;
 use proto_daemon::statusz::TaskStatus;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -51,6 +51,16 @@ pub enum TimesError {
 }
 
 impl Times {
+    /// The times of these settings, unchecked.
+    #[must_use]
+    pub fn of(settings: &LeaderElection) -> Self {
+        Self {
+            lease: settings.lease_duration,
+            renew_deadline: settings.renew_deadline,
+            retry_period: settings.retry_period,
+        }
+    }
+
     /// Checks that no two instances can be active at a time.
     ///
     /// # Errors
@@ -160,28 +170,26 @@ pub async fn run_election(
     LeaseLost
 }
 
-/// The candidate that the flags configure, with `lock` as the default name of the lease; `None` without leader election.
+/// The candidate that these settings describe, with `lock` as the default name of the lease; `None` without leader election.
 ///
 /// # Errors
 /// With these times two instances could lead.
 pub fn candidate(
-    flags: &LeaderFlags,
+    settings: &LeaderElection,
     client: &Client,
     lock: &str,
     status: TaskStatus,
 ) -> Result<Option<Candidate>, TimesError> {
-    if !flags.leader_elect {
+    if !settings.leader_elect {
         return Ok(None);
     }
-    let times = Times {
-        lease: flags.leader_elect_lease_duration,
-        renew_deadline: flags.leader_elect_renew_deadline,
-        retry_period: flags.leader_elect_retry_period,
+    let times = Times::of(settings).check()?;
+    let or = |text: &str, default: &str| {
+        if text.is_empty() { default.to_owned() } else { text.to_owned() }
     };
-    let namespace = flags.leader_elect_resource_namespace.as_deref();
-    let namespace = namespace.unwrap_or(client.names().system_namespace());
-    let name = flags.leader_elect_resource_name.as_deref().unwrap_or(lock);
-    let candidate = Candidate::new(client, namespace, name, identity(), times.check()?, status);
+    let namespace = or(&settings.resource_namespace, client.names().system_namespace());
+    let name = or(&settings.resource_name, lock);
+    let candidate = Candidate::new(client, &namespace, &name, identity(), times, status);
     Ok(Some(candidate))
 }
 

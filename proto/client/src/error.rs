@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_apart() {
+    fn errors_are_classified_by_status() {
         assert!(api(404, "NotFound", "").is_not_found());
         assert!(api(409, "Conflict", "").is_conflict());
         assert!(api(409, "AlreadyExists", "").is_already_exists());

@@ -276,11 +276,12 @@ fn event(said: &EventReport, name: &str, count: i32, source: &EventSource, now: 
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use proto_api::core::v1::Pod;
     use proto_daemon::drain::Drain;
 
     use super::*;
-    use crate::testing::{Server, names};
+    use crate::testing::{PATIENCE, ReceivedRequest, Server, names};
 
     fn pod() -> ObjectReference {
         let metadata = ObjectMeta {
@@ -338,6 +339,14 @@ mod tests {
         assert_eq!(again.count, 2);
     }
 
+    /// Keeps a paused clock from going on while sockets are waited for, until the result is dropped.
+    fn stop_clock() -> std::sync::mpsc::Sender<()> {
+        let (release, wait) = std::sync::mpsc::channel();
+        // The clock goes on when all is idle, and this is not.
+        tokio::task::spawn_blocking(move || wait.recv_timeout(PATIENCE));
+        release
+    }
+
     #[tokio::test(start_paused = true)]
     async fn normal_events_wait_for_a_busy_program_and_warnings_overtake_them() {
         let said = |reason: &'static str| EventReport {
@@ -366,6 +375,7 @@ mod tests {
         hold(&waiting, &calm, &mut held).await;
         assert_eq!((again.elapsed(), held), (Duration::ZERO, None));
 
+        let _still = stop_clock();
         let mut server = Server::plain().await;
         let (recorder, writer) = recorder(server.client(), "orchlet", "n1");
         recorder.event(&pod(), EventKind::Normal, "Started", "all is well");
@@ -380,25 +390,32 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn events_are_written_at_their_rate_and_warnings_first() {
+        let _still = stop_clock();
         let mut server = Server::plain().await;
         let (recorder, writer) = recorder(server.client(), "orchlet", "n1");
         let said = [("a", EventKind::Normal), ("b", EventKind::Normal), ("c", EventKind::Warning)];
         for (message, kind) in said {
             recorder.event(&pod(), kind, "Tells", message);
         }
-        let (drain, began) = (Drain::default(), Instant::now());
+        let drain = Drain::default();
         tokio::spawn(writer.paced(Rate::new(1, 2)).run(drain.watch()));
-        let mut received = Vec::new();
-        for _ in said {
-            let asked = server.asked().await;
+        let take = |asked: ReceivedRequest| {
             let event: Event =
                 proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
-            received.push((event.message, began.elapsed().as_secs()));
             asked.refuse(409, "AlreadyExists");
+            event.message
+        };
+        assert_eq!(take(server.asked().await), "c");
+        assert_eq!(take(server.asked().await), "a");
+        // The rate is one in a second after the first two.
+        let mut third = Box::pin(server.asked());
+        for _ in 0..100 {
+            assert!((&mut third).now_or_never().is_none(), "before its time");
+            std::thread::sleep(Duration::from_millis(1));
+            tokio::task::yield_now().await;
         }
-        let received: Vec<_> =
-            received.iter().map(|(message, at)| (message.as_str(), *at)).collect();
-        assert_eq!(received, [("c", 0), ("a", 0), ("b", 1)]);
+        tokio::time::advance(Duration::from_millis(1100)).await;
+        assert_eq!(take(third.await), "b");
     }
 
     #[tokio::test]

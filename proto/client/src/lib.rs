@@ -13,20 +13,22 @@ pub mod election;
 pub mod error;
 pub mod events;
 pub mod lease;
+pub mod merge_patch;
 pub mod metrics;
 pub mod params;
 pub mod reflector;
 pub mod reloading_file;
 pub mod request;
+pub mod served_resources;
 pub mod serving;
 pub mod shared_token;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod transport;
 pub mod watch;
 
 mod client;
 mod content;
-#[cfg(test)]
-mod testing;
 
 pub use api::Api;
 pub use client::{Answer, Client};
@@ -34,4 +36,5 @@ pub use config::ClientConfig;
 pub use error::ClientError;
 pub use params::{DeleteParams, ListParams, Patch, WriteParams};
 pub use reflector::{Change, ObjectKey, Reflector, Store};
+pub use served_resources::ServedResources;
 pub use shared_token::SharedToken;

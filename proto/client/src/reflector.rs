@@ -15,6 +15,8 @@ use tokio::sync::watch as state;
 
 use crate::api::Api;
 use crate::params::ListParams;
+use crate::request::Collection;
+use crate::served_resources::ServedResources;
 use crate::watch::{Observed, watch};
 use cache::Cache;
 
@@ -169,6 +171,25 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
     /// The map.
     pub fn store(&self) -> Store<U> {
         self.store.clone()
+    }
+
+    /// The collection that it follows.
+    pub fn collection(&self) -> &Collection {
+        self.api.collection()
+    }
+
+    /// [`Self::run`], if the server has the collection; otherwise the map is empty and complete.
+    pub async fn run_if_served(
+        self,
+        served: &ServedResources,
+        drain: DrainWatch,
+        mut changed: impl FnMut(Change<U>) + Send,
+    ) {
+        if served.has(self.collection()) {
+            return self.run(drain, changed).await;
+        }
+        changed(Change::Synced);
+        self.synced.send_replace(true);
     }
 
     /// Follows the server until drained, and reports each change to `changed` after the map has it.

@@ -40,12 +40,17 @@ impl Collection {
         }
     }
 
-    /// The path of the collection.
-    pub fn path(&self) -> String {
-        let mut path = match self.group.as_str() {
+    /// The path of the version of the group, for example `/apis/apps/v1`.
+    pub fn version_path(&self) -> String {
+        match self.group.as_str() {
             "" => format!("/api/{}", segment(&self.version)),
             group => format!("/apis/{}/{}", segment(group), segment(&self.version)),
-        };
+        }
+    }
+
+    /// The path of the collection.
+    pub fn path(&self) -> String {
+        let mut path = self.version_path();
         if let Some(namespace) = &self.namespace {
             path.push_str("/namespaces/");
             path.push_str(&segment(namespace));

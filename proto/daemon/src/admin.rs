@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn serves_on_the_address_it_tells() {
+    async fn the_admin_server_serves_on_its_reported_address() {
         let drain = Drain::default();
         let server = AdminServer::bind(([127, 0, 0, 1], 0).into()).await.expect("bound");
         let address = server.address();

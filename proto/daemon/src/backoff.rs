@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_begin_anew_after_a_success() {
+    fn the_backoff_is_reset_after_a_success() {
         let mut retries = Retries::new(Backoff::LOOP);
         let mut wait = || retries.next_delay(1.0).as_millis();
         assert_eq!([wait(), wait(), wait()], [100, 200, 400]);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn every_error_is_reported() {
         let faults =
             settled("Nonsense=true,ServerSideApply=false,Other=false").expect_err("faults");
         assert_eq!(faults.len(), 3, "{faults:?}");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_or_will_go_is_warned_of() {
+    fn unused_and_deprecated_feature_gates_have_warnings() {
         let warnings = |text| settled(text).expect("valid").warnings.len();
         assert_eq!(warnings("SeccompDefault=false"), 0, "consulted");
         assert_eq!(warnings("ReadWriteOncePod=true"), 1, "not consulted");

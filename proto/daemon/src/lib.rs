@@ -1,12 +1,13 @@
 //! io: what every program shares: its start (flags, configuration file, exit codes), what it reports (logs, metrics, `/healthz`, `/livez`, `/readyz`,
-//! `/statusz`), its stop (drain), the keyed work queue, write coalescing, connection limits, and what of the host needs care (private files, the table
-//! of mounts).
+//! `/statusz`), its stop (drain), the keyed work queue, shares of blocking threads, write coalescing, connection limits, and what of the host
+//! needs care (private files, the table of mounts).
 //!
 //! A program's `main` is three lines: parse the flags with [`exit::parse_flags`], hand an async
 //! function to [`runtime::run`], and return what [`exit::conclude`] makes of its result.
 
 pub mod admin;
 pub mod backoff;
+pub mod blocking_shares;
 pub mod config;
 pub mod connections;
 pub mod drain;

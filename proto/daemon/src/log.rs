@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_quiet_until_asked() {
+    fn libraries_log_only_at_high_verbosity() {
         assert!(filter(0).would_enable("orchlet", &Level::INFO));
         assert!(!filter(0).would_enable("orchlet", &Level::DEBUG));
         assert!(filter(4).would_enable("orchlet", &Level::DEBUG));

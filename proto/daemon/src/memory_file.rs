@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_read_it_from_its_begin_until_it_is_gone() {
+    fn a_memory_file_is_readable_by_path_until_it_is_dropped() {
         let file = MemoryFile::new("a", b"content").unwrap();
         let path = file.path();
         for _ in 0..2 {

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mount_is_left_out() {
+    fn malformed_mountinfo_lines_are_left_out() {
         for table in [
             &b""[..],
             b"\n\n",

@@ -16,8 +16,8 @@ use std::any::Any;
 use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
@@ -74,17 +74,24 @@ pub fn isolate_sync<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
 /// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again.
 ///
 /// Tasks and blocking closures that `work` starts are outside of the boundary, unless [`spawn`] and [`spawn_blocking`] start them.
-///
-/// # Errors
-/// `work` panicked.
-pub async fn isolate<F: Future>(work: F) -> Result<F::Output, Panicked> {
-    let mut work = pin!(work);
-    std::future::poll_fn(move |context| match isolate_sync(|| work.as_mut().poll(context)) {
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Ok(Poll::Pending) => Poll::Pending,
-        Err(panicked) => Poll::Ready(Err(panicked)),
-    })
-    .await
+pub fn isolate<F: Future>(work: F) -> Isolated<F> {
+    Isolated(Box::pin(work))
+}
+
+/// Work inside a boundary. It lies in memory of its own: an async function would hold it twice, as its argument and pinned.
+#[must_use = "it does nothing unless it is awaited"]
+pub struct Isolated<F>(Pin<Box<F>>);
+
+impl<F: Future> Future for Isolated<F> {
+    type Output = Result<F::Output, Panicked>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match isolate_sync(|| self.0.as_mut().poll(context)) {
+            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(panicked) => Poll::Ready(Err(panicked)),
+        }
+    }
 }
 
 /// Spawns a task inside a boundary: a panic in it is returned to the task that joins it.

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn ready_when_the_last_guard_is_gone() {
+    async fn readiness_follows_when_the_last_guard_is_dropped() {
         let readiness = Readiness::default();
         assert!(readiness.is_ready());
         let (pods, services) = (readiness.guard("pods"), readiness.guard("services"));

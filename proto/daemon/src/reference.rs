@@ -163,13 +163,15 @@ impl CommandReference {
         let own = || command.get_arguments().filter(|arg| is_root || !arg.is_global_set());
         let all = own().filter(|arg| !["help", "version"].contains(&arg.get_id().as_str()));
         let (arguments, flags): (Vec<&Arg>, Vec<&Arg>) = all.partition(|arg| arg.is_positional());
+        // A hidden one is another form of those that are shown.
+        let shown = arguments.into_iter().filter(|arg| !arg.is_hide_set());
         let commands = command.get_subcommands().filter(|command| command.get_name() != "help");
         let about = command.get_long_about().or(command.get_about());
         Self {
             name: command.get_name().to_owned(),
             about: about.map(ToString::to_string).unwrap_or_default(),
             flags: flags.into_iter().map(FlagReference::new).collect(),
-            arguments: arguments.into_iter().map(FlagReference::new).collect(),
+            arguments: shown.map(FlagReference::new).collect(),
             commands: commands.map(|command| Self::new(command, false)).collect(),
         }
     }
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_told_before_they_have_values() {
+    fn metrics_are_listed_before_they_have_values() {
         let mut reference = Reference::new("1", Flags::command());
         let added = reference.add_metrics("let", |metrics, names| {
             let things = format!("{}_things", names.metric_prefix("let"));

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_s_last_run_shows_until_its_handle_is_gone() {
+    fn the_last_run_of_a_task_is_shown_until_its_handle_is_dropped() {
         let board = StatusBoard::default();
         let task = board.task("lease");
         assert_eq!(board.snapshot()["lease"].outcome, TaskOutcome::Idle);

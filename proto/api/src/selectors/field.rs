@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn formatted_field_selectors_parse_back(
             parts in prop::collection::vec(("[a-z.]{1,8}", any::<bool>(), "[a-z,=\\\\!]{0,6}"), 0..4)
         ) {
             let requirements = parts

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_event_correlator_is_bounded() {
         let mut correlator = Correlator::default();
         for n in 0..3 * ENTRIES_MAX {
             correlator.take(said(&n.to_string(), "x"), secs(7));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_list_tells_only_differences() {
+    fn a_second_list_reports_only_differences() {
         let mut cache = Cache::default();
         cache.begin_list();
         for name in ["a", "b", "c"] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_seen_is_not_deleted() {
+    fn deletions_of_unknown_objects_are_ignored() {
         assert_eq!(Cache::<u8>::default().delete(&key("a")), None);
     }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use proto_api::names::Names;
+use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
 
 use super::access::{AccessRules, Anonymous, Authorization, Tokens};
-use super::tls::{ServerTls, Serving, ServingTlsError, Terms, TlsFiles};
+use super::tls::{self, ServerTls, Serving, ServingTlsError, Terms, TermsError, TlsFiles};
 use super::{ReviewClients, SecureServer};
 use crate::config::file;
 use crate::{Client, ClientConfig};
@@ -25,13 +26,9 @@ pub struct ServingFlags {
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// Oldest version of TLS: VersionTLS12 or VersionTLS13.
-    #[arg(long, value_name = "VERSION", default_value = "")]
-    pub tls_min_version: String,
-
-    /// Cipher suites of TLS 1.2; all secure ones by default.
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub tls_cipher_suites: Vec<String>,
+    /// Versions and cipher suites of TLS.
+    #[command(flatten)]
+    pub tls_terms: TlsTermsFlags,
 
     /// Authorities of client certificates; without it clients authenticate by tokens only.
     #[arg(long, value_name = "FILE")]
@@ -65,6 +62,40 @@ pub struct ServingFlags {
     /// How long denying access reviews are cached.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
+}
+
+/// Flags of the versions and cipher suites of TLS.
+#[derive(Args, Clone, Debug)]
+pub struct TlsTermsFlags {
+    /// Oldest version of TLS: VersionTLS12 or VersionTLS13.
+    #[arg(long, value_name = "VERSION", default_value = "")]
+    pub tls_min_version: String,
+
+    /// Cipher suites of TLS 1.2; all secure ones by default.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<String>,
+}
+
+impl TlsTermsFlags {
+    /// What the flags say, unchecked.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        let (min_version, suites) = (self.tls_min_version.clone(), self.tls_cipher_suites.clone());
+        Terms { min_version, suites }
+    }
+
+    /// What the flags say.
+    ///
+    /// # Errors
+    /// A name that is not known, with its flag.
+    pub fn checked(&self) -> Result<Terms, FlagError> {
+        let of = |flag: &'static str| {
+            move |error: TermsError| FlagError::new(format!("{flag}: {error}"))
+        };
+        tls::versions(&self.tls_min_version).map_err(of("--tls-min-version"))?;
+        tls::suites(&self.tls_cipher_suites).map_err(of("--tls-cipher-suites"))?;
+        Ok(self.terms())
+    }
 }
 
 /// Why there is no HTTPS server.
@@ -139,10 +170,7 @@ impl ServingFlags {
     fn tls(&self, address: SocketAddr) -> Result<ServerTls, ServingTlsError> {
         let files = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
         let identity = files.map_or(Serving::SelfSigned, |(chain, key)| Serving::Named(chain, key));
-        let terms = Terms {
-            min_version: self.tls_min_version.clone(),
-            suites: self.tls_cipher_suites.clone(),
-        };
+        let terms = self.tls_terms.terms();
         let files = TlsFiles { identity, client_authority: self.client_ca_file.clone(), terms };
         ServerTls::new(&files, &["localhost".to_owned(), address.ip().to_string()])
     }

@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use proto_api::authentication::v1::UserInfo;
 use proto_daemon::tls::{self, ClientTrust, FileFault};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
-use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{
+    ConfigBuilder, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, WantsVerifier,
+};
 use tokio::time::Instant;
 
 use crate::reloading_file::{Changed, ReloadingFile};
@@ -34,6 +37,9 @@ pub enum Serving {
     AskedFor(PathBuf),
 }
 
+/// A TLS configuration whose client certificates are not decided yet.
+pub type ServerBuilder = ConfigBuilder<ServerConfig, WantsVerifier>;
+
 /// TLS versions and cipher suites.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
@@ -41,6 +47,23 @@ pub struct Terms {
     pub min_version: String,
     /// Cipher suites (`--tls-cipher-suites`); empty for all secure ones. They apply to TLS 1.2 only, as in Kubernetes.
     pub suites: Vec<String>,
+}
+
+impl Terms {
+    /// What a listener of these terms begins with, and its cryptography.
+    ///
+    /// # Errors
+    /// A name that is not known.
+    pub fn server(&self) -> Result<(Arc<CryptoProvider>, ServerBuilder), ServingTlsError> {
+        let provider = Arc::new(CryptoProvider {
+            cipher_suites: suites(&self.suites)?,
+            ..rustls::crypto::ring::default_provider()
+        });
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions(&self.min_version)?)
+            .map_err(FileFault::unusable("protocol version"))?;
+        Ok((provider, builder))
+    }
 }
 
 const TLS12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
@@ -259,12 +282,7 @@ fn make(
     key: &[u8],
     authority: Option<&[u8]>,
 ) -> Result<Arc<ConnectionTls>, ServingTlsError> {
-    let mut provider = rustls::crypto::ring::default_provider();
-    provider.cipher_suites = suites(&terms.suites)?;
-    let provider = Arc::new(provider);
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(versions(&terms.min_version)?)
-        .map_err(FileFault::unusable("protocol version"))?;
+    let (provider, builder) = terms.server()?;
     let trust = match authority {
         None => None,
         Some(pem) => {
@@ -375,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_certificate_that_is_asked_for_is_served_when_it_comes() {
+    async fn a_requested_certificate_is_served_once_it_is_issued() {
         let directory = tempfile::tempdir().expect("tempdir");
         let pair = directory.path().join("pair.pem");
         let names = vec!["n1".to_owned()];

@@ -102,8 +102,8 @@ async fn a_dead_connection_is_noticed_and_replaced() {
     let authority = Authority::new();
     let mut server = Server::start(Some(authority.server_config())).await;
     let relay = Relay::to(server.address).await;
-    let pings =
-        super::Pings { every: Duration::from_millis(50), timeout: Duration::from_millis(100) };
+    // A machine that is busy for a while answers in time.
+    let pings = super::Pings { every: Duration::from_millis(50), timeout: Duration::from_secs(3) };
     let config = authority.client_config(relay.address);
     let client = Client::with_pings(&config, names(), "test/1", pings).expect("valid");
     let watch = tokio::spawn({
@@ -141,7 +141,7 @@ async fn a_refused_connection_is_an_error_with_its_causes() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_connection_shares_it_or_its_error() {
+async fn calls_that_wait_for_a_connection_share_it_or_its_error() {
     let authority = Authority::new();
     let mut server = Server::start(Some(authority.server_config())).await;
     let relay = Relay::to(server.address).await;
@@ -168,7 +168,7 @@ async fn who_waits_for_a_connection_shares_it_or_its_error() {
 }
 
 #[tokio::test]
-async fn strangers_certificates_are_refused_unless_skipped() {
+async fn certificates_of_unknown_authorities_are_refused_unless_verification_is_skipped() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let mut server = Server::start(Some(theirs.server_config())).await;
     let mut config = ours.client_config(server.address);
@@ -202,11 +202,10 @@ async fn requests_are_counted_by_code() {
 
 #[tokio::test]
 async fn no_answer_in_time_is_an_error() {
-    let mut server = Server::plain().await;
+    // It answers no request that the test does not take.
+    let server = Server::plain().await;
     let client = server.client().with_deadline(Duration::from_millis(50));
-    let call = tokio::spawn(async move { client.call(get("/version")).await });
-    let _unanswered = server.asked().await;
-    let error = call.await.expect("ended").expect_err("late");
+    let error = client.call(get("/version")).await.expect_err("late");
     assert!(matches!(error, ClientError::Deadline { .. }), "{error:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use proto_daemon::tls::{self, AnyServer, FileFault};
+use proto_daemon::tls::{self, AnyServer, FileFault, ServerTrust};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
@@ -118,13 +118,15 @@ impl TlsSource {
         let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(FileFault::unusable("protocol version"))?;
-        let builder = match self.verification {
-            Verification::Skipped => {
+        let builder = match (self.verification, &files.authority) {
+            (Verification::Skipped, _) => {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
             }
-            Verification::Full => {
-                builder.with_root_certificates(roots(files.authority.as_deref())?)
+            (Verification::Full, Some(pem)) => {
+                let trust = ServerTrust::new(provider, "authority", pem)?;
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(trust))
             }
+            (Verification::Full, None) => builder.with_root_certificates(system_authorities()?),
         };
         let mut config = match &files.identity {
             None => builder.with_no_client_auth(),
@@ -171,11 +173,8 @@ impl State {
     }
 }
 
-fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, FileFault> {
+fn system_authorities() -> Result<RootCertStore, FileFault> {
     let what = "authority";
-    if let Some(pem) = authority {
-        return tls::authorities(what, pem);
-    }
     let pem = std::fs::read(SYSTEM_AUTHORITIES);
     let pem = pem.map_err(|cause| FileFault::Read { what, cause })?;
     let all = tls::certificates(&pem).map_err(|cause| FileFault::Pem { what, cause })?;

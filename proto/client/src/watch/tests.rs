@@ -114,7 +114,7 @@ async fn lists_in_pages_then_watches_and_resumes_where_it_broke() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_gone_is_listed_anew_and_only_differences_are_told() {
+async fn an_expired_version_is_listed_again_and_only_differences_are_reported() {
     let mut bench = Bench::start().await;
     bench
         .asked(&["resourceVersion=0"])
@@ -154,7 +154,7 @@ async fn a_watch_survives_errors_of_the_server() {
 }
 
 #[tokio::test]
-async fn metadata_alone_is_asked_for_and_read() {
+async fn metadata_only_objects_are_requested_and_read() {
     let mut server = Server::plain().await;
     let collection = crate::request::Collection {
         group: "example.org".to_owned(),

@@ -134,7 +134,7 @@ async fn an_authorized_request_may_take_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_a_stranger_is_taken_in_time_or_not_at_all() {
+async fn unauthorized_connections_that_do_not_take_their_answer_in_time_are_closed() {
     let (connections, counter) = connections();
     let drain = Drain::default();
     let expected = LIMITS.unauthorized..=LIMITS.unauthorized + GOODBYE_MAX;
@@ -201,7 +201,7 @@ async fn an_authorized_client_reads_its_responses_in_time_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_for_a_request_is_kept_until_its_response_is_written() {
+async fn values_kept_for_a_request_live_until_its_response_is_written() {
     let (connections, _) = connections();
     let (near, far) = tokio::io::duplex(64 << 10);
     let kept = Arc::new(());
@@ -226,7 +226,7 @@ async fn what_is_kept_for_a_request_is_kept_until_its_response_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_server_is_not_late() {
+async fn clients_that_wait_for_a_slow_response_are_not_closed() {
     let (connections, counter) = connections();
     let drain = Drain::default();
     let (mut near, task) = served(connections.admit(from(1)).expect("a place"), &drain);

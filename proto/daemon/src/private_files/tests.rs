@@ -171,7 +171,7 @@ fn a_directory_for_others_stays_theirs() {
 }
 
 #[test]
-fn what_others_use_stays_the_same_file_and_is_no_link() {
+fn shared_files_keep_their_inode_and_links_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("hosts");
     let mut made = open_shared(&path, 0o644).unwrap();

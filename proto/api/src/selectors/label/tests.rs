@@ -139,7 +139,7 @@ fn any_selector() -> impl Strategy<Value = Selector> {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_back(selector in any_selector()) {
+    fn formatted_label_selectors_parse_back(selector in any_selector()) {
         prop_assert_eq!(Selector::parse(&selector.to_string()).unwrap(), selector);
     }
 

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_cache_is_bounded() {
         let mut remembered = TtlCache::default();
         let until = Instant::now() + Duration::from_secs(9);
         for n in 0..5000 {

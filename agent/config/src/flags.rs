@@ -52,7 +52,7 @@ pub struct Flags {
     /// Directory for the network configuration, written once the node's pod network is known.
     #[arg(long, value_name = "DIR")]
     pub cni_conf_dir: Option<PathBuf>,
-    /// Labels of the node, `key=value`.
+    /// Labels of the Node when it is registered, `key=value`.
     #[arg(long, value_delimiter = ',', value_parser = label)]
     pub node_labels: Vec<(String, String)>,
     /// Flags of the node.

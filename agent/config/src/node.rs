@@ -1,6 +1,7 @@
 //! Settings of the node, converted for their users: images, eviction, shutdown, the Node object.
 //! Pure.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use agent_node::eviction::thresholds::{
 };
 use agent_node::image_gc::ImageGcLimits;
 use agent_node::shutdown::{PriorityGrace, ShutdownGroups};
+use agent_node::status::CloudProvider;
 use clap::{Args, ValueEnum};
 use proto_daemon::rate::Rate;
 
@@ -31,6 +33,12 @@ pub struct NodeFlags {
     /// Dead instances kept per container.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub maximum_dead_containers_per_container: u32,
+    /// `external` where a cloud controller manager completes the Node: it starts with that manager's taint, and addresses that the manager has written stay.
+    #[arg(long, value_name = "PROVIDER", value_parser = cloud_provider)]
+    pub cloud_provider: Option<CloudProviderFlag>,
+    /// `remote`, as Kubernetes before 1.27 has it: without effect, since there is no other.
+    #[arg(long, value_name = "KIND", value_parser = ["remote"])]
+    pub container_runtime: Option<String>,
     /// The container runtime: `cri`, or `memory` for hollow nodes, which run nothing.
     #[arg(long, value_name = "RUNTIME", value_enum, default_value_t = RuntimeKind::Cri)]
     pub runtime: RuntimeKind,
@@ -38,6 +46,41 @@ pub struct NodeFlags {
     /// file <name>.conf for each of them.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "runtime", value_parser = clap::value_parser!(u16).range(1..))]
     pub hollow_nodes: u16,
+}
+
+/// Who completes the Node object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloudProviderFlag {
+    /// The agent.
+    None,
+    /// A cloud controller manager.
+    External,
+}
+
+fn cloud_provider(text: &str) -> Result<CloudProviderFlag, UnknownCloudProvider> {
+    match text {
+        "" => Ok(CloudProviderFlag::None),
+        "external" => Ok(CloudProviderFlag::External),
+        _ => Err(UnknownCloudProvider),
+    }
+}
+
+/// A cloud provider of the kubelet's own; there are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not `external`: no cloud is built in; run the cloud's controller manager")]
+struct UnknownCloudProvider;
+
+impl NodeFlags {
+    /// What completes the Node object; `node_ips` are those of `--node-ip`.
+    #[must_use]
+    pub fn cloud(&self, node_ips: &[IpAddr]) -> CloudProvider {
+        match self.cloud_provider {
+            Some(CloudProviderFlag::External) => CloudProvider::External {
+                provided_ip: node_ips.first().map(ToString::to_string).unwrap_or_default(),
+            },
+            Some(CloudProviderFlag::None) | None => CloudProvider::None,
+        }
+    }
 }
 
 /// The container runtime: a CRI endpoint, or in memory for hollow nodes.
@@ -141,7 +184,26 @@ pub fn lease_secs(file: &FileConfig) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[test]
+    fn flags_of_earlier_kubelets_are_read() {
+        let flags = |args: &[&str]| {
+            crate::Flags::try_parse_from([&["orchlet"], args].concat()).map(|flags| flags.node)
+        };
+        let ip: [IpAddr; 1] = ["10.0.0.5".parse().expect("an address")];
+        let external = flags(&["--container-runtime=remote", "--cloud-provider=external"]);
+        let provided = CloudProvider::External { provided_ip: "10.0.0.5".into() };
+        assert_eq!(external.expect("flags").cloud(&ip), provided);
+        for args in [&["--cloud-provider="][..], &[]] {
+            assert_eq!(flags(args).expect("flags").cloud(&ip), CloudProvider::None);
+        }
+        let refused = flags(&["--cloud-provider=aws"]).expect_err("not built in").to_string();
+        assert!(refused.contains("run the cloud's controller manager"), "{refused}");
+        assert!(flags(&["--container-runtime=docker"]).is_err());
+    }
 
     #[test]
     fn kubernetes_defaults_hold() {

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_read_as_users_know_them() {
+    fn call_errors_have_the_text_of_grpc_go() {
         let error = CallError::from(Status::internal("no room"));
         assert_eq!(error.to_string(), "rpc error: code = Internal desc = no room");
     }

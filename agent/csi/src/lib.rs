@@ -25,4 +25,4 @@ pub mod retry_times;
 pub use driver::{CallError, Driver};
 pub use drivers::Drivers;
 pub use node::{CsiError, CsiNode};
-pub use offload::offload;
+pub use offload::{PodWork, offload, offload_for_pod};

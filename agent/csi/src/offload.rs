@@ -2,6 +2,7 @@
 
 use std::io;
 
+use proto_daemon::blocking_shares::{self, WorkOwner};
 use proto_daemon::panics;
 
 /// Runs `work` on a thread that may block and returns its result.
@@ -13,13 +14,40 @@ pub async fn offload<T: Send + 'static>(
 ) -> io::Result<T> {
     #[cfg(any(test, feature = "testing"))]
     if let Some(moment) = simulated::moment() {
-        moment().await?;
-        let done = work();
-        // The work is done; only the return of its result can still fail.
-        moment().await?;
-        return Ok(done);
+        return simulated::run(moment, work).await;
     }
     panics::spawn_blocking(work).await.map_err(io::Error::other)
+}
+
+/// What a pod's share of the blocking threads is taken for; each has its own, because a teardown may be what ends a hanging set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWork {
+    /// Set-up, also of parts of volumes.
+    SetUp,
+    /// Teardown.
+    TearDown,
+}
+
+/// Like [`offload`], for work whose duration the pod's users decide, because they made the files or the server of a mount: it takes a share
+/// of the pod and its namespace, and waits for nothing but these.
+///
+/// # Errors
+/// As [`offload`]; earlier calls of the pod, or too many of its namespace, hang.
+pub async fn offload_for_pod<T: Send + 'static>(
+    (namespace, uid): (&str, &str),
+    kind: PodWork,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    #[cfg(any(test, feature = "testing"))]
+    if let Some(moment) = simulated::moment() {
+        return simulated::run(moment, work).await;
+    }
+    let group = match kind {
+        PodWork::SetUp => namespace.to_owned(),
+        PodWork::TearDown => format!("{namespace} (teardown)"),
+    };
+    let owner = WorkOwner { group, name: uid.to_owned() };
+    blocking_shares::run(owner, work).await.map_err(io::Error::other)
 }
 
 /// For tests: runs the work at once on simulated time, and can fail it or end the process before and after it.
@@ -45,5 +73,13 @@ pub mod simulated {
 
     pub(super) fn moment() -> Option<WorkHook> {
         MOMENT.with_borrow(Clone::clone)
+    }
+
+    pub(super) async fn run<T>(moment: WorkHook, work: impl FnOnce() -> T) -> io::Result<T> {
+        moment().await?;
+        let done = work();
+        // The work is done; only the return of its result can still fail.
+        moment().await?;
+        Ok(done)
     }
 }

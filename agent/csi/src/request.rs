@@ -118,7 +118,7 @@ mod tests {
     use wire::volume_capability::access_mode::Mode;
 
     #[test]
-    fn the_driver_is_told_what_it_asked_for() {
+    fn a_csi_driver_gets_only_the_pod_info_and_tokens_that_it_requests() {
         let pod = PodFacts {
             uid: "u".into(),
             name: "p".into(),

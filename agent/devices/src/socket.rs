@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn sockets_lie_where_nobody_else_goes() {
+    async fn plugin_sockets_are_accessible_to_their_owner_only() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("plugins");
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
@@ -85,7 +85,9 @@ mod tests {
         drop(listen(&socket).unwrap());
         assert_eq!((mode(&directory), mode(&socket)), (0o700, 0o600));
         if directory.metadata().unwrap().uid() != 0 {
-            eprintln!("SKIPPED sockets_lie_where_nobody_else_goes, foreign owners: needs root");
+            eprintln!(
+                "SKIPPED plugin_sockets_are_accessible_to_their_owner_only, foreign owners: needs root"
+            );
             return;
         }
         chown(&directory, Some(1), None).unwrap();

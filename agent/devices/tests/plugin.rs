@@ -182,7 +182,7 @@ fn ids(list: &[&str]) -> Ids {
 }
 
 #[tokio::test]
-async fn a_plugin_comes_gives_and_goes() {
+async fn a_device_plugin_registers_allocates_and_disconnects() {
     let dir = tempfile::tempdir().expect("tempdir");
     let plugins = Plugins::new(dir.path().into(), <&Names>::default(), []);
     let served = registration::serve(plugins.clone(), dir.path(), std::future::pending());
@@ -252,7 +252,7 @@ async fn a_plugin_of_the_registry_needs_no_other_socket() {
 }
 
 #[tokio::test]
-async fn what_is_no_plugin_is_refused() {
+async fn invalid_plugin_registrations_are_refused() {
     let dir = tempfile::tempdir().expect("tempdir");
     let known = ["example.com/old".to_owned()];
     let plugins = Plugins::new(dir.path().into(), <&Names>::default(), known);
@@ -318,7 +318,7 @@ impl resources::AllocationSource for Fixed {
 }
 
 #[tokio::test]
-async fn monitors_see_who_has_what() {
+async fn the_pod_resources_api_lists_allocated_and_allocatable_resources() {
     let dir = tempfile::tempdir().expect("tempdir");
     let served = resources::serve(Arc::new(Fixed), dir.path(), std::future::pending());
     tokio::spawn(served.expect("socket"));

@@ -1,10 +1,11 @@
 //! Disk usage of a directory. The walk uses file descriptors, so a process that can write there cannot redirect it; it stays on the file
-//! system, counts hard links once, and is bounded in the number of files but not in depth.
+//! system, counts hard links once, and is bounded in the number of files and in time ([`WalkBudget`]) but not in depth.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat,
@@ -15,8 +16,10 @@ use rustix::io::{Errno, Result};
 const OPEN_MAX: usize = 64;
 /// Most directories queued.
 const WAITING_MAX: usize = 1_000_000;
-/// Most files counted; a directory with more exceeds any limit that uses this.
+/// Most files that [`measure`] looks at.
 const FILES_MAX: u64 = 5_000_000;
+/// Interval at which a walk looks at the clock, in files.
+const FILES_PER_LOOK: u64 = 256;
 
 /// Disk usage of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,35 +37,87 @@ impl std::ops::AddAssign for DiskUsage {
     }
 }
 
+/// What is left of the files and the time that walks may take together. A walk that exceeds it ends, and its result is a lower bound.
+#[derive(Clone, Copy, Debug)]
+pub struct WalkBudget {
+    files: u64,
+    until: Option<Instant>,
+    is_exceeded: bool,
+}
+
+impl WalkBudget {
+    /// A budget that begins now.
+    pub fn new(files: u64, time: Duration) -> Self {
+        Self { files, until: Instant::now().checked_add(time), is_exceeded: false }
+    }
+
+    /// Whether a walk ended before it had seen all files.
+    pub fn is_exceeded(&self) -> bool {
+        self.is_exceeded
+    }
+
+    /// Takes one file; false if none is left.
+    fn take_file(&mut self) -> bool {
+        let looks = self.files.is_multiple_of(FILES_PER_LOOK);
+        let is_late = looks && self.until.is_some_and(|until| Instant::now() >= until);
+        if is_late || self.files == 0 {
+            self.is_exceeded = true;
+        }
+        self.files = self.files.saturating_sub(1);
+        !self.is_exceeded
+    }
+}
+
 /// Measures `directory` including itself; zero if it does not exist. Files removed during the walk are not counted.
 ///
 /// # Errors
 /// The directory cannot be opened.
 pub fn measure(directory: &Path) -> Result<DiskUsage> {
+    measure_within(directory, &mut without_time_limit())
+}
+
+/// The same within a budget.
+///
+/// # Errors
+/// The directory cannot be opened.
+pub fn measure_within(directory: &Path, budget: &mut WalkBudget) -> Result<DiskUsage> {
     match openat(CWD, directory, FLAGS, Mode::empty()) {
         Err(Errno::NOENT) => Ok(DiskUsage::default()),
-        opened => measure_open(opened?),
+        opened => measure_open_within(opened?, budget),
     }
 }
 
-/// The same for an open directory.
+/// Measures an open directory.
 ///
 /// # Errors
 /// The kernel cannot stat it.
 pub fn measure_open(opened: OwnedFd) -> Result<DiskUsage> {
+    measure_open_within(opened, &mut without_time_limit())
+}
+
+/// The same within a budget.
+///
+/// # Errors
+/// The kernel cannot stat it.
+pub fn measure_open_within(opened: OwnedFd, budget: &mut WalkBudget) -> Result<DiskUsage> {
     let stat = fstat(&opened)?;
-    let mut walk =
-        Walk { device: stat.st_dev, seen: HashSet::new(), waiting: 0, sum: DiskUsage::default() };
+    let (seen, sum) = (HashSet::new(), DiskUsage::default());
+    let mut walk = Walk { device: stat.st_dev, budget, seen, waiting: 0, sum };
     walk.count(&stat);
     walk.tree(opened, &stat);
     Ok(walk.sum)
 }
 
+fn without_time_limit() -> WalkBudget {
+    WalkBudget { files: FILES_MAX, until: None, is_exceeded: false }
+}
+
 const FLAGS: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
-struct Walk {
+struct Walk<'a> {
     device: u64,
+    budget: &'a mut WalkBudget,
     /// Inodes with several hard links that were counted.
     seen: HashSet<u64>,
     /// Number of queued directories.
@@ -79,11 +134,11 @@ struct Level {
     waiting: Vec<CString>,
 }
 
-impl Walk {
+impl Walk<'_> {
     /// Walks a tree. Depth costs neither stack nor file descriptors.
     fn tree(&mut self, top: OwnedFd, stat: &Stat) {
         let mut levels = vec![self.level(top, stat.st_ino)];
-        while let Some(level) = levels.last_mut() {
+        while let Some(level) = levels.last_mut().filter(|_| !self.budget.is_exceeded) {
             let Some(name) = level.waiting.pop() else {
                 let Some(done) = levels.pop() else { return };
                 go_up(&mut levels, done.opened);
@@ -111,13 +166,18 @@ impl Walk {
             if name == c"." || name == c".." {
                 continue;
             }
-            if self.sum.inodes >= FILES_MAX {
+            if !self.budget.take_file() {
                 break;
             }
-            if self.is_directory(&opened, name) && self.waiting < WAITING_MAX {
-                self.waiting = self.waiting.saturating_add(1);
-                waiting.push(name.to_owned());
+            if !self.is_directory(&opened, name) {
+                continue;
             }
+            if self.waiting >= WAITING_MAX {
+                self.budget.is_exceeded = true;
+                break;
+            }
+            self.waiting = self.waiting.saturating_add(1);
+            waiting.push(name.to_owned());
         }
         Level { opened: Some(opened), inode, waiting }
     }
@@ -182,6 +242,31 @@ mod tests {
         assert!(after.bytes < before.bytes + 50_000);
         assert_eq!(measure(&dir.path().join("none")).unwrap(), DiskUsage::default());
         assert!(measure(&inner.join("root")).is_err(), "the top may not be a link either");
+    }
+
+    #[test]
+    fn a_walk_ends_with_its_budget() {
+        let dir = tempfile::tempdir().unwrap();
+        for directory in ["a", "b", "c"] {
+            std::fs::create_dir(dir.path().join(directory)).unwrap();
+            for file in 0..20 {
+                std::fs::write(dir.path().join(format!("{directory}/{file}")), "x").unwrap();
+            }
+        }
+        let within = |files, time| {
+            let mut budget = WalkBudget::new(files, time);
+            let sum = [(); 2].map(|()| measure_within(dir.path(), &mut budget).unwrap().inodes);
+            (sum, budget.is_exceeded())
+        };
+        let hour = Duration::from_secs(3600);
+        assert_eq!(
+            within(126, hour),
+            ([64, 64], false),
+            "the tops are counted, and not looked for"
+        );
+        assert_eq!(within(125, hour), ([64, 63], true));
+        assert_eq!(within(10, hour), ([11, 1], true), "the walks share it");
+        assert_eq!(within(256, Duration::ZERO), ([1, 1], true));
     }
 
     #[test]

@@ -69,11 +69,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_written_from_now_on_is_read() {
+    async fn new_kernel_log_records_are_read() {
         let log = KernelLog::open(Path::new(KERNEL_LOG));
         let writer = OpenOptions::new().write(true).open(KERNEL_LOG);
         let (Ok(mut log), Ok(mut writer)) = (log, writer) else {
-            println!("SKIPPED what_is_written_from_now_on_is_read: no access to {KERNEL_LOG}");
+            println!("SKIPPED new_kernel_log_records_are_read: no access to {KERNEL_LOG}");
             return;
         };
         let text = format!("orchlet test {}", std::process::id());

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_refused_is_asked_with_another_key() {
+    async fn a_refused_certificate_is_requested_again_with_a_new_key() {
         for does in [Does::Denies, Does::SignsAnother, Does::Nothing, Does::SignsUnapproved] {
             let directory = tempfile::tempdir().expect("tempdir");
             let store = store(&directory);

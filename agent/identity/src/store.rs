@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_no_obstacle() {
+    fn temporary_files_of_a_crash_do_not_block_new_certificates() {
         let directory = tempfile::tempdir().expect("tempdir");
         let store = Store::new(directory.path().to_owned(), "p".into());
         for left in ["p-current.tmp", "p.key.tmp.new", "p.key.tmp", "p-2024-01-02-15-04-05.pem.new"]

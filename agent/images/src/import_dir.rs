@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_imported_is_remembered() {
+    fn imported_archives_are_remembered() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("imported.json");
         let identity = Identity { device: 1, inode: 2, size: 3, written: (4, 5) };

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_a_pull() {
+    fn pull_progress_messages_have_bytes_and_layers() {
         let said =
             |arrivals, pulls| progress_message("a:1", Duration::from_secs(30), arrivals, pulls);
         let arrivals = ArrivingParts { parts: 2, bytes: (3 << 20) + (1 << 19), total: 10 << 20 };

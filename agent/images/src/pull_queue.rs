@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_goes_away_takes_no_slot() {
+    async fn a_cancelled_pull_takes_no_slot() {
         let slots = Slots::new(1);
         let held = slots.take(origin("a", "n"), Rank::new(0)).await;
         let mut gone = Box::pin(slots.take(origin("a", "n"), Rank::new(0)));

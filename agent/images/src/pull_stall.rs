@@ -57,7 +57,7 @@ mod tests {
     type Look = (ArrivingParts, usize, u64);
 
     #[test]
-    fn what_stands_still_for_long_stands() {
+    fn a_pull_without_progress_for_the_deadline_is_stalled() {
         let arrivals = |parts, bytes| ArrivingParts { parts, bytes, total: 100 };
         let nothing = arrivals(0, 0);
         let moves = [(nothing, 1, 10), (arrivals(2, 5), 1, 20), (arrivals(2, 6), 1, 30)];

@@ -52,6 +52,13 @@ pub trait Subscription: Send + Sync {
 /// Names of the ConfigMaps and Secrets that a pod refers to in environments, volumes and pull
 /// secrets.
 pub fn needs_of(pod: &Pod) -> EnvRequirements {
+    let mut all = needs_without_pulls(pod);
+    all.secrets.extend(pod.spec.image_pull_secrets.iter().map(|secret| secret.name.clone()));
+    all
+}
+
+/// The same without pull secrets, which a pod whose images are on the node does not need.
+pub fn needs_without_pulls(pod: &Pod) -> EnvRequirements {
     let mut all = EnvRequirements::default();
     let spec = &pod.spec;
     let ephemeral: Vec<Container> =
@@ -61,7 +68,6 @@ pub fn needs_of(pod: &Pod) -> EnvRequirements {
         all.config_maps.extend(config_maps);
         all.secrets.extend(secrets);
     }
-    all.secrets.extend(pod.spec.image_pull_secrets.iter().map(|secret| secret.name.clone()));
     // An invalid volume fails when it is set up, not here.
     for volume in agent_volume::volumes(pod).unwrap_or_default() {
         let mut needs = agent_volume::VolumeRequirements::default();

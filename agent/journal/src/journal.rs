@@ -8,26 +8,17 @@ use crate::file;
 use crate::queue::{CommitHandle, Pending, Progress, Shared};
 use crate::record::Record;
 use crate::reserve::Reserve;
-use crate::tables::{mark_boot, read, read_notes};
+use crate::tables::{Content, load};
 use crate::writer::{Open, write_all};
 
 /// Why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The store cannot be opened or created.
+    /// The store cannot be opened, read or created.
     #[error("cannot open the journal {}", path.display())]
     Open {
         /// Its file.
         path: PathBuf,
-        /// Why.
-        #[source]
-        source: Box<redb::Error>,
-    },
-    /// The store cannot be read or written.
-    #[error("cannot {verb} the journal")]
-    Access {
-        /// `read` or `write`.
-        verb: &'static str,
         /// Why.
         #[source]
         source: Box<redb::Error>,
@@ -46,10 +37,11 @@ pub struct Journal {
 
 impl Journal {
     /// Opens or creates the journal at `path` and reads all records. Records of an earlier boot
-    /// lose their times. Waits a few seconds for a store locked by another process.
+    /// lose their times. Waits a few seconds for a store locked by another process. A damaged store
+    /// is set aside.
     ///
     /// # Errors
-    /// The file cannot be used; it is unchanged then.
+    /// The file cannot be used; it keeps its name then.
     pub fn open(
         path: &Path,
         boot_id: &str,
@@ -58,12 +50,11 @@ impl Journal {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let store = file::open_or_make(path, file::PATIENCE).map_err(open)?;
-        let records = read(&store, boot_id).map_err(|source| access("read", source))?;
-        mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
+        let read = |store: &redb::Database| load(store, boot_id);
+        let opened = file::open_or_make(path, file::PATIENCE, read);
+        let (store, Content { records, notes }) = opened.map_err(open)?;
         let reserve = Reserve::of(path).map_err(|error| open(redb::Error::Io(error)))?;
         reserve.hold();
-        let notes = read_notes(&store).map_err(|source| access("read", source))?;
         let shared = Arc::new(Shared {
             pending: Mutex::default(),
             changed: Condvar::new(),
@@ -73,13 +64,17 @@ impl Journal {
         });
         let durable = Arc::new(Progress::default());
         let progress = durable.clone();
-        let (writer, path) = (shared.clone(), path.to_owned());
+        let writer = shared.clone();
+        let open = Open {
+            store: Some(store),
+            path: path.to_owned(),
+            boot_id: boot_id.to_owned(),
+            reserve,
+        };
         std::thread::Builder::new()
             .name("journal".to_owned())
             .stack_size(256 << 10)
-            .spawn(move || {
-                write_all(&writer, Open { store: Some(store), path, reserve }, &progress)
-            })
+            .spawn(move || write_all(&writer, open, &progress))
             .map_err(JournalError::Thread)?;
         Ok((Self { shared, durable }, records))
     }
@@ -147,10 +142,6 @@ impl Journal {
         pending.closed = true;
         self.shared.changed.notify_one();
     }
-}
-
-fn access(verb: &'static str, source: redb::Error) -> JournalError {
-    JournalError::Access { verb, source: Box::new(source) }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ mod tests {
     const NOW: RunState<'_> = RunState { boot_id: "b", oom_kills: Some(3) };
 
     #[test]
-    fn a_run_is_killed_where_nothing_speaks_for_a_crash() {
+    fn the_last_run_was_killed_unless_it_shows_signs_of_a_crash() {
         for (text, wanted) in [
             ("0 3 b\n", LastEnd::Killed),
             ("1 3 b\n", LastEnd::Crashed),

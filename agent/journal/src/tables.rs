@@ -12,19 +12,48 @@ const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
 const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
 
+/// Most entries of a table that are read; more than a node has pods, and than a damaged tree that
+/// has no end may cost.
+const ENTRIES_MAX: usize = 100_000;
+
+/// What the store contained when it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    pub(crate) records: BTreeMap<String, Record>,
+    pub(crate) notes: BTreeMap<String, Vec<u8>>,
+}
+
+/// Reads everything, and prepares a new store.
+pub(crate) fn load(store: &Database, boot_id: &str) -> Result<Content, redb::Error> {
+    let records = read(store, boot_id)?;
+    mark_boot(store, boot_id)?;
+    let notes = read_notes(store)?;
+    Ok(Content { records, notes })
+}
+
+fn has_no_end(table: &str) -> redb::Error {
+    redb::Error::Corrupted(format!("the table {table} has more than {ENTRIES_MAX} entries"))
+}
+
 /// Skips records that cannot be read: their pods are adopted from the runtime and the API.
-pub(crate) fn read(
-    store: &Database,
-    boot_id: &str,
-) -> Result<BTreeMap<String, Record>, redb::Error> {
+fn read(store: &Database, boot_id: &str) -> Result<BTreeMap<String, Record>, redb::Error> {
     let transaction = store.begin_read()?;
     let same_boot = match transaction.open_table(NODE) {
         Ok(node) => node.get(BOOT_ID)?.is_some_and(|known| known.value() == boot_id),
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+        // Never written, unless there are others.
+        Err(redb::TableError::TableDoesNotExist(name)) => {
+            return match transaction.list_tables()?.next() {
+                None => Ok(BTreeMap::new()),
+                Some(_) => Err(redb::Error::TableDoesNotExist(name)),
+            };
+        }
         Err(error) => return Err(error.into()),
     };
     let mut records = BTreeMap::new();
-    for entry in transaction.open_table(PODS)?.iter()? {
+    for (nth, entry) in transaction.open_table(PODS)?.iter()?.enumerate() {
+        if nth >= ENTRIES_MAX {
+            return Err(has_no_end("pods"));
+        }
         let (uid, bytes) = entry?;
         match serde_json::from_slice::<Record>(bytes.value()) {
             Ok(mut record) => {
@@ -41,10 +70,13 @@ pub(crate) fn read(
     Ok(records)
 }
 
-pub(crate) fn read_notes(store: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {
+fn read_notes(store: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {
     let transaction = store.begin_read()?;
     let mut notes = BTreeMap::new();
-    for entry in transaction.open_table(NOTES)?.iter()? {
+    for (nth, entry) in transaction.open_table(NOTES)?.iter()?.enumerate() {
+        if nth >= ENTRIES_MAX {
+            return Err(has_no_end("notes"));
+        }
         let (key, note) = entry?;
         notes.insert(key.value().to_owned(), note.value().to_vec());
     }

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_entry_is_left_out() {
+    fn lines_that_are_not_log_entries_are_left_out() {
         let shadow = "root:$6$x:1:0:99999:7:::\nT stdout F guessed\n2024 stdout F x\n\
             2024-01-01T00:00:00 stdout F no zone\n2024-01-01T00:00:00.Z stdout F x\n";
         let long = format!("{}\n", "key".repeat(ENTRY_LEN_MAX));

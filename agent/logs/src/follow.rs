@@ -2,19 +2,19 @@
 //! container. A pod may have written the file: a request ends with its client, whatever it is
 //! reading, and reads a bounded number of bytes that are not log entries (`SearchBudget`).
 
-use std::io::{self, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use proto_api::Time;
-use tokio::fs::File;
-use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc::Sender;
 
-use super::cri_log::{Cutter, ENTRY_LEN_MAX, tail_start};
+use super::cri_log::Cutter;
+use super::last_lines::{Begun, last_lines_of};
 use super::options::{LogOptions, LogStart};
-use super::rotated_files::{BLOCK, Part};
+use super::rotated_files::Part;
+use super::search_budget::SearchBudget;
 
 /// Poll interval at the end of a file ...
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -56,43 +56,13 @@ async fn send_within<Runs: Future<Output = bool> + Send>(
     }
 }
 
-/// What a request may still read without finding log entries.
-struct SearchBudget<'a> {
-    path: &'a Path,
-    max: u64,
-    left: u64,
-}
-
-impl<'a> SearchBudget<'a> {
-    fn new(path: &'a Path, max: u64) -> Self {
-        Self { path, max, left: max }
-    }
-
-    /// Counts bytes that were not entries.
-    fn spend(&mut self, bytes: u64) -> io::Result<()> {
-        self.left = self.left.checked_sub(bytes).ok_or_else(|| {
-            let (path, mib) = (self.path.display(), self.max >> 20);
-            let why = format!("{path} is not a container's log: {mib} MiB hold no log entries");
-            io::Error::new(io::ErrorKind::InvalidData, why)
-        })?;
-        Ok(())
-    }
-
-    /// Counts bytes that were searched for line ends; each line may be as long as an entry.
-    fn search(&mut self, bytes: u64, lines: u64) -> io::Result<()> {
-        let entries = lines.saturating_mul(ENTRY_LEN_MAX as u64);
-        self.left = self.left.saturating_add(entries).min(self.max.saturating_add(bytes));
-        self.spend(bytes)
-    }
-}
-
 async fn read<Runs: Future<Output = bool> + Send>(
     mut budget: SearchBudget<'_>,
     options: &LogOptions,
     is_running: impl Fn() -> Runs + Send,
     to: &Sender<io::Result<Bytes>>,
 ) -> io::Result<()> {
-    let current = Part::current(budget.path.to_owned()).await?;
+    let current = Part::current(budget.path().to_owned()).await?;
     let (mut part, begun) = match options.tail_lines {
         Some(lines) => last_lines_of(current, lines, &mut budget).await?,
         None => (current, Begun::Here),
@@ -148,97 +118,9 @@ async fn read<Runs: Future<Output = bool> + Send>(
     }
 }
 
-/// The file in which the requested lines start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
-    /// The current file.
-    Here,
-    /// The previous one.
-    Earlier,
-}
-
-/// Seeks to the last lines; they may start in the previous file if the log was just rotated.
-async fn last_lines_of(
-    mut current: Part,
-    lines: u64,
-    budget: &mut SearchBudget<'_>,
-) -> io::Result<(Part, Begun)> {
-    let Some(file) = current.plain() else { return Ok((current, Begun::Here)) };
-    let start = last_lines(file, lines, budget).await?;
-    let here = if start > 0 || lines == 0 { lines } else { count_lines(file, budget).await? };
-    file.seek(SeekFrom::Start(start)).await?;
-    if here >= lines {
-        return Ok((current, Begun::Here));
-    }
-    let Some(mut before) = current.predecessor().await? else { return Ok((current, Begun::Here)) };
-    let Some(file) = before.plain() else { return Ok((current, Begun::Here)) };
-    let start = last_lines(file, lines.saturating_sub(here), budget).await?;
-    file.seek(SeekFrom::Start(start)).await?;
-    Ok((before, Begun::Earlier))
-}
-
-/// The number of lines in a file.
-async fn count_lines(file: &mut File, budget: &mut SearchBudget<'_>) -> io::Result<u64> {
-    file.seek(SeekFrom::Start(0)).await?;
-    let mut block = vec![0; BLOCK];
-    let mut lines: u64 = 0;
-    loop {
-        let len = file.read(&mut block).await?;
-        if len == 0 {
-            return Ok(lines);
-        }
-        let ends = line_ends(block.get(..len).unwrap_or_default());
-        budget.search(len as u64, ends)?;
-        lines = lines.saturating_add(ends);
-    }
-}
-
-fn line_ends(bytes: &[u8]) -> u64 {
-    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
-}
-
 /// Sends bytes. Returns whether the client is still connected.
 async fn give(to: &Sender<io::Result<Bytes>>, bytes: Vec<u8>) -> bool {
     bytes.is_empty() || to.send(Ok(Bytes::from(bytes))).await.is_ok()
-}
-
-/// The offset of the last `lines` lines, searched from the end block by block.
-async fn last_lines(file: &mut File, lines: u64, budget: &mut SearchBudget<'_>) -> io::Result<u64> {
-    let len = file.metadata().await?.len();
-    if lines == 0 {
-        return Ok(len);
-    }
-    let mut begin = len;
-    let mut found: u64 = 0;
-    let mut block = Vec::new();
-    while begin > 0 {
-        let size = begin.min(BLOCK as u64);
-        begin = begin.saturating_sub(size);
-        file.seek(SeekFrom::Start(begin)).await?;
-        block.resize(usize::try_from(size).unwrap_or(BLOCK), 0);
-        file.read_exact(&mut block).await?;
-        // A line feed at the end of the file belongs to the last line; one at the end of an earlier
-        // block does not.
-        let at_end = begin.saturating_add(size) == len;
-        let own = u64::from(at_end && block.ends_with(b"\n"));
-        let ends = line_ends(&block).saturating_sub(own);
-        if ends >= lines.saturating_sub(found) {
-            let wanted = lines.saturating_sub(found);
-            let body = if at_end { block.as_slice() } else { block_with_end(&mut block) };
-            return Ok(begin.saturating_add(tail_start(body, wanted).unwrap_or(0) as u64));
-        }
-        found = found.saturating_add(ends);
-        budget.search(size, ends)?;
-    }
-    Ok(0)
-}
-
-/// Adds a byte after the block, so that a line feed at the end of a middle block counts.
-fn block_with_end(block: &mut Vec<u8>) -> &[u8] {
-    if block.ends_with(b"\n") {
-        block.push(b'\n');
-    }
-    block
 }
 
 /// The time from which on entries are requested, as text.
@@ -257,6 +139,7 @@ fn since(options: &LogOptions) -> Option<String> {
 mod tests {
     use std::future::ready;
     use std::io::Write;
+    use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -446,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_has_gone_ends_it() {
+    async fn following_ends_when_the_client_disconnects() {
         let file = tempfile::NamedTempFile::new().expect("file");
         let (to, from) = channel(1);
         let options = LogOptions { follow: true, ..LogOptions::default() };
@@ -520,17 +403,6 @@ mod tests {
         assert!(first.expect("told").is_err());
     }
 
-    #[test]
-    fn a_search_may_go_on_while_it_finds_lines() {
-        let mut budget = SearchBudget::new(Path::new("0.log"), 1 << 20);
-        for _ in 0..10_000 {
-            budget.search(BLOCK as u64, 1).expect("a line a block");
-        }
-        // Lines that were found do not pay for a later hole.
-        let blocks = (0..).take_while(|_| budget.search(BLOCK as u64, 0).is_ok()).count();
-        assert_eq!(blocks, (1 << 20) / BLOCK);
-    }
-
     /// Sends a log of `<directory>/0.log`; what came, and whether it ended with an error.
     async fn sent(directory: &Path, follow: bool) -> (String, bool) {
         let (to, mut from) = channel(4);
@@ -547,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_pod_has_planted_is_not_shown_and_not_waited_for() {
+    async fn links_fifos_and_directories_in_place_of_logs_are_errors() {
         use std::os::unix::fs::symlink;
         let root = tempfile::tempdir().expect("tempdir");
         let secret = root.path().join("secret");
@@ -602,7 +474,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_not_there_is_told() {
+    async fn a_missing_log_file_is_an_error() {
         let (to, mut from) = channel(1);
         send("/no/such/file".into(), LogOptions::default(), || ready(false), to).await;
         assert!(from.recv().await.expect("told").is_err());

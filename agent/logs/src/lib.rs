@@ -4,11 +4,13 @@
 
 pub mod cri_log;
 pub mod follow;
+mod last_lines;
 pub mod log_files;
 pub mod log_links;
 pub mod options;
 pub mod rotated_files;
 pub mod rotation;
+mod search_budget;
 pub mod system_logs;
 
 pub use follow::send;

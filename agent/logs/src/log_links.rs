@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_made_and_what_leads_nowhere_goes() {
+    fn missing_log_links_are_created_and_dangling_ones_removed() {
         let dir = tempfile::tempdir().expect("tempdir");
         let logs = dir.path().join("pods");
         let at = |name: &str| directory(&logs).join(name);

@@ -2,21 +2,21 @@
 //! and `0.log`, the current one. A reader goes through them without gaps.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
+use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
+use flate2::bufread::MultiGzDecoder;
+use proto_daemon::blocking_shares::{self, WorkOwner};
 use proto_daemon::panics;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
-use tokio::sync::mpsc;
 
 use crate::log_files::{self, LogDirectory};
 
 /// Bytes read at a time.
 pub const BLOCK: usize = 64 << 10;
-/// Decompressed blocks that may wait for a slow reader.
-const PIECES_MAX: usize = 2;
+/// Bytes of a compressed file read at a time: gigabytes of it may have no content.
+const PACKED_MAX: usize = 256 << 10;
 
 /// The time of a rotation, from the file name; sorts by time.
 pub type Stamp = String;
@@ -58,7 +58,7 @@ pub struct Part {
 
 enum Content {
     Plain(File),
-    Compressed(mpsc::Receiver<io::Result<Vec<u8>>>),
+    Compressed(CompressedFile),
 }
 
 impl Part {
@@ -107,13 +107,10 @@ impl Part {
                 block.resize(BLOCK, 0);
                 file.read(block).await
             }
-            Content::Compressed(pieces) => match pieces.recv().await {
-                None => Ok(0),
-                Some(piece) => {
-                    *block = piece?;
-                    Ok(block.len())
-                }
-            },
+            Content::Compressed(file) => {
+                *block = file.read().await?;
+                Ok(block.len())
+            }
         }
     }
 
@@ -165,56 +162,123 @@ async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
         Err(_) => {}
     }
     match open(named(".gz")).await {
-        Ok(file) => Ok(Some(Content::Compressed(unpack(file)))),
+        Ok(file) => Ok(Some(Content::Compressed(CompressedFile::open(path, file).await?))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Decompresses on a separate thread, no further ahead than the bound.
-fn unpack(file: std::fs::File) -> mpsc::Receiver<io::Result<Vec<u8>>> {
-    let (to, pieces) = mpsc::channel(PIECES_MAX);
-    panics::spawn_blocking(move || unpack_to(file, &to));
-    pieces
+/// A compressed file. Each piece is decompressed when the reader wants it, in the share of the pod's logs; between two pieces it has no
+/// thread, however long its reader pauses.
+struct CompressedFile {
+    owner: WorkOwner,
+    /// `None` while a piece is decompressed.
+    unpacker: Option<Box<Unpacker<std::fs::File>>>,
 }
 
-fn unpack_to(file: impl Read, to: &mpsc::Sender<io::Result<Vec<u8>>>) {
-    let mut content = MultiGzDecoder::new(io::BufReader::new(WhileWanted { file, to }));
-    loop {
-        let mut block = vec![0; BLOCK];
-        let piece = match content.read(&mut block) {
-            Ok(0) => return,
-            Ok(len) => {
-                block.truncate(len);
-                Ok(block)
+impl CompressedFile {
+    async fn open(log: &Path, file: std::fs::File) -> io::Result<Self> {
+        let owner = share_of(log);
+        let opened = move || Box::new(Unpacker::new(file));
+        let unpacker = blocking_shares::run(owner.clone(), opened).await;
+        Ok(Self { owner, unpacker: Some(unpacker.map_err(io::Error::other)?) })
+    }
+
+    /// The next piece; empty at the end.
+    async fn read(&mut self) -> io::Result<Vec<u8>> {
+        loop {
+            let mut unpacker = self.unpacker.take().ok_or_else(|| {
+                io::Error::new(ErrorKind::BrokenPipe, "an earlier read of the file was given up")
+            })?;
+            let unpacked = blocking_shares::run(self.owner.clone(), move || {
+                let piece = unpacker.piece();
+                (unpacker, piece)
+            });
+            let (unpacker, piece) = unpacked.await.map_err(io::Error::other)?;
+            self.unpacker = Some(unpacker);
+            if let Some(piece) = piece? {
+                return Ok(piece);
             }
-            Err(error) => Err(error),
-        };
-        let failed = piece.is_err();
-        if to.blocking_send(piece).is_err() || failed {
-            return;
         }
     }
 }
 
-/// A file that can be read while its reader is there: a compressed file of gigabytes may have no
-/// content.
-struct WhileWanted<'a, R> {
+/// The owner of the logs of a pod, by its directory `<namespace>_<name>_<uid>`.
+fn share_of(log: &Path) -> WorkOwner {
+    let directory = log.parent().and_then(Path::parent).and_then(Path::file_name);
+    let name = directory.unwrap_or_default().to_string_lossy().into_owned();
+    let namespace = name.split('_').next().unwrap_or_default();
+    WorkOwner { group: format!("{namespace} (logs)"), name }
+}
+
+/// Decompresses a file piece by piece.
+struct Unpacker<R> {
+    content: MultiGzDecoder<BufReader<Metered<R>>>,
+    /// An error after the last piece.
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Unpacker<R> {
+    fn new(file: R) -> Self {
+        let content = MultiGzDecoder::new(BufReader::new(Metered { file, left: PACKED_MAX }));
+        Self { content, failed: None }
+    }
+
+    /// The next block of content, shorter or `None` if the next [`PACKED_MAX`] bytes of the file have less, and empty at the end.
+    fn piece(&mut self) -> io::Result<Option<Vec<u8>>> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        self.content.get_mut().get_mut().left = PACKED_MAX;
+        let mut block = vec![0; BLOCK];
+        let (mut len, mut at_end) = (0, false);
+        while let Some(rest) = block.get_mut(len..).filter(|rest| !rest.is_empty()) {
+            match self.content.read(rest) {
+                Ok(0) => {
+                    at_end = true;
+                    break;
+                }
+                Ok(more) => len = len.saturating_add(more),
+                Err(error) if is_pause(&error) => break,
+                Err(error) if len == 0 => return Err(error),
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
+            }
+        }
+        block.truncate(len);
+        Ok((len > 0 || at_end).then_some(block))
+    }
+}
+
+/// A file of which a number of bytes may be read; then reading would block, and the decoder continues later.
+struct Metered<R> {
     file: R,
-    to: &'a mpsc::Sender<io::Result<Vec<u8>>>,
+    left: usize,
 }
 
-impl<R: Read> Read for WhileWanted<'_, R> {
+impl<R: Read> Read for Metered<R> {
     fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {
-        if self.to.is_closed() {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the reader has gone"));
+        if self.left == 0 && !block.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
         }
-        self.file.read(block)
+        let len = block.len().min(self.left);
+        let read = self.file.read(block.get_mut(..len).unwrap_or_default())?;
+        self.left = self.left.saturating_sub(read);
+        Ok(read)
     }
+}
+
+/// Whether the decoder stopped at the bound of [`Metered`]; a regular file never blocks.
+fn is_pause(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::WouldBlock
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
@@ -233,36 +297,103 @@ mod tests {
         }
     }
 
-    /// Compressed files without content, one after another and without end.
-    struct Empty<'a> {
-        member: Vec<u8>,
-        reads: &'a mut usize,
-        gone_after: (usize, Option<mpsc::Receiver<io::Result<Vec<u8>>>>),
+    fn packed(content: &[u8]) -> Vec<u8> {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(content).expect("packed");
+        packer.finish().expect("packed")
     }
 
-    impl Read for Empty<'_> {
+    /// Compressed files without content, one after another and without end.
+    struct Empty {
+        member: Vec<u8>,
+        len_read: usize,
+    }
+
+    impl Read for Empty {
         fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {
-            *self.reads += 1;
-            assert!(*self.reads <= self.gone_after.0, "read on after the reader has gone");
-            if *self.reads == self.gone_after.0 {
-                self.gone_after.1 = None;
+            for byte in block.iter_mut() {
+                *byte = self.member[self.len_read % self.member.len()];
+                self.len_read += 1;
             }
-            let mut filled = 0;
-            for part in block.chunks_exact_mut(self.member.len()) {
-                part.copy_from_slice(&self.member);
-                filled += self.member.len();
-            }
-            Ok(filled)
+            assert!(self.len_read <= 4 * PACKED_MAX, "more than a few pieces need");
+            Ok(block.len())
         }
     }
 
     #[test]
     fn a_compressed_file_without_content_is_read_while_its_reader_is_there() {
-        let packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        let member = packed.finish().expect("packed");
-        let (to, pieces) = mpsc::channel(1);
-        let mut reads = 0;
-        unpack_to(Empty { member, reads: &mut reads, gone_after: (9, Some(pieces)) }, &to);
-        assert_eq!(reads, 9);
+        let mut unpacker = Unpacker::new(Empty { member: packed(b""), len_read: 0 });
+        for _ in 0..3 {
+            assert!(unpacker.piece().expect("read").is_none());
+        }
+    }
+
+    /// Content that compresses to more than a piece, in several members, some empty.
+    fn content() -> Vec<u8> {
+        let mut seed = 1_u32;
+        let mut random = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        };
+        (0..3 * PACKED_MAX + 17).map(|_| random()).collect()
+    }
+
+    fn file_of(content: &[u8]) -> Vec<u8> {
+        let members = content.chunks(PACKED_MAX - 10);
+        members.flat_map(|member| [packed(b""), packed(member)].concat()).collect()
+    }
+
+    #[test]
+    fn pieces_give_the_whole_content_and_an_error_comes_after_what_precedes_it() {
+        let content = content();
+        let whole = file_of(&content);
+        let all = |file: &[u8]| {
+            let (mut unpacker, mut all) = (Unpacker::new(file), Vec::new());
+            loop {
+                match unpacker.piece() {
+                    Ok(Some(piece)) if piece.is_empty() => return (all, None),
+                    Ok(piece) => all.extend(piece.unwrap_or_default()),
+                    Err(error) => return (all, Some(error.kind())),
+                }
+            }
+        };
+        assert!(all(&whole) == (content.clone(), None));
+        let (part, failed) = all(&whole[..whole.len() - 9]);
+        assert!(content.starts_with(&part) && part.len() > content.len() - BLOCK);
+        assert_eq!(failed, Some(ErrorKind::UnexpectedEof));
+    }
+
+    /// As many readers as there are threads have read a piece and pause.
+    #[test]
+    fn readers_that_pause_hold_no_threads() {
+        const THREADS: usize = 2;
+        let root = tempfile::tempdir().expect("tempdir");
+        let at = root.path().join("ns_web_u/c");
+        std::fs::create_dir_all(&at).expect("made");
+        let content = content();
+        std::fs::write(at.join("0.log.20240102-150405.gz"), file_of(&content)).expect("written");
+        std::fs::write(at.join("0.log"), "").expect("written");
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(THREADS).build().expect("runtime");
+        runtime.block_on(async {
+            let (mut readers, mut block) = (Vec::new(), Vec::new());
+            for _ in 0..THREADS {
+                let mut part = Part::after(at.join("0.log"), None).await.expect("opened");
+                assert!(part.plain().is_none(), "the oldest file is compressed");
+                assert!(part.read(&mut block).await.expect("read") > 0);
+                readers.push(part);
+            }
+            let other = tokio::task::spawn_blocking(|| 7);
+            let other = tokio::time::timeout(std::time::Duration::from_secs(60), other).await;
+            assert_eq!(other.expect("a thread is free").expect("joined"), 7);
+            let mut read = block.clone();
+            let mut last = readers.pop().expect("a reader");
+            while last.read(&mut block).await.expect("read") > 0 {
+                read.extend_from_slice(&block);
+            }
+            assert!(read == content, "it goes on where it paused");
+        });
+        // A thread that waits for a reader would keep the runtime from ending.
+        runtime.shutdown_background();
     }
 }

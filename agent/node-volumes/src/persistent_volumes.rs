@@ -12,7 +12,7 @@ use std::time::Duration;
 use agent_csi::mounts::MountTable;
 use agent_csi::node::{CallMaterial, CsiError, PublishedVolume, secret_values};
 use agent_csi::request::{DriverToken, PodFacts};
-use agent_csi::{CsiNode, offload};
+use agent_csi::{CsiNode, PodWork, offload_for_pod};
 use agent_interfaces::{Reports, VolumeError};
 use agent_pod::events::{PodEvent, Severity, VolumeStep};
 use agent_pod::volume_mounts::VolumeOnHost;
@@ -93,8 +93,10 @@ impl PersistentVolumes {
         tokens: &DriverTokens,
     ) -> Result<VolumeOnHost, VolumeError> {
         let path = match &volume.backing {
-            Backing::HostPath { path, kind } => self.check_host_path(volume, path, *kind).await?,
-            Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
+            Backing::HostPath { path, kind } => {
+                self.check_host_path(pod, volume, path, *kind).await?
+            }
+            Backing::Local { path, fs_type } if !volume.block && is_device(pod, path).await? => {
                 let source = DiskSource::Device(path);
                 self.set_up_disk(pod, volume, source, fs_type, None).await?
             }
@@ -140,12 +142,13 @@ impl PersistentVolumes {
 
     async fn check_host_path(
         &self,
+        pod: &Pod,
         volume: &PersistentSource,
         path: &str,
         kind: HostPathKind,
     ) -> Result<PathBuf, VolumeError> {
         let (at, name) = (path.to_owned(), volume.spec_name.clone());
-        blocking(move || host_path::check(&at, kind).map_err(|e| failed(&name, &chain(&e))))
+        blocking(pod, move || host_path::check(&at, kind).map_err(|e| failed(&name, &chain(&e))))
             .await?;
         Ok(path.into())
     }
@@ -160,11 +163,11 @@ impl PersistentVolumes {
         let kind = if volume.block { HostPathKind::BlockDevice } else { HostPathKind::Directory };
         let (at, name) = (path.to_owned(), volume.spec_name.clone());
         if volume.block {
-            return self.check_host_path(volume, &at, kind).await;
+            return self.check_host_path(pod, volume, &at, kind).await;
         }
         let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let (group, change, read_only) = (fs_group(pod), change_policy(pod), volume.read_only);
-        blocking(move || {
+        blocking(pod, move || {
             let source = host_path::open(&at, kind).map_err(|e| failed(&name, &chain(&e)))?;
             let error = |e| failed(&name, &chain(&e));
             let (bound, fresh) =
@@ -199,6 +202,7 @@ impl PersistentVolumes {
             read_only: volume.read_only,
             options: &volume.mount_options,
             secret,
+            namespace: &pod.metadata.namespace,
         };
         let uid = &pod.metadata.uid;
         if volume.block {
@@ -213,7 +217,7 @@ impl PersistentVolumes {
         if let Some(group) = given {
             let (volumes, at) = (self.volumes.clone(), path.clone());
             let (name, change) = (volume.spec_name.clone(), change_policy(pod));
-            blocking(move || {
+            blocking(pod, move || {
                 let given = volumes.apply_fs_group(&at, group, false, change);
                 given.map_err(|e| failed(&name, &format!("set fsGroup: {e}")))
             })
@@ -231,7 +235,7 @@ impl PersistentVolumes {
     ) -> Result<PathBuf, VolumeError> {
         let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let name = volume.spec_name.clone();
-        let target = blocking(move || {
+        let target = blocking(pod, move || {
             // By the mount table and not by stat(2), which would hold a thread of the pool for as long as the server is away.
             let known = volumes.nfs_mount_points(&uid).map_err(|e| failed(&name, &chain(&e)))?;
             let table = MountTable::read().map_err(|e| failed(&name, &chain(&e)))?;
@@ -256,7 +260,7 @@ impl PersistentVolumes {
         if !options.is_empty() {
             run.args.extend(["-o".to_owned(), options.join(",")]);
         }
-        let done = self.helpers.run(&run).await;
+        let done = self.helpers.run(&run.for_namespace(&pod.metadata.namespace)).await;
         done.map_err(|why| failed(&volume.spec_name, &why.to_string()))?;
         Ok(target)
     }
@@ -406,16 +410,19 @@ fn unmounted_message(pod: &Pod, why: &str) -> String {
 }
 
 /// Whether a path of the node is a block device; a missing path is not.
-async fn is_device(path: &str) -> Result<bool, VolumeError> {
+async fn is_device(pod: &Pod, path: &str) -> Result<bool, VolumeError> {
     let at = path.to_owned();
-    let checked = blocking(move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok()));
-    checked.await
+    let checked = move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok());
+    blocking(pod, checked).await
 }
 
+/// Blocking work of a set-up, in the pod's share.
 async fn blocking<T: Send + 'static>(
+    pod: &Pod,
     work: impl FnOnce() -> Result<T, VolumeError> + Send + 'static,
 ) -> Result<T, VolumeError> {
-    offload(work)
+    let of = (pod.metadata.namespace.as_str(), pod.metadata.uid.as_str());
+    offload_for_pod(of, PodWork::SetUp, work)
         .await
         .map_err(|e| VolumeError::mount(format!("set-up of a volume was interrupted: {e}")))?
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_clock as clock;
-use agent_csi::offload;
+use agent_csi::{PodWork, offload, offload_for_pod};
 use agent_interfaces::{
     AttachedVolumes, BindError, MountedVolumes, PodObjects, PodVolumes, UnmountError, VolumeError,
     VolumeFill, VolumeUsage, WantedPart,
@@ -268,7 +268,8 @@ impl NodeVolumes {
             let _guard = mark.set();
             panics::isolate_sync(|| task.set_up(&on_disk))
         };
-        let done = offload(set_up).await.and_then(|done| done.map_err(std::io::Error::other));
+        let done = offload_for_pod(share_of(pod), PodWork::SetUp, set_up).await;
+        let done = done.and_then(|done| done.map_err(std::io::Error::other));
         done.map_err(|e| VolumeError::mount(format!("set-up of volumes was interrupted: {e}")))
     }
 
@@ -320,6 +321,11 @@ impl NodeVolumes {
             }
         });
     }
+}
+
+/// The pod in whose share of the blocking threads its work runs.
+fn share_of(pod: &Pod) -> (&str, &str) {
+    (&pod.metadata.namespace, &pod.metadata.uid)
 }
 
 /// The volumes that were set up, by name in the pod, and the first error.
@@ -430,7 +436,9 @@ impl PodVolumes for NodeVolumes {
                 }
                 Ok(bound)
             };
-            offload(bind).await.map_err(BindError::Interrupted)?
+            // Below a mount whose server does not answer this never returns.
+            let bound = offload_for_pod(share_of(pod), PodWork::SetUp, bind).await;
+            bound.map_err(BindError::Interrupted)?
         }
         .boxed()
     }
@@ -443,7 +451,8 @@ impl PodVolumes for NodeVolumes {
             let (on_disk, refresher) = (self.volumes.clone(), self.subpath_refresher.clone());
             let (uid, container) = (pod.metadata.uid.clone(), container.to_owned());
             let refresh = move || refresher.container_started(&on_disk, &uid, &container);
-            let refreshed = offload(refresh).await.map_err(BindError::Interrupted);
+            let refreshed = offload_for_pod(share_of(pod), PodWork::SetUp, refresh).await;
+            let refreshed = refreshed.map_err(BindError::Interrupted);
             if let Err(error) = refreshed.and_then(|done| Ok(done?)) {
                 // The next update of the volumes retries.
                 tracing::warn!(
@@ -485,13 +494,16 @@ impl NodeVolumes {
         self.republish_queue.cancel(&uid).await;
         self.lock_mounted().remove(&uid);
         let (parts, of) = (on_disk.clone(), uid.clone());
-        let freed = offload(move || parts.tear_down_parts(&of)).await;
+        let (of_pod, kind) = (share_of(pod), PodWork::TearDown);
+        let freed = offload_for_pod(of_pod, kind, move || parts.tear_down_parts(&of)).await;
         freed.map_err(UnmountError::Interrupted)??;
         let csi = self.persistent.csi.tear_down(&uid);
-        let (csi, nfs) = tokio::join!(csi, self.nfs_unmounter.unmount_all(&uid));
+        let nfs = self.nfs_unmounter.unmount_all(&uid, &pod.metadata.namespace);
+        let (csi, nfs) = tokio::join!(csi, nfs);
         csi.map_err(|e| UnmountError::Driver(e.into()))?;
         nfs.map_err(|e| UnmountError::Driver(e.into()))?;
-        let done = offload(move || on_disk.tear_down(&uid)).await;
+        // The walk takes as long as the pod has files.
+        let done = offload_for_pod(of_pod, kind, move || on_disk.tear_down(&uid)).await;
         done.map_err(UnmountError::Interrupted)??;
         self.persistent.operations.record_unmounted(&pod.metadata.uid);
         self.persistent.disks.pod_ended();

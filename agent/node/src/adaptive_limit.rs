@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn it_settles_where_every_processor_has_work_whatever_it_began_with() {
+    fn the_limit_converges_to_full_use_of_the_processors_from_any_start() {
         for processors in [1, 2, 4, 8, 16] {
             for start in [LEAST, 8, MOST] {
                 let width = settled(processors, start);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_only_when_somebody_waits_for_a_turn() {
+    fn the_limit_grows_only_while_calls_are_queued() {
         let mut width = AdaptiveLimit::new(2);
         for _ in 0..1000 {
             width.record_call(CallKind::Sandbox, took(2, 1), 1);

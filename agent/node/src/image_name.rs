@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reference() {
+    fn invalid_image_references_are_errors() {
         let id = "a".repeat(64);
         let long = format!("h.io/{}", "a".repeat(255));
         let cases = [

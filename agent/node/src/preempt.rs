@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_critical_and_nobody_from_a_manifest_ends() {
+    fn critical_and_static_pods_are_not_preempted() {
         let critical = pod("new", CRITICAL, &[("cpu", "1")], false);
         let all = running(&[
             pod("static-1", 0, &[("cpu", "1")], false),

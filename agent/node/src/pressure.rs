@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_begins_under_pressure() {
+    fn pods_admitted_under_pressure_depend_on_qos_priority_and_tolerations() {
         let names = Names::new(Profile::Kubernetes);
         let memory = Pressure { memory: true, ..Pressure::default() };
         let disk = Pressure { disk: true, ..Pressure::default() };

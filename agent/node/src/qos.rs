@@ -49,6 +49,17 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     }
 }
 
+/// The class that the API shows, which never changes in a pod's life; else the computed one.
+#[must_use]
+pub fn assigned_qos_class(pod: &Pod) -> QosClass {
+    match pod.status.qos_class.as_str() {
+        "Guaranteed" => QosClass::Guaranteed,
+        "Burstable" => QosClass::Burstable,
+        "BestEffort" => QosClass::BestEffort,
+        _ => qos_class(pod),
+    }
+}
+
 /// Adds CPU and memory to `sum` and returns how many of the two were present.
 fn add_cpu_and_memory(
     sum: &mut BTreeMap<&'static str, Quantity>,

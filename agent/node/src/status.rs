@@ -62,6 +62,21 @@ pub struct MachineInfo {
     pub provider_id: String,
     /// Configured pod CIDR; empty if the cluster assigns it.
     pub pod_cidr: String,
+    /// What says the node's addresses.
+    pub cloud: CloudProvider,
+}
+
+/// `--cloud-provider`: what completes the Node object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CloudProvider {
+    /// The agent alone.
+    #[default]
+    None,
+    /// A cloud controller manager: it removes the taint of new nodes, and addresses that it has written stay.
+    External {
+        /// The address of `--node-ip`, which the cloud's are chosen by; empty without one.
+        provided_ip: String,
+    },
 }
 
 /// An entry of `status.images` of the Node.
@@ -103,9 +118,16 @@ pub fn registration(names: &Names, machine: &MachineInfo, status: NodeStatus) ->
     let mut node = Node::default();
     node.metadata.name.clone_from(&machine.name);
     node.metadata.labels = labels(names, machine);
-    let key = names.sub_label("volumes", "controller-managed-attach-detach");
-    node.metadata.annotations.insert(key, "true".to_owned());
+    node.metadata.annotations = annotations(names, machine);
     node.spec.taints.clone_from(&machine.taints);
+    if machine.cloud != CloudProvider::None {
+        node.spec.taints.push(Taint {
+            key: names.sub_label("node.cloudprovider", "uninitialized"),
+            value: "true".to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        });
+    }
     node.spec.provider_id.clone_from(&machine.provider_id);
     if !machine.pod_cidr.is_empty() {
         node.spec.pod_cidr.clone_from(&machine.pod_cidr);
@@ -115,16 +137,69 @@ pub fn registration(names: &Names, machine: &MachineInfo, status: NodeStatus) ->
     node
 }
 
-/// Labels set by the agent: configured ones and facts of the machine.
+/// Sets what the agent owns of a Node that exists: facts of the machine and of its place, its annotations, and a provider id if
+/// there is none, which is never changed. Returns whether something changed. Other configured labels
+/// are those of a new Node: an administrator may have changed them since.
+pub fn reconcile_registration(names: &Names, machine: &MachineInfo, node: &mut Node) -> bool {
+    let place = place_labels(names);
+    let configured = machine.labels.iter().filter(|(key, _)| place.contains(key));
+    let mut own: BTreeMap<String, String> =
+        configured.map(|(key, value)| (key.clone(), value.clone())).collect();
+    own.extend(facts(names, machine));
+    let meta = &mut node.metadata;
+    let is_labelled = own.iter().all(|(key, value)| meta.labels.get(key) == Some(value));
+    meta.labels.extend(own);
+    let annotations = annotations(names, machine);
+    let is_annotated =
+        annotations.iter().all(|(key, value)| meta.annotations.get(key) == Some(value));
+    meta.annotations.extend(annotations);
+    let lacks_id = node.spec.provider_id.is_empty() && !machine.provider_id.is_empty();
+    if lacks_id {
+        node.spec.provider_id.clone_from(&machine.provider_id);
+    }
+    !is_labelled || !is_annotated || lacks_id
+}
+
+/// That a controller attaches the node's volumes, and for a cloud the address that was configured.
+fn annotations(names: &Names, machine: &MachineInfo) -> BTreeMap<String, String> {
+    let attach = names.sub_label("volumes", "controller-managed-attach-detach");
+    let mut annotations = BTreeMap::from([(attach, "true".to_owned())]);
+    if let CloudProvider::External { provided_ip } = &machine.cloud
+        && !provided_ip.is_empty()
+    {
+        annotations.insert(names.sub_label("alpha", "provided-node-ip"), provided_ip.clone());
+    }
+    annotations
+}
+
+/// Labels of a node's place and type, which the kubelet keeps as configured.
+fn place_labels(names: &Names) -> [String; 6] {
+    [
+        names.sub_label("topology", "zone"),
+        names.sub_label("topology", "region"),
+        names.sub_label("failure-domain.beta", "zone"),
+        names.sub_label("failure-domain.beta", "region"),
+        names.sub_label("node", "instance-type"),
+        names.sub_label("beta", "instance-type"),
+    ]
+}
+
+/// Labels of a new Node: configured ones and facts of the machine.
 pub fn labels(names: &Names, machine: &MachineInfo) -> BTreeMap<String, String> {
     let mut labels = machine.labels.clone();
-    let (arch, os) = (&machine.info.architecture, &machine.info.operating_system);
-    labels.insert(names.label("hostname"), machine.hostname.clone());
-    labels.insert(names.label("arch"), arch.clone());
-    labels.insert(names.label("os"), os.clone());
-    labels.insert(names.sub_label("beta", "arch"), arch.clone());
-    labels.insert(names.sub_label("beta", "os"), os.clone());
+    labels.extend(facts(names, machine));
     labels
+}
+
+fn facts(names: &Names, machine: &MachineInfo) -> BTreeMap<String, String> {
+    let (arch, os) = (&machine.info.architecture, &machine.info.operating_system);
+    BTreeMap::from([
+        (names.label("hostname"), machine.hostname.clone()),
+        (names.label("arch"), arch.clone()),
+        (names.label("os"), os.clone()),
+        (names.sub_label("beta", "arch"), arch.clone()),
+        (names.sub_label("beta", "os"), os.clone()),
+    ])
 }
 
 /// The status of the node. `before` is the current status: conditions of other components are kept, and a condition that does not
@@ -141,7 +216,7 @@ pub fn status(
         capacity,
         allocatable,
         conditions: conditions(health, &before.conditions, now),
-        addresses: addresses(machine),
+        addresses: addresses(machine, &before.addresses),
         node_info: machine.info.clone(),
         images: list_images(images.all, images.max),
         volumes_attached: before.volumes_attached.clone(),
@@ -192,7 +267,11 @@ pub fn capacity(capacity: &Capacity, reserved: &Reserved) -> (Amounts, Amounts) 
     (total, left)
 }
 
-fn addresses(machine: &MachineInfo) -> Vec<NodeAddress> {
+/// Until a cloud has written addresses, those that are known here.
+fn addresses(machine: &MachineInfo, before: &[NodeAddress]) -> Vec<NodeAddress> {
+    if machine.cloud != CloudProvider::None && !before.is_empty() {
+        return before.to_vec();
+    }
     let address = |type_: &str, address: &str| NodeAddress {
         type_: type_.to_owned(),
         address: address.to_owned(),
@@ -315,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_pods() {
+    fn allocatable_is_capacity_without_reservations() {
         let machine = machine();
         let (total, left) = capacity(&machine.capacity, &machine.reserved);
         assert_eq!(total["memory"].to_string(), "4Gi");
@@ -401,5 +480,78 @@ mod tests {
         }
         let own = registration(Names::new(Profile::default()), &machine, NodeStatus::default());
         assert_eq!(own.metadata.labels["orch.io/os"], "linux");
+    }
+
+    #[test]
+    fn a_cloud_completes_the_node_and_its_addresses_stay() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut machine = machine();
+        machine.cloud = CloudProvider::External { provided_ip: "10.0.0.5".into() };
+        let now = Time::from_unix(1);
+        let new = status(&machine, &NodeHealth::default(), NONE, &NodeStatus::default(), now);
+        assert_eq!(new.addresses[0].address, "10.0.0.5", "until the cloud has looked");
+        let mut node = registration(names, &machine, new);
+        let taints: Vec<String> = node
+            .spec
+            .taints
+            .iter()
+            .map(|t| format!("{}={}:{}", t.key, t.value, t.effect))
+            .collect();
+        assert_eq!(taints, ["node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"]);
+        let provided = "alpha.kubernetes.io/provided-node-ip";
+        assert_eq!(node.metadata.annotations[provided], "10.0.0.5");
+        // The cloud has written the addresses and removed the taint.
+        node.spec.taints.clear();
+        let external =
+            |address: &str| NodeAddress { type_: "ExternalIP".into(), address: address.into() };
+        node.status.addresses = vec![external("192.0.2.7")];
+        let next = status(&machine, &NodeHealth::default(), NONE, &node.status, now);
+        assert_eq!(next.addresses, [external("192.0.2.7")]);
+        assert!(!reconcile_registration(names, &machine, &mut node));
+        assert!(node.spec.taints.is_empty());
+        machine.cloud = CloudProvider::None;
+        let own = status(&machine, &NodeHealth::default(), NONE, &node.status, now);
+        assert_eq!(own.addresses.len(), 2, "without a cloud they are the agent's");
+    }
+
+    #[test]
+    fn a_node_that_exists_keeps_the_labels_of_its_administrator() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut machine = machine();
+        (machine.info.architecture, machine.provider_id) = ("arm64".into(), "cloud://1".into());
+        let zone = "topology.kubernetes.io/zone";
+        for (key, value) in [("pool", "blue"), ("disk", "ssd"), (zone, "z1")] {
+            machine.labels.insert(key.into(), value.into());
+        }
+        let attach = "volumes.kubernetes.io/controller-managed-attach-detach";
+        // Created by a tool, or labelled by an administrator since it was registered.
+        let mut node = Node::default();
+        for (key, value) in [("pool", "green"), ("kubernetes.io/arch", "amd64"), (zone, "z9")] {
+            node.metadata.labels.insert(key.into(), value.into());
+        }
+        assert!(reconcile_registration(names, &machine, &mut node));
+        let label = |key: &str| node.metadata.labels.get(key).map(String::as_str);
+        assert_eq!((label("pool"), label("disk")), (Some("green"), None));
+        assert_eq!((label("kubernetes.io/arch"), label(zone)), (Some("arm64"), Some("z1")));
+        assert_eq!(node.metadata.annotations[attach], "true");
+        assert_eq!(node.spec.provider_id, "cloud://1");
+        assert!(!reconcile_registration(names, &machine, &mut node), "nothing is left to do");
+        let spoil: [fn(&mut Node); 3] = [
+            |node| node.metadata.annotations.clear(),
+            |node| _ = node.metadata.labels.remove("kubernetes.io/hostname"),
+            |node| node.spec.provider_id.clear(),
+        ];
+        for (number, spoil) in spoil.into_iter().enumerate() {
+            spoil(&mut node);
+            assert!(reconcile_registration(names, &machine, &mut node), "{number}");
+        }
+        node.spec.provider_id = "cloud://2".into();
+        assert!(!reconcile_registration(names, &machine, &mut node), "an id stays");
+        // A new Node has all of them.
+        let node = registration(names, &machine, NodeStatus::default());
+        assert_eq!(
+            (&*node.metadata.labels["pool"], &*node.metadata.labels["disk"]),
+            ("blue", "ssd")
+        );
     }
 }

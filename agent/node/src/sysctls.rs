@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_set() {
+    fn only_safe_and_allowed_sysctls_may_be_set() {
         let allowed = ["kernel.msg*".to_owned(), "net.core.somaxconn".into()];
         let cases = [
             ("kernel.shm_rmid_forced", true),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_another_system_is_refused() {
+    fn pods_for_windows_are_refused() {
         let mut other = pod();
         other.spec.os = Some(PodOS { name: "windows".into() });
         let reason = reject(&other, &NodeFeatures::default()).map(|(reason, _)| reason);

@@ -250,7 +250,7 @@ impl Agent {
     /// sign that the machine shuts down.
     ///
     /// # Errors
-    /// An essential part cannot be started.
+    /// An essential part cannot be started, or the machine got its address only after the start.
     pub async fn run(mut self) -> Result<(), Failure> {
         let drain = Drain::default();
         let stop = stop_signal();
@@ -263,7 +263,11 @@ impl Agent {
             }
             started = self.start(&drain) => started?,
         };
-        let signal = stop.await.map_err(Failure::run)?;
+        // Cancel safe: both only wait.
+        let (signal, address) = tokio::select! {
+            signal = &mut stop => (signal.map_err(Failure::run)?, None),
+            address = node::changed_address(&self.settings, &self.machine) => ("", Some(address)),
+        };
         if signal == "SIGTERM" {
             shutdown.on_sigterm().await;
         }
@@ -271,7 +275,12 @@ impl Agent {
         self.kept.journal.close();
         drain.drain(DRAIN_DEADLINE).await;
         self.kept.active_pods.close();
-        Ok(())
+        match address {
+            None => Ok(()),
+            Some(address) => Err(Failure::run(format!(
+                "the machine's address is now {address}; a new process registers it"
+            ))),
+        }
     }
 
     /// Starts all tasks. Returns the handler of the machine's shutdown.

@@ -3,7 +3,8 @@
 //!
 //! `agent_node::eviction` decides; this file reads and executes. A pass runs every ten seconds,
 //! when the kernel reports memory stalls (PSI), when a decision changes with time, and at once
-//! after an evicted pod has ended.
+//! after an evicted pod has ended. It never waits for a walk over files: disk usage is measured in
+//! the background (`agent_resources::pod_disk_usage`).
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -31,9 +32,10 @@ use proto_daemon::statusz::TaskStatus;
 use agent_clock as clock;
 use agent_images::PodImages as _;
 use agent_images::image_gc::ReclaimGoal;
+use agent_resources::pod_disk_usage::PodDiskUsages;
 use agent_telemetry::node_events::NodeEvents;
 use agent_workers::pod_context::{PodContext, PodSnapshot};
-use measure::{MeasureScope, MeasuredPod, measure};
+use measure::{MeasureScope, MeasuredPod, measure, measured_disk};
 
 /// Interval between passes without another cause.
 const PASS_INTERVAL: Duration = Duration::from_secs(10);
@@ -48,6 +50,8 @@ const EVICTED: &str = "Evicted";
 /// Evicts pods under pressure.
 pub struct Evictor {
     pub shared: Arc<PodContext>,
+    /// Disk usage of pods as last measured.
+    pub disk_usages: Arc<PodDiskUsages>,
     /// The eviction thresholds.
     pub thresholds: Vec<Threshold>,
     /// `evictionPressureTransitionPeriod`: how long a condition outlasts its cause.
@@ -74,8 +78,21 @@ enum PassOutcome {
     Freed,
     /// Number of evicted pods.
     Evicted(usize),
+    /// The disk is short, and the figures of some pods are renewed before one is evicted.
+    Measuring,
     /// A resource is short, but no pod may be evicted for it.
     Helpless(Signal),
+}
+
+impl PassOutcome {
+    /// The outcome of a pass that evicted more pods.
+    fn and_evicted(self, more: usize) -> Self {
+        match self {
+            Self::Evicted(pods) => Self::Evicted(pods.saturating_add(more)),
+            _ if more > 0 => Self::Evicted(more),
+            outcome => outcome,
+        }
+    }
 }
 
 impl Evictor {
@@ -99,8 +116,8 @@ impl Evictor {
             }
             last = did;
             page.done(format!("{did:?}"));
-            if matches!(did, PassOutcome::Evicted(_)) {
-                // The next pass checks at once whether that was enough.
+            if matches!(did, PassOutcome::Evicted(_) | PassOutcome::Measuring) {
+                // The next pass checks at once whether that was enough, or all pods are measured.
                 tokio::time::sleep(PASS_MIN).await;
                 continue;
             }
@@ -122,10 +139,12 @@ impl Evictor {
         let now = clock::boot();
         let decision = self.state.decide(&self.thresholds, &readings, self.transition, now);
         self.publish_pressure(&decision);
-        if self.limits_storage {
-            let evicted = self.enforce_storage_limits().await;
-            if evicted > 0 {
-                return (PassOutcome::Evicted(evicted), decision.wake_at);
+        // Pods above their own limits go first where that frees what is short; else the shortage does not wait for them.
+        let frees = |reclaim: &Reclaim| MeasureScope::of(reclaim.signal) == MeasureScope::Disk;
+        if decision.reclaim.as_ref().is_some_and(frees) {
+            let over_limits = self.enforce_storage_limits();
+            if over_limits > 0 {
+                return (PassOutcome::Evicted(over_limits), decision.wake_at);
             }
         }
         let did = match &decision.reclaim {
@@ -136,7 +155,7 @@ impl Evictor {
             let signal = reclaim.signal.as_str();
             self.shared.metrics.operations.record_eviction_age(signal, read_at.elapsed());
         }
-        (did, decision.wake_at)
+        (did.and_evicted(self.enforce_storage_limits()), decision.wake_at)
     }
 
     async fn read(&self, disks: &signals::FileSystems) -> Readings {
@@ -157,27 +176,29 @@ impl Evictor {
         }
     }
 
-    /// Evicts pods that exceed their local storage limits. Returns how many.
-    async fn enforce_storage_limits(&self) -> usize {
-        let mut pods = self.remaining_pods();
-        // Critical pods are needed by the node, and an evicted static pod would not come back.
-        let is_critical = |known: &PodSnapshot| {
-            priority::is_critical(&known.pod, known.source == PodSource::Static)
-        };
-        pods.retain(|known| storage::is_limited(&known.pod) && !is_critical(known));
-        if pods.is_empty() {
+    /// Evicts pods that exceeded their local storage limits when they were last measured. Returns how many.
+    fn enforce_storage_limits(&self) -> usize {
+        if !self.limits_storage {
             return 0;
         }
-        let measured = measure(&self.shared, &pods, MeasureScope::Disk).await;
         let mut evicted: usize = 0;
-        for known in &pods {
-            let Some(MeasuredPod { uses, volumes }) = measured.get(&known.pod.metadata.uid) else {
+        for known in self.remaining_pods() {
+            // Critical pods are needed by the node, and an evicted static pod would not come back.
+            let is_critical = priority::is_critical(&known.pod, known.source == PodSource::Static);
+            if is_critical || !storage::is_limited(&known.pod) {
+                continue;
+            }
+            let Some((MeasuredPod { uses, volumes }, age)) =
+                measured_disk(&self.disk_usages, &known.pod)
+            else {
                 continue;
             };
             if let Some(Exceeded { signal, message }) =
-                storage::exceeded_limit(&known.pod, uses, volumes)
+                storage::exceeded_limit(&known.pod, &uses, &volumes)
             {
-                self.evict(known, signal, message, Duration::ZERO);
+                let (uid, secs) = (&known.pod.metadata.uid, age.as_secs());
+                tracing::info!(uid, secs, "the pod exceeded a limit when it was last measured");
+                self.evict(&known, signal, message, Duration::ZERO);
                 evicted = evicted.saturating_add(1);
             }
         }
@@ -199,6 +220,12 @@ impl Evictor {
         disks: &signals::FileSystems,
     ) -> PassOutcome {
         let signal = reclaim.signal;
+        let extent = MeasureScope::of(signal);
+        let pods = self.remaining_pods();
+        let uids = pods.iter().map(|known| known.pod.metadata.uid.as_str());
+        if extent == MeasureScope::Disk && !self.disk_usages.are_recent(uids) {
+            return PassOutcome::Measuring;
+        }
         let message = format!("Attempting to reclaim {}", signal.resource());
         self.events.record_event(EventKind::Warning, "EvictionThresholdMet", message);
         if self.free_without_pods(reclaim, readings, disks).await {
@@ -209,7 +236,7 @@ impl Evictor {
             }
         }
         let pods = self.remaining_pods();
-        let measured = measure(&self.shared, &pods, MeasureScope::of(signal)).await;
+        let measured = measure(&self.shared, &self.disk_usages, &pods, extent).await;
         let candidates: Vec<Candidate<'_>> = pods
             .iter()
             .map(|known| Candidate {

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 fn run(flags: Flags) -> Result<(), Failure> {
     let settings = Settings::load(flags).map_err(Failure::usage)?;
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    runtime::run(Threads::One, async {
+    runtime::run_with_shares(Threads::One, async {
         if settings.flags.node.runtime == RuntimeKind::Memory {
             return app::hollow::run(&settings).await;
         }

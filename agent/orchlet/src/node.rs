@@ -150,7 +150,7 @@ impl NodeTask {
         }
     }
 
-    /// Reads or creates the Node object, and updates its labels and status.
+    /// Reads or creates the Node object, and updates what the agent owns of it.
     async fn register_node(&self) -> Result<Node, ClientError> {
         let api = self.client.all::<Node>();
         let names = self.client.names();
@@ -169,17 +169,7 @@ impl NodeTask {
             let message = format!("Node {} has been rebooted, boot id: {boot}", self.machine.name);
             self.events.record_event(EventKind::Warning, "Rebooted", message);
         }
-        let labels = status::labels(names, &self.machine);
-        let labelled =
-            labels.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value));
-        let id = &self.machine.provider_id;
-        // A provider id is never changed once set.
-        let unnamed = node.spec.provider_id.is_empty() && !id.is_empty();
-        if !labelled || unnamed {
-            node.metadata.labels.extend(labels);
-            if unnamed {
-                node.spec.provider_id.clone_from(id);
-            }
+        if status::reconcile_registration(names, &self.machine, &mut node) {
             node = api.update(&node, &WriteParams::default()).await?;
         }
         Ok(self.update(&node, false).await?.unwrap_or(node))

@@ -9,7 +9,8 @@
 //!
 //! With logind, SIGTERM only ends the agent, and containers keep running. Without it (containers as
 //! nodes, other init systems) SIGTERM is the only sign of a shutdown, and terminates pods too if a
-//! grace period is configured.
+//! grace period is configured. A logind that was reached once and is lost, as while an upgrade
+//! restarts it or the bus, is not absent: an upgrade restarts the agent as well.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -28,8 +29,10 @@ use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
-/// Pause between attempts to reach logind.
+/// Pause between attempts to reach logind where there seems to be none.
 const RETRY: Duration = Duration::from_secs(30);
+/// Pause between attempts to reach it again, during which a shutdown is not noticed.
+const RECONNECT: Duration = Duration::from_secs(2);
 /// How long the last statuses may take to reach the API server.
 const TELL_WITHIN: Duration = Duration::from_secs(1);
 /// The inhibitor lock's holder and reason, shown by `systemd-inhibit`.
@@ -45,8 +48,33 @@ pub struct Shutdown {
     bus: PathBuf,
     /// Drop-in that raises logind's `InhibitDelayMaxSec`.
     drop_in: PathBuf,
-    /// Whether logind is known to be absent.
-    alone: AtomicBool,
+    presence: LogindPresence,
+}
+
+/// Whether this machine has logind, as far as this process has seen.
+#[derive(Debug, Default)]
+struct LogindPresence {
+    was_reached: AtomicBool,
+    is_connected: AtomicBool,
+    has_failed: AtomicBool,
+}
+
+impl LogindPresence {
+    fn record_reached(&self) {
+        self.was_reached.store(true, Ordering::Relaxed);
+        self.is_connected.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a connection was lost.
+    fn record_failed(&self) -> bool {
+        self.has_failed.store(true, Ordering::Relaxed);
+        self.is_connected.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether connecting has failed and never succeeded.
+    fn is_absent(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed) && !self.was_reached.load(Ordering::Relaxed)
+    }
 }
 
 impl Shutdown {
@@ -59,7 +87,7 @@ impl Shutdown {
         (bus, drop_in): (&Path, &Path),
     ) -> Self {
         let (bus, drop_in) = (bus.to_owned(), drop_in.to_owned());
-        Self { shared, groups, events, bus, drop_in, alone: AtomicBool::new(false) }
+        Self { shared, groups, events, bus, drop_in, presence: LogindPresence::default() }
     }
 
     /// Follows logind for as long as the agent runs.
@@ -68,9 +96,15 @@ impl Shutdown {
         loop {
             page.started("session service");
             let Err(error) = self.session(&page).await;
-            self.alone.store(true, Ordering::Relaxed);
+            let is_lost = self.presence.record_failed();
+            let is_absent = self.presence.is_absent();
             let line = chain(&error);
-            if !warned {
+            if is_lost {
+                tracing::warn!(
+                    error = line,
+                    "the connection to logind was lost; until it is back no shutdown is noticed"
+                );
+            } else if is_absent && !warned {
                 tracing::warn!(
                     error = line,
                     "cannot reach logind; SIGTERM is handled as a shutdown of the machine"
@@ -78,7 +112,7 @@ impl Shutdown {
                 warned = true;
             }
             page.failed(line);
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(if is_absent { RETRY } else { RECONNECT }).await;
         }
     }
 
@@ -87,7 +121,7 @@ impl Shutdown {
         self.wait_long_enough(&mut logind).await?;
         loop {
             let lock = logind.inhibit(WHO, WHY).await?;
-            self.alone.store(false, Ordering::Relaxed);
+            self.presence.record_reached();
             page.done("waiting for a shutdown");
             self.turn(&mut logind, lock).await?;
         }
@@ -134,7 +168,7 @@ impl Shutdown {
 
     /// Terminates pods on SIGTERM if logind is absent.
     pub async fn on_sigterm(&self) {
-        if !self.groups.is_empty() && self.alone.load(Ordering::Relaxed) {
+        if !self.groups.is_empty() && self.presence.is_absent() {
             self.end_pods().await;
         }
     }
@@ -165,5 +199,22 @@ impl Shutdown {
         }
         self.shared.metrics.operations.record_shutdown_end();
         tokio::time::sleep(TELL_WITHIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logind_that_is_lost_is_not_absent() {
+        let presence = LogindPresence::default();
+        assert!(!presence.is_absent(), "not known yet");
+        assert!(!presence.record_failed());
+        assert!(presence.is_absent(), "a machine without it");
+        presence.record_reached();
+        assert!(!presence.is_absent(), "it came later");
+        assert!(presence.record_failed(), "lost, as while it is restarted");
+        assert!(!presence.is_absent() && !presence.record_failed());
     }
 }

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn missed_exits_are_told_from_the_pause_after_the_last() {
+    fn the_backoff_after_missed_exits_follows_from_the_pause_after_the_last_one() {
         // Exits known before, missed exits, pause after the last of them; expected delay after the next exit.
         let table = [
             (0, 1, Some(0), 10),

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_restart_what_they_say() {
+    fn restart_policies_decide_by_exit_code() {
         let cases = [
             (RestartPolicy::Always, true, true),
             (RestartPolicy::OnFailure, false, true),

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_waits_for_is_told_as_tools_expect_it() {
+    fn events_of_waiting_containers_have_the_reasons_of_kubernetes() {
         let events_for = |reason: &str| {
             let events = container_waiting(&desired(), "c", reason, "why");
             events.into_iter().map(|e| (e.reason.into_owned(), e.message)).collect::<Vec<_>>()
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_changed_is_told_once_however_often_the_next_one_fails() {
+    fn sandbox_changed_is_reported_once_although_the_next_sandbox_fails_repeatedly() {
         let mut record = PodRecord::default();
         let again = Action::CreateSandbox { attempt: 1 };
         let events_for = |record: &PodRecord| {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_name_is_used_when_asked_for() {
+    fn set_hostname_as_fqdn_uses_the_fqdn() {
         let name = |hostname: &str, subdomain: &str, whole| {
             let mut pod = pod(hostname, subdomain);
             pod.spec.set_hostname_as_fqdn = whole;

@@ -58,6 +58,47 @@ impl PodRecord {
         record
     }
 
+    /// The same for a static pod. What the node decided about it, a refusal or its end, lapses with the agent's process: it has
+    /// the same uid at every start, and is not created again.
+    pub fn recover_static_pod(
+        recorded: Option<Self>,
+        status: &PodStatus,
+        instances: &[ObservedContainer],
+    ) -> Self {
+        let was_over = recorded.as_ref().is_some_and(Self::is_over_by_node);
+        let recorded = recorded.map(Self::without_node_decision);
+        if !was_over && !shows_node_decision(status) {
+            return Self::recover(recorded, status, instances);
+        }
+        // The start time stands for an admission, whose resources were released.
+        let shown = PodStatus { phase: String::new(), start_time: None, ..status.clone() };
+        Self::recover(recorded, &shown, instances)
+    }
+
+    /// Whether the pod does not run because the node refused or ended it.
+    fn is_over_by_node(&self) -> bool {
+        let is_refused = matches!(self.admission, Some(Admission::Refused { .. }));
+        is_refused || (self.phase.is_terminal() && self.is_ended_by_node())
+    }
+
+    fn is_ended_by_node(&self) -> bool {
+        let why = self.ending.as_ref().map(|ending| &ending.why);
+        matches!(why, Some(TerminationReason::Evicted { .. }))
+    }
+
+    /// The record without a decision of the node against the pod. A pod that is over has to be admitted again.
+    fn without_node_decision(mut self) -> Self {
+        if self.is_over_by_node() {
+            (self.admission, self.accepted_at) = (None, 0);
+            (self.accepted_boot, self.active_before) = Default::default();
+            self.phase = Phase::default();
+        }
+        if self.is_ended_by_node() {
+            self.ending = None;
+        }
+        self
+    }
+
     /// Derives a record from the status of the API object. Used without a journal record, on the first start on a node that a
     /// kubelet ran.
     pub fn adopt(status: &PodStatus) -> Self {
@@ -85,9 +126,12 @@ impl PodRecord {
         record
     }
 
-    /// Advances the record to the progress shown in the status; never backwards.
-    pub fn apply_progress(&mut self, status: &PodStatus) {
-        self.progress(&Self::adopt(status));
+    /// Advances the record of a static pod to the progress that its mirror shows; never backwards. A decision of the node that the
+    /// mirror still shows was that of an earlier process.
+    pub fn apply_mirror(&mut self, status: &PodStatus) {
+        if !shows_node_decision(status) {
+            self.progress(&Self::adopt(status));
+        }
     }
 
     fn progress(&mut self, shown: &Self) {
@@ -151,6 +195,11 @@ impl PodRecord {
             }
         }
     }
+}
+
+/// Whether a status shows that the node refused or ended the pod; a pod that failed by itself has no reason.
+fn shows_node_decision(status: &PodStatus) -> bool {
+    Phase::parse(&status.phase) == Phase::Failed && !status.reason.is_empty()
 }
 
 impl ContainerRecord {
@@ -272,6 +321,8 @@ fn json(container: &Container) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::{ConfigState, DesiredPod, PodSource};
+    use crate::observed::{Now, ObservedPod, ObservedSandbox};
 
     #[test]
     fn the_json_is_that_of_gos_encoder() {
@@ -326,6 +377,98 @@ mod tests {
         let mut record = ended.clone();
         record.apply_end(&over("Failed"), grace, now);
         assert_eq!(record, ended);
+    }
+
+    fn terminated() -> Option<TerminationReason> {
+        Some(TerminationReason::Evicted { reason: "Terminated".into(), message: "m".into() })
+    }
+
+    /// The record of a static pod of which one sandbox was stopped.
+    fn static_record(why: Option<TerminationReason>, phase: Phase) -> PodRecord {
+        let known = ContainerRecord { attempt: Some(2), ..ContainerRecord::default() };
+        PodRecord {
+            admission: Some(Admission::Admitted),
+            accepted_at: 1,
+            phase,
+            ending: why.map(|why| Ending { why, deadline: Duration::ZERO }),
+            sandboxes_stopped: [0].into(),
+            containers: [("c".to_owned(), Box::new(known))].into(),
+            ..PodRecord::default()
+        }
+    }
+
+    fn static_status(phase: &str, reason: &str) -> PodStatus {
+        let (phase, reason, start_time) = (phase.into(), reason.into(), Some(Time::from_unix(1)));
+        PodStatus { phase, reason, start_time, ..PodStatus::default() }
+    }
+
+    #[test]
+    fn what_the_node_decided_about_a_static_pod_lapses_with_the_process() {
+        use Phase::{Failed, Pending, Running, Succeeded};
+        let refused = Admission::Refused { reason: "NodeShutdown".into(), message: "m".into() };
+        let refused = PodRecord { admission: Some(refused), ..static_record(None, Failed) };
+        let completed = Some(TerminationReason::Completed);
+        let lost = Some(TerminationReason::SandboxLost);
+        // What the journal has; whether the pod may run, has to be admitted, and its phase afterwards.
+        let table = [
+            ("ended", static_record(terminated(), Failed), true, true, Pending),
+            ("being ended", static_record(terminated(), Running), true, false, Running),
+            ("refused", refused, true, true, Pending),
+            ("runs", static_record(None, Running), true, false, Running),
+            ("done", static_record(completed, Succeeded), false, false, Succeeded),
+            ("failed", static_record(lost, Failed), false, false, Failed),
+        ];
+        for (case, record, may_run, is_new, phase) in table {
+            let reason = if is_new { "Terminated" } else { "" };
+            let shown = static_status(record.phase.as_str(), reason);
+            // The mirror shows it, or still shows that the pod runs, or is not known.
+            for shown in [shown, static_status("Running", ""), PodStatus::default()] {
+                let after = PodRecord::recover_static_pod(Some(record.clone()), &shown, &[]);
+                let case = format!("{case}, shown as {}", shown.phase);
+                assert_eq!(after.ending.is_none(), may_run, "{case}");
+                assert_eq!(after.admission.is_none(), is_new, "{case}");
+                assert_eq!(after.accepted_at == 0, is_new, "{case}");
+                assert_eq!(after.phase, phase, "{case}");
+                assert_eq!(after.containers["c"].attempt, Some(2), "{case}");
+                let mut seen = after.clone();
+                seen.apply_mirror(&shown);
+                assert_eq!(seen.ending, after.ending, "{case}");
+            }
+        }
+        // A pod from the API stays as it ended.
+        let ended = static_record(terminated(), Failed);
+        assert_eq!(PodRecord::recover(Some(ended.clone()), &PodStatus::default(), &[]), ended);
+    }
+
+    #[test]
+    fn a_mirror_ends_its_static_pod_only_if_the_pod_ended_by_itself() {
+        for (reason, may_run) in [("Terminated", true), ("", false)] {
+            let shown = static_status("Failed", reason);
+            // At the start of an agent without a journal, and later.
+            let after = PodRecord::recover_static_pod(None, &shown, &[]);
+            assert_eq!((after.ending.is_none(), after.admission.is_none()), (may_run, may_run));
+            let mut running = static_record(None, Phase::Running);
+            running.apply_mirror(&shown);
+            assert_eq!(running.ending.is_none(), may_run, "{reason}");
+        }
+    }
+
+    /// After a shutdown the stopped sandbox is still listed: it stands for the admission before.
+    #[test]
+    fn a_static_pod_is_admitted_again_after_its_end() {
+        let ended = static_record(terminated(), Phase::Failed);
+        let record = PodRecord::recover_static_pod(Some(ended), &PodStatus::default(), &[]);
+        let source = PodSource::Static;
+        let pod = proto_api::core::v1::Pod::default();
+        let desired = DesiredPod::from_pod(&pod, source, "", &[], |_| ConfigState::Ready);
+        let sandbox = |attempt| ObservedSandbox { attempt, ..ObservedSandbox::default() };
+        for (attempt, expect) in [(0, None), (1, Some(Admission::Admitted))] {
+            let observed =
+                ObservedPod { sandboxes: vec![sandbox(attempt)], ..ObservedPod::default() };
+            let mut record = record.clone();
+            record.observe(&desired, &observed, Now::default());
+            assert_eq!(record.admission, expect, "sandbox {attempt}");
+        }
     }
 
     #[test]

@@ -134,6 +134,7 @@ impl ObservedPod {
 
     /// The newest instance of a container.
     pub fn newest(&self, container: &str) -> Option<&ObservedContainer> {
+        proto_api::count_steps!(self.containers.len().saturating_add(1));
         self.containers.iter().filter(|c| c.name == container).max_by_key(|c| c.attempt)
     }
 

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_before_the_initial_delay_and_the_adopted_are_spread() {
+    fn probes_wait_for_the_initial_delay_and_those_of_adopted_containers_are_spread() {
         let order = |id: &str| ProbeOrder {
             container: "c".into(),
             id: id.into(),

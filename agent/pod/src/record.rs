@@ -19,7 +19,7 @@ pub use crate::phase::Phase;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodRecord {
-    /// Result of admission; `None` before it. Decided once per pod.
+    /// Result of admission; `None` before it. Decided once per pod; the refusal of a static pod lapses with the agent's process.
     pub admission: Option<Admission>,
     /// Time of admission in seconds since 1970; 0 before.
     pub accepted_at: i64,
@@ -302,6 +302,7 @@ impl PodRecord {
         container: &DesiredContainer,
         sandbox_attempt: u32,
     ) -> bool {
+        proto_api::count_steps!(1);
         self.containers.get(&container.name).is_some_and(|known| match container.role {
             ContainerRole::Sidecar => known.came_up_in == Some(sandbox_attempt),
             ContainerRole::Init | ContainerRole::Main | ContainerRole::Ephemeral => {
@@ -312,8 +313,10 @@ impl PodRecord {
 
     /// Updates the record from the observed state: newest attempts, exits, disappeared instances, addresses.
     pub(crate) fn observe(&mut self, desired: &DesiredPod, observed: &ObservedPod, now: Now) {
-        if self.admission.is_none() && !observed.sandboxes.is_empty() {
-            // The sandbox proves that the pod was admitted, even if the journal missed it.
+        let is_kept = |attempt: u32| !self.sandboxes_stopped.contains(&attempt);
+        if self.admission.is_none() && observed.sandboxes.iter().any(|s| is_kept(s.attempt)) {
+            // The sandbox proves that the pod was admitted, even if the journal missed it. One that is stopped may be of an earlier
+            // admission of a static pod, after which its resources were released.
             self.admission = Some(Admission::Admitted);
             self.accept(now);
         }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_follow_where_the_pod_asked_for_it() {
+    fn sub_paths_are_refreshed_only_in_volumes_with_that_option() {
         let propagation = |path: &str, follows: bool| {
             let volumes =
                 volumes(VolumeOnHost { path: "/h".into(), follows, ..Default::default() });
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_checked_is_bound_unless_mounts_travel_through_it() {
+    fn checked_volumes_are_bound_like_sub_paths_unless_mount_propagation_is_bidirectional() {
         let mut container = container(&[("", ""), ("", ""), ("a", "")]);
         container.volume_mounts[1].mount_propagation = Some("Bidirectional".into());
         let on_host = VolumeOnHost { checked: true, ..Default::default() };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_only_all_the_way_down_is_bound() {
+    fn recursive_read_only_mounts_are_bound() {
         use AllReadOnly::{Enabled, IfPossible};
         let cases = [
             (None, true, None, None),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_volume_forbids_no_mount_allows() {
+    fn mounts_of_read_only_volumes_are_read_only() {
         let on_host =
             |read_only| VolumeOnHost { path: "/h".into(), read_only, ..Default::default() };
         let container = container(&[("", ""), ("part", "")]);

@@ -7,9 +7,10 @@ use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, timeout};
 
+use crate::connection_tasks::ConnectionTasks;
 use crate::prober::{ANSWER_BYTES, Prober};
 use crate::tcp;
 
@@ -22,7 +23,7 @@ pub(crate) async fn probe(port: u16, service: &str, asker: Prober<'_>) -> ProbeO
     let address = tcp::authority(asker.ip, port);
     let within = format!("{:?}", asker.timeout);
     let began = Instant::now();
-    let stream = match timeout(asker.timeout, tcp::connect(asker.ip, port)).await {
+    let stream = match timeout(asker.timeout, tcp::connect(asker.ip, port, asker)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             return ProbeOutcome::Failure(format!(
@@ -78,7 +79,10 @@ async fn check(
     service: &str,
     user_agent: &str,
 ) -> Result<u64, CallError> {
-    let shaken = http2::handshake(TokioExecutor::new(), io).await;
+    // Everything of the connection ends with the call: this future polls the dispatcher, and the guard aborts what hyper spawns.
+    let tasks = ConnectionTasks::default();
+    let _guard = tasks.abort_on_drop();
+    let shaken = http2::handshake(tasks.clone(), io).await;
     let (mut sender, connection) = shaken.map_err(CallError::Exchange)?;
     let request = Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
         .header(header::CONTENT_TYPE, "application/grpc")
@@ -91,7 +95,6 @@ async fn check(
         read(response.map_err(CallError::Exchange)?).await
     };
     tokio::pin!(connection, answer);
-    // The connection has no task of its own: it lives as long as the call.
     tokio::select! {
         answer = &mut answer => answer,
         _ = &mut connection => answer.await,

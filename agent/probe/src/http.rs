@@ -102,7 +102,7 @@ pub async fn get(request: &HttpGet, asker: Prober<'_>) -> Result<Reply, GetError
     };
     let url = first.url();
     let headers = &request.headers;
-    let followed = tokio::time::timeout(asker.timeout, follow(first, headers, asker.user_agent));
+    let followed = tokio::time::timeout(asker.timeout, follow(first, headers, asker));
     let fault = match followed.await {
         Ok(Ok(reply)) => return Ok(reply),
         Ok(Err(fault)) => fault,
@@ -175,11 +175,11 @@ fn absolute_path(path: &str) -> PathAndQuery {
 async fn follow(
     first: Target,
     headers: &[(String, String)],
-    user_agent: &str,
+    asker: Prober<'_>,
 ) -> Result<Reply, GetFault> {
     let mut target = first;
     for _ in 0..=REDIRECTS {
-        let (reply, location) = once(&target, headers, user_agent).await?;
+        let (reply, location) = once(&target, headers, asker).await?;
         let Some(location) = location.filter(|_| is_redirect(reply.status)) else {
             return Ok(reply);
         };
@@ -199,10 +199,10 @@ fn is_redirect(status: u16) -> bool {
 async fn once(
     target: &Target,
     headers: &[(String, String)],
-    user_agent: &str,
+    asker: Prober<'_>,
 ) -> Result<(Reply, Option<String>), GetFault> {
-    let request = request(target, headers, user_agent)?;
-    let stream = tcp::connect(&target.host, target.port).await?;
+    let request = request(target, headers, asker.user_agent)?;
+    let stream = tcp::connect(&target.host, target.port, asker).await?;
     if target.https {
         exchange(TokioIo::new(tls::connect(&target.host, stream).await?), request).await
     } else {

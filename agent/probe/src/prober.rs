@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::lookup::{NameLookups, PodKey};
+
 /// Most bytes of a response body that are kept.
 pub const ANSWER_BYTES: usize = 10 << 10;
 
@@ -14,4 +16,8 @@ pub struct Prober<'a> {
     pub user_agent: &'a str,
     /// Time after which the probe fails.
     pub timeout: Duration,
+    /// Looks up the name of the handler's host, if it has one.
+    pub names: &'a NameLookups,
+    /// The pod whose probe or hook it is.
+    pub pod: PodKey<'a>,
 }

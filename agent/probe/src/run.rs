@@ -12,7 +12,7 @@ pub async fn run_probe(handler: &Handler, asker: Prober<'_>) -> ProbeOutcome {
         Handler::Http(request) => http::probe(request, asker).await,
         Handler::Tcp { host, port } => {
             let host = if host.is_empty() { asker.ip } else { host };
-            tcp::probe(host, *port, asker.timeout).await
+            tcp::probe(host, *port, asker).await
         }
         Handler::Grpc { port, service } => grpc::probe(*port, service, asker).await,
         Handler::Exec(_) => {

@@ -1,14 +1,16 @@
 //! TCP connections of probes.
 
 use std::io;
-use std::time::Duration;
 
 use agent_pod::probe::ProbeOutcome;
 use tokio::net::TcpStream;
 
+use crate::lookup::LookupError;
+use crate::prober::Prober;
+
 /// Opens a connection and closes it.
-pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeOutcome {
-    match tokio::time::timeout(timeout, connect(host, port)).await {
+pub(crate) async fn probe(host: &str, port: u16, asker: Prober<'_>) -> ProbeOutcome {
+    match tokio::time::timeout(asker.timeout, connect(host, port, asker)).await {
         Ok(Ok(_)) => ProbeOutcome::Success,
         Ok(Err(error)) => ProbeOutcome::Failure(error.to_string()),
         Err(_) => ProbeOutcome::Failure(format!("dial tcp {}: i/o timeout", authority(host, port))),
@@ -17,18 +19,25 @@ pub(crate) async fn probe(host: &str, port: u16, timeout: Duration) -> ProbeOutc
 
 /// A pod that does not take a connection. The text is that of Go's network library.
 #[derive(Debug, thiserror::Error)]
-#[error("dial tcp {address}: {}", describe_error(error))]
-pub(crate) struct ConnectError {
-    address: String,
-    error: io::Error,
+pub(crate) enum ConnectError {
+    #[error("dial tcp: {0}")]
+    Lookup(LookupError),
+    #[error("dial tcp {address}: {}", describe_error(error))]
+    Dial { address: String, error: io::Error },
 }
 
 /// Opens a connection that is reset when dropped: an ordinary close would leave each port in TIME_WAIT for a minute.
-pub(crate) async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
+pub(crate) async fn connect(
+    host: &str,
+    port: u16,
+    asker: Prober<'_>,
+) -> Result<TcpStream, ConnectError> {
     let host_alone = host.trim_start_matches('[').trim_end_matches(']');
-    let opened = TcpStream::connect((host_alone, port)).await;
+    let found = asker.names.addresses(host_alone, port, asker.pod, asker.timeout).await;
+    let addresses = found.map_err(ConnectError::Lookup)?;
+    let opened = TcpStream::connect(addresses.as_slice()).await;
     let stream = opened.and_then(|stream| stream.set_zero_linger().map(|()| stream));
-    stream.map_err(|error| ConnectError { address: authority(host, port), error })
+    stream.map_err(|error| ConnectError::Dial { address: authority(host, port), error })
 }
 
 /// Host and port as in a URL.

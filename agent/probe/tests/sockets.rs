@@ -3,27 +3,32 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use agent_pod::handler::{Handler, HttpGet};
 use agent_pod::probe::ProbeOutcome;
-use agent_probe::{Prober, run_probe};
+use agent_probe::{NameLookups, PodKey, Prober, run_probe};
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body_util::{BodyExt as _, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 /// Long enough on a busy machine.
-const PATIENT: Duration = Duration::from_secs(20);
+const PATIENT: Duration = Duration::from_secs(120);
 /// Timeout of requests that are never answered.
 const SHORT: Duration = Duration::from_millis(200);
+/// Timeout that leaves a server time to fill all buffers.
+const FLOODED: Duration = Duration::from_secs(1);
+
+static NAMES: LazyLock<NameLookups> = LazyLock::new(NameLookups::default);
 
 fn asker(timeout: Duration) -> Prober<'static> {
-    Prober { ip: "127.0.0.1", user_agent: "agent/1", timeout }
+    let pod = PodKey { namespace: "ns", uid: "u" };
+    Prober { ip: "127.0.0.1", user_agent: "agent/1", timeout, names: &NAMES, pod }
 }
 
 fn http(port: u16, path: &str) -> Handler {
@@ -108,13 +113,11 @@ async fn an_endless_body_is_not_read_to_its_end() {
 }
 
 #[tokio::test]
-async fn nobody_and_silence_are_failures() {
+async fn closed_ports_and_timeouts_are_probe_failures() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let silent = listener.local_addr().expect("address").port();
-    let closed = {
-        let gone = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-        gone.local_addr().expect("address").port()
-    };
+    // Nothing listens there, and no socket gets this port by chance.
+    let closed = 1;
     let tcp = |port| Handler::Tcp { host: String::new(), port };
     let grpc = |port| Handler::Grpc { port, service: String::new() };
     let refused = format!("dial tcp 127.0.0.1:{closed}: connect: connection refused");
@@ -136,7 +139,7 @@ async fn nobody_and_silence_are_failures() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_nobody_signed_will_do() {
+async fn self_signed_certificates_are_accepted_by_https_probes() {
     let key = rcgen::generate_simple_self_signed(vec!["x".to_owned()]).expect("certificate");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -194,7 +197,7 @@ async fn health_server() -> u16 {
 }
 
 #[tokio::test]
-async fn grpc_health_is_asked_by_service() {
+async fn grpc_probes_check_the_health_of_the_named_service() {
     let port = health_server().await;
     let unhealthy = "service unhealthy (responded with \"NOT_SERVING\")";
     let none = "this server does not implement the grpc health protocol (grpc.health.v1.Health): ";
@@ -210,14 +213,68 @@ async fn grpc_health_is_asked_by_service() {
     }
 }
 
+/// An empty SETTINGS frame, which a server sends first.
+const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+#[tokio::test]
+async fn a_server_that_floods_and_reads_nothing_keeps_nothing_of_a_probe() {
+    let socket = TcpSocket::new_v4().expect("socket");
+    // Little room for the replies, so that the client cannot write any more.
+    socket.set_recv_buffer_size(4096).expect("buffer");
+    socket.bind("127.0.0.1:0".parse().expect("address")).expect("bind");
+    let listener = socket.listen(1).expect("listen");
+    let port = listener.local_addr().expect("address").port();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accept");
+        let pings = PING.repeat(1000);
+        let mut sent = stream.write_all(&SETTINGS).await;
+        while sent.is_ok() {
+            sent = stream.write_all(&pings).await;
+        }
+    });
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    assert_eq!(tasks(), 1, "the server's");
+    let handler = Handler::Grpc { port, service: String::new() };
+    let ProbeOutcome::Failure(text) = run_probe(&handler, asker(FLOODED)).await else {
+        panic!("no answer is no success")
+    };
+    assert!(text.contains("did not complete within"), "{text}");
+    let closed = tokio::time::timeout(PATIENT, server).await;
+    closed.expect("the probe's connection is closed").expect("server");
+    while tasks() > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_may_be_a_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    let named = |host: &str| Handler::Tcp { host: host.into(), port };
+    assert_eq!(run_probe(&named("localhost"), asker(PATIENT)).await, ProbeOutcome::Success);
+    let ProbeOutcome::Failure(text) = run_probe(&named(&"x".repeat(300)), asker(PATIENT)).await
+    else {
+        panic!("no such name")
+    };
+    assert!(text.contains("no such host"), "{text}");
+}
+
 #[tokio::test]
 async fn a_probe_leaves_no_port_behind() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let port = listener.local_addr().expect("address").port();
+    // Sockets of others may have had this port at the other end.
+    let before = closing(port);
     for _ in 0..50 {
         let handler = Handler::Tcp { host: String::new(), port };
         assert_eq!(run_probe(&handler, asker(PATIENT)).await, ProbeOutcome::Success);
     }
+    assert!(closing(port) <= before);
+}
+
+/// Sockets that wait after they were closed, with this port at the other end.
+fn closing(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("sockets");
     let suffix = format!(":{port:04X}");
     // Columns: slot, local, remote, state; 06 is TIME_WAIT.
@@ -225,5 +282,5 @@ async fn a_probe_leaves_no_port_behind() {
         let columns: Vec<&str> = line.split_whitespace().collect();
         columns.len() > 3 && columns[2].ends_with(&suffix) && columns[3] == "06"
     });
-    assert_eq!(waiting.count(), 0);
+    waiting.count()
 }

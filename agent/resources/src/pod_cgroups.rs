@@ -14,7 +14,7 @@ use agent_node::cgroup::{
     CgroupLimits, CgroupManager, CgroupName, CpuBound, class_limits, cpu_request, node_limits,
     pod_limits, reserved_limits,
 };
-use agent_node::qos::{QosClass, qos_class};
+use agent_node::qos::{QosClass, assigned_qos_class};
 use agent_node::resources::Amounts;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -154,7 +154,7 @@ impl NodeCgroups {
     }
 
     fn name(&self, pod: &Pod) -> CgroupName {
-        CgroupName::pod(&self.root, class(pod), &pod.metadata.uid)
+        CgroupName::pod(&self.root, assigned_qos_class(pod), &pod.metadata.uid)
     }
 
     /// Path of a pod's cgroup in a class.
@@ -223,7 +223,7 @@ impl NodeCgroups {
 
     /// Whether nothing was known of its cgroup before.
     fn place(&self, pod: &Pod) -> bool {
-        let member = (class(pod), cpu_request(pod));
+        let member = (assigned_qos_class(pod), cpu_request(pod));
         self.placed().insert(pod.metadata.uid.clone(), member).is_none()
     }
 
@@ -232,20 +232,10 @@ impl NodeCgroups {
     }
 }
 
-/// The class that the API shows, which never changes in a pod's life, else the computed one.
-fn class(pod: &Pod) -> QosClass {
-    match pod.status.qos_class.as_str() {
-        "Guaranteed" => QosClass::Guaranteed,
-        "Burstable" => QosClass::Burstable,
-        "BestEffort" => QosClass::BestEffort,
-        _ => qos_class(pod),
-    }
-}
-
 impl PodCgroups for NodeCgroups {
     fn make_cgroup(&self, pod: &Pod) -> Result<String, PodCgroupError> {
         if self.place(pod) {
-            self.weigh(class(pod))?;
+            self.weigh(assigned_qos_class(pod))?;
         }
         let name = self.name(pod);
         self.ensure(&name, &pod_limits(pod, self.pids).with_cpu_bound(self.cpu))?;
@@ -257,7 +247,7 @@ impl PodCgroups for NodeCgroups {
             if self.driver == CgroupManager::Cgroupfs {
                 return Ok(());
             }
-            self.settle_class(class(pod)).await?;
+            self.settle_class(assigned_qos_class(pod)).await?;
             let limits = pod_limits(pod, self.pids).with_cpu_bound(self.cpu);
             self.bound(&self.name(pod), &limits).await
         }
@@ -275,7 +265,7 @@ impl PodCgroups for NodeCgroups {
             self.place(pod);
             // Until another came or went its class has the weight that it had with this one.
             if self.weighed.load(Ordering::Relaxed)
-                && let Err(error) = self.weigh(class(pod))
+                && let Err(error) = self.weigh(assigned_qos_class(pod))
             {
                 tracing::warn!(
                     uid,
@@ -412,7 +402,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn burstable_pods_keep_their_weight_when_the_agent_starts_anew() {
+    async fn burstable_pods_keep_their_weight_when_the_agent_restarts() {
         let Some(tree) = Tree::new("place-weight") else { return };
         let asks = |uid: &str, cpu: &str| {
             let mut pod = pod(uid, &["cpu"], &[]);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_class_that_nobody_knows_is_an_error() {
+    async fn an_unknown_runtime_class_is_an_error() {
         let classes = RuntimeClasses::default();
         let mut pod = Pod::default();
         assert_eq!(classes.handler(&pod).await.expect("the default"), "");

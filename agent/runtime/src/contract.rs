@@ -14,7 +14,7 @@ use crate::events::RuntimeEvent;
 use crate::runtime::{Runtime, RuntimeError, StreamRequest, Streams};
 
 /// Time after which an expected event counts as missing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of command output to keep.
 const KEPT: usize = 100;
 

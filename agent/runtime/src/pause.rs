@@ -125,9 +125,7 @@ fn program_header(out: &mut Vec<u8>, kind: u32, flags: u32, address: u64, size: 
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
     use std::io::{ErrorKind, Read as _};
-    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::ExitStatusExt as _;
     use std::path::{Path, PathBuf};
     use std::process::{Child, Command, Stdio};
@@ -140,21 +138,18 @@ mod tests {
     /// Number of the system call that waits for signals on this machine.
     const RT_SIGTIMEDWAIT: u32 = if cfg!(target_arch = "aarch64") { 137 } else { 128 };
 
-    fn install(dir: &Path) -> PathBuf {
-        let path = dir.join("pause");
-        std::fs::write(&path, program(ARCH).unwrap()).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+    /// Writes the program by another process: of a file that is open for writing here a fork in another test would have a copy until its exec, and the kernel
+    /// executes no file that is open for writing.
+    fn install(dir: &Path, arch: &str) -> PathBuf {
+        let (bytes, path) = (dir.join("bytes"), dir.join("pause"));
+        std::fs::write(&bytes, program(arch).unwrap()).unwrap();
+        let mut command = Command::new("install");
+        assert!(command.args(["-m", "755"]).args([&bytes, &path]).status().unwrap().success());
         path
     }
 
-    /// A fork in another test may hold the file open for writing until its exec, which makes the kernel reject this exec.
     fn spawn(command: &mut Command) -> Child {
-        loop {
-            match command.stdin(Stdio::null()).spawn() {
-                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {}
-                child => return child.unwrap(),
-            }
-        }
+        command.stdin(Stdio::null()).spawn().unwrap()
     }
 
     /// Waits until the program has blocked its signals and is in `rt_sigtimedwait`, where they do not show as blocked.
@@ -166,10 +161,10 @@ mod tests {
     }
 
     fn wait_for(condition: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !condition() {
             assert!(Instant::now() < deadline, "the program does not get there");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -182,7 +177,7 @@ mod tests {
     fn ends_well_on_term_and_int() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["-TERM", "-INT"] {
-            let mut child = spawn(&mut Command::new(install(dir.path())));
+            let mut child = spawn(&mut Command::new(install(dir.path(), ARCH)));
             wait_until_ready(child.id());
             signal(&child, name);
             assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
@@ -193,18 +188,17 @@ mod tests {
     #[test]
     fn other_signals_keep_their_meaning() {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = spawn(&mut Command::new(install(dir.path())));
+        let mut child = spawn(&mut Command::new(install(dir.path(), ARCH)));
         wait_until_ready(child.id());
         signal(&child, "-USR1");
         assert_eq!(child.wait().unwrap().signal(), Some(10));
     }
 
-    /// A shell forks a child that outlives it and then becomes the program: the program has to reap the child.
-    /// program's to collect, and its entry in the process table must go.
+    /// A shell forks a child and then becomes the program: the child, which ends later, is the program's to collect.
     #[test]
     fn collects_children() {
         let dir = tempfile::tempdir().unwrap();
-        let script = format!("sleep 0.2 & echo $!; exec {}", install(dir.path()).display());
+        let script = format!("sleep 300 & echo $!; exec {}", install(dir.path(), ARCH).display());
         let mut child = spawn(Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()));
         let mut line = Vec::new();
         let mut stdout = child.stdout.take().unwrap();
@@ -214,6 +208,7 @@ mod tests {
         }
         let orphan = String::from_utf8(line).unwrap();
         wait_until_ready(child.id());
+        assert!(Command::new("kill").args(["-KILL", &orphan]).status().unwrap().success());
         wait_for(|| !Path::new(&format!("/proc/{orphan}")).exists());
         signal(&child, "-TERM");
         assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -242,9 +237,7 @@ mod tests {
         let emulator =
             std::env::var_os("QEMU_AARCH64").unwrap_or_else(|| "qemu-aarch64-static".into());
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pause");
-        std::fs::write(&path, program("aarch64").unwrap()).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        let path = install(dir.path(), "aarch64");
         for name in ["-TERM", "-INT"] {
             let trace = dir.path().join("trace");
             let mut command = Command::new(&emulator);

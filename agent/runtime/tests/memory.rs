@@ -53,7 +53,7 @@ async fn pods_have_addresses_of_the_range_while_there_are_any() {
 }
 
 #[test]
-fn what_is_no_range_of_pods_is_none() {
+fn invalid_pod_cidrs_are_refused() {
     for wrong in ["", "10.0.0.0", "10.0.0.0/30", "10.0.0.0/0", "10.0.0.0/33", "fd00::/64", "x/24"] {
         assert_eq!(PodRange::of(wrong), None, "{wrong}");
     }

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn only_volumes_of_claims_are_told() {
+    fn volume_metrics_are_only_those_of_claims() {
         let text = volumes(&super::super::stats::tests::sample(), Names::new(Profile::Kubernetes));
         assert!(text.contains("kubelet_volume_stats_used_bytes{namespace=\"a\",persistentvolumeclaim=\"data-web\"} 9\n"), "{text}");
         assert_eq!(text.matches("_used_bytes{").count(), 1);

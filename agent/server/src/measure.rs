@@ -1,6 +1,9 @@
 //! Measures the node on request: cgroups, file systems and interfaces from the kernel, writable
 //! layers from the runtime. One call to the runtime; the rest is blocking IO off the async threads.
 
+mod cpu_times;
+mod pod_pass;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +11,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent_host::cgroup_stats::{self, CgroupStats};
 use agent_host::cgroups::Cgroups;
-use agent_host::disk_usage::{self, DiskUsage};
+use agent_host::disk_usage::DiskUsage;
 use agent_host::{machine, net_counters, process};
 use agent_node::cgroup::{CgroupManager, CgroupName};
-use agent_node::qos::{QosClass, qos_class};
-use agent_pod::translate::log_directory;
 use agent_runtime::runtime::ContainerUsage;
 use agent_runtime::{ImageRuntime, UsageReader};
-use agent_volume::open_volume::{self, OpenVolume};
 use proto_api::core::v1::Pod;
+use proto_daemon::blocking_shares::{self, WorkOwner};
 use proto_daemon::exit::chain;
-use proto_daemon::{mountinfo, panics};
 
 use super::mount_queries::MountQueries;
-use super::stats::{
-    ContainerStats, Counted, FsUsage, NodeStats, PodStats, SystemStats, Usage, VolumeStats,
-};
+use super::stats::{Counted, FsUsage, NodeStats, PodStats, SystemStats, Usage};
 use super::view::ViewError;
+use cpu_times::CpuTimes;
+use pod_pass::PodPass;
 
 /// The paths and cgroups to measure.
 #[derive(Clone, Debug)]
@@ -47,9 +47,6 @@ pub struct MeasuredPaths {
     pub disk_period: Duration,
 }
 
-/// Timeout for statistics of a network or FUSE volume.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 /// Measures, and caches what rates and directory sizes need.
 #[derive(Debug)]
 pub struct Measure {
@@ -59,10 +56,6 @@ pub struct Measure {
     disks: Mutex<BTreeMap<PathBuf, (Instant, DiskUsage)>>,
     looks: MountQueries,
 }
-
-/// CPU time in nanoseconds by container id, with the time of measurement.
-#[derive(Debug, Default)]
-pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
 
 impl Measure {
     /// Nothing is measured before the first request.
@@ -92,16 +85,16 @@ impl Measure {
         });
         let images = images.image_filesystems().await.unwrap_or_default().into_iter().next();
         let measure = self.clone();
-        let measured = panics::spawn_blocking(move || {
+        let measured = blocking_shares::run(share(), move || {
             let image_fs = images.map(|found| {
                 let fs = file_system(Path::new(&found.mountpoint)).unwrap_or_default();
                 FsUsage { used_bytes: found.used_bytes, inodes_used: found.inodes_used, ..fs }
             });
             measure.measure(&pods, &layers).map(|stats| NodeStats { image_fs, ..stats })
         });
-        measured
-            .await
-            .map_err(|error| ViewError::Failed(format!("the measurement panicked: {error}")))?
+        measured.await.map_err(|error| {
+            ViewError::Failed(format!("cannot measure the pods: {}", chain(&error)))
+        })?
     }
 
     fn measure(&self, pods: &[Pod], layers: &[ContainerUsage]) -> Result<NodeStats, ViewError> {
@@ -122,11 +115,9 @@ impl Measure {
             at_nanos: now,
         };
         let fs = file_system(&self.sites.root_dir);
-        let foreign = foreign_mounts(&self.sites.root_dir.join("pods"));
-        let mut looked = Looked { measure: self, seen: Vec::new(), foreign, now, fs };
-        let pods: Vec<_> = pods.iter().filter_map(|pod| looked.pod(pod, layers)).collect();
-        let seen = looked.seen;
-        self.forget_but(&seen, &pods);
+        let mut pass = PodPass::new(self, now, fs);
+        let pods: Vec<_> = pods.iter().filter_map(|pod| pass.pod(pod, layers)).collect();
+        self.forget_but(&pass.into_seen(), &pods);
         Ok(NodeStats {
             name: self.sites.node.clone(),
             booted: boot_time(),
@@ -213,249 +204,18 @@ impl Measure {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|path, _| seen.contains(path));
-        let mut last = self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lives = |id: &str| {
             pods.iter().any(|pod| {
                 pod.uid == id || pod.containers.iter().any(|container| container.id == id)
             })
         };
-        last.retain(|id, _| matches!(id.as_str(), "" | "pods" | "agent") || lives(id));
+        self.last.retain(|id| matches!(id, "" | "pods" | "agent") || lives(id));
     }
 }
 
-/// In-memory file systems, which never hang.
-const IN_MEMORY: [&[u8]; 3] = [b"tmpfs", b"ramfs", b"hugetlbfs"];
-
-/// Mounts of other file systems below the pods' directory: `<uid>/volumes/<plugin>/<volume>...`
-fn foreign_mounts(pods: &Path) -> Vec<PathBuf> {
-    let Ok(pods) = pods.canonicalize() else { return Vec::new() };
-    let all = mountinfo::read().unwrap_or_default().into_iter();
-    let others = all.filter(|mount| !IN_MEMORY.contains(&mount.kind.as_slice()));
-    others.filter_map(|mount| Some(mount.point.strip_prefix(&pods).ok()?.to_owned())).collect()
-}
-
-/// One pass over the pods.
-struct Looked<'a> {
-    measure: &'a Measure,
-    /// Directories that were measured.
-    seen: Vec<PathBuf>,
-    /// Mounts in pods' directories that may hang, relative to the pods' directory.
-    foreign: Vec<PathBuf>,
-    now: i64,
-    /// The node's own file system.
-    fs: Option<FsUsage>,
-}
-
-impl Looked<'_> {
-    /// Statistics of a pod with running containers.
-    fn pod(&mut self, pod: &Pod, layers: &[ContainerUsage]) -> Option<PodStats> {
-        let sites = &self.measure.sites;
-        let meta = &pod.metadata;
-        let place = CgroupName::pod(&sites.cgroup_root, class(pod), &meta.uid).path(sites.driver);
-        let counted = self.measure.counted(&place);
-        let own = layers.iter().filter(|layer| layer.pod_uid == meta.uid);
-        let containers: Vec<_> = own.map(|layer| self.container(pod, &place, layer)).collect();
-        if counted.is_none() && containers.is_empty() {
-            return None;
-        }
-        let network =
-            if pod.spec.host_network { Vec::new() } else { self.network(&place, &containers) };
-        let volumes = self.volumes(pod);
-        let usage =
-            counted.as_ref().map(|counted| self.measure.usage(&meta.uid, &counted.stats, self.now));
-        Some(PodStats {
-            namespace: meta.namespace.clone(),
-            name: meta.name.clone(),
-            uid: meta.uid.clone(),
-            started: pod.status.start_time.and_then(proto_api::Time::unix).unwrap_or(0),
-            usage: usage.or_else(|| Some(sum(&containers)).filter(|_| !containers.is_empty())),
-            network,
-            ephemeral: self.ephemeral(&containers, &volumes),
-            volumes,
-            containers,
-            cgroup: counted,
-        })
-    }
-
-    fn container(&mut self, pod: &Pod, place: &str, layer: &ContainerUsage) -> ContainerStats {
-        let sites = &self.measure.sites;
-        let counted = sites
-            .cgroups
-            .as_ref()
-            .and_then(|cgroups| cgroup_stats::place_of_container(cgroups, place, &layer.id));
-        let counted = counted.and_then(|place| self.measure.counted(&place));
-        let usage = match &counted {
-            Some(counted) => self.measure.usage(&layer.id, &counted.stats, self.now),
-            None => Usage {
-                at_nanos: layer.measured_at,
-                cpu_nanos: layer.cpu_nanos,
-                cpu_nanos_per_sec: self.measure.last.rate(
-                    &layer.id,
-                    layer.measured_at,
-                    layer.cpu_nanos,
-                ),
-                memory_bytes: layer.usage_bytes,
-                working_set_bytes: layer.working_set_bytes,
-                rss_bytes: layer.rss_bytes,
-                ..Usage::default()
-            },
-        };
-        let logs = PathBuf::from(log_directory(&sites.pod_logs_dir.to_string_lossy(), pod))
-            .join(&layer.name);
-        let logs = self.disk(logs.clone(), || disk_usage::measure(&logs));
-        let of_node = self.fs.unwrap_or_default();
-        let statuses =
-            pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-        let status = statuses
-            .chain(&pod.status.ephemeral_container_statuses)
-            .find(|status| status.name == layer.name);
-        let running = status.and_then(|status| status.state.running.as_ref());
-        let started = running.and_then(|running| running.started_at.unix());
-        ContainerStats {
-            name: layer.name.clone(),
-            id: layer.id.clone(),
-            image: status.map(|status| status.image.clone()).unwrap_or_default(),
-            started: started.or(counted.as_ref().map(|counted| counted.stats.made)).unwrap_or(0),
-            usage,
-            rootfs: Some(FsUsage {
-                used_bytes: layer.writable_bytes,
-                inodes_used: layer.writable_inodes,
-                ..of_node
-            }),
-            logs: Some(FsUsage { used_bytes: logs.bytes, inodes_used: logs.inodes, ..of_node }),
-            cgroup: counted,
-        }
-    }
-
-    /// Read through a process of the pod: of the sandbox, whose cgroup belongs to no container, or
-    /// of any container.
-    fn network(
-        &self,
-        place: &str,
-        containers: &[ContainerStats],
-    ) -> Vec<net_counters::InterfaceCounters> {
-        let Some(cgroups) = &self.measure.sites.cgroups else { return Vec::new() };
-        let children = cgroups.children(place);
-        let (of_containers, others): (Vec<_>, Vec<_>) = children
-            .iter()
-            .partition(|child| containers.iter().any(|container| child.contains(&container.id)));
-        let mut processes = others
-            .into_iter()
-            .chain(of_containers)
-            .filter_map(|child| cgroup_stats::any_process(cgroups, &format!("{place}/{child}")));
-        processes.next().map(|pid| net_counters::read_process(Some(pid))).unwrap_or_default()
-    }
-
-    /// Opens the root of a volume and reads its file system's usage. Mounts that may hang get a
-    /// short timeout.
-    fn top(&self, uid: &str, volume: &str) -> Option<(OpenVolume, FsUsage)> {
-        let is_there = |point: &&PathBuf| {
-            point.starts_with(uid) && point.iter().nth(3) == Some(volume.as_ref())
-        };
-        let foreign = self.foreign.iter().find(is_there);
-        let (root, uid, volume) =
-            (self.measure.sites.root_dir.clone(), uid.to_owned(), volume.to_owned());
-        let look = move || {
-            let top = open_volume::open_volume(&root, &uid, &volume, None).ok()??;
-            let fs = machine::open_disk_room(&top.directory).map(usage_of).ok()?;
-            Some((top, fs))
-        };
-        match foreign {
-            Some(point) => self.measure.looks.at(point, PATIENCE, look)?,
-            None => look(),
-        }
-    }
-
-    fn volumes(&mut self, pod: &Pod) -> Vec<VolumeStats> {
-        let root = self.measure.sites.root_dir.clone();
-        let uid = &pod.metadata.uid;
-        let mut stats = Vec::new();
-        for volume in &pod.spec.volumes {
-            let Some((OpenVolume { directory, own_fs }, fs)) = self.top(uid, &volume.name) else {
-                continue;
-            };
-            let used = if own_fs {
-                DiskUsage { bytes: fs.used_bytes, inodes: fs.inodes_used }
-            } else {
-                let remembered_as = root.join("pods").join(uid).join(&volume.name);
-                self.disk(remembered_as, || disk_usage::measure_open(directory))
-            };
-            let claim = volume
-                .volume_source
-                .persistent_volume_claim
-                .as_ref()
-                .map(|claim| claim.claim_name.clone());
-            let ephemeral = volume
-                .volume_source
-                .ephemeral
-                .as_ref()
-                .map(|_| format!("{}-{}", pod.metadata.name, volume.name));
-            stats.push(VolumeStats {
-                name: volume.name.clone(),
-                claim: claim.or(ephemeral),
-                fs: FsUsage { used_bytes: used.bytes, inodes_used: used.inodes, ..fs },
-                own_fs,
-            });
-        }
-        stats
-    }
-
-    /// Usage of the node's disk by a pod: layers, logs and local volumes.
-    fn ephemeral(&self, containers: &[ContainerStats], volumes: &[VolumeStats]) -> Option<FsUsage> {
-        let of_containers =
-            containers.iter().flat_map(|container| [container.rootfs, container.logs]).flatten();
-        let of_volumes = volumes.iter().filter(|volume| !volume.own_fs).map(|volume| volume.fs);
-        let add = |sum: FsUsage, one: FsUsage| FsUsage {
-            used_bytes: sum.used_bytes.saturating_add(one.used_bytes),
-            inodes_used: sum.inodes_used.saturating_add(one.inodes_used),
-            ..sum
-        };
-        let none = FsUsage { used_bytes: 0, inodes_used: 0, ..self.fs? };
-        Some(of_containers.chain(of_volumes).fold(none, add))
-    }
-
-    fn disk(
-        &mut self,
-        directory: PathBuf,
-        look: impl FnOnce() -> rustix::io::Result<DiskUsage>,
-    ) -> DiskUsage {
-        let found = self.measure.disk(&directory, look);
-        self.seen.push(directory);
-        found
-    }
-}
-
-impl CpuTimes {
-    /// CPU time per second since the previous call for `id`.
-    fn rate(&self, id: &str, at: i64, cpu_nanos: u64) -> Option<u64> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (then, before) = last.insert(id.to_owned(), (at, cpu_nanos))?;
-        let passed = u128::try_from(at.checked_sub(then)?).ok().filter(|passed| *passed > 0)?;
-        let spent = u128::from(cpu_nanos.checked_sub(before)?);
-        u64::try_from(spent.checked_mul(1_000_000_000)?.checked_div(passed)?).ok()
-    }
-}
-
-/// The sum over containers, for a pod whose cgroup cannot be read.
-fn sum(containers: &[ContainerStats]) -> Usage {
-    containers.iter().map(|container| &container.usage).fold(Usage::default(), |sum, one| Usage {
-        at_nanos: sum.at_nanos.max(one.at_nanos),
-        cpu_nanos: sum.cpu_nanos.saturating_add(one.cpu_nanos),
-        memory_bytes: sum.memory_bytes.saturating_add(one.memory_bytes),
-        working_set_bytes: sum.working_set_bytes.saturating_add(one.working_set_bytes),
-        rss_bytes: sum.rss_bytes.saturating_add(one.rss_bytes),
-        ..sum
-    })
-}
-
-/// The QoS class from the status, which never changes, else computed.
-fn class(pod: &Pod) -> QosClass {
-    match pod.status.qos_class.as_str() {
-        "Guaranteed" => QosClass::Guaranteed,
-        "Burstable" => QosClass::Burstable,
-        "BestEffort" => QosClass::BestEffort,
-        _ => qos_class(pod),
-    }
+/// The share of the walks over the pods' files: requests wait for each other, and nothing else does for them.
+fn share() -> WorkOwner {
+    WorkOwner { group: "node".to_owned(), name: "statistics".to_owned() }
 }
 
 fn file_system(path: &Path) -> Option<FsUsage> {
@@ -493,17 +253,7 @@ fn boot_time() -> i64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn rates_need_two_measurements_in_order() {
-        let last = CpuTimes::default();
-        let second = 1_000_000_000;
-        assert_eq!(last.rate("c", 10 * second, 5), None);
-        assert_eq!(last.rate("c", 12 * second, 1_000_000_005), Some(500_000_000));
-        assert_eq!(last.rate("c", 12 * second, 1_000_000_005), None, "no time has passed");
-        assert_eq!(last.rate("c", 13 * second, 7), None, "a restart counts from 0");
-    }
-
-    fn sites(root: &Path) -> MeasuredPaths {
+    pub(super) fn sites(root: &Path) -> MeasuredPaths {
         MeasuredPaths {
             node: "n1".into(),
             agent: "agent".into(),
@@ -516,29 +266,28 @@ mod tests {
         }
     }
 
-    /// A hanging volume only affects its own figures, and holds one thread however often it is
-    /// measured.
-    #[test]
-    fn a_volume_that_hangs_is_left_out() {
+    /// Each request may walk over the files of all pods.
+    #[tokio::test]
+    async fn statistics_take_a_bounded_share_of_the_threads() {
         let root = tempfile::tempdir().expect("tempdir");
-        for volume in ["nfs/silent", "nfs/well", "empty/tmp"] {
-            let at = root.path().join("root/pods/u-1/volumes").join(volume);
-            std::fs::create_dir_all(at).expect("made");
+        let runtime = agent_runtime::fake::FakeRuntime::new().0;
+        let measure = Arc::new(Measure::new(sites(root.path())));
+        let mut hung = Vec::new();
+        for _ in 0..2 {
+            let (release, wait) = std::sync::mpsc::channel::<()>();
+            let (begun, begins) = tokio::sync::oneshot::channel();
+            tokio::spawn(blocking_shares::run(share(), move || {
+                let _ = begun.send(());
+                let _ = wait.recv();
+            }));
+            begins.await.expect("it begins");
+            hung.push(release);
         }
-        let measure = Measure::new(sites(root.path()));
-        let foreign =
-            ["u-1/volumes/nfs/silent", "u-1/volumes/nfs/well"].map(PathBuf::from).to_vec();
-        let (answer, asked) = std::sync::mpsc::channel::<()>();
-        let hang = move || {
-            let _ = asked.recv();
-        };
-        assert_eq!(measure.looks.at(&foreign[0], PATIENCE, hang), None);
-        let looked = Looked { measure: &measure, seen: Vec::new(), foreign, now: 0, fs: None };
-        let is_shown = |volume: &str| looked.top("u-1", volume).is_some();
-        let began = Instant::now();
-        assert_eq!(["silent", "well", "tmp"].map(is_shown), [false, true, true]);
-        assert!(began.elapsed() < PATIENCE, "it is not waited for again");
-        drop(answer);
+        let watched = Duration::from_millis(200);
+        let waits = measure.node(&runtime, &runtime, Vec::new());
+        assert!(tokio::time::timeout(watched, waits).await.is_err(), "two are under way");
+        drop(hung);
+        measure.node(&runtime, &runtime, Vec::new()).await.expect("measured");
     }
 
     #[test]

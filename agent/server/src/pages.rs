@@ -16,6 +16,7 @@ use proto_api::object;
 use proto_daemon::exit::chain;
 use proto_daemon::panics;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
 use super::places::Lasting;
@@ -134,9 +135,9 @@ impl Service {
             return Ok(too_many_open());
         };
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
-        panics::spawn_blocking(move || {
+        panics::spawn(async move {
             let _place = place;
-            send_file(file, &to);
+            send_file(file, &to).await;
         });
         Ok(streamed(from))
     }
@@ -368,19 +369,55 @@ fn streamed(mut from: mpsc::Receiver<io::Result<Bytes>>) -> Response<Body> {
     response
 }
 
-/// Sends a file to its end, or until the client disconnects. Does blocking IO.
-fn send_file(mut file: std::fs::File, to: &mpsc::Sender<io::Result<Bytes>>) {
-    use std::io::Read as _;
+/// Sends a file to its end, or until the client disconnects. A client that pauses holds no thread.
+async fn send_file(file: std::fs::File, to: &mpsc::Sender<io::Result<Bytes>>) {
+    let mut file = tokio::fs::File::from_std(file);
     let mut block = vec![0; FILE_BLOCK];
     loop {
-        let piece = match file.read(&mut block) {
+        let piece = match file.read(&mut block).await {
             Ok(0) => return,
             Ok(len) => Ok(Bytes::copy_from_slice(block.get(..len).unwrap_or_default())),
             Err(error) => Err(error),
         };
         let failed = piece.is_err();
-        if to.blocking_send(piece).is_err() || failed {
+        if to.send(piece).await.is_err() || failed {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many clients as there are threads have received a piece and pause.
+    #[test]
+    fn clients_that_pause_in_a_system_log_hold_no_threads() {
+        const THREADS: usize = 2;
+        let content = vec![b'x'; 4 * FILE_BLOCK];
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(THREADS).build().expect("runtime");
+        runtime.block_on(async {
+            let mut clients = Vec::new();
+            for _ in 0..THREADS {
+                let (to, mut from) = mpsc::channel(1);
+                let mut file = tempfile::tempfile().expect("file");
+                std::io::Write::write_all(&mut file, &content).expect("written");
+                std::io::Seek::rewind(&mut file).expect("rewound");
+                tokio::spawn(async move { send_file(file, &to).await });
+                let piece = from.recv().await.expect("a piece").expect("read");
+                clients.push((from, piece.to_vec()));
+            }
+            let other = tokio::task::spawn_blocking(|| 7);
+            let other = tokio::time::timeout(Duration::from_secs(60), other).await;
+            assert_eq!(other.expect("a thread is free").expect("joined"), 7);
+            let (mut from, mut read) = clients.pop().expect("a client");
+            while let Some(piece) = from.recv().await {
+                read.extend_from_slice(&piece.expect("read"));
+            }
+            assert!(read == content, "it goes on where it paused");
+        });
+        // A thread that waits for a client would keep the runtime from ending.
+        runtime.shutdown_background();
     }
 }

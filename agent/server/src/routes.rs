@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_is_not_there() {
+    fn disabled_handlers_are_not_routed() {
         let only = |on: Switch| move |switch| switch == Always || switch == on;
         let get = |path, on| route(&Method::GET, path, only(on));
         assert_eq!(get("/exec/a/web/c", Always), Err(NoRoute::SwitchedOff(Debugging)));

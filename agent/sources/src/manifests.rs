@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_that_stays_is_told_once() {
+    fn a_lasting_manifest_error_is_reported_once() {
         let now = |text: &str| BTreeMap::from([("a.yaml".to_owned(), text.to_owned())]);
         let mut faults = Faults::default();
         let none: [&str; 0] = [];

@@ -48,12 +48,17 @@ pub enum MirrorChange {
     Delete(Arc<Pod>),
 }
 
-/// Compares mirrors with static pods. Pure.
+/// Compares mirrors with static pods. A mirror that a client deleted is ended at once and created again: the API server waits for
+/// the agent to end it, and nothing runs in it that could. Pure.
 pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<MirrorChange> {
     let annotation = names.label("config.mirror");
     let hash = |mirror: &Pod| mirror.metadata.annotations.get(&annotation).cloned();
-    let stale = mirrors.iter().filter(|m| hash(m).is_none_or(|h| !pods.contains_key(&h)));
-    let shown: Vec<String> = mirrors.iter().filter_map(|m| hash(m)).collect();
+    let stays = |mirror: &Pod| {
+        let is_wanted = hash(mirror).is_some_and(|uid| pods.contains_key(&uid));
+        is_wanted && mirror.metadata.deletion_timestamp.is_none()
+    };
+    let stale = mirrors.iter().filter(|m| !stays(m));
+    let shown: Vec<String> = mirrors.iter().filter(|m| stays(m)).filter_map(|m| hash(m)).collect();
     let deleted = stale.map(|m| MirrorChange::Delete(m.clone()));
     let created = pods.iter().filter(|(uid, _)| !shown.contains(uid));
     // Deletions first: a new mirror often has the name of an old one.
@@ -257,6 +262,24 @@ mod tests {
             plan(names, &StaticPods::new(), std::slice::from_ref(&current)),
             [MirrorChange::Delete(current)]
         );
+    }
+
+    #[test]
+    fn a_mirror_that_a_client_deleted_is_replaced() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut pod = Pod::default();
+        pod.metadata.uid = "1".into();
+        let pods = StaticPods::from([("1".to_owned(), Arc::new(pod.clone()))]);
+        // `kubectl delete pod` leaves it in the API for its grace period, and then for the agent to remove.
+        let mut leaving = mirror_of(names, &pod, &node());
+        leaving.metadata.deletion_timestamp = Some(proto_api::Time::from_unix(1));
+        let leaving = Arc::new(leaving);
+        assert_eq!(
+            plan(names, &pods, std::slice::from_ref(&leaving)),
+            [MirrorChange::Delete(leaving.clone()), MirrorChange::Create(pods["1"].clone())]
+        );
+        let fresh = Arc::new(mirror_of(names, &pod, &node()));
+        assert_eq!(plan(names, &pods, &[leaving.clone(), fresh]), [MirrorChange::Delete(leaving)]);
     }
 
     #[test]

@@ -7,12 +7,14 @@
 mod persistent;
 mod poll;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use agent_csi::Drivers;
 use agent_interfaces::PodObjects;
-use agent_interfaces::objects::{ObjectCache, Subscription, missing, needs_of};
+use agent_interfaces::objects::{
+    ObjectCache, Subscription, missing, needs_of, needs_without_pulls,
+};
 use agent_pod::env::{EnvRequirements, ServiceEnv, linked_services};
 use proto_api::Resource;
 use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
@@ -175,6 +177,9 @@ impl ObjectCache for ClusterObjects {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         let namespace = &pod.metadata.namespace;
         let EnvRequirements { config_maps, secrets } = needs_of(pod);
+        // A static pod runs without an API server, which may itself be one: it does not wait for Services or pull secrets.
+        let is_static = pod.metadata.annotations.contains_key(&self.names.label("config.source"));
+        let awaited = if is_static { needs_without_pulls(pod).secrets } else { secrets.clone() };
         let maps = config_maps.into_iter().map(|name| {
             let watched = self.config_maps.watch(namespace, &name, &poke);
             (name, watched)
@@ -195,19 +200,25 @@ impl ObjectCache for ClusterObjects {
                 }
             });
         }
-        let (services, names) = (self.services.clone(), self.names);
-        // A static pod runs without an API server, so it does not wait for Services.
-        let waits = !pod.metadata.annotations.contains_key(&names.label("config.source"));
-        let persistent = self.persistent.follow(pod, &poke);
-        Box::new(ClusterSubscription { waits, maps, secrets, persistent, services, names })
+        Box::new(ClusterSubscription {
+            awaits_services: !is_static,
+            maps,
+            secrets,
+            awaited,
+            persistent: self.persistent.follow(pod, &poke),
+            services: self.services.clone(),
+            names: self.names,
+        })
     }
 }
 
 struct ClusterSubscription {
     /// Whether it waits for the first list of Services.
-    waits: bool,
+    awaits_services: bool,
     maps: BTreeMap<String, Arc<Watched<ConfigMap>>>,
     secrets: BTreeMap<String, Arc<Watched<Secret>>>,
+    /// Names of the secrets that it waits for.
+    awaited: BTreeSet<String>,
     persistent: Option<Followed>,
     services: Store<Option<ServiceEnv>>,
     names: &'static Names,
@@ -228,9 +239,10 @@ impl Subscription for ClusterSubscription {
     }
 
     fn is_complete(&self) -> bool {
-        (!self.waits || self.services.is_synced())
+        let mut secrets = self.secrets.iter().filter(|(name, _)| self.awaited.contains(*name));
+        (!self.awaits_services || self.services.is_synced())
             && self.maps.values().all(|w| w.state.get().is_some())
-            && self.secrets.values().all(|w| w.state.get().is_some())
+            && secrets.all(|(_, w)| w.state.get().is_some())
             && self.persistent.as_ref().is_none_or(|p| p.known().1)
     }
 
@@ -242,4 +254,45 @@ impl Subscription for ClusterSubscription {
 fn known<K: Ord + Clone, T>(watched: &BTreeMap<K, Arc<Watched<T>>>) -> BTreeMap<K, Option<Arc<T>>> {
     let known = watched.iter().filter_map(|(name, w)| Some((name.clone(), w.state.get()?)));
     known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{EnvFromSource, LocalObjectReference, SecretEnvSource, Service};
+    use proto_api::names::Profile;
+    use proto_client::{ClientConfig, Reflector};
+
+    use super::*;
+
+    fn reference(name: &str) -> LocalObjectReference {
+        LocalObjectReference { name: name.to_owned() }
+    }
+
+    /// The API server of a control plane may be a static pod itself.
+    #[tokio::test]
+    async fn only_a_static_pod_does_not_wait_for_its_pull_secrets() {
+        // Where nothing listens.
+        let config = ClientConfig::direct(http::Uri::from_static("http://127.0.0.1:1"));
+        let names = Names::new(Profile::Kubernetes);
+        let client = Client::new(&config, names, "test/1").expect("a client");
+        let list = client.all::<Service>();
+        let services = Reflector::projected(list, ListParams::default(), |_| None::<ServiceEnv>);
+        let objects = ClusterObjects::new(&client, services.store(), Drivers::default(), "n");
+        let is_complete = |pod: &Pod| objects.subscribe(pod, Arc::default()).is_complete();
+        let mut pod = Pod::default();
+        pod.spec.image_pull_secrets = vec![reference("registry")];
+        pod.spec.containers = vec![Container::default()];
+        assert!(!is_complete(&pod), "a pod from the API");
+        pod.metadata.annotations.insert(names.label("config.source"), "file".into());
+        assert!(is_complete(&pod));
+        // It needs the same secret for another purpose as well.
+        pod.spec.containers[0].env_from = vec![EnvFromSource {
+            secret_ref: Some(SecretEnvSource {
+                local_object_reference: reference("registry"),
+                optional: None,
+            }),
+            ..EnvFromSource::default()
+        }];
+        assert!(!is_complete(&pod));
+    }
 }

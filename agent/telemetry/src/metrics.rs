@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_is_counted_under_both_profiles() {
+    fn metrics_have_the_prefix_of_the_naming_profile() {
         for (profile, prefix) in [(Profile::Kubernetes, "kubelet"), (Profile::default(), "orchlet")]
         {
             let registry =

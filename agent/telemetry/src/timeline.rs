@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_told_with_their_end() {
+    fn steps_are_recorded_with_their_outcome() {
         let timelines = Timelines::default();
         let pod = pod("u1");
         timelines.step(&pod, "CreateSandbox".into(), Duration::from_millis(120), Outcome::Done);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_gone_is_remembered_for_a_while() {
+    fn a_bounded_number_of_deleted_pods_is_remembered() {
         let timelines = Timelines::default();
         for n in 0..GONE_MAX + 3 {
             let pod = pod(&n.to_string());

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_pod_leaves_is_removed() {
+    fn deep_directories_and_non_utf8_names_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let top = root.path().join("volume");
         std::fs::create_dir(&top).unwrap();

@@ -19,6 +19,10 @@ pub struct ProgramRun {
     pub accepted: &'static [i32],
     /// Deadline; a program that has not ended by then is killed.
     pub timeout: Duration,
+    /// Whether it ends what other commands of its program wait for, apart from which it is counted.
+    pub forced: bool,
+    /// Namespace of the pod that it is for, which has a share of what may run; empty for the node.
+    pub namespace: String,
 }
 
 /// Deadline of a program.
@@ -34,7 +38,20 @@ impl ProgramRun {
     #[must_use]
     pub fn new(program: &str, args: &[&str]) -> Self {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Self { program: program.to_owned(), args, accepted: &[], timeout: TIMEOUT }
+        Self {
+            program: program.to_owned(),
+            args,
+            accepted: &[],
+            timeout: TIMEOUT,
+            forced: false,
+            namespace: String::new(),
+        }
+    }
+
+    /// The same, for a pod in this namespace.
+    #[must_use]
+    pub fn for_namespace(self, namespace: &str) -> Self {
+        Self { namespace: namespace.to_owned(), ..self }
     }
 
     /// The same, with another deadline.
@@ -217,7 +234,8 @@ pub fn unmount_nfs(target: &str) -> ProgramRun {
 /// Unmounts an NFS file system and aborts the requests that wait for its server.
 #[must_use]
 pub fn force_unmount(target: &str) -> ProgramRun {
-    ProgramRun::new("umount", &["-f", target]).within(NFS_UNMOUNT_TIMEOUT)
+    let run = ProgramRun::new("umount", &["-f", target]).within(NFS_UNMOUNT_TIMEOUT);
+    ProgramRun { forced: true, ..run }
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_ones_are_made_when_asked() {
+    fn missing_paths_are_created_by_the_create_types() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         check(&at("a/b/c"), HostPathKind::DirectoryOrCreate).unwrap();

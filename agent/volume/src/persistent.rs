@@ -182,12 +182,12 @@ pub fn required_objects(pod: &Pod, node: &str, known: &KnownObjects) -> ObjectNa
                 let Some(Some(found)) = known.volumes.get(&claim.spec.volume_name) else {
                     continue;
                 };
-                let disk = attached::from_volume(found);
+                let disk = attached::from_volume(found).ok().flatten();
                 wanted.secrets.extend(disk.and_then(|(disk, ..)| disk.secret().cloned()));
                 csi::from_volume(found)
             }
             None => {
-                let disk = attached::from_pod(pod, volume);
+                let disk = attached::from_pod(pod, volume).ok().flatten();
                 wanted.secrets.extend(disk.and_then(|(disk, ..)| disk.secret().cloned()));
                 csi::from_pod(pod, volume)
             }
@@ -256,10 +256,11 @@ fn inline(
 ) -> Result<Option<PersistentSource>, PersistentError> {
     let refused = |why| PersistentError::Volume { volume: volume.name.clone(), why };
     let source = &volume.volume_source;
+    let disk = attached::from_pod(pod, volume).map_err(|error| refused(error.to_string()))?;
     let mut frozen = source.nfs.as_ref().is_some_and(|nfs| nfs.read_only);
     let backing = if let Some(nfs) = &source.nfs {
         Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() }
-    } else if let Some((disk, fs_type, read_only)) = attached::from_pod(pod, volume) {
+    } else if let Some((disk, fs_type, read_only)) = disk {
         frozen = read_only;
         Backing::Disk { disk, fs_type }
     } else if let Some(csi) =
@@ -396,7 +397,8 @@ fn backing(
         let fs_type = local.fs_type.clone().unwrap_or_default();
         return Ok(Backing::Local { path: local.path.clone(), fs_type });
     }
-    if let Some((disk, fs_type, _)) = attached::from_volume(volume) {
+    let disk = attached::from_volume(volume).map_err(|error| refused(error.to_string()))?;
+    if let Some((disk, fs_type, _)) = disk {
         return Ok(Backing::Disk { disk, fs_type });
     }
     if let Some(nfs) = &source.nfs {
@@ -438,7 +440,7 @@ fn is_read_only(volume: &ApiVolume, found: &PersistentVolume) -> bool {
     claim.is_some_and(|claim| claim.read_only)
         || source.csi.as_ref().is_some_and(|csi| csi.read_only)
         || source.nfs.as_ref().is_some_and(|nfs| nfs.read_only)
-        || attached::from_volume(found).is_some_and(|(_, _, read_only)| read_only)
+        || matches!(attached::from_volume(found), Ok(Some((_, _, true))))
 }
 
 /// Size in bytes to which the file system has to be expanded: the volume's capacity, if the claim shows less.

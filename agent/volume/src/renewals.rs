@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_down_is_of_this_boot_and_goes_with_the_pod() {
+    fn token_renewal_records_are_of_this_boot_and_deleted_with_the_pod() {
         let root = tempfile::tempdir().unwrap();
         let pods = VolumesOnDisk::new(root.path(), Names::new(Profile::Kubernetes));
         let want = TokenWant { audience: "vault".into(), expiration_secs: 600 };

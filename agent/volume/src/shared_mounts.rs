@@ -17,7 +17,7 @@ use crate::pod_volumes::VolumesOnDisk;
 use crate::private::MODE as PRIVATE;
 use crate::sources::VolumePlugin;
 
-/// Longest record that is read, in bytes.
+/// Longest record, in bytes.
 const RECORD_LEN_MAX: u64 = 1 << 20;
 const RECORD: &str = ".json";
 
@@ -42,6 +42,9 @@ pub struct Pending {
     /// Its name in the node's `volumesInUse`; empty if it is listed only while attached.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub listed: String,
+    /// Namespace of the first of these pods; the programs that undo it count as this namespace's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
 }
 
 /// The shared mounts of one node.
@@ -96,14 +99,19 @@ impl SharedMounts {
     /// Writes the record of a mount if it changed. To be called before mounting.
     ///
     /// # Errors
-    /// Errors of the kernel; `EBADMSG` if the existing record is damaged.
+    /// Errors of the kernel; `EFBIG` if it would be too long to be read again. The existing record stays then.
     pub fn write_record(&self, plugin: VolumePlugin, pending: &Pending) -> rustix::io::Result<()> {
         let mounts = self.mounts(plugin)?;
         let name = format!("{}{RECORD}", checked(&pending.name)?);
-        if read(&mounts, &name)?.as_ref() == Some(pending) {
-            return Ok(());
+        match read(&mounts, &name) {
+            Ok(Some(known)) if known == *pending => return Ok(()),
+            Ok(_) | Err(Errno::BADMSG) => {}
+            Err(error) => return Err(error),
         }
         let text = serde_json::to_vec(pending).map_err(|_| Errno::INVAL)?;
+        if text.len() as u64 > RECORD_LEN_MAX {
+            return Err(Errno::FBIG);
+        }
         let new = format!(".{name}.new");
         beneath::remove(&mounts, &new)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -123,19 +131,58 @@ impl SharedMounts {
         Ok(stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
     }
 
-    /// The record of one mount, if any.
+    /// The record of one mount, if any. In place of a damaged record there is one that every pod with a volume of the plugin uses, without
+    /// a session.
     ///
     /// # Errors
-    /// Errors of the kernel; `EBADMSG` if the record is damaged.
+    /// Errors of the kernel.
     pub fn pending_record(
         &self,
         plugin: VolumePlugin,
         name: &str,
     ) -> rustix::io::Result<Option<Pending>> {
-        read(&self.mounts(plugin)?, &format!("{}{RECORD}", checked(name)?))
+        match read(&self.mounts(plugin)?, &format!("{}{RECORD}", checked(name)?)) {
+            Err(Errno::BADMSG) => self.rebuild_record(plugin, name).map(Some),
+            found => found,
+        }
     }
 
-    /// All records of a plugin. Damaged records are logged and kept.
+    /// What is to be undone of a mount whose record is damaged.
+    fn rebuild_record(&self, plugin: VolumePlugin, name: &str) -> rustix::io::Result<Pending> {
+        tracing::error!(
+            name,
+            plugin = plugin.name(),
+            "the record of a shared mount is damaged; it is unmounted after all volumes of its plugin have ended, sessions are not logged out"
+        );
+        Ok(Pending {
+            name: name.to_owned(),
+            users: self.possible_users(plugin)?,
+            session: None,
+            listed: String::new(),
+            namespace: String::new(),
+        })
+    }
+
+    /// The volumes of a plugin in all pods.
+    fn possible_users(&self, plugin: VolumePlugin) -> rustix::io::Result<Vec<MountUser>> {
+        let root = beneath::open_directory(&self.root)?;
+        let Some(pods) = beneath::open_existing(&root, "pods")? else { return Ok(Vec::new()) };
+        let below = format!("volumes/{}~{}", self.domain, plugin.name());
+        let mut users = Vec::new();
+        for (uid, _) in beneath::list_entries(&pods)? {
+            let volumes = match beneath::open_existing(&pods, &format!("{uid}/{below}")) {
+                Ok(Some(volumes)) => volumes,
+                Ok(None) | Err(Errno::NOTDIR) => continue,
+                Err(error) => return Err(error),
+            };
+            let names = beneath::list_entries(&volumes)?.into_iter().map(|(name, _)| name);
+            let plain = names.filter(|name| checked(name).is_ok() && checked(&uid).is_ok());
+            users.extend(plain.map(|volume| MountUser { uid: uid.clone(), volume }));
+        }
+        Ok(users)
+    }
+
+    /// All records of a plugin, as of [`SharedMounts::pending_record`]. Unreadable ones are logged and kept.
     ///
     /// # Errors
     /// Errors of the kernel.
@@ -148,14 +195,14 @@ impl SharedMounts {
             return Ok(Vec::new());
         };
         let mut found = Vec::new();
-        for (name, _) in beneath::list_entries(&mounts)? {
-            if !name.ends_with(RECORD) || name.starts_with('.') {
+        for (file, _) in beneath::list_entries(&mounts)? {
+            let Some(name) = file.strip_suffix(RECORD).filter(|name| checked(name).is_ok()) else {
                 continue;
-            }
-            match read(&mounts, &name) {
+            };
+            match self.pending_record(plugin, name) {
                 Ok(pending) => found.extend(pending),
                 Err(error) => {
-                    tracing::error!(name, %error, "the record of a shared mount is invalid; it is ignored")
+                    tracing::error!(name, %error, "the record of a shared mount cannot be read; it is ignored")
                 }
             }
         }
@@ -229,18 +276,22 @@ fn read(directory: &OwnedFd, name: &str) -> rustix::io::Result<Option<Pending>> 
         opened => opened?,
     };
     let mut text = Vec::new();
-    let done = std::fs::File::from(file).take(RECORD_LEN_MAX).read_to_end(&mut text);
+    let done = std::fs::File::from(file).take(RECORD_LEN_MAX + 1).read_to_end(&mut text);
     done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    if text.len() as u64 > RECORD_LEN_MAX {
+        return Err(Errno::BADMSG);
+    }
     serde_json::from_slice(&text).map(Some).map_err(|_| Errno::BADMSG)
 }
 
 #[cfg(test)]
 mod tests {
+    use proto_api::names::Profile;
+
     use super::*;
 
     #[test]
-    fn what_has_to_be_undone_is_remembered() {
-        use proto_api::names::{Names, Profile};
+    fn pending_unmounts_are_recorded() {
         let root = tempfile::tempdir().unwrap();
         let mounts = SharedMounts::new(root.path(), Names::new(Profile::Kubernetes));
         assert_eq!(mounts.pending_records(VolumePlugin::Iscsi).unwrap(), []);
@@ -248,7 +299,8 @@ mod tests {
         let listed = mounts.unique_name(VolumePlugin::Iscsi, "10.0.0.1:i:0");
         assert_eq!(listed, "kubernetes.io/iscsi/10.0.0.1:i:0");
         let users = vec![MountUser { uid: "u".into(), volume: "v".into() }];
-        let pending = Pending { name: "pv".into(), users, session, listed };
+        let namespace = "ns".to_owned();
+        let pending = Pending { name: "pv".into(), users, session, listed, namespace };
         mounts.write_record(VolumePlugin::Iscsi, &pending).unwrap();
         mounts.write_record(VolumePlugin::Iscsi, &pending).unwrap();
         assert_eq!(
@@ -268,14 +320,55 @@ mod tests {
                 "{bad}"
             );
         }
-        let damaged = root.path().join("plugins/kubernetes.io/iscsi/mounts/pv.json");
-        std::fs::write(&damaged, "{").unwrap();
-        assert_eq!(mounts.pending_record(VolumePlugin::Iscsi, "pv"), Err(Errno::BADMSG));
-        assert!(
-            damaged.exists() && mounts.pending_records(VolumePlugin::Iscsi).unwrap().is_empty()
-        );
         mounts.unmount(VolumePlugin::Iscsi, "pv").unwrap();
         mounts.remove_record(VolumePlugin::Iscsi, "pv").unwrap();
         assert_eq!(mounts.pending_records(VolumePlugin::Iscsi).unwrap(), []);
+    }
+
+    #[test]
+    fn a_record_that_could_not_be_read_again_is_not_written() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = SharedMounts::new(root.path(), Names::new(Profile::Kubernetes));
+        let of = |portal: String| Pending {
+            name: "disk".into(),
+            users: Vec::new(),
+            session: Some(Iscsi { portals: vec![portal], ..Iscsi::default() }),
+            listed: String::new(),
+            namespace: String::new(),
+        };
+        let (first, max) = (of("10.0.0.1:3260".into()), usize::try_from(RECORD_LEN_MAX).unwrap());
+        mounts.write_record(VolumePlugin::Iscsi, &first).unwrap();
+        let too_long = of("x".repeat(max));
+        assert_eq!(mounts.write_record(VolumePlugin::Iscsi, &too_long), Err(Errno::FBIG));
+        assert_eq!(mounts.pending_record(VolumePlugin::Iscsi, "disk"), Ok(Some(first)));
+        let overhead = serde_json::to_vec(&of(String::new())).unwrap().len();
+        let longest = of("x".repeat(max - overhead));
+        mounts.write_record(VolumePlugin::Iscsi, &longest).unwrap();
+        assert_eq!(mounts.pending_record(VolumePlugin::Iscsi, "disk"), Ok(Some(longest)));
+    }
+
+    #[test]
+    fn a_damaged_record_is_every_volumes_and_is_replaced_by_the_next_use() {
+        let root = tempfile::tempdir().unwrap();
+        let mounts = SharedMounts::new(root.path(), Names::new(Profile::Kubernetes));
+        mounts.mount_point(VolumePlugin::Iscsi, "disk").unwrap();
+        let record = root.path().join("plugins/kubernetes.io/iscsi/mounts/disk.json");
+        let mut long = vec![b' '; usize::try_from(RECORD_LEN_MAX).unwrap()];
+        long.extend(b"{}");
+        for text in [b"{".to_vec(), long] {
+            std::fs::write(&record, text).unwrap();
+            let found = mounts.pending_record(VolumePlugin::Iscsi, "disk").unwrap().unwrap();
+            assert_eq!((found.users.len(), found.session), (0, None));
+        }
+        for volume in ["u1/volumes/kubernetes.io~iscsi/a", "u2/volumes/kubernetes.io~nfs/b"] {
+            std::fs::create_dir_all(root.path().join("pods").join(volume)).unwrap();
+        }
+        std::fs::write(root.path().join("pods/file"), "").unwrap();
+        let all = mounts.pending_records(VolumePlugin::Iscsi).unwrap();
+        let users = [MountUser { uid: "u1".into(), volume: "a".into() }];
+        assert_eq!((all.len(), &all[0].users[..]), (1, &users[..]));
+        mounts.write_record(VolumePlugin::Iscsi, &all[0]).unwrap();
+        std::fs::remove_dir_all(root.path().join("pods")).unwrap();
+        assert_eq!(mounts.pending_records(VolumePlugin::Iscsi).unwrap(), all);
     }
 }

@@ -174,8 +174,8 @@ fn a_directory_that_becomes_a_link_leads_nowhere() {
 }
 
 #[test]
-fn ownership_goes_to_nothing_outside() {
-    let Some(ground) = Ground::new("ownership_goes_to_nothing_outside") else { return };
+fn fs_group_changes_stay_within_the_volume() {
+    let Some(ground) = Ground::new("fs_group_changes_stay_within_the_volume") else { return };
     let at = |name: &str| ground.volume.path().join(name);
     std::fs::create_dir(at("sub")).unwrap();
     std::fs::write(at("sub/file"), "mine").unwrap();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_started_and_could_not_be_seen_is_not_started_again() {
+    fn a_started_container_with_unknown_state_is_not_started_again() {
         let start = Action::StartContainer { container: "c".into(), id: "x".into(), hook: false };
         let exited = InstanceState::Exited(Exit::default());
         let table = [
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_made_in_a_sandbox_is_tried_at_once_in_the_next() {
+    fn container_creation_is_retried_at_once_in_a_new_sandbox() {
         let mut memory = PodRecord::default();
         let (container, image) = (RetryStep::Container("c".into()), RetryStep::Image("i".into()));
         for step in [&container, &image] {

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_promised_is_taken_at_once() {
+    async fn resources_are_reserved_at_admission() {
         let dir = tempfile::tempdir().expect("tempdir");
         let shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let (first, second) = (context("a", "600m", 0), context("b", "600m", 0));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_critical_pod_ends_others_and_each_is_told_and_counted() {
+    async fn preemption_by_a_critical_pod_is_reported_and_counted_for_each_victim() {
         let dir = tempfile::tempdir().expect("tempdir");
         let mut shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let registry = Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_is_told_in_its_own_words() {
+    async fn a_missing_extended_resource_is_refused_with_its_own_reason() {
         let dir = tempfile::tempdir().expect("tempdir");
         let mut shared = test_support::plain_context(Arc::new(FakeRuntime::new().0), dir.path());
         let api = Arc::new(Api::default());

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use self::quarantine::Suspects;
-use self::static_pod_queue::{OverduePod, StaticPodQueue};
+use self::static_pod_queue::{OverduePod, StaticPodQueue, is_api_uid};
 use crate::inbox::{Full, Inbox};
 use crate::pod_context::PodContext;
 use crate::worker::{InitialState, PodUpdate, SourcePresence, Worker};
@@ -56,8 +56,8 @@ pub struct Pods {
     unclaimed: Unclaimed,
     sources: SourceSync,
     relist: Relist,
-    /// Static pods that start after another pod of the same name, or their own previous instance,
-    /// has ended.
+    /// Static pods that start after another static pod of the same name, or their own previous
+    /// instance, has ended.
     waiting: StaticPodQueue,
     /// Pods that are quarantined, on trial or waiting for a retry.
     suspects: Suspects,
@@ -103,6 +103,18 @@ struct Task {
     mark: ActivityMark,
     /// The record that the task last put into the journal.
     last: Arc<Mutex<Option<PodRecord>>>,
+}
+
+impl Task {
+    /// Whether the pod with this uid is a static one, or the remains of one.
+    fn is_static(&self, uid: &str) -> bool {
+        let update = self.update.borrow();
+        match update.source {
+            PodSource::Static => true,
+            // Of remains the source is not known, but which uids it gives.
+            PodSource::Api => update.presence == SourcePresence::Dropped && !is_api_uid(uid),
+        }
+    }
 }
 
 /// Namespace and name of a pod.
@@ -293,9 +305,10 @@ impl Pods {
         of_it.into_values().for_each(|(asked, update)| self.update_pod(update, asked));
     }
 
-    /// The pod that must end before a static pod may start, by uid, and its grace period: one of
-    /// the same name, or its own previous instance after the manifest was dropped and restored. A
-    /// pod of the API has a new uid each time and does not wait for its namesakes.
+    /// The pod that must end before a static pod may start, by uid, and its grace period: a static
+    /// one of the same name, or its own previous instance after the manifest was dropped and
+    /// restored. A pod of the API neither waits for its namesakes nor holds them up: a user who may
+    /// create pods could otherwise keep a static pod from starting.
     fn predecessor_of(&self, update: &PodUpdate) -> Option<(String, Duration)> {
         if update.source != PodSource::Static {
             return None;
@@ -303,7 +316,7 @@ impl Pods {
         let (uid, name) = (&update.pod.metadata.uid, full_name(&update.pod));
         let is_before = |(known, task): &(&String, &Task)| match *known == uid {
             true => task.update.borrow().presence == SourcePresence::Dropped,
-            false => task.name == name,
+            false => task.name == name && task.is_static(known),
         };
         let (before, task) = self.tasks.iter().find(is_before)?;
         Some((before.clone(), grace_period(&task.update.borrow().pod)))
@@ -332,11 +345,11 @@ impl Pods {
         }
     }
 
-    /// Removes orphaned pods with the name of a static pod: they are its versions before the
-    /// manifest was edited, and no source will report them.
+    /// Removes orphaned static pods with the name of a static pod: they are its versions before the
+    /// manifest was edited, and no source will report them. The API may still report its own.
     fn remove_namesakes(&mut self, pod: &Pod) {
         let name = full_name(pod);
-        let other = |uid: &String| *uid != pod.metadata.uid;
+        let other = |uid: &String| *uid != pod.metadata.uid && !is_api_uid(uid);
         let of_runtime =
             self.unclaimed.on_node.iter().filter(|(uid, found)| {
                 other(uid) && found.namespace == name.0 && found.name == name.1

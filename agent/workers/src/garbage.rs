@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_pods_are_told_from_others() {
+    fn directories_of_pods_are_recognized_by_name() {
         let dir = tempfile::tempdir().expect("tempdir");
         for name in ["ns_pod_uid-1", "stray", "a_b", "_x_y"] {
             std::fs::create_dir(dir.path().join(name)).expect("mkdir");

@@ -8,7 +8,7 @@ use agent_clock as clock;
 use agent_pod::desired::{ConfigState, DesiredContainer, DesiredPod};
 use agent_pod::events::{self, Hook};
 use agent_pod::handler::Handler;
-use agent_probe::{ANSWER_BYTES, GetError, Prober};
+use agent_probe::{ANSWER_BYTES, GetError, PodKey, Prober};
 use agent_runtime::runtime::RuntimeError;
 use proto_daemon::exit::chain;
 
@@ -124,7 +124,14 @@ async fn call(
             let host = context.pod.spec.host_network;
             let ips = if host { &shared.settings.host_ips } else { &context.pod_ips };
             let ip = ips.first().map_or("", String::as_str);
-            let asker = Prober { ip, user_agent: &shared.probes.user_agent, timeout: limit };
+            let meta = &context.pod.metadata;
+            let asker = Prober {
+                ip,
+                user_agent: &shared.probes.user_agent,
+                timeout: limit,
+                names: &shared.probes.names,
+                pod: PodKey { namespace: &meta.namespace, uid: &meta.uid },
+            };
             // Any HTTP response counts as success.
             agent_probe::get(request, asker).await?;
             Ok(())

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pull_does_not_hold_the_last_word_up() {
+    fn an_image_pull_does_not_delay_the_report_of_the_deletion() {
         let mut operations = OperationsInFlight::default();
         operations.begin(OperationKey::Image("i".into()), None);
         assert!(operations.admits(&Action::ReportDeleted));

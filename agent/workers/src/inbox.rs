@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_newer_word_on_the_same_is_the_only_one() {
+    async fn a_newer_item_replaces_an_older_one_about_the_same_subject() {
         let inbox = Inbox::default();
         for (about, word) in [("a", 1), ("b", 2), ("a", 3)] {
             inbox.renew((about, word), |(older, _)| *older == about);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_hears_of_what_comes() {
+    async fn a_waiting_receiver_gets_new_items() {
         let inbox = std::sync::Arc::new(Inbox::default());
         let waits = tokio::spawn({
             let inbox = inbox.clone();

@@ -17,6 +17,7 @@ pub mod node_pods;
 pub mod pod_context;
 #[cfg(test)]
 mod pod_field_coverage;
+mod probe_limiter;
 mod probe_worker;
 pub mod probes;
 mod pulling;

@@ -1,5 +1,5 @@
 //! Runs the probes of a pod's containers: one task per probe while the plan wants it. Only changed
-//! results reach the pod's task; concurrency is bounded per node ([`super::probes`]).
+//! results reach the pod's task; concurrency is bounded ([`super::probe_limiter`]).
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -12,7 +12,7 @@ use agent_pod::desired::DesiredPod;
 use agent_pod::events;
 use agent_pod::handler::Handler;
 use agent_pod::probe::{ProbeCounter, ProbeKind, ProbeOrder, ProbeOutcome, ends_probe};
-use agent_probe::{ANSWER_BYTES, Prober, run_probe};
+use agent_probe::{ANSWER_BYTES, PodKey, Prober, run_probe};
 use agent_runtime::runtime::ExecOutput;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
@@ -21,6 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::inbox::Inbox;
 use super::pod_context::PodContext;
+use super::probe_limiter::ProbeLimitError;
 
 /// A changed probe result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +77,8 @@ impl ProbeWorkers {
             }
             ordered
         });
+        // One copy for all probes that begin now: a pod may have many.
+        let mut shared_want = None;
         for order in orders {
             let key = (order.id.clone(), order.kind);
             if self.running.contains_key(&key) {
@@ -84,7 +87,7 @@ impl ProbeWorkers {
             let probe = Probe {
                 shared: self.shared.clone(),
                 pod: pod.clone(),
-                want: want.clone(),
+                want: shared_want.get_or_insert_with(|| Arc::new(want.clone())).clone(),
                 order: order.clone(),
                 report: self.report.clone(),
             };
@@ -98,7 +101,7 @@ impl ProbeWorkers {
 struct Probe {
     shared: Arc<PodContext>,
     pod: Arc<Pod>,
-    want: DesiredPod,
+    want: Arc<DesiredPod>,
     order: ProbeOrder,
     report: Arc<Inbox<ProbeChange>>,
 }
@@ -108,9 +111,19 @@ impl Probe {
         let order = &self.order;
         let mut tally = ProbeCounter::new(order.kind, order.result);
         let mut due = order.first_run(clock::boot(), adopted);
+        let mut limited = false;
         loop {
             tokio::time::sleep_until(clock::instant(due)).await;
-            let outcome = self.probe().await;
+            let outcome = match self.probe().await {
+                Ok(outcome) => outcome,
+                Err(error) => {
+                    if !std::mem::replace(&mut limited, true) {
+                        self.log_limited(error);
+                    }
+                    // Without a run there is no result, as in Kubernetes.
+                    ProbeOutcome::Error(error.to_string())
+                }
+            };
             self.shared.probes.count_result(&self.want, order, &outcome);
             if let Some(event) =
                 events::probe_result(&self.want, &order.container, order.kind, &outcome)
@@ -132,9 +145,30 @@ impl Probe {
         }
     }
 
-    async fn probe(&self) -> ProbeOutcome {
+    /// Once per instance and probe; each run is counted and has an event.
+    fn log_limited(&self, error: ProbeLimitError) {
+        tracing::warn!(
+            pod = self.want.name,
+            namespace = self.want.namespace,
+            container = self.order.container,
+            probe = self.order.kind.title(),
+            %error,
+            "probe has no result; further ones of this container instance are not logged"
+        );
+    }
+
+    fn pod_key(&self) -> PodKey<'_> {
+        PodKey { namespace: &self.want.namespace, uid: &self.want.uid }
+    }
+
+    async fn probe(&self) -> Result<ProbeOutcome, ProbeLimitError> {
+        let handler = &self.order.probe.handler;
+        // Connections and calls of the runtime are large; a probe that waits for its period has none.
+        self.shared.probes.run(handler, self.pod_key(), Box::pin(self.run_handler())).await
+    }
+
+    async fn run_handler(&self) -> ProbeOutcome {
         let (order, probes) = (&self.order, &self.shared.probes);
-        let _turn = probes.acquire(&order.probe.handler).await;
         match &order.probe.handler {
             Handler::Exec(command) => {
                 let runtime = &self.shared.runtime;
@@ -149,8 +183,14 @@ impl Probe {
                 }
             }
             handler => {
-                let (ip, user_agent) = (order.ip.as_str(), probes.user_agent.as_str());
-                run_probe(handler, Prober { ip, user_agent, timeout: order.probe.timeout }).await
+                let asker = Prober {
+                    ip: &order.ip,
+                    user_agent: &probes.user_agent,
+                    timeout: order.probe.timeout,
+                    names: &probes.names,
+                    pod: self.pod_key(),
+                };
+                run_probe(handler, asker).await
             }
         }
     }
@@ -160,4 +200,39 @@ impl Probe {
 pub fn command_output(ran: &ExecOutput) -> String {
     let bytes: Vec<u8> = ran.stdout.iter().chain(&ran.stderr).copied().take(ANSWER_BYTES).collect();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_pod::desired::{ConfigState, PodSource};
+    use agent_pod::probe::DesiredProbe;
+
+    use super::*;
+
+    /// A node has thousands of probes, nearly all of which wait.
+    #[tokio::test]
+    async fn a_probe_that_waits_takes_little_memory() {
+        let dir = tempfile::tempdir().expect("directory");
+        let runtime = Arc::new(agent_runtime::fake::FakeRuntime::new().0);
+        let pod = Arc::new(Pod::default());
+        let want = DesiredPod::from_pod(&pod, PodSource::Api, "", &[], |_| ConfigState::Ready);
+        let order = ProbeOrder {
+            container: "c".into(),
+            id: "i".into(),
+            kind: ProbeKind::Liveness,
+            probe: DesiredProbe::of(&Default::default(), &Default::default()),
+            since: std::time::Duration::ZERO,
+            result: None,
+            ip: String::new(),
+        };
+        let probe = Probe {
+            shared: crate::test_support::plain_context(runtime, dir.path()),
+            pod,
+            want: Arc::new(want),
+            order,
+            report: Arc::default(),
+        };
+        let size = size_of_val(&probe.run(false));
+        assert!(size <= 4096, "{size} bytes");
+    }
 }

@@ -1,4 +1,4 @@
-//! State that the node's probes share: concurrency limits and result counters.
+//! State that the node's probes share: concurrency limits, lookups of names and result counters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,20 +7,28 @@ use std::sync::{Mutex, PoisonError};
 use agent_pod::desired::DesiredPod;
 use agent_pod::handler::Handler;
 use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeOutcome};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use agent_probe::{NameLookups, PodKey};
 
-/// Network probes at a time on the node.
-const ASKED_MAX: usize = 64;
-/// Exec probes at a time on the node; each costs processes and milliseconds of CPU.
-const COMMANDS_MAX: usize = 8;
+use super::probe_limiter::{ProbeBounds, ProbeLimitError, ProbeLimiter};
+
+/// Network probes at a time.
+const NETWORK_MAX: ProbeBounds = ProbeBounds { node: 64, namespace: 48, pod: 16 };
+/// Network probes that take long; each costs a socket.
+const SLOW_NETWORK_MAX: ProbeBounds = ProbeBounds { node: 512, namespace: 256, pod: 64 };
+/// Exec probes at a time; each costs processes and milliseconds of CPU.
+const EXEC_MAX: ProbeBounds = ProbeBounds { node: 8, namespace: 6, pod: 4 };
+/// Exec probes that take long; each costs a call of the runtime.
+const SLOW_EXEC_MAX: ProbeBounds = ProbeBounds { node: 128, namespace: 64, pod: 16 };
 
 /// Limits and counters of all probes.
 #[derive(Debug)]
 pub struct NodeProbes {
     /// `User-Agent` of HTTP probes.
     pub user_agent: String,
-    asked: Semaphore,
-    commands: Semaphore,
+    /// Looks up names of hosts, for hooks as well.
+    pub names: NameLookups,
+    network: ProbeLimiter,
+    exec: ProbeLimiter,
     counts: Mutex<BTreeMap<ProbeCounterKey, [u64; 3]>>,
 }
 
@@ -41,20 +49,28 @@ impl NodeProbes {
     pub fn new(user_agent: String) -> Self {
         Self {
             user_agent,
-            asked: Semaphore::new(ASKED_MAX),
-            commands: Semaphore::new(COMMANDS_MAX),
+            names: NameLookups::default(),
+            network: ProbeLimiter::new(NETWORK_MAX, SLOW_NETWORK_MAX),
+            exec: ProbeLimiter::new(EXEC_MAX, SLOW_EXEC_MAX),
             counts: Mutex::default(),
         }
     }
 
-    /// Waits for a permit to run this handler.
-    pub async fn acquire(&self, handler: &Handler) -> Option<SemaphorePermit<'_>> {
-        let turns = match handler {
-            Handler::Exec(_) => &self.commands,
-            _ => &self.asked,
+    /// Runs `work`, a probe with this handler, within the bounds of the node, the namespace and the pod.
+    ///
+    /// # Errors
+    /// Too many probes are in progress.
+    pub async fn run<T>(
+        &self,
+        handler: &Handler,
+        pod: PodKey<'_>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ProbeLimitError> {
+        let limiter = match handler {
+            Handler::Exec(_) => &self.exec,
+            _ => &self.network,
         };
-        // The semaphores are never closed.
-        turns.acquire().await.ok()
+        limiter.run(pod, work).await
     }
 
     /// Counts a probe result.
@@ -122,12 +138,35 @@ mod tests {
     use std::time::Duration;
 
     use agent_pod::desired::{ConfigState, PodSource};
+    use futures_util::FutureExt as _;
     use proto_api::core::v1::Pod;
 
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_whose_probes_hang_does_not_stop_those_of_others() {
+        let probes = std::sync::Arc::new(NodeProbes::new("agent/1".into()));
+        let pod = |uid| PodKey { namespace: "ns", uid };
+        let exec = Handler::Exec(vec!["sleep".into(), "infinity".into()]);
+        let tcp = Handler::Tcp { host: String::new(), port: 80 };
+        for handler in [&exec, &tcp].repeat(64) {
+            let (probes, handler) = (probes.clone(), handler.clone());
+            tokio::spawn(async move {
+                probes.run(&handler, pod("bad"), std::future::pending::<()>()).await
+            });
+        }
+        tokio::task::yield_now().await;
+        for wait in [0, 60] {
+            tokio::time::sleep(Duration::from_secs(wait)).await;
+            for handler in [&exec, &tcp] {
+                let ran = probes.run(handler, pod("good"), std::future::ready(()));
+                assert_eq!(ran.now_or_never(), Some(Ok(())), "{handler:?} after {wait} s");
+            }
+        }
+    }
+
     #[test]
-    fn counts_are_metrics_until_the_pod_is_gone() {
+    fn probe_counts_are_metrics_until_the_pod_is_deleted() {
         let probes = NodeProbes::new("agent/1".into());
         let mut pod = Pod::default();
         (pod.metadata.uid, pod.metadata.name) = ("u".into(), "p".into());

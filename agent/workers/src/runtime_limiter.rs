@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_nearly_done_is_next_and_who_goes_away_takes_no_turn() {
+    async fn calls_nearest_to_a_started_pod_run_first_and_cancelled_calls_take_no_turn() {
         let limiter = Arc::new(RuntimeLimiter::new(1));
         let first: Vec<_> = (0..limiter.lock().width.current())
             .map(|_| tokio::spawn(hold(limiter.clone(), CallKind::Create)))

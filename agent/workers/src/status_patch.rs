@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_what_is_shown_alone_takes_a_phase_back() {
+    fn the_phase_regresses_only_for_an_agent_without_a_known_status() {
         let of = |phase: &str| PodStatus { phase: phase.into(), ..PodStatus::default() };
         let table = [
             ("", "", "Pending", false),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_only_begins_until_anything_of_a_container_is_to_be_told() {
+    fn a_status_is_that_of_a_starting_pod_until_a_container_reports_something() {
         let container = |reason: &str, restart_count| {
             let waiting = ContainerStateWaiting { reason: reason.into(), ..Default::default() };
             let state = ContainerState { waiting: Some(waiting), ..ContainerState::default() };

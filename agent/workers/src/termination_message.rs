@@ -35,6 +35,8 @@ pub fn mount(
     Ok(vec![Mount {
         container_path: container.termination_message_path.clone(),
         host_path: path.to_string_lossy().into_owned(),
+        // Without the container's label SELinux would not let it write.
+        selinux_relabel: true,
         ..Mount::default()
     }])
 }
@@ -121,6 +123,24 @@ fn tail(mut file: File, limit: u64) -> std::io::Result<(Vec<u8>, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_message_file_is_writable_for_the_container() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let runtime = std::sync::Arc::new(agent_runtime::fake::FakeRuntime::new().0);
+        let shared = crate::test_support::plain_context(runtime, dir.path());
+        let mut container = Container { name: "c".into(), ..Container::default() };
+        assert_eq!(mount(&shared, &Pod::default(), &container, 0).expect("none"), []);
+        container.termination_message_path = "/dev/termination-log".into();
+        let mounts = mount(&shared, &Pod::default(), &container, 0).expect("a mount");
+        let [mount] = mounts.as_slice() else { panic!("one mount: {mounts:?}") };
+        assert_eq!(mount.container_path, "/dev/termination-log");
+        assert!(mount.selinux_relabel && !mount.read_only, "{mount:?}");
+        let mode = std::os::unix::fs::PermissionsExt::mode(
+            &fs::metadata(&mount.host_path).expect("file").permissions(),
+        );
+        assert_eq!(mode & 0o777, 0o666);
+    }
 
     #[test]
     fn the_end_of_a_long_message_is_shown() {

@@ -31,6 +31,14 @@ pub struct TestContextParts<'a> {
     pub journal: Journal,
 }
 
+/// A directory in memory, where there is one: a test whose clock does not run waits for the journal's thread, and a busy disk would make that long.
+#[cfg(test)]
+pub(crate) fn directory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    dir.expect("tempdir")
+}
+
 /// Metrics shared by all nodes of a test, since registering them is slow and they are not read.
 pub fn metrics() -> AgentMetrics {
     static METRICS: OnceLock<AgentMetrics> = OnceLock::new();

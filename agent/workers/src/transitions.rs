@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_is_told_with_its_number() {
+    fn a_restart_is_logged_with_its_count() {
         let running = |id: &str, restarts: i32| {
             let mut json = status("Running", "True", serde_json::json!({"running": {}}));
             let container = &mut json["status"]["containerStatuses"][0];
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_is_told_once_wherever_the_status_has_it() {
+    fn an_exit_is_logged_once_whether_in_state_or_last_state() {
         let exit = |id: &str, code: i32| serde_json::json!({"terminated": {"exitCode": code, "reason": "Error", "containerID": id}});
         let with = |state: serde_json::Value, last: serde_json::Value, id: &str, restarts: i32| {
             let mut json = status("Running", "False", state);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_agent_started_is_not_told_again() {
+    fn transitions_under_an_earlier_agent_are_not_logged_again() {
         let first = |shown: &serde_json::Value, computed: &serde_json::Value| {
             let status = pod(computed.clone()).status;
             let known = pod(shown.clone());

@@ -118,7 +118,7 @@ impl Worker {
                 let end = (grace_period(&pod), clock::boot());
                 PodRecord::recover_api_pod(start.memory, status, instances, end)
             }
-            PodSource::Static => PodRecord::recover(start.memory, status, instances),
+            PodSource::Static => PodRecord::recover_static_pod(start.memory, status, instances),
         };
         let volumes = if shared.volumes.exist(&pod) {
             ObservedVolumes::Unverified
@@ -279,7 +279,7 @@ impl Worker {
         match update.source {
             PodSource::Api => memory.apply_end(status, grace_period(&update.pod), now),
             // The mirror pod is seen for the first time: its progress has been visible to users.
-            PodSource::Static if seen.first => memory.apply_progress(status),
+            PodSource::Static if seen.first => memory.apply_mirror(status),
             // A mirror pod never ends its static pod.
             PodSource::Static => {}
         }
@@ -321,6 +321,11 @@ impl Worker {
             return None;
         }
         let update = self.update.borrow().clone();
+        let undecided = next.stage == PodStage::Preparing && self.state.memory.admission.is_none();
+        if undecided && update.source == PodSource::Static {
+            // The mirror may show an earlier refusal, which the next may repeat.
+            return None;
+        }
         match self.publisher.next_write(&update, &next.status) {
             StatusStep::Wait(at) => at,
             StatusStep::Write(write) => {

@@ -147,7 +147,7 @@ fn flags_that_do_nothing_are_warned_of() {
 }
 
 #[test]
-fn what_does_nothing_is_warned_of_and_what_is_in_force_is_shown() {
+fn unused_flags_have_warnings_and_configz_shows_the_effective_settings() {
     let settings =
         settings(&["--sync-frequency=1s", "--feature-gates=NodeSwap=true", "--naming=kubernetes"])
             .expect("valid");

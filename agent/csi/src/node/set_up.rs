@@ -14,6 +14,7 @@ use super::{
 };
 use crate::driver::{CallError, Capabilities, Driver, text};
 use crate::mounts::MountTable;
+use crate::offload::{PodWork, offload_for_pod};
 use crate::record::VolumeRecord;
 use crate::request::{self, PodFacts};
 
@@ -208,7 +209,10 @@ impl SetUpTask<'_> {
         let (pods, root) = (self.node.pods.clone(), target.to_owned());
         let change = self.pod.change;
         let give = move || pods.apply_fs_group(&root, gid, false, change).map_err(io::Error::from);
-        blocking(SET_UP, &self.volume.spec_name, "give to the group", give).await
+        // The walk takes as long as the volume has files.
+        let of = (self.pod.namespace.as_str(), self.pod.uid.as_str());
+        let done = offload_for_pod(of, PodWork::SetUp, give).await.and_then(|done| done);
+        done.map_err(|error| self.node_error(SET_UP, "give to the group", error))
     }
 
     async fn expand(

@@ -243,7 +243,7 @@ async fn a_driver_that_hangs_holds_no_other_volume() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_be_half_unstaged_is_staged_again() {
+async fn a_volume_whose_unstage_failed_is_staged_again() {
     let world = World::driven();
     world.set_up("u").await.unwrap();
     world.set_up("w").await.unwrap();
@@ -288,7 +288,7 @@ async fn a_volume_for_one_pod_is_given_to_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_knows_whose_a_stage_is() {
+async fn staged_volumes_of_pods_are_kept_over_a_restart() {
     let mut world = World::driven();
     world.set_up("u").await.unwrap();
     world.restart();
@@ -347,7 +347,7 @@ async fn nothing_attached_is_staged_before_it_is_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_pod_has_whole_is_known_without_asking() {
+async fn complete_volumes_are_found_without_calls_to_the_driver() {
     let world = World::driven();
     let (volume, csi) = volume(None);
     assert_eq!(world.node.published_volumes(&pod("u"), &volume, &csi).await, None);
@@ -365,6 +365,50 @@ async fn what_a_pod_has_whole_is_known_without_asking() {
         world.node.published_volumes(&pod("u"), &volume, &takes).await,
         None,
         "it is not mounted"
+    );
+}
+
+/// The walk over the volume takes as long as its users want.
+#[tokio::test]
+async fn a_volume_is_given_to_its_group_in_the_share_of_its_pod() {
+    let world = World::driven();
+    let (volume, csi) = volume(None);
+    let takes = CsiVolume { fs_type: "ext4".into(), ..csi };
+    let grouped = PodFacts { group: Some(7), ..pod("u") };
+    let mut hung = Vec::new();
+    for _ in 0..2 {
+        let (release, wait) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let of = grouped.clone();
+        tokio::spawn(async move {
+            let work = move || {
+                let _ = begun.send(());
+                let _ = wait.recv();
+            };
+            let share = (of.namespace.as_str(), of.uid.as_str());
+            crate::offload_for_pod(share, crate::PodWork::SetUp, work).await
+        });
+        begins.await.unwrap();
+        hung.push(release);
+    }
+    let set_up = || world.node.set_up(&grouped, &volume, &takes, CallMaterial::default());
+    let watched = Duration::from_millis(200);
+    let mut waits = Box::pin(set_up());
+    // It is published first, which takes longer on a busy machine.
+    let mut looks = 0;
+    while world.fake.count("publish") == 0 && looks < 300 {
+        assert!(tokio::time::timeout(watched, &mut waits).await.is_err(), "it waits for its turn");
+        looks += 1;
+    }
+    assert!(tokio::time::timeout(watched, &mut waits).await.is_err(), "it waits for its turn");
+    drop(waits);
+    assert_eq!(world.fake.count("publish"), 1, "for the group only");
+    drop(hung);
+    // The volume of the test is no mount that can be given to a group.
+    let error = set_up().await.unwrap_err();
+    assert!(
+        matches!(&error, CsiError::Node { what, .. } if what == "give to the group"),
+        "{error}"
     );
 }
 

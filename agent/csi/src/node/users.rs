@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_attached_is_not_listed() {
+    fn volumes_that_are_not_attached_are_not_listed() {
         let (users, record) = (VolumeUsers::default(), record(""));
         users.get(&record).add("u", &record);
         assert!(users.attached().is_empty());

@@ -129,10 +129,10 @@ fn statistics_are_found_by_their_whole_name() {
 
 /// The host's hierarchies: a cgroup is created, limited, used, and removed with the process in it.
 #[test]
-fn a_real_place_comes_and_goes() {
+fn a_cgroup_is_created_limited_and_removed() {
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let Some(cgroups) = Cgroups::detect().ok().filter(|_| root) else {
-        eprintln!("SKIPPED a_real_place_comes_and_goes: needs root and cgroups");
+        eprintln!("SKIPPED a_cgroup_is_created_limited_and_removed: needs root and cgroups");
         return;
     };
     let top = format!("/agent-host-test-{}", std::process::id());
@@ -146,7 +146,7 @@ fn a_real_place_comes_and_goes() {
         huge_pages: Some([(2 << 20, 4 << 20)].into()),
     };
     if let Err(error) = cgroups.make(&place, &limits) {
-        eprintln!("SKIPPED a_real_place_comes_and_goes: {error}");
+        eprintln!("SKIPPED a_cgroup_is_created_limited_and_removed: {error}");
         return;
     }
     cgroups.make(&place, &limits).unwrap();
@@ -169,7 +169,7 @@ fn a_real_place_comes_and_goes() {
     assert!(usage.working_set_bytes <= usage.memory_bytes, "{usage:?}");
     assert!(cgroups.exists(&place));
 
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while cgroups.remove(&top).unwrap() == Removal::Busy {
         assert!(std::time::Instant::now() < deadline);
         let _ = child.try_wait();

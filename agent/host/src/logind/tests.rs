@@ -34,7 +34,7 @@ impl Daemon {
             return None;
         };
         let daemon = Self { dir, child };
-        for _ in 0..500 {
+        for _ in 0..6000 {
             if Bus::connect(&daemon.socket()).await.is_ok() {
                 return Some(daemon);
             }
@@ -110,8 +110,12 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
 }
 
 #[tokio::test]
-async fn a_shutdown_is_delayed_and_told() {
-    let Some(daemon) = Daemon::start("a_shutdown_is_delayed_and_told").await else { return };
+async fn an_inhibitor_delays_the_shutdown_and_its_signal_is_received() {
+    let Some(daemon) =
+        Daemon::start("an_inhibitor_delays_the_shutdown_and_its_signal_is_received").await
+    else {
+        return;
+    };
     let (ready, up) = tokio::sync::oneshot::channel();
     let playing = tokio::spawn(service(daemon.socket(), ready));
     up.await.unwrap();
@@ -130,8 +134,8 @@ async fn a_shutdown_is_delayed_and_told() {
 }
 
 #[tokio::test]
-async fn a_machine_without_the_service_says_so() {
-    let test = "a_machine_without_the_service_says_so";
+async fn a_machine_without_logind_is_an_error() {
+    let test = "a_machine_without_logind_is_an_error";
     assert!(Logind::connect(Path::new("/nonexistent/bus")).await.is_err());
     let Some(daemon) = Daemon::start(test).await else { return };
     let mut logind = Logind::connect(&daemon.socket()).await.unwrap();

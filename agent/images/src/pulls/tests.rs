@@ -83,7 +83,7 @@ async fn a_pull_that_panicked_can_be_tried_again() {
 }
 
 #[tokio::test]
-async fn what_a_registry_says_and_how_often_it_is_asked_is_bounded() {
+async fn registry_messages_and_pull_attempts_are_bounded() {
     let (runtime, _) = FakeRuntime::new();
     for n in 0..1000 {
         let said = format!("{n} {}", "ü".repeat(5000));
@@ -210,10 +210,12 @@ fn plugin(root: &std::path::Path, address: &str) -> Providers {
         "#!/bin/sh\ncat >> {0}/asked\necho >> {0}/asked\n[ \"$MODE\" = test ] && echo '{answer}'\n",
         root.display()
     );
-    let program = bin.join("plugin");
-    std::fs::write(&program, script).expect("write");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&program, mode).expect("chmod");
+    let (text, program) = (root.join("script"), bin.join("plugin"));
+    std::fs::write(&text, script).expect("write");
+    // By another process: a fork in another test would have a copy of the open file, and the kernel executes no file that is open for writing.
+    let mut install = std::process::Command::new("install");
+    let installed = install.args(["-m", "755"]).args([&text, &program]).status();
+    assert!(installed.expect("it begins").success());
     let config = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\nproviders:\n\
          - name: plugin\n  apiVersion: {group}/v1beta1\n  matchImages: ['{address}']\n  \
@@ -225,7 +227,7 @@ fn plugin(root: &std::path::Path, address: &str) -> Providers {
 }
 
 #[tokio::test]
-async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
+async fn a_stalled_pull_is_reported_cancelled_and_retried() {
     let Some(containerd) = Containerd::start("a_pull_stands_still") else { return };
     let (data, path, mode) = (vec![1; 4 << 20], "data", 0o644);
     let file = ImageFile::Regular { path, mode, data };
@@ -234,7 +236,8 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
     registry.let_through(5 << 19);
     let image = format!("{}/{PUBLIC}:1", registry.address);
     let runtime = Arc::new(containerd.runtime.clone());
-    let standstill = Duration::from_secs(2);
+    // On a busy machine too what the registry lets through comes before.
+    let standstill = Duration::from_secs(6);
     let bounds = PullBounds { standstill, ..pull_bounds() };
     let images = Images::new(runtime.clone(), CredentialSources::default(), bounds);
     let pod = Pod::default();
@@ -246,7 +249,7 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
         .report_progress(&image, said_after, pull(), |message| lock(&told).push(message))
         .await;
     let message = given_up.expect_err("the registry has stopped").message;
-    assert!(message.ends_with("was cancelled: no progress for 2s"), "{message}");
+    assert!(message.ends_with("was cancelled: no progress for 6s"), "{message}");
     let told = lock(&told).clone();
     assert!(
         told.iter().any(|text| text.ends_with(": 2.0 of 4.0 MiB received of 1 layers")),
@@ -260,8 +263,8 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
 }
 
 #[tokio::test]
-async fn what_nobody_needs_is_collected() {
-    let Some(containerd) = Containerd::start("what_nobody_needs_is_collected") else { return };
+async fn unused_images_are_garbage_collected() {
+    let Some(containerd) = Containerd::start("unused_images_are_garbage_collected") else { return };
     let runtime = Arc::new(containerd.runtime.clone());
     let dir = containerd.dir().join("agent");
     std::fs::create_dir_all(&dir).expect("mkdir");

@@ -34,7 +34,7 @@ fn known(expect: &[(&str, u32, bool)]) -> BTreeMap<String, (u32, bool)> {
 }
 
 #[test]
-fn who_alone_is_in_hand_in_two_ends_in_a_row_is_quarantined() {
+fn a_pod_active_in_two_consecutive_crashes_is_quarantined() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("in-mark");
     assert_eq!(end_with(&path, &["a"], &[]), known(&[("a", 1, false)]));
@@ -92,7 +92,7 @@ async fn a_pod_is_in_hand_while_it_is_polled_and_not_while_it_waits() {
 }
 
 #[test]
-fn a_damaged_file_accuses_nobody() {
+fn a_damaged_file_records_no_crashes() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("in-mark");
     for text in ["", "\n", "1", "111 99999999999 zz uid", "\u{ff}\u{0}", &"x".repeat(5000)] {
@@ -105,7 +105,7 @@ fn a_damaged_file_accuses_nobody() {
 }
 
 #[test]
-fn a_killed_agent_suspects_nobody() {
+fn a_killed_agent_records_no_crashes() {
     let dir = tempfile::tempdir().expect("tempdir");
     let path = dir.path().join("in-mark");
     let left = |end: LastEnd| {

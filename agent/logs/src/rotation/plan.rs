@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_put_right() {
+    fn interrupted_rotations_are_completed() {
         let one = "0.log.20240101-000000";
         assert_eq!(steps(&[one], None), [RotationStep::Reopen]);
         assert_eq!(steps(&[], None), []);

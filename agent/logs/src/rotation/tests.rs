@@ -148,7 +148,7 @@ async fn a_rotation_that_a_crash_cut_off_is_finished() {
 }
 
 #[tokio::test]
-async fn what_a_pod_has_planted_is_neither_followed_nor_waited_for() {
+async fn rotation_neither_follows_links_nor_blocks_on_fifos() {
     use std::os::unix::fs::symlink;
     let bench = Bench::new().await;
     let secret = bench.logs.path().join("secret");

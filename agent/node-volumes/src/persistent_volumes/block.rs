@@ -8,6 +8,7 @@
 //! ```
 
 mod detach;
+mod record_use;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,19 +18,25 @@ use std::time::Duration;
 use agent_csi::offload;
 use agent_volume::VolumesOnDisk;
 use agent_volume::devices;
-use agent_volume::disk::{self, DiskStep, PlanMountError, ProgramRun};
+use agent_volume::disk::{self, DiskStep, PlanMountError, ProgramOutput, ProgramRun};
 use agent_volume::host_path::{self, HostPathError};
 use agent_volume::persistent::AttachedDisk;
 use agent_volume::persistent::attached::{Iscsi, IscsiError};
-use agent_volume::shared_mounts::{MountUser, Pending, SharedMounts};
+use agent_volume::shared_mounts::SharedMounts;
 use agent_volume::sources::{HostPathKind, VolumePlugin};
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use futures_util::stream::{self, StreamExt as _};
 use proto_api::core::v1::Secret;
 use rustix::io::Errno;
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 
 use super::helpers::{HelperError, Helpers};
 
+/// Portals of a disk at which the node logs in at the same time.
+const PORTALS_AT_ONCE: usize = 8;
+/// Most volumes of one pod that are the same disk, so that no pod fills the record of the disk.
+const USES_OF_POD_MAX: usize = 8;
+/// Time for a login by any portal; other disks of the target wait for it.
+const LOG_IN_TIMEOUT: Duration = Duration::from_secs(240);
 /// Time for the device to appear after its attachment.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for logins by the other portals after the first has succeeded.
@@ -70,6 +77,18 @@ pub enum DiskError {
     /// The volume names no portal.
     #[error("no portal")]
     NoPortal,
+    /// All portals together took too long.
+    #[error("no portal let the node log in within {} s", LOG_IN_TIMEOUT.as_secs())]
+    LogInTimeout,
+    /// Volumes of two disks have the same name.
+    #[error("a volume of another target or unit has the same name on this node")]
+    OtherDisk,
+    /// The pod has many volumes of one disk.
+    #[error("the pod has {USES_OF_POD_MAX} other volumes of the same disk")]
+    TooManyUses,
+    /// What has to be undone cannot be recorded.
+    #[error("the record of the disk and its pods would be too long")]
+    RecordTooLong,
     /// The device was attached and has not appeared.
     #[error("no block device appeared at {links}")]
     NoDevice {
@@ -122,6 +141,8 @@ pub struct OnDisk<'a> {
     pub options: &'a [String],
     /// Credentials for the attachment.
     pub secret: Option<&'a Secret>,
+    /// Namespace of the pod.
+    pub namespace: &'a str,
 }
 
 impl OnDisk<'_> {
@@ -131,6 +152,13 @@ impl OnDisk<'_> {
             DiskSource::Device(_) => self.name.to_owned(),
             DiskSource::Attached(disk) => disk.mount_name(),
         }
+    }
+}
+
+impl<'a> OnDisk<'a> {
+    /// The volume with its disk as it is recorded.
+    fn by_recorded(self, recorded: Option<&'a AttachedDisk>) -> Self {
+        Self { source: recorded.map_or(self.source, DiskSource::Attached), ..self }
     }
 }
 
@@ -206,8 +234,8 @@ impl Disks {
         if bound {
             return Ok((path, false));
         }
-        self.record_use(pods, uid, volume).await?;
-        self.mount_device(pods, volume).await?;
+        let recorded = self.record_use(pods, uid, volume).await?;
+        self.mount_device(pods, volume.by_recorded(recorded.as_ref())).await?;
         let (mounts, pods_of) = (self.mounts.clone(), pods.clone());
         let (of, name) = (uid.to_owned(), volume.name.to_owned());
         run_blocking(move || {
@@ -232,8 +260,8 @@ impl Disks {
         let _guard = lock.lock().await;
         let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
         run_blocking(move || pods_of.mount_point(&of, plugin, &name)).await?;
-        self.record_use(pods, uid, volume).await?;
-        self.attach(volume).await.map(PathBuf::from)
+        let recorded = self.record_use(pods, uid, volume).await?;
+        self.attach(volume.by_recorded(recorded.as_ref())).await.map(PathBuf::from)
     }
 
     async fn mount_device(
@@ -265,17 +293,17 @@ impl Disks {
             return Ok(());
         }
         let device = self.attach(volume).await?;
-        let output = self.helpers.run(&disk::probe(&device)).await?;
+        let output = self.run(volume, disk::probe(&device)).await?;
         let found = disk::parse_probe(&output);
         let planned = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only);
         let (step, fs_type) = planned?;
         match step {
             DiskStep::Format(run) => {
                 tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
-                self.helpers.run(&run).await?;
+                self.run(volume, run).await?;
             }
             DiskStep::Check(run) => {
-                let checked = self.helpers.run(&run).await;
+                let checked = self.run(volume, run).await;
                 checked.map_err(|source| DiskError::Damaged { device: device.clone(), source })?;
             }
             DiskStep::None => {}
@@ -285,40 +313,7 @@ impl Disks {
             options.push("ro".to_owned());
         }
         let run = disk::mount(&device, &fs_type, &options, &target.to_string_lossy());
-        Ok(self.helpers.run(&run).await.map(drop)?)
-    }
-
-    /// Records, before anything is done, what has to be undone after the last pod that uses the device.
-    async fn record_use(
-        &self,
-        pods: &VolumesOnDisk,
-        uid: &str,
-        volume: OnDisk<'_>,
-    ) -> Result<(), DiskError> {
-        let (plugin, name) = (volume.source.plugin(), volume.mount_name());
-        let (session, listed) = match volume.source {
-            DiskSource::Device(_) => (None, String::new()),
-            DiskSource::Attached(disk) => {
-                let session =
-                    if let AttachedDisk::Iscsi(disk) = disk { Some(disk.clone()) } else { None };
-                (session, self.mounts.unique_name(plugin, disk.name()))
-            }
-        };
-        if !listed.is_empty() && self.lock_listed().insert(name.clone(), listed.clone()).is_none() {
-            self.notify_change();
-        }
-        let user = MountUser { uid: uid.to_owned(), volume: volume.name.to_owned() };
-        let (mounts, pods) = (self.mounts.clone(), pods.clone());
-        run_blocking(move || {
-            let before = mounts.pending_record(plugin, &name)?;
-            let mut users = before.map(|pending| pending.users).unwrap_or_default();
-            users.retain(|user| pods.has_target(plugin, user).unwrap_or(true));
-            if !users.contains(&user) {
-                users.push(user);
-            }
-            mounts.write_record(plugin, &Pending { name, users, session, listed })
-        })
-        .await
+        Ok(self.run(volume, run).await.map(drop)?)
     }
 
     /// Attaches the device if necessary; its path.
@@ -331,14 +326,14 @@ impl Disks {
                 offload(check).await.map_err(DiskError::Interrupted)??;
                 Ok(path)
             }
-            DiskSource::Attached(disk) => self.attach_disk(disk, volume.secret).await,
+            DiskSource::Attached(disk) => self.attach_disk(disk, volume).await,
         }
     }
 
     async fn attach_disk(
         &self,
         disk: &AttachedDisk,
-        secret: Option<&Secret>,
+        volume: OnDisk<'_>,
     ) -> Result<String, DiskError> {
         match disk {
             AttachedDisk::Iscsi(iscsi) => {
@@ -348,7 +343,8 @@ impl Disks {
                 if let Some(path) = self.find_device(disk).await? {
                     return Ok(path);
                 }
-                self.log_in(iscsi, secret).await?;
+                let logged_in = tokio::time::timeout(LOG_IN_TIMEOUT, self.log_in(iscsi, volume));
+                logged_in.await.map_err(|_| DiskError::LogInTimeout)??;
             }
             AttachedDisk::FibreChannel(_) => {
                 if let Some(path) = self.find_device(disk).await? {
@@ -370,12 +366,13 @@ impl Disks {
         }
     }
 
-    /// Logs in to all portals at the same time. One session is enough; the others are additional paths.
-    async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), DiskError> {
-        let portals = disk.log_in(secret)?;
-        self.run_all(&disk.create_interface()).await?;
-        let mut under_way: FuturesUnordered<_> =
-            portals.iter().map(|portal| self.run_all(portal)).collect();
+    /// Logs in to all portals, a few at the same time. One session is enough; the others are additional paths.
+    async fn log_in(&self, disk: &Iscsi, volume: OnDisk<'_>) -> Result<(), DiskError> {
+        let portals = disk.log_in(volume.secret)?;
+        self.run_all(volume, disk.create_interface()).await?;
+        let each = portals.into_iter().map(|portal| self.run_all(volume, portal));
+        let mut under_way =
+            stream::iter(each.collect::<Vec<_>>()).buffer_unordered(PORTALS_AT_ONCE);
         let mut outcome = Err(DiskError::NoPortal);
         while let Some(done) = under_way.next().await {
             outcome = done;
@@ -389,11 +386,15 @@ impl Disks {
         outcome
     }
 
-    async fn run_all(&self, runs: &[ProgramRun]) -> Result<(), DiskError> {
+    async fn run_all(&self, volume: OnDisk<'_>, runs: Vec<ProgramRun>) -> Result<(), DiskError> {
         for run in runs {
-            self.helpers.run(run).await?;
+            self.run(volume, run).await?;
         }
         Ok(())
+    }
+
+    async fn run(&self, volume: OnDisk<'_>, run: ProgramRun) -> Result<ProgramOutput, HelperError> {
+        self.helpers.run(&run.for_namespace(volume.namespace)).await
     }
 
     async fn find_device(&self, disk: &AttachedDisk) -> Result<Option<String>, DiskError> {

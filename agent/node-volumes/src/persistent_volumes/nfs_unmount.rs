@@ -23,7 +23,7 @@ use std::sync::Arc;
 use agent_csi::mounts::MountTable;
 use agent_csi::offload;
 use agent_volume::VolumesOnDisk;
-use agent_volume::disk;
+use agent_volume::disk::{self, ProgramOutput, ProgramRun};
 use agent_volume::mount::nfs::NfsMountPoint;
 use futures_util::future::join_all;
 
@@ -68,26 +68,32 @@ impl NfsUnmounter {
         Self { volumes, helpers }
     }
 
-    /// Unmounts all NFS volumes of a pod at the same time; their directories stay.
+    /// Unmounts all NFS volumes of a pod, each independently of the others; their directories stay.
     ///
     /// # Errors
     /// See [`NfsUnmountError`]: the first of those that are still mounted.
-    pub async fn unmount_all(&self, uid: &str) -> Result<(), NfsUnmountError> {
+    pub async fn unmount_all(&self, uid: &str, namespace: &str) -> Result<(), NfsUnmountError> {
         let (volumes, of) = (self.volumes.clone(), uid.to_owned());
         let listed = offload(move || volumes.nfs_mount_points(&of)).await;
         let points = listed.and_then(|found| Ok(found?)).map_err(NfsUnmountError::List)?;
-        let unmounted = join_all(points.iter().map(|point| self.unmount(uid, point))).await;
+        let unmounted =
+            join_all(points.iter().map(|point| self.unmount(uid, namespace, point))).await;
         unmounted.into_iter().collect()
     }
 
-    async fn unmount(&self, uid: &str, point: &NfsMountPoint) -> Result<(), NfsUnmountError> {
+    async fn unmount(
+        &self,
+        uid: &str,
+        namespace: &str,
+        point: &NfsMountPoint,
+    ) -> Result<(), NfsUnmountError> {
         if !is_mounted(&point.path).await? {
             return Ok(());
         }
         let target = point.path.to_string_lossy();
-        let mut outcome = self.helpers.run(&disk::unmount_nfs(&target)).await;
+        let mut outcome = self.run(namespace, disk::unmount_nfs(&target)).await;
         if matches!(&outcome, Err(HelperError::Exit { code, .. }) if *code == USAGE) {
-            outcome = self.helpers.run(&disk::unmount(&target)).await;
+            outcome = self.run(namespace, disk::unmount(&target)).await;
         }
         let hangs =
             matches!(outcome, Err(HelperError::Timeout { .. } | HelperError::StillRunning(_)));
@@ -97,7 +103,7 @@ impl NfsUnmounter {
                 volume = point.volume,
                 "umount of an NFS volume did not end, its server may be unavailable; unmounting by force"
             );
-            outcome = self.helpers.run(&disk::force_unmount(&target)).await;
+            outcome = self.run(namespace, disk::force_unmount(&target)).await;
         }
         let volume = point.volume.clone();
         match (outcome, is_mounted(&point.path).await?) {
@@ -112,6 +118,10 @@ impl NfsUnmounter {
             (Ok(_), true) => Err(NfsUnmountError::StillMounted { volume, path: target.into() }),
             (Err(source), true) => Err(NfsUnmountError::Program { volume, source }),
         }
+    }
+
+    async fn run(&self, namespace: &str, run: ProgramRun) -> Result<ProgramOutput, HelperError> {
+        self.helpers.run(&run.for_namespace(namespace)).await
     }
 }
 

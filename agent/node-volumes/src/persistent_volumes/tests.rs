@@ -35,6 +35,26 @@ pub fn persistent_volumes(
     }
 }
 
+/// Processes that were given a path below a directory, once they are `expected` or more: that of a process which has just begun is not to be seen yet.
+pub fn count_processes(below: &Path, expected: usize) -> usize {
+    let began = std::time::Instant::now();
+    while processes(below) < expected && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Time for one too many.
+    std::thread::sleep(Duration::from_millis(100));
+    processes(below)
+}
+
+fn processes(below: &Path) -> usize {
+    let below = below.as_os_str().as_encoded_bytes();
+    let all = std::fs::read_dir("/proc").expect("proc").flatten();
+    let commands = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    commands
+        .filter(|command| command.split(|byte| *byte == 0).any(|arg| arg.starts_with(below)))
+        .count()
+}
+
 fn reason(failure: &VolumeError) -> String {
     volumes_failed(failure.step, &failure.message).reason.to_string()
 }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_inodes_to_give_back_comes_last() {
+    fn pods_without_inodes_are_ranked_last() {
         let (idle, busy, system) =
             (pod("idle", -5, ""), pod("busy", 10, ""), pod("busier", 20, ""));
         let candidate = |pod, inodes| Candidate {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_who_used_more_than_was_asked_for() {
+    fn the_eviction_message_names_containers_that_exceed_their_requests() {
         let pod = pod("p", 0, "1Mi");
         let containers =
             vec![ContainerUse { name: "c".into(), memory: 3 * MIB + 1, ..Default::default() }];

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told() {
+    fn every_error_is_reported() {
         let hard = map(&[("memory.available", "-1"), ("disk", "1"), ("pid.available", "101%")]);
         let soft = map(&[("nodefs.available", "x")]);
         let grace = map(&[("nodefs.available", "soon")]);

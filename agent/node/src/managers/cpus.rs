@@ -162,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whole_cores_only_when_asked_for() {
+    fn full_cores_are_allocated_only_with_the_core_unit() {
         let got = take_cpus(&machine(), &set("1-7"), 2, CpuUnit::Core, None);
         assert_eq!(got, Some(set("1,5")));
         assert_eq!(take_cpus(&machine(), &set("1-7"), 3, CpuUnit::Core, None), None);
@@ -171,7 +171,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_gets_processors_of_its_own() {
+    fn only_guaranteed_containers_with_integer_cpus_get_exclusive_cpus() {
         let mut pod = Pod::default();
         let container = |cpu: &str| {
             let mut container = Container::default();
@@ -193,7 +193,7 @@ pub(crate) mod tests {
     proptest! {
         /// Allocated CPUs were free, match the requested number, and are near while near ones are free.
         #[test]
-        fn takes_what_was_asked_for(free in 0_u32..256, number in 0_usize..9, near in 0_u32..2) {
+        fn the_requested_number_of_free_cpus_is_allocated(free in 0_u32..256, number in 0_usize..9, near in 0_u32..2) {
             let free: IdSet = (0..8).filter(|bit| free & (1 << bit) != 0).collect();
             let nodes = IdSet::from_iter([near]);
             let taken = take_cpus(&machine(), &free, number, CpuUnit::Thread, Some(&nodes));

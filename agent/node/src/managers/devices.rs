@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_that_a_user_advertises_stay_and_can_be_asked_for() {
+    fn extended_resources_set_by_users_are_kept_and_allocatable() {
         let amounts = |list: &[(&str, i64)]| {
             let amount = |(name, n): &(&str, i64)| ((*name).to_owned(), Quantity::from_units(*n));
             list.iter().map(amount).collect()
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_init_container_had_is_used_again() {
+    fn devices_of_init_containers_are_reused() {
         let all = devices(&[("a", "", true), ("b", "", true)]);
         let got = device_choice("r", &all, &ids(&["a"]), &ids(&["a"]), 1, None).expect("enough");
         assert_eq!(choose_devices(&got, &["b".into()]), ids(&["a"]));

@@ -10,6 +10,7 @@ use agent_images::{CredentialSources, Images, Providers, image_gc};
 use agent_logs::rotation;
 use agent_node::eviction::decide::EvictionState;
 use agent_node::resources::MEMORY;
+use agent_resources::pod_disk_usage::{PodDirectories, PodDiskUsages};
 use agent_runtime::cri::CRI_NAMESPACE;
 use agent_telemetry::metrics::OperationMetrics;
 use agent_telemetry::node_events::NodeEvents;
@@ -65,7 +66,9 @@ impl Agent {
         tokio::spawn(until(drain.watch(), collecting));
         let sweeping = garbage::run(shared.clone(), self.telemetry.board.task("garbage"));
         tokio::spawn(until(drain.watch(), sweeping));
-        let evicting = self.evictor(shared, events).run(self.telemetry.board.task("eviction"));
+        let disk_usages = self.start_measuring_disks(shared, drain);
+        let evicting = self.evictor(shared, disk_usages, events);
+        let evicting = evicting.run(self.telemetry.board.task("eviction"));
         tokio::spawn(until(drain.watch(), evicting));
         let killed = oom::run(events.clone(), self.telemetry.board.task("kernel log"));
         tokio::spawn(until(drain.watch(), killed));
@@ -106,11 +109,31 @@ impl Agent {
         shutdown
     }
 
-    fn evictor(&self, shared: &Arc<PodContext>, events: &NodeEvents) -> Evictor {
+    fn start_measuring_disks(&self, shared: &Arc<PodContext>, drain: &Drain) -> Arc<PodDiskUsages> {
+        let directories = PodDirectories {
+            root_dir: shared.settings.root_dir.clone(),
+            pod_logs_dir: shared.settings.facts.pod_logs_dir.clone(),
+        };
+        let usages = Arc::new(PodDiskUsages::new(directories, shared.runtime.clone()));
+        let of = shared.clone();
+        let pods = move || of.pods.current_pods().into_iter().map(|known| known.pod).collect();
+        let has_limits = self.settings.file.local_storage_capacity_isolation;
+        let page = self.telemetry.board.task("disk usage");
+        tokio::spawn(until(drain.watch(), usages.clone().run(pods, has_limits, page)));
+        usages
+    }
+
+    fn evictor(
+        &self,
+        shared: &Arc<PodContext>,
+        disk_usages: Arc<PodDiskUsages>,
+        events: &NodeEvents,
+    ) -> Evictor {
         let (file, machine) = (&self.settings.file, &self.machine);
         let reserved = machine.reserved.amounts.get(MEMORY).map_or(0, |q| q.as_bytes());
         Evictor {
             shared: shared.clone(),
+            disk_usages,
             // Validated when the settings were read.
             thresholds: config::node::eviction_thresholds(file).unwrap_or_default(),
             transition: file.eviction_pressure_transition_period,

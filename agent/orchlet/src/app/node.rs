@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_config::{self as config, Settings};
 use agent_host::address;
@@ -77,7 +78,37 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
         provider_id: file.provider_id.clone(),
         taints: file.register_with_taints.clone(),
         pod_cidr: file.pod_cidr.clone(),
+        cloud: flags.node.cloud(&flags.node_ip),
     })
+}
+
+/// How often the machine's addresses are looked at.
+const ADDRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Looks in a row that find the same address before it counts: a first one is there to stay, and one that is lost may come back.
+const LOOKS_AT_FIRST: u32 = 2;
+const LOOKS_AT_SUCCESSOR: u32 = 12;
+
+/// Waits for an address that the machine lacked at the start, because its network was late, or that replaces one of then, as by another
+/// lease. For ever where addresses are configured. Addresses are in the Node, its certificate and the status of each pod: the next
+/// process has them everywhere. Cancel safe.
+pub(super) async fn changed_address(settings: &Settings, machine: &MachineInfo) -> IpAddr {
+    if !settings.flags.node_ip.is_empty() {
+        std::future::pending::<()>().await;
+    }
+    let known: Vec<IpAddr> = machine.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+    let wanted = if known.is_empty() { LOOKS_AT_FIRST } else { LOOKS_AT_SUCCESSOR };
+    let (mut seen, mut looks) = (None, 0_u32);
+    loop {
+        tokio::time::sleep(ADDRESS_INTERVAL).await;
+        let found = address::changed_address(&known);
+        looks = if found == seen { looks.saturating_add(1) } else { 1 };
+        seen = found;
+        if let Some(address) = found
+            && looks >= wanted
+        {
+            return address;
+        }
+    }
 }
 
 /// What the tasks of a Node object are begun with.

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use agent_node::eviction::thresholds::Amount;
+use agent_resources::pod_disk_usage::PodDirectories;
 use agent_runtime::fake::FakeRuntime;
 use agent_workers::pod_context::HoldsResources;
 use agent_workers::test_support;
 use proto_api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
+use proto_daemon::statusz::StatusBoard;
 
 use super::*;
 
@@ -28,8 +30,13 @@ fn world(runtime: &Arc<FakeRuntime>, thresholds: &[(Signal, Amount)]) -> World {
         grace: None,
         min_reclaim: None,
     };
+    let directories = PodDirectories {
+        root_dir: shared.settings.root_dir.clone(),
+        pod_logs_dir: shared.settings.facts.pod_logs_dir.clone(),
+    };
     let evictor = Evictor {
         shared: shared.clone(),
+        disk_usages: Arc::new(PodDiskUsages::new(directories, shared.runtime.clone())),
         thresholds: thresholds.iter().map(threshold).collect(),
         transition: Duration::from_secs(300),
         soft_grace: Duration::ZERO,
@@ -40,6 +47,22 @@ fn world(runtime: &Arc<FakeRuntime>, thresholds: &[(Signal, Amount)]) -> World {
         state: EvictionState::default(),
     };
     World { evictor, shared, _dir: dir }
+}
+
+impl World {
+    /// Measures the disk usage of all pods once.
+    async fn measure_disks(&self) {
+        let (usages, shared) = (self.evictor.disk_usages.clone(), self.shared.clone());
+        let pods = move || shared.pods.current_pods().into_iter().map(|known| known.pod).collect();
+        let page = StatusBoard::default().task("disk usage");
+        let task = tokio::spawn(usages.clone().run(pods, true, page));
+        for known in self.shared.pods.current_pods() {
+            while usages.latest(&known.pod.metadata.uid).is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        task.abort();
+    }
 }
 
 /// A pod that runs, and whose task ends it as soon as it is told.
@@ -102,6 +125,9 @@ async fn images_go_before_pods() {
     run(&world.shared, "p", |_| {});
     world.shared.images.look(&*world.shared).await.expect("look");
     let (did, _) = world.evictor.run_pass().await;
+    assert_eq!(did, PassOutcome::Measuring, "they are not measured yet");
+    world.measure_disks().await;
+    let (did, _) = world.evictor.run_pass().await;
     assert_eq!(did, PassOutcome::Evicted(1), "it was not enough");
     assert!(world.shared.node_pressure.borrow().pressure.disk);
     assert_eq!(world.shared.dead_kept(), 0);
@@ -142,10 +168,38 @@ async fn a_volume_over_its_limit_ends_its_pod_alone() {
         std::fs::create_dir_all(&volume).expect("mkdir");
         std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
     }
+    world.measure_disks().await;
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
     let verdict = world.shared.pods.decision("small").expect("evicted");
     assert_eq!(verdict.message, "Usage of EmptyDir volume \"v\" exceeds the limit \"4Ki\". ");
     assert_eq!(world.shared.pods.decision("large"), None);
+}
+
+#[tokio::test]
+async fn a_shortage_of_memory_waits_for_no_walk_over_files() {
+    let mut world = world(&runtime(), &[(Signal::MemoryAvailable, ALWAYS)]);
+    run(&world.shared, "over", |pod| {
+        let mut volume = Volume { name: "v".into(), ..Volume::default() };
+        let size_limit = Some("4Ki".parse().expect("quantity"));
+        volume.volume_source.empty_dir =
+            Some(EmptyDirVolumeSource { size_limit, ..EmptyDirVolumeSource::default() });
+        (pod.spec.volumes, pod.spec.priority) = (vec![volume], Some(10));
+    });
+    run(&world.shared, "first", |pod| pod.spec.priority = Some(1));
+    let volume = empty_dirs(&world.shared, "over").join("v");
+    std::fs::create_dir_all(&volume).expect("mkdir");
+    std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
+    // No pod is measured yet, as if a walk went on.
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
+    assert!(world.shared.pods.decision("first").is_some(), "for the shortage");
+    assert_eq!(world.shared.pods.decision("over"), None);
+    // Once it is measured, one pass ends one for the shortage and one for its limit.
+    run(&world.shared, "second", |pod| pod.spec.priority = Some(1));
+    world.measure_disks().await;
+    assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(2));
+    let verdict = world.shared.pods.decision("over").expect("evicted");
+    assert!(verdict.message.starts_with("Usage of EmptyDir volume"), "{verdict:?}");
+    assert!(world.shared.pods.decision("second").is_some());
 }
 
 #[tokio::test]
@@ -168,6 +222,7 @@ async fn critical_pods_are_not_ended_for_a_limit_of_their_own() {
         std::fs::create_dir_all(&volume).expect("mkdir");
         std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
     }
+    world.measure_disks().await;
     assert_eq!(world.evictor.run_pass().await.0, PassOutcome::Evicted(1));
     let ended =
         ["static", "system", "other"].map(|name| world.shared.pods.decision(name).is_some());
@@ -175,7 +230,7 @@ async fn critical_pods_are_not_ended_for_a_limit_of_their_own() {
 }
 
 #[tokio::test]
-async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_too_large() {
+async fn ephemeral_containers_count_for_storage_limits_and_huge_usage_does_not_overflow() {
     let runtime = runtime();
     let world = world(&runtime, &[]);
     run(&world.shared, "p", |pod| {
@@ -194,7 +249,8 @@ async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_
     };
     runtime.set_usage(vec![usage("c"), usage("debugger")]);
     for extent in [MeasureScope::Memory, MeasureScope::Disk] {
-        let measured = measure(&world.shared, &world.shared.pods.current_pods(), extent).await;
+        let (disks, pods) = (&world.evictor.disk_usages, world.shared.pods.current_pods());
+        let measured = measure(&world.shared, disks, &pods, extent).await;
         let uses = &measured["p"].uses;
         assert_eq!((uses.memory, uses.disk(), uses.inodes), (u64::MAX, u64::MAX, u64::MAX));
         let names: Vec<&str> = uses.containers.iter().map(|c| c.name.as_str()).collect();

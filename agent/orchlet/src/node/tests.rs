@@ -1,19 +1,12 @@
 //! The heartbeat beside everything that hangs.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use proto_api::names::{Names, Profile};
-use proto_client::config::ClientConfig;
+use http::{HeaderValue, Method, Response, StatusCode};
+use proto_client::testing::{StubRequest, StubServer, json_response};
 use proto_daemon::drain::Drain;
 use proto_daemon::statusz::StatusBoard;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -23,66 +16,46 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The shortest lease: renewed every second.
 const LASTS_SECS: u16 = 4;
 
-/// What a request asked for, and over which connection.
-type Asked = (Method, String, SocketAddr);
+/// Method and path of a request, and the client's end of its connection.
+type Received = (Method, String, SocketAddr);
 
 /// A server that answers requests for leases, each with what it was sent, and no others, ever.
-async fn server() -> (SocketAddr, mpsc::UnboundedReceiver<Asked>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-    let address = listener.local_addr().expect("bound");
-    let (tell, asked) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Ok((socket, peer)) = listener.accept().await {
-            let tell = tell.clone();
-            let service = service_fn(move |request| answer(request, peer, tell.clone()));
-            let connection = hyper::server::conn::http1::Builder::new();
-            tokio::spawn(connection.serve_connection(TokioIo::new(socket), service));
-        }
-    });
-    (address, asked)
+async fn server() -> (StubServer, mpsc::UnboundedReceiver<Received>) {
+    let (sender, received) = mpsc::unbounded_channel();
+    let answer = move |request: &StubRequest| {
+        let _ = sender.send((request.method.clone(), request.path.clone(), request.client));
+        request.path.contains("/leases").then(|| answer_lease(request))
+    };
+    (StubServer::start(answer).await, received)
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    peer: SocketAddr,
-    tell: mpsc::UnboundedSender<Asked>,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let (shared, body) = request.into_parts();
-    let path = shared.uri.path().to_owned();
-    let _ = tell.send((shared.method.clone(), path.clone(), peer));
-    if !path.contains("/leases") {
-        std::future::pending::<()>().await;
+/// There is no lease yet; one that is written is returned.
+fn answer_lease(request: &StubRequest) -> Response<Bytes> {
+    if request.method == Method::GET {
+        let missing = serde_json::json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure",
+            "reason": "NotFound", "code": 404,
+        });
+        return json_response(404, &missing);
     }
-    let sent = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let mut response = match shared.method {
-        Method::GET => {
-            let missing = serde_json::json!({
-                "kind": "Status", "apiVersion": "v1", "status": "Failure",
-                "reason": "NotFound", "code": 404,
-            });
-            Response::new(Full::new(missing.to_string().into()))
-        }
-        _ => Response::new(Full::new(sent)),
-    };
-    *response.status_mut() = match shared.method {
-        Method::GET => StatusCode::NOT_FOUND,
+    let mut response = Response::new(request.body.clone());
+    *response.status_mut() = match request.method {
         Method::POST => StatusCode::CREATED,
         _ => StatusCode::OK,
     };
-    let kind = shared.headers.get("content-type").cloned();
-    let kind = kind.unwrap_or(http::HeaderValue::from_static("application/json"));
-    response.headers_mut().insert("content-type", kind);
-    Ok(response)
+    let content_type = request.headers.get("content-type").cloned();
+    let content_type = content_type.unwrap_or(HeaderValue::from_static("application/json"));
+    response.headers_mut().insert("content-type", content_type);
+    response
 }
 
 #[tokio::test]
 async fn the_lease_is_renewed_while_everything_else_hangs() {
-    let (address, mut asked) = server().await;
-    let config = ClientConfig::direct(format!("http://{address}").parse().expect("valid"));
-    let client = Client::new(&config, Names::new(Profile::Kubernetes), "test/1").expect("valid");
+    let (server, mut received) = server().await;
+    let client = server.client();
     let reading = client.clone();
     let hangs = tokio::spawn(async move { reading.all::<Node>().get("n").await.map(|_| ()) });
-    let (_, path, of_others) = asked.recv().await.expect("asked");
+    let (_, path, of_others) = received.recv().await.expect("a request");
     assert!(path.ends_with("/nodes/n"), "{path}");
 
     let (_keep, node) = watch::channel(Some(Arc::new(Node::default())));
@@ -92,7 +65,7 @@ async fn the_lease_is_renewed_while_everything_else_hangs() {
     tokio::spawn(renew(own, lease, node, board.task("lease"), drain.watch()));
     let mut renewals = 0;
     while renewals < 3 {
-        let next = tokio::time::timeout(PATIENCE, asked.recv()).await;
+        let next = tokio::time::timeout(PATIENCE, received.recv()).await;
         let (method, path, peer) = next.expect("in time").expect("the server runs");
         assert!(path.contains("/leases"), "{path}");
         assert_ne!(peer, of_others, "over a connection of its own");

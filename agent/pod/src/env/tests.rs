@@ -183,7 +183,7 @@ fn amounts_round_up_in_units_of_the_divisor() {
 }
 
 #[test]
-fn amounts_are_rounded_up_exactly_and_huge_pages_are_what_was_asked_for() {
+fn resource_field_values_are_rounded_up_and_huge_pages_are_those_of_the_limits() {
     let quantity = |text: &str| text.parse::<Quantity>().expect("quantity");
     let mut container = Container::default();
     container.resources.limits = BTreeMap::from([
@@ -255,7 +255,7 @@ fn needs_are_listed() {
 }
 
 #[test]
-fn keys_that_are_no_names_are_told_of() {
+fn invalid_environment_variable_names_are_reported() {
     let mut store = store();
     let map = ConfigMap {
         data: [("1st".into(), "x".into()), ("ok".into(), "y".into())].into(),
@@ -363,7 +363,7 @@ fn services_of_a_namespace_leave_a_pod_its_own_room() {
 proptest::proptest! {
     /// Whatever the references, the environment stays within the limit and `check` gives the result of `environment`.
     #[test]
-    fn what_is_made_is_within_the_bound_and_is_what_was_checked(
+    fn the_environment_is_within_the_bound_and_as_checked(
         values in proptest::collection::vec(
             proptest::collection::vec(proptest::prop_oneof![
                 4 => (0..6usize).prop_map(|n| format!("$(V{n})")),

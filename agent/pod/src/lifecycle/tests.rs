@@ -124,7 +124,7 @@ fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
 }
 
 #[test]
-fn the_node_is_asked_first_and_a_refusal_is_final() {
+fn admission_comes_first_and_a_rejection_is_final() {
     let first = plan(&desired(), &ObservedPod::default(), &PodRecord::default(), at(0));
     assert_eq!(first.actions, [Action::Admit]);
     assert_eq!(first.status.start_time, None);
@@ -213,7 +213,7 @@ fn a_restart_counts_from_when_it_runs() {
 }
 
 #[test]
-fn what_has_not_begun_to_run_says_nothing_of_itself() {
+fn a_created_container_has_the_same_status_under_any_image_name() {
     // Created by image id, shown by the runtime under a name or a digest: the agent that created it and one that adopts it report
     // the same.
     let found = ObservedContainer {
@@ -233,7 +233,7 @@ fn what_has_not_begun_to_run_says_nothing_of_itself() {
 }
 
 #[test]
-fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized() {
+fn containers_of_an_ended_pod_that_never_ran_count_as_failed_after_initialization() {
     let unknown = |status: &ContainerStatus| {
         let terminated = status.state.terminated.as_ref();
         terminated
@@ -265,7 +265,7 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
 }
 
 #[test]
-fn images_wait_and_say_why() {
+fn missing_images_are_waited_for_with_a_reason() {
     let absent = |pull| {
         let mut observed = prepared();
         observed.images.insert("image:1".into(), ObservedImage::Absent { at: BOOT });
@@ -358,7 +358,7 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
 }
 
 #[test]
-fn what_was_made_and_may_still_begin_holds_the_end_up_until_its_sandbox_is_stopped() {
+fn a_created_container_delays_the_end_until_its_sandbox_is_stopped() {
     let presence = Presence::Deleting { grace: Duration::ZERO };
     let pod = DesiredPod { presence, ..desired() };
     let mut observed = with(vec![instance("c", 0, InstanceState::Created)]);
@@ -514,7 +514,7 @@ fn a_pod_that_is_over_keeps_its_status_when_its_remains_go() {
 
 #[test]
 fn a_pod_of_many_containers_is_planned_in_proportion() {
-    let number = 3000;
+    let number: u64 = 3000;
     let many = |role: fn(&str) -> DesiredContainer| -> Vec<DesiredContainer> {
         (0..number)
             .map(|n| {
@@ -536,15 +536,17 @@ fn a_pod_of_many_containers_is_planned_in_proportion() {
             (known.attempt, known.sandbox_attempt) = (Some(0), Some(0));
             (known.ended, known.came_up_in) = (Some(ended), Some(0));
         }
-        let began = std::time::Instant::now();
-        let next = plan(&desired, &prepared(), &record, at(0));
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-        assert_eq!(next.stage, PodStage::Running);
+        // A step is a question about one container: whether it lets others start, or what its newest instance is.
+        let steps = proto_api::steps::count_during(|| {
+            let next = plan(&desired, &prepared(), &record, at(0));
+            assert_eq!(next.stage, PodStage::Running);
+        });
+        assert!((number..=20 * number).contains(&steps), "{steps}");
     }
 }
 
 #[test]
-fn what_a_pod_has_left_behind_is_not_remembered() {
+fn failures_of_former_images_and_sandboxes_are_forgotten() {
     let mut record = admitted();
     // A user tries one image after another, and the sandbox is lost repeatedly.
     for n in 0..1000 {

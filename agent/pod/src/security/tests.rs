@@ -23,7 +23,7 @@ fn read(pod: &Pod, user: &ImageUser) -> Result<ContainerSecurity, TranslateError
 }
 
 #[test]
-fn a_container_says_more_than_its_pod() {
+fn the_security_context_of_a_container_overrides_that_of_its_pod() {
     let of_pod = PodSecurityContext {
         run_as_user: Some(1000),
         run_as_group: Some(1000),

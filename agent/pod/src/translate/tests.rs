@@ -63,7 +63,7 @@ fn host_ports_only() {
 }
 
 #[test]
-fn a_container_is_what_its_spec_says() {
+fn the_container_config_follows_the_container_spec() {
     let mut pod = pod();
     pod.spec.containers[0] = Container {
         name: "c".into(),
@@ -111,7 +111,7 @@ fn a_container_is_what_its_spec_says() {
 }
 
 #[test]
-fn what_the_node_grants_reaches_the_runtime() {
+fn granted_resources_and_devices_are_in_the_container_config() {
     let mut pod = pod();
     let limits = &mut pod.spec.containers[0].resources.limits;
     limits.insert("hugepages-2Mi".into(), "4Mi".parse().expect("quantity"));

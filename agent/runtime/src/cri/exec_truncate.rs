@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_handed_on_as_nothing() {
+    fn malformed_exec_responses_are_not_decoded() {
         let key = |field: u8, kind: u8| field << 3 | kind;
         let table: &[(&str, &[u8], Option<i32>)] = &[
             ("nothing", &[], Some(0)),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_follows_the_answer_follows_the_short_one() {
+    async fn trailers_follow_the_truncated_exec_response() {
         let whole =
             ExecSyncResponse { stdout: vec![b'x'; 1000], exit_code: 3, ..Default::default() };
         let bytes = Bytes::from(framed(&whole.encode_to_vec()));

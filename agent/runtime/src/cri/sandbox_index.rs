@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_what_the_runtime_holds() {
+    fn the_sandbox_index_follows_the_containers_of_the_runtime() {
         let placed = SandboxIndex::default();
         for (id, sandbox) in [("a", "s"), ("b", "s"), ("c", "t")] {
             placed.insert_container(id, sandbox);

@@ -24,7 +24,7 @@ fn bytes_of<'a>(tar: &'a [u8], blob: &'a Blob) -> &'a [u8] {
 }
 
 #[test]
-fn what_is_built_is_found() {
+fn a_built_image_archive_is_read_back() {
     let tar = busybox();
     let archive = read(tar.bytes()).unwrap();
     let [image] = archive.images.as_slice() else { panic!("{archive:?}") };

@@ -100,7 +100,7 @@ mod tests {
 
     /// Same output as `llvm-mc --triple=aarch64 --show-encoding`.
     #[test]
-    fn words_are_those_of_an_assembler() {
+    fn the_machine_code_is_that_of_an_assembler() {
         let code = code();
         assert_eq!(code.len(), WORDS * 4);
         let words: Vec<u32> =

@@ -42,6 +42,7 @@ impl Reviews for Script {
         self.accesses.fetch_add(1, Ordering::Relaxed);
         let attributes = spec.resource_attributes.expect("a resource question");
         assert_eq!((attributes.resource.as_str(), attributes.name.as_str()), ("nodes", "n1"));
+        assert_eq!((attributes.namespace.as_str(), attributes.group.as_str()), ("", ""));
         let allowed = spec.user == "prober" && attributes.subresource == "metrics";
         let status = SubjectAccessReviewStatus { allowed, ..SubjectAccessReviewStatus::default() };
         Box::pin(async move { Ok(status) })
@@ -107,7 +108,7 @@ async fn answers_are_remembered_for_their_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_tokens_are_asked_about_once_in_a_while() {
+async fn rejected_tokens_are_reviewed_again_only_after_the_cache_ttl() {
     let (access, asked) = access(Anonymous::Refused, Tokens::REVIEWED, Authorization::AlwaysAllow);
     for _ in 0..100 {
         assert_eq!(access.check(&None, Some("Bearer bad"), METRICS).await, Err(Refused::Unknown));

@@ -97,7 +97,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn logs_are_those_of_the_asked_run() {
+async fn logs_are_those_of_the_requested_run() {
     let bench = Bench::new().await;
     let log = async |name, run| bench.view.log_file(&container(name, None), run).await;
     let waiting = "container \"c\" in pod \"web\" is waiting to start: ContainerCreating";
@@ -228,7 +228,7 @@ async fn a_log_outlives_its_container() {
 }
 
 #[tokio::test]
-async fn usage_is_told_also_without_cgroups() {
+async fn stats_are_reported_without_cgroups() {
     let bench = Bench::new().await;
     bench.start("c", 0).await;
     let stats = bench.view.stats().await.expect("measured");

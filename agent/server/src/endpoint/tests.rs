@@ -393,7 +393,7 @@ async fn sessions_pass_bytes_through() {
 }
 
 #[tokio::test]
-async fn who_may_not_learns_nothing() {
+async fn unauthorized_clients_get_the_same_answer_for_every_path() {
     let closed = bench(Anonymous::Refused, Authorization::AlwaysAllow).await;
     for path in ["/healthz", "/pods", "/no/such/page"] {
         assert_eq!(closed.get(path).await, Err(401), "{path}");

@@ -5,9 +5,10 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_host::directory_watch::DirectoryWatch;
+use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
 use proto_daemon::panics::spawn_blocking;
@@ -31,14 +32,15 @@ impl Directory {
     /// Reads the directory whenever it changes and every `period`, and publishes its pods. If it
     /// cannot be read, the known pods stay: a failing disk must not stop them.
     pub async fn run(self, mut teller: ManifestPublisher) {
+        let mut known = KnownManifests::default();
         let watch = DirectoryWatch::new(&self.path, "static pod directory");
         loop {
             let (path, names, node) = (self.path.clone(), teller.names, teller.node.clone());
             let read = spawn_blocking(move || read_directory(&path, names, &node));
             match read.await {
-                Ok(Ok(found)) => {
-                    teller.publish(found.pods);
-                    teller.report_faults(found.faults);
+                Ok(Ok(DirectoryContent { pods, faults })) => {
+                    teller.publish(known.update(pods, &faults, Instant::now(), self.period));
+                    teller.report_faults(faults);
                 }
                 Ok(Err(error)) => {
                     let path = self.path.display();
@@ -57,12 +59,51 @@ impl Directory {
     }
 }
 
-/// The manifests of a directory as they were read, by file.
+/// The manifests of a directory as they were read.
 #[derive(Debug, Default)]
 struct DirectoryContent {
-    pods: StaticPods,
+    /// Pods by file.
+    pods: BTreeMap<String, StaticPods>,
     /// Errors by file.
     faults: BTreeMap<String, String>,
+}
+
+/// The last pods of each manifest, by file. The directory is read at every change, so that a manifest may be half written: one that
+/// has become invalid keeps its pods until it has been so for a period. (The kubelet stops them at its next periodic read.)
+#[derive(Debug, Default)]
+struct KnownManifests(BTreeMap<String, KnownManifest>);
+
+#[derive(Debug)]
+struct KnownManifest {
+    pods: StaticPods,
+    invalid_since: Option<Instant>,
+}
+
+impl KnownManifests {
+    /// Applies what was read at `now`: the pods and the faults by file. Returns the pods of all files.
+    fn update(
+        &mut self,
+        read: BTreeMap<String, StaticPods>,
+        faults: &BTreeMap<String, String>,
+        now: Instant,
+        period: Duration,
+    ) -> StaticPods {
+        let before = std::mem::take(&mut self.0);
+        let invalid = before.into_iter().filter(|(file, _)| faults.contains_key(file));
+        let lasting = invalid.filter_map(|(file, known)| Some((file, known.outlast(now, period)?)));
+        let valid = |(file, pods)| (file, KnownManifest { pods, invalid_since: None });
+        self.0 = read.into_iter().map(valid).chain(lasting).collect();
+        self.0.values().flat_map(|known| known.pods.clone()).collect()
+    }
+}
+
+impl KnownManifest {
+    /// The manifest if it stays although it is invalid at `now`.
+    fn outlast(self, now: Instant, period: Duration) -> Option<Self> {
+        let since = self.invalid_since.unwrap_or(now);
+        let lasts = now.saturating_duration_since(since) < period;
+        lasts.then_some(Self { invalid_since: Some(since), ..self })
+    }
 }
 
 /// The pods of a directory; none if it does not exist.
@@ -91,8 +132,8 @@ fn read_directory(dir: &Path, names: &Names, node: &str) -> io::Result<Directory
         let read = read.and_then(|text| text::pods(&text, context).map_err(|error| chain(&error)));
         match read {
             Ok(pods) => {
-                let pods = pods.into_iter().map(|pod| (pod.metadata.uid.clone(), Arc::new(pod)));
-                found.pods.extend(pods);
+                let by_uid = |pod: Pod| (pod.metadata.uid.clone(), Arc::new(pod));
+                found.pods.insert(place.into_owned(), pods.into_iter().map(by_uid).collect());
             }
             Err(fault) => _ = found.faults.insert(place.into_owned(), fault),
         }
@@ -112,7 +153,7 @@ mod tests {
     use crate::manifests::text::tests::{POD, names};
 
     #[test]
-    fn what_is_no_pod_is_left_out_and_the_rest_stays() {
+    fn manifests_that_are_not_pods_are_left_out_and_reported() {
         let dir = tempfile::tempdir().expect("tempdir");
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("write");
         write("a.yaml", POD);
@@ -124,5 +165,34 @@ mod tests {
         assert_eq!((found.pods.len(), found.faults.len()), (1, 3), "{:?}", found.faults);
         let none = read_directory(&dir.path().join("none"), names(), "n").expect("ok");
         assert!(none.pods.is_empty() && none.faults.is_empty());
+    }
+
+    #[test]
+    fn a_manifest_that_is_half_written_does_not_stop_its_pods() {
+        let (period, start) = (Duration::from_secs(20), Instant::now());
+        let pods = |uid: &str| StaticPods::from([(uid.to_owned(), Arc::default())]);
+        let both = || pods("a").into_iter().chain(pods("b")).collect::<StaticPods>();
+        let mut known = KnownManifests::default();
+        let mut read = |secs, b: Option<&str>| {
+            let mut read = BTreeMap::from([("a.yaml".to_owned(), pods("a"))]);
+            let mut faults = BTreeMap::new();
+            match b {
+                Some("broken") => _ = faults.insert("b.yaml".to_owned(), "half of it".to_owned()),
+                Some(uid) => _ = read.insert("b.yaml".to_owned(), pods(uid)),
+                None => {}
+            }
+            known.update(read, &faults, start + Duration::from_secs(secs), period)
+        };
+        assert_eq!(read(0, Some("broken")), pods("a"), "never seen whole");
+        assert_eq!(read(1, Some("b")), both());
+        assert_eq!(read(2, Some("broken")), both(), "being written");
+        assert_eq!(read(3, Some("b")), both(), "written");
+        assert_eq!(read(30, Some("broken")), both());
+        assert_eq!(read(49, Some("broken")), both(), "the first time counts");
+        assert_eq!(read(50, Some("broken")), pods("a"), "it stays broken");
+        assert_eq!(read(51, Some("broken")), pods("a"));
+        assert_eq!(read(60, Some("b")), both());
+        assert_eq!(read(61, None), pods("a"), "removed");
+        assert_eq!(read(62, Some("broken")), pods("a"), "removed, then back");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use proto_api::core::v1::{Pod, Toleration};
+use proto_api::core::v1::{Container, Pod, Toleration};
 use proto_api::names::Names;
 use proto_api::object::{self, DecodeObjectError};
 use proto_api::sha256_hex;
@@ -15,6 +15,9 @@ use super::Origin;
 
 /// Most bytes of a manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+
+/// Kubernetes' default of `terminationMessagePath`.
+const TERMINATION_MESSAGE_PATH: &str = "/dev/termination-log";
 
 /// Where a manifest was found.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +112,31 @@ fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, ManifestEr
         pod.spec.automount_service_account_token = Some(false);
     }
     check(&pod)?;
+    let host_network = pod.spec.host_network;
+    for container in pod.spec.init_containers.iter_mut().chain(&mut pod.spec.containers) {
+        set_defaults(container, host_network);
+    }
     Ok(pod)
+}
+
+/// Sets what the API server would and the agent relies on: requests, the file of the termination message, ports of the host.
+fn set_defaults(container: &mut Container, host_network: bool) {
+    for (name, limit) in &container.resources.limits {
+        container.resources.requests.entry(name.clone()).or_insert(*limit);
+    }
+    let or_default = |field: &mut String, value: &str| {
+        if field.is_empty() {
+            value.clone_into(field);
+        }
+    };
+    or_default(&mut container.termination_message_path, TERMINATION_MESSAGE_PATH);
+    or_default(&mut container.termination_message_policy, "File");
+    for port in &mut container.ports {
+        or_default(&mut port.protocol, "TCP");
+        if host_network && port.host_port == 0 {
+            port.host_port = port.container_port;
+        }
+    }
 }
 
 /// Validates what the API server would: names used in paths, cgroups and CRI names, and unique
@@ -212,6 +239,31 @@ pub mod tests {
     }
 
     #[test]
+    fn a_static_pod_has_the_defaults_that_its_mirror_has() {
+        let spec = |network: &str| {
+            let container = "{name: c, image: i, ports: [{containerPort: 80}, {containerPort: 53, hostPort: 5353, protocol: UDP}], \
+                 resources: {limits: {cpu: 1500m, memory: 64Mi}, requests: {cpu: 100m}}}";
+            let other = "{name: d, image: i, terminationMessagePath: /m, terminationMessagePolicy: FallbackToLogsOnError}";
+            format!("spec: {{{network}initContainers: [{other}], containers: [{container}]}}\n")
+        };
+        for (network, expect) in [("", [0, 5353]), ("hostNetwork: true, ", [80, 5353])] {
+            let text = POD.replace("spec: {containers: [{name: c, image: i}]}\n", &spec(network));
+            let pod = read(&text).expect("pod").remove(0);
+            let (main, init) = (&pod.spec.containers[0], &pod.spec.init_containers[0]);
+            let requests: Vec<String> =
+                main.resources.requests.iter().map(|(name, q)| format!("{name} {q}")).collect();
+            assert_eq!(requests, ["cpu 100m", "memory 64Mi"]);
+            assert_eq!(main.ports.iter().map(|p| p.host_port).collect::<Vec<_>>(), expect);
+            assert_eq!(main.ports.iter().map(|p| &*p.protocol).collect::<Vec<_>>(), ["TCP", "UDP"]);
+            let message = |c: &Container| {
+                (c.termination_message_path.clone(), c.termination_message_policy.clone())
+            };
+            assert_eq!(message(main), ("/dev/termination-log".into(), "File".into()));
+            assert_eq!(message(init), ("/m".into(), "FallbackToLogsOnError".into()));
+        }
+    }
+
+    #[test]
     fn a_list_becomes_its_pods() {
         let item = |name: &str| {
             format!(
@@ -228,7 +280,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_paths_are_made_of_is_checked() {
+    fn names_in_manifests_that_become_paths_are_validated() {
         let cases = [
             ("name: web", "name: ../x", "metadata.name"),
             ("name: web", "name: web..x", "metadata.name"),

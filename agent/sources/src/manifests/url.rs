@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_page_is_refused() {
+    fn invalid_manifest_urls_and_headers_are_refused() {
         let page = |url: &str| Page::new(url, &BTreeMap::new(), DEADLINE).map(drop);
         for url in ["https://h/p", "http://10.0.0.1:8080", "http://[::1]:80/x?y=z"] {
             page(url).expect(url);

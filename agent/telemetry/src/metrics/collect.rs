@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_runs_is_counted_when_asked() {
+    fn running_containers_are_counted_when_metrics_are_collected() {
         let status = |state| ContainerStatus { state, ..ContainerStatus::default() };
         let running = ContainerState {
             running: Some(ContainerStateRunning::default()),

@@ -79,7 +79,7 @@ fn a_claim_has_to_be_there_bound_and_the_pods_own() {
 }
 
 #[test]
-fn what_is_needed_is_named_step_by_step() {
+fn required_objects_are_named_step_by_step() {
     let pod = pod(CLAIMED);
     let mut known = KnownObjects::default();
     let next = |known: &KnownObjects| required_objects(&pod, "n", known);
@@ -261,6 +261,37 @@ fn every_source_of_a_pod_is_honoured_or_refused_with_its_reason() {
         };
         assert!(shown.contains(expect), "{source}: {shown}");
     }
+}
+
+/// A pod of 3 MB may name 200,000 portals, each of which is several programs.
+#[test]
+fn a_disk_that_names_more_than_is_supported_is_refused() {
+    let list = |len: usize| vec!["x"; len].join(", ");
+    let iscsi = |portals: &str| {
+        format!("iscsi: {{targetPortal: p, iqn: i, lun: 0, secretRef: {{name: s}}, {portals}}}")
+    };
+    let (many, long) = (list(65), "x".repeat(321));
+    let cases = [
+        (iscsi(&format!("portals: [{many}]")), "iscsi.portals has 65 entries, at most 64 are"),
+        (iscsi(&format!("portals: [{long}]")), "iscsi.portals has 321 bytes, at most 320 are"),
+        (iscsi(&format!("iscsiInterface: {long}")), "iscsi.iscsiInterface has 321 bytes"),
+        (iscsi(&format!("initiatorName: {long}")), "iscsi.initiatorName has 321 bytes"),
+        (format!("iscsi: {{targetPortal: {long}, iqn: i}}"), "iscsi.targetPortal has 321 bytes"),
+        (format!("iscsi: {{targetPortal: p, iqn: {long}}}"), "iscsi.iqn has 321 bytes"),
+        (format!("fc: {{targetWWNs: [{many}], lun: 0}}"), "fc.targetWWNs has 65 entries"),
+        (format!("fc: {{wwids: [{many}]}}"), "fc.wwids has 65 entries"),
+    ];
+    for (source, why) in cases {
+        let inline = pod(&format!("{{name: v, {source}}}"));
+        let none = KnownObjects::default();
+        let refused = error(&inline, &none);
+        assert!(refused.starts_with(&format!("volume \"v\": {why}")), "{refused}");
+        assert_eq!(required_objects(&inline, "n", &none), ObjectNames::default());
+        let refused = error(&pod(CLAIMED), &claimed(CLAIM, &volume(&source)));
+        assert!(refused.starts_with(&format!("volume \"pv\": {why}")), "{refused}");
+    }
+    let most = iscsi(&format!("portals: [{}]", list(64)));
+    found(&pod(&format!("{{name: v, {most}}}")), &KnownObjects::default());
 }
 
 #[test]

@@ -157,8 +157,8 @@ fn tokens_are_found_again() {
 }
 
 #[test]
-fn what_is_not_ours_is_not_removed() {
-    let Some((dir, volumes)) = root("what_is_not_ours_is_not_removed") else { return };
+fn foreign_mounts_in_volumes_are_not_removed() {
+    let Some((dir, volumes)) = root("foreign_mounts_in_volumes_are_not_removed") else { return };
     let scratch = Volume { name: "tmp".into(), kind: VolumeKind::EmptyDir(Medium::Disk) };
     let path = set_up(&volumes, &scratch, "").unwrap().path;
     std::fs::create_dir(path.join("deep")).unwrap();

@@ -212,7 +212,7 @@ fn tokens_belong_to_the_user_that_reads_them() {
 
 /// One object under as many paths as a pod may have, in several volumes.
 #[test]
-fn what_is_shown_often_comes_to_no_more_than_the_budget() {
+fn the_payload_of_all_volumes_of_a_pod_is_bounded() {
     let mut map = proto_api::core::v1::ConfigMap::default();
     map.data.insert("k".into(), "x".repeat(1 << 20));
     struct One(proto_api::core::v1::ConfigMap);

@@ -18,7 +18,7 @@ fn identity(fd: &OwnedFd) -> u64 {
 }
 
 #[test]
-fn what_stays_inside_is_found() {
+fn sub_paths_within_the_volume_are_opened() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     std::fs::create_dir_all(at("..1/deep")).unwrap();
@@ -33,7 +33,7 @@ fn what_stays_inside_is_found() {
 }
 
 #[test]
-fn what_leads_out_is_refused() {
+fn sub_paths_that_leave_the_volume_are_refused() {
     let outside = tempfile::tempdir().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -67,7 +67,7 @@ fn what_leads_out_is_refused() {
 }
 
 #[test]
-fn what_is_missing_is_made_as_the_volume_is() {
+fn missing_sub_path_directories_have_the_mode_of_the_volume() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o2777)).unwrap();
     let made = open(root(dir.path()), "a/b/c").unwrap();

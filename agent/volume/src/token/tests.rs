@@ -47,7 +47,7 @@ fn renewal_is_due_after_four_fifths_or_a_day() {
 }
 
 #[test]
-fn either_clock_says_when() {
+fn token_renewal_is_due_by_either_clock() {
     let at = |boot, unix| Moment { boot: Duration::from_secs(boot), unix };
     let of = |life, spread| {
         TokenRenewal::for_lifetime(Duration::from_secs(life), at(100, 1_000_000), spread)

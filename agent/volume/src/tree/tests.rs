@@ -145,7 +145,7 @@ fn a_clock_that_is_set_back_removes_nothing_early() {
 }
 
 #[test]
-fn what_a_crash_leaves_is_put_right() {
+fn an_interrupted_update_of_a_volume_is_repaired() {
     let dir = tempfile::tempdir().unwrap();
     let volume = tree(dir.path());
     let old = payload(&[("a", "1")]);
@@ -235,7 +235,11 @@ fn readers_see_the_old_or_the_new() {
                     assert!(one.split_terminator(':').all(|part| part == number), "{one}");
                     // A whole generation, through a directory opened once.
                     let began = std::time::Instant::now();
-                    let data = std::fs::File::open(dir.path().join("..data")).unwrap();
+                    let data = match std::fs::File::open(dir.path().join("..data")) {
+                        // As above.
+                        Err(_) if began.elapsed() >= SHORT => continue,
+                        data => data.unwrap(),
+                    };
                     let below = |name: &str| {
                         rustix::fs::openat(&data, name, OFlags::RDONLY, Mode::empty())
                             .map(|fd| std::io::read_to_string(std::fs::File::from(fd)).unwrap())

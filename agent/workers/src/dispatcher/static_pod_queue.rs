@@ -1,5 +1,6 @@
-//! Static pods that wait for a namesake, or their own previous instance, to end. They wait without
-//! limit, since two instances at a time could corrupt their data; an overlong wait is reported.
+//! Static pods that wait for a static namesake, or their own previous instance, to end. They wait
+//! without limit, since two instances at a time could corrupt their data; an overlong wait is
+//! reported.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -27,6 +28,17 @@ struct QueuedPod {
     before: String,
     since: Instant,
     tell_at: Instant,
+}
+
+/// Whether a uid is one of the API server, which gives a UUID to each object. Those of static pods
+/// are hashes: 32 hexadecimal digits.
+pub fn is_api_uid(uid: &str) -> bool {
+    const DASHES: [usize; 4] = [8, 13, 18, 23];
+    let is_of_form = |(at, byte): (usize, u8)| match DASHES.contains(&at) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    uid.len() == 36 && uid.bytes().enumerate().all(is_of_form)
 }
 
 /// A pod that has waited too long.
@@ -113,8 +125,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_api_servers_uids_are_no_hashes() {
+        assert!(is_api_uid("8d9e2a1c-0b7f-4c55-9a51-3f2e6d7c8b90"));
+        for uid in ["", "8d9e2a1c0b7f4c559a513f2e6d7c8b90", "8d9e2a1c-0b7f-4c55-9a51-3f2e6d7c8bx0"]
+        {
+            assert!(!is_api_uid(uid), "{uid}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn who_waits_too_long_says_so_again_and_again_and_waits_on() {
+    async fn overdue_static_pods_are_reported_repeatedly_and_keep_waiting() {
         let mut waiting = StaticPodQueue::default();
         let asked = std::time::Instant::now();
         let begin = Instant::now();

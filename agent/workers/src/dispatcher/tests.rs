@@ -13,10 +13,10 @@ use agent_runtime::{ContainerRuntime as _, PodReader as _, SandboxRuntime as _};
 use proto_daemon::ready::Readiness;
 
 use super::*;
-use crate::test_support::{TestContextParts, pod_context};
+use crate::test_support::{TestContextParts, directory, pod_context};
 
 /// Long enough for a machine that does other things.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Node {
     _dir: tempfile::TempDir,
@@ -46,7 +46,7 @@ impl Node {
         sources: Vec<PodSource>,
         change: impl FnOnce(&mut PodContext),
     ) -> Self {
-        let dir = tempfile::tempdir().expect("tempdir");
+        let dir = directory();
         let (journal, records) =
             Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
         runtime.add_image("image:1");
@@ -214,8 +214,50 @@ async fn a_pod_that_runs_already_is_not_taken_down_while_it_waits_for_what_is_le
     );
 }
 
+/// A uid as the API server gives.
+const API_UID: &str = "8d9e2a1c-0b7f-4c55-9a51-3f2e6d7c8b90";
+/// One of a static pod.
+const STATIC_UID: &str = "0b7f4c559a513f2e6d7c8b908d9e2a1c";
+
 #[tokio::test]
-async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
+async fn a_pod_of_the_api_does_not_keep_a_static_pod_of_its_name_from_starting() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (runtime, _happened) = FakeRuntime::new();
+    let shared = crate::test_support::plain_context(Arc::new(runtime), dir.path());
+    // An agent before this one ran it.
+    let (namespace, name) = ("ns".into(), "web-node".into());
+    let found = PodOnNode { uid: API_UID.into(), namespace, name, ..PodOnNode::default() };
+    let found = FoundAtStart { pods: vec![found], ..FoundAtStart::default() };
+    let unready = Readiness::default().guard("sources");
+    let sources = vec![PodSource::Api, PodSource::Static];
+    let mut pods = Pods::new(shared, StatusBoard::default(), found, sources, unready);
+    let statically = || PodSourceEvent::Wants(PodSource::Static, pod(STATIC_UID, "web-node"));
+    pods.apply_source_event(statically());
+    pods.apply_source_event(PodSourceEvent::Synced(PodSource::Static));
+    assert_eq!(presence(&pods), [(STATIC_UID, SourcePresence::Present)], "the API has its say");
+    pods.apply_source_event(PodSourceEvent::Wants(PodSource::Api, pod(API_UID, "web-node")));
+    pods.apply_source_event(PodSourceEvent::Synced(PodSource::Api));
+    let both = [(STATIC_UID, SourcePresence::Present), (API_UID, SourcePresence::Present)];
+    assert_eq!(presence(&pods), both);
+
+    // The manifest is edited; the pod of the API is there for good.
+    pods.apply_source_event(PodSourceEvent::Dropped(STATIC_UID.into()));
+    pods.apply_source_event(PodSourceEvent::Wants(PodSource::Static, pod("new", "web-node")));
+    assert!(pods.waiting.contains("new"), "for the static pod before it");
+    pods.tasks.remove(STATIC_UID);
+    pods.start_waiting();
+    let both = [(API_UID, SourcePresence::Present), ("new", SourcePresence::Present)];
+    assert_eq!(presence(&pods), both);
+    // Nor does a pod of the API that ends.
+    pods.apply_source_event(PodSourceEvent::Dropped("new".into()));
+    pods.apply_source_event(PodSourceEvent::Dropped(API_UID.into()));
+    pods.tasks.remove("new");
+    pods.apply_source_event(statically());
+    assert!(!pods.waiting.contains(STATIC_UID));
+}
+
+#[tokio::test]
+async fn container_events_before_the_first_sync_reach_the_pod_worker() {
     let (runtime, mut happened) = FakeRuntime::new();
     runtime.add_image("image:1");
     let sandbox = runtime.run_sandbox(&sandbox_of("kept")).await.expect("sandbox");
@@ -238,7 +280,7 @@ async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
 }
 
 #[tokio::test]
-async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoken() {
+async fn an_orphaned_pod_cgroup_is_removed_after_all_sources_are_synced() {
     let host = Arc::new(FakeHost::default());
     host.make_cgroup(&pod("gone", "p")).expect("cgroup");
     let (runtime, _happened) = FakeRuntime::new();
@@ -255,7 +297,7 @@ async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoke
 }
 
 #[tokio::test]
-async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
+async fn new_pods_are_admitted_after_the_pods_of_the_journal_are_known() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (runtime, _happened) = FakeRuntime::new();
     let shared = crate::test_support::plain_context(Arc::new(runtime), dir.path());

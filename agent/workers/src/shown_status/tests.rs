@@ -40,7 +40,7 @@ fn written() -> ShownStatus {
 }
 
 #[test]
-fn what_another_has_changed_is_written_again_and_what_the_watch_is_late_with_is_not() {
+fn status_changes_by_others_are_overwritten_and_stale_watch_events_are_ignored() {
     let wanted = status("True");
     // What the watch shows after the agent's write, as version 5; whether that is to be corrected.
     let table = [
@@ -61,7 +61,7 @@ fn what_another_has_changed_is_written_again_and_what_the_watch_is_late_with_is_
 }
 
 #[test]
-fn what_others_own_is_no_reason_to_write() {
+fn fields_and_conditions_of_others_cause_no_write() {
     let mut theirs = status("True");
     theirs.conditions.push(condition("example.com/gate", "False", 9));
     theirs.conditions.push(condition("DisruptionTarget", "True", 9));
@@ -91,7 +91,7 @@ fn a_version_that_went_back_counts_once_the_watch_cannot_be_late_any_more() {
 }
 
 #[test]
-fn a_condition_that_was_overruled_is_told_once() {
+fn an_overruled_condition_is_reported_once() {
     let (wanted, mut shown) = (status("True"), written());
     let mut theirs = status("False");
     theirs.conditions[0].last_transition_time = Time::from_unix(60);
@@ -126,7 +126,7 @@ fn a_fight_is_no_storm_and_ends_with_the_first_correction_that_stays() {
 }
 
 #[test]
-fn what_a_server_does_not_take_is_stated_once_more_and_not_again() {
+fn a_status_that_the_server_changes_is_written_twice_at_most() {
     let (wanted, mut shown) = (status("True"), ShownStatus::new(pod("3", PodStatus::default())));
     shown.record_written(&wanted, answer("5", status("False")), SECOND);
     assert!(shown.is_unsure() && !shown.matches(&wanted), "another may have written meanwhile");

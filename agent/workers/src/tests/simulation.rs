@@ -27,7 +27,7 @@ mod volumes;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use history_counts::Tally;
 use random::{Chance, Scale};
@@ -55,14 +55,12 @@ struct Outcome {
     failure: Option<String>,
 }
 
-/// A directory in memory, where there is one.
+/// Where a simulation keeps its files.
 struct Ground(tempfile::TempDir);
 
 impl Ground {
     fn new() -> Self {
-        let memory = Path::new("/dev/shm");
-        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        Self(dir.expect("tempdir"))
+        Self(crate::test_support::directory())
     }
 
     /// A fresh directory.

@@ -1,6 +1,7 @@
 //! A pod's task on the runtime in memory, which keeps the real one's rules.
 
 use agent_node::adaptive_limit::CallKind;
+use agent_pod::desired::Disruption;
 use agent_runtime::PodReader as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::Time;
@@ -29,6 +30,7 @@ struct World {
 
 /// The agent, as far as one pod goes.
 struct Agent {
+    shared: Arc<PodContext>,
     update: watch::Sender<PodUpdate>,
     news: Arc<Inbox<RuntimeEvent>>,
     journal: Journal,
@@ -40,7 +42,7 @@ impl World {
         let (runtime, happened) = FakeRuntime::new();
         runtime.add_image("image:1");
         Self {
-            dir: tempfile::tempdir().expect("tempdir"),
+            dir: crate::test_support::directory(),
             runtime: Arc::new(runtime),
             happened,
             api: Arc::default(),
@@ -49,8 +51,12 @@ impl World {
         }
     }
 
-    /// Starts the agent as a new process would: from the journal and from what the runtime has.
     async fn start(&self, pod: Pod) -> Agent {
+        self.start_from(PodSource::Api, pod).await
+    }
+
+    /// Starts the agent as a new process would: from the journal and from what the runtime has.
+    async fn start_from(&self, source: PodSource, pod: Pod) -> Agent {
         let path = self.dir.path().join("journal.redb");
         // The process before lets go of the journal when it ends.
         let (journal, mut records) = Journal::open(&path, "boot").expect("journal");
@@ -73,16 +79,13 @@ impl World {
             tokio::spawn(async move { limiter.run(CallKind::Start, hang).await });
         }
         tokio::task::yield_now().await;
-        let update = PodUpdate {
-            pod: Arc::new(pod),
-            source: PodSource::Api,
-            presence: SourcePresence::Present,
-        };
+        let update = PodUpdate { pod: Arc::new(pod), source, presence: SourcePresence::Present };
         let (update, updates) = watch::channel(update);
         let news = Arc::new(Inbox::default());
         let page = StatusBoard::default().task("pod");
-        let worker = Worker::new(Arc::new(shared), updates, news.clone(), page, start);
-        Agent { update, news, journal, task: tokio::spawn(Box::new(worker).run()) }
+        let shared = Arc::new(shared);
+        let worker = Worker::new(shared.clone(), updates, news.clone(), page, start);
+        Agent { shared, update, news, journal, task: tokio::spawn(Box::new(worker).run()) }
     }
 
     /// Brings the runtime's news to the task.
@@ -96,7 +99,7 @@ impl World {
     async fn shown(&self, what: &str, wanted: impl Fn(&PodStatus) -> bool) -> PodStatus {
         let mut statuses = self.api.statuses.subscribe();
         let until = statuses.wait_for(|all| all.last().is_some_and(&wanted));
-        match tokio::time::timeout(Duration::from_secs(20), until).await {
+        match tokio::time::timeout(Duration::from_secs(120), until).await {
             Ok(all) => all.expect("api").last().cloned().expect("status"),
             Err(_) => panic!("{what} is not shown, but {:?}", self.api.statuses.borrow().last()),
         }
@@ -174,7 +177,7 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     assert_eq!(restarts(&over), 1);
     let mut changes = world.api.statuses.subscribe();
     let gone = |_: &Vec<PodStatus>| !world.api.deleted.lock().expect("lock").is_empty();
-    tokio::time::timeout(Duration::from_secs(20), changes.wait_for(gone))
+    tokio::time::timeout(Duration::from_secs(120), changes.wait_for(gone))
         .await
         .expect("reported")
         .expect("api");
@@ -193,7 +196,8 @@ fn shown_as(version: &str, status: &PodStatus) -> Pod {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_node_controller_has_written_is_set_right_at_once_and_what_is_old_is_not() {
+async fn statuses_written_by_the_node_controller_are_corrected_at_once_and_stale_ones_are_ignored()
+{
     let world = World::new();
     *world.api.version.lock().expect("lock") = "5".into();
     let agent = world.start(shown_as("1", &PodStatus::default())).await;
@@ -247,9 +251,53 @@ async fn a_pod_that_another_shows_as_over_is_stopped_and_stays_over() {
     agent.kill().await;
 }
 
+#[tokio::test]
+async fn a_static_pod_that_the_node_ended_or_refused_runs_again_with_the_next_agent() {
+    let world = World::new();
+    let mut wants = pod();
+    wants.spec.termination_grace_period_seconds = Some(0);
+    let with_mirror = |status: &PodStatus| Pod { status: status.clone(), ..wants.clone() };
+    let agent = world.start_from(PodSource::Static, wants.clone()).await;
+    world.shown("a ready pod", is_ready).await;
+    let reason = "Terminated".to_owned();
+    let shutdown = Disruption { reason, message: "m".into(), grace: None };
+    agent.shared.pods.end_pod("u", shutdown);
+    let ended = world.shown("an end", |s| s.phase == "Failed" && s.reason == "Terminated").await;
+    agent.kill().await;
+    // The machine boots again, or only the agent is started again.
+    let agent = world.start_from(PodSource::Static, with_mirror(&ended)).await;
+    let again = world.shown("a second start", |s| is_ready(s) && restarts(s) == 1).await;
+    assert_eq!((again.phase.as_str(), again.reason.as_str()), ("Running", ""));
+    agent.kill().await;
+
+    // Another is refused while the node shuts down, by two processes; the mirror does not waver.
+    let other = |status: &PodStatus| {
+        let mut pod = with_mirror(status);
+        pod.metadata.uid = "other".into();
+        pod
+    };
+    let refused = |s: &PodStatus| s.phase == "Failed" && s.reason == "NodeShutdown";
+    let agent = world.start_from(PodSource::Static, other(&PodStatus::default())).await;
+    agent.shared.node_pressure.send_modify(|pressure| pressure.shutting_down = true);
+    let shown = world.shown("a refusal", refused).await;
+    agent.kill().await;
+    let written = world.api.statuses.borrow().len();
+    let agent = world.start_from(PodSource::Static, other(&shown)).await;
+    agent.shared.node_pressure.send_modify(|pressure| pressure.shutting_down = true);
+    let refusals = || world.api.reasons().iter().filter(|r| *r == "NodeShutdown").count();
+    while refusals() < 2 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    agent.kill().await;
+    assert_eq!(world.api.statuses.borrow().len(), written);
+    let agent = world.start_from(PodSource::Static, other(&shown)).await;
+    world.shown("a ready pod", is_ready).await;
+    agent.kill().await;
+}
+
 /// Calls keep their turns for five seconds, twelve at a time on two processors.
 #[tokio::test(start_paused = true)]
-async fn while_more_pods_begin_than_can_at_once_that_one_begins_is_told_late_or_not_at_all() {
+async fn the_first_status_of_a_pod_is_delayed_or_skipped_while_many_pods_start() {
     for (hanging, phase, waited) in [(0, "Pending", 0), (14, "Running", 5), (60, "Pending", 10)] {
         let world = World { hanging, ..World::new() };
         let began = clock::boot();
@@ -264,7 +312,7 @@ async fn while_more_pods_begin_than_can_at_once_that_one_begins_is_told_late_or_
 }
 
 #[tokio::test]
-async fn a_missing_config_map_is_told_and_nothing_is_created() {
+async fn a_missing_config_map_is_reported_and_no_container_is_created() {
     let world = World::new();
     let mut wants = pod();
     wants.spec.containers[0].env_from = vec![proto_api::core::v1::EnvFromSource {
@@ -286,7 +334,7 @@ async fn a_missing_config_map_is_told_and_nothing_is_created() {
 }
 
 #[tokio::test]
-async fn what_the_runtime_refuses_is_tried_again() {
+async fn a_failed_sandbox_creation_is_retried() {
     let world = World::new();
     let kind = agent_runtime::runtime::RefusalKind::Other;
     world.runtime.fail_next("RunPodSandbox", kind, "no");

@@ -110,7 +110,8 @@ impl Disks {
         });
         let Some((pending, (target, mounted))) = pending.await? else { return Ok(()) };
         if mounted {
-            self.helpers.run(&disk::unmount(&target.to_string_lossy())).await?;
+            let run = disk::unmount(&target.to_string_lossy());
+            self.helpers.run(&run.for_namespace(&pending.namespace)).await?;
         }
         let (mounts, of) = (self.mounts.clone(), name.to_owned());
         run_blocking(move || mounts.unmount(plugin, &of)).await?;
@@ -119,7 +120,7 @@ impl Disks {
                 // Removed under the lock: the next one to hold it checks whether a session is needed.
                 let lock = self.lock(&disk.iqn);
                 let _guard = lock.lock().await;
-                self.log_out(plugin, name, disk).await?;
+                self.log_out(plugin, &pending, disk).await?;
                 self.forget(plugin, name).await?;
             }
             None => self.forget(plugin, name).await?,
@@ -143,7 +144,7 @@ impl Disks {
     async fn log_out(
         &self,
         plugin: VolumePlugin,
-        name: &str,
+        pending: &Pending,
         disk: &Iscsi,
     ) -> Result<(), DiskError> {
         let (mounts, root, links) =
@@ -158,23 +159,37 @@ impl Disks {
             // The kernel may still write to an unmounted device.
             return Err(DiskError::InUse);
         }
-        let others = all.into_iter().filter(|pending| pending.name != name);
-        let others: Vec<Iscsi> = others.filter_map(|pending| pending.session).collect();
+        let others = all.into_iter().filter(|other| other.name != pending.name);
+        let others: Vec<Iscsi> = others.filter_map(|other| other.session).collect();
+        let mut outcome = Ok(());
         for portal in &disk.portals {
             let is_shared = others.iter().any(|other| other.shares_session(disk, portal));
-            let (own, needed) = self.devices_by_portal(disk, portal).await?;
-            if is_shared || needed {
-                run_blocking(move || remove_devices(&own)).await?;
-                continue;
-            }
-            for run in disk.log_out(portal) {
-                self.run_if_installed(&run).await?;
-            }
+            // All are tried: a portal that another pod named does not keep the sessions of the rest.
+            let done = self.log_out_at(portal, &pending.namespace, disk, is_shared).await;
+            outcome = outcome.and(done);
         }
+        outcome?;
         match disk.delete_interface() {
-            Some(run) => self.run_if_installed(&run).await,
+            Some(run) => self.run_if_installed(run, &pending.namespace).await,
             None => Ok(()),
         }
+    }
+
+    async fn log_out_at(
+        &self,
+        portal: &str,
+        namespace: &str,
+        disk: &Iscsi,
+        is_shared: bool,
+    ) -> Result<(), DiskError> {
+        let (own, needed) = self.devices_by_portal(disk, portal).await?;
+        if is_shared || needed {
+            return run_blocking(move || remove_devices(&own)).await;
+        }
+        for run in disk.log_out(portal) {
+            self.run_if_installed(run, namespace).await?;
+        }
+        Ok(())
     }
 
     /// The devices by one portal, and whether another device of that session is in use on the node.
@@ -196,8 +211,8 @@ impl Disks {
     }
 
     /// Without iscsiadm there is no session to log out.
-    async fn run_if_installed(&self, run: &ProgramRun) -> Result<(), DiskError> {
-        match self.helpers.run(run).await {
+    async fn run_if_installed(&self, run: ProgramRun, namespace: &str) -> Result<(), DiskError> {
+        match self.helpers.run(&run.for_namespace(namespace)).await {
             Ok(_) | Err(HelperError::Missing(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -77,7 +77,8 @@ impl Disks {
 }
 
 fn on_disk(source: DiskSource<'_>) -> OnDisk<'_> {
-    OnDisk { name: "pv", source, fs_type: "", read_only: false, options: &[], secret: None }
+    let (options, namespace) = (&[], "ns");
+    OnDisk { name: "pv", source, fs_type: "", read_only: false, options, secret: None, namespace }
 }
 
 fn iscsi() -> AttachedDisk {
@@ -188,6 +189,129 @@ async fn a_portal_that_does_not_answer_holds_nothing_up() {
     let attached = disks.device(&world.pods, "u", on_disk(DiskSource::Attached(&disk)));
     let device = tokio::time::timeout(Duration::from_secs(60), attached).await;
     assert_eq!(device.expect("held up").expect("attached"), PathBuf::from("/dev/null"));
+}
+
+/// Each portal is a program of root.
+#[tokio::test(start_paused = true)]
+async fn a_few_portals_are_tried_at_the_same_time_and_not_for_ever() {
+    let world = World::new();
+    let fake = Arc::new(Fake { silent: "discoverydb", ..Fake::default() });
+    let disks = world.disks(fake.clone());
+    let disk = with_portals((1..=64).map(|number| format!("10.0.1.{number}:3260")));
+    let attached = disks.device(&world.pods, "u", on_disk(DiskSource::Attached(&disk)));
+    let attached = tokio::time::timeout(LOG_IN_TIMEOUT * 2, attached).await.expect("it ends");
+    assert!(matches!(attached, Err(DiskError::LogInTimeout)), "{attached:?}");
+    assert_eq!(fake.said.lock().expect("lock").len(), PORTALS_AT_ONCE);
+}
+
+/// The disk, with these portals after its own.
+fn with_portals(more: impl IntoIterator<Item = String>) -> AttachedDisk {
+    let AttachedDisk::Iscsi(mut disk) = iscsi() else { panic!("no iSCSI") };
+    disk.portals.extend(more);
+    AttachedDisk::Iscsi(disk)
+}
+
+/// A pod of another user may name the same disk with other portals, in a pod that comes later or first.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_names_a_disk_too_changes_nothing_for_its_other_pods() {
+    let world = World::new();
+    let link = "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-0";
+    let link = world.root.path().join(link);
+    std::fs::create_dir_all(link.parent().expect("parent")).expect("made");
+    symlink("/dev/null", link).expect("linked");
+    let own = with_portals(["10.0.0.2:3260".to_owned()]);
+    let foreign = |number: i32| with_portals((0..60).map(|n| format!("10.{number}.1.{n}:3260")));
+    let many = [foreign(1), foreign(2), foreign(3)];
+    let long = with_portals(["x".repeat(1 << 20)]);
+    let disks_in_order = [&own, &many[0], &many[1], &many[2]];
+    for reversed in [false, true] {
+        let fake = Arc::new(Fake::default());
+        let disks = world.disks(fake.clone());
+        let error = disks.device(&world.pods, "u9", on_disk(DiskSource::Attached(&long))).await;
+        assert!(matches!(error, Err(DiskError::RecordTooLong)), "{error:?}");
+        assert!(disks.in_use().is_empty(), "a volume that is refused is not listed");
+        let mut order = disks_in_order.to_vec();
+        if reversed {
+            order.reverse();
+        }
+        for (number, disk) in order.into_iter().enumerate() {
+            let (uid, wanted) = (format!("u{number}"), on_disk(DiskSource::Attached(disk)));
+            disks.device(&world.pods, &uid, wanted).await.expect("attached");
+            if number == 0 {
+                let error = disks.device(&world.pods, "u9", on_disk(DiskSource::Attached(&long)));
+                assert!(matches!(error.await, Err(DiskError::RecordTooLong)));
+            }
+        }
+        for number in 0..10 {
+            world.pods.tear_down(&format!("u{number}")).expect("torn down");
+        }
+        disks.detach_all(&world.pods).await.expect("detached");
+        assert_eq!(world.mounts.pending_records(VolumePlugin::Iscsi), Ok(vec![]));
+        let said = fake.said.lock().expect("lock");
+        let out: Vec<_> = said.iter().filter(|line| line.ends_with("--logout")).collect();
+        assert_eq!(out.len(), 128, "the portals are bounded together");
+        let has = |portal: &str| out.iter().any(|line| line.contains(&format!(" {portal} ")));
+        assert!(has("10.0.0.1:3260"), "{out:?}");
+        assert_eq!(has("10.0.0.2:3260"), !reversed, "later ones as long as there is room");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_record_of_a_disk_is_one_disks_and_no_pod_fills_it() {
+    let world = World::new();
+    let fake = Arc::new(Fake::default());
+    let disks = world.disks(fake.clone());
+    let disk = iscsi();
+    let names: Vec<String> = (0..=USES_OF_POD_MAX).map(|n| n.to_string()).collect();
+    let mut errors = Vec::new();
+    for name in &names {
+        let wanted = OnDisk { name, ..on_disk(DiskSource::Attached(&disk)) };
+        errors.extend(disks.device(&world.pods, "u1", wanted).await.err());
+    }
+    let last = errors.pop();
+    assert!(errors.iter().all(|error| matches!(error, DiskError::NoDevice { .. })), "{errors:?}");
+    assert!(matches!(last, Some(DiskError::TooManyUses)), "{last:?}");
+    let again = disks.device(
+        &world.pods,
+        "u1",
+        OnDisk { name: "0", ..on_disk(DiskSource::Attached(&disk)) },
+    );
+    assert!(matches!(again.await, Err(DiskError::NoDevice { .. })));
+    let AttachedDisk::Iscsi(of) = iscsi() else { panic!("no iSCSI") };
+    let crafted = AttachedDisk::Iscsi(Iscsi { iqn: "iqn.2003-04.com.example".into(), ..of });
+    let error = disks.device(&world.pods, "u2", on_disk(DiskSource::Attached(&crafted))).await;
+    assert!(matches!(error, Err(DiskError::OtherDisk)), "{error:?}");
+    let records = world.mounts.pending_records(VolumePlugin::Iscsi).expect("read");
+    assert_eq!((records.len(), records[0].users.len()), (1, USES_OF_POD_MAX));
+    assert_eq!(records[0].namespace, "ns");
+}
+
+/// What is left of a record does not refuse its disk to the next pod.
+#[tokio::test(start_paused = true)]
+async fn a_disk_with_a_damaged_record_is_attached_and_undone() {
+    let world = World::new();
+    let fake = Arc::new(Fake::default());
+    let disks = world.disks(fake.clone());
+    let disk = iscsi();
+    let path = format!("plugins/kubernetes.io/iscsi/mounts/{}.json", disk.mount_name());
+    let device = |uid| disks.device(&world.pods, uid, on_disk(DiskSource::Attached(&disk)));
+    device("u1").await.expect_err("no disk");
+    std::fs::write(world.root.path().join(&path), "{").expect("written");
+    device("u2").await.expect_err("no disk");
+    world.pods.tear_down("u2").expect("torn down");
+    disks.detach_all(&world.pods).await.expect("nothing to detach");
+    let out = || {
+        let said = fake.said.lock().expect("lock");
+        said.iter().filter(|line| line.ends_with("--logout")).count()
+    };
+    assert_eq!(out(), 0, "a pod that may have used it is left");
+    std::fs::write(world.root.path().join(&path), "{").expect("written");
+    disks.detach_all(&world.pods).await.expect("nothing to detach");
+    assert!(world.root.path().join(&path).exists());
+    device("u1").await.expect_err("no disk");
+    world.pods.tear_down("u1").expect("torn down");
+    disks.detach_all(&world.pods).await.expect("detached");
+    assert_eq!((out(), world.root.path().join(&path).exists()), (1, false));
 }
 
 /// Each failure is reported and retried.

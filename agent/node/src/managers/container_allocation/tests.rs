@@ -109,7 +109,7 @@ fn everything_lies_on_one_node_or_the_pod_is_refused() {
 }
 
 #[test]
-fn a_pods_containers_lie_together_when_asked_to() {
+fn pod_scope_aligns_the_containers_of_a_pod_on_one_numa_node() {
     let scoped = rules(TopologyPolicy::SingleNode, TopologyScope::Pod);
     let mut holdings = Allocations::new();
     let pair = pod("a", vec![], vec![container("x", "2", "0"), container("y", "2", "0")]);

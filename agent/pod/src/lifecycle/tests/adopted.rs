@@ -38,7 +38,7 @@ fn an_instance_of_another_agent_runs_on_until_its_definition_changes() {
 }
 
 #[test]
-fn what_another_agent_began_is_taken_where_it_stands() {
+fn containers_of_another_agent_are_continued_from_their_state() {
     let create = Action::CreateContainer {
         container: "c".into(),
         attempt: 1,
@@ -77,7 +77,7 @@ fn a_pod_that_was_over_before_keeps_all_that_it_showed() {
 }
 
 #[test]
-fn what_another_agent_has_shown_since_is_not_taken_back() {
+fn newer_statuses_of_another_agent_are_kept() {
     let observed = with(vec![instance("c", 0, running())]);
     let first = plan(&desired(), &observed, &admitted(), at(0));
     let own = first.record;

@@ -105,7 +105,7 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
 }
 
 #[test]
-fn a_pod_that_ends_is_asked_whether_it_is_ready_and_is_not_restarted() {
+fn a_terminating_pod_has_readiness_probes_and_no_restarts() {
     let probes = Probes { readiness: probe(None), liveness: probe(None), startup: None };
     let pod = of(DesiredContainer { probes, ..container("c") });
     let pod = DesiredPod { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod };
@@ -205,7 +205,7 @@ fn the_last_hook_is_run_where_there_is_time_for_it() {
 }
 
 #[test]
-fn what_the_api_shows_is_taken_over_from_another_agent() {
+fn probe_results_in_the_status_are_adopted_from_another_agent() {
     let probes = Probes { startup: probe(None), readiness: probe(None), liveness: None };
     let pod = of(DesiredContainer { probes, ..container("c") });
     let observed = with(vec![instance("c", 0, running())]);

@@ -102,7 +102,7 @@ fn a_stop_under_way_heeds_a_sooner_end() {
 /// Found by killing agents of a real node: one died after a container was shown as ready and before that was on disk. The pod's other
 /// container keeps the conditions as they are, so that nothing but the record can tell.
 #[test]
-fn what_a_probe_has_found_is_on_disk_before_it_is_shown() {
+fn probe_results_are_durable_before_they_are_in_the_status() {
     play(async |sim| {
         let mut pod = pod("u1", Lifecycle::default());
         pod.spec.containers = vec![asked_after("main0", 2), asked_after("main1", 3600)];

@@ -116,6 +116,13 @@ pub struct Book {
     pub opened: bool,
 }
 
+impl Book {
+    /// Whether it is a static pod that is shown as refused: the next agent decides again.
+    pub fn is_refused_static(&self) -> bool {
+        self.is_static && self.shown.phase == "Failed" && !self.shown.reason.is_empty()
+    }
+}
+
 /// The API server.
 #[derive(Default)]
 pub struct Api {
@@ -290,6 +297,7 @@ impl World {
             self.broken(format!("{what} of {uid} after the end was decided for good"));
         } else if matches!(book.shown.phase.as_str(), "Succeeded" | "Failed")
             && !book.ended_by_other
+            && !book.is_refused_static()
         {
             self.broken(format!("{what} of {uid}, which is shown as over"));
         }

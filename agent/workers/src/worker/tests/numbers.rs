@@ -86,7 +86,7 @@ async fn no_number_of_a_pod_ends_its_task() {
         let (runtime, mut happened) = FakeRuntime::new();
         let runtime = Arc::new(runtime);
         runtime.add_image("image:1");
-        let dir = tempfile::tempdir().expect("tempdir");
+        let dir = crate::test_support::directory();
         let shared = crate::test_support::plain_context(runtime.clone(), dir.path());
         shared.pods.node.write().expect("lock").status.allocatable.clear();
         let mut tasks = Vec::new();

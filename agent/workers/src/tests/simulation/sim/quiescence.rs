@@ -192,7 +192,9 @@ impl Sim {
     /// Once everything is as it is to be, a restart of the agent changes nothing.
     pub async fn stay(&mut self) {
         self.rest().await;
-        if self.failed() {
+        // The next agent may have room for a static pod that this one refused.
+        let is_refused = lock(&self.world).books.values().any(Book::is_refused_static);
+        if self.failed() || is_refused {
             return;
         }
         let before = self.changes();

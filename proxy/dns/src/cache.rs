@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_depends_on_the_answer() {
+    fn cache_lifetimes_depend_on_the_dns_response() {
         let limits = CacheLimits::default();
         let secs = |message: &Message| lifetime(message, &limits).map(|time| time.as_secs());
         assert_eq!(secs(&found(3)), Some(3));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_has_bounded_entries_and_drops_those_not_asked_for() {
+    fn the_cache_is_bounded_and_drops_the_least_used_entries() {
         let mut cache = Cache::new(CacheLimits { entries: 100, ..CacheLimits::default() });
         let now = Instant::now();
         for n in 0..1000 {

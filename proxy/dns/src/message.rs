@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_is_answered_or_ignored() {
+    fn malformed_dns_queries_are_answered_with_errors_or_ignored() {
         let code = |bytes: &[u8]| match read(bytes) {
             Ok(_) => panic!("a question"),
             Err(RequestError::Ignore) => None,

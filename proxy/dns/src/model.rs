@@ -152,7 +152,7 @@ mod tests {
     use proto_api::names::Profile;
 
     #[test]
-    fn what_a_name_leads_to_follows_the_type() {
+    fn the_target_of_a_service_name_depends_on_its_type() {
         let leads = |type_: &str, ip: &str, external: &str| {
             let mut service = Service::default();
             service.spec.type_ = type_.into();

@@ -42,8 +42,8 @@ fn dump(session: &mut Session<Socket>, family: AddressFamily, filter: &FlowFilte
 }
 
 #[test]
-fn flows_are_found_told_apart_and_deleted() {
-    in_namespace("flows_are_found_told_apart_and_deleted", || {
+fn conntrack_entries_are_listed_filtered_and_deleted() {
+    in_namespace("conntrack_entries_are_listed_filtered_and_deleted", || {
         track();
         flows(&[4001, 4002, 4003]);
         let mut session = Session::new(Socket::open().unwrap());
@@ -83,8 +83,8 @@ fn flows_are_found_told_apart_and_deleted() {
 }
 
 #[test]
-fn a_connection_tells_its_state_and_its_traffic() {
-    in_namespace("a_connection_tells_its_state_and_its_traffic", || {
+fn conntrack_entries_have_state_and_counters() {
+    in_namespace("conntrack_entries_have_state_and_counters", || {
         track();
         std::fs::write("/proc/sys/net/netfilter/nf_conntrack_acct", "1").unwrap();
         let listener = TcpListener::bind("127.0.0.1:4005").unwrap();
@@ -111,9 +111,14 @@ fn a_connection_tells_its_state_and_its_traffic() {
         let [there, back] = now.counters.unwrap();
         assert!(there.packets >= 3 && there.bytes > 5 && back.packets >= 2, "{now:?}");
         drop((client, server));
-        let listed = run(&["conntrack", "-L", "-p", "tcp", "--dport", "4005"]);
-        let name = state(&mut session).name(6).unwrap();
-        assert!(listed.contains(name), "{name} is not in {listed}");
+        // Its end may be under way on a busy machine.
+        let is_same = |_| {
+            let listed = run(&["conntrack", "-L", "-p", "tcp", "--dport", "4005"]);
+            let name = state(&mut session).name(6).unwrap();
+            println!("{name} in {listed}");
+            listed.contains(name)
+        };
+        assert!((0..100).any(is_same));
     });
 }
 

@@ -54,12 +54,22 @@ async fn node(upstreams: Vec<SocketAddr>, endpoints_len: u32) -> Node {
     let metrics = Metrics::new("test", BuildInfo { version: "0", commit: "0" }).unwrap();
     let metrics = NameMetrics::register(&metrics, "test").unwrap();
     let resolver = Arc::new(Resolver::new(zone.clone(), Upstreams::new(upstreams), metrics));
-    let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+    let listener = bind_free().await;
     let address = listener.address();
     // All clients but the second loopback address are admitted.
     let stranger: IpAddr = [127, 0, 0, 2].into();
     tokio::spawn(listener.run(resolver.clone(), Arc::new(move |from| from != stranger)));
     Node { zone, resolver, address }
+}
+
+/// The kernel chooses the port of streams; a client's socket may have the same one of datagrams.
+async fn bind_free() -> Listener {
+    for _ in 0..100 {
+        if let Ok(listener) = Listener::bind((Ipv4Addr::LOCALHOST, 0).into()).await {
+            return listener;
+        }
+    }
+    panic!("no port is free for streams and datagrams");
 }
 
 fn complete(node: &Node) {
@@ -111,9 +121,14 @@ type Script = Arc<dyn Fn(&Message, bool) -> Vec<Message> + Send + Sync>;
 
 async fn other(script: impl Fn(&Message, bool) -> Vec<Message> + Send + Sync + 'static) -> Other {
     let script: Script = Arc::new(script);
-    let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (tcp, udp) = loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // A client's socket may have this port.
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()).await {
+            break (tcp, udp);
+        }
+    };
     let address = tcp.local_addr().unwrap();
-    let udp = UdpSocket::bind(address).await.unwrap();
     let (datagrams, streams) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counter, answers) = (datagrams.clone(), script.clone());
     tokio::spawn(async move {
@@ -215,7 +230,7 @@ async fn nothing_is_denied_before_everything_is_known() {
 }
 
 #[tokio::test]
-async fn other_names_are_asked_for_once_and_kept() {
+async fn external_names_are_forwarded_once_and_cached() {
     let asked_for = Arc::new(Mutex::new(Vec::new()));
     let log = asked_for.clone();
     let other = other(move |question, _| {
@@ -250,7 +265,7 @@ async fn other_names_are_asked_for_once_and_kept() {
 }
 
 #[tokio::test]
-async fn a_cut_answer_is_asked_for_again_by_stream() {
+async fn a_truncated_answer_is_retried_over_tcp() {
     let other = other(|question, by_stream| {
         let mut answer = says(question, [192, 0, 2, 2]);
         if !by_stream {
@@ -281,8 +296,8 @@ async fn forged_and_failing_servers_are_passed_by() {
         vec![Message::error_msg(question.metadata.id, OpCode::Query, ResponseCode::ServFail)]
     })
     .await;
-    // Nothing listens there: the socket was closed.
-    let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    // Nothing listens there, and no socket gets this port by chance.
+    let gone = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let node = node(vec![gone, broken.address, forger.address], 1).await;
     complete(&node);
     let answer = by_datagram(node.address, &query("www.example.org.", RecordType::A)).await;
@@ -307,7 +322,7 @@ async fn without_other_servers_the_answer_is_a_failure_at_once() {
 }
 
 #[tokio::test]
-async fn strangers_and_noise_get_no_answer() {
+async fn other_clients_and_malformed_messages_get_no_answer() {
     let node = node(Vec::new(), 1).await;
     complete(&node);
     let stranger = UdpSocket::bind("127.0.0.2:0").await.unwrap();
@@ -326,7 +341,7 @@ async fn strangers_and_noise_get_no_answer() {
 }
 
 #[tokio::test]
-async fn an_asker_that_asks_for_all_the_world_leaves_room_for_others() {
+async fn a_client_that_floods_the_resolver_leaves_room_for_others() {
     // No response to names of the flood.
     let other = other(|question, _| match data_name(question).contains("flood") {
         true => Vec::new(),
@@ -363,7 +378,7 @@ async fn ask_slow(socket: &UdpSocket, server: SocketAddr, name: &str) {
 }
 
 #[tokio::test]
-async fn names_that_nobody_answers_do_not_take_a_server_from_others() {
+async fn names_without_an_answer_do_not_use_up_a_server() {
     let other = answers_all_but_slow().await;
     let node = node(vec![other.address], 0).await;
     complete(&node);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_fake_writes_is_read_back() {
+    fn acks_of_the_fake_kernel_are_read_back() {
         let bytes = Ack::write(errno::ENOENT, 5);
         let message = Messages::new(&bytes).next().unwrap().unwrap();
         assert_eq!((message.seq, Ack::read(&message)), (5, Ok(Ack { errno: 2, text: None })));

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_and_the_node_may_ask() {
+    fn only_pods_and_the_node_may_query_dns() {
         let local = Arc::new(RwLock::new(BTreeSet::from(["203.0.113.5".parse().unwrap()])));
         let may = |pods: &[&str], from: &str| {
             let pods = pods.iter().map(|block| block.parse().unwrap()).collect();

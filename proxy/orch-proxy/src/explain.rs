@@ -282,7 +282,7 @@ mod tests {
     use proxy_netfilter::ct::{Traffic, Tuple};
 
     #[test]
-    fn connections_are_told_with_their_endpoint() {
+    fn connections_are_printed_with_their_endpoint() {
         let tuple = |src: [u8; 4], dst: [u8; 4], src_port, dst_port| Tuple {
             src: src.into(),
             dst: dst.into(),

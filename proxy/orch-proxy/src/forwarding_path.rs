@@ -75,7 +75,7 @@ mod tests {
     use std::io::Error;
 
     #[test]
-    fn a_kernel_without_netfilter_is_told_from_one_that_refuses() {
+    fn a_kernel_without_netfilter_is_distinguished_from_refused_sockets() {
         let of = |code| is_absent(&OpenError::Socket(Error::from_raw_os_error(code)));
         assert!(of(nix::libc::EPROTONOSUPPORT));
         assert!(!of(nix::libc::EPERM) && !of(nix::libc::EMFILE));

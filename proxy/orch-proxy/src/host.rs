@@ -20,6 +20,9 @@ const FORWARDING: [&str; 3] = [
     "net/bridge/bridge-nf-call-ip6tables",
 ];
 
+const NO_BRIDGE_FILTER: &str = "sysctl does not exist: br_netfilter is not loaded, and replies between \
+    pods on one bridge may bypass Services; run modprobe br_netfilter and restart";
+
 /// Sysctls and their values, in order.
 fn list_sysctls(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
     let mut wanted = FORWARDING.map(|name| (Sysctl(name), 1)).to_vec();
@@ -62,10 +65,13 @@ pub fn prepare(conntrack: &Conntrack) {
                 tracing::info!(setting = sysctl.0, before, value, "changed a sysctl");
             }
             Err(SysctlError::Read(_, cause)) if cause.kind() == ErrorKind::NotFound => {
-                tracing::debug!(
-                    setting = sysctl.0,
-                    "sysctl does not exist on this kernel; skipped"
-                );
+                let setting = sysctl.0;
+                match FORWARDING.contains(&setting) {
+                    true => tracing::warn!(setting, "{NO_BRIDGE_FILTER}"),
+                    false => {
+                        tracing::debug!(setting, "sysctl does not exist on this kernel; skipped")
+                    }
+                }
             }
             Err(error) => {
                 tracing::warn!(

@@ -108,7 +108,7 @@ mod tests {
     use proto_api::names::Profile;
 
     #[test]
-    fn a_node_says_where_it_is_and_whether_it_leaves() {
+    fn zone_pod_cidrs_and_removal_of_the_local_node_are_read() {
         let names = Names::new(Profile::Kubernetes);
         let mut node = Node::default();
         assert_eq!(LocalNode::from_node(&node, names), LocalNode::default());

@@ -125,8 +125,8 @@ fn served_by(net: &Net) -> Vec<IpAddr> {
 }
 
 #[test]
-fn clients_keep_their_endpoint_until_it_goes() {
-    in_namespace("clients_keep_their_endpoint_until_it_goes", || {
+fn clients_keep_their_endpoint_until_it_is_removed() {
+    in_namespace("clients_keep_their_endpoint_until_it_is_removed", || {
         let net = network();
         let (desired, mut driver) = start(10_800, &[0, 1, 2]);
         let first = served_by(&net);

@@ -115,8 +115,8 @@ fn generation() -> u32 {
 }
 
 #[test]
-fn the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question() {
-    in_namespace("the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question", || {
+fn kernel_features_are_probed_without_leaving_tables() {
+    in_namespace("kernel_features_are_probed_without_leaving_tables", || {
         let mut session = Session::new(Socket::open().unwrap());
         let features = KernelFeatures::probe(&mut session, "probe", &FAMILIES).unwrap();
         assert_eq!(features.families, FAMILIES);
@@ -218,8 +218,8 @@ fn a_large_load_works_without_rights_over_the_machine() {
 }
 
 #[test]
-fn what_others_delete_is_put_back_and_theirs_is_left_alone() {
-    in_namespace("what_others_delete_is_put_back_and_theirs_is_left_alone", || {
+fn deleted_elements_are_restored_and_foreign_tables_left_alone() {
+    in_namespace("deleted_elements_are_restored_and_foreign_tables_left_alone", || {
         let (desired, mut driver) = node(5, TableFlags::NONE);
         driver.pass().unwrap();
         run(&["nft", "add", "table", "ip", "theirs"]);
@@ -246,8 +246,8 @@ fn a_running_proxy_repairs_what_others_flush_and_edit() {
 
 /// The same with notifications: polling would take longer than this test waits.
 #[test]
-fn a_proxy_that_is_told_repairs_what_others_flush_and_edit() {
-    in_namespace("a_proxy_that_is_told_repairs_what_others_flush_and_edit", || {
+fn a_proxy_with_notifications_repairs_flushed_and_edited_tables() {
+    in_namespace("a_proxy_with_notifications_repairs_flushed_and_edited_tables", || {
         let (desired, mut driver) = node(50, TableFlags::NONE);
         driver.use_nft_monitor(NftMonitor::open().unwrap());
         repairs(&desired, driver);
@@ -295,8 +295,9 @@ fn wait_until_right(desired: &DesiredForwarding) {
         let none = Difference::Elements(Transaction::default());
         let tables = desired.plane().tables();
         let right = tables.iter().all(|(family, should)| {
-            let is = session.read_table(*family, &table(desired)).unwrap();
-            diff(*family, is.as_ref(), should) == none
+            // It may change or go while it is read.
+            let is = session.read_table(*family, &table(desired));
+            is.is_ok_and(|is| diff(*family, is.as_ref(), should) == none)
         });
         if right {
             return;

@@ -81,8 +81,15 @@ impl Backends {
             let gone =
                 || endpoints().is_some_and(|all| !all.contains(&address)) && !is_used(address);
             wait_for("nobody is sent to the endpoint any more", gone);
-            // Earlier connections are short.
+            // Earlier connections are short, but not on a busy machine.
             thread::sleep(Duration::from_millis(50));
+            let is_idle = || {
+                let sockets = run(&["nsenter", &namespace, "ss", "-Htan"]);
+                let has_ended =
+                    |line: &str| ["LISTEN", "TIME-WAIT"].iter().any(|s| line.starts_with(s));
+                sockets.lines().all(has_ended)
+            };
+            wait_for("connections to the endpoint end", is_idle);
             run(&["nsenter", &namespace, "nft", reject]);
         }
     }

@@ -134,7 +134,7 @@ impl Node {
     fn refuses(&self, from: &str, to: [&str; 2], port: u16) {
         for (_, protocol) in PROTOCOLS {
             for to in to.map(ip) {
-                let reply = self.net.call(from, protocol, to, port);
+                let reply = self.net.call_within(net::LONG_PATIENCE, from, protocol, to, port);
                 assert_eq!(reply, Reply::Refused, "{from} {protocol:?} {to}");
             }
         }

@@ -201,10 +201,13 @@ fn a_flow_in_use_loses_one_packet_without_any_walk() {
         run(&["nsenter", "--net=/run/netns/pod1", "nft", drop]);
         node.lead_to(Some(0), Some(1));
         wait_for("the trap is set", trap_is_set);
-        for (family, socket) in &sockets {
-            let (pod, lost) = served_by(socket);
-            assert_eq!(pod, ip(PODS[1][*family]));
-            assert!(lost <= 1, "{lost} packets were lost, {:?}", socket.peer_addr());
+        for (nth, (family, socket)) in (1..).zip(&sockets) {
+            // The packet that is lost: its flow is deleted, however long that takes on a busy machine.
+            socket.send(b"who are you?").unwrap();
+            wait_for("the flow is deleted", || node.metrics.flows_deleted.get() >= nth);
+            socket.set_read_timeout(Some(net::LONG_PATIENCE)).unwrap();
+            let at = socket.peer_addr();
+            assert_eq!(served_by(socket), (ip(PODS[1][*family]), 0), "{at:?}");
         }
         assert_eq!(node.metrics.flows_deleted.get(), sockets.len() as u64);
     });
@@ -237,7 +240,7 @@ fn an_association_is_led_to_another_pod_at_its_second_packet() {
         {
             assert_eq!(server(family), old, "reported, and passed on");
             let let_go = || node.metrics.flows_deleted.get() == family as u64 + 1;
-            wait_for("the flow is let go of", let_go);
+            wait_for("the flow is deleted", let_go);
             assert_eq!(server(family), new);
         }
     });
@@ -255,6 +258,7 @@ fn walk(with_trap: bool) {
     wait_for("idle flows are let go", deleted);
     wait_for("the trap is taken away", || !trap_is_set());
     for (family, socket) in &sockets {
+        socket.set_read_timeout(Some(net::LONG_PATIENCE)).unwrap();
         assert_eq!(served_by(socket), (ip(PODS[1][*family]), 0));
     }
 }
@@ -276,14 +280,14 @@ fn a_question_under_way_is_answered_by_an_endpoint_that_drains() {
         let mut node = Node::start_with((Duration::ZERO, NEVER), true, RemovedEndpointPolicy::Left);
         let server = net::inside("pod1", || UdpSocket::bind((PODS[0][0], LATE)).unwrap());
         let client = node.net.udp_socket("client", ip(SERVICE[0]), LATE);
-        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.set_read_timeout(Some(net::LONG_PATIENCE)).unwrap();
         client.send(b"?").unwrap();
         let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
         // Replied, and so deleted at once.
         let idle = node.net.udp_socket("client", ip(SERVICE[0]), PORT);
         assert_eq!(served_by(&idle).0, ip(PODS[0][0]));
         node.lead_to(Some(0), Some(1));
-        wait_for("the answered flow is let go of", || node.metrics.flows_deleted.get() == 1);
+        wait_for("the answered flow is deleted", || node.metrics.flows_deleted.get() == 1);
         server.send_to(b"!", from).unwrap();
         assert_eq!(client.recv(&mut [0; 8]).unwrap(), 1);
         // Its next query goes to an endpoint: the stale flow log waits for it.
@@ -325,7 +329,11 @@ fn long_lived(removed: RemovedEndpointPolicy) -> std::io::Result<usize> {
     }
     // The write provokes the reset, the read reports it.
     client.write_all(b"y").unwrap();
-    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let patience = match removed {
+        RemovedEndpointPolicy::Reset => net::LONG_PATIENCE,
+        RemovedEndpointPolicy::Left => net::PATIENCE,
+    };
+    client.set_read_timeout(Some(patience)).unwrap();
     client.read(&mut [0])
 }
 

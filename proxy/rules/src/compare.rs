@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_chains_and_changed_rules_are_told() {
+    fn foreign_chains_and_changed_rules_are_reported() {
         let should = table(&[&[1]]);
         let mut is = should.clone();
         let mut chain = is.chains["services"].clone();

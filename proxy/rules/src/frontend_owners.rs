@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn different_claims_are_different_words() {
+    fn different_claims_have_different_words() {
         use Protocol::{Tcp, Udp};
         let ip = IpAddr::from([0, 0, 0, 2]);
         let at = |address, protocol, port| Claim::Address { address, protocol, port };

@@ -3,7 +3,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
@@ -57,7 +57,7 @@ pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService
         cluster_ips,
         external_ips: addresses(spec.external_ips.iter()),
         load_balancer_ips: addresses(ingress.map(|i| &i.ip)),
-        source_ranges: ranges.filter_map(|text| text.trim().parse::<Cidr>().ok()).collect(),
+        source_ranges: ranges.filter_map(|text| source_range(text.trim())).collect(),
         internal: policy(spec.internal_traffic_policy.as_deref().unwrap_or_default()),
         external,
         choice: choice(service, names),
@@ -101,10 +101,37 @@ const ADDRESSES_MAX: usize = 1024;
 fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Box<[IpAddr]> {
     let mut seen = BTreeSet::new();
     texts
-        .filter_map(|text| text.parse().ok())
+        .filter_map(|text| parse_address(text))
         .filter(|address| is_forwardable(*address) && seen.insert(*address))
         .take(ADDRESSES_MAX)
         .collect()
+}
+
+/// An address. As in Kubernetes, the numbers of an IPv4 address are decimal and may have leading zeros.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let stripped = |number: &str| match number.trim_start_matches('0') {
+        "" if !number.is_empty() => "0".to_owned(),
+        digits => digits.to_owned(),
+    };
+    let of_decimals = || {
+        let numbers: Vec<String> = text.split('.').map(stripped).collect();
+        numbers.join(".").parse::<Ipv4Addr>().ok().map(IpAddr::V4)
+    };
+    text.parse().ok().or_else(of_decimals)
+}
+
+/// A range of clients of a load balancer. A balancer without a range admits all clients: a text that is no range stands
+/// for one without a client, so that it cannot open the balancer.
+fn source_range(text: &str) -> Option<Cidr> {
+    let range = text.split_once('/');
+    let range = range.and_then(|(ip, bits)| Cidr::new(parse_address(ip)?, bits.parse().ok()?));
+    range.or_else(|| {
+        if text.contains(':') {
+            Cidr::new(Ipv6Addr::UNSPECIFIED.into(), 128)
+        } else {
+            Cidr::new(Ipv4Addr::UNSPECIFIED.into(), 32)
+        }
+    })
 }
 
 /// Whether an address may be a Service's or an endpoint's. Loopback, link-local (among them metadata services),
@@ -170,7 +197,7 @@ fn endpoint(endpoint: &Endpoint, node_name: &str) -> Option<LocalEndpoint> {
     };
     let here = endpoint.node_name.as_deref() == Some(node_name);
     Some(LocalEndpoint {
-        address: endpoint.addresses.first()?.parse().ok().filter(|a| is_forwardable(*a))?,
+        address: parse_address(endpoint.addresses.first()?).filter(|a| is_forwardable(*a))?,
         state,
         place: if here { Locality::Here } else { Locality::Elsewhere },
     })
@@ -268,6 +295,41 @@ mod tests {
         slice.endpoints = special.map(at).into();
         slice.endpoints.push(at("10.0.0.1"));
         assert_eq!(localise_slice(&slice, orch(), "n1").unwrap().endpoints.len(), 1);
+    }
+
+    /// The API server accepts all of these; a range that is lost would open the balancer to everyone.
+    #[test]
+    fn every_source_range_restricts_the_balancer() {
+        let table = [
+            ("192.168.1.0/24", "192.168.1.0/24"),
+            (" 192.168.1.7/24 ", "192.168.1.0/24"),
+            ("192.168.01.000/024", "192.168.1.0/24"),
+            ("fd00::/64", "fd00::/64"),
+            ("10.0.0.1", "0.0.0.0/32"),
+            ("300.0.0.0/8", "0.0.0.0/32"),
+            ("10.0.0.0/33", "0.0.0.0/32"),
+            ("fd00::1::/64", "::/128"),
+        ];
+        for (text, expect) in table {
+            let mut service = web();
+            service.spec.type_ = "LoadBalancer".into();
+            service.spec.load_balancer_source_ranges = vec![text.into()];
+            let local = localise_service(&service, orch()).unwrap();
+            assert_eq!(*local.source_ranges, [expect.parse::<Cidr>().unwrap()], "{text}");
+        }
+    }
+
+    #[test]
+    fn leading_zeros_of_an_address_mean_nothing() {
+        let addresses = ["010.096.0.1", "10.96.00.2", "0.0x.0.0", "1..2.3", "1.2.3", ".", "None"];
+        let read = addresses.map(|text| parse_address(text).map(|ip| ip.to_string()));
+        let expect = [Some("10.96.0.1".to_owned()), Some("10.96.0.2".to_owned())];
+        assert_eq!(read[..2], expect);
+        assert!(read[2..].iter().all(Option::is_none), "{read:?}");
+        let mut service = web();
+        service.spec.external_ips = vec!["198.051.100.001".into()];
+        let local = localise_service(&service, orch()).unwrap();
+        assert_eq!(*local.external_ips, [IpAddr::from([198, 51, 100, 1])]);
     }
 
     #[test]

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_refused() {
+    fn malformed_cidrs_are_refused() {
         for text in ["", "10.0.0.0", "10.0.0.0/33", "::/129", "10.0.0/8", "x/8"] {
             assert!(text.parse::<Cidr>().is_err(), "{text}");
         }

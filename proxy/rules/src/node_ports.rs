@@ -71,7 +71,7 @@ mod tests {
     use crate::model::{LocalPort, Protocol};
 
     #[test]
-    fn services_are_told_of_while_they_have_node_ports_and_once_more() {
+    fn changed_services_are_reported_while_they_have_node_ports_and_once_after() {
         let port =
             |node_port| LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port };
         let with =

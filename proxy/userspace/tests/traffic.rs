@@ -24,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::{sleep, timeout};
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 8080;
 const LINK: &str = "services";
 
@@ -235,9 +235,9 @@ fn a_client_keeps_its_endpoint() {
 }
 
 #[test]
-fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
+fn removed_endpoints_drain_and_dead_endpoints_are_skipped() {
     with_forwarder(
-        "what_is_removed_drains_and_what_is_dead_is_passed_by",
+        "removed_endpoints_drain_and_dead_endpoints_are_skipped",
         |forwarder| async move {
             let id = ServiceId::new("ns", "web");
             forwarder.service_changed(&id, Some(service(Choice::Random)));
@@ -245,7 +245,7 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
             forwarder.slice_changed("a", None, Some(both.clone()));
             until("a listener", async || tcp("10.96.0.1:80").await.starts_with("127")).await;
             let mut held = open("10.96.0.1:80").await.unwrap();
-            if held.1 != "127.0.1.1" {
+            while held.1 != "127.0.1.1" {
                 held = open("10.96.0.1:80").await.unwrap();
             }
             let session = loop {

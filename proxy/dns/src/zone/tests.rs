@@ -114,7 +114,7 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> String {
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one table")]
-fn names_lead_where_the_specification_says() {
+fn dns_names_resolve_as_in_the_specification() {
     use RecordType::{A, AAAA, ANY, AXFR, CNAME, MX, NS, PTR, SOA, SRV, TXT};
     let zone = zone();
     let cases = [

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn both_numberings_name_the_same_words() {
+    fn both_register_numberings_name_the_same_words() {
         assert_eq!(Reg::from_number(2), Some(Reg::word(4)));
         assert_eq!(Reg::from_number(12), Some(Reg::word(4)));
         assert_eq!((Reg::word(4).number(), Reg::word(5).number()), (2, 13));

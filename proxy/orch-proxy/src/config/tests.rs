@@ -43,7 +43,7 @@ fn flags_reach_the_configuration() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_settings_are_refused_by_name() {
     let refused = |words: &[&str], field: &str| {
         let error = config(words).unwrap_err();
         assert!(error.contains(field), "{error}");
@@ -124,7 +124,7 @@ fn a_written_configuration_can_be_given_again() {
 }
 
 #[test]
-fn what_to_do_is_told_by_command_or_flag() {
+fn the_operation_is_chosen_by_command_or_flag() {
     let act = |words: &[&str]| {
         let flags = Flags::try_parse_from([&["orch-proxy"], words].concat()).unwrap();
         format!("{:?}", flags.operation()).split('(').next().unwrap_or_default().to_owned()

@@ -112,7 +112,10 @@ async fn wait_for(port: u16, expected: Option<u16>) {
 
 #[tokio::test]
 async fn servers_follow_services_and_wait_for_ports_that_are_taken() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Below the ports of connections: no other socket gets it in between.
+    let begin = 20_000 + u16::try_from(std::process::id() % 9_000).unwrap();
+    let bind = |port| std::net::TcpListener::bind(("127.0.0.1", port)).ok();
+    let taken = (begin..begin + 1000).find_map(bind).unwrap();
     let port = taken.local_addr().unwrap().port();
     let running = Running::start();
     running.tell(&[("web", port, 1)]);

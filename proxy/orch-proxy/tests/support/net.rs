@@ -14,8 +14,11 @@ use proxy_rules::model::Protocol;
 
 use crate::sys::run;
 
-/// How long no response counts as silence.
-const PATIENCE: Duration = Duration::from_millis(400);
+/// How long no response counts as silence, where silence is possible.
+pub const PATIENCE: Duration = Duration::from_millis(400);
+
+/// The same where a response has to come, however busy the machine is.
+pub const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The next client's UDP port. No port is used twice: conntrack keeps the endpoint of an earlier flow with the same ports for a while.
 static CLIENT_PORT: AtomicU16 = AtomicU16::new(10_000);
@@ -95,11 +98,25 @@ impl Net {
 
     /// Calls from a place, or from the node.
     pub fn call(&self, from: &str, protocol: Protocol, to: IpAddr, port: u16) -> Reply {
+        self.call_within(PATIENCE, from, protocol, to, port)
+    }
+
+    /// The same with another time after which no response counts as silence.
+    pub fn call_within(
+        &self,
+        patience: Duration,
+        from: &str,
+        protocol: Protocol,
+        to: IpAddr,
+        port: u16,
+    ) -> Reply {
         assert!(from == "node" || self.places.iter().any(|place| place == from));
-        match protocol {
-            Protocol::Tcp => inside(from, move || call_tcp(SocketAddr::new(to, port))),
-            _ => ask_udp(&self.udp_socket(from, to, port)),
+        if protocol == Protocol::Tcp {
+            return inside(from, move || call_tcp(SocketAddr::new(to, port), patience));
         }
+        let socket = self.udp_socket(from, to, port);
+        socket.set_read_timeout(Some(patience)).unwrap();
+        ask_udp(&socket)
     }
 
     /// A UDP socket in a place, connected to `to`.
@@ -125,10 +142,10 @@ pub fn ask_udp(socket: &UdpSocket) -> Reply {
     }
 }
 
-fn call_tcp(to: SocketAddr) -> Reply {
+fn call_tcp(to: SocketAddr, patience: Duration) -> Reply {
     let mut text = String::new();
-    let read = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
-        stream.set_read_timeout(Some(PATIENCE))?;
+    let read = TcpStream::connect_timeout(&to, patience).and_then(|mut stream| {
+        stream.set_read_timeout(Some(patience))?;
         stream.read_to_string(&mut text)
     });
     match read {

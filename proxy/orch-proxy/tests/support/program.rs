@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{api, sys};
@@ -67,9 +67,13 @@ impl Drop for Program {
     }
 }
 
-/// A free address, in the network namespace of the calling thread.
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// A free address, in the network namespace of the calling thread. Its port is below those of connections and of listeners without a port of their own: it
+/// is still free when the program binds it.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let next = |_| SocketAddr::from(([127, 0, 0, 1], NEXT.fetch_add(1, Ordering::Relaxed)));
+    let is_free = |address: &SocketAddr| TcpListener::bind(address).is_ok();
+    (0..1000).map(next).find(is_free).unwrap()
 }
 
 /// Status and body of a page, once it is served.

@@ -503,7 +503,7 @@ proptest! {
 }
 
 #[test]
-fn what_pods_send_beyond_the_cluster_carries_the_nodes_address_if_asked_to() {
+fn egress_masquerade_gives_traffic_beyond_the_cluster_the_address_of_the_node() {
     let asked = |leaving| {
         let mut layout = layout();
         layout.settings.leaving = leaving;

@@ -3,7 +3,7 @@ use crate::model::Choice;
 use proxy_netfilter::nft::Data;
 
 #[test]
-fn classes_come_back_from_their_words() {
+fn classes_are_decoded_from_their_words() {
     let classes = [
         Class::Balance(EndpointPool::Service, Choice::Random, 1),
         Class::Balance(EndpointPool::ServiceHere, Choice::Consistent, 7),

@@ -110,7 +110,7 @@ fn a_change_is_one_transaction_and_nothing_is_none() {
 }
 
 #[test]
-fn what_somebody_deleted_is_put_back() {
+fn deleted_elements_and_tables_are_restored() {
     let mut driver = loaded(&[1, 2]);
     let key = (Family::Ip, table(&driver));
     driver.session().transport().kernel.change_externally(|ruleset| {
@@ -161,7 +161,7 @@ fn take_out(ruleset: &mut Ruleset) {
 }
 
 #[test]
-fn what_somebody_does_during_a_repair_is_repaired_or_looked_into() {
+fn changes_by_others_during_a_repair_are_repaired_or_detected() {
     let damages: [fn(&mut Ruleset); 3] = [|_| {}, take_out, |ruleset| ruleset.tables.clear()];
     for (damage, at) in damages.iter().flat_map(|damage| (0..40).map(move |at| (damage, at))) {
         let mut driver = loaded(&[1, 2]);

@@ -234,7 +234,7 @@ proptest! {
 }
 
 #[test]
-fn beside_the_kernel_only_node_ports_are_served_and_only_where_asked() {
+fn beside_the_kernel_only_node_ports_are_served_and_only_at_configured_addresses() {
     let settings = |blocks: &[&str]| Settings {
         node_port_cidrs: blocks.iter().map(|block| block.parse().unwrap()).collect(),
         ..Settings::default()
@@ -283,7 +283,7 @@ fn sctp_is_served_where_the_host_has_sockets_for_it() {
 }
 
 #[test]
-fn balancers_are_told_of_ready_endpoints_here() {
+fn health_checks_report_the_ready_endpoints_of_the_node() {
     let mut plan = plan();
     let id = ServiceId::new("ns", "web");
     let asked = LocalService { health_check_port: Some(32_000), ..service() };

@@ -243,7 +243,7 @@ mod tests {
         );
     }
     #[test]
-    fn what_a_token_may_do_is_there_before_it_finds_the_cluster() {
+    fn the_access_of_a_bootstrap_token_is_created_before_cluster_info() {
         let names = Names::new(Profile::Kubernetes);
         let token = TokenSpec {
             token: BootstrapToken::generate(),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_reads_what_it_needs_and_nothing_else() {
+    fn joining_hosts_may_read_only_what_they_need() {
         let names = Names::new(Profile::Kubernetes);
         let all = proto_api::yaml::parse_all(&host_access(names)).expect("YAML");
         let of = |kind: &str| -> Vec<String> {

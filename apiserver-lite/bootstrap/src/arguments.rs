@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::certificates::node_client_stem;
 use crate::error::BootstrapError;
+use crate::external_etcd::ExternalEtcd;
 
 /// Name under which orchlet imports the sandbox image that it builds, unless a flag sets another.
 pub const SANDBOX_IMAGE: &str = "orch.local/pause:1";
@@ -70,6 +71,24 @@ pub fn extra(arguments: &BTreeMap<String, String>) -> Vec<String> {
     arguments.iter().map(|(flag, value)| format!("--{flag}={value}")).collect()
 }
 
+/// The value of a flag in a command line.
+pub fn value_of<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
+    let value = |word: &'a String| word.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('=');
+    argv.iter().find_map(value)
+}
+
+/// The etcd in which an API server with this command line keeps its objects; none if it has a store of its own.
+pub fn external_etcd(argv: &[String]) -> Option<ExternalEtcd> {
+    let value = |flag: &str| value_of(argv, flag).unwrap_or_default().to_owned();
+    let endpoints = value_of(argv, "etcd-servers")?.split(',').map(str::to_owned).collect();
+    Some(ExternalEtcd {
+        endpoints,
+        ca_file: value("etcd-cafile"),
+        cert_file: value("etcd-certfile"),
+        key_file: value("etcd-keyfile"),
+    })
+}
+
 fn text(path: &Path) -> String {
     path.display().to_string()
 }
@@ -103,6 +122,33 @@ impl PkiFiles {
     }
 }
 
+/// Where the API server keeps its objects.
+#[derive(Clone, Copy, Debug)]
+pub enum ObjectStore<'a> {
+    /// In its own store, in a directory.
+    Directory(&'a Path),
+    /// In an etcd that others run.
+    Etcd(&'a ExternalEtcd),
+}
+
+impl ObjectStore<'_> {
+    fn flags(&self) -> Flags {
+        let etcd = match self {
+            Self::Directory(path) => return vec![("data-dir", text(path))],
+            Self::Etcd(etcd) => etcd,
+        };
+        let mut flags = vec![("etcd-servers", etcd.endpoints.join(","))];
+        let files = [
+            ("etcd-cafile", &etcd.ca_file),
+            ("etcd-certfile", &etcd.cert_file),
+            ("etcd-keyfile", &etcd.key_file),
+        ];
+        let given = files.into_iter().filter(|(_, path)| !path.is_empty());
+        flags.extend(given.map(|(flag, path)| (flag, path.clone())));
+        flags
+    }
+}
+
 /// What the arguments of orch-apiserver are made from.
 pub struct ApiServer<'a> {
     /// Where it listens.
@@ -110,7 +156,7 @@ pub struct ApiServer<'a> {
     /// Where members of the cluster reach it.
     pub advertise: IpAddr,
     pub port: u16,
-    pub store: &'a Path,
+    pub store: ObjectStore<'a>,
     /// Certificates and keys.
     pub pki: &'a PkiFiles,
     /// Addresses of Services.
@@ -123,11 +169,13 @@ impl ApiServer<'_> {
     /// The command-line flags, in the order in which they are written.
     pub fn flags(&self) -> Flags {
         let (pki, node) = (self.pki, &self.pki.node_client_stem);
-        vec![
+        let mut flags = vec![
             ("bind-address", self.bind.to_string()),
             ("advertise-address", self.advertise.to_string()),
             ("secure-port", self.port.to_string()),
-            ("data-dir", text(self.store)),
+        ];
+        flags.extend(self.store.flags());
+        flags.extend([
             ("client-ca-file", pki.file("ca.crt")),
             ("tls-cert-file", pki.file("apiserver.crt")),
             ("tls-private-key-file", pki.file("apiserver.key")),
@@ -141,7 +189,8 @@ impl ApiServer<'_> {
             ("authorization-mode", "Node,RBAC".to_owned()),
             // Machines join by token.
             ("enable-bootstrap-token-auth", "true".to_owned()),
-        ]
+        ]);
+        flags
     }
 }
 
@@ -264,12 +313,30 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_its_names() {
+    fn command_lines_have_the_naming_profile() {
         let line = |profile| command_line(Path::new("/b"), "p", Names::new(profile), &Vec::new());
         assert_eq!(line(Profile::Kubernetes), ["/b/p", "--naming=kubernetes"]);
         assert_eq!(line(Profile::default()), ["/b/p", "--naming=orch"]);
         let other = Profile::Orch { domain: "a.b".to_owned() };
         assert_eq!(line(other), ["/b/p", "--naming=orch", "--api-domain=a.b"]);
+    }
+
+    #[test]
+    fn an_etcd_in_a_command_line_is_read_as_it_was_written() {
+        let endpoints = ["https://a:2379", "https://b:2379"].map(str::to_owned).to_vec();
+        for ca_file in ["", "/e/ca.crt"] {
+            let etcd = ExternalEtcd {
+                endpoints: endpoints.clone(),
+                ca_file: ca_file.to_owned(),
+                ..ExternalEtcd::default()
+            };
+            let flags = ObjectStore::Etcd(&etcd).flags();
+            assert_eq!(flags.len(), if ca_file.is_empty() { 1 } else { 2 });
+            let names = Names::new(Profile::Kubernetes);
+            let line = command_line(Path::new("/b"), "p", names, &flags);
+            assert_eq!(external_etcd(&line), Some(etcd));
+        }
+        assert_eq!(external_etcd(&["--data-dir=/d".to_owned()]), None);
     }
 
     #[test]

@@ -116,6 +116,32 @@ pub fn ensure(
     Ok(FileChange::Kept)
 }
 
+/// Files that are the same on all control planes of a cluster: others in their place would be those of another cluster.
+const SHARED: [&str; 4] = ["ca.crt", "front-proxy-ca.crt", "sa.key", "sa.pub"];
+
+/// Checks the files of a directory that a control plane must not make for itself, by the authority of the cluster that was found.
+///
+/// # Errors
+/// Files are missing, or of another cluster.
+pub fn check_shared(dir: &Path, authority: &str) -> Result<(), BootstrapError> {
+    let missing: Vec<&str> = SHARED.into_iter().filter(|name| !dir.join(name).is_file()).collect();
+    if !missing.is_empty() {
+        let text = format!(
+            "has no {}: copy these files from the first control plane, and the keys ca.key and front-proxy-ca.key",
+            missing.join(", ")
+        );
+        return Err(BootstrapError::unusable(dir, text));
+    }
+    let path = dir.join("ca.crt");
+    match read(&path)?.is_some_and(|own| own.trim() == authority.trim()) {
+        true => Ok(()),
+        false => Err(BootstrapError::unusable(
+            &path,
+            "is not the authority of the cluster that was found: copy that of its first control plane",
+        )),
+    }
+}
+
 /// Makes a certificate with a new key, in the place of those that are there.
 ///
 /// # Errors

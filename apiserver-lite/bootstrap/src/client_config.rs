@@ -182,7 +182,7 @@ mod tests {
     use crate::authority::{Authority, Leaf};
 
     #[test]
-    fn a_file_is_kept_when_it_is_of_this_cluster_and_told_when_it_is_not() {
+    fn a_client_configuration_of_this_cluster_is_kept_and_any_other_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let now = OffsetDateTime::now_utc();
         let authority = Authority::ensure(dir.path(), "ca", "a", now).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_names_nobody() {
+    fn the_published_cluster_info_has_no_users() {
         let cluster =
             Cluster { name: "", server: "https://h:1", authority: AuthorityAt::Embedded("pem") };
         let text = text(&cluster, "", &Identity::None);

@@ -142,7 +142,7 @@ mod tests {
     use crate::authority::Authority;
 
     #[test]
-    fn a_cluster_is_believed_when_token_and_pin_say_so() {
+    fn cluster_info_is_verified_by_token_signature_and_ca_pin() {
         let dir = tempfile::tempdir().unwrap();
         let authority =
             Authority::ensure(dir.path(), "ca", "a", OffsetDateTime::now_utc()).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_without_encryption() {
+    fn cluster_info_requires_https_servers() {
         let of = |server: &str| {
             cluster_of(&format!(
                 "clusters: [{{cluster: {{server: {server:?}, certificate-authority-data: YQ==}}}}]"

@@ -21,6 +21,7 @@ pub use read::{Documents, migrate, parse};
 use crate::access::join_group;
 use crate::bootstrap_token::{BootstrapToken, TTL, TokenSpec, USAGES};
 use crate::error::BootstrapError;
+use crate::external_etcd::ExternalEtcd;
 
 /// Version that is written.
 pub const VERSION: &str = "v1beta3";
@@ -28,6 +29,8 @@ pub const VERSION: &str = "v1beta3";
 pub const NEW_VERSION: &str = "v1beta4";
 /// Older version that can be migrated.
 pub const OLD_VERSION: &str = "v1beta2";
+/// Key of the cluster's configuration in its ConfigMap, as kubeadm's.
+pub const CONFIGURATION_KEY: &str = "ClusterConfiguration";
 /// Port of the API server unless it is said.
 pub const API_PORT: u16 = 6443;
 
@@ -66,10 +69,28 @@ pub struct ClusterConfiguration {
     /// Directory of certificates.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub certificates_dir: String,
+    /// Where the objects are kept, if not in the API server's own store.
+    #[serde(skip_serializing_if = "EtcdConfiguration::is_empty")]
+    pub etcd: EtcdConfiguration,
     pub networking: Networking,
     pub api_server: ApiServerConfiguration,
     pub controller_manager: ComponentConfiguration,
     pub scheduler: ComponentConfiguration,
+}
+
+/// The section `etcd` of a cluster configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EtcdConfiguration {
+    /// An etcd that others run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external: Option<ExternalEtcd>,
+}
+
+impl EtcdConfiguration {
+    fn is_empty(&self) -> bool {
+        self.external.is_none()
+    }
 }
 
 /// Networks of a cluster.
@@ -197,9 +218,21 @@ pub struct JoinConfiguration {
     /// Where the cluster's authority is written.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ca_cert_path: String,
+    /// The machine as one more control plane, if it becomes one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_plane: Option<JoinControlPlane>,
     /// Phases that are left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skip_phases: Vec<String>,
+}
+
+/// `controlPlane` of a JoinConfiguration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct JoinControlPlane {
+    /// The API server of this machine.
+    #[serde(rename = "localAPIEndpoint")]
+    pub local_api_endpoint: LocalApiEndpoint,
 }
 
 /// `discovery` of a JoinConfiguration: how the cluster is found and verified.
@@ -281,7 +314,7 @@ impl ClusterConfiguration {
                 self.control_plane_endpoint
             )));
         }
-        Ok(())
+        self.etcd.external.as_ref().map_or(Ok(()), ExternalEtcd::validate)
     }
 
     /// The address of the cluster's name servers: the tenth of the Services' network, as kubeadm's.

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_does_not_end_is_given_up_and_killed() {
+    async fn a_program_that_exceeds_its_deadline_is_killed() {
         let short = Duration::from_millis(50);
         let error = output(Command::new("/bin/sleep").arg("1000"), short).await.unwrap_err();
         assert!(error.to_string().contains("has not ended"), "{error}");

@@ -50,6 +50,7 @@ pub fn gather(
         has_bridge_module: has_bridge_module(root),
         has_cni_plugins: PLUGIN_DIRS.iter().any(|dir| has_plugins(&root.join(dir))),
         runtime,
+        etcd: Vec::new(),
     }
 }
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use proto_api::names::Names;
 
 use crate::arguments::{
-    self, ApiServer, Flags, NodeAgent, PkiFiles, Program, SANDBOX_IMAGE, command_line, extra,
-    with_own,
+    self, ApiServer, Flags, NodeAgent, ObjectStore, PkiFiles, Program, SANDBOX_IMAGE, command_line,
+    extra, with_own,
 };
 use crate::configuration::{ClusterConfiguration, NodeRegistration, Taint};
 use crate::error::BootstrapError;
@@ -35,11 +35,12 @@ impl ControlPlane<'_> {
     /// Its programs, in the order in which they need each other.
     pub fn programs(&self) -> Vec<Program> {
         let (pki, cluster) = (PkiFiles::new(self.names, self.pki), self.cluster);
+        let etcd = cluster.etcd.external.as_ref();
         let server = ApiServer {
             bind: self.bind_address(),
             advertise: self.address,
             port: self.port,
-            store: &self.layout.store,
+            store: etcd.map_or(ObjectStore::Directory(&self.layout.store), ObjectStore::Etcd),
             pki: &pki,
             service_cidr: &cluster.networking.service_subnet,
             domain: &cluster.networking.dns_domain,
@@ -52,9 +53,9 @@ impl ControlPlane<'_> {
         // The last two are off otherwise: tokens sign the ConfigMap by which machines join, and end.
         manager.push(("controllers", "*,bootstrapsigner,tokencleaner".to_owned()));
         let mut scheduler = arguments::scheduler(&self.layout.scheduler, &pki);
-        // There is one of each, like the API server: a restart need not wait for the lease of what it replaces.
+        // With a store of its own there is one of each, like the API server: a restart need not wait for the lease of what it replaces.
         for flags in [&mut manager, &mut scheduler] {
-            flags.push(("leader-elect", "false".to_owned()));
+            flags.push(("leader-elect", etcd.is_some().to_string()));
         }
         vec![
             self.program("orch-apiserver", &server, &cluster.api_server.extra_args),
@@ -158,13 +159,14 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
+    use crate::external_etcd::ExternalEtcd;
 
     fn has(program: &Program, flag: &str) -> bool {
         program.argv.iter().any(|word| word == flag)
     }
 
     #[test]
-    fn a_control_plane_starts_with_the_server_and_takes_what_was_asked_for() {
+    fn a_control_plane_starts_with_the_api_server_and_takes_its_extra_arguments() {
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, Path::new("/"));
         let mut cluster = ClusterConfiguration::default();
@@ -184,6 +186,39 @@ mod tests {
         assert!(has(&all[0], "--bind-address=::") && has(&all[0], "--advertise-address=fd00::1"));
         assert!(has(&all[0], "--secure-port=7443") && !has(&all[0], "--secure-port=6443"));
         assert!(has(&all[1], "--leader-elect=false") && has(&all[2], "--leader-elect=false"));
+    }
+
+    #[test]
+    fn control_planes_on_an_etcd_have_no_store_and_elect_leaders() {
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, Path::new("/"));
+        let mut cluster = ClusterConfiguration::default();
+        cluster.etcd.external = Some(ExternalEtcd {
+            endpoints: vec!["https://a:2379".into(), "https://b:2379".into()],
+            ca_file: "/e/ca.crt".into(),
+            cert_file: "/e/c.crt".into(),
+            key_file: "/e/c.key".into(),
+        });
+        let plane = ControlPlane {
+            names,
+            layout: &layout,
+            bin_dir: Path::new("/b"),
+            pki: &layout.pki,
+            address: [10, 0, 0, 1].into(),
+            port: 6443,
+            cluster: &cluster,
+        };
+        let all = plane.programs();
+        for flag in [
+            "--etcd-servers=https://a:2379,https://b:2379",
+            "--etcd-cafile=/e/ca.crt",
+            "--etcd-certfile=/e/c.crt",
+            "--etcd-keyfile=/e/c.key",
+        ] {
+            assert!(has(&all[0], flag), "{flag}: {:?}", all[0].argv);
+        }
+        assert!(!all[0].argv.iter().any(|word| word.starts_with("--data-dir")));
+        assert!(has(&all[1], "--leader-elect=true") && has(&all[2], "--leader-elect=true"));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //!
 //! - [`authority`], [`certificates`], [`renewal`], [`service_account_keys`], [`encryption`]: files of keys and certificates: made, checked, renewed.
 //! - [`client_config`]: client configurations.
-//! - [`access`], [`bootstrap_token`], [`cluster_info`]: what a machine needs that joins, as objects of the API; [`apply`] writes them.
+//! - [`access`], [`bootstrap_token`], [`cluster_info`]: what a machine needs that joins, as objects of the API; [`apply`] writes them, [`discovery`]
+//!   finds them.
 //! - [`arguments`], [`host_programs`]: the arguments of the programs; [`units`]: their systemd units; [`dry_run`]: what would be written and run.
-//! - [`configuration`]: the configuration kinds of orchadm; [`layout`]: where everything lies on a host.
+//! - [`configuration`]: the configuration kinds of orchadm; [`layout`]: where everything lies on a host; [`external_etcd`], [`etcd_probe`]: an etcd that
+//!   others run, and whether it can be used.
 //! - [`preflight`]: what is wrong with a host, by its [`host_facts`]; [`record`], [`resumed_join`]: what was done on it; [`removal`], [`pod_cgroups`]: what
 //!   goes again.
 //! - [`systemd`]: programs that it runs; [`processes`], [`supervise`], [`supervisor`]: programs that are kept running without it; [`external`]: programs
@@ -22,10 +24,13 @@ pub mod certificates;
 pub mod client_config;
 pub mod cluster_info;
 pub mod configuration;
+pub mod discovery;
 pub mod dry_run;
 pub mod encryption;
 pub mod error;
+pub mod etcd_probe;
 pub mod external;
+pub mod external_etcd;
 pub mod host_facts;
 pub mod host_programs;
 pub mod layout;

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_of_before_the_restart_says_nothing_of_the_agent() {
+    fn a_lease_from_before_the_restart_does_not_show_a_running_agent() {
         let lease = |at: Option<i64>| {
             let mut lease = Lease::default();
             lease.spec.renew_time = at.map(MicroTime::from_unix_micros);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_go_from_the_leaves_up_and_can_be_gone() {
+    fn cgroups_are_removed_from_the_leaves_up_and_may_be_missing() {
         let root = tempfile::tempdir().unwrap();
         let group = root.path().join("kubepods");
         fs::create_dir_all(group.join("burstable/pod1/c")).unwrap();

@@ -6,10 +6,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::external_etcd::ExternalEtcd;
+
 /// Fewest processors of a control plane.
 const CPUS_MIN: usize = 2;
 /// Least memory of a control plane, in MiB.
 const MEMORY_MIN_MIB: u64 = 1700;
+/// Major and minor version of the oldest etcd that is used.
+const ETCD_MIN: (u32, u32) = (3, 4);
 /// Most characters of a host name's label.
 const LABEL_MAX: usize = 63;
 /// Most characters of a host name.
@@ -40,6 +44,20 @@ pub struct RuntimeFacts {
     pub sandbox_image: String,
     /// Whether systemd manages its cgroups.
     pub uses_systemd_cgroups: bool,
+}
+
+/// Why a member of etcd cannot be used, with its causes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EtcdSilent(pub String);
+
+/// A member of an external etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdMember {
+    /// Its URL.
+    pub endpoint: String,
+    /// Its version, if it answers and is healthy.
+    pub version: Result<String, EtcdSilent>,
 }
 
 /// What a look-up of the node's name gave.
@@ -89,6 +107,8 @@ pub struct Facts {
     pub has_cni_plugins: bool,
     /// The runtime, or why it does not answer.
     pub runtime: Result<RuntimeFacts, RuntimeSilent>,
+    /// The members of the external etcd, if there is one.
+    pub etcd: Vec<EtcdMember>,
 }
 
 /// What is checked for.
@@ -118,6 +138,8 @@ pub struct PreflightScope {
     pub seen_by_units: Vec<PathBuf>,
     /// Whether an earlier run is continued: its files and programs are there.
     pub resumes: bool,
+    /// The etcd in which the API server will keep its objects, if it is not its own store.
+    pub etcd: Option<ExternalEtcd>,
 }
 
 /// What a check found.
@@ -166,6 +188,7 @@ pub fn check(facts: &Facts, wanted: &PreflightScope) -> Vec<Finding> {
     check_visible(wanted, &mut findings);
     check_network(facts, &mut findings);
     check_runtime(facts, wanted, &mut findings);
+    check_etcd(facts, &mut findings);
     findings.0
 }
 
@@ -348,6 +371,31 @@ fn check_runtime(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings
             wanted.runtime
         );
         findings.error("CRI", text);
+    }
+}
+
+fn check_etcd(facts: &Facts, findings: &mut Findings) {
+    for EtcdMember { endpoint, version } in &facts.etcd {
+        let problem = match version {
+            Err(error) => format!(
+                "cannot be used: {error}; it must be reached from this host with the files of etcd.external"
+            ),
+            Ok(version) if is_old(version) => {
+                let (major, minor) = ETCD_MIN;
+                format!("runs version {version:?}: must be {major}.{minor} or newer")
+            }
+            Ok(_) => continue,
+        };
+        findings.error("ExternalEtcdVersion", format!("the etcd at {endpoint} {problem}"));
+    }
+}
+
+/// Whether a version is older than the oldest that is used, or none.
+fn is_old(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < ETCD_MIN,
+        _ => true,
     }
 }
 

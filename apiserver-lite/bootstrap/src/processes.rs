@@ -265,6 +265,12 @@ mod tests {
         let argument = format!("1000.{}", std::process::id());
         child.arg0("/bin/cat").arg(&argument).stdout(std::process::Stdio::null());
         let mut child = child.stderr(std::process::Stdio::null()).spawn().unwrap();
+        // It has none for a moment after its start.
+        let began = std::time::Instant::now();
+        while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it has no command line");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let line = ["/bin/cat".to_owned(), argument];
         let pids = |program: &str| -> Vec<i32> {
             let found = find_processes(Path::new(program), |found| found == line).unwrap();

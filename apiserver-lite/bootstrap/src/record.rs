@@ -6,7 +6,7 @@ use proto_api::names::{Names, Profile};
 use proto_daemon::private_files;
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::Program;
+use crate::arguments::{Program, value_of};
 use crate::error::BootstrapError;
 use crate::layout::Layout;
 use crate::preflight::Role;
@@ -106,6 +106,20 @@ impl Record {
         self.programs.iter().find(|program| program.name == name)
     }
 
+    /// orchlet's `--cgroup-root`, without the leading slash.
+    pub fn cgroup_root(&self) -> PathBuf {
+        let agent = self.program("orchlet").map(|agent| agent.argv.as_slice());
+        let root = value_of(agent.unwrap_or_default(), "cgroup-root");
+        PathBuf::from(root.unwrap_or_default().trim_start_matches('/'))
+    }
+
+    /// Where objects stay that no reset of a host removes: the members of etcd, and the prefix of the keys.
+    pub fn kept_in_etcd(&self) -> Option<(String, String)> {
+        let server = &self.program("orch-apiserver")?.argv;
+        let prefix = value_of(server, "etcd-prefix").unwrap_or("/registry");
+        Some((value_of(server, "etcd-servers")?.to_owned(), prefix.to_owned()))
+    }
+
     /// Adds a program at the end, or changes it where it stands; says whether it is new or changed.
     pub fn put(&mut self, program: &Program) -> bool {
         match self.programs.iter_mut().find(|known| known.name == program.name) {
@@ -125,6 +139,22 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cgroup_root_and_the_etcd_are_those_of_the_programs() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut record = Record::new(names, Role::ControlPlane, "n", "");
+        assert_eq!((record.cgroup_root(), record.kept_in_etcd()), (PathBuf::new(), None));
+        let mut put = |name: &str, flags: &[&str]| {
+            let argv = [&["/b/p"], flags].concat().into_iter().map(str::to_owned).collect();
+            record.put(&Program { name: name.into(), argv });
+        };
+        put("orchlet", &["--cgroup-root=/a/b"]);
+        put("orch-apiserver", &["--etcd-servers=http://e:1", "--etcd-prefix=/own"]);
+        assert_eq!(record.cgroup_root(), Path::new("a/b"));
+        let kept = record.kept_in_etcd().unwrap();
+        assert_eq!(kept, ("http://e:1".to_owned(), "/own".to_owned()));
+    }
 
     #[test]
     fn a_record_is_read_as_it_was_written() {

@@ -55,6 +55,25 @@ pub fn remove_dir(path: &Path) -> Result<()> {
     remove(path, None).map(drop)
 }
 
+/// Removes a directory that is empty, also one of the system; one that is not there, has content or is a mount point is fine.
+///
+/// # Errors
+/// The file system refuses.
+pub fn remove_if_empty(path: &Path) -> Result<()> {
+    use ErrorKind::{DirectoryNotEmpty, NotADirectory, NotFound, ResourceBusy};
+    match fs::remove_dir(path) {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                DirectoryNotEmpty | NotADirectory | NotFound | ResourceBusy
+            ) =>
+        {
+            Err(BootstrapError::file(path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes a directory but for the directory `kept` in it, if that has content: its path then.
 ///
 /// # Errors

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_renewed_says_the_same_and_lasts_longer() {
+    fn renewed_certificates_have_the_same_subject_and_a_later_expiry() {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());

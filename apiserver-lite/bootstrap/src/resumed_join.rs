@@ -1,4 +1,4 @@
-//! A join that is continued is the same join: half a node of one cluster does not become one of another.
+//! A command that is continued is the same command: half a node of one cluster does not become one of another, nor an API server get another store.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use crate::authority::read;
 use crate::client_config;
 use crate::cluster_info::FoundCluster;
 use crate::error::BootstrapError;
+use crate::external_etcd::ExternalEtcd;
 use crate::layout::Layout;
 use crate::record::Record;
 
@@ -25,6 +26,30 @@ pub fn check_same_node(record: &Record, node: &str, runtime: &str) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Compares the place of the objects with that of the API server which an earlier run has set up.
+///
+/// # Errors
+/// They differ.
+pub fn check_same_store(
+    record: &Record,
+    etcd: Option<&ExternalEtcd>,
+) -> Result<(), BootstrapError> {
+    let shown = |members: Option<String>| match members {
+        Some(members) => format!("in the etcd at {members}"),
+        None => "in the API server's own store".to_owned(),
+    };
+    let before = record.kept_in_etcd().map(|(members, _)| members);
+    let now = etcd.map(|etcd| etcd.endpoints.join(","));
+    if record.program("orch-apiserver").is_none() || before == now {
+        return Ok(());
+    }
+    Err(BootstrapError::Invalid(format!(
+        "an earlier run on this host keeps the objects {}, and this one {}: give the same, or `orchadm reset` first",
+        shown(before),
+        shown(now)
+    )))
 }
 
 /// Compares the cluster with the one that an earlier join found, by its server and its authority.
@@ -57,4 +82,39 @@ pub fn check_same_cluster(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+    use crate::arguments::Program;
+    use crate::preflight::Role;
+
+    #[test]
+    fn objects_stay_where_the_earlier_run_keeps_them() {
+        let record = |flags: &[&str]| {
+            let names = Names::new(Profile::Kubernetes);
+            let mut record = Record::new(names, Role::ControlPlane, "n", "");
+            let argv = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            record.put(&Program { name: "orch-apiserver".into(), argv });
+            record
+        };
+        let endpoints = ["http://a:1", "http://b:1"].map(str::to_owned).to_vec();
+        let etcd = ExternalEtcd { endpoints, ..ExternalEtcd::default() };
+        let (own, external) = (
+            record(&["/b/p", "--data-dir=/d"]),
+            record(&["/b/p", "--etcd-servers=http://a:1,http://b:1"]),
+        );
+        check_same_store(&own, None).unwrap();
+        check_same_store(&external, Some(&etcd)).unwrap();
+        check_same_store(&Record::default(), Some(&etcd)).unwrap();
+        let error = check_same_store(&external, None).unwrap_err().to_string();
+        assert!(error.contains("http://a:1,http://b:1") && error.contains("own store"), "{error}");
+        assert!(check_same_store(&own, Some(&etcd)).is_err());
+        assert!(
+            check_same_store(&record(&["/b/p", "--etcd-servers=http://c:1"]), Some(&etcd)).is_err()
+        );
+    }
 }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_completed_and_a_lost_key_is_told() {
+    fn a_missing_public_key_is_restored_and_a_missing_private_key_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         ensure(dir.path()).unwrap();
         std::fs::remove_file(dir.path().join("sa.pub")).unwrap();

@@ -190,7 +190,7 @@ mod tests {
     use crate::preflight::Role;
 
     async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-        for _ in 0..1000 {
+        for _ in 0..12_000 {
             if holds() {
                 return;
             }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_supervisor_left_is_adopted() {
+    async fn programs_of_a_killed_supervisor_are_adopted() {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
@@ -235,6 +235,9 @@ mod tests {
         record.put(&Program { name: "sleeper".into(), argv });
         record.store(&layout).unwrap();
         let (left, mut child) = start(&layout, record.program("sleeper").unwrap()).unwrap();
+        // It has none for a moment after its start.
+        let line = &record.program("sleeper").unwrap().argv;
+        until("it has a command line", || command_line(left.identity.pid) == *line).await;
         // It was killed before it recorded what it had started.
         private_files::remove_private(&layout.process("sleeper")).unwrap();
         let mut supervisor = Supervisor::begin(&layout).unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_state_is_told_and_the_last_look_is_at_the_end() {
+    async fn a_timeout_reports_the_last_state_which_is_read_at_the_deadline() {
         let poll = Duration::from_millis(250);
         let mut looks = 0;
         let patience = Duration::from_secs(1);

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_cannot_say_is_told_with_its_name() {
+    fn configuration_errors_name_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
         let host = Host {
@@ -123,6 +123,6 @@ mod tests {
         .unwrap();
         let error = validate().unwrap_err();
         assert!(error.downcast_ref::<crate::failure::NotValid>().is_some());
-        assert!(format!("{error:#}").contains("etcd.external: not supported"), "{error:#}");
+        assert!(format!("{error:#}").contains("etcd.external.endpoints: must have"), "{error:#}");
     }
 }

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_reset_without_a_record_unless_that_is_asked_for() {
+    fn reset_without_a_record_requires_its_flag() {
         let root = tempfile::tempdir().unwrap();
         let named = flags(root.path(), Some(Naming::Kubernetes));
         let error = format!("{:#}", named.host_for_reset(false).err().unwrap());

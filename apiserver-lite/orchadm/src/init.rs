@@ -10,6 +10,7 @@ mod upload;
 
 use anyhow::{Result, bail};
 use apiserver_bootstrap::bootstrap_token::join_command;
+use apiserver_bootstrap::external_etcd::ExternalEtcd;
 use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -21,6 +22,7 @@ use crate::preflight;
 use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
 use apiserver_bootstrap::record::{Progress, Record};
+use apiserver_bootstrap::resumed_join::check_same_store;
 
 pub use settings::{InitFlags, InitSettings};
 
@@ -132,14 +134,25 @@ async fn run_phase(host: Host, only: &PhaseFlags) -> Result<()> {
 
 async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
     let settings = flags.settings(&host)?;
+    run_with(host, settings, flags.is_dry_run()).await
+}
+
+/// Runs all phases that are not left out.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_with(host: Host, settings: InitSettings, is_dry_run: bool) -> Result<()> {
     check_skipped(&settings.init.skip_phases)?;
     check_role(&host)?;
+    if let Some(record) = &host.record {
+        check_same_store(record, settings.cluster.etcd.external.as_ref())?;
+    }
     let mut stop = std::pin::pin!(stop_signal()?);
     let mut context = InitContext::new(host, settings, Services::Recorded);
     if !context.skips("preflight") {
         context.preflight().await?;
     }
-    if flags.is_dry_run() {
+    if is_dry_run {
         context.ask_runtime().await;
         for (phase, _) in PHASES.iter().filter(|(phase, _)| *phase != "preflight") {
             if !context.skips(phase) {
@@ -154,7 +167,7 @@ async fn run_all(host: Host, flags: &InitFlags) -> Result<()> {
     // Cancel-safe: a phase that is cut off is continued by the next run.
     let ended = tokio::select! {
         ended = context.phases() => ended,
-        () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm init` again continues")),
+        () = &mut stop => Err(anyhow::anyhow!("interrupted: the same command again continues")),
     };
     run_until_stopped(context.services, &context.host, ended, stop).await
 }
@@ -234,6 +247,10 @@ impl InitContext {
 
     async fn preflight(&mut self) -> Result<()> {
         let (layout, settings) = (&self.host.layout, &self.settings);
+        let etcd = settings.cluster.etcd.external.as_ref();
+        let store = etcd.is_none().then(|| layout.store.clone());
+        let mut read = vec![settings.bin_dir.as_path(), settings.pki.as_path()];
+        read.extend(etcd.into_iter().flat_map(ExternalEtcd::directories));
         let registration = &settings.init.node_registration;
         let port = settings.init.local_api_endpoint.bind_port;
         let resumes =
@@ -254,10 +271,11 @@ impl InitContext {
             ports: vec![port, 10257, 10259, 10250],
             address: Some(settings.address),
             absent: vec![layout.programs(), layout.bootstrap_node.clone()],
-            empty: vec![layout.store.clone(), layout.manifests.clone()],
+            empty: store.into_iter().chain([layout.manifests.clone()]).collect(),
             may_swap: may_swap == Some("false"),
-            seen_by_units: seen_by_units(layout, &[&settings.bin_dir, &settings.pki]),
+            seen_by_units: seen_by_units(layout, &read),
             resumes,
+            etcd: etcd.cloned(),
         };
         let facts = preflight::gather(&wanted, &self.host).await;
         let ignored = registration.ignore_preflight_errors.iter();
@@ -279,10 +297,20 @@ impl InitContext {
 
     fn tell_the_end(&self) -> Result<()> {
         let (host, settings) = (&self.host, &self.settings);
+        let admin = host.layout.admin.display();
+        if settings.joins {
+            let text = format!(
+                "\nThis host has joined the cluster as a control plane: its administrator's client configuration is {admin}."
+            );
+            let value = json!({
+                "node": settings.node, "server": settings.server(), "adminConfig": host.layout.admin,
+            });
+            host.output.result(&text, &value);
+            return Ok(());
+        }
         let pins = settings.pins()?;
         let token = settings.tokens.first().map(|token| token.token.text()).unwrap_or_default();
         let join = join_command(&settings.server(), &token, &pins);
-        let admin = host.layout.admin.display();
         let alone = node::how_to_run_pods_here(self);
         let text = format!(
             "\nYour control plane has been initialized.\n\nTo use it as root:\n\n  export {}={admin}\n  orchctl get nodes\n{alone}\nHosts join as nodes with, as root:\n\n{join}\n",

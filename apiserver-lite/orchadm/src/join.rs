@@ -1,5 +1,7 @@
-//! `orchadm join`: this host becomes a node. It finds the cluster, and orchlet gets its certificate with the token (TLS bootstrap).
+//! `orchadm join`: this host becomes a node, or one more control plane. It finds the cluster, and a node's orchlet gets its certificate with the token (TLS
+//! bootstrap).
 
+mod control_plane;
 mod dry_run;
 mod settings;
 
@@ -7,22 +9,20 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver_bootstrap::access;
 use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
 use apiserver_bootstrap::cluster_info::FoundCluster;
-use apiserver_bootstrap::configuration::{ClusterConfiguration, parse};
+use apiserver_bootstrap::configuration::ClusterConfiguration;
+use apiserver_bootstrap::discovery;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
 use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
 use apiserver_bootstrap::waiting::NotYet;
 use clap::{Args, Subcommand};
-use proto_api::core::v1::{ConfigMap, Node};
-use proto_client::Client;
+use proto_api::core::v1::Node;
 use proto_daemon::private_files;
 use serde_json::json;
 
 use crate::cluster;
-use crate::discovery;
 use crate::failure::not_valid;
 use crate::host::{Host, seen_by_units};
 use crate::member::start_proxy;
@@ -38,8 +38,6 @@ pub use settings::{JoinFlags, JoinSettings};
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Mode of the authority's certificate.
 const PUBLIC_MODE: u32 = 0o644;
-/// Key of the configuration in its ConfigMap, as kubeadm's.
-const CONFIGURATION_KEY: &str = "ClusterConfiguration";
 
 /// `join` and `join phase`.
 #[derive(Debug, Args)]
@@ -84,6 +82,14 @@ pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
         return Err(not_valid(text));
     }
     let settings = flags.settings(&host)?;
+    if let Some(endpoint) = &settings.control_plane {
+        return match only {
+            None => control_plane::run(host, &settings, endpoint.clone()).await,
+            Some(_) => Err(not_valid(
+                "a control plane joins as a whole: phases of one that has joined are those of `orchadm init phase`",
+            )),
+        };
+    }
     if host.record.as_ref().is_some_and(|record| record.role == Role::ControlPlane) {
         bail!("this host is the control plane of a cluster: `orchadm reset` first");
     }
@@ -138,6 +144,7 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
         may_swap: may_swap == Some("false"),
         seen_by_units: seen_by_units(layout, &[&settings.bin_dir]),
         resumes: host.record.as_ref().is_some_and(|record| record.progress == Progress::Begun),
+        etcd: None,
     };
     let facts = preflight::gather(&wanted, host).await;
     let given = settings.registration.ignore_preflight_errors.iter();
@@ -199,9 +206,9 @@ impl<'a> Joining<'a> {
         write_discovered(host, settings, &found)?;
         let by_token = cluster::client(&layout.bootstrap_node, host.names)?;
         if !layout.node.exists() {
-            check_name_is_free(&by_token, &settings.node).await?;
+            discovery::check_name_is_free(&by_token, &settings.node).await?;
         }
-        let cluster = configuration(&by_token, host).await?;
+        let cluster = discovery::read_configuration(&by_token, host.names).await?;
         let facts = ask_runtime(settings).await;
         let program = member(host, settings, &facts, &cluster).agent(true)?;
         services.ensure(layout, &mut self.record, &program).await?;
@@ -219,7 +226,7 @@ impl<'a> Joining<'a> {
     async fn start_proxy(&mut self, services: &mut Services) -> Result<()> {
         let (host, settings) = (self.host, self.settings);
         let client = cluster::client(&host.layout.node, host.names)?;
-        let cluster = configuration(&client, host).await?;
+        let cluster = discovery::read_configuration(&client, host.names).await?;
         let facts = RuntimeFacts::default();
         let member = member(host, settings, &facts, &cluster);
         start_proxy(host, &member, services, &mut self.record).await
@@ -271,30 +278,6 @@ fn write_discovered(host: &Host, settings: &JoinSettings, found: &FoundCluster) 
     let token = settings.tls_token.text();
     let text = client_config::text(&cluster, "tls-bootstrap-token-user", &Identity::Token(&token));
     Ok(client_config::write(&layout.bootstrap_node, &text)?)
-}
-
-/// As kubeadm: a node of this name that is Ready is another machine.
-async fn check_name_is_free(client: &Client, name: &str) -> Result<()> {
-    let found = client.all::<Node>().find(name).await;
-    let found = found.with_context(|| format!("cannot get the node {name}"))?;
-    let is_ready = found.is_some_and(|node| {
-        node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
-    });
-    if is_ready {
-        bail!(
-            "a node {name:?} that is Ready is in the cluster: remove it with `kubectl delete node {name}` on the control plane, or give --node-name"
-        );
-    }
-    Ok(())
-}
-
-async fn configuration(client: &Client, host: &Host) -> Result<ClusterConfiguration> {
-    let name = access::configuration_name(host.names);
-    let api = client.within::<ConfigMap>(host.names.system_namespace());
-    let map = api.get(&name).await.with_context(|| format!("cannot read the ConfigMap {name}"))?;
-    let text = map.data.get(CONFIGURATION_KEY).map(String::as_str).unwrap_or_default();
-    let read = parse(text, host.names).with_context(|| format!("the ConfigMap {name}"))?;
-    read.cluster.with_context(|| format!("the ConfigMap {name} has no {CONFIGURATION_KEY}"))
 }
 
 /// Waits for the certificate, then for the Node.

@@ -13,7 +13,6 @@ mod certs;
 mod cluster;
 mod command;
 mod config;
-mod discovery;
 mod failure;
 mod host;
 mod init;

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_shown_in_its_largest_unit() {
+    fn residual_time_is_shown_in_its_largest_unit() {
         for (seconds, text) in [
             (-1, "<invalid>"),
             (5, "5s"),

@@ -1,10 +1,10 @@
 //! Checks before anything is changed: the facts that they are about, and what follows from those that failed.
 
 use anyhow::Result;
-use apiserver_bootstrap::host_facts;
 use apiserver_bootstrap::preflight::{
     Facts, Finding, IgnoredChecks, Level, PreflightScope, RuntimeFacts, RuntimeSilent,
 };
+use apiserver_bootstrap::{etcd_probe, host_facts};
 
 use crate::failure::PreflightFailed;
 use crate::host::Host;
@@ -35,7 +35,13 @@ pub async fn gather(wanted: &PreflightScope, host: &Host) -> Facts {
     host.output.log("preflight", &format!("asking the container runtime at {}", wanted.runtime));
     let runtime = query_runtime(&wanted.runtime).await;
     host.output.log("preflight", &format!("looking up the name {:?}", wanted.node));
-    host_facts::gather(wanted, &host.layout.root, runtime)
+    let mut facts = host_facts::gather(wanted, &host.layout.root, runtime);
+    if let Some(etcd) = &wanted.etcd {
+        let members = etcd.endpoints.join(", ");
+        host.output.log("preflight", &format!("querying the external etcd at {members}"));
+        facts.etcd = etcd_probe::query(etcd, host.names).await;
+    }
+    facts
 }
 
 async fn query_runtime(endpoint: &str) -> Result<RuntimeFacts, RuntimeSilent> {
@@ -48,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_does_not_stop_and_the_rest_is_told_at_once() {
+    fn ignored_checks_do_not_fail_and_the_others_are_reported_together() {
         let finding = |name: &str, level| Finding { name: name.into(), message: "m".into(), level };
         let all = || {
             vec![

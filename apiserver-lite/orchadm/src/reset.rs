@@ -9,6 +9,7 @@ use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
 use apiserver_bootstrap::links;
 use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
+use apiserver_bootstrap::record::Record;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -89,6 +90,7 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         let running = if host.is_running() { &PROGRAMS[..] } else { &[] };
         let runtime = (!flags.without_runtime).then_some(runtime.as_str());
         host.would("reset", dry_run::reset(&host.layout, running, runtime, flags.remove_backups));
+        host.would("reset", kept_in_etcd(host).map(|kept| format!("leave {kept}")));
         return Ok(());
     }
     if !nix::unistd::geteuid().is_root() {
@@ -114,9 +116,21 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         );
     }
     removal::remove_dir(&host.layout.state)?;
+    if let Some(kept) = kept_in_etcd(host) {
+        host.output.warn("reset", "ExternalEtcd", &format!("left {kept}"));
+    }
     host.output
         .log("reset", "images stay in the runtime, and settings of the kernel stay as they are");
     Ok(())
+}
+
+/// What other control planes of the cluster may use.
+fn kept_in_etcd(host: &Host) -> Option<String> {
+    let (members, prefix) = host.record.as_ref()?.kept_in_etcd()?;
+    let prefix = prefix.trim_end_matches('/');
+    Some(format!(
+        "the objects in the external etcd at {members}: `etcdctl del --prefix {prefix}/` removes them once no control plane uses them"
+    ))
 }
 
 fn may_remove_files(left: &[String]) -> bool {
@@ -259,8 +273,12 @@ async fn remove_network(host: &Host) -> Result<()> {
         return Ok(());
     }
     links::remove(bridge).await?;
-    let addresses = host.layout.root.join("var/lib/cni/networks/orch");
-    removal::remove_dir(&addresses)?;
+    let plugins = host.layout.root.join("var/lib/cni");
+    removal::remove_dir(&plugins.join("networks/orch"))?;
+    // The plugins make these for the first pod. The directory of configurations is the runtime's, which watches it.
+    for dir in ["networks", "results", "cache", ""] {
+        removal::remove_if_empty(&plugins.join(dir))?;
+    }
     Ok(private_files::remove_private(&path)?)
 }
 
@@ -274,10 +292,7 @@ async fn remove_cgroups(host: &Host) -> Result<()> {
 
 /// orchlet's `--cgroup-root`, without the leading slash.
 fn cgroup_root(host: &Host) -> PathBuf {
-    let agent = host.record.as_ref().and_then(|record| record.program("orchlet"));
-    let words = agent.map(|agent| agent.argv.as_slice()).unwrap_or_default();
-    let root = words.iter().find_map(|word| word.strip_prefix("--cgroup-root="));
-    PathBuf::from(root.unwrap_or_default().trim_start_matches('/'))
+    host.record.as_ref().map(Record::cgroup_root).unwrap_or_default()
 }
 
 /// Removes all files but the record. One directory that stays does not keep the others.
@@ -317,7 +332,6 @@ mod tests {
 
     use super::*;
     use crate::output::{Format, Output};
-    use apiserver_bootstrap::record::Record;
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);
@@ -339,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_below_the_root_goes_but_the_record_and_can_be_gone_already() {
+    fn reset_removes_all_files_but_the_record_and_ignores_missing_ones() {
         let root = tempfile::tempdir().unwrap();
         let host = host(root.path());
         let layout = &host.layout;
@@ -356,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn backups_stay_unless_their_removal_is_asked_for() {
+    fn backups_are_kept_unless_their_removal_is_requested() {
         let root = tempfile::tempdir().unwrap();
         let host = host(root.path());
         let backup = host.layout.store.join("backups/b");
@@ -453,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_s_cgroups_are_where_it_was_told() {
+    fn the_cgroup_root_is_that_of_the_agent_s_configuration() {
         assert_eq!(cgroup_root(&host(Path::new("/"))), Path::new("a/b"));
     }
 }

@@ -1,6 +1,7 @@
 //! `apply`: brings objects to what files describe, by the client or by the server.
 
 mod prune;
+mod set_last_applied;
 pub mod view_last_applied;
 
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
 use crate::file_selection::FileSelection;
 use crate::poll::{self, PollIntervals};
+use crate::record::RecordFlags;
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::{DryRun, ResultFlags};
 
@@ -38,7 +40,14 @@ pub struct Args {
 #[derive(Subcommand, Debug)]
 enum Part {
     /// Show what was applied last
-    ViewLastApplied(view_last_applied::Args),
+    #[command(name = "view-last-applied")]
+    View(view_last_applied::Args),
+    /// Record what files describe as applied, without applying it
+    #[command(name = "set-last-applied")]
+    Set(set_last_applied::SetArgs),
+    /// Edit the record of what was applied last
+    #[command(name = "edit-last-applied")]
+    Edit(set_last_applied::EditArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -68,10 +77,12 @@ struct Flags {
     #[arg(long)]
     all: bool,
     /// With --prune: only these kinds, as group/version/kind (core for the core group)
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, alias = "prune-whitelist", value_name = "KIND")]
     prune_allowlist: Vec<String>,
     #[command(flatten)]
     deletion: DeletionFlags,
+    #[command(flatten)]
+    record: RecordFlags,
     #[command(flatten)]
     results: ResultFlags,
 }
@@ -86,7 +97,9 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     match args.command {
-        Some(Part::ViewLastApplied(args)) => view_last_applied::run(session, args, output).await,
+        Some(Part::View(args)) => view_last_applied::run(session, args, output).await,
+        Some(Part::Set(args)) => set_last_applied::run_set(session, args, output).await,
+        Some(Part::Edit(args)) => set_last_applied::run_edit(session, args, output).await,
         None => run_apply(session, args.flags, output).await,
     }
 }
@@ -193,10 +206,12 @@ impl Run<'_> {
             };
             return Err(CommandError::with_text(why));
         }
+        let mut object = place.object_of(manifest);
+        self.flags.record.annotate(self.session, &mut object, output).await?;
         let (object, done) = if self.flags.server_side {
-            (self.apply_on_server(&place, manifest).await?, "serverside-applied")
+            (self.apply_on_server(&place, object).await?, "serverside-applied")
         } else {
-            self.apply_here(&place, manifest).await?
+            self.apply_here(&place, manifest, &object).await?
         };
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let uid = uid.to_owned();
@@ -221,9 +236,8 @@ impl Run<'_> {
     async fn apply_on_server(
         &self,
         place: &Place,
-        manifest: &Manifest,
+        mut object: Value,
     ) -> Result<Value, CommandError> {
-        let mut object = place.object_of(manifest);
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
         }
@@ -244,8 +258,9 @@ impl Run<'_> {
         &self,
         place: &Place,
         manifest: &Manifest,
+        object: &Value,
     ) -> Result<(Value, &'static str), CommandError> {
-        let modified = apply::recorded(self.names, &place.object_of(manifest));
+        let modified = apply::recorded(self.names, object);
         let Some(current) = requests::find(self.session, place).await? else {
             if !self.flags.results.sends() {
                 return Ok((modified, "created"));

@@ -13,9 +13,12 @@ use clap::{Subcommand, ValueEnum};
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::{ArgumentError, apply};
 use proto_api::names::Names;
+use proto_client::{WriteParams, request};
 use serde_json::{Value, json};
 
 use crate::file_selection::FileSelection;
+use crate::raw::{self, Body};
+use crate::record::RecordFlags;
 use crate::requests::{self, Place, Write};
 use crate::results::ResultFlags;
 
@@ -49,6 +52,9 @@ pub struct Args {
     command: Option<Part>,
     #[command(flatten)]
     selection: FileSelection,
+    /// Send the file to this path of the server, and print the answer as it is
+    #[arg(long, value_name = "PATH")]
+    raw: Option<String>,
     #[command(flatten)]
     common: CommonFlags,
 }
@@ -56,6 +62,8 @@ pub struct Args {
 /// Flags of everything that is created.
 #[derive(clap::Args, Debug)]
 pub struct CommonFlags {
+    #[command(flatten)]
+    record: RecordFlags,
     /// Record the object for later applies
     #[arg(long)]
     save_config: bool,
@@ -139,6 +147,17 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    if let Some(path) = &args.raw {
+        if !args.selection.selector.is_empty() {
+            let why = "--raw and --selector (-l) are mutually exclusive";
+            return Err(CommandError::with_text(why));
+        }
+        raw::check_results(&args.common.results)?;
+        let body = raw::read_body(path, args.selection.files(), Body::Required, output)?;
+        let params = WriteParams::default();
+        let request = request::create(path.clone(), &params, request::JSON, body);
+        return raw::send(session, request, output).await;
+    }
     match args.command {
         None => run_files(session, args, output).await,
         Some(part) => run_part(session, part, output).await,
@@ -207,6 +226,7 @@ impl CommonFlags {
         mut object: Value,
         output: &mut Output,
     ) -> Result<(), CommandError> {
+        self.record.annotate(session, &mut object, output).await?;
         if self.save_config {
             object = apply::recorded(session.names().await?, &object);
         }

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use orchctl_client::{CommandError, Output, Session};
+use proto_client::{ListParams, request};
 use serde_json::Value;
 
 use crate::poll::{self, PollIntervals};
+use crate::raw::{self, Body};
 use crate::requests::{self, Deletion, Place};
 use crate::results::DryRun;
 use crate::targets::{self, FoundObject, TargetFlags};
@@ -64,6 +66,9 @@ pub struct Args {
     objects: Vec<String>,
     #[command(flatten)]
     targets: TargetFlags,
+    /// Delete this path of the server, and print the answer as it is
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["objects", "output"])]
+    raw: Option<String>,
     /// Objects with these values of fields
     #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     field_selector: String,
@@ -96,6 +101,11 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    if let Some(path) = &args.raw {
+        let body = raw::read_body(path, &args.targets.files, Body::Optional, output)?;
+        let request = request::delete(path.clone(), &ListParams::default(), body);
+        return raw::send(session, request, output).await;
+    }
     let (deletion, limit) = read_flags(session, &args)?;
     let found = find(session, &args, output).await?;
     // Where objects are selected, those that went meanwhile are no error.

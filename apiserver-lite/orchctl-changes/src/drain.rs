@@ -51,7 +51,7 @@ pub struct DrainArgs {
     #[arg(long)]
     ignore_daemonsets: bool,
     /// Also pods with an emptyDir, whose data is lost
-    #[arg(long)]
+    #[arg(long, alias = "delete-local-data")]
     delete_emptydir_data: bool,
     /// Delete pods, past all budgets
     #[arg(long)]

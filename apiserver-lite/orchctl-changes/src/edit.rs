@@ -79,21 +79,9 @@ async fn edit(
         }
         _ => "",
     };
-    let path = write_file(&format!("{head}{text}"), ending)?;
-    let edited = match open_editor(session, &path).await {
-        Ok(()) => std::fs::read_to_string(&path)?,
-        Err(error) => {
-            // It may be a Secret.
-            std::fs::remove_file(&path)?;
-            return Err(error);
-        }
-    };
-    let keep = |why: String| {
-        CommandError::with_text(format!(
-            "{why}\nA copy of your changes has been stored to {}",
-            path.display()
-        ))
-    };
+    let path = in_editor(session, &format!("{head}{text}"), ending).await?;
+    let edited = std::fs::read_to_string(&path)?;
+    let keep = |why: String| kept(&why, &path);
     let after: Value = match yaml::parse(&edited) {
         Ok(after) => after,
         Err(error) => return Err(keep(format!("the edited text cannot be read: {error}"))),
@@ -120,6 +108,32 @@ async fn edit(
         }
         Err(error) => Err(keep(requests::message(&error))),
     }
+}
+
+/// Has the user edit a text; returns the file with it.
+///
+/// # Errors
+/// The file cannot be written, or the editor fails.
+pub async fn in_editor(
+    session: &Session,
+    text: &str,
+    ending: &str,
+) -> Result<PathBuf, CommandError> {
+    let path = write_file(text, ending)?;
+    if let Err(error) = open_editor(session, &path).await {
+        // It may be a Secret.
+        std::fs::remove_file(&path)?;
+        return Err(error);
+    }
+    Ok(path)
+}
+
+/// Why an edit was not taken, and where it is.
+pub fn kept(why: &str, path: &std::path::Path) -> CommandError {
+    CommandError::with_text(format!(
+        "{why}\nA copy of your changes has been stored to {}",
+        path.display()
+    ))
 }
 
 /// Writes a file of its own name that only the user can read.

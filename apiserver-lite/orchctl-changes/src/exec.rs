@@ -36,8 +36,11 @@ pub struct ExecArgs {
     /// POD or TYPE/NAME
     #[arg(value_name = "OBJECT")]
     object: String,
+    /// The command without --, as old scripts have it
+    #[arg(hide = true)]
+    words: Vec<String>,
     /// The command, after --
-    #[arg(last = true, value_name = "COMMAND", required = true)]
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
     flags: StreamFlags,
@@ -59,9 +62,22 @@ pub struct AttachArgs {
 /// When the command cannot be run.
 pub async fn run_exec(
     session: &Session,
-    args: ExecArgs,
+    mut args: ExecArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    if !args.words.is_empty() {
+        writeln!(
+            output.err,
+            "orchctl exec [POD] [COMMAND] is DEPRECATED and will be removed in a future version. Use orchctl exec [POD] -- [COMMAND] instead."
+        )?;
+        args.words.append(&mut args.command);
+        args.command = std::mem::take(&mut args.words);
+    }
+    if args.command.is_empty() {
+        return Err(CommandError::with_text(
+            "you must specify at least one command for the container",
+        ));
+    }
     let chosen = choose(session, &args.object, &args.flags, "exec into", output).await?;
     let container = container(session, &chosen, &args.flags, output).await?;
     let mut query: Vec<(&str, &str)> =

@@ -28,6 +28,11 @@ impl FileSelection {
         self.files.filename.is_empty()
     }
 
+    /// The flags that name the files.
+    pub fn files(&self) -> &FileFlags {
+        &self.files
+    }
+
     /// Reads the objects.
     ///
     /// # Errors

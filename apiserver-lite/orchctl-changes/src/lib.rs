@@ -4,6 +4,8 @@
 mod file_selection;
 mod pods;
 mod poll;
+mod raw;
+mod record;
 mod requests;
 mod results;
 mod targets;

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -155,8 +157,12 @@ async fn answer_all(
     accepted: Accepted,
     permit: Arc<OwnedSemaphorePermit>,
 ) {
-    let service = service_fn(|request| {
+    let peer = accepted.peer_address();
+    let service = service_fn(|mut request: Request<Incoming>| {
         let permit = permit.clone();
+        if let Some(peer) = peer {
+            forward_request::add_forwarded_for(request.headers_mut(), peer);
+        }
         async move {
             Ok::<_, Infallible>(forward_request::answer(session, rules, request, permit).await)
         }

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use orchctl_client::manifests::{self, FileFlags, Manifest};
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply;
+use proto_client::{WriteParams, request};
 use serde_json::{Value, json};
 
 use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
 use crate::poll::{self, PollIntervals};
+use crate::raw::{self, Body};
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::{DryRun, ResultFlags};
 
@@ -19,6 +21,9 @@ pub struct Args {
     /// Objects of files
     #[command(flatten)]
     files: FileFlags,
+    /// Put the file to this path of the server, and print the answer as it is
+    #[arg(long, value_name = "PATH")]
+    raw: Option<String>,
     #[command(flatten)]
     deletion: DeletionFlags,
     /// Part of the object: status, scale
@@ -46,6 +51,13 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    if let Some(path) = &args.raw {
+        raw::check_results(&args.results)?;
+        let body = raw::read_body(path, &args.files, Body::Required, output)?;
+        let params = WriteParams::default();
+        let request = request::update(path.clone(), &params, request::JSON, body);
+        return raw::send(session, request, output).await;
+    }
     if args.files.filename.is_empty() {
         return Err(CommandError::with_text("must specify one of -f and -k"));
     }

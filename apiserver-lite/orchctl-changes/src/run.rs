@@ -20,6 +20,9 @@ use crate::results::{DryRun, ResultFlags};
 pub struct Args {
     /// Name of the pod
     name: String,
+    /// Arguments of the container without --
+    #[arg(hide = true)]
+    words: Vec<String>,
     /// Image of its container
     #[arg(long, value_name = "IMAGE")]
     image: String,
@@ -87,9 +90,11 @@ pub struct Args {
 /// When the pod cannot be made or does not run in time.
 pub async fn run(
     session: &Session,
-    args: Args,
+    mut args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    args.words.append(&mut args.arguments);
+    args.arguments = std::mem::take(&mut args.words);
     let attach = args.attach || args.stdin;
     if args.rm && !attach {
         return Err(CommandError::with_text("--rm should only be used for attached containers"));

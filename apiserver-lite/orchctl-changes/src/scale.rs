@@ -8,6 +8,7 @@ use proto_client::Patch;
 use serde_json::{Value, json};
 
 use crate::poll::{self, PollIntervals};
+use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
@@ -32,6 +33,8 @@ pub struct Args {
     /// Wait this long for the replicas; 0 to not wait
     #[arg(long, value_name = "TIME", default_value = "0s")]
     timeout: String,
+    #[command(flatten)]
+    record: RecordFlags,
     #[command(flatten)]
     results: ResultFlags,
 }
@@ -91,6 +94,11 @@ async fn scale(
     let path = place.path(Some("scale"));
     let write = args.results.write("")?;
     requests::patch(session, path, &Patch::Merge(patch), &write).await?;
+    let mut annotations = json!({});
+    if args.record.annotate(session, &mut annotations, output).await? {
+        let patch = Patch::Merge(annotations);
+        requests::patch(session, place.path(None), &patch, &write).await?;
+    }
     if let Some(limit) = limit {
         let mut pauses = PollIntervals::up_to(limit);
         loop {

@@ -9,6 +9,7 @@ use orchctl_plans::generate::parse_selector;
 use orchctl_plans::pod_template::{self, Variable};
 use serde_json::Value;
 
+use crate::record::RecordFlags;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
@@ -42,6 +43,8 @@ struct CommonFlags {
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-set")]
     field_manager: String,
+    #[command(flatten)]
+    record: RecordFlags,
     #[command(flatten)]
     results: ResultFlags,
 }
@@ -255,6 +258,7 @@ async fn change(
             errors.push(requests::argument(error));
             continue;
         }
+        common.record.annotate(session, &mut changed, output).await?;
         let patch = requests::changed(session, &object, &changed).await?;
         if patch.is_empty() {
             continue; // no output, as kubectl

@@ -325,7 +325,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn words_mean_resources() {
+    fn resource_names_kinds_and_short_names_are_resolved() {
         let discovery = sample();
         for (word, wanted) in [
             ("pods", "pods"),

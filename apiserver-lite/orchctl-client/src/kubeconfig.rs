@@ -11,6 +11,7 @@ use proto_client::config::file;
 use proto_daemon::private_files;
 use serde_json::{Map, Value, json};
 
+use crate::exec_credential::CredentialProgram;
 use crate::{CommandError, GlobalFlags};
 
 /// Longest file that is read.
@@ -132,18 +133,10 @@ impl Kubeconfig {
     /// When a name is not defined or a field is invalid.
     pub fn client_config(&self, overrides: &Overrides) -> Result<ClientConfig, CommandError> {
         let mut whole = self.merged();
-        let chosen = choose(&whole, overrides)?;
-        let Chosen { mut cluster, mut user, namespace } = chosen;
-        overlay(&mut cluster, &overrides.cluster_fields);
-        // A token's file would count before the token of a flag.
-        if let Some(fields) =
-            user.as_object_mut().filter(|_| overrides.user_fields.contains_key("token"))
-        {
-            fields.retain(|field, _| field != "tokenFile");
-        }
-        overlay(&mut user, &overrides.user_fields);
-        if cluster.get("server").is_none_or(is_unset) {
-            cluster["server"] = json!(DEFAULT_SERVER);
+        let Chosen { mut cluster, mut user, namespace } = overlaid(&whole, overrides)?;
+        // Credential programs are run by the session.
+        if let Some(fields) = user.as_object_mut() {
+            fields.retain(|field, _| field != "exec");
         }
         if cluster["insecure-skip-tls-verify"] == true
             && let Some(fields) = cluster.as_object_mut()
@@ -157,6 +150,22 @@ impl Kubeconfig {
         let path = self.files.first().map_or(Path::new("configuration"), |(path, _)| path);
         file::parse(path, &whole.to_string(), Some("x"))
             .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))
+    }
+
+    /// The program that prints the user's credentials, if there is one and no flag names others.
+    ///
+    /// # Errors
+    /// As [`Kubeconfig::client_config`].
+    pub fn credential_program(
+        &self,
+        overrides: &Overrides,
+    ) -> Result<Option<CredentialProgram>, CommandError> {
+        let fields = &overrides.user_fields;
+        if ["token", "username", "client-certificate"].iter().any(|one| fields.contains_key(*one)) {
+            return Ok(None);
+        }
+        let Chosen { cluster, user, .. } = overlaid(&self.merged(), overrides)?;
+        CredentialProgram::of(&user, &cluster)
     }
 
     /// The file that new entries go to: the first that exists, else the last.
@@ -255,6 +264,23 @@ struct Chosen {
     cluster: Value,
     user: Value,
     namespace: String,
+}
+
+/// Cluster and user as files and flags describe them together.
+fn overlaid(whole: &Value, overrides: &Overrides) -> Result<Chosen, CommandError> {
+    let Chosen { mut cluster, mut user, namespace } = choose(whole, overrides)?;
+    overlay(&mut cluster, &overrides.cluster_fields);
+    // A token's file would count before the token of a flag.
+    if let Some(fields) =
+        user.as_object_mut().filter(|_| overrides.user_fields.contains_key("token"))
+    {
+        fields.retain(|field, _| field != "tokenFile");
+    }
+    overlay(&mut user, &overrides.user_fields);
+    if cluster.get("server").is_none_or(is_unset) {
+        cluster["server"] = json!(DEFAULT_SERVER);
+    }
+    Ok(Chosen { cluster, user, namespace })
 }
 
 /// The cluster, the user and the namespace that files and flags choose together.
@@ -409,6 +435,13 @@ fn with_absolute_paths(entry: &Value, directory: &Path) -> Value {
                 *text = directory.join(text.as_str()).to_string_lossy().into_owned();
             }
         }
+    }
+    // A program without a slash is one of PATH.
+    let program = entry.pointer_mut("/user/exec/command");
+    if let Some(Value::String(text)) =
+        program.filter(|text| text.as_str().is_some_and(|text| text.contains('/')))
+    {
+        *text = directory.join(text.as_str()).to_string_lossy().into_owned();
     }
     entry
 }

@@ -3,12 +3,14 @@
 
 pub mod discovery;
 mod error;
+mod exec_credential;
 mod flags;
 mod kubeconfig;
 mod lines;
 pub mod manifests;
 pub mod names;
 mod output;
+mod raw_path;
 mod session;
 
 pub use discovery::{ApiResource, Discovery};
@@ -17,4 +19,5 @@ pub use flags::{GlobalFlags, IdentityFlags, ServerFlags};
 pub use kubeconfig::{Kubeconfig, Overrides};
 pub use lines::LineReader;
 pub use output::{Output, VisibleText};
+pub use raw_path::check_raw_path;
 pub use session::Session;

@@ -89,6 +89,25 @@ pub async fn read(
     Ok(manifests)
 }
 
+/// The bytes of one file, or of standard input for `-`.
+///
+/// # Errors
+/// When it cannot be read, or is too long.
+pub fn read_bytes(name: &str, output: &mut Output) -> Result<bytes::Bytes, CommandError> {
+    let cannot = |error| CommandError::with_text(format!("cannot read {name}: {error}"));
+    let mut input: Box<dyn Read + '_> = match name {
+        "-" => Box::new(&mut output.input),
+        path => Box::new(std::fs::File::open(path).map_err(cannot)?),
+    };
+    let mut bytes = Vec::new();
+    let len = (&mut input).take(TEXT_LEN_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if len as u64 > TEXT_LEN_MAX {
+        let why = format!("it has more than {TEXT_LEN_MAX} bytes");
+        return Err(cannot(std::io::Error::other(why)));
+    }
+    Ok(bytes.into())
+}
+
 /// Adds the objects of a text.
 ///
 /// # Errors

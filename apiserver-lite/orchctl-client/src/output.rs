@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_read_does_not_act_on_their_terminal() {
+    fn control_characters_in_messages_are_escaped() {
         let mut shown = Vec::new();
         let name = "\u{1b}]0;title\u{7}.txt\r";
         writeln!(VisibleText(&mut shown), "warning: skipping {name}: ü").expect("written");

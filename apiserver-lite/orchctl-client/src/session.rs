@@ -11,10 +11,11 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use proto_api::duration;
 use proto_api::names::{Names, Profile};
-use proto_client::{Answer, Client, ClientConfig, request};
+use proto_client::{Answer, Client, ClientConfig, SharedToken, request};
 use serde_json::Value;
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
+use crate::exec_credential::CredentialProgram;
 use crate::kubeconfig::{Kubeconfig, Overrides};
 use crate::{CommandError, Discovery, GlobalFlags};
 
@@ -30,12 +31,55 @@ const WARNINGS_MAX: usize = 1000;
 /// Reads a variable of the environment.
 pub type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
+/// How long before its end a token is renewed, in microseconds.
+const RENEWAL_LEAD: i64 = 10_000_000;
+
+/// A token that a program prints again when it ends.
+struct Renewal {
+    program: CredentialProgram,
+    token: SharedToken,
+    /// When it ends: microseconds since 1970; never in this run if not set.
+    expires: AsyncMutex<Option<i64>>,
+}
+
+impl Renewal {
+    /// Ends the token, which the server has refused: another one is printed for the next request.
+    async fn expire(&self) {
+        *self.expires.lock().await = Some(0);
+    }
+
+    /// Has the program print another token if this one ends.
+    async fn renew_if_due(&self) -> Result<(), CommandError> {
+        let mut expires = self.expires.lock().await;
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let now = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        if expires.is_none_or(|expires| now.saturating_add(RENEWAL_LEAD) < expires) {
+            return Ok(());
+        }
+        let program = self.program.clone();
+        let printed = tokio::task::spawn_blocking(move || program.run()).await;
+        let broken = |error| CommandError::with_text(format!("getting credentials: {error}"));
+        let printed = printed.map_err(broken)??;
+        if !printed.token.is_some_and(|token| self.token.set(&token)) {
+            return Err(CommandError::with_text(
+                "getting credentials: the program printed no token",
+            ));
+        }
+        *expires = printed.expires;
+        Ok(())
+    }
+}
+
 /// One run of a command.
 pub struct Session {
     flags: GlobalFlags,
     environment: Environment,
     config: OnceLock<ClientConfig>,
     client: OnceLock<Client>,
+    /// Of a user whose token a program prints.
+    renewal: OnceLock<Renewal>,
+    /// Set once the server is known to be of this program's version, if a flag asks for that.
+    matched: OnceCell<()>,
     names: OnceCell<&'static Names>,
     discovery: OnceCell<Discovery>,
     warned: Mutex<HashSet<String>>,
@@ -50,6 +94,8 @@ impl Session {
             environment,
             config: OnceLock::new(),
             client: OnceLock::new(),
+            renewal: OnceLock::new(),
+            matched: OnceCell::new(),
             names: OnceCell::new(),
             discovery: OnceCell::new(),
             warned: Mutex::default(),
@@ -100,9 +146,51 @@ impl Session {
                 }
                 config
             }
-            None => files.client_config(&overrides)?,
+            None => {
+                let mut config = files.client_config(&overrides)?;
+                if let Some(program) = files.credential_program(&overrides)? {
+                    self.take_printed_credentials(&mut config, program)?;
+                }
+                config
+            }
         };
         Ok(self.config.get_or_init(|| config))
+    }
+
+    /// Runs a credential program. A certificate that it prints counts for this run; a token is renewed when it ends.
+    fn take_printed_credentials(
+        &self,
+        config: &mut ClientConfig,
+        program: CredentialProgram,
+    ) -> Result<(), CommandError> {
+        let printed = program.run()?;
+        if printed.identity.is_some() {
+            config.tls.identity = printed.identity;
+        }
+        if let Some(text) = printed.token {
+            let token = SharedToken::default();
+            if !token.set(&text) {
+                let why =
+                    "getting credentials: the program printed a token that no header can have";
+                return Err(CommandError::with_text(why));
+            }
+            let expires = AsyncMutex::new(printed.expires);
+            // Set once: the configuration is kept.
+            let _ = self.renewal.set(Renewal { program, token, expires });
+        }
+        Ok(())
+    }
+
+    /// The client, with a token that has not ended.
+    async fn authorized_client(&self) -> Result<&Client, CommandError> {
+        let client = self.client()?;
+        if let Some(renewal) = self.renewal.get() {
+            renewal.renew_if_due().await?;
+        }
+        if self.flags.match_server_version {
+            self.matched.get_or_try_init(|| check_version(client)).await?;
+        }
+        Ok(client)
     }
 
     /// The client of the server. Requests through it bypass [`Session::call`]: they do not impersonate a user and print no warnings.
@@ -127,6 +215,10 @@ impl Session {
             .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))?
             .with_deadline(deadline)
             .with_body_len_max(BODY_LEN_MAX);
+        let client = match self.renewal.get() {
+            Some(renewal) => client.with_token(renewal.token.clone()),
+            None => client,
+        };
         Ok(self.client.get_or_init(|| client))
     }
 
@@ -191,13 +283,18 @@ impl Session {
     pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
-        let answer = self.client()?.call(request).await;
+        let answer = self.authorized_client().await?.call(request).await;
         match &answer {
             Ok(answer) => {
                 self.tell_warnings(&answer.headers);
                 self.report_answer(&line, answer.status, &answer.headers, &answer.body);
             }
-            Err(error) => self.note(6, || format!("{line}: {error}")),
+            Err(error) => {
+                self.note(6, || format!("{line}: {error}"));
+                if let (Some(401), Some(renewal)) = (error.code(), self.renewal.get()) {
+                    renewal.expire().await;
+                }
+            }
         }
         Ok(answer?)
     }
@@ -229,7 +326,7 @@ impl Session {
     pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
-        let response = self.client()?.open(request).await?;
+        let response = self.authorized_client().await?.open(request).await?;
         self.tell_warnings(response.headers());
         self.report_answer(&line, response.status().as_u16(), response.headers(), &[]);
         Ok(response)
@@ -245,7 +342,7 @@ impl Session {
     ) -> Result<(HeaderMap, Upgraded), CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
-        let (headers, connection) = self.client()?.upgrade(request).await?;
+        let (headers, connection) = self.authorized_client().await?.upgrade(request).await?;
         self.report_answer(&line, 101, &headers, &[]);
         Ok((headers, connection))
     }
@@ -259,7 +356,7 @@ impl Session {
         mut request: Request<Incoming>,
     ) -> Result<Response<Incoming>, CommandError> {
         self.take_credentials(request.headers_mut())?;
-        Ok(self.client()?.forward(request).await?)
+        Ok(self.authorized_client().await?.forward(request).await?)
     }
 
     /// As [`Session::forward`], for a request to switch protocols.
@@ -271,7 +368,7 @@ impl Session {
         mut request: Request<()>,
     ) -> Result<Response<Incoming>, CommandError> {
         self.take_credentials(request.headers_mut())?;
-        Ok(self.client()?.forward_upgrade(request).await?)
+        Ok(self.authorized_client().await?.forward_upgrade(request).await?)
     }
 
     /// Another program's request counts as this session's user's, or as the user's that flags name.
@@ -379,6 +476,20 @@ impl Session {
             let _ = writeln!(notes, "{}", text());
         }
     }
+}
+
+/// Whether the server is of this program's version.
+async fn check_version(client: &Client) -> Result<(), CommandError> {
+    let answer = client.call(request::get("/version".to_owned())).await?;
+    let version: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let theirs = version.get("gitVersion").and_then(Value::as_str).unwrap_or_default();
+    let own = env!("CARGO_PKG_VERSION");
+    if theirs.split_once("+orch-").is_some_and(|(_, release)| release == own) {
+        return Ok(());
+    }
+    Err(CommandError::with_text(format!(
+        "server version ({theirs}) differs from client version ({own}), and --match-server-version is set"
+    )))
 }
 
 fn header_lines(headers: &HeaderMap) -> String {

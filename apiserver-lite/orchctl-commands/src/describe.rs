@@ -1,11 +1,12 @@
 //! `describe`: objects in words, with what belongs to them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use orchctl_client::manifests::{self, FileFlags};
 use orchctl_client::names::{self, Selection};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
-use orchctl_printers::describe::{self, Context, Related, Unread};
+use orchctl_printers::describe::{self, Backend, Context, Related, Unread};
 use orchctl_printers::objects;
 use proto_client::ListParams;
 use proto_client::request::{self, Collection};
@@ -13,6 +14,8 @@ use serde_json::Value;
 
 use crate::{events, time};
 
+/// Most services of an ingress that are read.
+const BACKENDS_MAX: usize = 200;
 /// Most pages of a list.
 const PAGES_MAX: usize = 10_000;
 
@@ -204,15 +207,53 @@ async fn related(session: &Session, object: &Value, show_events: bool) -> Relate
             let pods = collection("", "v1", "pods", namespace);
             related.pods = owned(session, &pods, object).await;
         }
+        ("", "PersistentVolumeClaim") => {
+            let pods = collection("", "v1", "pods", namespace);
+            let mut pods = list(session, &pods, "", 0).await.unwrap_or_default();
+            pods.retain(|pod| objects::claim_names(pod).iter().any(|claim| claim == name));
+            related.pods = pods;
+        }
+        (_, "Ingress") => related.backends = backends(session, object).await,
         _ => {}
     }
     // Where kinds have no events of their own, or where data is all that counts.
     let without =
-        matches!((group, kind), ("", "Secret" | "Namespace")) || group.starts_with("rbac.");
+        matches!((group, kind), ("", "Secret" | "Namespace" | "ResourceQuota" | "LimitRange"))
+            || kind == "NetworkPolicy"
+            || group.starts_with("rbac.");
     if show_events && !without {
         related.events = events_of(session, object).await;
     }
     related
+}
+
+/// The services that an ingress names, with their endpoints.
+async fn backends(session: &Session, ingress: &Value) -> BTreeMap<String, Result<Backend, Unread>> {
+    let paths = objects::list_at(ingress, "/spec/rules").iter();
+    let paths = paths.flat_map(|rule| objects::list_at(rule, "/http/paths"));
+    let named = paths.map(|path| objects::text_at(path, "/backend/service/name"));
+    let default = objects::text_at(ingress, "/spec/defaultBackend/service/name");
+    let names: BTreeSet<&str> = named.chain([default]).filter(|name| !name.is_empty()).collect();
+    let mut found = BTreeMap::new();
+    for name in names.into_iter().take(BACKENDS_MAX) {
+        let namespace = Some(objects::namespace(ingress));
+        let read = |plural| {
+            let path = collection("", "v1", plural, namespace).item(name, None);
+            session.call_json(request::get(path))
+        };
+        let both = async {
+            let endpoints = read("endpoints").await?;
+            Ok(Backend { service: read("services").await?, endpoints })
+        };
+        found.insert(name.to_owned(), both.await.map_err(unread));
+    }
+    found
+}
+
+/// The server's own words.
+fn unread(error: CommandError) -> Unread {
+    let text = error.to_string();
+    Unread(text.split_once(": ").map_or(text.clone(), |(_, message)| message.to_owned()))
 }
 
 /// Objects of a collection that belong to `owner`.
@@ -235,10 +276,7 @@ async fn lease(session: &Session, node: &str) -> Option<Result<Value, Unread>> {
     let group = names.group("coordination");
     let leases = collection(&group, "v1", "leases", Some(names.node_lease_namespace()));
     let answer = session.call_json(request::get(leases.item(node, None))).await;
-    Some(answer.map_err(|error| {
-        let text = error.to_string();
-        Unread(text.split_once(": ").map_or(text.clone(), |(_, message)| message.to_owned()))
-    }))
+    Some(answer.map_err(unread))
 }
 
 /// What happened to an object, the oldest first; nothing if that cannot be read.

@@ -9,7 +9,7 @@ pub(crate) use read::accept_table;
 use std::process::ExitCode;
 
 use orchctl_client::manifests::FileFlags;
-use orchctl_client::{CommandError, Output, Session};
+use orchctl_client::{CommandError, Output, Session, check_raw_path};
 use proto_client::request;
 
 use crate::print_flags::PrintFlags;
@@ -101,6 +101,7 @@ pub async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if let Some(path) = &args.raw {
+        check_raw_path(path)?;
         let answer = session.call(request::get(path.clone())).await?;
         output.out.write_all(&answer.body)?;
         return Ok(ExitCode::SUCCESS);

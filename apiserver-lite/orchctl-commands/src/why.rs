@@ -1,4 +1,4 @@
-//! `why`: what is wrong with an object, from what the server says of it and of what it depends on.
+//! `why`: what is wrong with an object, from what the server says of it and of what it depends on, and how the pod started that is concerned.
 //!
 //! Exits with 0 if nothing is wrong, with 1 if a reason was found, and with 2 if the question cannot be answered.
 
@@ -7,13 +7,13 @@ use std::process::ExitCode;
 
 use futures_util::{StreamExt as _, stream};
 use orchctl_client::{ApiResource, CommandError, Output, Session, names};
-use orchctl_printers::objects;
 use orchctl_printers::why::{self, Case, Lookup, PodCase, Verdict};
+use orchctl_printers::{objects, terminal, timeline as moments};
 use proto_client::ListParams;
 use proto_client::request::{self, Collection};
 use serde_json::Value;
 
-use crate::{describe, time};
+use crate::{describe, time, timeline};
 
 /// The exit code if a reason was found.
 const FOUND: u8 = 1;
@@ -44,7 +44,7 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let (verdict, notes) = match answer(session, &args).await {
+    let Explanation { verdict, notes, start } = match answer(session, &args).await {
         Ok(answer) => answer,
         Err(error) => {
             writeln!(output.err, "{error}")?;
@@ -54,15 +54,23 @@ pub async fn run(
     for note in notes {
         writeln!(output.err, "{note}")?;
     }
-    output.out.write_all(why::render(&verdict).as_bytes())?;
+    output.out.write_all(format!("{}{start}", why::render(&verdict)).as_bytes())?;
     Ok(match verdict {
         Verdict::Well(_) => ExitCode::SUCCESS,
         Verdict::Wrong(_) => ExitCode::from(FOUND),
     })
 }
 
-/// The answer, and what could not be read for it.
-async fn answer(session: &Session, args: &Args) -> Result<(Verdict, Vec<String>), CommandError> {
+/// The answer.
+struct Explanation {
+    verdict: Verdict,
+    /// What could not be read for it.
+    notes: Vec<String>,
+    /// How the pod started that something is wrong with; empty if nothing is.
+    start: String,
+}
+
+async fn answer(session: &Session, args: &Args) -> Result<Explanation, CommandError> {
     let discovery = session.discovery().await?;
     let selection = names::parse_one(discovery, &args.args, "pods")?;
     let resource = &selection.resource;
@@ -87,17 +95,35 @@ pub fn check(resource: &ApiResource) -> Result<(), CommandError> {
     )))
 }
 
-async fn explain(session: &Session, object: Value) -> (Verdict, Vec<String>) {
+async fn explain(session: &Session, object: Value) -> Explanation {
     let mut reading = Reading { session, nodes: HashMap::new(), notes: Vec::new() };
     let case = reading.case(object).await;
-    (why::explain(&case, time::now()), reading.notes)
+    let verdict = why::explain(&case, time::now());
+    let start = match &verdict {
+        Verdict::Wrong(_) => start_of(session, &case).await,
+        Verdict::Well(_) => String::new(),
+    };
+    Explanation { verdict, notes: reading.notes, start }
+}
+
+/// How the first pod that is not ready started: of a workload one stands for the others.
+async fn start_of(session: &Session, case: &Case) -> String {
+    let is_ready = |pod: &Value| orchctl_printers::state::condition_status(pod, "Ready") == "True";
+    let Some(worst) = case.pods.iter().find(|one| !is_ready(&one.pod)) else {
+        return String::new();
+    };
+    let (history, unknown) = timeline::history(session, worst.pod.clone()).await;
+    let unknown = terminal::visible(&unknown.join("; ")).replace('\n', " ");
+    let known = if unknown.is_empty() { unknown } else { format!(" ({unknown})") };
+    let table = moments::render(&moments::moments(&history));
+    format!("\nHow pod {} started{known}:\n{table}", objects::name(&worst.pod))
 }
 
 /// What is wrong with an object, and what could not be read for the answer.
 pub async fn text_of(session: &Session, object: Value) -> String {
-    let (verdict, notes) = explain(session, object).await;
+    let Explanation { verdict, notes, start } = explain(session, object).await;
     let notes: String = notes.iter().map(|note| format!("\n{note}\n")).collect();
-    format!("{}{notes}", why::render(&verdict))
+    format!("{}{notes}{start}", why::render(&verdict))
 }
 
 /// Reads what an object depends on.
@@ -166,7 +192,9 @@ impl Reading<'_> {
         }
         let namespace = Some(objects::namespace(claim));
         let mut pods = self.list(&core("pods", namespace), "").await;
-        pods.retain(|pod| claim_names(pod).iter().any(|name| name == objects::name(claim)));
+        pods.retain(|pod| {
+            objects::claim_names(pod).iter().any(|name| name == objects::name(claim))
+        });
         let pods = pods.into_iter().take(PODS_MAX);
         case.pods = pods.map(|pod| PodCase { pod, ..PodCase::default() }).collect();
     }
@@ -201,7 +229,7 @@ impl Reading<'_> {
             name => Some(self.node(name).await),
         };
         let mut claims = Vec::new();
-        for name in claim_names(&pod).into_iter().take(CLAIMS_MAX) {
+        for name in objects::claim_names(&pod).into_iter().take(CLAIMS_MAX) {
             let all = core("persistentvolumeclaims", Some(objects::namespace(&pod)));
             let claim = self.look_up(all.item(&name, None)).await;
             claims.push((name, claim));
@@ -274,16 +302,6 @@ impl Reading<'_> {
 fn is_empty(set: &Value) -> bool {
     let count = |pointer| orchctl_printers::state::number(set, pointer, 0);
     count("/spec/replicas") == 0 && count("/status/replicas") == 0
-}
-
-/// The claims of a pod's volumes; that of an ephemeral volume has the names of both.
-fn claim_names(pod: &Value) -> Vec<String> {
-    let volumes = objects::list_at(pod, "/spec/volumes").iter();
-    let names = volumes.map(|one| match one.get("ephemeral") {
-        Some(_) => format!("{}-{}", objects::name(pod), objects::text_at(one, "/name")),
-        None => objects::text_at(one, "/persistentVolumeClaim/claimName").to_owned(),
-    });
-    names.filter(|name| !name.is_empty()).collect()
 }
 
 fn core(plural: &str, namespace: Option<&str>) -> Collection {

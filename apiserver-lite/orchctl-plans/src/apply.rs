@@ -38,6 +38,16 @@ pub fn recorded(names: &Names, object: &Value) -> Value {
     plain
 }
 
+/// The record of an object that is not applied with it; empty annotations are left out.
+pub fn record_alone(names: &Names, object: &Value) -> String {
+    let mut plain = unrecorded(names, object);
+    if let Some(metadata) = plain.get_mut("metadata").and_then(Value::as_object_mut) {
+        let is_empty = |value: &Value| value.as_object().is_some_and(serde_json::Map::is_empty);
+        metadata.retain(|field, value| field != "annotations" || !is_empty(value));
+    }
+    format!("{}\n", sorted(&plain))
+}
+
 /// The object with keys in order, as records hold it.
 fn sorted(value: &Value) -> Value {
     match value {
@@ -158,6 +168,7 @@ mod tests {
         assert_eq!(recorded(names, &first), first, "an exported object records the same");
         assert_eq!(last_applied(names, &unrecorded(names, &first)), None);
         assert_eq!(last_applied(names, &object), None);
+        assert!(!record_alone(names, &first).contains("annotations"));
         let orch = Names::new(Profile::Orch { domain: "orch.io".into() });
         assert!(last_applied_annotation(orch).contains("orch.io"));
     }
@@ -182,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_never_named_stays() {
+    fn fields_that_the_user_never_applied_are_kept() {
         let engine = Engine::new(kubernetes());
         let named = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
         let documents = Documents {

@@ -1,13 +1,14 @@
 //! Pure: what the commands of the client write. Objects and arguments become objects, patches, lists of pods and texts; requests are sent elsewhere.
 //!
 //! - [`apply`]: the patch of a client-side apply, with the annotation that records what was applied.
-//! - [`edits`]: labels, annotations and taints as sets that arguments change.
+//! - [`edits`]: labels, annotations and taints as sets that arguments change. [`change_cause`]: the command itself as an annotation.
 //! - [`pod_template`]: images, environment, resources and accounts of the pods of a workload.
 //! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
 //! - [`text`]: objects side by side. [`generate`]: objects from flags. [`proxy_rules`]: which requests a proxy passes on.
 
 pub mod apply;
 mod argument_error;
+pub mod change_cause;
 pub mod drain;
 pub mod edits;
 pub mod generate;

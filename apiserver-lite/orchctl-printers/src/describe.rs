@@ -1,16 +1,23 @@
 //! Objects in words: what `describe` prints of each kind, with what belongs to it.
 
 mod access;
+mod autoscaler;
+mod certificate;
 mod common;
 mod container;
 mod data;
 mod generic;
+mod limit;
+mod network;
 mod node;
 mod pod;
 mod service;
+mod storage;
 mod tab_columns;
 mod volume;
 mod workload;
+
+use std::collections::BTreeMap;
 
 use proto_api::names::Names;
 use serde_json::Value;
@@ -22,12 +29,21 @@ use crate::objects;
 #[error("{0}")]
 pub struct Unread(pub String);
 
+/// A service with its endpoints.
+#[derive(Clone, Debug, Default)]
+pub struct Backend {
+    /// The Service that the object names, as the API server shows it.
+    pub service: Value,
+    /// Where its pods are.
+    pub endpoints: Value,
+}
+
 /// What belongs to an object, as far as its kind shows it.
 #[derive(Clone, Debug, Default)]
 pub struct Related {
     /// What happened to it; not set if events are not shown.
     pub events: Option<Vec<Value>>,
-    /// A node's pods, or those of a workload.
+    /// A node's pods, those of a workload, or those that use a claim.
     pub pods: Vec<Value>,
     /// Replica sets of a deployment.
     pub replica_sets: Vec<Value>,
@@ -37,6 +53,8 @@ pub struct Related {
     pub lease: Option<Result<Value, Unread>>,
     /// Quotas and limit ranges of a namespace.
     pub limits: Vec<Value>,
+    /// Services that an ingress names, or why they are not known.
+    pub backends: BTreeMap<String, Result<Backend, Unread>>,
 }
 
 /// What is the same for all objects of a run.
@@ -73,7 +91,8 @@ pub fn describe(object: &Value, related: &Related, context: Context<'_>) -> Stri
     let mut page = Page::default();
     let group =
         objects::text_at(object, "/apiVersion").split_once('/').map_or("", |(group, _)| group);
-    match (group, objects::text_at(object, "/kind")) {
+    let kind = objects::text_at(object, "/kind");
+    match (group, kind) {
         ("", "Pod") => pod::describe(&mut page, object, context),
         ("", "Node") => node::describe(&mut page, object, related, context),
         ("", "Service") => service::describe(&mut page, object, related, context),
@@ -91,19 +110,54 @@ pub fn describe(object: &Value, related: &Related, context: Context<'_>) -> Stri
         }
         ("apps", "DaemonSet") => workload::describe_daemon_set(&mut page, object, related, context),
         ("batch", "Job") => workload::describe_job(&mut page, object, context),
+        ("batch", "CronJob") => workload::describe_cron_job(&mut page, object, context),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            autoscaler::describe(&mut page, object, context);
+        }
+        ("policy", "PodDisruptionBudget") => limit::describe_budget(&mut page, object, context),
+        ("", "ResourceQuota") => limit::describe_quota(&mut page, object),
+        ("", "LimitRange") => limit::describe_range(&mut page, object),
+        ("", "PersistentVolumeClaim") => {
+            storage::describe_claim(&mut page, object, related, context);
+        }
+        ("", "PersistentVolume") => storage::describe_volume(&mut page, object, context),
+        ("", "Endpoints") => network::describe_endpoints(&mut page, object, context),
         ("", "ServiceAccount") => access::describe_account(&mut page, object, context),
-        (group, "Role" | "ClusterRole") if group.starts_with("rbac.") => {
-            access::describe_role(&mut page, object, context);
-        }
-        (group, "RoleBinding" | "ClusterRoleBinding") if group.starts_with("rbac.") => {
-            access::describe_binding(&mut page, object, context);
-        }
-        _ => generic::describe(&mut page, object, context),
+        // Groups with a domain have that of the naming profile.
+        _ => describe_of_domain(&mut page, group, kind, object, (related, context)),
     }
     if let Some(events) = &related.events {
         common::events(&mut page, events, context);
     }
     tab_columns::align(&page.text)
+}
+
+fn describe_of_domain(
+    page: &mut Page,
+    group: &str,
+    kind: &str,
+    object: &Value,
+    (related, context): (&Related, Context<'_>),
+) {
+    let is_of = |short: &str| context.names.group(short) == group;
+    match kind {
+        "Role" | "ClusterRole" if is_of("rbac") => access::describe_role(page, object, context),
+        "RoleBinding" | "ClusterRoleBinding" if is_of("rbac") => {
+            access::describe_binding(page, object, context);
+        }
+        "StorageClass" if is_of("storage") => storage::describe_class(page, object, context),
+        "Ingress" if is_of("networking") => {
+            network::describe_ingress(page, object, related, context);
+        }
+        "NetworkPolicy" if is_of("networking") => network::describe_policy(page, object, context),
+        "EndpointSlice" if is_of("discovery") => {
+            network::describe_endpoint_slice(page, object, context);
+        }
+        "CertificateSigningRequest" if is_of("certificates") => {
+            certificate::describe(page, object, context);
+        }
+        _ => generic::describe(page, object, context),
+    }
 }
 
 #[cfg(test)]

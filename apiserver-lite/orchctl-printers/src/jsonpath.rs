@@ -209,7 +209,11 @@ fn render(
             Part::Text(text) => out.push_str(text),
             Part::Expression(path) => {
                 let found = path.find(object, missing)?;
-                let texts: Vec<String> = found.into_iter().map(text_of).collect();
+                let text = |value: &Value| match value {
+                    Value::Null => "<nil>".to_owned(),
+                    value => text_of(value),
+                };
+                let texts: Vec<String> = found.into_iter().map(text).collect();
                 out.push_str(&texts.join(" "));
             }
             Part::Range(path, inner) => {

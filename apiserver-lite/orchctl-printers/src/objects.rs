@@ -108,6 +108,16 @@ pub fn label_selector(object: &Value, pointer: &str) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(","))
 }
 
+/// The claims of a pod's volumes; that of an ephemeral volume has the names of both.
+pub fn claim_names(pod: &Value) -> Vec<String> {
+    let volumes = list_at(pod, "/spec/volumes").iter();
+    let names = volumes.map(|one| match one.get("ephemeral") {
+        Some(_) => format!("{}-{}", name(pod), text_at(one, "/name")),
+        None => text_at(one, "/persistentVolumeClaim/claimName").to_owned(),
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_on_a_terminal_is_shown() {
+    fn terminal_control_characters_are_shown_escaped() {
         assert_eq!(visible("a\tb\nü"), "a\tb\nü");
         assert_eq!(visible("\u{1b}[1m\r\u{9b}2J\u{7}"), "^[[1m\\r\\u{9b}2J\\u{7}");
     }

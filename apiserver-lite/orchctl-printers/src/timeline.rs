@@ -1,7 +1,8 @@
 //! The start of a pod as moments in the order of time, and as a trace that Perfetto and Chrome show.
 //!
-//! Most times of the API are whole seconds; those with a fraction keep it.
+//! Most times of the API are whole seconds. What the pod's node did is known to the millisecond ([`NodeStep`]), and with it when its containers started.
 
+mod node_steps;
 mod trace;
 
 use proto_api::MicroTime;
@@ -10,6 +11,7 @@ use serde_json::Value;
 use crate::columns::{Layout, Row};
 use crate::objects;
 
+pub use node_steps::{NodeStep, read as read_node_steps};
 pub use trace::trace;
 
 /// Microseconds of a second.
@@ -32,27 +34,114 @@ pub struct Moment {
     order: usize,
     /// What it happened to: empty for the pod, else a container.
     pub subject: String,
+    /// The container's name.
+    container: String,
     /// What happened.
     pub what: String,
 }
 
-/// The moments of a pod, of its object and its events.
-pub fn moments(pod: &Value, events: &[Value]) -> Vec<Moment> {
+/// What is known of the start of a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    pub pod: Value,
+    pub events: Vec<Value>,
+    /// What its node did; not set if that is not known: all but some times are whole seconds then.
+    pub steps: Option<Vec<NodeStep>>,
+}
+
+/// The moments of a pod: of its object, its events and its node.
+pub fn moments(history: &History) -> Vec<Moment> {
+    let mut found = of_object(&history.pod);
+    found.extend(history.events.iter().filter_map(of_event));
+    let steps = history.steps.as_deref().unwrap_or_default();
+    for moment in found.iter_mut().filter(|moment| !moment.is_precise) {
+        if let Some(at) = precise_time(moment.at, &moment.container, &moment.what, steps) {
+            (moment.at, moment.is_precise) = (at, true);
+        }
+    }
+    found.extend(steps.iter().map(of_step));
+    sort(&mut found);
+    found.truncate(MOMENTS_MAX);
+    found
+}
+
+/// By time. A moment of which only the second is known stands behind those of this second that come before it at a start.
+fn sort(moments: &mut [Moment]) {
+    let precise: Vec<(i64, usize)> = moments
+        .iter()
+        .filter(|moment| moment.is_precise)
+        .map(|moment| (moment.at, moment.order))
+        .collect();
+    moments.sort_by_cached_key(|moment| {
+        let (second, order) = (moment.at.div_euclid(SECOND), moment.order);
+        let before = |(at, other): &&(i64, usize)| {
+            !moment.is_precise && at.div_euclid(SECOND) == second && *other < order
+        };
+        let place = precise.iter().filter(before).map(|(at, _)| *at).max();
+        (place.unwrap_or(moment.at), order)
+    });
+}
+
+/// The time of a step of the node that a moment of whole seconds shows, too.
+fn precise_time(at: i64, container: &str, what: &str, steps: &[NodeStep]) -> Option<i64> {
+    let word = what.split(':').next().unwrap_or_default();
+    let (action, is_end) = match word {
+        "Pulling" => ("PullImage", false),
+        "Pulled" => ("PullImage", true),
+        "Created" => ("CreateContainer", true),
+        "Started" | "started" | "started before" => ("StartContainer", true),
+        _ => return None,
+    };
+    let is_it = |step: &&NodeStep| {
+        step.action == action && step.container == container && (step.failure.is_empty() || !is_end)
+    };
+    let times = steps.iter().filter(is_it).map(|step| match is_end {
+        true => step.ended(),
+        false => step.began,
+    });
+    // The one is written down a moment after the other.
+    let mut near = times
+        .filter(|time| (0..SECOND * 2).contains(&at.saturating_add(SECOND).saturating_sub(*time)));
+    near.next_back()
+}
+
+fn of_step(step: &NodeStep) -> Moment {
+    let order = match step.action.as_str() {
+        "WaitForPredecessor" | "Admit" => 4,
+        "MountVolumes" => 5,
+        "CreateSandbox" => 6,
+        "InspectImage" | "PullImage" => 9,
+        "CreateContainer" => 11,
+        _ => 14,
+    };
+    let (at, container) = (step.began, step.container.clone());
+    let subject = match container.as_str() {
+        "" => "node".to_owned(),
+        name => format!("node, container {name}"),
+    };
+    Moment { at, is_precise: true, order, subject, container, what: step.text() }
+}
+
+/// The moments that the pod itself shows.
+fn of_object(pod: &Value) -> Vec<Moment> {
     let mut found = Vec::new();
-    let mut add = |order: usize, time: &str, subject: &str, what: String| {
+    let mut add = |order: usize, time: &str, (title, container): (&str, &str), what: String| {
+        let subject = if container.is_empty() { "" } else { &format!("{title} {container}") };
         found.extend(read_time(time).map(|(at, is_precise)| Moment {
             at,
             is_precise,
             order,
             subject: subject.to_owned(),
+            container: container.to_owned(),
             what,
         }));
     };
+    let of_pod = ("", "");
     let created = objects::text_at(pod, "/metadata/creationTimestamp");
-    add(0, created, "", "created".to_owned());
-    add(3, objects::text_at(pod, "/status/startTime"), "", "taken up by its node".to_owned());
+    add(0, created, of_pod, "created".to_owned());
+    add(3, objects::text_at(pod, "/status/startTime"), of_pod, "taken up by its node".to_owned());
     let deleted = objects::text_at(pod, "/metadata/deletionTimestamp");
-    add(99, deleted, "", "has to be gone".to_owned());
+    add(99, deleted, of_pod, "has to be gone".to_owned());
     for one in objects::list_at(pod, "/status/conditions") {
         let text = |pointer: &str| objects::text_at(one, pointer);
         let known = CONDITIONS.iter().find(|(kind, _)| *kind == text("/type"));
@@ -63,29 +152,26 @@ pub fn moments(pod: &Value, events: &[Value]) -> Vec<Moment> {
             "True" => text("/type").to_owned(),
             status => format!("{} {status}{reason}", text("/type")),
         };
-        add(order, text("/lastTransitionTime"), "", what);
+        add(order, text("/lastTransitionTime"), of_pod, what);
     }
     for (list, started, title) in
         [("initContainerStatuses", 15, "init container"), ("containerStatuses", 30, "container")]
     {
         for status in objects::list_at(pod, &format!("/status/{list}")) {
-            let subject = format!("{title} {}", objects::text_at(status, "/name"));
+            let subject = (title, objects::text_at(status, "/name"));
             for (state, word) in [("lastState", "started before"), ("state", "started")] {
                 let terminated = status.pointer(&format!("/{state}/terminated"));
                 let running = status.pointer(&format!("/{state}/running"));
                 let any = terminated.or(running).unwrap_or(&Value::Null);
-                add(started, objects::text_at(any, "/startedAt"), &subject, word.to_owned());
+                add(started, objects::text_at(any, "/startedAt"), subject, word.to_owned());
                 if let Some(ended) = terminated {
                     let code = ended.get("exitCode").and_then(Value::as_i64).unwrap_or_default();
                     let what = format!("ended with exit code {code}");
-                    add(started + 1, objects::text_at(ended, "/finishedAt"), &subject, what);
+                    add(started + 1, objects::text_at(ended, "/finishedAt"), subject, what);
                 }
             }
         }
     }
-    found.extend(events.iter().filter_map(of_event));
-    found.sort_by_key(|moment| (moment.at, moment.order));
-    found.truncate(MOMENTS_MAX);
     found
 }
 
@@ -105,9 +191,11 @@ fn of_event(event: &Value) -> Option<Moment> {
         "Started" => 31,
         _ => 32,
     };
-    let subject = container_of(event).map(|name| format!("container {name}"));
+    let container = container_of(event).unwrap_or_default().to_owned();
+    let subject =
+        if container.is_empty() { String::new() } else { format!("container {container}") };
     let what = format!("{}: {}{count}", text("/reason"), text("/message").trim());
-    Some(Moment { at, is_precise, order, subject: subject.unwrap_or_default(), what })
+    Some(Moment { at, is_precise, order, subject, container, what })
 }
 
 /// The container that an event is about, of `spec.containers{name}`.
@@ -153,6 +241,9 @@ fn clock(moment: &Moment) -> String {
 /// Seconds from one moment to a later one, with milliseconds if one of them has some.
 fn between(from: &Moment, to: &Moment) -> String {
     let micros = to.at.saturating_sub(from.at);
+    if micros < 0 {
+        return "<1s".to_owned();
+    }
     let (seconds, millis) = (micros / SECOND, micros % SECOND / 1000);
     match from.is_precise || to.is_precise {
         true => format!("{seconds}.{millis:03}s"),

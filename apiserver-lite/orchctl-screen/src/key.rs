@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_dropped() {
+    fn byte_sequences_that_are_not_keys_are_dropped() {
         assert_eq!(keys(b"\xffa\xc3(b\x01"), [Key::Char('a'), Key::Char('('), Key::Char('b')]);
         let mut reader = KeyReader::default();
         let mut bytes = b"\x1b[".to_vec();

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_nobody_listens_on_is_reported() {
+    async fn a_refused_connection_to_a_forwarded_port_is_reported() {
         let (connection, mut server) = Server::pair();
         let (_client, local) = tokio::io::duplex(64);
         let serve = async {

@@ -409,7 +409,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_collected_is_bounded() {
+    async fn collected_stream_data_is_bounded() {
         let (mut connection, mut server) = Server::pair();
         let (_out, mut stream) = connection.open(&[]).await.expect("open");
         server.send(1, FIN, &[1; 100]).await;

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn users_that_get_a_role_are_not_the_user_that_asks() {
+    fn the_user_flag_of_rolebindings_is_not_that_of_the_client() {
         let parsed = read("orchctl create rolebinding r --role=a --user=x").expect("valid");
         assert_eq!(parsed.flags.identity.user, None);
         let parsed = read("orchctl create rolebinding r --role=a --group=x --context=c");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn only_why_says_apart_that_it_was_not_understood() {
+    fn only_the_why_command_has_an_exit_code_for_usage_errors() {
         let code = |line: &str| {
             assert!(read(line).is_err(), "{line}");
             exit_code_of_usage(line.split(' ').map(OsString::from))
@@ -239,6 +239,33 @@ mod tests {
         assert_eq!(code("orchctl -n x why pod/a --nonsense"), 2);
         assert_eq!(code("orchctl get why --nonsense"), 1);
         assert_eq!(code("orchctl --nonsense"), 1);
+    }
+
+    #[test]
+    fn commands_of_containers_need_no_dashes() {
+        for line in
+            ["orchctl exec p -c a ls /", "orchctl exec p ls / -c a", "orchctl exec p -c a -- ls /"]
+        {
+            assert!(read(line).is_ok(), "{line}");
+        }
+        for line in ["orchctl run p --image=i sleep 1", "orchctl run p -i sh --image=i -- -c x"] {
+            assert!(read(line).is_ok(), "{line}");
+        }
+        assert!(read("orchctl exec p ls -l").is_err(), "whose flag that is cannot be known");
+    }
+
+    #[test]
+    fn flags_have_their_names_of_1_25_and_before() {
+        for line in [
+            "orchctl drain n --delete-local-data=true --force",
+            "orchctl apply -f x --prune --all --prune-whitelist=core/v1/ConfigMap",
+            "orchctl set image deploy/web c=i:2 --record",
+            "orchctl create deployment web --image=i --record=true",
+            "orchctl apply -f x --record",
+            "orchctl scale deploy/web --replicas=2 --record",
+        ] {
+            assert!(read(line).is_ok(), "{line}");
+        }
     }
 
     #[test]

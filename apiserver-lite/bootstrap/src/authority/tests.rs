@@ -49,7 +49,7 @@ fn an_authority_without_a_key_checks_and_does_not_issue() {
 }
 
 #[test]
-fn what_is_no_authority_s_is_told() {
+fn files_that_are_not_an_authority_are_errors() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     let one = Authority::ensure(dir.path(), "ca", "a", now()).unwrap();

@@ -121,3 +121,19 @@ fn a_renewal_that_was_cut_off_is_made_again_and_keys_become_private() {
     let error = again(&external).unwrap_err();
     assert!(error.contains("is not the key of") && error.contains("one.crt"), "{error}");
 }
+
+#[test]
+fn a_control_plane_that_joins_has_the_files_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |authority: &str| match check_shared(dir.path(), authority) {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    std::fs::write(dir.path().join("ca.crt"), "A\n").unwrap();
+    assert!(said("A").contains("has no front-proxy-ca.crt, sa.key, sa.pub:"), "{}", said("A"));
+    for name in ["front-proxy-ca.crt", "sa.key", "sa.pub"] {
+        std::fs::write(dir.path().join(name), "x").unwrap();
+    }
+    assert_eq!(said("A"), "");
+    assert!(said("B").contains("not the authority of the cluster"), "{}", said("B"));
+}

@@ -19,16 +19,13 @@ pub enum Field {
 /// What happens to a field that says something.
 enum Rule {
     Refused(&'static str),
-    /// The same, and its being there says something.
-    RefusedEvenEmpty(&'static str),
     Ignored(&'static str),
 }
-use Rule::{Ignored, Refused, RefusedEvenEmpty};
+use Rule::{Ignored, Refused};
 
 /// The fields, inner ones before those that they are in.
 const RULES: &[(&str, &str, Rule)] = &[
-    ("ClusterConfiguration", "/etcd/external", Refused(ETCD)),
-    ("ClusterConfiguration", "/etcd", Ignored(STORE)),
+    ("ClusterConfiguration", "/etcd/local", Ignored(STORE)),
     ("ClusterConfiguration", "/imageRepository", Ignored(NO_IMAGES)),
     ("ClusterConfiguration", "/useHyperKubeImage", Ignored(NO_IMAGES)),
     ("ClusterConfiguration", "/dns/disabled", Refused("leave it out with skipPhases: [addon/dns]")),
@@ -46,27 +43,26 @@ const RULES: &[(&str, &str, Rule)] = &[
     ("ClusterConfiguration", "/apiServer/extraEnvs", Refused(NO_VARIABLES)),
     ("ClusterConfiguration", "/controllerManager/extraEnvs", Refused(NO_VARIABLES)),
     ("ClusterConfiguration", "/scheduler/extraEnvs", Refused(NO_VARIABLES)),
-    ("InitConfiguration", "/certificateKey", Ignored(ONE_SERVER)),
+    ("InitConfiguration", "/certificateKey", Ignored(NO_UPLOAD)),
     ("InitConfiguration", "/patches", Refused(NO_PODS)),
     ("InitConfiguration", "/dryRun", Refused("give --dry-run")),
     ("InitConfiguration", "/nodeRegistration/imagePullPolicy", Ignored(NO_IMAGES)),
     ("InitConfiguration", "/nodeRegistration/imagePullSerial", Ignored(NO_IMAGES)),
     ("InitConfiguration", "/timeouts", Ignored(TIMEOUTS)),
-    ("JoinConfiguration", "/controlPlane", RefusedEvenEmpty(ONE_SERVER)),
+    ("JoinConfiguration", "/controlPlane/certificateKey", Refused(NO_UPLOAD)),
     ("JoinConfiguration", "/patches", Refused(NO_PODS)),
     ("JoinConfiguration", "/dryRun", Refused("give --dry-run")),
     ("JoinConfiguration", "/nodeRegistration/imagePullPolicy", Ignored(NO_IMAGES)),
     ("JoinConfiguration", "/nodeRegistration/imagePullSerial", Ignored(NO_IMAGES)),
     ("JoinConfiguration", "/timeouts", Ignored(TIMEOUTS)),
 ];
-const ETCD: &str =
-    "the API server keeps its objects in its own store; etcd as a store does not exist yet";
-const STORE: &str = "the API server keeps its objects in its own store";
+const STORE: &str =
+    "no etcd is run here: the API server keeps its objects in its own store, or in etcd.external";
 const NO_PODS: &str = "the control plane's programs run on the host, not in pods";
 const NO_IMAGES: &str = "the programs run on the host: no image is pulled";
 const NO_VARIABLES: &str = "the programs are configured by flags: extraArgs";
-const ONE_SERVER: &str =
-    "the API server's own store belongs to one machine, so that there is one control plane";
+const NO_UPLOAD: &str =
+    "certificates are not uploaded to the cluster: copy those of the first control plane by hand";
 const TIMEOUTS: &str = "only controlPlaneComponentHealthCheck and discovery have an effect";
 
 /// Lifetimes of certificates, which are fixed, in hours.
@@ -113,14 +109,12 @@ pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
     let mut found = Vec::new();
     for (_, pointer, rule) in RULES.iter().filter(|(of, ..)| *of == kind) {
         let Some(value) = take(document, pointer) else { continue };
-        if says_nothing(&value) && !matches!(rule, RefusedEvenEmpty(_)) {
+        if says_nothing(&value) {
             continue;
         }
         let field = pointer.trim_start_matches('/').replace('/', ".");
         found.push(match rule {
-            Refused(why) | RefusedEvenEmpty(why) => {
-                Field::Refused(format!("{kind}: {field}: not supported: {why}"))
-            }
+            Refused(why) => Field::Refused(format!("{kind}: {field}: not supported: {why}")),
             Ignored(why) => Field::Ignored(format!("{kind}: {field}: ignored: {why}")),
         });
     }

@@ -29,7 +29,7 @@ apiServer:
 "#;
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_migrated_configuration_is_read_again() {
     let read = parse(WHOLE, names()).unwrap();
     let init = read.init.clone().unwrap();
     assert_eq!(init.local_api_endpoint.bind_port, 7443);
@@ -54,15 +54,17 @@ fn the_older_version_is_migrated_and_not_read() {
 }
 
 #[test]
-fn what_means_nothing_here_is_refused_by_name() {
+fn unsupported_kubeadm_fields_are_refused_by_name() {
     let cluster = |line: &str| {
         format!("apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\n{line}\n")
     };
     for (text, what) in [
         (
             cluster("etcd: {external: {endpoints: [https://e:2379]}}"),
-            "etcd.external: not supported",
+            "etcd.external.caFile: must be given for https",
         ),
+        (cluster("etcd: {external: {caFile: /f}}"), "etcd.external.endpoints"),
+        (cluster("etcd: {external: {endpoint: x}}"), "etcd.external.endpoint"),
         (cluster("apiServer: {extraEnvs: [{name: A, value: b}]}"), "extraArgs"),
         (cluster("dns: {disabled: true}"), "addon/dns"),
         (cluster("proxy: {disabled: true}"), "addon/kube-proxy"),
@@ -91,9 +93,28 @@ fn what_means_nothing_here_is_refused_by_name() {
         let error = parse(&text, names()).unwrap_err().to_string();
         assert!(error.contains(what), "{what}: {error}");
     }
-    let join = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: JoinConfiguration\ncontrolPlane: {}\n";
+    let join = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: JoinConfiguration\ncontrolPlane: {certificateKey: x}\n";
     let error = parse(join, names()).unwrap_err().to_string();
-    assert!(error.contains("controlPlane: not supported"), "{error}");
+    assert!(error.contains("controlPlane.certificateKey: not supported"), "{error}");
+}
+
+#[test]
+fn an_external_etcd_and_another_control_plane_are_read_and_written() {
+    let text = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: ClusterConfiguration\netcd:\n  local: {dataDir: /var/lib/etcd}\n  external: {endpoints: ['https://10.0.0.5:2379'], caFile: /e/ca.crt, certFile: /e/c.crt, keyFile: /e/c.key}\n---\napiVersion: kubeadm.k8s.io/v1beta3\nkind: JoinConfiguration\ncontrolPlane: {localAPIEndpoint: {advertiseAddress: 10.0.0.7}}\n";
+    let read = parse(text, names()).unwrap();
+    assert!(read.warnings.len() == 1 && read.warnings[0].contains("etcd.local"), "{read:?}");
+    let etcd = read.cluster.clone().unwrap().etcd.external.unwrap();
+    assert_eq!((etcd.endpoints.len(), etcd.key_file.as_str()), (1, "/e/c.key"));
+    let endpoint = read.join.clone().unwrap().control_plane.unwrap().local_api_endpoint;
+    assert_eq!(endpoint.advertise_address, Some([10, 0, 0, 7].into()));
+    assert_eq!(endpoint.bind_port, API_PORT);
+    let (written, _) = migrate(text, names()).unwrap();
+    let again = parse(&written, names()).unwrap();
+    assert_eq!((again.cluster, again.join), (read.cluster, read.join));
+    // Its being there says that the machine becomes one.
+    let empty = "apiVersion: kubeadm.k8s.io/v1beta3\nkind: JoinConfiguration\ncontrolPlane: {}\n";
+    let join = parse(empty, names()).unwrap().join.unwrap();
+    assert_eq!(join.control_plane, Some(JoinControlPlane::default()));
 }
 
 #[test]
@@ -143,7 +164,7 @@ fn a_token_lasts_for_ever_only_when_that_is_said() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_with_their_paths() {
+fn all_configuration_errors_are_reported_together_with_their_paths() {
     let text = r#"
 apiVersion: kubeadm.k8s.io/v1beta3
 kind: InitConfiguration
@@ -228,7 +249,7 @@ fn kubeadm_s_defaults_are_read_as_they_are() {
     assert_eq!(cluster.api_server.timeout_for_control_plane, "4m0s");
     assert_eq!(cluster.certificates_dir, "/etc/kubernetes/pki");
     let ignored = |field: &str| read.warnings.iter().filter(|text| text.contains(field)).count();
-    for field in ["nodeRegistration.imagePullPolicy", ": etcd:", "imageRepository"] {
+    for field in ["nodeRegistration.imagePullPolicy", ": etcd.local:", "imageRepository"] {
         assert_eq!(ignored(field), 1, "{field}: {:?}", read.warnings);
     }
     assert_eq!(read.warnings.len(), 3, "{:?}", read.warnings);

@@ -19,6 +19,7 @@ fn good() -> Facts {
         has_bridge_module: true,
         has_cni_plugins: true,
         runtime: Ok(RuntimeFacts::default()),
+        etcd: Vec::new(),
     }
 }
 
@@ -36,6 +37,7 @@ fn wanted() -> PreflightScope {
         may_swap: false,
         seen_by_units: Vec::new(),
         resumes: false,
+        etcd: None,
     }
 }
 
@@ -70,7 +72,7 @@ fn a_good_host_passes() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_by_kubeadm_s_names() {
+fn all_failed_preflight_checks_are_reported_with_the_names_of_kubeadm() {
     let findings = check(&bad(), &wanted());
     assert_eq!(
         names(&findings),
@@ -127,7 +129,7 @@ fn names_of_nodes_are_dns_names() {
 }
 
 #[test]
-fn what_units_do_not_see_is_refused() {
+fn program_directories_invisible_to_systemd_units_are_refused() {
     let of =
         |dir: &str| check(&good(), &PreflightScope { seen_by_units: vec![dir.into()], ..wanted() });
     for good in ["/usr/bin", "/opt/orch", "/rooted", "/var/tmpfiles"] {
@@ -151,7 +153,7 @@ fn an_address_of_another_host_is_an_error_and_no_address_is_none() {
 }
 
 #[test]
-fn a_name_server_that_is_silent_is_told_from_one_that_does_not_know_the_name() {
+fn a_silent_name_server_and_an_unknown_name_have_different_warnings() {
     let of = |name_lookup| {
         let findings = check(&Facts { name_lookup, ..good() }, &wanted());
         assert_eq!(names(&findings), [("Hostname", Level::Warning)]);
@@ -159,4 +161,29 @@ fn a_name_server_that_is_silent_is_told_from_one_that_does_not_know_the_name() {
     };
     assert!(of(NameLookup::Missing).contains("no address in /etc/hosts or DNS"));
     assert!(of(NameLookup::NoAnswer(3)).contains("within 3 s"));
+}
+
+#[test]
+fn every_member_of_etcd_that_cannot_be_used_is_named() {
+    let member = |endpoint: &str, version: Result<&str, &str>| EtcdMember {
+        endpoint: endpoint.into(),
+        version: version.map(str::to_owned).map_err(|why| EtcdSilent(why.to_owned())),
+    };
+    let facts = Facts {
+        etcd: vec![
+            member("http://a:1", Ok("3.4.23")),
+            member("http://b:1", Err("connection refused")),
+            member("http://c:1", Ok("3.3.27")),
+            member("http://d:1", Ok("nonsense")),
+            member("http://e:1", Ok("3.10.0")),
+            member("http://f:1", Ok("4.0.0")),
+        ],
+        ..good()
+    };
+    let found = check(&facts, &wanted());
+    let expected = [("ExternalEtcdVersion", Level::Error); 3];
+    assert_eq!(names(&found), expected, "{found:?}");
+    assert!(found[0].message.contains("http://b:1") && found[0].message.contains("refused"));
+    assert!(found[1].message.contains("http://c:1") && found[1].message.contains("3.4 or newer"));
+    assert!(found[2].message.contains("http://d:1"));
 }

@@ -22,7 +22,7 @@ fn bind(from: &Path, to: &Path) {
 }
 
 #[test]
-fn what_is_mounted_stays_and_the_rest_goes() {
+fn mounted_directories_are_kept_and_the_rest_is_removed() {
     in_own_namespace(|| {
         let root = tempfile::tempdir().unwrap();
         let (dir, precious) = (root.path().join("dir"), root.path().join("precious"));
@@ -95,7 +95,7 @@ fn no_depth_is_too_deep() {
 }
 
 #[test]
-fn what_is_below_is_undone_last_mounted_first_and_another_file_system_at_the_directory_stays() {
+fn mounts_below_a_directory_are_unmounted_in_reverse_order_and_a_mount_at_it_is_kept() {
     let undone = |table: &[u8], dir: &str| -> Vec<PathBuf> {
         let all = mountinfo::parse(table);
         mounts_to_undo(&all, Path::new(dir)).into_iter().map(Path::to_owned).collect()
@@ -148,7 +148,7 @@ fn links_above_a_path_are_followed_whether_it_exists_or_not() {
 }
 
 #[test]
-fn what_is_kept_stays_where_it_is() {
+fn kept_entries_are_not_removed() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("dir");
     let kept = c"backups";
@@ -168,4 +168,17 @@ fn what_is_kept_stays_where_it_is() {
         assert!(!dir.exists());
     }
     assert_eq!(remove_dir_but(&dir, kept).unwrap(), None, "a missing one is fine");
+}
+
+#[test]
+fn only_empty_directories_are_removed_where_others_may_have_content() {
+    let root = tempfile::tempdir().unwrap();
+    let (empty, full) = (root.path().join("empty"), root.path().join("full"));
+    fs::create_dir(&empty).unwrap();
+    fs::create_dir(&full).unwrap();
+    fs::write(full.join("f"), "x").unwrap();
+    for path in [&empty, &full, &full.join("f"), &root.path().join("missing/d")] {
+        remove_if_empty(path).unwrap();
+    }
+    assert!(!empty.exists() && full.join("f").exists());
 }

@@ -20,8 +20,10 @@ use crate::services::Services;
 /// A program cannot be started, or the API server is not ready in time.
 pub async fn start(context: &mut InitContext, part: &str) -> Result<()> {
     let layout = &context.host.layout;
-    private_files::create_private_dir(&layout.store)
-        .with_context(|| layout.store.display().to_string())?;
+    if context.settings.cluster.etcd.external.is_none() {
+        private_files::create_private_dir(&layout.store)
+            .with_context(|| layout.store.display().to_string())?;
+    }
     for program in programs(&context.host, &context.settings) {
         let name = program.name.trim_start_matches("orch-").to_owned();
         if !context.is_selected("control-plane", &name, part) {

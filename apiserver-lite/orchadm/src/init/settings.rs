@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use apiserver_bootstrap::arguments::{external_etcd, value_of};
 use apiserver_bootstrap::bootstrap_token::TokenSpec;
 use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::{
@@ -108,6 +109,8 @@ pub struct InitSettings {
     pub tokens: Vec<TokenSpec>,
     /// How long the control plane is waited for.
     pub patience: Duration,
+    /// Whether the cluster exists, and this is one more control plane of it.
+    pub joins: bool,
 }
 
 impl InitFlags {
@@ -137,33 +140,10 @@ impl InitFlags {
             host.output.warn_all("config", "Ignored", warning.as_slice());
         }
         init.skip_phases.extend(self.skip_phases.iter().cloned());
-        cluster.validate().map_err(not_valid)?;
-        let address = init.local_api_endpoint.advertise_address.or_else(host::default_address);
-        let address = address.ok_or_else(|| {
-            not_valid("this host has no default route: give --apiserver-advertise-address")
-        })?;
-        let runtime = runtime_socket(&init.node_registration.cri_socket).map_err(not_valid)?;
-        let pki = match cluster.certificates_dir.as_str() {
-            // Settings of an earlier run are kept.
-            "" => host.pki(),
-            dir => certificates_dir(host, dir)?,
-        };
-        let patience = match cluster.api_server.timeout_for_control_plane.as_str() {
-            "" => CONTROL_PLANE_PATIENCE,
-            text => go_duration::parse(text).map_err(not_valid)?,
-        };
-        Ok(InitSettings {
-            node: node_name(&init.node_registration.name)?,
-            address,
-            runtime,
-            pki,
-            bin_dir: host::bin_dir(self.bin_dir.as_deref())?,
-            ignored: self.ignore_preflight_errors.clone(),
-            tokens: tokens(&init.bootstrap_tokens, host.names)?,
-            patience,
-            init,
-            cluster,
-        })
+        let bin_dir = host::bin_dir(self.bin_dir.as_deref())?;
+        let tokens = tokens(&init.bootstrap_tokens, host.names)?;
+        let settings = InitSettings::new(host, init, cluster, bin_dir)?;
+        Ok(InitSettings { ignored: self.ignore_preflight_errors.clone(), tokens, ..settings })
     }
 
     /// The settings of one phase: those of an earlier run are kept unless a flag changes them.
@@ -197,7 +177,12 @@ impl InitFlags {
         let program = record.programs.first().and_then(|program| program.argv.first());
         let dir = program.and_then(|program| Path::new(program).parent()).map(Path::to_owned);
         flags.bin_dir = flags.bin_dir.or(dir);
-        flags.settings(host)
+        let mut settings = flags.settings(host)?;
+        if flags.config.is_none() {
+            let server = record.program("orch-apiserver");
+            settings.cluster.etcd.external = server.and_then(|server| external_etcd(&server.argv));
+        }
+        Ok(settings)
     }
 
     fn init(&self) -> InitConfiguration {
@@ -234,12 +219,6 @@ impl InitFlags {
     }
 }
 
-/// The value of a flag in a command line.
-fn value_of<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {
-    let value = |word: &'a String| word.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('=');
-    argv.iter().find_map(value)
-}
-
 /// A directory that is named for certificates, below the host's root. A link to a directory of the system is refused as that is.
 fn certificates_dir(host: &Host, dir: &str) -> Result<PathBuf> {
     check_certificates_dir(Path::new(dir)).map_err(not_valid)?;
@@ -257,6 +236,46 @@ fn tokens(given: &[TokenConfiguration], names: &Names) -> Result<Vec<TokenSpec>>
 }
 
 impl InitSettings {
+    /// Of configurations, without tokens.
+    ///
+    /// # Errors
+    /// Something of it is not valid.
+    pub fn new(
+        host: &Host,
+        init: InitConfiguration,
+        cluster: ClusterConfiguration,
+        bin_dir: PathBuf,
+    ) -> Result<Self> {
+        cluster.validate().map_err(not_valid)?;
+        let address = init.local_api_endpoint.advertise_address.or_else(host::default_address);
+        let address = address.ok_or_else(|| {
+            not_valid("this host has no default route: give --apiserver-advertise-address")
+        })?;
+        let runtime = runtime_socket(&init.node_registration.cri_socket).map_err(not_valid)?;
+        let pki = match cluster.certificates_dir.as_str() {
+            // Settings of an earlier run are kept.
+            "" => host.pki(),
+            dir => certificates_dir(host, dir)?,
+        };
+        let patience = match cluster.api_server.timeout_for_control_plane.as_str() {
+            "" => CONTROL_PLANE_PATIENCE,
+            text => go_duration::parse(text).map_err(not_valid)?,
+        };
+        Ok(Self {
+            node: node_name(&init.node_registration.name)?,
+            address,
+            runtime,
+            pki,
+            bin_dir,
+            ignored: Vec::new(),
+            tokens: Vec::new(),
+            patience,
+            joins: false,
+            init,
+            cluster,
+        })
+    }
+
     /// URL of the API server as it is handed out.
     pub fn server(&self) -> String {
         self.cluster.server(&self.init.local_api_endpoint, self.address)
@@ -296,6 +315,7 @@ mod tests {
         record.certificates_dir = Some(root.join("srv/pki"));
         let argv = [
             "/opt/b/orch-apiserver",
+            "--etcd-servers=http://a:1,http://b:1",
             "--advertise-address=10.0.0.7",
             "--secure-port=7443",
             "--service-cluster-ip-range=10.7.0.0/16",
@@ -311,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_knows_what_init_was_told() {
+    fn phases_use_the_settings_of_init() {
         let root = tempfile::tempdir().unwrap();
         let host = host(root.path());
         let found = InitFlags::default().phase_settings(&host).unwrap();
@@ -322,6 +342,8 @@ mod tests {
         assert_eq!(found.cluster.networking.service_subnet, "10.7.0.0/16");
         assert_eq!(found.cluster.networking.dns_domain, "d.e");
         assert_eq!(found.cluster.networking.pod_subnet, "10.9.0.0/16");
+        let etcd = found.cluster.etcd.external.unwrap();
+        assert_eq!(etcd.endpoints, ["http://a:1", "http://b:1"]);
         let flags = InitFlags { node_name: Some("other".into()), ..InitFlags::default() };
         assert_eq!(flags.phase_settings(&host).unwrap().node, "other");
     }

@@ -4,14 +4,12 @@ use anyhow::Result;
 use apiserver_bootstrap::access;
 use apiserver_bootstrap::apply::apply_one;
 use apiserver_bootstrap::cluster_info;
+use apiserver_bootstrap::configuration::CONFIGURATION_KEY;
 use proto_api::yaml;
 use serde_json::{Value, json};
 
 use super::InitContext;
 use super::control_plane::authority;
-
-/// Key of the configuration in its ConfigMap, as kubeadm's.
-pub const CONFIGURATION_KEY: &str = "ClusterConfiguration";
 
 /// Stores the cluster's configuration where machines that join find it.
 ///

@@ -1,16 +1,11 @@
 //! `join --dry-run`: reads from the cluster, and writes and starts nothing on this host.
 
-use anyhow::{Context as _, Result};
-use apiserver_bootstrap::cluster_info::FoundCluster;
-use apiserver_bootstrap::dry_run;
-use proto_api::names::Names;
-use proto_client::Client;
-use proto_client::config::{ClientConfig, Credential, Pem};
+use anyhow::Result;
+use apiserver_bootstrap::{discovery, dry_run};
 use serde_json::json;
 
-use super::{JoinSettings, ask_runtime, check_name_is_free, configuration, member};
+use super::{JoinSettings, ask_runtime, member};
 use crate::host::{self, Host};
-use crate::{cluster, discovery};
 
 /// Says what phases would write and run.
 ///
@@ -20,11 +15,11 @@ pub async fn print_plan(host: &Host, settings: &JoinSettings, phases: &[&str]) -
     let layout = &host.layout;
     let found = discovery::find(&settings.source, host.names, settings.patience).await?;
     host.output.log("discovery", &format!("the cluster is {}", found.server));
-    let client = by_token(settings, &found, host.names)?;
+    let client = discovery::client_by_token(&found, &settings.tls_token, host.names)?;
     if !layout.node.exists() {
-        check_name_is_free(&client, &settings.node).await?;
+        discovery::check_name_is_free(&client, &settings.node).await?;
     }
-    let cluster = configuration(&client, host).await?;
+    let cluster = discovery::read_configuration(&client, host.names).await?;
     let facts = ask_runtime(settings).await;
     let member = member(host, settings, &facts, &cluster);
     let has_systemd = host::has_systemd(layout);
@@ -45,18 +40,4 @@ pub async fn print_plan(host: &Host, settings: &JoinSettings, phases: &[&str]) -
     let done = json!({"dryRun": true});
     host.output.result("\nNothing was written, and nothing was started.", &done);
     Ok(())
-}
-
-/// A client that shows the token, without a file.
-fn by_token(
-    settings: &JoinSettings,
-    found: &FoundCluster,
-    names: &'static Names,
-) -> Result<Client> {
-    let server = found.server.parse();
-    let server = server.with_context(|| format!("the server {:?}", found.server))?;
-    let mut config = ClientConfig::direct(server);
-    config.tls.authority = Some(Pem::Data(found.authority.clone().into_bytes()));
-    config.credential = Credential::Token(settings.tls_token.text());
-    cluster::of(&config, names)
 }

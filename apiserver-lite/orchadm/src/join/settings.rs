@@ -1,18 +1,20 @@
 //! Settings of `join`: flags, or a configuration file.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::bootstrap_token::BootstrapToken;
 use apiserver_bootstrap::configuration::{
-    Discovery, FileDiscovery, JoinConfiguration, NodeRegistration, TokenDiscovery, parse,
+    API_PORT, Discovery, FileDiscovery, JoinConfiguration, JoinControlPlane, LocalApiEndpoint,
+    NodeRegistration, TokenDiscovery, parse,
 };
+use apiserver_bootstrap::discovery::{Source, check_pins_given};
 use clap::Args;
 use proto_daemon::go_duration;
 
 use super::PHASES;
-use crate::discovery::{Source, check_pins_given};
 use crate::failure::not_valid;
 use crate::host::{self, Host};
 use crate::member::{node_name, runtime_socket};
@@ -28,7 +30,8 @@ pub struct JoinFlags {
     api_server: Option<String>,
     /// Configuration file with a JoinConfiguration; in the place of the flags about the cluster.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["api_server", "token", "discovery_token", "tls_bootstrap_token",
-          "discovery_token_ca_cert_hash", "discovery_token_unsafe_skip_ca_verification", "discovery_file", "node_name", "cri_socket"])]
+          "discovery_token_ca_cert_hash", "discovery_token_unsafe_skip_ca_verification", "discovery_file", "node_name", "cri_socket",
+          "control_plane"])]
     config: Option<PathBuf>,
     /// Token for discovery and for the certificate.
     #[arg(long, value_name = "TOKEN")]
@@ -54,6 +57,15 @@ pub struct JoinFlags {
     /// Socket of the container runtime [default: unix:///run/containerd/containerd.sock]
     #[arg(long, value_name = "SOCKET")]
     cri_socket: Option<String>,
+    /// Make this host one more control plane of a cluster on an external etcd; the certificates of the first have to be here.
+    #[arg(long)]
+    control_plane: bool,
+    /// Address that the API server of a control plane is reached at [default: that of the default route]
+    #[arg(long, value_name = "IP", requires = "control_plane")]
+    apiserver_advertise_address: Option<IpAddr>,
+    /// Its port [default: 6443]
+    #[arg(long, value_name = "PORT", requires = "control_plane")]
+    apiserver_bind_port: Option<u16>,
     /// Checks that may fail, or all.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ignore_preflight_errors: Vec<String>,
@@ -92,6 +104,8 @@ pub struct JoinSettings {
     pub skipped: Vec<String>,
     /// Whether nothing may be written or run.
     pub is_dry_run: bool,
+    /// The API server of this host, if it becomes a control plane.
+    pub control_plane: Option<LocalApiEndpoint>,
 }
 
 impl JoinSettings {
@@ -119,7 +133,10 @@ impl JoinFlags {
             None => self.configuration(),
         };
         let skipped = [join.skip_phases.as_slice(), &self.skip_phases].concat();
-        if let Some(phase) = skipped.iter().find(|phase| !PHASES.contains(&phase.as_str())) {
+        // A control plane goes through phases of init, which look at it there.
+        let is_unknown =
+            |phase: &&String| join.control_plane.is_none() && !PHASES.contains(&phase.as_str());
+        if let Some(phase) = skipped.iter().find(is_unknown) {
             let text = format!("--skip-phases: there is no phase {phase:?} of join");
             return Err(not_valid(text));
         }
@@ -145,6 +162,7 @@ impl JoinFlags {
             ignored: self.ignore_preflight_errors.clone(),
             skipped,
             is_dry_run: self.dry_run,
+            control_plane: join.control_plane.map(|plane| plane.local_api_endpoint),
         })
     }
 
@@ -153,6 +171,11 @@ impl JoinFlags {
         let mut join = JoinConfiguration::default();
         join.node_registration.name = self.node_name.clone().unwrap_or_default();
         join.node_registration.cri_socket = self.cri_socket.clone().unwrap_or_default();
+        let local_api_endpoint = LocalApiEndpoint {
+            advertise_address: self.apiserver_advertise_address,
+            bind_port: self.apiserver_bind_port.unwrap_or(API_PORT),
+        };
+        join.control_plane = self.control_plane.then_some(JoinControlPlane { local_api_endpoint });
         let discovery = &mut join.discovery;
         discovery.tls_bootstrap_token = or_token(&self.tls_bootstrap_token).unwrap_or_default();
         discovery.file = self
@@ -223,6 +246,29 @@ mod tests {
         assert!(settings.skips("addon") && !settings.skips("kubelet-start"));
         let error = of("etcd").err().unwrap().to_string();
         assert!(error.contains("no phase \"etcd\""), "{error}");
+    }
+
+    #[test]
+    fn a_control_plane_joins_with_an_address_of_its_own_and_leaves_out_phases_of_init() {
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, std::path::Path::new("/nowhere"));
+        let host = Host { names, layout, record: None, output: Output { format: Format::Text } };
+        let flags = JoinFlags {
+            api_server: Some("10.0.0.1:6443".into()),
+            token: Some("abcdef.0123456789abcdef".into()),
+            discovery_token_unsafe_skip_ca_verification: true,
+            skip_phases: vec!["addon/dns".to_owned()],
+            ..JoinFlags::default()
+        };
+        assert!(flags.settings(&host).is_err(), "a phase of init, for a node");
+        let flags = JoinFlags {
+            control_plane: true,
+            apiserver_advertise_address: Some([10, 0, 0, 2].into()),
+            ..flags
+        };
+        let endpoint = flags.settings(&host).unwrap().control_plane.unwrap();
+        assert_eq!(endpoint.advertise_address, Some([10, 0, 0, 2].into()));
+        assert_eq!(endpoint.bind_port, API_PORT);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 use apiserver_bootstrap::bootstrap_token::BootstrapToken;
 use apiserver_bootstrap::configuration::NodeRegistration;
+use apiserver_bootstrap::discovery::Source;
 use apiserver_bootstrap::layout::Layout;
 use proto_api::names::{Names, Profile};
 
 use super::*;
-use crate::discovery::Source;
 use crate::output::{Format, Output};
 
 fn settings(layout: &Layout, node: &str) -> JoinSettings {
@@ -20,6 +20,7 @@ fn settings(layout: &Layout, node: &str) -> JoinSettings {
         ignored: Vec::new(),
         skipped: Vec::new(),
         is_dry_run: false,
+        control_plane: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! One request of a proxy: judged, passed on, and its answer passed back. Bodies are streamed; after a switch of protocols bytes are.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,6 +29,8 @@ const HOP_BY_HOP: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 type Answer = Response<Either<Full<Bytes>, Incoming>>;
 
@@ -114,6 +117,17 @@ async fn switch(
     Ok(answer_of(StatusCode::SWITCHING_PROTOCOLS, headers, Either::Left(Full::default())))
 }
 
+/// Adds the client's address to those that the request was forwarded for, as `kubectl proxy` does: the API server sees that the request came through a
+/// proxy, and its audit log has the address.
+pub(super) fn add_forwarded_for(headers: &mut HeaderMap, client: IpAddr) {
+    let before = headers.get_all(X_FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok());
+    let mut addresses: Vec<String> = before.map(str::to_owned).collect();
+    addresses.push(client.to_string());
+    if let Ok(value) = HeaderValue::from_str(&addresses.join(", ")) {
+        headers.insert(X_FORWARDED_FOR, value);
+    }
+}
+
 /// The headers of a request or an answer that switches to `protocol`.
 fn switching(headers: &HeaderMap, protocol: &HeaderValue) -> HeaderMap {
     let mut passed = end_to_end(headers);
@@ -189,6 +203,22 @@ mod tests {
             ("accept", "b"),
         ]));
         assert_eq!(passed, headers(&[("accept", "a"), ("accept", "b")]));
+    }
+
+    #[test]
+    fn the_client_is_added_to_those_that_were_forwarded_for() {
+        let client = IpAddr::from([127, 0, 0, 1]);
+        for (before, after) in [
+            (headers(&[]), "127.0.0.1"),
+            (
+                headers(&[("x-forwarded-for", "10.0.0.1"), ("x-forwarded-for", "10.0.0.2")]),
+                "10.0.0.1, 10.0.0.2, 127.0.0.1",
+            ),
+        ] {
+            let mut all = before;
+            add_forwarded_for(&mut all, client);
+            assert_eq!(all, headers(&[("x-forwarded-for", after)]));
+        }
     }
 
     #[test]

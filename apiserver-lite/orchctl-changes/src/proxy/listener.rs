@@ -96,6 +96,16 @@ impl Listener {
     }
 }
 
+impl Accepted {
+    /// The address of the peer; a peer on a socket in a file has none.
+    pub(super) fn peer_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 /// Before the mode of its file is set, others may connect to a socket.
 fn accept_user(stream: UnixStream, uid: u32) -> Option<Accepted> {
     let peer = stream.peer_cred().ok()?.uid();

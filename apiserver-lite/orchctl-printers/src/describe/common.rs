@@ -119,6 +119,15 @@ pub(super) fn word(object: &Value, pointer: &str, unset: &str) -> String {
     }
 }
 
+/// Yes or no of the API, as descriptions have it.
+pub(super) fn boolean(object: &Value, pointer: &str) -> &'static str {
+    match object.pointer(pointer).and_then(Value::as_bool) {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "<unset>",
+    }
+}
+
 /// A whole number; zero for none.
 pub(super) fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()

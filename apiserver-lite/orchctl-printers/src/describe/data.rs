@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{Context, Page, Related, common};
+use super::{Context, Page, Related, common, limit};
 use crate::objects;
 
-fn sorted(map: Option<&Map<String, Value>>) -> Vec<(&String, &str)> {
+/// Keys and texts in the order of the keys.
+pub(super) fn sorted(map: Option<&Map<String, Value>>) -> Vec<(&String, &str)> {
     let pairs = map.into_iter().flatten();
     let mut pairs: Vec<_> =
         pairs.map(|(key, value)| (key, value.as_str().unwrap_or_default())).collect();
@@ -62,29 +63,15 @@ pub(super) fn describe_namespace(
     for quota in quotas {
         page.field(1, "Name", objects::name(quota));
         page.line(1, "Resource\tUsed\tHard\n  --------\t---\t---");
-        let used = objects::map_at(quota, "/status/used");
-        for (name, hard) in sorted(objects::map_at(quota, "/status/hard")) {
-            let used = used.and_then(|used| used.get(name)).and_then(Value::as_str);
-            page.line(1, format!("{name}\t{}\t{hard}", used.unwrap_or("0")));
+        for row in limit::quota_rows(quota) {
+            page.line(1, row.join("\t"));
         }
     }
     let ranges = of_kind("LimitRange");
-    let title = "\nResource Limits\n Type\tResource\tMin\tMax\tDefault Request\tDefault Limit\tMax Limit/Request Ratio\n ----\t--------\t---\t---\t---------------\t-------------\t-----------------------";
-    page.line(0, if ranges.is_empty() { "\nNo LimitRange resource." } else { title });
-    for limit in ranges.iter().flat_map(|range| objects::list_at(range, "/spec/limits")) {
-        let columns = ["min", "max", "defaultRequest", "default", "maxLimitRequestRatio"];
-        let maps = columns.map(|column| objects::map_at(limit, &format!("/{column}")));
-        let mut resources: Vec<&String> =
-            maps.iter().flatten().flat_map(|map| map.keys()).collect();
-        resources.sort();
-        resources.dedup();
-        for resource in resources {
-            let value = |map: &Option<&Map<String, Value>>| {
-                let value = map.and_then(|map| map.get(resource)).and_then(Value::as_str);
-                value.unwrap_or("-").to_owned()
-            };
-            let cells = maps.iter().map(value).collect::<Vec<_>>().join("\t");
-            page.line(0, format!(" {}\t{resource}\t{cells}", objects::text_at(limit, "/type")));
-        }
+    if ranges.is_empty() {
+        page.line(0, "\nNo LimitRange resource.");
+    } else {
+        page.line(0, "\nResource Limits");
+        limit::range_rows(page, " ", &ranges);
     }
 }

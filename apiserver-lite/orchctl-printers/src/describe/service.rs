@@ -37,13 +37,7 @@ pub(super) fn describe(page: &mut Page, service: &Value, related: &Related, cont
             page.field(0, name, text(pointer));
         }
     }
-    let ingress: Vec<&str> = objects::list_at(service, "/status/loadBalancer/ingress")
-        .iter()
-        .map(|one| match objects::text_at(one, "/ip") {
-            "" => objects::text_at(one, "/hostname"),
-            ip => ip,
-        })
-        .collect();
+    let ingress = load_balancer(service);
     if !ingress.is_empty() {
         page.field(0, "LoadBalancer Ingress", ingress.join(", "));
     }
@@ -65,6 +59,17 @@ pub(super) fn describe(page: &mut Page, service: &Value, related: &Related, cont
     }
 }
 
+/// Addresses and names of what balances the load of a service or an ingress.
+pub(super) fn load_balancer(object: &Value) -> Vec<&str> {
+    objects::list_at(object, "/status/loadBalancer/ingress")
+        .iter()
+        .map(|one| match objects::text_at(one, "/ip") {
+            "" => objects::text_at(one, "/hostname"),
+            ip => ip,
+        })
+        .collect()
+}
+
 fn describe_port(page: &mut Page, port: &Value, related: &Related) {
     let name = objects::text_at(port, "/name");
     let shown = if name.is_empty() { "<unset>" } else { name };
@@ -78,7 +83,7 @@ fn describe_port(page: &mut Page, port: &Value, related: &Related) {
 }
 
 /// Addresses of the endpoints of a port.
-fn endpoints(endpoints: Option<&Value>, port: &str) -> String {
+pub(super) fn endpoints(endpoints: Option<&Value>, port: &str) -> String {
     let mut all = Vec::new();
     for subset in endpoints.map_or(&[][..], |endpoints| objects::list_at(endpoints, "/subsets")) {
         for one in objects::list_at(subset, "/ports") {

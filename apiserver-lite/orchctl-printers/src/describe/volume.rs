@@ -24,6 +24,38 @@ pub(super) fn list(page: &mut Page, owner: &Value, level: usize) {
     }
 }
 
+/// The lines of a persistent volume, whose source is a field of its specification among others.
+pub(super) fn source_lines(object: &Value) -> Vec<String> {
+    let fields = objects::map_at(object, "/spec").into_iter().flatten();
+    let is_source = |key: &str, value: &Value| {
+        value.is_object() && !matches!(key, "capacity" | "claimRef" | "nodeAffinity")
+    };
+    let source = fields.into_iter().find(|(key, value)| is_source(key, value));
+    let lines = |(key, value): (&String, &Value)| {
+        let mut lines = lines(&serde_json::json!({ key.as_str(): value }));
+        if key == "csi" {
+            let handle = format!("  VolumeHandle:\t{}", objects::text_at(value, "/volumeHandle"));
+            lines.insert(lines.len().saturating_sub(1), handle);
+            lines.extend(attributes(value));
+        }
+        lines
+    };
+    source.map(lines).unwrap_or_default()
+}
+
+/// What a driver knows of a volume, besides its handle.
+fn attributes(source: &Value) -> Vec<String> {
+    let pairs = super::data::sorted(objects::map_at(source, "/volumeAttributes"));
+    if pairs.is_empty() {
+        return vec!["  VolumeAttributes:\t<none>".to_owned()];
+    }
+    let line = |(at, (key, value)): (usize, (&String, &str))| {
+        let title = if at == 0 { "  VolumeAttributes:" } else { "" };
+        format!("{title}\t    {key}={value}")
+    };
+    pairs.into_iter().enumerate().map(line).collect()
+}
+
 fn lines(volume: &Value) -> Vec<String> {
     let field = |name: &str, value: String| format!("  {name}:\t{value}");
     let fields = volume.as_object().into_iter().flatten();
@@ -73,6 +105,10 @@ fn lines(volume: &Value) -> Vec<String> {
             text("Driver", "/driver"),
             text("FSType", "/fsType"),
             value("ReadOnly", "/readOnly", "false"),
+        ],
+        "local" => vec![
+            named("LocalVolume (a persistent volume backed by local storage on a node)"),
+            text("Path", "/path"),
         ],
         "downwardAPI" => {
             let mut lines = vec![

@@ -1,4 +1,4 @@
-//! Workloads: deployments, replica sets, stateful sets, daemon sets, jobs.
+//! Workloads: deployments, replica sets, stateful sets, daemon sets, jobs, cron jobs.
 
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ pub(super) fn describe_deployment(
             ),
         );
     }
-    template(page, object);
+    template(page, object, "/spec/template");
     common::conditions(page, object);
     if !related.replica_sets.is_empty() {
         let (new, old): (Vec<&Value>, Vec<&Value>) =
@@ -94,7 +94,7 @@ pub(super) fn describe_replica_set(
     let (current, desired) = (number(object, "/status/replicas"), number(object, "/spec/replicas"));
     page.field(0, "Replicas", format!("{current} current / {desired} desired"));
     pods_status(page, &related.pods);
-    template(page, object);
+    template(page, object, "/spec/template");
     common::conditions(page, object);
 }
 
@@ -116,7 +116,7 @@ pub(super) fn describe_stateful_set(
         page.field(1, "Partition", partition.to_string());
     }
     pods_status(page, &related.pods);
-    template(page, object);
+    template(page, object, "/spec/template");
     let claims = objects::list_at(object, "/spec/volumeClaimTemplates");
     if claims.is_empty() {
         page.field(0, "Volume Claims", "<none>");
@@ -155,7 +155,7 @@ pub(super) fn describe_daemon_set(
         page.line(0, format!("{title}: {}", number(object, &format!("/status/{field}"))));
     }
     pods_status(page, &related.pods);
-    template(page, object);
+    template(page, object, "/spec/template");
 }
 
 pub(super) fn describe_job(page: &mut Page, object: &Value, context: Context<'_>) {
@@ -201,7 +201,42 @@ pub(super) fn describe_job(page: &mut Page, object: &Value, context: Context<'_>
         let indexes = objects::text_at(object, "/status/completedIndexes");
         page.field(0, "Completed Indexes", indexes);
     }
-    template(page, object);
+    template(page, object, "/spec/template");
+}
+
+pub(super) fn describe_cron_job(page: &mut Page, object: &Value, context: Context<'_>) {
+    common::name(page, object);
+    common::labels(page, object, context);
+    page.field(0, "Schedule", objects::text_at(object, "/spec/schedule"));
+    page.field(0, "Concurrency Policy", objects::text_at(object, "/spec/concurrencyPolicy"));
+    page.field(0, "Suspend", common::boolean(object, "/spec/suspend"));
+    for (title, field) in [
+        ("Successful Job History Limit", "successfulJobsHistoryLimit"),
+        ("Failed Job History Limit", "failedJobsHistoryLimit"),
+    ] {
+        page.field(0, title, word(object, &format!("/spec/{field}"), "<unset>"));
+    }
+    let seconds = |pointer: &str| object.pointer(pointer).map(|seconds| format!("{seconds}s"));
+    let deadline = seconds("/spec/startingDeadlineSeconds");
+    page.field(0, "Starting Deadline Seconds", deadline.as_deref().unwrap_or("<unset>"));
+    let job = |field: &str| format!("/spec/jobTemplate/spec/{field}");
+    let pods = match object.pointer(&job("selector")) {
+        Some(_) => selector(object, &job("selector")),
+        None => "<unset>".to_owned(),
+    };
+    page.field(0, "Selector", pods);
+    page.field(0, "Parallelism", word(object, &job("parallelism"), "<unset>"));
+    page.field(0, "Completions", word(object, &job("completions"), "<unset>"));
+    if let Some(seconds) = seconds(&job("activeDeadlineSeconds")) {
+        page.field(0, "Active Deadline Seconds", seconds);
+    }
+    template(page, object, &job("template"));
+    let last = time(object, "/status/lastScheduleTime");
+    page.field(0, "Last Schedule Time", if last.is_empty() { "<unset>" } else { &last });
+    let active = objects::list_at(object, "/status/active").iter();
+    let active: Vec<&str> = active.map(|job| objects::text_at(job, "/name")).collect();
+    let active = if active.is_empty() { "<none>".to_owned() } else { active.join(", ") };
+    page.field(0, "Active Jobs", active);
 }
 
 /// How many of the pods are in which phase.
@@ -223,9 +258,9 @@ fn pods_status(page: &mut Page, pods: &[Value]) {
 }
 
 /// The template of the workload's pods.
-fn template(page: &mut Page, object: &Value) {
+fn template(page: &mut Page, object: &Value, pointer: &str) {
     let empty = Value::Null;
-    let template = object.pointer("/spec/template").unwrap_or(&empty);
+    let template = object.pointer(pointer).unwrap_or(&empty);
     page.line(0, "Pod Template:");
     common::label_lines(page, 1, "Labels", objects::map_at(template, "/metadata/labels"));
     let annotations = objects::map_at(template, "/metadata/annotations");

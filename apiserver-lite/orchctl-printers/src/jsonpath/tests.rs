@@ -28,6 +28,36 @@ fn render(template: &str) -> Result<String, String> {
         .map_err(|error| error.to_string())
 }
 
+/// Templates that are answered otherwise on purpose: names may have either quotes, and an empty list among others ends nothing.
+const DIFFERENCES: [(&str, &str); 3] = [
+    ("{.data.kinds[0][\"name\",\"ok\"]}", "nail true"),
+    ("{.data[\"words\"][0]}", "one"),
+    ("{.data.kinds[*].tags[*]}", "a b b c d"),
+];
+
+/// What kubectl 1.27 printed of the object in `cases.json`: templates of every feature, with their results. Of errors the words may differ.
+#[test]
+fn templates_give_what_kubectl_gives() {
+    let object: Value = serde_json::from_str(include_str!("cases.json")).expect("JSON");
+    let mut differing = Vec::new();
+    for case in include_str!("cases.tsv").lines() {
+        let (template, wanted) = case.split_once('\t').expect("two columns");
+        let known = DIFFERENCES.iter().find(|(known, _)| *known == template);
+        let wanted = known.map_or(wanted, |(_, own)| own);
+        let parsed = Template::parse(template);
+        let given = parsed.and_then(|parsed| parsed.render(&object, MissingFields::Skipped));
+        let given = match given {
+            Ok(text) => text.replace('\\', "\\\\").replace('\n', "\\n").replace('\t', "\\t"),
+            Err(error) => format!("error: {error}"),
+        };
+        let are_errors = given.starts_with("error: ") && wanted.starts_with("error: ");
+        if given != wanted && !are_errors {
+            differing.push(format!("{template}\n  kubectl: {wanted}\n  orchctl: {given}"));
+        }
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
 #[test]
 fn documented_templates() {
     for (template, wanted) in [
@@ -62,7 +92,7 @@ fn documented_templates() {
         ("{.items[0:2:2].metadata.name}", "127.0.0.1"),
         ("{.items[0,1].kind}", "None None"),
         ("{.items[1].status.addresses[?(@.type==\"another\")].address}", "127.0.0.3"),
-        ("{.flag}{.none}{.number}{.missing}", "truenull1.5"),
+        ("{.flag}{.none}{.number}{.missing}", "true<nil>1.5"),
         ("{.users[1].user}", "{\"password\":\"secret\",\"username\":\"admin\"}"),
         ("{range .none[*]}x{end}y", "y"),
         ("{.users[2:2]}", ""),
@@ -94,7 +124,7 @@ fn wrong_templates_are_refused() {
 }
 
 #[test]
-fn missing_fields_are_errors_where_asked() {
+fn missing_fields_are_errors_if_refused() {
     let parsed = Template::parse("{.a.b}").expect("valid");
     let error = parsed.render(&sample(), MissingFields::Refused).expect_err("missing");
     assert_eq!(error.to_string(), "a is not found");

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-fn started_pod() -> (Value, Vec<Value>) {
+fn started_pod() -> History {
     let condition = |kind: &str, time: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
     let pod = json!({"metadata": {"name": "p", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z"},
         "status": {"startTime": "1970-01-01T00:00:11Z",
@@ -23,25 +23,26 @@ fn started_pod() -> (Value, Vec<Value>) {
             "involvedObject": app, "firstTimestamp": "1970-01-01T00:00:14Z"}),
         json!({"reason": "Timeless", "message": "m"}),
     ];
-    (pod, events)
+    History { pod, events, steps: None }
+}
+
+/// A step of a container that ended so many milliseconds after 1970.
+fn step(action: &str, ended_ms: i64, took_ms: i64) -> NodeStep {
+    NodeStep {
+        began: (ended_ms - took_ms) * 1000,
+        took: took_ms * 1000,
+        action: action.into(),
+        container: "app".into(),
+        detail: String::new(),
+        failure: String::new(),
+        times: 1,
+    }
 }
 
 #[test]
 fn moments_are_in_the_order_of_time() {
-    let (pod, events) = started_pod();
-    let text = render(&moments(&pod, &events));
-    let rows: Vec<String> = text
-        .lines()
-        .map(|line| {
-            line.split("   ")
-                .map(str::trim)
-                .filter(|cell| !cell.is_empty())
-                .collect::<Vec<_>>()
-                .join("|")
-        })
-        .collect();
     assert_eq!(
-        rows,
+        rows(&started_pod()),
         [
             "TIME|AFTER|STEP|WHAT",
             "00:00:10|0s|created",
@@ -60,13 +61,68 @@ fn moments_are_in_the_order_of_time() {
             "00:00:20|10s|0s|Ready",
         ]
     );
-    assert_eq!(moments(&json!({}), &[]), []);
+    assert_eq!(moments(&History::default()), []);
+}
+
+/// The table with a bar between cells.
+fn rows(history: &History) -> Vec<String> {
+    let text = render(&moments(history));
+    let cells = |line: &str| -> Vec<String> {
+        let cells = line.split("   ").map(|cell| cell.trim().to_owned());
+        cells.filter(|cell| !cell.is_empty()).collect()
+    };
+    text.lines().map(|line| cells(line).join("|")).collect()
+}
+
+#[test]
+fn what_the_node_did_is_told_to_the_millisecond() {
+    let mut history = started_pod();
+    let sandbox = NodeStep { container: String::new(), ..step("CreateSandbox", 11_450, 120) };
+    history.steps = Some(vec![
+        sandbox,
+        step("CreateContainer", 17_900, 50),
+        step("StartContainer", 18_305, 5),
+        // Of another start than the one that the status tells of.
+        step("StartContainer", 25_000, 5),
+    ]);
+    let rows = rows(&history);
+    let from = rows.iter().position(|row| row.starts_with("00:00:11")).expect("a row");
+    assert_eq!(
+        rows[from..from + 2],
+        [
+            "00:00:11|1s|0.750s|taken up by its node",
+            "00:00:11.330|1.330s|0.330s|node: CreateSandbox took 0.120s",
+        ]
+    );
+    let from = rows.iter().position(|row| row.starts_with("00:00:17")).expect("a row");
+    assert_eq!(
+        rows[from..],
+        [
+            "00:00:17.850|7.850s|2.850s|node, container app: CreateContainer took 0.050s",
+            "00:00:18.300|8.300s|0.450s|node, container app: StartContainer took 0.005s",
+            "00:00:18.305|8.305s|0.005s|container app: started",
+            "00:00:20|10s|1.695s|ContainersReady",
+            "00:00:20|10s|0s|Ready",
+            "00:00:24.995|14.995s|4.995s|node, container app: StartContainer took 0.005s",
+        ]
+    );
+    // Ready came after what started in the same second.
+    history.steps = Some(vec![step("StartContainer", 20_400, 100)]);
+    let last = self::rows(&history).split_off(from);
+    assert_eq!(
+        last[last.len() - 3..],
+        [
+            "00:00:20.300|10.300s|2.300s|node, container app: StartContainer took 0.100s",
+            "00:00:20|10s|<1s|ContainersReady",
+            "00:00:20|10s|0s|Ready",
+        ]
+    );
 }
 
 #[test]
 fn traces_have_spans_and_instants() {
-    let (pod, events) = started_pod();
-    let trace = trace(&pod, &events, 30 * SECOND);
+    let history = started_pod();
+    let trace = trace(&history, 30 * SECOND);
     let entries = objects::list_at(&trace, "/traceEvents");
     let spans: Vec<String> = entries
         .iter()
@@ -87,11 +143,44 @@ fn traces_have_spans_and_instants() {
         ]
     );
     let instants = entries.iter().filter(|entry| entry["ph"] == "i");
-    assert_eq!(instants.count(), moments(&pod, &events).len());
+    assert_eq!(instants.count(), moments(&history).len());
     let names: Vec<&str> = entries
         .iter()
         .filter(|entry| entry["name"] == "thread_name")
         .map(|entry| objects::text_at(entry, "/args/name"))
         .collect();
     assert_eq!(names, ["pod", "first", "app"]);
+}
+
+#[test]
+fn steps_of_the_node_are_spans_of_a_process_of_their_own() {
+    let mut history = started_pod();
+    history.pod["spec"] = json!({"nodeName": "n1"});
+    history.steps = Some(vec![step("PullImage", 13_900, 1_500), step("StartContainer", 18_305, 5)]);
+    let trace = trace(&history, 30 * SECOND);
+    let entries = objects::list_at(&trace, "/traceEvents");
+    let of_node = entries.iter().filter(|entry| entry["pid"] == 2);
+    let of_node: Vec<String> = of_node
+        .map(|entry| match entry["ph"].as_str() {
+            Some("M") => format!("{}", entry["args"]["name"]),
+            _ => format!("{} {} {}+{}", entry["tid"], entry["name"], entry["ts"], entry["dur"]),
+        })
+        .collect();
+    assert_eq!(
+        of_node,
+        [
+            "\"node n1\"",
+            "\"pod\"",
+            "\"app\"",
+            "3 \"PullImage took 1.500s\" 2400000+1500000",
+            "3 \"StartContainer took 0.005s\" 8300000+5000",
+        ]
+    );
+    // The container runs from then on, and the pull is shown once.
+    let spans = |name: &str| -> Vec<&Value> {
+        let spans = entries.iter().filter(|entry| entry["pid"] == 1 && entry["ph"] == "X");
+        spans.filter(|entry| entry["name"] == name).collect()
+    };
+    assert_eq!(spans("container app")[1]["ts"], 8_305_000);
+    assert!(spans("image pull").is_empty());
 }

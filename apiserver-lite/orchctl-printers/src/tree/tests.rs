@@ -99,7 +99,7 @@ fn trees_have_owners_above_and_dependents_below() {
 }
 
 #[test]
-fn references_that_lead_nowhere_or_in_circles_are_said() {
+fn missing_owners_and_ownership_cycles_are_shown() {
     let cases: &[Case<'_>] = &[
         ("its own owner", &[("A/a", &["a"])], "a", &["A/a", "└─A/a (a cycle: it is above)"]),
         (

@@ -346,7 +346,7 @@ fn containers_that_run_and_are_not_ready() {
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one table")]
-fn what_comes_before_containers() {
+fn reasons_before_containers_start_are_explained() {
     let creating = |events: &[Value]| pod(json!({}), waiting("ContainerCreating", ""), events);
     let with_node = |lookup: Lookup| PodCase { node: Some(lookup), ..creating(&[]) };
     let with_init = |status: Value, events: &[Value]| {
@@ -683,7 +683,7 @@ fn workloads_say_why_pods_are_missing_or_not_ready() {
 }
 
 #[test]
-fn jobs_say_what_they_failed_of() {
+fn failed_jobs_are_explained() {
     let condition = |kind: &str, reason: &str| json!({"conditions": [{"type": kind, "status": "True", "reason": reason, "message": "m"}]});
     let failed = with(
         pod(json!({}), json!({"state": {"terminated": {"exitCode": 9}}}), &[]),

@@ -2,42 +2,36 @@
 
 use std::process::Stdio;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use proto_client::testing::{StubRequest, StubServer, json_response};
+use serde_json::json;
 use tokio::process::Command;
 
-const STATUS: &str = r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
-    "message": "no \u001b[2J\u001b]0;title\u0007"}"#;
 const CONFIG: &str = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
     contexts: [{name: c, context: {cluster: k, user: u}}]\nusers: [{name: u, user: {}}]\n\
     clusters: [{name: k, cluster: {server: 'http://ADDRESS'}}]\n";
 
-/// Answers each request with a warning, and those of one path with a refusal.
-async fn answer(mut socket: TcpStream) {
-    let mut head = [0; 4096];
-    let len = socket.read(&mut head).await.unwrap_or_default();
-    let (line, body) = match String::from_utf8_lossy(&head[..len]).contains("/refused") {
-        true => ("403 Forbidden", STATUS),
-        false => ("200 OK", "{}"),
+/// Each request has a warning, and those of one path are refused.
+async fn start() -> StubServer {
+    let refusal = || {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403,
+            "message": "no \u{1b}[2J\u{1b}]0;title\u{7}"})
     };
-    let len = body.len();
-    // Of the controls, headers may have those from U+0080 on.
-    let answer = format!(
-        "HTTP/1.1 {line}\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\
-         Warning: 299 - \"old \u{9b}31m\"\r\nConnection: close\r\n\r\n{body}"
-    );
-    let _ = socket.write_all(answer.as_bytes()).await;
+    StubServer::start(move |request: &StubRequest| {
+        let mut response = match request.path.contains("/refused") {
+            true => json_response(403, &refusal()),
+            false => json_response(200, &json!({})),
+        };
+        // Of the controls, headers may have those from U+0080 on.
+        let warning = "299 - \"old \u{9b}31m\"".as_bytes();
+        response.headers_mut().insert("warning", warning.try_into().expect("a value"));
+        Some(response)
+    })
+    .await
 }
 
 #[tokio::test]
 async fn a_refusal_and_a_warning_do_not_act_on_the_terminal() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-    let address = listener.local_addr().expect("bound").to_string();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            tokio::spawn(answer(socket));
-        }
-    });
+    let address = start().await.address.to_string();
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("config");
     std::fs::write(&config, CONFIG.replace("ADDRESS", &address)).expect("a file");

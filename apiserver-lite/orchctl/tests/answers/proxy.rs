@@ -14,7 +14,7 @@ use crate::server::Server;
 /// A running proxy.
 struct Proxy {
     address: String,
-    _child: Child,
+    child: Child,
 }
 
 impl Proxy {
@@ -29,7 +29,12 @@ impl Proxy {
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let line = lines.next_line().await.expect("readable").expect("a line");
         let address = line.strip_prefix("Starting to serve on ").expect(&line).to_owned();
-        Self { address, _child: child }
+        Self { address, child }
+    }
+
+    /// Kills it; it has ended then.
+    async fn end(mut self) {
+        self.child.kill().await.expect("killed");
     }
 
     async fn connect(&self) -> TcpStream {
@@ -142,6 +147,7 @@ async fn sockets_are_the_users_own() {
         let stream = UnixStream::connect(&path).await.expect("connected");
         let answer = exchange(stream, "GET /version HTTP/1.1", "").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        proxy.end().await;
     }
     let file = server.path().join("config");
     let answer = server.ask(&["proxy", &format!("-u={}", file.display())]).await;

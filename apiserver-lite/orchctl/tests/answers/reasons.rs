@@ -44,7 +44,8 @@ async fn reasons_are_found_in_real_objects() {
         .await;
     // The worst first: a node without a condition, and what an event says of the image.
     let answer = server.ask(&["why", "p"]).await;
-    let lines: Vec<&str> = answer.out.lines().collect();
+    let (findings, start) = answer.out.split_once("\n\n").expect("a timeline");
+    let lines: Vec<&str> = findings.lines().collect();
     assert_eq!((answer.code, lines.len()), (Some(1), 2), "{}{}", answer.out, answer.err);
     assert!(lines[0].starts_with("its node n1 is not ready - "), "{}", answer.out);
     assert!(
@@ -52,6 +53,8 @@ async fn reasons_are_found_in_real_objects() {
         "{}",
         answer.out
     );
+    assert!(start.starts_with("How pod p started (only whole seconds are known: "), "{start}");
+    assert!(start.contains("00:00:00"), "{start}");
 
     let ready = r#"{"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}],
         "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,

@@ -1,11 +1,9 @@
 //! Which questions `trace` has the node's proxy answer.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use crate::server::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_proxy_is_asked_of_each_address_and_port() {
+async fn trace_runs_the_proxy_for_each_address_and_port() {
     let server = Server::start().await;
     server
         .create(
@@ -17,10 +15,12 @@ async fn the_proxy_is_asked_of_each_address_and_port() {
         printed,
         "orch-proxy trace tcp 10.96.7.7 80 --from 10.244.0.5\norch-proxy trace udp 10.96.7.7 81 --from 10.244.0.5\n"
     );
-    let proxy = server.path().join("proxy");
-    std::fs::write(&proxy, "#!/bin/sh\necho asked \"$@\"\n").expect("a file");
-    let mode = std::fs::Permissions::from_mode(0o700);
-    std::fs::set_permissions(&proxy, mode).expect("its mode");
+    let (text, proxy) = (server.path().join("script"), server.path().join("proxy"));
+    std::fs::write(&text, "#!/bin/sh\necho asked \"$@\"\n").expect("a file");
+    // By another process: a fork in another test would have a copy of the open file, and the kernel executes no file that is open for writing.
+    let mut install = std::process::Command::new("install");
+    let installed = install.args(["-m", "700"]).args([&text, &proxy]).status();
+    assert!(installed.expect("it begins").success());
     let proxy = proxy.display().to_string();
     let said = server.run(&["trace", "web", "--port=b", "--proxy", &proxy]).await;
     assert_eq!(said, "asked trace udp 10.96.7.7 81\n");

@@ -107,7 +107,7 @@ async fn trees_have_what_the_server_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kinds_that_may_not_be_listed_are_said_and_left_out() {
+async fn kinds_without_list_permission_are_reported_and_left_out() {
     let config = Config::for_tests(Names::new(Profile::Kubernetes));
     let server =
         Server::with(Config { authorization: vec![AuthorizationMode::Rbac], ..config }).await;

@@ -49,6 +49,10 @@ const FILES: &[(&str, &str)] = &[
     ("app.yaml", include_str!("app.yaml")),
     ("generate.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {generateName: gen-}\n"),
     ("new.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: newer}\n"),
+    (
+        "applied.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\ndata: {a: first}\n",
+    ),
     ("ssa.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: served}\ndata: {a: b}\n"),
     ("node.yaml", include_str!("node.yaml")),
     ("csr.yaml", include_str!("csr.yaml")),
@@ -130,6 +134,11 @@ async fn commands_answer_as_kubectl_does() {
     let ours = answers(env!("CARGO_BIN_EXE_orchctl")).await;
     let differing = differences(&ours, ANSWERS);
     assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+#[test]
+fn the_page_of_differences_lists_those_of_changing_lines() {
+    kubectl::check_page("Lines that change", SCRIPT, DIFFERENCES);
 }
 
 #[tokio::test(flavor = "multi_thread")]

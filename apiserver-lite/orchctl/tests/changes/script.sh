@@ -110,7 +110,7 @@ k set image deploy/app '*=all'
 k get deploy app -o jsonpath='{.spec.template.spec.containers[*].image}'
 k set env deploy/web A=1 B=2
 k set env deploy/web A-
-k set env deploy/web --from=cm/c --prefix=P_
+k set env deploy/web --from=cm/c --keys=a --prefix=P_
 k get deploy web -o jsonpath='{.spec.template.spec.containers[0].env}'
 k set resources deploy web --limits=cpu=200m,memory=512Mi --requests=cpu=100m
 k get deploy web -o jsonpath='{.spec.template.spec.containers[0].resources}'
@@ -166,6 +166,17 @@ k diff -f $DIR/new.yaml > $DIR/diff.txt
 grep -c '^+' $DIR/diff.txt
 k diff -f $DIR/app.yaml -l kind=config
 k diff -f $DIR/missing.yaml
+# records
+: k create configmap applied --from-literal=a=first
+k apply set-last-applied -f $DIR/applied.yaml
+k apply set-last-applied -f $DIR/applied.yaml --create-annotation --dry-run=client
+k apply set-last-applied -f $DIR/applied.yaml --create-annotation
+k apply set-last-applied -f $DIR/applied.yaml
+k apply view-last-applied cm/applied
+KUBE_EDITOR='sed -i s/first/second/' k apply edit-last-applied cm/applied
+k apply view-last-applied cm/applied
+KUBE_EDITOR=true k apply edit-last-applied cm/applied
+k apply edit-last-applied cm/c
 # edit
 KUBE_EDITOR='sed -i s/fast/slow/' k edit cm settings
 k get cm settings -o jsonpath='{.data.mode}'

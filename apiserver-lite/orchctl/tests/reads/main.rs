@@ -1,4 +1,6 @@
-//! The reading commands beside kubectl: every line of a script runs with both programs against one API server, and must be answered alike.
+//! The reading commands beside kubectl: every line of a script runs against an API server, and must be answered as `answers.txt` says that kubectl answers
+//! it, but for times, names and widths that differ from run to run. Where kubectl is installed, both programs run against one server and must be answered
+//! alike to the letter; `ORCH_RECORD=1` writes the record again.
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -16,6 +18,8 @@ use regex::Regex;
 const CLIENT: &str = "kubectl.1.27";
 /// The lines of the script.
 const SCRIPT: &str = include_str!("script.sh");
+/// What kubectl answers, as [`Workplace::lasting`] shows it.
+const ANSWERS: &str = include_str!("answers.txt");
 const OBJECTS: &str = include_str!("objects.yaml");
 
 /// Lines that are answered otherwise on purpose, with the reason.
@@ -27,6 +31,8 @@ struct Workplace {
     directory: tempfile::TempDir,
     /// What differs from moment to moment, with what is compared instead.
     fleeting: Vec<(Regex, &'static str)>,
+    /// What differs from server to server besides.
+    of_server: Vec<(Regex, &'static str)>,
 }
 
 impl Workplace {
@@ -43,7 +49,37 @@ impl Workplace {
             (regex(r"(kubectl|orchctl)\.conf"), "CONFIG"),
             (regex(r"kubectl(\.1\.27)? "), "orchctl "),
         ];
-        Self { directory, fleeting }
+        let of_server = vec![
+            (regex(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(Z| \+0000 UTC)"), "TIME"),
+            (regex(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d \+0000"), "TIME"),
+            (regex(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "UID"),
+            (regex(r#"(resourceVersion"?: "?)\d+"#), "${1}0"),
+            (regex(r"kube-api-access-[a-z0-9]{5}"), "kube-api-access-SUFFIX"),
+            (regex(r"127\.0\.0\.1:\d+"), "SERVER"),
+            (regex(r"\b10\.(9[6-9]|10\d|11[01])\.\d+\.\d+\b"), "CLUSTER-IP"),
+            (
+                regex(r#"("(git\w+|buildDate|compiler|platform|goVersion|major|minor)": ")[^"]*"#),
+                "$1",
+            ),
+            // Columns are as wide as what they hold.
+            (regex(r"--+"), "--"),
+            (regex(r"  +"), "  "),
+            (regex(r" +$"), ""),
+        ];
+        Self { directory, fleeting, of_server }
+    }
+
+    /// The answer without what differs from server to server.
+    fn lasting(&self, answer: &str) -> String {
+        let directory = self.directory.path().display().to_string();
+        let lines = answer.lines().map(|line| {
+            let line = line.replace(&directory, "DIR");
+            let line = self.of_server.iter().fold(line, |line, (fleeting, instead)| {
+                fleeting.replace_all(&line, *instead).into_owned()
+            });
+            format!("  {line}\n")
+        });
+        lines.collect()
     }
 
     /// Output, errors and exit code of a line, run by `program`.
@@ -73,42 +109,95 @@ impl Workplace {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lines_are_answered_as_kubectl_answers_them() {
-    let Some(kubectl) = kubectl::find(CLIENT) else {
-        println!("SKIPPED lines_are_answered_as_kubectl_answers_them: {} is not here", CLIENT);
-        return;
-    };
+/// Starts a server, and has `work` use it from another thread.
+async fn with_server<T: Send + 'static>(work: fn(&Workplace) -> T) -> T {
     let bound = orch_apiserver::build(Config::for_tests(Names::new(Profile::Kubernetes)));
     let bound = bound.await.expect("a server");
     let workplace = Workplace::new(bound.kubeconfig());
     let drain = Drain::default();
     let running = tokio::spawn(bound.run(drain.watch()));
-    let compared = tokio::task::spawn_blocking(move || compare(&workplace, &kubectl));
-    let (equal, differing) = compared.await.expect("a thread");
+    let done = tokio::task::spawn_blocking(move || work(&workplace)).await.expect("a thread");
     drain.drain(std::time::Duration::from_secs(5)).await;
     running.await.expect("the server has ended");
-    assert!(differing.is_empty(), "{}", differing.join("\n"));
-    assert!(equal > 80, "the script is shorter than it was: {equal}");
+    done
 }
 
-/// How many lines are answered alike, and the others with both answers.
-fn compare(workplace: &Workplace, kubectl: &str) -> (usize, Vec<String>) {
-    let orchctl = env!("CARGO_BIN_EXE_orchctl");
-    let (mut equal, mut differing) = (0, Vec::new());
+const ORCHCTL: &str = env!("CARGO_BIN_EXE_orchctl");
+
+/// Runs the lines of the script: those that prepare with orchctl, the others are given to `compare`.
+fn run_script(workplace: &Workplace, mut compare: impl FnMut(&str)) {
     for line in SCRIPT.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if let Some(preparation) = line.strip_prefix(": ") {
-            let answer = workplace.ask(orchctl, "orchctl.conf", preparation);
+            let answer = workplace.ask(ORCHCTL, "orchctl.conf", preparation);
             assert!(answer.ends_with("[0]\n"), "{line}\n{answer}");
-            continue;
-        }
-        let theirs = workplace.ask(kubectl, "kubectl.conf", line);
-        let ours = workplace.ask(orchctl, "orchctl.conf", line);
-        if theirs == ours || DIFFERENCES.iter().any(|(known, _)| *known == line) {
-            equal += 1;
         } else {
-            differing.push(format!("$ {line}\nkubectl:\n{theirs}orchctl:\n{ours}"));
+            compare(line);
         }
     }
-    (equal, differing)
+}
+
+fn is_known(line: &str) -> bool {
+    DIFFERENCES.iter().any(|(known, _)| *known == line)
+}
+
+/// A line of the record with its answer.
+fn entry(workplace: &Workplace, line: &str, answer: &str) -> String {
+    format!("$ {line}\n{}", workplace.lasting(answer))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_answered_as_kubectl_answered_them() {
+    let differing = with_server(|workplace| {
+        let mut differing = Vec::new();
+        let mut rest = ANSWERS;
+        run_script(workplace, |line| {
+            let ours = entry(workplace, line, &workplace.ask(ORCHCTL, "orchctl.conf", line));
+            let end =
+                rest.get(2..).and_then(|rest| rest.find("\n$ ")).map_or(rest.len(), |at| at + 3);
+            let (theirs, next) = rest.split_at(end);
+            rest = next;
+            assert!(theirs.starts_with(&format!("$ {line}\n")), "the record lacks {line}");
+            if theirs != ours && !is_known(line) {
+                differing.push(format!("recorded:\n{theirs}orchctl:\n{ours}"));
+            }
+        });
+        differing
+    });
+    let differing = differing.await;
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_are_answered_as_kubectl_answers_them() {
+    if kubectl::find(CLIENT).is_none() {
+        println!("SKIPPED lines_are_answered_as_kubectl_answers_them: {} is not here", CLIENT);
+        return;
+    }
+    let (differing, record) = with_server(|workplace| {
+        let kubectl = kubectl::find(CLIENT).expect("found before");
+        let (mut differing, mut record) = (Vec::new(), String::new());
+        run_script(workplace, |line| {
+            let theirs = workplace.ask(&kubectl, "kubectl.conf", line);
+            let ours = workplace.ask(ORCHCTL, "orchctl.conf", line);
+            record.push_str(&entry(workplace, line, &theirs));
+            if theirs != ours && !is_known(line) {
+                differing.push(format!("$ {line}\nkubectl:\n{theirs}orchctl:\n{ours}"));
+            }
+        });
+        (differing, record)
+    })
+    .await;
+    if std::env::var_os("ORCH_RECORD").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reads/answers.txt");
+        std::fs::write(path, &record).expect("written");
+    } else {
+        assert_eq!(record, ANSWERS, "ORCH_RECORD=1 writes what kubectl answers now");
+    }
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+#[test]
+fn the_page_of_differences_lists_those_of_reading_lines() {
+    assert!(kubectl::compared_lines(SCRIPT).count() > 100, "the script is shorter than it was");
+    kubectl::check_page("Lines that read", SCRIPT, DIFFERENCES);
 }

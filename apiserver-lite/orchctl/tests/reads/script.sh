@@ -1,6 +1,12 @@
 # Each line runs in a shell with `k` for the program. Output, errors and exit code must be the same for kubectl and orchctl; lines that begin with `:` prepare.
 : k create serviceaccount default
 : k apply -f $DIR/objects.yaml
+: k patch quota quota --subresource=status --type=merge -p '{"status":{"hard":{"pods":"10","requests.cpu":"4"},"used":{"pods":"3"}}}'
+: k patch hpa scaler --subresource=status --type=merge -p '{"status":{"currentReplicas":2,"desiredReplicas":3,"conditions":[{"type":"AbleToScale","status":"True","reason":"R","message":"m n"}],"currentMetrics":[{"type":"Resource","resource":{"name":"cpu","current":{"averageUtilization":40,"averageValue":"40m"}}}]}}'
+: k patch pdb budget --subresource=status --type=merge -p '{"status":{"disruptionsAllowed":1,"currentHealthy":2,"desiredHealthy":1,"expectedPods":2}}'
+: k patch pvc data --subresource=status --type=merge -p '{"status":{"phase":"Bound","accessModes":["ReadWriteOnce"],"capacity":{"storage":"2Gi"},"conditions":[{"type":"Resizing","status":"True","reason":"R","message":"m","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}'
+: k patch cj nightly --subresource=status --type=merge -p '{"status":{"lastScheduleTime":"2026-01-01T03:00:00Z","active":[{"kind":"Job","name":"j1","namespace":"default"},{"kind":"Job","name":"j2","namespace":"default"}]}}'
+: k certificate approve req
 # tables
 k get all
 k get pods -A
@@ -74,6 +80,24 @@ k describe sa default
 k describe ns default
 k describe event ev1
 k describe endpoints kubernetes
+k describe pvc data
+k describe pvc unbound
+k describe pv vol
+k describe pv remote
+k describe pv served
+k describe pv disk
+k describe sc
+k describe ing
+k describe ep web
+k describe endpointslice web-1
+k describe endpointslice web-2
+k describe hpa scaler
+k describe cj
+k describe pdb
+k describe quota
+k describe limits
+k describe netpol
+k describe csr req
 k describe pod nothing
 # who may what
 k auth can-i --list

@@ -1,0 +1,320 @@
+//! Credential programs: `exec` of a user of the client configuration names a program that prints a token or a certificate, and until when it is valid.
+
+use std::io::{IsTerminal as _, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use proto_api::MicroTime;
+use proto_api::names::{Names, Profile};
+use proto_client::config::{Identity, Pem};
+use serde_json::{Value, json};
+
+use crate::CommandError;
+
+/// Longest output of a program.
+const OUTPUT_LEN_MAX: u64 = 1 << 20;
+/// How long a program may run: people log in meanwhile.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The pause between looks at a program that has closed its output.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The variable that has the request of the program.
+const INFO_VARIABLE: &str = "KUBERNETES_EXEC_INFO";
+/// Versions of the API of such programs, the first of which requires `interactiveMode`.
+const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+/// What a program learns of the cluster, if it wants that.
+const CLUSTER_FIELDS: [&str; 5] =
+    ["server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression"];
+
+/// A program that prints credentials.
+#[derive(Clone, Debug)]
+pub struct CredentialProgram {
+    /// `users[].user.exec`.
+    spec: Value,
+    /// The cluster that they are for.
+    cluster: Value,
+    patience: Duration,
+}
+
+/// What a program printed.
+pub struct ExecCredential {
+    /// A bearer token.
+    pub token: Option<String>,
+    /// A certificate and its key.
+    pub identity: Option<Identity>,
+    /// Until when they are valid: microseconds since 1970; for the whole run if not set.
+    pub expires: Option<i64>,
+}
+
+impl CredentialProgram {
+    /// The program of a user, if the user has no other credentials.
+    ///
+    /// # Errors
+    /// When the configuration of the program is invalid.
+    pub fn of(user: &Value, cluster: &Value) -> Result<Option<Self>, CommandError> {
+        let Some(spec) = user.get("exec").filter(|spec| !spec.is_null()) else { return Ok(None) };
+        let has = |field: &&str| user.get(*field).is_some_and(|value| *value != "");
+        if ["token", "tokenFile", "username"].iter().any(has) {
+            return Ok(None);
+        }
+        let program = Self { spec: spec.clone(), cluster: cluster.clone(), patience: PATIENCE };
+        if program.text("command").is_empty() {
+            return Err(program.error("the configuration names no command"));
+        }
+        let known = VERSIONS.iter().flat_map(|version| api_versions(version));
+        let known: Vec<String> = known.collect();
+        if !known.iter().any(|known| known == program.text("apiVersion")) {
+            let why = format!(
+                "apiVersion {:?} is not one of {}",
+                program.text("apiVersion"),
+                known.join(", ")
+            );
+            return Err(program.error(&why));
+        }
+        let modes = ["Never", "IfAvailable", "Always"];
+        match program.text("interactiveMode") {
+            "" if !program.text("apiVersion").ends_with("/v1") => {}
+            mode if modes.contains(&mode) => {}
+            mode => {
+                let why = format!("interactiveMode {mode:?} is not one of {}", modes.join(", "));
+                return Err(program.error(&why));
+            }
+        }
+        Ok(Some(program))
+    }
+
+    fn text(&self, field: &str) -> &str {
+        self.spec.get(field).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn error(&self, why: &str) -> CommandError {
+        let command = self.text("command");
+        let hint = match self.text("installHint") {
+            "" => String::new(),
+            hint => format!("\n\n{hint}"),
+        };
+        CommandError::with_text(format!("getting credentials: exec {command:?}: {why}{hint}"))
+    }
+
+    /// Runs the program and reads what it prints.
+    ///
+    /// # Errors
+    /// The program fails, takes too long, or prints something else than credentials.
+    pub fn run(&self) -> Result<ExecCredential, CommandError> {
+        let terminal = std::io::stdin().is_terminal();
+        let interactive = match self.text("interactiveMode") {
+            "Never" => false,
+            "Always" if !terminal => {
+                return Err(self.error("it asks questions, and standard input is no terminal"));
+            }
+            _ => terminal,
+        };
+        let mut command = Command::new(self.text("command"));
+        let args = self.spec.get("args").and_then(Value::as_array);
+        command.args(args.into_iter().flatten().filter_map(Value::as_str));
+        let variables = self.spec.get("env").and_then(Value::as_array);
+        for variable in variables.into_iter().flatten() {
+            let text = |field: &str| variable.get(field).and_then(Value::as_str);
+            if let (Some(name), Some(value)) = (text("name"), text("value")) {
+                command.env(name, value);
+            }
+        }
+        command.env(INFO_VARIABLE, self.info(interactive).to_string());
+        command.stdin(if interactive { Stdio::inherit() } else { Stdio::null() });
+        let child = command.stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| self.error(&error.to_string()))?;
+        let output = self.output(&mut child);
+        if output.is_err() {
+            // It may have ended by itself meanwhile.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.parse(&output?)
+    }
+
+    /// What the program learns of the request.
+    fn info(&self, interactive: bool) -> Value {
+        let mut spec = json!({"interactive": interactive});
+        if self.spec.get("provideClusterInfo") == Some(&Value::Bool(true)) {
+            let mut cluster = serde_json::Map::new();
+            for field in CLUSTER_FIELDS {
+                if let Some(value) = self.cluster.get(field) {
+                    cluster.insert(field.to_owned(), value.clone());
+                }
+            }
+            if let Some(data) = self.cluster.get("certificate-authority-data") {
+                cluster.insert("certificate-authority-data".to_owned(), data.clone());
+            }
+            spec["cluster"] = Value::Object(cluster);
+        }
+        json!({"apiVersion": self.text("apiVersion"), "kind": "ExecCredential", "spec": spec})
+    }
+
+    /// All that the program prints, once it has ended well.
+    fn output(&self, child: &mut Child) -> Result<Vec<u8>, CommandError> {
+        let deadline = Instant::now().checked_add(self.patience);
+        let slow = || self.error(&format!("it did not end in {} seconds", self.patience.as_secs()));
+        let Some(stdout) = child.stdout.take() else { return Err(self.error("no output")) };
+        let (to, from) = mpsc::channel();
+        // A process that outlives the program may keep the pipe open: nothing waits for this thread.
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            let read = stdout.take(OUTPUT_LEN_MAX + 1).read_to_end(&mut text);
+            let _ = to.send(read.map(|_| text));
+        });
+        let text = from.recv_timeout(self.patience).map_err(|_| slow())?;
+        let text = text.map_err(|error| self.error(&error.to_string()))?;
+        if text.len() as u64 > OUTPUT_LEN_MAX {
+            return Err(self.error(&format!("it printed more than {OUTPUT_LEN_MAX} bytes")));
+        }
+        loop {
+            match child.try_wait().map_err(|error| self.error(&error.to_string()))? {
+                Some(status) if status.success() => return Ok(text),
+                Some(status) => return Err(self.error(&format!("it failed with {status}"))),
+                None if deadline.is_some_and(|deadline| Instant::now() < deadline) => {
+                    std::thread::sleep(PAUSE);
+                }
+                None => return Err(slow()),
+            }
+        }
+    }
+
+    fn parse(&self, text: &[u8]) -> Result<ExecCredential, CommandError> {
+        let printed: Value = serde_json::from_slice(text)
+            .map_err(|error| self.error(&format!("its output is not valid JSON: {error}")))?;
+        let own = |field: &str| printed.get(field).and_then(Value::as_str).unwrap_or_default();
+        if own("kind") != "ExecCredential" || own("apiVersion") != self.text("apiVersion") {
+            let why = format!(
+                "it printed {} of {}, not ExecCredential of {}",
+                own("kind"),
+                own("apiVersion"),
+                self.text("apiVersion")
+            );
+            return Err(self.error(&why));
+        }
+        let status = |field: &str| {
+            let value = printed.pointer(&format!("/status/{field}")).and_then(Value::as_str);
+            value.filter(|value| !value.is_empty()).map(str::to_owned)
+        };
+        let pem = |text: String| Pem::Data(text.into_bytes());
+        let identity = match (status("clientCertificateData"), status("clientKeyData")) {
+            (Some(certificate), Some(key)) => {
+                Some(Identity { certificate: pem(certificate), key: pem(key) })
+            }
+            (None, None) => None,
+            _ => return Err(self.error("it printed a certificate without key, or a key alone")),
+        };
+        let token = status("token");
+        if token.is_none() && identity.is_none() {
+            return Err(self.error("it printed neither a token nor a certificate"));
+        }
+        let expires = match status("expirationTimestamp") {
+            Some(text) => {
+                let time = text.parse::<MicroTime>().ok().and_then(|time| time.unix_micros());
+                Some(time.ok_or_else(|| self.error(&format!("{text:?} is no time")))?)
+            }
+            None => None,
+        };
+        Ok(ExecCredential { token, identity, expires })
+    }
+}
+
+/// A version with the group of each naming profile.
+fn api_versions(version: &str) -> [String; 2] {
+    let names = [Names::new(Profile::Kubernetes), <&Names>::default()];
+    names.map(|names| format!("{}/{version}", names.group("client.authentication")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(script: &str) -> Value {
+        json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "sh",
+            "args": ["-c", script], "env": [{"name": "ROLE", "value": "admin"}], "installHint": "install it",
+            "provideClusterInfo": true}})
+    }
+
+    fn run(script: &str) -> Result<ExecCredential, String> {
+        let cluster = json!({"server": "https://h", "certificate-authority-data": "Y2E="});
+        let program = CredentialProgram::of(&user(script), &cluster).expect("valid");
+        let mut program = program.expect("a program");
+        program.patience = Duration::from_millis(500);
+        program.run().map_err(|error| error.to_string())
+    }
+
+    const HEAD: &str =
+        r#""apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential""#;
+
+    #[test]
+    fn a_program_prints_a_token_or_a_certificate() {
+        let text = format!(
+            r#"echo '{{{HEAD}, "status": {{"token": "'$ROLE'", "expirationTimestamp": "1970-01-01T00:00:02Z"}}}}'"#
+        );
+        let credential = run(&text).expect("credentials");
+        assert_eq!(credential.token.as_deref(), Some("admin"));
+        assert_eq!((credential.expires, credential.identity.is_some()), (Some(2_000_000), false));
+        let text = format!(
+            r#"echo '{{{HEAD}, "status": {{"clientCertificateData": "c", "clientKeyData": "k"}}}}'"#
+        );
+        let credential = run(&text).expect("credentials");
+        assert!(credential.token.is_none() && credential.expires.is_none());
+        assert_eq!(credential.identity.expect("one").key, Pem::Data(b"k".to_vec()));
+    }
+
+    #[test]
+    fn a_program_learns_of_the_request() {
+        let script = format!(
+            r#"test "$(printf %s "$KUBERNETES_EXEC_INFO" | tr -d ' ')" = \
+            '{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{{"interactive":false,"cluster":{{"server":"https://h","certificate-authority-data":"Y2E="}}}}}}' \
+            && echo '{{{HEAD}, "status": {{"token": "t"}}}}'"#
+        );
+        assert!(run(&script).is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_program_is_said() {
+        for (script, why) in [
+            ("exit 3", "it failed with exit status: 3\n\ninstall it"),
+            ("echo text", "its output is not valid JSON"),
+            ("sleep 60", "it did not end in 0 seconds"),
+            ("exec >&-; sleep 60", "it did not end in 0 seconds"),
+            ("head -c 1100000 /dev/zero", "it printed more than 1048576 bytes"),
+            (r#"echo '{"kind": "Pod"}'"#, "it printed Pod of "),
+        ] {
+            let error = run(script).err().expect(script);
+            assert!(error.contains(why), "{script}: {error}");
+        }
+        for (status, why) in [
+            ("{}", "neither a token nor a certificate"),
+            (r#"{"clientKeyData": "k"}"#, "a key alone"),
+            (r#"{"token": "t", "expirationTimestamp": "soon"}"#, "\"soon\" is no time"),
+        ] {
+            let error = run(&format!("echo '{{{HEAD}, \"status\": {status}}}'")).err();
+            assert!(error.as_ref().is_some_and(|error| error.contains(why)), "{status}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn other_credentials_count_first_and_wrong_configurations_are_refused() {
+        let of = |user: &Value| {
+            let program = CredentialProgram::of(user, &json!({}));
+            program.map(|program| program.is_some()).map_err(|error| error.to_string())
+        };
+        let mut with_token = user("true");
+        with_token["token"] = json!("t");
+        assert_eq!(of(&with_token), Ok(false));
+        assert_eq!(of(&json!({})), Ok(false));
+        for (field, value, why) in [
+            ("command", json!(""), "names no command"),
+            ("apiVersion", json!("client.authentication.k8s.io/v1alpha1"), "is not one of client."),
+            ("interactiveMode", json!("Sometimes"), "interactiveMode \"Sometimes\" is not one of"),
+            ("interactiveMode", Value::Null, "interactiveMode \"\" is not one of"),
+        ] {
+            let mut wrong = user("true");
+            wrong["exec"][field] = value;
+            let error = of(&wrong).expect_err(field);
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

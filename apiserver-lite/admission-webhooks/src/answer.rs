@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_adds_is_bounded() {
+    fn warnings_and_audit_annotations_of_webhooks_are_bounded() {
         let warnings: Vec<String> = (0..100).map(|_| "ü".repeat(1000)).collect();
         let mut annotations: BTreeMap<String, String> =
             (0..100).map(|n| (format!("k{n}"), "v".to_owned())).collect();

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use apiserver_custom_resources::ExpressionCompiler;
 use apiserver_schema::{Map, Object, Value};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto_api::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proto_api::selectors::{Selector, SelectorError};
 
+use crate::conditions::{self, MatchConditions};
 use crate::rules::Rule;
 
 /// Time for a call where the configuration names none.
@@ -36,7 +38,7 @@ pub struct Webhook {
     pub failure_policy: FailurePolicy,
     /// Whether rules also mean other versions of their resources.
     pub match_policy: MatchPolicy,
-    /// Which namespaces and objects it is called about, or why that cannot be read.
+    /// Which namespaces, objects and requests it is called about, or why that cannot be read.
     pub selectors: Result<Selectors, SelectorError>,
     /// Whether it may be called for a dry run.
     pub allows_dry_run: bool,
@@ -46,11 +48,13 @@ pub struct Webhook {
     pub version: Option<ReviewVersion>,
 }
 
-/// Label selectors of a webhook.
+/// What a webhook is called about, among the requests that its rules match.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selectors {
     pub namespace: Selector,
     pub object: Selector,
+    /// Looked at last.
+    pub conditions: MatchConditions,
 }
 
 /// When a webhook is called.
@@ -141,10 +145,17 @@ impl Target {
 pub fn read_webhooks(configuration: &Object) -> Vec<Webhook> {
     let mutating = configuration.kind.kind().starts_with("Mutating");
     let webhooks = configuration.fields.maps("webhooks");
-    webhooks.map(|fields| read_webhook(configuration.name(), mutating, fields)).collect()
+    let mut compiler = conditions::compiler();
+    let read = |fields| read_webhook(configuration.name(), mutating, fields, &mut compiler);
+    webhooks.map(read).collect()
 }
 
-fn read_webhook(configuration: &str, mutating: bool, fields: &Map) -> Webhook {
+fn read_webhook(
+    configuration: &str,
+    mutating: bool,
+    fields: &Map,
+    compiler: &mut ExpressionCompiler,
+) -> Webhook {
     let reinvocation = match fields.str("reinvocationPolicy") {
         "IfNeeded" => ReinvocationPolicy::IfNeeded,
         _ => ReinvocationPolicy::Never,
@@ -170,7 +181,7 @@ fn read_webhook(configuration: &str, mutating: bool, fields: &Map) -> Webhook {
             "Exact" => MatchPolicy::Exact,
             _ => MatchPolicy::Equivalent,
         },
-        selectors: read_selectors(fields),
+        selectors: read_selectors(fields, compiler),
         allows_dry_run: matches!(fields.str("sideEffects"), "None" | "NoneOnDryRun"),
         timeout: Duration::from_secs(seconds),
         version: versions.find_map(|version| match version {
@@ -195,10 +206,14 @@ fn read_target(client: &Map) -> Target {
     }
 }
 
-fn read_selectors(fields: &Map) -> Result<Selectors, SelectorError> {
+fn read_selectors(
+    fields: &Map,
+    compiler: &mut ExpressionCompiler,
+) -> Result<Selectors, SelectorError> {
     Ok(Selectors {
         namespace: read_selector(fields, "namespaceSelector")?,
         object: read_selector(fields, "objectSelector")?,
+        conditions: MatchConditions::read(fields, compiler),
     })
 }
 
@@ -230,6 +245,11 @@ pub(crate) mod tests {
 
     /// The webhooks of a configuration of this kind, with defaults.
     pub(crate) fn webhooks(kind: &str, webhooks: Json) -> Vec<Webhook> {
+        read_webhooks(&configuration(kind, webhooks))
+    }
+
+    /// A configuration of this kind with these webhooks and with defaults.
+    pub(crate) fn configuration(kind: &str, webhooks: Json) -> Object {
         let names = Names::new(Profile::Kubernetes);
         let engine = Engine::new(names);
         let kind = engine.kind("admissionregistration.k8s.io", "v1", kind).unwrap();
@@ -237,7 +257,7 @@ pub(crate) mod tests {
         let decoded = engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
         let mut object = decoded.unwrap().object;
         engine.default(&mut object);
-        read_webhooks(&object)
+        object
     }
 
     /// One webhook whose fields are these.

@@ -1,4 +1,5 @@
-//! pure: admission webhooks: what MutatingWebhookConfigurations and ValidatingWebhookConfigurations say, as in Kubernetes 1.25.
+//! pure: admission webhooks: what MutatingWebhookConfigurations and ValidatingWebhookConfigurations say, as in Kubernetes 1.25, with the match conditions
+//! of 1.28.
 //!
 //! ```text
 //!  configuration ──▶ webhooks ──┐
@@ -11,6 +12,7 @@
 //! ```
 
 mod answer;
+mod conditions;
 mod configuration;
 mod matching;
 mod reinvocation;
@@ -19,6 +21,7 @@ mod review;
 mod rules;
 
 pub use answer::{ANSWER_LEN_MAX, Answer, AnswerError, ExpectedReview, read_answer};
+pub use conditions::{ConditionInput, MatchConditions, Verdict, check_conditions};
 pub use configuration::{
     FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, ReviewVersion, Selectors, Target,
     Webhook, read_webhooks,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use apiserver_schema::Object;
 use proto_api::selectors::{Selector, SelectorError};
 
+use crate::conditions::MatchConditions;
 use crate::configuration::{MatchPolicy, Webhook};
 use crate::rules::{Attributes, Operation, Version};
 
@@ -46,6 +47,13 @@ impl Webhook {
         }
         let selected = selects_namespace(&selectors.namespace, attributes, objects, namespace)?;
         Ok(selected.then_some(version))
+    }
+
+    /// The conditions of requests that it [applies](Self::applies) to; `None` without any.
+    #[must_use]
+    pub fn conditions(&self) -> Option<&MatchConditions> {
+        let selectors = self.selectors.as_ref().ok()?;
+        Some(&selectors.conditions).filter(|conditions| !conditions.is_empty())
     }
 
     fn matching_version(&self, attributes: &Attributes<'_>) -> Option<Version> {

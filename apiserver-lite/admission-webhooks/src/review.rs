@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use apiserver_schema::Value;
+use apiserver_schema::value::parse_json;
 use proto_api::names::Names;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -123,31 +125,45 @@ impl Review<'_> {
         serde_json::to_vec(&Envelope {
             kind: "AdmissionReview",
             api_version: names.api_version("admission", version.name()),
-            request: Request {
-                uid: self.uid,
-                kind: self.kind,
-                resource: self.resource.into(),
-                sub_resource: self.subresource,
-                request_kind: self.request_kind,
-                request_resource: self.request_resource.into(),
-                request_sub_resource: self.subresource,
-                name: self.name,
-                namespace: self.namespace,
-                operation: self.operation.name(),
-                user_info: self.user,
-                object: self.object,
-                old_object: self.old_object,
-                dry_run: self.dry_run,
-                options: self.options,
-            },
+            request: self.request(),
         })
+    }
+
+    /// The request without its objects, as match conditions see it.
+    ///
+    /// # Errors
+    /// None occurs: every part can be written and read.
+    pub fn request_tree(&self) -> Result<Value, serde_json::Error> {
+        let text =
+            serde_json::to_vec(&Request { object: None, old_object: None, ..self.request() })?;
+        parse_json(&text, &mut Vec::new()).map_err(serde::de::Error::custom)
+    }
+
+    fn request(&self) -> Request<'_> {
+        Request {
+            uid: self.uid,
+            kind: self.kind,
+            resource: self.resource.into(),
+            sub_resource: self.subresource,
+            request_kind: self.request_kind,
+            request_resource: self.request_resource.into(),
+            request_sub_resource: self.subresource,
+            name: self.name,
+            namespace: self.namespace,
+            operation: self.operation.name(),
+            user_info: self.user,
+            object: self.object,
+            old_object: self.old_object,
+            dry_run: self.dry_run,
+            options: self.options,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proto_api::names::Profile;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -176,7 +192,7 @@ mod tests {
             dry_run: true,
             options: Some(options),
         };
-        let written = |review: &Review<'_>, version| -> Value {
+        let written = |review: &Review<'_>, version| -> serde_json::Value {
             serde_json::from_slice(&review.write(names, version).unwrap()).unwrap()
         };
         let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
@@ -208,5 +224,9 @@ mod tests {
         for absent in ["name", "namespace", "subResource", "requestSubResource"] {
             assert_eq!(beta["request"].get(absent), None, "{absent}");
         }
+        let tree = review.request_tree().unwrap();
+        let tree = tree.as_map().unwrap();
+        assert_eq!((tree.str("operation"), tree.str("subResource")), ("UPDATE", "scale"));
+        assert_eq!(tree.get("object"), Some(&Value::Null));
     }
 }

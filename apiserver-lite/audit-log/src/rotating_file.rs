@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn number_and_age_decide_what_goes() {
+    fn old_log_files_are_removed_by_number_and_age() {
         let times =
             ["2022-09-01T00-00-00.000", "2022-09-05T00-00-00.000", "2022-09-09T00-00-00.000"];
         let times = times.map(str::to_owned);

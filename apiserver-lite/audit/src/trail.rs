@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_left_out_and_marked() {
+    fn large_audit_objects_are_left_out_and_marked_as_truncated() {
         let trail = trail(Level::Request);
         trail.set_request_object(format!("\"{}\"", "x".repeat(OBJECT_LEN_MAX)).as_bytes());
         for nth in 0..2 * ANNOTATIONS_MAX {

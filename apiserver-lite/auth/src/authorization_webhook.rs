@@ -173,7 +173,7 @@ mod tests {
 
     async fn webhook(
         version: ReviewVersion,
-        answer: impl Fn(Value) -> (u16, Value) + Send + 'static,
+        answer: impl Fn(Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> AuthorizationWebhook {
         let settings = AuthorizationWebhookSettings {
             config_file: serve(answer).await,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reviews_are_asked_once_and_decided_by_their_status() {
+    async fn access_reviews_are_cached_and_decided_by_their_status() {
         let asked = Arc::new(AtomicU32::new(0));
         let count = asked.clone();
         let webhook = webhook(ReviewVersion::V1Beta1, move |review| {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn paths_are_asked_for_and_failures_allow_nothing() {
+    async fn non_resource_paths_are_reviewed_and_webhook_errors_do_not_allow() {
         let webhook = webhook(ReviewVersion::V1, |review| {
             assert_eq!(review["apiVersion"], "authorization.k8s.io/v1");
             assert_eq!(review["spec"]["groups"], json!([]));

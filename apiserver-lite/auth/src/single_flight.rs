@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_goes_on_as_long_as_somebody_waits() {
+    async fn a_shared_call_continues_while_a_caller_waits() {
         let (questions, counts) = (Arc::new(SingleFlight::new()), Arc::<Counts>::default());
         let spawn = || {
             let (questions, counts) = (questions.clone(), counts.clone());

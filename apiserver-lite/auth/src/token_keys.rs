@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_key_changes_nothing_and_holds_nothing_up() {
+    async fn invalid_key_files_change_nothing_and_do_not_block_others() {
         let ((old_pem, old), (new_pem, new)) = (pem(), pem());
         let world = World::new(&old_pem);
         for content in ["", "no key", &old_pem[..old_pem.len() / 2]] {

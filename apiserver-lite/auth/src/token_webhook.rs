@@ -163,7 +163,7 @@ mod tests {
 
     async fn webhook(
         version: ReviewVersion,
-        answer: impl Fn(Value) -> (u16, Value) + Send + 'static,
+        answer: impl Fn(Value) -> (u16, Value) + Send + Sync + 'static,
     ) -> TokenWebhook {
         let config_file = serve(answer).await;
         let settings =
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_known_token_has_its_user_and_is_asked_for_once() {
+    async fn a_known_token_has_its_user_and_is_reviewed_once() {
         let asked = Arc::new(AtomicU32::new(0));
         let count = asked.clone();
         let webhook = webhook(ReviewVersion::V1, move |review| {
@@ -240,7 +240,7 @@ mod tests {
 
     /// Many clients with one token are one question; a client with many tokens leaves room to others.
     #[tokio::test]
-    async fn equal_questions_are_asked_once_and_a_flood_leaves_room() {
+    async fn equal_reviews_are_sent_once_and_one_client_cannot_take_all_of_them() {
         let asked = Arc::new(AtomicU32::new(0));
         let count = asked.clone();
         let known = webhook(ReviewVersion::V1, move |_| {

@@ -284,46 +284,25 @@ pub mod testing {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use proto_client::testing::{StubServer, json_response};
     use serde_json::{Value, json};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
 
     static NTH: AtomicU64 = AtomicU64::new(0);
 
     /// Serves on a port of its own; gives the client configuration file that leads to it.
-    pub async fn serve(answer: impl Fn(Value) -> (u16, Value) + Send + 'static) -> PathBuf {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            while let Ok((mut socket, _)) = listener.accept().await {
-                let mut head = Vec::new();
-                let body: Value = loop {
-                    let mut bytes = [0; 4096];
-                    let read = socket.read(&mut bytes).await.unwrap_or(0);
-                    head.extend_from_slice(&bytes[..read]);
-                    let text = String::from_utf8_lossy(&head).into_owned();
-                    let Some((above, body)) = text.split_once("\r\n\r\n") else { continue };
-                    assert!(above.starts_with("POST /review "), "{above}");
-                    if let Ok(json) = serde_json::from_str(body) {
-                        break json;
-                    }
-                    assert_ne!(read, 0, "the request ended early");
-                };
-                let kind = (body["apiVersion"].clone(), body["kind"].clone());
-                let (status, mut body) = answer(body);
-                if let Some(body) = body.as_object_mut() {
-                    body.entry("apiVersion").or_insert(kind.0);
-                    body.entry("kind").or_insert(kind.1);
-                }
-                let body = body.to_string();
-                let reply = format!(
-                    "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-                    body.len()
-                );
-                let _ = socket.write_all(reply.as_bytes()).await;
+    pub async fn serve(answer: impl Fn(Value) -> (u16, Value) + Send + Sync + 'static) -> PathBuf {
+        let server = StubServer::start(move |request| {
+            assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/review"));
+            let review: Value = serde_json::from_slice(&request.body).unwrap();
+            let kind = (review["apiVersion"].clone(), review["kind"].clone());
+            let (code, mut answer) = answer(review);
+            if let Some(answer) = answer.as_object_mut() {
+                answer.entry("apiVersion").or_insert(kind.0);
+                answer.entry("kind").or_insert(kind.1);
             }
+            Some(json_response(code, &answer))
         });
-        config(address)
+        config(server.await.address)
     }
 
     /// A client configuration file that leads to a service at this address.

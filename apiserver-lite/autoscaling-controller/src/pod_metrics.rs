@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_malformed_is_missing() {
+    fn malformed_pod_metrics_are_left_out() {
         let list = json!({"items": [
             {"metadata": {"name": "a"}, "timestamp": "1970-01-01T00:01:00Z", "window": "15.2s",
              "containers": [{"name": "c", "usage": {"cpu": "250m", "memory": "1Mi", "x": "?"}}]},

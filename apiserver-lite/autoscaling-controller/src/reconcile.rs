@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver_autoscaling::{
-    AutoscalerEvent, History, NoUsage, Observed, Outcome, PodUsage, Scale, Settings, Severity,
-    needs_metrics, plan, without_scale,
+    AutoscalerEvent, Clocks, History, NoUsage, Observed, Outcome, PodUsage, Scale, Settings,
+    Severity, needs_metrics, plan, without_scale,
 };
 use apiserver_clock::now;
 use proto_api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
@@ -75,7 +75,7 @@ impl Reconciler {
         let (pods, usage) = self.observe(hpa, &scale).await;
         let pods: Vec<&Pod> = pods.iter().collect();
         let observed = Observed { scale: &scale, pods: &pods, usage: &usage };
-        let plan = plan(hpa, &observed, history, &self.settings, now());
+        let plan = plan(hpa, &observed, history, &self.settings, read_clocks());
         let Some(replicas) = plan.scale_to else { return plan.unchanged() };
         match target.set_replicas(&self.client, replicas).await {
             Ok(()) => {
@@ -87,7 +87,7 @@ impl Reconciler {
                     to = replicas,
                     "scaled the target of an autoscaler"
                 );
-                plan.scaled(hpa, replicas, history, now())
+                plan.scaled(hpa, replicas, history, read_clocks())
             }
             Err(error) => plan.not_scaled(hpa, replicas, &chain(&error), now()),
         }
@@ -153,4 +153,8 @@ impl Reconciler {
         self.recorder.event(&about, EventKind::Warning, "FailedUpdateStatus", chain(&error));
         Err(error)
     }
+}
+
+fn read_clocks() -> Clocks {
+    Clocks { steady: Instant::now(), wall: now() }
 }

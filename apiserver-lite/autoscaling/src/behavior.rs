@@ -1,11 +1,12 @@
 //! From the replicas that metrics ask for to those that the target gets: stabilization, rates, minimum and maximum.
 
-use proto_api::Time;
+use std::time::{Duration, Instant};
+
 use proto_api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior,
 };
 
-use crate::history::{History, seconds};
+use crate::history::History;
 use crate::settings::Settings;
 
 /// Without rules the replicas at most double, or become this many.
@@ -61,13 +62,11 @@ pub fn decide_by_default(
     bounds: Bounds,
     history: &mut History,
     settings: &Settings,
-    now: Time,
+    now: Instant,
 ) -> Decision {
-    let oldest = seconds(now).saturating_sub(settings.downscale_stabilization);
     // A recommendation counts up to the very end of the window.
-    let recent = history.after(oldest.saturating_sub(1)).max();
-    let stabilized = recent.map_or(bounds.desired, |recent| recent.max(bounds.desired));
-    history.recommend(bounds.desired, now, oldest);
+    history.recommend(bounds.desired, now, seconds(settings.downscale_stabilization));
+    let stabilized = history.highest().unwrap_or(bounds.desired);
     let able = if stabilized == bounds.desired { READY } else { DOWN_STABILIZED };
     let rate = bounds.current.saturating_mul(2).max(SCALE_UP_MIN);
     let most = if bounds.max > rate { (rate, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
@@ -85,15 +84,14 @@ pub fn decide_by_rules(
     rules: &HorizontalPodAutoscalerBehavior,
     history: &mut History,
     settings: &Settings,
-    now: Time,
+    now: Instant,
 ) -> Decision {
     let (up, down) = (Rules::up(rules), Rules::down(rules, settings));
     let Bounds { current, desired, .. } = bounds;
-    let start = |rules: &Rules<'_>| seconds(now).saturating_sub(rules.window);
-    let lowest = history.after(start(&up)).fold(desired, i32::min);
-    let highest = history.after(start(&down)).fold(desired, i32::max);
+    let lowest = history.within(up.window, now).fold(desired, i32::min);
+    let highest = history.within(down.window, now).fold(desired, i32::max);
     let stabilized = current.max(lowest).min(highest);
-    history.recommend(desired, now, start(&up).min(start(&down)));
+    history.recommend(desired, now, up.window.max(down.window));
     let able = match stabilized {
         same if same == desired => READY,
         _ if desired >= current => UP_STABILIZED,
@@ -114,11 +112,16 @@ pub fn decide_by_rules(
 }
 
 /// The longest period of the rules: a change counts against those of both directions.
-pub fn longest_period(rules: &HorizontalPodAutoscalerBehavior) -> i64 {
+pub fn longest_period(rules: &HorizontalPodAutoscalerBehavior) -> Duration {
     let both = [&rules.scale_up, &rules.scale_down];
     let policies = both.into_iter().flatten().flat_map(|rules| &rules.policies);
     let periods = policies.map(|policy| i64::from(policy.period_seconds));
-    periods.chain([DEFAULT_PERIOD]).max().unwrap_or(DEFAULT_PERIOD)
+    seconds(periods.chain([DEFAULT_PERIOD]).max().unwrap_or(DEFAULT_PERIOD))
+}
+
+/// A length in seconds, none of which is negative.
+fn seconds(length: i64) -> Duration {
+    Duration::from_secs(u64::try_from(length).unwrap_or(0))
 }
 
 /// The period of the rules that hold where there are none.
@@ -131,7 +134,7 @@ enum Direction {
 
 /// The rules of a direction, with Kubernetes' defaults.
 struct Rules<'a> {
-    window: i64,
+    window: Duration,
     select: &'a str,
     policies: Vec<HPAScalingPolicy>,
 }
@@ -155,19 +158,20 @@ impl<'a> Rules<'a> {
         let own = given.map(|rules| rules.policies.clone()).unwrap_or_default();
         let given_window = given.and_then(|rules| rules.stabilization_window_seconds);
         Self {
-            window: given_window.map_or(window, i64::from),
+            window: seconds(given_window.map_or(window, i64::from)),
             select: given.and_then(|rules| rules.select_policy.as_deref()).unwrap_or("Max"),
             policies: if own.is_empty() { default.collect() } else { own },
         }
     }
 
     /// The farthest that the policies allow from the replicas at the start of their periods.
-    fn limit(&self, current: i32, history: &History, now: Time, direction: Direction) -> i32 {
+    fn limit(&self, current: i32, history: &History, now: Instant, direction: Direction) -> i32 {
         if self.select == "Disabled" {
             return current;
         }
         let allowed = self.policies.iter().map(|policy| {
-            let (added, removed) = history.changed(now, i64::from(policy.period_seconds));
+            let period = seconds(i64::from(policy.period_seconds));
+            let (added, removed) = history.changed(now, period);
             let start = i64::from(current).saturating_sub(added).saturating_add(removed);
             let by = i64::from(policy.value);
             match (&direction, policy.type_.as_str()) {

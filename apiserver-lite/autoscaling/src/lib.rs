@@ -9,6 +9,7 @@
 //! ```
 
 mod behavior;
+mod clocks;
 mod conditions;
 mod error;
 mod history;
@@ -22,6 +23,7 @@ mod sizing;
 #[cfg(test)]
 mod testing;
 
+pub use clocks::Clocks;
 pub use error::NoUsage;
 pub use history::History;
 pub use metrics::{ContainerUsage, PodUsage};

@@ -8,6 +8,7 @@ use proto_api::core::v1::Pod;
 use proto_api::selectors::Selector;
 
 use crate::behavior::{Bounds, Decision, decide_by_default, decide_by_rules, longest_period};
+use crate::clocks::Clocks;
 use crate::conditions::{ABLE_TO_SCALE, SCALING_ACTIVE, SCALING_LIMITED, set};
 use crate::error::NoUsage;
 use crate::history::History;
@@ -103,10 +104,11 @@ pub fn plan(
     observed: &Observed<'_>,
     history: &mut History,
     settings: &Settings,
-    now: Time,
+    clocks: Clocks,
 ) -> Plan {
+    let Clocks { steady, wall: now } = clocks;
     let (current, min, max) = (observed.scale.replicas, min_replicas(hpa), hpa.spec.max_replicas);
-    history.begin(current, now);
+    history.begin(current, steady);
     let mut making = Making { status: hpa.status.clone(), notes: Vec::new(), now };
     let able = "the HPA controller was able to get the target's current scale";
     making.set(ABLE_TO_SCALE, true, ("SucceededGetScale", able));
@@ -136,8 +138,8 @@ pub fn plan(
     };
     let bounds = Bounds { min, max, current, desired: wanted.replicas };
     let decision = match &hpa.spec.behavior {
-        None => decide_by_default(bounds, history, settings, now),
-        Some(rules) => decide_by_rules(bounds, rules, history, settings, now),
+        None => decide_by_default(bounds, history, settings, steady),
+        Some(rules) => decide_by_rules(bounds, rules, history, settings, steady),
     };
     let Decision { replicas, able, limited: (is_limited, reason, message) } = decision;
     making.set(ABLE_TO_SCALE, true, able);
@@ -285,8 +287,9 @@ impl Plan {
         hpa: &HorizontalPodAutoscaler,
         replicas: i32,
         history: &mut History,
-        now: Time,
+        clocks: Clocks,
     ) -> Outcome {
+        let Clocks { steady, wall: now } = clocks;
         let Outcome { mut status, mut notes } = self.outcome;
         let said = format!("the HPA controller was able to update the target scale to {replicas}");
         set(&mut status.conditions, ABLE_TO_SCALE, true, ("SucceededRescale", &said), now);
@@ -298,7 +301,7 @@ impl Plan {
             message,
         });
         if let Some(rules) = &hpa.spec.behavior {
-            history.scaled(self.current, replicas, now, longest_period(rules));
+            history.scaled(self.current, replicas, steady, longest_period(rules));
         }
         Outcome { status, notes }
     }

@@ -6,11 +6,12 @@ use proto_api::autoscaling::v2::{
 };
 use proto_api::core::v1::Pod;
 
+use crate::clocks::Clocks;
 use crate::error::NoUsage;
 use crate::history::History;
 use crate::plan::{Observed, Scale, plan};
 use crate::settings::Settings;
-use crate::testing::{NOW, autoscaler, cpu_percent, pod, time, usage};
+use crate::testing::{NOW, autoscaler, clocks, cpu_percent, pod, steady, time, usage};
 
 /// What happens in a step.
 #[derive(Clone, Debug)]
@@ -89,13 +90,23 @@ fn used_by(step: &Step, pod: i32) -> i64 {
     step.used.get(at).or(step.used.last()).copied().unwrap_or_default()
 }
 
-fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) {
+/// Runs an autoscaler. `offset` says by how many seconds the wall clock is off in a step. Gives what is remembered, and the replicas after each step.
+fn run(
+    hpa: &HorizontalPodAutoscaler,
+    percent: i32,
+    start: i32,
+    steps: &[Step],
+    offset: &dyn Fn(usize) -> i64,
+) -> (History, Vec<i32>) {
     let (min, max) = (hpa.spec.min_replicas.unwrap_or(1), hpa.spec.max_replicas);
     let (mut history, mut replicas, mut now) = (History::default(), start, NOW);
     let mut hpa = hpa.clone();
     let mut recommended: Recommended = vec![(now, start)];
-    for step in steps {
+    let mut course = Vec::new();
+    for (nth, step) in steps.iter().enumerate() {
         now += step.after;
+        let clocks = Clocks { steady: steady(now), wall: time(now + offset(nth)) };
+        course.push(replicas);
         let names: Vec<String> = (0..replicas).map(|at| format!("p{at}")).collect();
         let pods: Vec<Pod> = names.iter().map(|name| pod(name)).collect();
         let pods: Vec<&Pod> = pods.iter().collect();
@@ -106,7 +117,7 @@ fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) 
         };
         let scale = Scale { replicas, selector: "a=b".to_owned() };
         let observed = Observed { scale: &scale, pods: &pods, usage: &usage };
-        let plan = plan(&hpa, &observed, &mut history, &Settings::default(), time(now));
+        let plan = plan(&hpa, &observed, &mut history, &Settings::default(), clocks);
         let Some(to) = plan.scale_to else {
             hpa.status = plan.unchanged().status;
             recommended.extend(compute_expected(step, replicas, percent).map(|asked| (now, asked)));
@@ -133,7 +144,7 @@ fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) 
             }
             recommended.extend(asked.map(|asked| (now, asked)));
         }
-        let outcome = plan.scaled(&hpa, to, &mut history, time(now));
+        let outcome = plan.scaled(&hpa, to, &mut history, clocks);
         assert_eq!(
             (outcome.status.current_replicas, outcome.status.desired_replicas),
             (replicas, to)
@@ -142,6 +153,8 @@ fn run(hpa: &HorizontalPodAutoscaler, percent: i32, start: i32, steps: &[Step]) 
         replicas = to;
     }
     assert!(history.len() <= 3 * (steps.len() + 1));
+    course.push(replicas);
+    (history, course)
 }
 
 proptest! {
@@ -155,7 +168,22 @@ proptest! {
     ) {
         let mut hpa = autoscaler(min, min + more, vec![cpu_percent(percent)]);
         hpa.spec.behavior = behavior;
-        run(&hpa, percent, start, &steps);
+        run(&hpa, percent, start, &steps, &|_| 0);
+    }
+
+    /// The pods are older than the clock is ever set back: they have times of it.
+    #[test]
+    fn a_wall_clock_that_is_set_decides_nothing(
+        start in 1i32..50,
+        percent in 10i32..150,
+        behavior in behavior(),
+        steps in prop::collection::vec((step(), prop_oneof![Just(0), -9_000i64..1_000_000]), 1..30),
+    ) {
+        let mut hpa = autoscaler(1, 60, vec![cpu_percent(percent)]);
+        hpa.spec.behavior = behavior;
+        let (steps, offsets): (Vec<Step>, Vec<i64>) = steps.into_iter().unzip();
+        let right = run(&hpa, percent, start, &steps, &|_| 0);
+        prop_assert_eq!(right, run(&hpa, percent, start, &steps, &|nth| offsets[nth]));
     }
 
     /// With missing metrics a target is scaled no further than if the missing pods used nothing upwards, and all that they request downwards.
@@ -188,7 +216,7 @@ proptest! {
                 scale_up: Some(rules.clone()),
                 scale_down: Some(rules),
             });
-            let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), time(NOW));
+            let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), clocks(NOW));
             plan.scale_to.unwrap_or(replicas)
         };
         let with = |assumed: i64| move |at: usize| Some(if at < missing { assumed } else { used });

@@ -1,7 +1,8 @@
 //! Pods, metrics and autoscalers for tests.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use proto_api::autoscaling::v2::{
     HorizontalPodAutoscaler, MetricSpec, MetricTarget, ResourceMetricSource,
@@ -9,6 +10,7 @@ use proto_api::autoscaling::v2::{
 use proto_api::core::v1::{Container, Pod, PodCondition};
 use proto_api::{Quantity, Time};
 
+use crate::clocks::Clocks;
 use crate::metrics::{ContainerUsage, PodUsage};
 
 /// The current time of tests.
@@ -16,6 +18,18 @@ pub const NOW: i64 = 1_000_000;
 
 pub fn time(at: i64) -> Time {
     Time::from_unix(at)
+}
+
+/// What the steady clock shows at a time, if none was set.
+pub fn steady(at: i64) -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = *START.get_or_init(Instant::now);
+    start + Duration::from_secs(u64::try_from(at).expect("not before 1970"))
+}
+
+/// Both clocks at a time.
+pub fn clocks(at: i64) -> Clocks {
+    Clocks { steady: steady(at), wall: time(at) }
 }
 
 /// A running pod that has been ready for long and requests one CPU and 1000 bytes.

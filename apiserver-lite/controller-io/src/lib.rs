@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod execute_write;
+pub mod fetch_scale;
 pub mod informers;
 pub mod metrics;
 pub mod namespace_content;

@@ -1,6 +1,6 @@
 //! The content of a terminating namespace: deletes its objects of all kinds, and counts what is left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::RemainingContent;
@@ -22,14 +22,21 @@ pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
         Err(error) if error.is_not_found() => {}
         Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
     }
+    // Other versions of a resource have the same objects: they are read only if the server does not serve those before.
+    let mut done = BTreeSet::new();
     for collection in collections {
         let plural = collection.plural.clone();
-        if let Err(error) = delete_all_of(client, collection, &mut remains).await {
-            // A resource that the server does not serve has no objects.
-            if !error.is_not_found() {
-                remains.failures.push(format!("{plural}: {error}"));
-            }
+        let resource = (collection.group.clone(), plural.clone());
+        if done.contains(&resource) {
+            continue;
         }
+        match delete_all_of(client, collection, &mut remains).await {
+            // A resource that the server does not serve has no objects.
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => remains.failures.push(format!("{plural}: {error}")),
+            Ok(()) => {}
+        }
+        done.insert(resource);
     }
     remains
 }
@@ -102,5 +109,41 @@ fn count_each<'a>(
     for finalizer in finalizers {
         let count = counts.entry(finalizer.clone()).or_default();
         *count = count.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use proto_client::testing::{StubServer, json_response};
+    use serde_json::json;
+
+    use super::*;
+
+    /// The paths below `group` that a server receives when a namespace is emptied; it does not serve those with `missing`.
+    async fn requested(group: &'static str, missing: &'static str) -> Vec<String> {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&received);
+        let server = StubServer::start(move |request| {
+            if let Some(rest) = request.path.strip_prefix(&format!("/apis/{group}/")) {
+                noted.lock().unwrap().push(rest.to_owned());
+            }
+            if request.path.contains(missing) {
+                return Some(json_response(404, &json!({"kind": "Status", "code": 404})));
+            }
+            Some(json_response(200, &json!({"metadata": {}, "items": []})))
+        });
+        let remains = delete_content(&server.await.client(), "n").await;
+        assert_eq!((remains.failures.len(), remains.objects.len()), (0, 0), "{remains:?}");
+        received.lock().unwrap().clone()
+    }
+
+    #[tokio::test]
+    async fn objects_are_read_in_the_first_version_that_is_served() {
+        let plural = "namespaces/n/horizontalpodautoscalers";
+        assert_eq!(requested("autoscaling", "nothing").await, [format!("v2/{plural}")]);
+        let both = [format!("v2/{plural}"), format!("v1/{plural}")];
+        assert_eq!(requested("autoscaling", "/autoscaling/v2/").await, both);
     }
 }

@@ -51,44 +51,24 @@ async fn find<T: Resource>(client: &Client, key: &ObjectKey) -> Result<Option<T>
 #[cfg(test)]
 mod tests {
     use apiserver_controllers::api_writes::EffectState;
-    use proto_api::names::{Names, Profile};
-    use proto_client::ClientConfig;
+    use proto_client::testing::{StubServer, json_response};
     use serde_json::json;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpListener;
 
     use super::*;
 
     /// A server that has one pod, `a` at version 10 with the uid `u`, and answers 500 for namespace `broken`.
     async fn client() -> Client {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-        let address = listener.local_addr().expect("bound");
-        tokio::spawn(async move {
-            while let Ok((mut socket, _)) = listener.accept().await {
-                let mut request = Vec::new();
-                while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-                    let mut part = [0; 1024];
-                    let read = socket.read(&mut part).await.unwrap_or(0);
-                    request.extend_from_slice(&part[..read]);
-                }
-                let request = String::from_utf8_lossy(&request).into_owned();
-                let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "10"}});
-                let is_asked = request.contains("/namespaces/n/") && request.contains("name%3Da");
-                let items = if is_asked { vec![pod] } else { Vec::new() };
-                let list =
-                    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
-                let (code, body) =
-                    (if request.contains("broken") { 500 } else { 200 }, list.to_string());
-                let answer = format!(
-                    "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-                    body.len()
-                );
-                let _ = socket.write_all(answer.as_bytes()).await;
-            }
+        let server = StubServer::start(|request| {
+            let pod = json!({"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "10"}});
+            let is_listed =
+                request.path.contains("/namespaces/n/") && request.query.contains("name%3Da");
+            let items = if is_listed { vec![pod] } else { Vec::new() };
+            let list =
+                json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+            let code = if request.path.contains("broken") { 500 } else { 200 };
+            Some(json_response(code, &list))
         });
-        let server = format!("http://{address}").parse().expect("a URL");
-        let names = Names::new(Profile::Kubernetes);
-        Client::new(&ClientConfig::direct(server), names, "test").expect("a client")
+        server.await.client()
     }
 
     fn effect(namespace: &str, name: &str, state: EffectState) -> Effect {
@@ -96,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_server_has_stands_and_what_was_undone_does_not() {
+    async fn effects_that_the_server_has_are_retained_and_undone_ones_are_not() {
         let client = client().await;
         let deleted = |uid: &str| EffectState::Deleted(uid.to_owned());
         let stand = [

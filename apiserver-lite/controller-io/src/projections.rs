@@ -20,7 +20,7 @@ pub fn slim_pod(pod: Pod) -> Pod {
         key.ends_with("/pod-deletion-cost") || key.ends_with("/job-completion-index")
     };
     let annotations = metadata.annotations.into_iter().filter(|(key, _)| is_read(key)).collect();
-    // Jobs count restarts, and how long ago pods have failed.
+    // Jobs count restarts, and how long ago pods have failed; their failure policies name containers.
     let is_of_job = metadata.owner_references.iter().any(|owner| owner.kind == Job::KIND);
     let statuses = |statuses: Vec<ContainerStatus>| -> Vec<ContainerStatus> {
         statuses.into_iter().filter(|_| is_of_job).map(slim_container_status).collect()
@@ -78,6 +78,7 @@ fn slim_container_status(status: ContainerStatus) -> ContainerStatus {
         ..ContainerStateTerminated::default()
     });
     ContainerStatus {
+        name: status.name,
         state: ContainerState { terminated, ..ContainerState::default() },
         restart_count: status.restart_count,
         ..ContainerStatus::default()
@@ -162,7 +163,8 @@ mod tests {
         of_job.metadata.owner_references = vec![owner];
         let index = "batch.kubernetes.io/job-completion-index".to_owned();
         of_job.metadata.annotations.insert(index, "1".into());
-        let restarted = ContainerStatus { restart_count: 1, ..ContainerStatus::default() };
+        let restarted =
+            ContainerStatus { name: "c".into(), restart_count: 1, ..ContainerStatus::default() };
         of_job.status.container_statuses = vec![restarted.clone()];
         assert_eq!(slim_pod(of_job.clone()), of_job);
         assert_eq!(slim_pod(pod.clone()), pod);

@@ -1,4 +1,5 @@
-//! The serviceaccount-token controller: fills token secrets, deletes those of deleted accounts, and optionally creates one per account.
+//! The serviceaccount-token controller: fills token secrets, deletes those of deleted accounts, removes references to deleted secrets, and optionally creates
+//! a secret per account.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -46,7 +47,31 @@ pub fn account_of(names: &Names, secret: &ObjectMeta) -> Option<ObjectKey> {
     Some(ObjectKey::new(&secret.namespace, name))
 }
 
-/// Plans the writes for an account and the token secrets that name it.
+/// A reference of a service account to a token secret of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenReference {
+    /// The account that may refer to the secret.
+    pub account: ObjectKey,
+    /// The uid of the account; empty if the secret does not say.
+    pub uid: String,
+    /// The name of the secret.
+    pub secret: String,
+}
+
+impl TokenReference {
+    /// The reference that its account may have to a token secret.
+    pub fn of(names: &Names, secret: &ObjectMeta) -> Option<Self> {
+        let uid = secret.annotations.get(&names.label("service-account.uid"));
+        Some(Self {
+            account: account_of(names, secret)?,
+            uid: uid.cloned().unwrap_or_default(),
+            secret: secret.name.clone(),
+        })
+    }
+}
+
+/// Plans the writes for an account and the token secrets that name it. Before they are executed, the account has to be read from the server: the secrets of
+/// one that does not exist are deleted, and a cache may only lack it yet.
 ///
 /// # Errors
 /// Signing fails.
@@ -56,10 +81,10 @@ pub fn plan<E>(
     secrets: &[Arc<Secret>],
 ) -> Result<Plan, E> {
     let mut writes = Vec::new();
-    let account = account.filter(|account| account.metadata.deletion_timestamp.is_none());
     let is_of = |secret: &Secret| {
         let uid = secret.metadata.annotations.get(&signer.names.label("service-account.uid"));
-        account.is_some_and(|account| uid.is_none_or(|uid| *uid == account.metadata.uid))
+        let is_own = |uid: &String, of: &ServiceAccount| uid.is_empty() || *uid == of.metadata.uid;
+        account.is_some_and(|account| uid.is_none_or(|uid| is_own(uid, account)))
     };
     let (kept, strays): (Vec<_>, Vec<_>) =
         secrets.iter().partition::<Vec<&Arc<Secret>>, _>(|secret| is_of(secret));
@@ -71,13 +96,37 @@ pub fn plan<E>(
             grace_secs: None,
         });
     }
-    if let Some(account) = account {
+    // The secrets of an account that is being deleted stay until it is gone.
+    if let Some(account) = account.filter(|found| found.metadata.deletion_timestamp.is_none()) {
         for secret in &kept {
             writes.extend(signer.fill(account, secret)?);
         }
-        writes.extend(signer.refer(account, &kept)?);
+        writes.extend(signer.generate(account, &kept)?);
     }
     Ok(Plan::of(writes))
+}
+
+/// Plans to remove the reference to a token secret that is deleted. The other references stay as they are: they may be to secrets of any type, which pods
+/// of the account may mount.
+pub fn plan_unreferenced(account: &ServiceAccount, deleted: &TokenReference) -> Plan {
+    let is_owner = deleted.uid.is_empty() || deleted.uid == account.metadata.uid;
+    if !is_owner || account.secrets.iter().all(|other| other.name != deleted.secret) {
+        return Plan::default();
+    }
+    let mut references = account.secrets.clone();
+    references.retain(|other| other.name != deleted.secret);
+    Plan::of([set_references(account, &references)])
+}
+
+/// Replaces the references of an account that has not changed since it was read.
+fn set_references(account: &ServiceAccount, references: &[ObjectReference]) -> ApiWrite {
+    let metadata = json!({
+        "uid": account.metadata.uid,
+        "resourceVersion": account.metadata.resource_version,
+    });
+    let patch = json!({"metadata": metadata, "secrets": references});
+    let key = ObjectKey::of(&account.metadata);
+    ApiWrite::Patch { kind: ObjectKind::ServiceAccount, key, part: Part::Main, patch }
 }
 
 impl<E> TokenSigner<'_, E> {
@@ -113,28 +162,25 @@ impl<E> TokenSigner<'_, E> {
         Ok(Some(ApiWrite::Patch { kind: ObjectKind::Secret, key, part: Part::Main, patch }))
     }
 
-    /// Removes references to deleted secrets. Creates a secret for an account that refers to none, if secrets are generated.
-    fn refer(&self, account: &ServiceAccount, kept: &[&Arc<Secret>]) -> Result<Vec<ApiWrite>, E> {
-        let (mut writes, own) = (Vec::new(), self.secret_name(account));
+    /// Creates a secret for an account that refers to none, if secrets are generated.
+    fn generate(
+        &self,
+        account: &ServiceAccount,
+        kept: &[&Arc<Secret>],
+    ) -> Result<Vec<ApiWrite>, E> {
         let is_there = |name: &str| kept.iter().any(|secret| secret.metadata.name == name);
-        let made_by_us = format!("{}-token-", account.metadata.name);
-        let mut references = account.secrets.clone();
-        // Other references are to secrets that pods of the account may mount.
-        references.retain(|r| is_there(&r.name) || !r.name.starts_with(&made_by_us));
-        let refers = references.iter().any(|reference| is_there(&reference.name));
-        if self.auto_generates && !refers {
-            if !is_there(&own) {
-                writes.push(ApiWrite::Create(self.secret(account, &own)?.into()));
-            }
-            references.push(ObjectReference { name: own, ..ObjectReference::default() });
+        let refers = account.secrets.iter().any(|reference| is_there(&reference.name));
+        if !self.auto_generates || refers {
+            return Ok(Vec::new());
         }
-        if references != account.secrets {
-            let named: Vec<Value> = references.iter().map(|r| json!({"name": r.name})).collect();
-            let version = &account.metadata.resource_version;
-            let patch = json!({"metadata": {"resourceVersion": version}, "secrets": named});
-            let key = ObjectKey::of(&account.metadata);
-            let (kind, part) = (ObjectKind::ServiceAccount, Part::Main);
-            writes.push(ApiWrite::Patch { kind, key, part, patch });
+        let (mut writes, own) = (Vec::new(), self.secret_name(account));
+        if !is_there(&own) {
+            writes.push(ApiWrite::Create(self.secret(account, &own)?.into()));
+        }
+        if account.secrets.iter().all(|reference| reference.name != own) {
+            let mut references = account.secrets.clone();
+            references.push(ObjectReference { name: own, ..ObjectReference::default() });
+            writes.push(set_references(account, &references));
         }
         Ok(writes)
     }
@@ -242,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn unasked_nothing_is_made_but_what_was_asked_for_is_filled() {
+    fn without_automatic_tokens_only_existing_token_secrets_are_filled() {
         assert_eq!(planned_with(false, Some(&account()), &[]), []);
         let (mut asked, _) = made();
         asked.data.clear();
@@ -251,13 +297,73 @@ mod tests {
             matches!(&writes[..], [ApiWrite::Patch { kind: ObjectKind::Secret, .. }]),
             "{writes:?}"
         );
-        // The reference to a deleted secret is removed, and no secret is created.
+        // A cache that lacks the secret says nothing about the reference to it.
         let (_, referring) = made();
-        let writes = planned_with(false, Some(&referring), &[]);
-        let [ApiWrite::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {
+        assert_eq!(planned_with(false, Some(&referring), &[]), []);
+    }
+
+    /// A reference to `name` that says more than that.
+    fn reference(name: &str) -> ObjectReference {
+        let (kind, uid) = ("Secret".to_owned(), format!("uid-{name}"));
+        ObjectReference { kind, uid, name: name.into(), ..ObjectReference::default() }
+    }
+
+    fn deleted(uid: &str, secret: &str) -> TokenReference {
+        let (uid, secret) = (uid.to_owned(), secret.to_owned());
+        TokenReference { account: ObjectKey::new("a", "web"), uid, secret }
+    }
+
+    /// The name of an Opaque secret may look like that of a token: no list of token secrets has it.
+    #[test]
+    fn references_stay_until_their_secret_is_deleted() {
+        let mut account = account();
+        account.metadata.resource_version = "7".into();
+        account.secrets = ["web-token-registry", "web-token-x", "other"].map(reference).into();
+        for auto_generates in [true, false] {
+            for write in planned_with(auto_generates, Some(&account), &[]) {
+                let ApiWrite::Patch { patch, .. } = write else { continue };
+                let kept = &patch["secrets"].as_array().unwrap()[..3];
+                assert_eq!(json!(kept), json!(account.secrets), "whole and in order");
+            }
+        }
+        let Plan { writes, .. } = plan_unreferenced(&account, &deleted("u1", "web-token-x"));
+        let [ApiWrite::Patch { kind: ObjectKind::ServiceAccount, key, patch, .. }] = &writes[..]
+        else {
             unreachable!("the reference: {writes:?}")
         };
-        assert_eq!(patch["secrets"], json!([]));
+        assert_eq!(*key, ObjectKey::new("a", "web"));
+        let kept = ["web-token-registry", "other"].map(reference);
+        assert_eq!(patch["secrets"], json!(kept), "one is removed");
+        assert_eq!(patch["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
+        assert_eq!(plan_unreferenced(&account, &deleted("", "other")).writes.len(), 1);
+        // One of another account of the name, and one that is not referred to.
+        assert_eq!(plan_unreferenced(&account, &deleted("u2", "web-token-x")), Plan::default());
+        assert_eq!(plan_unreferenced(&account, &deleted("u1", "web-token-y")), Plan::default());
+    }
+
+    #[test]
+    fn a_deleted_secret_says_which_account_may_refer_to_it() {
+        let (mut secret, _) = made();
+        let names = Names::new(Profile::Kubernetes);
+        let of = |secret: &Secret| TokenReference::of(names, &secret.metadata);
+        assert_eq!(of(&secret), Some(deleted("u1", &secret.metadata.name)));
+        secret.metadata.annotations.remove("kubernetes.io/service-account.uid");
+        assert_eq!(of(&secret), Some(deleted("", &secret.metadata.name)));
+        secret.metadata.annotations.clear();
+        assert_eq!(of(&secret), None);
+    }
+
+    #[test]
+    fn token_secrets_are_kept_while_their_account_is_terminating() {
+        let (secret, mut account) = made();
+        account.metadata.deletion_timestamp = Some(proto_api::Time::from_unix(1));
+        assert_eq!(planned(Some(&account), std::slice::from_ref(&secret)), []);
+        assert_eq!(planned(Some(&account), &[]), [], "it gets no other");
+        let mut unnamed = secret;
+        let uid = "kubernetes.io/service-account.uid".to_owned();
+        unnamed.metadata.annotations.insert(uid, String::new());
+        account.metadata.deletion_timestamp = None;
+        assert_eq!(planned(Some(&account), &[unnamed]), [], "an empty uid is none");
     }
 
     #[test]
@@ -288,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_accounts_that_are_gone_go() {
+    fn token_secrets_of_deleted_accounts_are_deleted() {
         let (secret, account) = made();
         let deletes = |writes: Vec<ApiWrite>| matches!(&writes[..], [ApiWrite::Delete { .. }]);
         assert!(deletes(planned(None, std::slice::from_ref(&secret))));

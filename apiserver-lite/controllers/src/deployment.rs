@@ -69,21 +69,14 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     };
     let revision = DeploymentRevision::of(names, deployment, newest, &old);
     let about = proto_client::events::reference(deployment, names);
-    let mut collided = false;
+    let mut made = Made::Nothing;
     match newest {
         None if deployment.spec.paused => {}
         None => {
             let sizes = Sizes::of(None, &old);
             if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
                 let set = new_set(names, deployment, &revision, to);
-                collided = names_in_use.contains(set.metadata.name.as_str());
-                if !collided {
-                    let event = WriteEvent {
-                        about: about.clone(),
-                        operation: ReplicaOperation::Scale { from: None, to },
-                    };
-                    plan.push_with_event(ApiWrite::Create(set.into()), event);
-                }
+                made = push_new_set(&mut plan, &about, set, &names_in_use);
             }
         }
         Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
@@ -92,10 +85,15 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     for step in rollout::steps(deployment, &annotations, newest, &old, old_pods) {
         push_scale(&mut plan, &about, &step, &annotations);
     }
-    plan.writes.extend(delete_old_sets(deployment, &old));
     plan.writes.extend(revision.mark_deployment(deployment));
     let mut status = status::of(deployment, newest, &old, now);
-    if collided {
+    if deployment.spec.paused || status::is_complete(deployment, &status) {
+        plan.writes.extend(delete_old_sets(deployment, &revision, &old));
+    }
+    if let Made::Set(name) = &made {
+        status::mark_new_set(deployment, name, &mut status, now);
+    }
+    if made == Made::Collision {
         // Another set has the name: the next plan derives another name for the same template.
         let collisions = status.collision_count.unwrap_or(0);
         status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
@@ -228,24 +226,57 @@ fn scale(set: &ReplicaSet, replicas: i64, annotations: &SizeAnnotations) -> ApiW
     }
 }
 
-/// Deletes the oldest replica sets beyond the revision history limit.
-fn delete_old_sets(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<ApiWrite> {
+/// What a plan makes of the newest template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Made {
+    Nothing,
+    /// A set with this name.
+    Set(String),
+    /// Another set has the name.
+    Collision,
+}
+
+/// Adds the creation of a set, unless one has its name.
+fn push_new_set(
+    plan: &mut Plan,
+    about: &ObjectReference,
+    set: ReplicaSet,
+    names_in_use: &BTreeSet<&str>,
+) -> Made {
+    let (name, to) = (set.metadata.name.clone(), rollout::size(&set));
+    if names_in_use.contains(name.as_str()) {
+        return Made::Collision;
+    }
+    let operation = ReplicaOperation::Scale { from: None, to };
+    let event = WriteEvent { about: about.clone(), operation };
+    plan.push_with_event(ApiWrite::Create(set.into()), event);
+    Made::Set(name)
+}
+
+/// Deletes the replica sets beyond the revision history limit, those of the lowest revisions: an undo has given old sets new ones.
+fn delete_old_sets(
+    deployment: &Deployment,
+    revision: &DeploymentRevision,
+    old: &[&ReplicaSet],
+) -> Vec<ApiWrite> {
     let limit = deployment.spec.revision_history_limit.unwrap_or(HISTORY_LEN);
-    let is_idle = |set: &&&ReplicaSet| {
+    let mut kept = old.to_vec();
+    kept.retain(|set| set.metadata.deletion_timestamp.is_none());
+    // Among equals the order is that of their creation.
+    kept.sort_by_key(|set| revision.of_set(set));
+    let excess = kept.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+    let is_idle = |set: &&ReplicaSet| {
         set.spec.replicas == Some(0)
             && set.status.replicas == 0
             && set.status.observed_generation >= set.metadata.generation
-            && set.metadata.deletion_timestamp.is_none()
     };
-    let idle: Vec<&&ReplicaSet> = old.iter().filter(is_idle).collect();
-    let excess = idle.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-    let delete = |set: &&ReplicaSet| ApiWrite::Delete {
+    let delete = |set: &ReplicaSet| ApiWrite::Delete {
         kind: ObjectKind::ReplicaSet,
         key: ObjectKey::of(&set.metadata),
         uid: set.metadata.uid.clone(),
         grace_secs: None,
     };
-    idle.into_iter().take(excess).map(delete).collect()
+    kept.into_iter().take(excess).filter(is_idle).map(delete).collect()
 }
 
 #[cfg(test)]

@@ -170,6 +170,7 @@ fn endpoint(context: &SliceContext<'_>, service: &Service, pod: &Pod, ip: &str) 
 }
 
 fn group_of(slice: &EndpointSlice) -> Group {
+    proto_api::count_steps!(1);
     let key = |port: &EndpointPort| {
         let name = port.name.clone().unwrap_or_default();
         let named = protocol(port.protocol.as_deref().unwrap_or_default()).to_owned();

@@ -197,7 +197,8 @@ fn nodes_and_leases() {
             let health = NodeHealth::update(None, node, Some(&lease), steady);
             let clocks = NodeClocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
-                for cluster in [ClusterHealth::SomeReady, ClusterHealth::NoneReady] {
+                let some = ClusterHealth::of(names(), Some(node), [node].into_iter(), now);
+                for cluster in [some, ClusterHealth::SomeReady, ClusterHealth::NoneReady] {
                     drop(node_lifecycle::plan(names(), node, &health, grace, clocks, cluster));
                 }
             }

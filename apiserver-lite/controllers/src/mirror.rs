@@ -195,13 +195,15 @@ mod tests {
             })
             .collect();
         assert_eq!(slices.len(), 10_000);
-        let begun = std::time::Instant::now();
-        assert_eq!(planned(&service, Some(&endpoints), &slices), Plan::default());
-        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+        // A step is a look at the ports of a slice.
+        let steps = proto_api::steps::count_during(|| {
+            assert_eq!(planned(&service, Some(&endpoints), &slices), Plan::default());
+        });
+        assert!((10_000..=20_000).contains(&steps), "{steps}");
     }
 
     #[test]
-    fn those_of_a_selector_and_those_that_say_so_are_not() {
+    fn endpoints_of_services_with_selectors_or_the_skip_label_are_not_mirrored() {
         let (service, mut endpoints) = manual();
         let with_selector = crate::addresses::examples::service();
         assert_eq!(planned(&with_selector, Some(&endpoints), &[]), Plan::default());

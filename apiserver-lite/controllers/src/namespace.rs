@@ -101,7 +101,7 @@ fn conditions(remains: &RemainingContent) -> [NamespaceCondition; 5] {
             "NamespaceDeletionGroupVersionParsingFailure",
             None,
             "ParsedGroupVersions",
-            "All group versions successfully parsed",
+            "All legacy kube types successfully parsed",
         ),
         condition(
             "NamespaceDeletionContentFailure",
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_reported_once() {
+    fn remaining_content_of_a_namespace_is_reported_once() {
         let remains = RemainingContent {
             objects: BTreeMap::from([("pods".into(), 2)]),
             finalizers: BTreeMap::from([("example.com/hold".into(), 1)]),

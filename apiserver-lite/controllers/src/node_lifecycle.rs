@@ -113,20 +113,81 @@ pub struct NodeClocks {
     pub wall: Time,
 }
 
-/// The state of all nodes together.
+/// The state of all nodes together, for one that is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterHealth {
-    /// At least one node is ready.
+    /// At least one node is ready, and the pods of this one may be evicted.
     SomeReady,
+    /// The same, but it is not this node's turn: in this time, or, if it is not known, once more nodes of its zone are ready.
+    NotNow(Option<Duration>),
     /// No node is ready. More likely this program is cut off than every node failed at once, and evicted pods would have nowhere to run.
     NoneReady,
 }
 
+/// Between the evictions of two nodes of a zone (`--node-eviction-rate` in Kubernetes), also where most nodes of a large zone have failed
+/// (`--secondary-node-eviction-rate`).
+const BETWEEN_NODES: i64 = 10;
+const BETWEEN_NODES_OF_FAILING_ZONE: i64 = 100;
+/// Nodes up to which a zone is small: if most of its nodes fail, no more are evicted.
+const SMALL_ZONE: usize = 50;
+/// Nodes that have to fail before a zone does, and the percentage of its nodes that these have to be.
+const FAILED_MIN: usize = 3;
+const FAILED_PERCENT: usize = 55;
+
 impl ClusterHealth {
-    /// The state of these nodes.
-    pub fn of<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> Self {
-        if nodes.any(is_ready) { Self::SomeReady } else { Self::NoneReady }
+    /// The state of all nodes, for `node` if it exists. Which nodes of its zone are being evicted is known from their taints.
+    pub fn of<'a>(
+        names: &Names,
+        node: Option<&Node>,
+        nodes: impl Iterator<Item = &'a Node> + Clone,
+        now: Time,
+    ) -> Self {
+        if !nodes.clone().any(is_ready) {
+            return Self::NoneReady;
+        }
+        // Made once: all nodes of the zone are visited for each that has failed.
+        let evicting = eviction_keys(names);
+        let Some(node) = node.filter(|node| evictions(&evicting, node).next().is_none()) else {
+            return Self::SomeReady;
+        };
+        let keys = ["region", "zone"].map(|name| names.sub_label("topology", name));
+        let zone = |node: &'a Node| keys.each_ref().map(|key| node.metadata.labels.get(key));
+        let own = keys.each_ref().map(|key| node.metadata.labels.get(key));
+        let (mut ready, mut failed, mut last) = (0_usize, 0_usize, None);
+        for other in nodes.filter(|other| zone(other) == own) {
+            let count = if is_ready(other) { &mut ready } else { &mut failed };
+            *count = count.saturating_add(1);
+            let tainted =
+                evictions(&evicting, other).filter_map(|taint| taint.time_added?.unix()).max();
+            last = last.max(tainted);
+        }
+        let all = ready.saturating_add(failed);
+        let fails = ready > 0
+            && failed >= FAILED_MIN
+            && failed.saturating_mul(100) >= all.saturating_mul(FAILED_PERCENT);
+        let pause = match fails {
+            true if all <= SMALL_ZONE => return Self::NotNow(None),
+            true => BETWEEN_NODES_OF_FAILING_ZONE,
+            false => BETWEEN_NODES,
+        };
+        let now = now.unix().unwrap_or(0);
+        let left = last.map_or(0, |last: i64| last.saturating_add(pause).saturating_sub(now));
+        match u64::try_from(left.min(pause)) {
+            Ok(left) if left > 0 => Self::NotNow(Some(Duration::from_secs(left))),
+            _ => Self::SomeReady,
+        }
     }
+}
+
+/// Keys of the taints by which a node's pods are evicted because it has failed.
+fn eviction_keys(names: &Names) -> [String; 2] {
+    ["not-ready", "unreachable"].map(|name| names.sub_label("node", name))
+}
+
+/// The taints of these keys that evict pods.
+fn evictions<'a>(keys: &'a [String; 2], node: &'a Node) -> impl Iterator<Item = &'a Taint> {
+    let taints = node.spec.taints.iter();
+    taints.filter(|taint| taint.effect == "NoExecute" && keys.contains(&taint.key))
 }
 
 /// Whether the node's condition `Ready` is true.
@@ -140,7 +201,7 @@ pub fn is_unknown(node: &Node) -> bool {
 }
 
 /// Plans conditions first, and taints once the conditions have been written, so that each write follows from what the server has. NoExecute
-/// taints are removed while no node is ready, as in Kubernetes.
+/// taints are removed while no node is ready, and nodes of a zone get theirs one after the other, as in Kubernetes.
 pub fn plan(
     names: &Names,
     node: &Node,
@@ -150,14 +211,18 @@ pub fn plan(
     cluster: ClusterHealth,
 ) -> Plan {
     let silent = now.steady.saturating_duration_since(health.observed_at);
-    if silent >= grace {
-        if let Some(write) = mark_unknown(names, node, now.wall) {
-            return Plan::of([write]);
-        }
-        return Plan::of(update_taints(names, node, now.wall, cluster));
+    if silent >= grace
+        && let Some(write) = mark_unknown(names, node, now.wall)
+    {
+        return Plan::of([write]);
     }
     let mut plan = Plan::of(update_taints(names, node, now.wall, cluster));
-    plan.requeue_in(grace.saturating_sub(silent));
+    if silent < grace {
+        plan.requeue_in(grace.saturating_sub(silent));
+    }
+    if let ClusterHealth::NotNow(Some(left)) = cluster {
+        plan.requeue_in(left);
+    }
     plan
 }
 

@@ -1,5 +1,6 @@
 //! Scaling of pods, common to replica sets and replication controllers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto_api::apps::v1::ReplicaSet;
@@ -108,7 +109,13 @@ impl DesiredPods<'_> {
             return std::iter::repeat_with(create).take(missing).collect();
         }
         let mut ranked = active.to_vec();
-        ranked.sort_by_cached_key(|pod| value(names, pod));
+        let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
+        for pod in active {
+            let count = on_node.entry(&pod.spec.node_name).or_default();
+            *count = count.saturating_add(1);
+        }
+        let beside = |pod: &Pod| on_node.get(pod.spec.node_name.as_str()).copied().unwrap_or(0);
+        ranked.sort_by_cached_key(|pod| value(names, pod, beside(pod)));
         let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
         ranked.into_iter().take(excess).map(|pod| (delete(pod), ReplicaOperation::Delete)).collect()
     }
@@ -165,8 +172,8 @@ impl DesiredPods<'_> {
 }
 
 /// The rank of a pod; the lowest is deleted first: unassigned before assigned, pending before running, not ready before ready, low before high
-/// deletion cost, young before old.
-fn value(names: &Names, pod: &Pod) -> impl Ord + use<> {
+/// deletion cost, on a node with more of them before one with fewer (`on_node`, the pod included), young before old.
+fn value(names: &Names, pod: &Pod, on_node: usize) -> impl Ord + use<> {
     let phase = match pod.status.phase.as_str() {
         "Running" => 2,
         "Unknown" => 1,
@@ -181,6 +188,7 @@ fn value(names: &Names, pod: &Pod) -> impl Ord + use<> {
         phase,
         ready.is_some(),
         cost,
+        std::cmp::Reverse(on_node),
         age(ready.and_then(Time::unix)),
         age(pod.metadata.creation_timestamp.unix()),
         pod.metadata.name.clone(),

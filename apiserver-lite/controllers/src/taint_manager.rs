@@ -10,7 +10,7 @@ use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
 
 use crate::Plan;
-use crate::addresses::{has_ended, is_terminating, pod_reference};
+use crate::addresses::{is_terminating, pod_reference};
 use crate::api_writes::{ApiWrite, ObjectKind};
 
 /// The times from which the remaining toleration of a pod is computed.
@@ -69,10 +69,10 @@ fn eviction_event(about: ObjectReference, message: String) -> EventReport {
     EventReport { about, kind, reason, message }
 }
 
-/// Plans the eviction of a pod from its node, now or when its toleration ends.
+/// Plans the eviction of a pod from its node, now or when its toleration ends. One that has ended is evicted as well, as in Kubernetes.
 pub fn plan(pod: &Pod, node: &Node, now: TaintAge, before: Eviction) -> Plan {
     let mut plan = Plan::default();
-    if is_terminating(pod) || has_ended(pod) {
+    if is_terminating(pod) {
         return plan;
     }
     match toleration_left(evicting_taints(node), &pod.spec.tolerations, bound_at(pod), now) {
@@ -271,6 +271,8 @@ mod tests {
         pod.spec.tolerations.clear();
         let evicted = ["Marking for deletion Pod ns/web-1"];
         assert_eq!(messages(&pod, &node, Eviction::Scheduled), evicted);
+        pod.status.phase = "Succeeded".into();
+        assert_eq!(messages(&pod, &node, Eviction::None), evicted, "also one that has ended");
     }
 
     #[test]

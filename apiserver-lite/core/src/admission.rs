@@ -11,8 +11,10 @@ mod mountable_secrets;
 mod namespaces;
 mod node_taint;
 mod nodes;
+mod pod_node_selector;
 mod pod_security;
 mod pods;
+mod priority_classes;
 mod runtime_class;
 mod service_accounts;
 mod storage;
@@ -215,14 +217,21 @@ async fn check(
     {
         storage::admit_update(call, object, old)?;
     }
+    if object.kind.is("scheduling", "PriorityClass") && runs(AdmissionPlugin::Priority) {
+        priority_classes::admit(call, operation, object)?;
+    }
     escalation_check::admit(call, object, old).await?;
     if object.kind.is("certificates", "CertificateSigningRequest") {
         certificates::admit(call, operation, object, old).await?;
     }
-    match runs(AdmissionPlugin::PodSecurity) {
-        true => pod_security::admit(call, operation, object, old).await,
-        false => Ok(Vec::new()),
+    let mut warnings = match runs(AdmissionPlugin::PodSecurity) {
+        true => pod_security::admit(call, operation, object, old).await?,
+        false => Vec::new(),
+    };
+    if operation == Operation::Create {
+        warnings.extend(ingresses::class_warning(call, object));
     }
+    Ok(warnings)
 }
 
 async fn admit_pod(
@@ -237,6 +246,9 @@ async fn admit_pod(
         (Operation::Create, _) => {
             if limits_secrets {
                 service_accounts::admit(call, pod).await?;
+            }
+            if admission.runs(AdmissionPlugin::PodNodeSelector) {
+                pod_node_selector::admit(call, pod)?;
             }
             if admission.runs(AdmissionPlugin::RuntimeClass) {
                 runtime_class::admit(call, pod)?;

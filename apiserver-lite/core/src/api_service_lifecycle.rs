@@ -105,6 +105,7 @@ fn list_desired(server: &Server) -> BTreeMap<String, DesiredApiService> {
     let switches = &server.config.runtime_config;
     for row in schema::resources()
         .iter()
+        .chain(schema::optional_resources())
         .filter(|row| ![GROUP, schema::METRICS_GROUP].contains(&row.group))
     {
         if switches.serves(row.group, row.version, row.plural) {
@@ -145,12 +146,8 @@ async fn create(
     let (query, agent) = (Query::default(), agent(server));
     let call = call(server, kind, &request, &query, &agent);
     match create_object(&call, object, Effects::Real).await {
-        Err(error) if error.code() != 409 => return Err(error),
-        _ => {}
-    }
-    match server.find(kind, "", name) {
-        Some(record) => write_condition(server, kind, &record, availability::local()).await,
-        None => Ok(()),
+        Err(error) if error.code() != 409 => Err(error),
+        _ => Ok(()),
     }
 }
 

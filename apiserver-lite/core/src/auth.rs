@@ -8,6 +8,7 @@ mod rbac;
 mod service_account;
 mod settings;
 mod store_index;
+mod websocket_token;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,12 +32,14 @@ pub use settings::{
 };
 pub use store_index::IndexError;
 pub(crate) use store_index::{ObjectIndex, StoreIndex};
+pub use websocket_token::{has_websocket_token, remove_websocket_tokens};
 
+use self::websocket_token::websocket_token;
 use crate::record::StoredObject;
 use crate::status::ApiError;
 
-/// The authenticators, consulted in Kubernetes' order: authenticating proxy, client certificate, then tokens. The first one that authenticates
-/// a user decides. A refused credential is not treated as anonymous.
+/// The authenticators, consulted in Kubernetes' order: authenticating proxy, client certificate, then tokens; the token of a WebSocket client goes before
+/// the certificate. The first one that authenticates a user decides. A refused credential is not treated as anonymous.
 pub struct Authenticators {
     /// Users named by an authenticating proxy.
     pub request_headers: Option<RequestHeaders>,
@@ -84,8 +87,7 @@ impl Authenticators {
     /// Authenticates a request by its connection and headers.
     ///
     /// # Errors
-    /// 401 for invalid credentials, or none where anonymous requests are not served. It contains the reason if the only credential
-    /// was a client certificate.
+    /// 401 for invalid credentials, or none where anonymous requests are not served. The reason is logged and not answered.
     pub async fn authenticate(
         &self,
         objects: &dyn ObjectLookup,
@@ -97,27 +99,45 @@ impl Authenticators {
         {
             return Ok(user);
         }
+        // A page may name a token, and its browser adds the certificate of the user who opened the page: only the token is the page's own.
+        if has_websocket_token(headers) {
+            let token = websocket_token(headers).ok_or_else(ApiError::unauthorized)?;
+            return self.user_of(objects, &token, &client).await;
+        }
         let certificate = client.certificate;
         let certificate_user = certificate.map(|certificate| certificate.user(crate::times::now()));
         if let Some(Ok(user)) = certificate_user {
             return Ok(user.clone());
         }
         if let Some(token) = bearer(headers) {
-            let audiences = self.tokens.audiences();
-            let from = client.address.map(|address| address.to_string()).unwrap_or_default();
-            return self
-                .token_user(objects, token, audiences, &from)
-                .await
-                .map(|(user, _)| user)
-                .ok_or_else(ApiError::unauthorized);
+            return self.user_of(objects, token, &client).await;
         }
         match (certificate_user, self.anonymous) {
-            (Some(Err(error)), _) => Err(ApiError::unauthorized_because(&error.to_string())),
+            (Some(Err(error)), _) => {
+                let reason = error.to_string();
+                tracing::debug!(
+                    reason,
+                    "the client certificate is not valid and there is no token"
+                );
+                Err(ApiError::unauthorized())
+            }
             (_, Anonymous::Served(_)) if !headers.contains_key(AUTHORIZATION) => {
                 Ok(User::anonymous())
             }
             _ => Err(ApiError::unauthorized()),
         }
+    }
+
+    /// The user of a token that is meant for this server.
+    async fn user_of(
+        &self,
+        objects: &dyn ObjectLookup,
+        token: &str,
+        client: &ClientConnection<'_>,
+    ) -> Result<User, ApiError> {
+        let from = client.address.map(|address| address.to_string()).unwrap_or_default();
+        let found = self.token_user(objects, token, self.tokens.audiences(), &from).await;
+        found.map(|(user, _)| user).ok_or_else(ApiError::unauthorized)
     }
 
     /// The user of a token, and those of `audiences` that the token is meant for. `client` is who asks: a remote service that knows tokens has a share for

@@ -10,6 +10,7 @@ use std::time::Duration;
 use apiserver_audit::AuditSettings;
 use proto_api::Cidr;
 use proto_api::names::Names;
+use proto_client::serving::tls::Terms;
 
 pub use self::admission::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings, UnknownPlugin};
 pub use self::runtime_config::{RuntimeConfig, RuntimeConfigError};
@@ -44,6 +45,8 @@ pub struct Config {
     pub cert_dir: Option<PathBuf>,
     /// Serving certificate; generated when unset.
     pub serving: Option<Credentials>,
+    /// Oldest protocol version and cipher suites of the listener (`--tls-min-version`, `--tls-cipher-suites`).
+    pub tls_terms: Terms,
     /// File to which the administrator's kubeconfig is written.
     pub write_kubeconfig: Option<PathBuf>,
     /// Time between `/readyz` starting to fail and the listener closing (`--shutdown-delay-duration`).
@@ -97,8 +100,24 @@ pub struct Config {
     pub event_ttl: Duration,
     /// Time between two readings of the nodes' resource metrics (`--resource-metrics-interval`).
     pub resource_metrics_interval: Duration,
+    /// Where the other programs of the control plane show their health.
+    pub component_addresses: ComponentAddresses,
     /// DNS domain of the cluster.
     pub cluster_domain: String,
+}
+
+/// Where the other programs of the control plane show their health: on this host, at their usual ports, as kube-apiserver looks for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComponentAddresses {
+    pub controller_manager: SocketAddr,
+    pub scheduler: SocketAddr,
+}
+
+impl Default for ComponentAddresses {
+    fn default() -> Self {
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self { controller_manager: local(10257), scheduler: local(10259) }
+    }
 }
 
 /// Where objects are kept.
@@ -257,6 +276,7 @@ impl Config {
             encryption: None,
             cert_dir: None,
             serving: None,
+            tls_terms: Terms::default(),
             write_kubeconfig: None,
             shutdown_delay: Duration::ZERO,
             shutdown_deadline: Duration::from_secs(5),
@@ -293,6 +313,7 @@ impl Config {
             privileged: PrivilegedContainers::Admitted,
             event_ttl: Duration::from_secs(3600),
             resource_metrics_interval: Duration::from_secs(15),
+            component_addresses: ComponentAddresses::default(),
             cluster_domain: "cluster.local".to_owned(),
         }
     }

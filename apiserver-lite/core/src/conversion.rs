@@ -38,6 +38,24 @@ pub async fn show(
     kind: &Arc<Kind>,
     records: &mut [Arc<StoredObject>],
 ) -> Result<(), ApiError> {
+    show_until(asker, kind, records, list_deadline()).await
+}
+
+/// When a list that begins now has to be converted.
+pub(crate) fn list_deadline() -> Instant {
+    Instant::now() + LIST_TIME
+}
+
+/// As [`show`], for records that are a part of a list with that deadline.
+///
+/// # Errors
+/// As [`show`]; 500 after the deadline.
+pub(crate) async fn show_until(
+    asker: Asker<'_>,
+    kind: &Arc<Kind>,
+    records: &mut [Arc<StoredObject>],
+    deadline: Instant,
+) -> Result<(), ApiError> {
     let Some(version) = webhook_version(kind) else {
         records.iter_mut().for_each(|record| *record = record.as_version(kind));
         return Ok(());
@@ -56,7 +74,6 @@ pub async fn show(
     });
     let own_versions: Vec<Arc<StoredObject>> = own_versions.collect();
     let objects: Vec<&Object> = own_versions.iter().map(|record| record.object()).collect();
-    let deadline = Instant::now() + LIST_TIME;
     let mut done = 0;
     while let Some(rest) = objects.get(done..).filter(|rest| !rest.is_empty()) {
         // Boxed, so that the futures of all other requests stay small.

@@ -18,39 +18,75 @@ pub struct Deprecation {
     instead: &'static str,
 }
 
-/// What this server serves and Kubernetes 1.25 calls deprecated.
-const DEPRECATED: [Deprecation; 4] = [
-    Deprecation {
-        resource: ("", "v1", "componentstatuses"),
-        kind: "ComponentStatus",
-        since: "1.19",
-        removed: "",
-        instead: "",
-    },
-    Deprecation {
-        resource: ("flowcontrol", "v1beta1", "flowschemas"),
-        kind: "FlowSchema",
-        since: "1.23",
-        removed: "1.26",
-        instead: "v1beta2",
-    },
-    Deprecation {
-        resource: ("flowcontrol", "v1beta1", "prioritylevelconfigurations"),
-        kind: "PriorityLevelConfiguration",
-        since: "1.23",
-        removed: "1.26",
-        instead: "v1beta2",
-    },
-    Deprecation {
-        resource: ("storage", "v1beta1", "csistoragecapacities"),
-        kind: "CSIStorageCapacity",
-        since: "1.24",
-        removed: "1.27",
-        instead: "v1",
-    },
+/// What this server serves, on request at least, and Kubernetes calls deprecated.
+const DEPRECATED: [Deprecation; 20] = [
+    Deprecation::new(("", "v1", "componentstatuses"), "ComponentStatus", ("1.19", "", "")),
+    since_1_23("flowcontrol", "v1beta1", "flowschemas", "FlowSchema", "v1beta2"),
+    since_1_23(
+        "flowcontrol",
+        "v1beta1",
+        "prioritylevelconfigurations",
+        "PriorityLevelConfiguration",
+        "v1beta2",
+    ),
+    since_1_23(
+        "autoscaling",
+        "v2beta2",
+        "horizontalpodautoscalers",
+        "HorizontalPodAutoscaler",
+        "v2",
+    ),
+    beta("storage", "csistoragecapacities", "CSIStorageCapacity", ("1.24", "1.27", "v1")),
+    beta("batch", "cronjobs", "CronJob", ("1.21", "1.25", "v1")),
+    beta("discovery", "endpointslices", "EndpointSlice", ("1.21", "1.25", "v1")),
+    beta("events", "events", "Event", ("1.22", "1.25", "")),
+    beta("node", "runtimeclasses", "RuntimeClass", ("1.22", "1.25", "")),
+    beta("policy", "poddisruptionbudgets", "PodDisruptionBudget", ("1.21", "1.25", "v1")),
+    beta("coordination", "leases", "Lease", ("1.19", "1.22", "v1")),
+    beta("rbac.authorization", "roles", "Role", ("1.17", "1.22", "v1")),
+    beta("rbac.authorization", "rolebindings", "RoleBinding", ("1.17", "1.22", "v1")),
+    beta("rbac.authorization", "clusterroles", "ClusterRole", ("1.17", "1.22", "v1")),
+    beta("rbac.authorization", "clusterrolebindings", "ClusterRoleBinding", ("1.17", "1.22", "v1")),
+    beta("scheduling", "priorityclasses", "PriorityClass", ("1.14", "1.22", "v1")),
+    beta("storage", "csidrivers", "CSIDriver", ("1.19", "1.22", "v1")),
+    beta("storage", "csinodes", "CSINode", ("1.17", "1.22", "v1")),
+    beta("storage", "storageclasses", "StorageClass", ("1.19", "1.22", "v1")),
+    beta("storage", "volumeattachments", "VolumeAttachment", ("1.19", "1.22", "v1")),
 ];
 
+/// Release that deprecated a version, first release without it, version to use instead; empty for none.
+type Releases = (&'static str, &'static str, &'static str);
+
+/// A kind of `v1beta1`.
+const fn beta(
+    group: &'static str,
+    resource: &'static str,
+    kind: &'static str,
+    releases: Releases,
+) -> Deprecation {
+    Deprecation::new((group, "v1beta1", resource), kind, releases)
+}
+
+/// A kind that release 1.26 does not have any more.
+const fn since_1_23(
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+    kind: &'static str,
+    instead: &'static str,
+) -> Deprecation {
+    Deprecation::new((group, version, resource), kind, ("1.23", "1.26", instead))
+}
+
 impl Deprecation {
+    const fn new(
+        resource: (&'static str, &'static str, &'static str),
+        kind: &'static str,
+        (since, removed, instead): Releases,
+    ) -> Self {
+        Self { resource, kind, since, removed, instead }
+    }
+
     /// The deprecation of the requested resource, if it is deprecated.
     #[must_use]
     pub fn of(names: &Names, request: &RequestInfo) -> Option<&'static Self> {
@@ -117,13 +153,32 @@ mod tests {
                 "csistoragecapacities",
                 "storage.k8s.io/v1beta1 CSIStorageCapacity is deprecated in v1.24+, unavailable in v1.27+; use storage.k8s.io/v1 CSIStorageCapacity",
             ),
+            (
+                "autoscaling",
+                "v2beta2",
+                "horizontalpodautoscalers",
+                "autoscaling/v2beta2 HorizontalPodAutoscaler is deprecated in v1.23+, unavailable in v1.26+; use autoscaling/v2 HorizontalPodAutoscaler",
+            ),
+            (
+                "batch",
+                "v1beta1",
+                "cronjobs",
+                "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob",
+            ),
+            (
+                "node",
+                "v1beta1",
+                "runtimeclasses",
+                "node.k8s.io/v1beta1 RuntimeClass is deprecated in v1.22+, unavailable in v1.25+",
+            ),
         ] {
             assert_eq!(warning(group, version, resource).as_deref(), Some(expected));
         }
         for (group, version, resource) in [
             ("flowcontrol", "v1beta2", "flowschemas"),
             ("storage", "v1", "csistoragecapacities"),
-            ("storage", "v1beta1", "csidrivers"),
+            ("storage", "v1beta1", "csinodedrivers"),
+            ("autoscaling", "v1", "horizontalpodautoscalers"),
             ("", "v1", "pods"),
         ] {
             assert_eq!(warning(group, version, resource), None, "{group} {version} {resource}");
@@ -137,9 +192,17 @@ mod tests {
             let (group, version, resource) = one.resource;
             let short = names.group(group);
             let short = names.short_group(&short).unwrap();
-            let served = |version| schema::resource(short, version, resource).map(|row| row.kind);
+            let served = |version| {
+                let row = schema::resource(short, version, resource);
+                let row = row.or_else(|| schema::optional_resource(short, version, resource));
+                row.map(|row| row.kind)
+            };
             assert_eq!(served(version), Some(one.kind));
             assert!(one.instead.is_empty() || served(one.instead) == Some(one.kind), "{one:?}");
+        }
+        for row in schema::optional_resources() {
+            let warning = warning(row.group, row.version, row.plural);
+            assert!(warning.is_some(), "{} {}", row.group, row.plural);
         }
     }
 }

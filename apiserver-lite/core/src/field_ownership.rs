@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_managed_fields::{BuiltIn, ConvertError, Structure, Versions};
+use apiserver_managed_fields::{BuiltIn, ConvertError, SingleVersion, Structure, Versions};
 use apiserver_schema::{Engine, Kind, Strictness, Value};
 use proto_api::names::Names;
 
@@ -14,6 +14,7 @@ use crate::versions::{convert, stored_kind};
 pub struct FieldOwnership {
     /// By the `apiVersion` in which objects are stored, and kind.
     kinds: BTreeMap<(String, String), KindVersions>,
+    scale: Option<SingleVersion>,
 }
 
 #[derive(Default)]
@@ -36,7 +37,16 @@ impl FieldOwnership {
             of_kind.structures.insert(kind.api_version.clone(), structure);
             of_kind.kinds.push(kind.clone());
         }
-        Self { kinds }
+        let scale = engine.kind("autoscaling", "v1", "Scale").and_then(|kind| {
+            let (api_version, structure) = (kind.api_version.clone(), built_in.of(kind)?);
+            Some(SingleVersion { api_version, structure })
+        });
+        Self { kinds, scale }
+    }
+
+    /// The version of scales, which are not stored.
+    pub(crate) fn scale(&self) -> Option<&SingleVersion> {
+        self.scale.as_ref()
     }
 
     /// The versions of a kind, by the kind in which it is stored; `None` for kinds that are not stored.

@@ -54,10 +54,16 @@ fn changes(server: &Server) -> Vec<Watch<StoredObject>> {
 }
 
 /// Makes, corrects and deletes objects, and writes conditions. Where all is as it should be, nothing is written.
+async fn reconcile(server: &Server, control: &FlowControl) -> Result<(), ApiError> {
+    let objects = reconcile_objects(server).await;
+    objects.and(reconcile_conditions(server, control).await)
+}
+
+/// Makes, corrects and deletes objects; a server is ready when it has done so. Their conditions are written by [`run`].
 ///
 /// # Errors
 /// The first write that failed; the others are done.
-pub async fn reconcile(server: &Server, control: &FlowControl) -> Result<(), ApiError> {
+pub async fn reconcile_objects(server: &Server) -> Result<(), ApiError> {
     let annotation = server.names.sub_label("apf", "autoupdate-spec");
     let annotation = annotation.as_str();
     let built_in = built_in_objects(server.names);
@@ -79,6 +85,11 @@ pub async fn reconcile(server: &Server, control: &FlowControl) -> Result<(), Api
             }
         }
     }
+    steps.into_iter().collect()
+}
+
+/// Writes the conditions of all flow schemas that lack them.
+async fn reconcile_conditions(server: &Server, control: &FlowControl) -> Result<(), ApiError> {
     let (schemas, levels) = (kind(server, FLOW_SCHEMAS)?, kind(server, PRIORITY_LEVELS)?);
     let mut conditions = Vec::new();
     for record in stored(server, schemas) {
@@ -92,7 +103,7 @@ pub async fn reconcile(server: &Server, control: &FlowControl) -> Result<(), Api
     }
     let written: Vec<Result<(), ApiError>> =
         stream::iter(conditions).buffer_unordered(WRITES_MAX).collect().await;
-    steps.into_iter().chain(written).collect()
+    written.into_iter().collect()
 }
 
 /// The stored objects of a kind.

@@ -4,9 +4,11 @@
 mod jobs;
 pub mod pods;
 
+use apiserver_admission_webhooks::check_conditions;
 use apiserver_schema::update::{Subresource, prepare_for_create};
 use apiserver_schema::{FieldErrors, Kind, Map, Object, Value};
 
+use crate::aggregation::{self, availability};
 use crate::context::{RequestContext, about_kind};
 use crate::definitions::{self, strategy};
 use crate::options::GRACE_SECS_MAX;
@@ -48,6 +50,7 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
             object.metadata_mut().map_or_insert("annotations").insert(tracking, "");
         }
         (definitions::GROUP, "CustomResourceDefinition") => strategy::note_stored_version(object),
+        (aggregation::GROUP, "APIService") => availability::note_local(object, &timestamp(now())),
         _ => {}
     }
 }
@@ -135,7 +138,7 @@ pub(crate) fn default(object: &mut Object) {
     }
 }
 
-/// Checks what is decided outside of the engine: definitions by their own rules.
+/// Checks what is decided outside of the engine: definitions by their own rules, match conditions of webhooks.
 ///
 /// # Errors
 /// What is wrong.
@@ -144,7 +147,11 @@ pub(crate) fn validate(
     old: Option<&Object>,
     names: &Names,
 ) -> Result<(), FieldErrors> {
-    if strategy::is_definition(new) { strategy::validate(new, old, names) } else { Ok(()) }
+    match new.kind.short_group {
+        _ if strategy::is_definition(new) => strategy::validate(new, old, names),
+        "admissionregistration" => check_conditions(new),
+        _ => Ok(()),
+    }
 }
 
 /// Allocates the addresses and node ports of a Service and writes them into `object`. Empty for every other kind. `old` is the
@@ -228,39 +235,28 @@ pub(crate) fn add_deletion_finalizers(object: &mut Object) {
     }
 }
 
-/// Whether the response to a delete is the object and not a Status.
-#[must_use]
-pub(crate) fn returns_object_on_delete(kind: &Kind) -> bool {
-    match (kind.short_group, kind.kind()) {
-        ("", name) => matches!(
-            name,
-            "Pod"
-                | "PodTemplate"
-                | "PersistentVolume"
-                | "PersistentVolumeClaim"
-                | "ResourceQuota"
-                | "Service"
-                | "ServiceAccount"
-        ),
-        ("storage", name) => name != "CSIStorageCapacity",
-        _ => false,
-    }
-}
-
 /// Whether an update of a missing object creates it (`AllowCreateOnUpdate` of the strategy).
 #[must_use]
 pub(crate) fn creates_on_update(kind: &Kind) -> bool {
     match kind.short_group {
         "" => matches!(kind.kind(), "Endpoints" | "Event" | "LimitRange" | "Service"),
-        "rbac.authorization" => true,
+        "coordination" | "node" | "rbac.authorization" => true,
         _ => false,
     }
 }
 
 /// Whether an object is replaced without the version that the client has read (`AllowUnconditionalUpdate` of the strategy).
 #[must_use]
-pub(crate) fn updates_unconditionally(object: &Object) -> bool {
-    object.kind.custom().is_none() && !strategy::is_definition(object)
+pub(crate) fn updates_unconditionally(kind: &Kind) -> bool {
+    kind.custom().is_none()
+        && match (kind.short_group, kind.kind()) {
+            ("admissionregistration" | "apiextensions" | "apiregistration" | "coordination", _) => {
+                false
+            }
+            ("node", "RuntimeClass") | ("policy", "PodDisruptionBudget") => false,
+            ("storage", name) => name == "StorageClass",
+            _ => true,
+        }
 }
 
 #[cfg(test)]

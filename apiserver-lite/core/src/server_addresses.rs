@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_tell_who_is_there() {
+    fn api_server_leases_have_the_address_of_their_server() {
         let server = Server::for_tests(Names::new(Profile::Kubernetes));
         let kind = server.kind("coordination", "leases").unwrap();
         let lease = |name: &str, holder: &str, renewed: &str| {

@@ -93,14 +93,6 @@ impl ApiError {
         Status::unauthorized().into()
     }
 
-    /// 401 `Unauthorized` with the reason why the credential was refused.
-    #[must_use]
-    pub(crate) fn unauthorized_because(reason: &str) -> Self {
-        let mut status = Status::unauthorized();
-        status.message = format!("{}: {reason}", status.message);
-        status.into()
-    }
-
     /// 403: `pods "x" is forbidden: why`.
     #[must_use]
     pub fn forbidden(about: StatusTarget<'_>, why: &str) -> Self {
@@ -175,6 +167,20 @@ impl ApiError {
     #[must_use]
     pub(crate) fn conflict(about: StatusTarget<'_>, why: &str) -> Self {
         Status::conflict(about.resource(), about.name, why).into()
+    }
+
+    /// 409 `Conflict`: a field of the object's metadata is not what the request requires.
+    #[must_use]
+    pub(crate) fn precondition_failed(
+        about: StatusTarget<'_>,
+        field: &str,
+        wanted: &str,
+        found: &str,
+    ) -> Self {
+        let why = format!(
+            "Precondition failed: {field} in precondition: {wanted}, {field} in object meta: {found}"
+        );
+        Self::conflict(about, &why)
     }
 
     /// 409 `Conflict`: the object was modified after the client read it.
@@ -344,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_as_clients_know_them() {
+    fn status_messages_are_those_of_kubernetes() {
         let pod = StatusTarget { group: "", kind: "pods", name: "x" };
         let deployment = StatusTarget { group: "apps", kind: "deployments", name: "d" };
         assert_eq!(ApiError::not_found(pod).to_string(), "pods \"x\" not found");
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_webhook_says_is_not_said_of_the_store() {
+    fn statuses_from_webhooks_are_not_taken_for_those_of_the_store() {
         let pod = StatusTarget { group: "", kind: "pods", name: "x" };
         let questions =
             [ApiError::is_not_found, ApiError::is_already_exists, ApiError::is_conflict];

@@ -27,9 +27,12 @@ use crate::versions;
 use crate::webhook_call::Asker;
 
 pub use apply::apply;
+pub(crate) use apply::check_identity;
 pub use create::{create, create_object};
 pub use delete::{about_deleted, delete, delete_collection, delete_object};
+pub(crate) use ownership::{AppliedTree, Owners, apply_scale};
 pub use patch::patch;
+pub(crate) use patch::{patch_error, patched_error};
 pub use read::{be_current, get, list};
 pub use selection::{Selection, labels_match};
 pub(crate) use update::check_uid;
@@ -37,6 +40,7 @@ pub use update::update;
 pub use update_common::{
     CONFLICT_TRIES, UpdateAttempt, commit_update, decode, decode_as, invalid, write_failed,
 };
+pub(crate) use update_common::{commit_owned, object_error, strictness};
 pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, watch, watch_event};
 
 /// The result of a verb.

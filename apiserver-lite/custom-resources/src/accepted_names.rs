@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_definition_has_it_keeps() {
+    fn a_definition_keeps_its_accepted_names() {
         let status = r#"{"acceptedNames":{"plural":"widgets","singular":"widget","kind":"Widget",
             "listKind":"WidgetList","shortNames":["wd"]},
             "conditions":[{"type":"Established","status":"True","reason":"R","message":"m"}]}"#;

@@ -11,6 +11,7 @@ mod columns;
 mod conversion;
 mod defaults;
 mod schema;
+mod selectable_fields;
 mod structure;
 #[cfg(test)]
 mod tests;

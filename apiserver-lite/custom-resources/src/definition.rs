@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver_schema::{Map, Value};
 
 use crate::columns::Column;
-use crate::json_path::JsonPath;
+use crate::field_path::FieldPath;
 use crate::pattern::Patterns;
 use crate::read::{ReadError, texts};
 use crate::scale::ScalePaths;
@@ -69,8 +69,8 @@ pub struct Version {
     pub subresources: Subresources,
     /// Columns of its table besides the name; the age, if the definition names none.
     pub columns: Vec<Column>,
-    /// Fields that field selectors may use besides the name and namespace. Kubernetes 1.25 has none.
-    pub selectable_fields: Vec<JsonPath>,
+    /// Fields that field selectors may use besides the name and namespace.
+    pub selectable_fields: Vec<FieldPath>,
 }
 
 /// Subresources of a version.
@@ -201,10 +201,14 @@ fn read_version(
         columns: read_columns(version),
         selectable_fields: version
             .maps("selectableFields")
-            .map(|field| JsonPath::parse(field.str("jsonPath")))
+            .map(|field| read_path(field.str("jsonPath")))
             .collect::<Result<_, ReadError>>()?,
         name,
     })
+}
+
+fn read_path(text: &str) -> Result<FieldPath, ReadError> {
+    FieldPath::parse(text).map_err(|_| ReadError::JsonPath(text.to_owned()))
 }
 
 fn read_columns(version: &Map) -> Vec<Column> {

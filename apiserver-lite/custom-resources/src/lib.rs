@@ -22,6 +22,8 @@ mod default;
 mod definition;
 mod errors;
 mod eval;
+mod expression;
+mod field_path;
 mod json_path;
 mod node;
 mod open_api;
@@ -46,6 +48,8 @@ pub use definition::{
     Conversion, Definition, Names, Scope, Subresources, Version, Webhook, WebhookTarget,
     read_definition,
 };
+pub use expression::{EvaluationError, Expression, ExpressionCompiler, ExpressionError, ValueType};
+pub use field_path::{FieldPath, FieldPathError};
 pub use json_path::JsonPath;
 pub use read::ReadError;
 pub use scale::ScalePaths;

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::cel::program::{CompileError, Program};
-use crate::pattern::Pattern;
+use apiserver_schema::validate::Cause;
 use apiserver_schema::{Map, Value};
+
+use crate::cel::program::{CompileError, Program};
+use crate::field_path::{FieldPath, FieldPathError};
+use crate::pattern::Pattern;
 
 /// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +91,10 @@ pub(crate) struct Rule {
     pub(crate) text: String,
     pub(crate) message: String,
     pub(crate) message_expression: String,
+    /// The kind of error that a failure is.
+    pub(crate) reason: Cause,
+    /// The field that a failure is about, below the value of the rule; `None` for the value itself.
+    pub(crate) field_path: Option<FieldPath>,
     /// `None` until it is compiled.
     pub(crate) program: Option<Result<Program, CompileError>>,
     pub(crate) message_program: Option<Program>,
@@ -99,6 +106,8 @@ impl Rule {
             text: rule.str("rule").to_owned(),
             message: rule.str("message").to_owned(),
             message_expression: rule.str("messageExpression").to_owned(),
+            reason: read_reason(rule.str("reason")).unwrap_or(Cause::Invalid),
+            field_path: FieldPath::parse(rule.str("fieldPath")).ok(),
             program: None,
             message_program: None,
         }
@@ -111,6 +120,15 @@ impl Rule {
             message => message,
         }
     }
+}
+
+/// Reasons of rules, in the order in which Kubernetes lists them.
+pub(crate) const REASONS: [Cause; 4] =
+    [Cause::Duplicate, Cause::Forbidden, Cause::Invalid, Cause::Required];
+
+/// The reason of this name, if rules may have it.
+pub(crate) fn read_reason(name: &str) -> Option<Cause> {
+    REASONS.into_iter().find(|cause| cause.reason() == name)
 }
 
 /// A node of a schema. Below `allOf`, `anyOf`, `oneOf` and `not` nodes have no type, but may have properties, items and checks.
@@ -170,6 +188,12 @@ impl Node {
     /// The node for a key of an object.
     pub(crate) fn field(&self, name: &str) -> Option<&Node> {
         self.property(name).or_else(|| self.additional.schema())
+    }
+
+    /// The node of a field below.
+    pub(crate) fn find(&self, path: &FieldPath) -> Result<&Node, FieldPathError> {
+        let found = path.names().iter().try_fold(self, |node, name| node.field(name));
+        found.ok_or(FieldPathError::Unknown)
     }
 
     /// Whether null is replaced with the default.

@@ -29,12 +29,12 @@ pub enum PatternError {
     },
     #[error("the regular expression has more than {LENGTH_MAX} bytes: shorten it")]
     TooLong,
-    /// The definition has too many.
-    #[error("the definition has more than {PATTERNS_MAX} different regular expressions: use fewer")]
+    /// A definition or a webhook configuration has too many.
+    #[error("there are more than {PATTERNS_MAX} different regular expressions: use fewer")]
     TooMany,
-    /// The compiled expressions of the definition take too much memory.
+    /// Together they take too much memory when they are compiled.
     #[error(
-        "the regular expressions of the definition take more than {TOTAL_MAX} bytes when they are compiled: use fewer or shorter ones"
+        "the regular expressions take more than {TOTAL_MAX} bytes when they are compiled: use fewer or shorter ones"
     )]
     TooLarge,
 }

@@ -36,7 +36,7 @@ pub enum ReadError {
     /// A pattern is no regular expression, or too large.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// A path of a column or of the subresource `scale` cannot be read.
+    /// A path of a column, of the subresource `scale` or of a selectable field cannot be read.
     #[error("{0:?} is not a field path such as .spec.replicas")]
     JsonPath(String),
 }

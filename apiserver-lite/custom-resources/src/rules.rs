@@ -9,6 +9,7 @@ use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
 use crate::cel::program::{CompileError, Program};
 use crate::errors::{ErrorList, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
+use crate::field_path::FieldPath;
 use crate::node::{AdditionalProperties, ListType, Node, Rule};
 use crate::pattern::Patterns;
 
@@ -130,6 +131,19 @@ impl Checker<'_> {
         self.errors.push(path, Cause::Invalid, Some(shown), detail);
     }
 
+    /// Adds the error of a rule that does not hold, at the field and of the kind that it names.
+    fn failed(&mut self, rule: &Rule, node: &Node, path: &Path<'_>, detail: &str) {
+        let names = rule.field_path.as_ref().map_or(&[][..], FieldPath::names);
+        let shown = quote(node.ty.map_or("", |ty| ty.name()));
+        let (value, detail) = match rule.reason {
+            Cause::Invalid => (Some(shown), detail),
+            Cause::Duplicate => (Some(shown), ""),
+            _ => (None, detail),
+        };
+        let mut add = |path: &Path<'_>| self.errors.push(path, rule.reason, value.clone(), detail);
+        at_field(Some(node), names, path, &mut add);
+    }
+
     fn rule(
         &mut self,
         rule: &Rule,
@@ -166,7 +180,7 @@ impl Checker<'_> {
             Ok(Val::Bool(true)) => {}
             Ok(_) => {
                 let message = self.message(rule, node, new, old);
-                self.invalid(node, path, &message);
+                self.failed(rule, node, path, &message);
             }
             Err(Fail::Limit) => {
                 let detail = format!(
@@ -206,6 +220,23 @@ impl Checker<'_> {
         match rule.message.as_str() {
             "" => format!("failed rule: {}", rule.text.trim()),
             message => message.to_owned(),
+        }
+    }
+}
+
+/// Calls `add` with the path of the field that `names` lead to from a node: keys of maps are shown in brackets.
+fn at_field(
+    node: Option<&Node>,
+    names: &[String],
+    path: &Path<'_>,
+    add: &mut dyn FnMut(&Path<'_>),
+) {
+    let Some((name, rest)) = names.split_first() else { return add(path) };
+    match node.and_then(|node| node.property(name)) {
+        Some(property) => at_field(Some(property), rest, &path.field(name), add),
+        None => {
+            let values = node.and_then(|node| node.additional.schema());
+            at_field(values, rest, &path.key(name), add);
         }
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_made_and_made_anew_and_programs_are_kept() {
+    fn links_are_created_and_replaced_and_programs_are_kept() {
         let root = tempfile::tempdir().unwrap();
         let (dir, bin) = (root.path().join("a/assets"), root.path().join("bin"));
         fs::create_dir(&bin).unwrap();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_listened_to_is_refused() {
+    fn invalid_listen_urls_are_refused() {
         for url in
             ["https://127.0.0.1:1", "127.0.0.1:1", "http://127.0.0.1", "http://", "unix:///x"]
         {

@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_need_comes_first() {
+    fn kinds_that_others_depend_on_are_loaded_first() {
         let order = [
             "Namespace",
             "CustomResourceDefinition",

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_names_the_level() {
+    fn the_dangling_condition_names_the_priority_level() {
         let missing = dangling("low", Usage::NoLevel);
         assert_eq!((missing.status, missing.reason), ("True", "NotFound"));
         assert_eq!(

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_told_apart_by_what_the_schema_says() {
+    fn flows_are_distinguished_by_the_method_of_the_schema() {
         let schema = |name: &str, distinguisher| FlowSchema {
             name: name.to_owned(),
             uid: String::new(),

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_without_defaults_and_checks_counts_as_the_nearest_that_may_be() {
+    fn invalid_stored_values_are_clamped_to_valid_ones() {
         for (stored, expected) in [
             (json!({}), 1000),
             (json!({"matchingPrecedence": 0}), 1000),

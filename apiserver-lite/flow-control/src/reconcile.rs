@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_built_in_is_obsolete_until_somebody_takes_it_over() {
+    fn former_built_in_objects_are_obsolete_only_if_annotated_for_auto_update() {
         for (said, expected) in
             [(Some("true"), true), (Some("false"), false), (None, false), (Some("x"), false)]
         {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_without_its_level_is_not_asked() {
+    fn a_flow_schema_without_its_priority_level_is_ignored() {
         let given = [Arc::new(schema("a", 9, "a"))];
         let (schemas, _) = FlowSchemas::new(given, |level| level != "low", |_| false);
         assert_eq!(names(&schemas), [EXEMPT, CATCH_ALL]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_costs_is_bounded() {
+    fn the_flow_schemas_checked_for_a_request_are_bounded() {
         let many = (0..1000).map(|nth| schema(&format!("s{nth:04}"), 5, "a"));
         let (schemas, left_out) = ordered(many);
         assert_eq!(schemas.ordered().len(), FLOW_SCHEMAS_MAX + 2, "and the mandatory ones");

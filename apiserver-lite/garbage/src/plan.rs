@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_when_it_is_time() {
+    fn owners_with_deletion_finalizers_are_finished_when_their_dependents_allow() {
         let owner = slim("x", &["0"], Stage::Foreground);
         let mut free = slim("y", &["x"], Stage::Alive);
         let blocking = slim("z", &["x"], Stage::Alive);

@@ -2,7 +2,7 @@
 
 pub mod user_headers;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -10,6 +10,7 @@ use apiserver_core::aggregation::ApiService;
 use apiserver_core::server::Server;
 use apiserver_core::service_endpoints::endpoints_of;
 use apiserver_core::status::ApiError;
+use apiserver_schema::openapi::OtherApi;
 use serde_json::Value;
 
 use crate::node_proxy::{DialScope, ProxyTarget, Scheme, Trust};
@@ -21,6 +22,8 @@ pub struct Aggregation {
     turns: AtomicUsize,
     /// The resources of group versions, by name of the APIService.
     resources: RwLock<HashMap<String, Arc<Value>>>,
+    /// What they publish of them in OpenAPI, by name of the APIService.
+    open_api: RwLock<BTreeMap<String, Arc<OtherApi>>>,
 }
 
 impl Aggregation {
@@ -43,6 +46,21 @@ impl Aggregation {
     pub fn retain(&self, is_there: impl Fn(&str) -> bool) {
         let mut lists = self.resources.write().unwrap_or_else(PoisonError::into_inner);
         lists.retain(|name, _| is_there(name));
+    }
+
+    /// What other servers publish in OpenAPI, by name of their APIService.
+    #[must_use]
+    pub fn open_api(&self) -> Vec<Arc<OtherApi>> {
+        let all = self.open_api.read().unwrap_or_else(PoisonError::into_inner);
+        all.values().cloned().collect()
+    }
+
+    /// Changes what other servers publish in OpenAPI.
+    pub fn change_open_api<T>(
+        &self,
+        change: impl FnOnce(&mut BTreeMap<String, Arc<OtherApi>>) -> T,
+    ) -> T {
+        change(&mut self.open_api.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Where a request for this path goes.

@@ -4,10 +4,10 @@
 //! time, each for a few seconds.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_auth::{MASTERS, User};
 use apiserver_core::aggregation::{ApiService, Backend, GROUP, RESOURCE, availability};
 use apiserver_core::api_service_lifecycle::write_condition;
 use apiserver_core::definitions::strategy::Condition;
@@ -15,11 +15,11 @@ use apiserver_core::server::Server;
 use futures_util::{StreamExt as _, stream};
 use http::HeaderValue;
 use http::header::ACCEPT;
-use proto_api::names::Names;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::aggregation::user_headers;
+use crate::open_api_fetches;
 use crate::server::HttpServer;
 
 /// Time between two looks at the stored objects.
@@ -47,19 +47,18 @@ struct NextCheck {
     len: usize,
 }
 
-/// Checks other API servers until this one stops.
+/// Checks other API servers, and fetches what they publish, until this one stops.
 pub async fn run(server: Arc<HttpServer>) {
+    // Cancel safe: what a look has not done the next one does, and there is none after the stop.
+    let looks = async { tokio::join!(check_all(&server), open_api_fetches::run(&server)) };
+    server.stopping.run_until_cancelled(looks).await;
+}
+
+async fn check_all(server: &HttpServer) -> Infallible {
     let mut asked: HashMap<String, NextCheck> = HashMap::new();
     loop {
-        // Cancel safe: what a look has not done the next one does, and there is none after the stop.
-        tokio::select! {
-            () = server.stopping.cancelled() => return,
-            () = check_due(&server, &mut asked) => {}
-        }
-        tokio::select! {
-            () = server.stopping.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
+        check_due(server, &mut asked).await;
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
@@ -153,7 +152,7 @@ async fn fetch_resources(
         let target = server.aggregation.target(&server.core, service, &path);
         let target = target.map_err(|error| NotAvailable(error.status().message.clone()))?;
         let url = format!("https://{}{path}", target.authority());
-        let mut headers = user_headers::of(&checker(server.core.names)).unwrap_or_default();
+        let mut headers = user_headers::of_this_server(server.core.names);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let got = server.nodes.get(&server.core, &target, headers, RESOURCES_LEN_MAX).await;
         let problem = match got {
@@ -168,11 +167,6 @@ async fn fetch_resources(
     };
     let late = |_| NotAvailable(format!("timed out waiting for {path} of {}", service.name));
     tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.map_err(late)?
-}
-
-/// The user of probes, which has full read access.
-fn checker(names: &Names) -> User {
-    User { name: names.user("aggregator"), groups: vec![MASTERS.to_owned()], ..User::default() }
 }
 
 async fn write(server: &HttpServer, service: &ApiService, condition: Condition) {
@@ -200,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_asked_again_when_its_api_service_says_something_else() {
+    fn a_changed_api_service_is_checked_again() {
         let mut service = ApiService {
             name: "v1.example.com".to_owned(),
             uid: "1".to_owned(),

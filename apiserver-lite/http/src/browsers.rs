@@ -3,8 +3,12 @@
 //! Requests that a page of another origin made are refused, and what a proxied workload serves is not a page of this server's origin where people are
 //! invited to open this server in a browser.
 
+use std::net::IpAddr;
+
+use apiserver_core::auth::has_websocket_token;
 use apiserver_core::status::ApiError;
 use http::header::{self, HeaderName, HeaderValue};
+use http::uri::Authority;
 use http::{HeaderMap, Request, Response};
 
 use crate::body::ResponseBody;
@@ -13,10 +17,9 @@ use crate::body::ResponseBody;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Set by `kubectl proxy` and by load balancers, which change the host. A page of another origin cannot set it without asking this server first.
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Begins the WebSocket protocol whose name is a bearer token.
-const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.";
 
 /// Refuses a request that a browser sent for a page of another origin. One that brings its own token is not refused: a page that knows it needs no browser.
+/// Of a WebSocket any page can name one, and so its certificate does not count then.
 ///
 /// # Errors
 /// 403.
@@ -35,9 +38,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 }
 
 fn has_token(headers: &HeaderMap) -> bool {
-    let protocols = text(headers, &header::SEC_WEBSOCKET_PROTOCOL).unwrap_or_default();
-    headers.contains_key(header::AUTHORIZATION)
-        || protocols.split(',').any(|protocol| protocol.trim().starts_with(TOKEN_PROTOCOL))
+    // A browser sends Basic for a page that names a user in an address.
+    let is_bearer = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("bearer ");
+    text(headers, &header::AUTHORIZATION).is_some_and(is_bearer) || has_websocket_token(headers)
 }
 
 fn is_foreign(headers: &HeaderMap, host: Option<&str>) -> bool {
@@ -49,7 +52,19 @@ fn is_foreign(headers: &HeaderMap, host: Option<&str>) -> bool {
         return false;
     }
     let of = origin.split_once("://").map(|(_, of)| of);
+    if of.is_some_and(is_this_machine) {
+        return false;
+    }
     of.is_none() || !of.zip(host).is_some_and(|(of, host)| of.eq_ignore_ascii_case(host))
+}
+
+/// Whether an origin is the client's own machine: WebSocket clients that are no browsers say `http://localhost`, as Kubernetes' own tests do. A browser
+/// that is recent enough to run pages of this machine says `Sec-Fetch-Site` as well.
+fn is_this_machine(authority: &str) -> bool {
+    let Ok(authority) = authority.parse::<Authority>() else { return false };
+    let host = authority.host();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// Makes what a workload answered a document of no origin: its scripts run, but cannot ask this server in the user's name, nor stay.
@@ -108,8 +123,16 @@ mod tests {
             // kubectl proxy changes the host, and the browser says what the page is to kubectl.
             (&[("origin", "http://127.0.0.1:8001"), ("x-forwarded-for", "127.0.0.1")], Ok(())),
             (&[("sec-fetch-site", "cross-site"), ("x-forwarded-for", "127.0.0.1")], Err(403)),
+            // WebSocket clients that are no browsers, and pages that look like them.
+            (&[("origin", "http://localhost")], Ok(())),
+            (&[("origin", "http://127.0.0.1:3000")], Ok(())),
+            (&[("origin", "http://[::1]:3000")], Ok(())),
+            (&[("origin", "http://localhost:3000"), ("sec-fetch-site", "cross-site")], Err(403)),
+            (&[("origin", "http://localhost.evil.example.com")], Err(403)),
+            (&[("origin", "http://localhost@evil.example.com")], Err(403)),
             // The page has a token.
             (&[other, ("authorization", "Bearer x")], Ok(())),
+            (&[other, ("authorization", "Basic eDp5")], Err(403)),
             (
                 &[
                     other,

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn asked_by_header() {
+    fn gzip_is_chosen_by_the_accept_encoding_header() {
         let asked = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));

@@ -2,28 +2,29 @@
 
 mod aggregated;
 mod groups;
+mod open_api;
 mod rows;
 mod token_issuer;
 
 use std::sync::Arc;
 
+use apiserver_core::request::{Accepted, Encoding, Query, Representation};
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
-use apiserver_schema::openapi::{self, Described};
+use apiserver_schema::{Format, Strictness};
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use proto_daemon::panics;
 use serde_json::{Value, json};
 
 use apiserver_core::aggregation::priorities::ListedGroup;
 use rows::Row;
 
-use crate::body::{BoxError, ResponseBody, bytes_response, set_type};
-use crate::compress::{is_accepted as accepts_gzip, response as large_response};
+use crate::body::{BoxError, ResponseBody, bytes_response};
 use crate::server::HttpServer;
 use crate::web_page::WebPage;
+use crate::{indent, negotiate};
 
 /// Kubernetes release (major, minor) whose API is served.
 const RELEASE: (&str, &str) = ("1", "25");
@@ -52,7 +53,7 @@ pub async fn serve(
     if let ["openapi", version, rest @ ..] = segments.as_slice()
         && matches!(*version, "v2" | "v3")
     {
-        return openapi(server, request, version, &rest.join("/")).await;
+        return open_api::serve(server, request, version, &rest.join("/")).await;
     }
     let names = server.core.names;
     if let (["api" | "apis"], Some(version)) =
@@ -86,46 +87,49 @@ pub async fn serve(
         _ => None,
     };
     let found = found.ok_or_else(ApiError::no_such_resource)?;
-    Ok(bytes_response(200, "application/json", Bytes::from(found.to_string())))
+    // As in Kubernetes these two are for people in any case.
+    if matches!(segments.as_slice(), [] | ["version"]) {
+        let text = format!("{found:#}");
+        return Ok(bytes_response(200, "application/json", Bytes::from(text)));
+    }
+    let indented = indent::is_wanted(request.headers(), &query_of(request));
+    Ok(negotiated(&server.core, request.headers(), &found, indented))
 }
 
-/// Media type of OpenAPI v2 in Protobuf. Clients request it with `@` instead of the last dot; older ones cannot parse that in a
-/// response, because media types may not contain the character.
-const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+fn query_of<B>(request: &Request<B>) -> Query {
+    Query::parse(request.uri().query().unwrap_or_default())
+}
 
-/// Serves the OpenAPI documents.
-async fn openapi(
-    server: &Arc<HttpServer>,
-    request: &Request<Incoming>,
-    version: &str,
-    rest: &str,
-) -> Result<Response<ResponseBody>, ApiError> {
-    let accept = request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
-    let protobuf = accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2"));
-    let (shared, rest, is_v2) = (server.clone(), rest.to_owned(), version == "v2");
-    let media_type = match is_v2 && protobuf {
-        true => OPENAPI_V2_PROTOBUF,
-        false => "application/json",
+/// A document in the encoding that the client prefers; JSON where it accepts none of those that are served.
+fn negotiated(
+    core: &Server,
+    headers: &HeaderMap,
+    document: &Value,
+    indented: bool,
+) -> Response<ResponseBody> {
+    let accepted = negotiate::accepted(headers, core.names, false);
+    let encoding = match accepted {
+        Ok(Accepted { encoding, representation: Representation::Object }) => encoding,
+        _ => Encoding::Json,
     };
-    let made = panics::spawn_blocking(move || {
-        let custom = shared.core.definitions.served();
-        shared.open_api.get((is_v2, protobuf, rest.clone()), custom, |custom| {
-            let described = Described { engine: &shared.core.engine, custom };
-            match (is_v2, rest.as_str()) {
-                (true, "") if protobuf => Some(openapi::v2_protobuf(described)),
-                (true, "") => Some(openapi::v2_json(described)),
-                (true, _) => None,
-                (false, "") => Some(openapi::v3_index(described)),
-                (false, path) => openapi::v3_document(described, path),
-            }
-        })
-    });
-    let document =
-        made.await.map_err(ApiError::internal)?.ok_or_else(ApiError::no_such_resource)?;
-    let packed = accepts_gzip(request.headers());
-    let mut response = large_response(vec![document], packed).await;
-    set_type(&mut response, media_type);
-    Ok(response)
+    let protobuf = || {
+        let kind = core.engine.kind("", "v1", document["kind"].as_str()?)?;
+        let text = document.to_string();
+        let decoded =
+            core.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Ignore).ok()?;
+        Some(core.engine.encode_protobuf(&decoded.object))
+    };
+    let (media_type, bytes) = match encoding {
+        Encoding::Protobuf if let Some(bytes) = protobuf() => {
+            (encoding.media_type(core.names), bytes)
+        }
+        Encoding::Yaml => {
+            (encoding.media_type(core.names), proto_api::yaml::to_string(document).into_bytes())
+        }
+        _ if indented => ("application/json", format!("{document:#}").into_bytes()),
+        _ => ("application/json", document.to_string().into_bytes()),
+    };
+    bytes_response(200, media_type, Bytes::from(bytes))
 }
 
 /// The list of served paths.

@@ -310,6 +310,7 @@ async fn patch(
 async fn apply(call: &RequestContext<'_>, bytes: Bytes) -> Result<VerbOutput, ApiError> {
     match Subresource::from_name(&call.request.subresource) {
         Some(subresource) => verbs::apply(call, subresource, bytes).await,
+        None if call.request.subresource == "scale" => scale::apply(call, &bytes).await,
         None => Err(ApiError::method_not_allowed()),
     }
 }
@@ -342,7 +343,7 @@ fn unsupported(server: &Server) -> ApiError {
     ApiError::unsupported_media_type(&["application/json", "application/yaml", protobuf])
 }
 
-/// The type of a patch; `None` for an apply. A scale is not applied: its object is.
+/// The type of a patch; `None` for an apply.
 fn patch_type(
     call: &RequestContext<'_>,
     request: &Request<Bytes>,
@@ -353,8 +354,6 @@ fn patch_type(
         "application/strategic-merge-patch+json",
         "application/apply-patch+yaml",
     ];
-    let (unapplied, _) = SERVED.split_at(3);
-    let is_scale = call.request.subresource == "scale";
     // Custom objects have no merge keys.
     if call.kind.custom().is_some()
         && !matches!(
@@ -369,8 +368,7 @@ fn patch_type(
         Some(PatchKind::Json) => Ok(Some(PatchType::Json)),
         Some(PatchKind::Merge) => Ok(Some(PatchType::Merge)),
         Some(PatchKind::Strategic) => Ok(Some(PatchType::Strategic)),
-        Some(PatchKind::Apply) if !is_scale => Ok(None),
-        _ if is_scale => Err(ApiError::unsupported_media_type(unapplied)),
+        Some(PatchKind::Apply) => Ok(None),
         _ => Err(ApiError::unsupported_media_type(&SERVED)),
     }
 }
@@ -384,7 +382,12 @@ fn record_patch(call: &RequestContext<'_>, kind: Option<PatchType>, body: &[u8])
         return call.audit.set_request_object(body);
     }
     let (engine, ignore) = (&call.server.engine, Strictness::Ignore);
-    if let Ok(applied) = engine.decode(&call.requested_version, Format::Yaml, body, ignore) {
+    let kind = match call.request.subresource.as_str() {
+        "scale" => engine.kind("autoscaling", "v1", "Scale"),
+        _ => Some(&call.requested_version),
+    };
+    let applied = kind.map(|kind| engine.decode(kind, Format::Yaml, body, ignore));
+    if let Some(Ok(applied)) = applied {
         call.audit.set_request_object(&engine.encode_json(&applied.object));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
-use apiserver_core::auth::{Anonymous, ClientConnection, effective_user};
+use apiserver_core::auth::{Anonymous, ClientConnection, effective_user, has_websocket_token};
 use apiserver_core::flow_control::{ClassifiedRequest, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{ApiError, StatusTarget};
@@ -14,7 +14,7 @@ use apiserver_core::times::now;
 use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::OpenRequest;
@@ -30,8 +30,8 @@ use super::labels::Labels;
 use super::responses::{encode, failure};
 use super::routes::{self, Target};
 use super::{
-    aggregated_requests, backup, compress, deprecation, dispatch, flow_control, negotiate,
-    resource_metrics, saved_states, websocket,
+    aggregated_requests, backup, component_statuses, compress, deprecation, dispatch, flow_control,
+    indent, negotiate, resource_metrics, saved_states, websocket,
 };
 use crate::browsers;
 use crate::discovery;
@@ -52,7 +52,7 @@ pub async fn handle(
     let served = isolate(serve(server.clone(), peer, request)).await;
     served.unwrap_or_else(|panicked| {
         tracing::error!(request = line, %panicked, "the handler of a request panicked; the request is answered 500");
-        failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
+        failure(&server, Encoding::Json, false, &ApiError::internal(PANICKED))
     })
 }
 
@@ -89,9 +89,12 @@ async fn serve(
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
+    let core = &server.core;
+    let is_elsewhere =
+        |group: &str, version: &str| core.api_services.remote(core.names, group, version).is_some();
     let target = query
         .check_len()
-        .and_then(|()| routes::parse(request.method(), request.uri().path(), &query));
+        .and_then(|()| routes::parse(request.method(), request.uri().path(), &query, is_elsewhere));
     serve_with_metrics(server, peer, request, query, target).await
 }
 
@@ -107,8 +110,10 @@ async fn serve_with_metrics(
     let path = request.uri().path().to_owned();
     let target = target.and_then(|target| check_browser(&server, &request, target));
     let labels = Labels::new(&server.core, &method, target.as_ref().ok());
-    let accepted = negotiate::accepted(request.headers(), server.core.names);
+    let is_stream = matches!(&target, Ok(Target::Resource(of)) if of.verb == Verb::Watch);
+    let accepted = negotiate::accepted(request.headers(), server.core.names, is_stream);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
+    let indented = indent::is_wanted(request.headers(), &query);
     let in_flight = server.metrics.started(labels.kind());
     let mut audit = RequestAudit::new(request.headers());
     let mut classified = None;
@@ -128,7 +133,7 @@ async fn serve_with_metrics(
     drop(in_flight);
     let mut response = outcome.unwrap_or_else(|error| {
         audit.fail(server.core.names, &error);
-        failure(&server, encoding, &error)
+        failure(&server, encoding, indented, &error)
     });
     if let Some((flows, classified)) = server.flow_control.as_ref().zip(classified.as_ref()) {
         flows.add_flow_headers(classified, &mut response);
@@ -377,7 +382,7 @@ async fn authenticate(
         address: peer.request.as_ref().map(|request| request.address().ip()),
     };
     let refusal = match core.authenticators.authenticate(&**core, client(), headers).await {
-        Err(refusal) if core.store.is_shared() && headers.contains_key(AUTHORIZATION) => refusal,
+        Err(refusal) if core.store.is_shared() && has_token(headers) => refusal,
         outcome => return outcome,
     };
     // The token may belong to an account that another server has just created. Invalid tokens delay no other request: few are checked again at a time.
@@ -386,6 +391,10 @@ async fn authenticate(
         Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
         Err(_) => Err(refusal),
     }
+}
+
+fn has_token(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION) || has_websocket_token(headers)
 }
 
 /// The user in whose name the request acts.
@@ -511,16 +520,23 @@ async fn serve_verb(
         .ok_or_else(|| ApiError::not_acceptable(server.core.names.protobuf_media_type()))?;
     let accepted = accepted.with_include(query)?;
     dispatch::check_accepted(&server.core, resource, accepted)?;
+    let indented = indent::is_wanted(request.headers(), query);
     let packed = compress::is_accepted(request.headers());
     let outcome = if resource_metrics::is_about(&server.core, resource) {
         let calls = (&*server.core, user, resource, query, accepted, trail);
         dispatch::with_context(calls, |call| server.resource_metrics.serve(call))?
+    } else if component_statuses::is_about(resource) {
+        // Before the components are dialled.
+        dispatch::served(&server.core, resource)?;
+        let checked = component_statuses::check_all(server, resource).await;
+        let calls = (&*server.core, user, resource, query, accepted, trail);
+        dispatch::with_context(calls, |call| component_statuses::serve(call, checked))?
     } else {
         dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?
     };
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
-    let mut response = encode(server, accepted, query, response, packed).await?;
+    let mut response = encode(server, accepted, response, indented, packed).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         add_warning(&mut response, warning);
     }
@@ -549,7 +565,8 @@ mod tests {
             (Method::POST, "/api/v1/nodes/b/proxy/run/a/b/c", false),
             (Method::POST, "/openapi/v2", false),
         ] {
-            let target = routes::parse(&method, path, &Query::parse("")).expect("a target");
+            let query = Query::parse("");
+            let target = routes::parse(&method, path, &query, |_, _| false).expect("a target");
             assert_eq!(is_write(&method, &target), expected, "{method} {path}");
         }
     }

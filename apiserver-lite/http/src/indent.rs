@@ -1,10 +1,24 @@
-//! Indented JSON (`?pretty=true`), made from the compact bytes without a tree of them.
+//! Indented JSON (`?pretty=true`, and for people), made from the compact bytes without a tree of them.
 
+use apiserver_core::request::Query;
 use bytes::{BufMut as _, Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::USER_AGENT;
 
 /// Longest JSON that is indented. Longer answers stay as they are: indenting multiplies them.
 const INDENTED_LEN_MAX: usize = 4 << 20;
 const STEP: usize = 2;
+/// How programs call themselves whose answers people read, as Kubernetes' servers know them.
+const READ_BY_PEOPLE: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
+
+/// Whether answers are to be indented: if the query does not say, for people.
+pub fn is_wanted(headers: &HeaderMap, query: &Query) -> bool {
+    if query.get("pretty").is_some() {
+        return query.flag("pretty");
+    }
+    let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    READ_BY_PEOPLE.iter().any(|name| agent.starts_with(name))
+}
 
 /// The JSON in `parts`, which is valid, with a line for each member and element; `None` if it is too long.
 pub fn indent(parts: &[Bytes]) -> Option<Bytes> {
@@ -135,13 +149,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_a_tree_would_give(value in values()) {
+        fn indented_json_is_that_of_serde_json(value in values()) {
             prop_assert_eq!(indented(&value), serde_json::to_string_pretty(&value).unwrap());
         }
     }
 
     #[test]
-    fn what_is_too_long_is_left() {
+    fn long_bodies_are_not_indented() {
         let long = Bytes::from(vec![b' '; INDENTED_LEN_MAX]);
         assert!(indent(std::slice::from_ref(&long)).is_some());
         assert!(indent(&[long, Bytes::from_static(b"1")]).is_none());

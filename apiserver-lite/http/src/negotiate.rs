@@ -26,11 +26,15 @@ pub struct NotAcceptable;
 /// Most media ranges of `Accept` that are read.
 const RANGES_MAX: usize = 32;
 
-/// The served representation that the client prefers; JSON when it names none.
+/// The served representation that the client prefers; JSON when it names none. A stream (`is_stream`) has no form in YAML.
 ///
 /// # Errors
 /// [`NotAcceptable`] when it names media types and none of them is served.
-pub fn accepted(headers: &HeaderMap, names: &Names) -> Result<Accepted, NotAcceptable> {
+pub fn accepted(
+    headers: &HeaderMap,
+    names: &Names,
+    is_stream: bool,
+) -> Result<Accepted, NotAcceptable> {
     let json = Accepted { encoding: Encoding::Json, representation: Representation::Object };
     let mut best: Option<(u16, Accepted)> = None;
     let mut named = false;
@@ -40,6 +44,7 @@ pub fn accepted(headers: &HeaderMap, names: &Names) -> Result<Accepted, NotAccep
         named |= !range.name.is_empty();
         // Of ranges with equal weight the first one wins.
         if let Some(candidate) = acceptable(&range, names)
+            && !(is_stream && candidate.encoding == Encoding::Yaml)
             && range.weight > best.map_or(0, |(weight, _)| weight)
         {
             best = Some((range.weight, candidate));
@@ -157,9 +162,21 @@ mod tests {
     use proto_api::names::Profile;
 
     fn ask(accept: &str) -> Result<Accepted, NotAcceptable> {
+        ask_of(accept, false)
+    }
+
+    fn ask_of(accept: &str, is_stream: bool) -> Result<Accepted, NotAcceptable> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_str(accept).unwrap());
-        accepted(&headers, Names::new(Profile::Kubernetes))
+        accepted(&headers, Names::new(Profile::Kubernetes), is_stream)
+    }
+
+    #[test]
+    fn a_stream_has_no_yaml() {
+        let yaml = "application/yaml";
+        assert_eq!(ask_of(yaml, false), object(Encoding::Yaml));
+        assert_eq!(ask_of(yaml, true), Err(NotAcceptable));
+        assert_eq!(ask_of(&format!("{yaml}, */*;q=0.1"), true), object(Encoding::Json));
     }
 
     fn object(encoding: Encoding) -> Result<Accepted, NotAcceptable> {
@@ -169,7 +186,7 @@ mod tests {
     #[test]
     fn picks_the_best_range() {
         assert_eq!(
-            accepted(&HeaderMap::new(), Names::new(Profile::Kubernetes)),
+            accepted(&HeaderMap::new(), Names::new(Profile::Kubernetes), false),
             object(Encoding::Json)
         );
         assert_eq!(ask("application/json"), object(Encoding::Json));
@@ -185,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_as_the_command_line_client_asks() {
+    fn tables_are_negotiated_as_kubectl_requests_them() {
         let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let table = Accepted {
             encoding: Encoding::Json,

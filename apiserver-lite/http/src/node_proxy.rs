@@ -9,6 +9,7 @@ mod target;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_core::auth::remove_websocket_tokens;
 use apiserver_core::dial_policy::DialPolicy;
 use apiserver_core::request::{Query, RequestInfo};
 use apiserver_core::server::Server;
@@ -54,7 +55,9 @@ impl NodeProxy {
         query: &Query,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let raw_query = request.uri().query().unwrap_or_default().to_owned();
-        let target = target::find(server, resource, query, &raw_query)?;
+        let Some(target) = target::find(server, resource, query, &raw_query)? else {
+            return Ok(no_content());
+        };
         let policy = DialPolicy::new(&server.config);
         let proxied = resource.subresource == "proxy";
         if upgrade::is_requested(request.headers()) {
@@ -125,11 +128,29 @@ impl NodeProxy {
         headers: HeaderMap,
         len_max: usize,
     ) -> Result<(StatusCode, Bytes), ApiError> {
+        let (head, body) = self.fetch(server, target, headers, len_max).await?.into_parts();
+        Ok((head.status, body))
+    }
+
+    /// As [`Self::get`], with the headers of the answer.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn fetch(
+        &self,
+        server: &Server,
+        target: &ProxyTarget,
+        headers: HeaderMap,
+        len_max: usize,
+    ) -> Result<Response<Bytes>, ApiError> {
         let mut request = Request::new(body::full(""));
         *request.headers_mut() = headers;
         let response = self.send_to(target, &DialPolicy::new(&server.config), request).await?;
-        let status = response.status();
-        Ok((status, collect_at_most(target, response, len_max).await?))
+        let (status, headers) = (response.status(), response.headers().clone());
+        let mut answer = Response::new(collect_at_most(target, response, len_max).await?);
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        Ok(answer)
     }
 
     /// Forwards an upgrade; when the target switches protocols, the two connections are joined. A workload behind a proxy path
@@ -222,10 +243,18 @@ impl NodeProxy {
     }
 }
 
+/// The answer to a request for what is not there yet.
+fn no_content() -> Response<ResponseBody> {
+    let mut answer = Response::new(body::full(""));
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    answer
+}
+
 /// The request's end-to-end headers without credentials and impersonation, which are meant for this server only.
 fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
     let mut forwarded = upgrade::end_to_end(headers);
     forwarded.remove(AUTHORIZATION);
+    remove_websocket_tokens(&mut forwarded);
     let own: Vec<_> = forwarded
         .keys()
         .filter(|name| name.as_str().starts_with("impersonate-"))
@@ -376,6 +405,25 @@ mod tests {
         let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
         response
+    }
+
+    #[test]
+    fn credentials_of_clients_are_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("authorization", "Bearer x"),
+            ("impersonate-user", "jane"),
+            (
+                "sec-websocket-protocol",
+                "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.eA",
+            ),
+            ("x-own", "1"),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let passed = forwarded_headers(&headers);
+        assert_eq!(passed["sec-websocket-protocol"], "v4.channel.k8s.io");
+        assert_eq!((passed.len(), passed.contains_key("x-own")), (2, true), "{passed:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -102,18 +102,21 @@ pub fn collection(
         }
         (Representation::PartialObjectMetadata(version), encoding) => {
             let partial = partial_kind(server, version)?;
+            // A list in YAML is made from the one in JSON.
+            let of_items = if encoding == Encoding::Yaml { Encoding::Json } else { encoding };
             let encoded: Result<Vec<Bytes>, ApiError> = items
                 .iter()
                 .map(|record| {
-                    Ok(encode(engine, encoding, &metadata_only(server, version, record.object())?))
+                    Ok(encode(engine, of_items, &metadata_only(server, version, record.object())?))
                 })
                 .collect();
             let encoded = encoded?;
             let items = encoded.iter().map(Bytes::as_ref);
-            Ok(vec![Bytes::from(match encoding {
-                Encoding::Protobuf => list::list_protobuf(&partial, meta, items),
-                _ => list::list_json(&partial, meta, items),
-            })])
+            Ok(vec![match encoding {
+                Encoding::Protobuf => Bytes::from(list::list_protobuf(&partial, meta, items)),
+                Encoding::Json => Bytes::from(list::list_json(&partial, meta, items)),
+                Encoding::Yaml => yaml(&list::list_json(&partial, meta, items)),
+            }])
         }
     }
 }

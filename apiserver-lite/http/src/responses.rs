@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_core::request::{Accepted, Encoding, Query};
+use apiserver_core::request::{Accepted, Encoding};
 use apiserver_core::status::ApiError;
 use apiserver_core::verbs::VerbResponse;
 use bytes::Bytes;
@@ -14,15 +14,15 @@ use super::body::{self, ResponseBody};
 use super::{compress, indent, render, watch};
 use crate::server::HttpServer;
 
-/// The response of a verb, as the client accepts it; a large list is compressed if `packed`.
+/// The response of a verb, as the client accepts it; JSON is indented if `indented`, and a large list compressed if `packed`.
 ///
 /// # Errors
 /// The object cannot be encoded so.
 pub async fn encode(
     server: &Arc<HttpServer>,
     accepted: Accepted,
-    query: &Query,
     response: VerbResponse,
+    indented: bool,
     packed: bool,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let names = server.core.names;
@@ -30,7 +30,7 @@ pub async fn encode(
     let one = |code: u16, bytes: Bytes| {
         let mut response = Response::new(body::parts(with_final_newline(
             encoding,
-            pretty(query, encoding, vec![bytes]),
+            pretty(indented, encoding, vec![bytes]),
         )));
         *response.status_mut() = body::status_code(code);
         body::set_type(&mut response, encoding.media_type(names));
@@ -45,7 +45,7 @@ pub async fn encode(
         }
         VerbResponse::List { kind, meta, items } => {
             let parts = render::collection(&server.core, accepted, &kind, &meta, &items)?;
-            let parts = pretty(query, encoding, parts);
+            let parts = pretty(indented, encoding, parts);
             let mut response =
                 compress::response(with_final_newline(encoding, parts), packed).await;
             body::set_type(&mut response, encoding.media_type(names));
@@ -75,22 +75,24 @@ fn with_final_newline(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
     parts
 }
 
-/// JSON indented if that is asked for, and it is not too long.
-fn pretty(query: &Query, encoding: Encoding, parts: Vec<Bytes>) -> Vec<Bytes> {
-    if encoding != Encoding::Json || !query.flag("pretty") {
+/// JSON indented if that is wanted, and it is not too long.
+fn pretty(indented: bool, encoding: Encoding, parts: Vec<Bytes>) -> Vec<Bytes> {
+    if encoding != Encoding::Json || !indented {
         return parts;
     }
     indent::indent(&parts).map_or(parts, |indented| vec![indented])
 }
 
-/// The response of a failed request: the Status in `encoding`, with `Retry-After` and `WWW-Authenticate` where they apply.
+/// The response of a failed request: the Status in `encoding`, with `Retry-After` and `WWW-Authenticate` where they apply; JSON is indented if `indented`.
 pub fn failure(
     server: &HttpServer,
     encoding: Encoding,
+    indented: bool,
     error: &ApiError,
 ) -> Response<ResponseBody> {
     let bytes = render::status(server.core.names, encoding, error.status());
-    let bytes = Bytes::from(with_final_newline(encoding, vec![bytes]).concat());
+    let parts = pretty(indented, encoding, vec![bytes]);
+    let bytes = Bytes::from(with_final_newline(encoding, parts).concat());
     let mut response =
         body::bytes_response(error.code(), encoding.media_type(server.core.names), bytes);
     if let Some(seconds) = error.retry_after_seconds() {

@@ -187,6 +187,13 @@ impl WatchStream {
 
     /// Sends the events. Returns whether the stream goes on.
     async fn events_shown(&mut self, chunk: &mut BytesMut) -> bool {
+        let asker = Asker { server: &self.encoder.server.core, user: &self.user };
+        let before = self.events.iter().filter_map(|event| event.previous.as_ref());
+        let records = self.events.iter().map(|event| &event.record).chain(before);
+        if let Err(error) = self.selection.prepare(asker, records).await {
+            self.encoder.error(chunk, &error);
+            return false;
+        }
         let events = self.events.drain(..);
         let changes = events.filter_map(|event| watch_event(&event, &self.selection));
         if self.encoder.kind.custom().is_none() {

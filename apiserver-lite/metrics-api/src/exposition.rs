@@ -180,7 +180,7 @@ scrape_error 0
     }
 
     #[test]
-    fn what_is_malformed_is_left_out() {
+    fn malformed_samples_are_left_out() {
         let long = "x".repeat(LABEL_LEN_MAX + 1);
         for line in [
             "container_cpu_usage_seconds_total{container=\"c\",namespace=\"a\",pod=\"web\"}",
@@ -199,7 +199,7 @@ scrape_error 0
     }
 
     #[test]
-    fn a_page_of_any_length_is_held_in_bounds() {
+    fn the_samples_of_a_page_are_bounded() {
         let line = |n: usize| {
             format!(
                 "container_memory_working_set_bytes{{container=\"c\",namespace=\"a\",pod=\"p{n}\"}} 1 1\n"

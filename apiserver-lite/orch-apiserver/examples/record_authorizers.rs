@@ -1,79 +1,53 @@
-//! Records the answers of Kubernetes' own server to the requests of `tests/api/authorizers/*.tsv`: `record_authorizers KUBE_APISERVER ETCD`. It starts the
-//! server once for each table, on loopback, and writes codes and messages into the table.
+//! Records the answers of Kubernetes' own server to the requests of `tests/api/authorizers/*.tsv`: `record_authorizers KUBE_APISERVER ETCD [TABLE...]`. It
+//! starts the server once for each table, on loopback, and writes codes and messages into the table.
 #![allow(clippy::expect_used, clippy::panic, reason = "a recorder that cannot go on has failed")]
 
 #[path = "../tests/api/authorizers/fixture.rs"]
 mod fixture;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use kubernetes_server::api_server::{KubernetesServer, Wanted, log_of};
+use kubernetes_server::etcd::Durability;
+use kubernetes_server::ports::free_port;
 use serde_json::Value;
 
 use fixture::{CLIENT, World};
 
-/// Ended when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(program: &Path, log: &Path, args: Vec<String>) -> Running {
-    let log = std::fs::File::create(log).expect("a log");
-    let child = Command::new(program)
-        .args(args)
-        .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
-    Running(child)
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
+/// The tables, each with the modules of its server.
+const TABLES: [(&str, &str); 6] = [
+    ("always-allow.tsv", "AlwaysAllow"),
+    ("always-deny.tsv", "AlwaysDeny"),
+    ("abac.tsv", "ABAC"),
+    ("abac-rbac.tsv", "ABAC,RBAC"),
+    ("webhook.tsv", "Webhook"),
+    ("webhook-rbac.tsv", "Webhook,RBAC"),
+];
 
 #[tokio::main]
 async fn main() {
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let (Some(server), Some(etcd)) = (args.next(), args.next()) else {
-        panic!("usage: record_authorizers KUBE_APISERVER ETCD");
+        panic!("usage: record_authorizers KUBE_APISERVER ETCD [TABLE...]");
     };
+    let chosen: Vec<PathBuf> = args.collect();
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/api/authorizers");
-    for (table, mode) in [("abac.tsv", "ABAC"), ("webhook.tsv", "Webhook")] {
-        let world = World::start().await;
-        record(&world, &tables.join(table), mode, (&server, &etcd)).await;
+    for (table, modes) in TABLES {
+        if chosen.is_empty() || chosen.iter().any(|one| one == Path::new(table)) {
+            let world = World::start().await;
+            record(&world, &tables.join(table), modes, (&server, &etcd)).await;
+        }
     }
 }
 
-async fn record(world: &World, table: &Path, mode: &str, (server, etcd): (&Path, &Path)) {
-    let (port, store, peers) = (free_port(), free_port(), free_port());
-    let store = format!("http://127.0.0.1:{store}");
-    let peers = format!("http://127.0.0.1:{peers}");
+async fn record(world: &World, table: &Path, modes: &str, (server, etcd): (&Path, &Path)) {
+    let port = free_port().expect("a port");
     let flag = |name: &str, value: &str| format!("--{name}={value}");
     let file = |name: &str| world.file(name).display().to_string();
-    let _etcd = start(
-        etcd,
-        &world.file("etcd.log"),
-        vec![
-            flag("data-dir", &file("etcd")),
-            flag("listen-client-urls", &store),
-            flag("advertise-client-urls", &store),
-            flag("listen-peer-urls", &peers),
-            flag("initial-advertise-peer-urls", &peers),
-            flag("initial-cluster", &format!("default={peers}")),
-        ],
-    );
     std::fs::write(world.file("sa.key"), include_str!("../../token/testdata/rsa.key"))
         .expect("written");
     let mut flags = vec![
-        flag("etcd-servers", &store),
         flag("bind-address", "127.0.0.1"),
         flag("advertise-address", "127.0.0.1"),
         flag("secure-port", &port.to_string()),
@@ -88,18 +62,27 @@ async fn record(world: &World, table: &Path, mode: &str, (server, etcd): (&Path,
         flag("oidc-groups-claim", "groups"),
         flag("oidc-groups-prefix", "oidc:"),
         flag("oidc-ca-file", &file("oidc.crt")),
-        flag("authorization-mode", mode),
+        flag("authorization-mode", modes),
     ];
-    flags.extend(match mode {
-        "ABAC" => vec![flag("authorization-policy-file", &file("policies.jsonl"))],
-        _ => vec![
-            flag("authorization-webhook-config-file", &file("webhook.conf")),
-            flag("authorization-webhook-version", "v1"),
-        ],
-    });
-    let log = world.file("server.log");
-    let _server = start(server, &log, flags);
-    wait_until_ready(port, &log).await;
+    let has = |module: &str| modes.split(',').any(|one| one == module);
+    if has("ABAC") {
+        flags.push(flag("authorization-policy-file", &file("policies.jsonl")));
+    }
+    if has("Webhook") {
+        flags.push(flag("authorization-webhook-config-file", &file("webhook.conf")));
+        flags.push(flag("authorization-webhook-version", "v1"));
+    }
+    let directory = world.dir.path();
+    let wanted = Wanted {
+        kube_apiserver: server,
+        etcd,
+        directory,
+        logs: directory,
+        durability: Durability::Unsynced,
+        flags,
+    };
+    let running = KubernetesServer::start(&wanted).expect("started");
+    wait_until_ready(port, &log_of(directory)).await;
     // The identity provider is asked for its keys some time after the start.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let text = std::fs::read_to_string(table).expect("a table");
@@ -112,6 +95,7 @@ async fn record(world: &World, table: &Path, mode: &str, (server, etcd): (&Path,
         recorded.push('\n');
     }
     std::fs::write(table, recorded).expect("written");
+    running.stop().await.expect("stopped");
 }
 
 async fn wait_until_ready(port: u16, log: &Path) {

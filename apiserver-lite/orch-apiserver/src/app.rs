@@ -33,8 +33,7 @@ use apiserver_core::webhooks::{WebhookMetrics, Webhooks};
 use apiserver_encryption::Encryption;
 use apiserver_http::Metrics;
 use apiserver_http::{
-    Aggregation, HttpServer, NodeProxy, OpenApiDocuments, Overload, RequestFlows, WatchBatches,
-    WebPage,
+    Aggregation, HttpServer, OpenApiDocuments, Overload, RequestFlows, WatchBatches, WebPage,
 };
 use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
@@ -58,7 +57,7 @@ use crate::kubeconfig;
 use crate::pki::{Pki, ServingNames};
 use crate::running_server::{FollowedFiles, RunningServer};
 use crate::shared_store;
-use crate::tls::{self, TlsError};
+use crate::tls::TlsError;
 
 /// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
 pub struct BoundServer {
@@ -140,16 +139,18 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     let token_keys = token_key_files(&config)?;
     let static_tokens = static_tokens(&config)?;
     let admission = admission(&config)?;
-    let engine = Arc::new(Engine::new(names));
+    let switches = &config.runtime_config;
+    let engine =
+        Engine::with_optional(names, &|row| switches.serves(row.group, row.version, row.plural));
+    let engine = Arc::new(engine);
     let encryption = encryption::load(&config, &engine)?;
     let audit_policy = audit_policy(&config)?;
     // Every file that the configuration names is read before the first one is written.
     let pki = own_pki(&config)?;
-    let provider = tls::provider();
-    let mut certificates = CertificateFiles::new(&provider, &config, pki.as_ref())?;
+    let mut certificates = CertificateFiles::new(&config, pki.as_ref())?;
     let started = tokio::time::Instant::now();
     let served = certificates.listener(started)?.ok_or(TlsError::NoCertificate)?;
-    let nodes = node_proxy(&provider, &mut certificates, started)?;
+    let nodes = certificates.node_proxy(started)?;
     let tokens = Arc::new(token_issuer(&config, token_keys, pki.as_ref())?);
     let authenticators = authenticators(&config, static_tokens, tokens)?;
     let store = open_store(&engine, &config, encryption.as_ref()).await?;
@@ -179,7 +180,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
         webhooks,
         config: Config { admission, ..config },
     });
-    make_own_objects(&core, flow_control.as_ref(), &served.authorities).await?;
+    make_own_objects(&core, flow_control.is_some(), &served.authorities).await?;
     let server = Arc::new(HttpServer {
         web_page: core.config.web_page.then(|| WebPage::new(names)),
         core,
@@ -198,17 +199,6 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     });
     let files = FollowedFiles { tls: served.tls, certificates, encryption };
     Ok(RunningServer::begin(server, pki, files))
-}
-
-/// Connects to kubelets, workloads and other API servers, with the certificates read at `started`.
-fn node_proxy(
-    provider: &Arc<rustls::crypto::CryptoProvider>,
-    certificates: &mut CertificateFiles,
-    started: tokio::time::Instant,
-) -> Result<NodeProxy, BuildError> {
-    let nodes = tls::node_proxy(provider, certificates.nodes(started)?.unwrap_or_default())?;
-    certificates.take_proxy_client(started, &nodes)?;
-    Ok(nodes)
 }
 
 /// Addresses and node ports of Services, those of stored ones taken.
@@ -243,18 +233,23 @@ fn flow_control(
 /// Writes the objects that the server has from its start.
 async fn make_own_objects(
     core: &Server,
-    flows: Option<&RequestFlows>,
+    has_flows: bool,
     authorities: &bootstrap::ClientAuthorities,
 ) -> Result<(), BuildError> {
-    // Boxed: they await whole requests.
-    Box::pin(bootstrap::run(core)).await?;
-    if let Err(error) = Box::pin(api_service_lifecycle::reconcile(core)).await {
+    let flow_objects = async {
+        if has_flows { flow_control_lifecycle::reconcile_objects(core).await } else { Ok(()) }
+    };
+    // Concurrent writes share one sync of the log. Boxed: they await whole requests.
+    let (own, api_services, flow_objects) = tokio::join!(
+        Box::pin(bootstrap::run(core)),
+        Box::pin(api_service_lifecycle::reconcile(core)),
+        Box::pin(flow_objects),
+    );
+    own?;
+    if let Err(error) = api_services {
         tracing::warn!(%error, "cannot create the APIServices of built-in groups; retried while the server runs");
     }
-    if let Some(flows) = flows
-        && let Err(error) =
-            Box::pin(flow_control_lifecycle::reconcile(core, &flows.control())).await
-    {
+    if let Err(error) = flow_objects {
         tracing::warn!(%error, "cannot create the default flow schemas and priority levels; retried while the server runs");
     }
     Box::pin(bootstrap::publish_authentication(core, authorities)).await?;

@@ -22,11 +22,29 @@ pub struct ClientAuthorities {
     pub proxies: String,
 }
 
-/// Creates the missing bootstrap objects and updates the API server's endpoints.
+/// Creates the missing bootstrap objects, completes the roles of the bootstrap policy, and updates the API server's endpoints.
 ///
 /// # Errors
 /// [`BootstrapError`] with the object.
 pub async fn run(server: &Server) -> Result<(), BootstrapError> {
+    create_common_objects(server).await?;
+    if server.config.authorization.contains(&AuthorizationMode::Rbac) {
+        policy::reconcile(server).await?;
+    }
+    own_service(server).await
+}
+
+/// As [`run`], for a server that serves already. Roles and bindings stay as their administrators left them until the next start, as in Kubernetes.
+///
+/// # Errors
+/// [`BootstrapError`] with the object.
+pub async fn restore(server: &Server) -> Result<(), BootstrapError> {
+    create_common_objects(server).await?;
+    own_service(server).await
+}
+
+/// The namespaces and priority classes that every cluster has.
+async fn create_common_objects(server: &Server) -> Result<(), BootstrapError> {
     let names = server.names;
     let namespaces = [
         "default",
@@ -54,11 +72,7 @@ pub async fn run(server: &Server) -> Result<(), BootstrapError> {
         create_if_missing(server, "scheduling", "priorityclasses", object)
     });
     // Concurrent writes share one sync of the log.
-    try_join(try_join_all(namespaces), try_join_all(classes)).await?;
-    if server.config.authorization.contains(&AuthorizationMode::Rbac) {
-        policy::reconcile(server).await?;
-    }
-    own_service(server).await
+    try_join(try_join_all(namespaces), try_join_all(classes)).await.map(drop)
 }
 
 /// Publishes how this server authenticates clients, for servers that delegate it: the ConfigMap that Kubernetes' libraries read.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use apiserver_core::config::{Config, Credentials};
 use apiserver_http::{HttpServer, NodeProxy, ServingTls};
 use proto_client::reloading_file::{Changed, ReloadingFile};
+use proto_client::serving::tls::Terms;
 use proto_daemon::exit::chain;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::Error as PemError;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -91,7 +91,7 @@ pub struct Listener {
 
 /// All certificate files of the server, read again when they change.
 pub struct CertificateFiles {
-    provider: Arc<CryptoProvider>,
+    terms: Terms,
     identity: IdentityFiles,
     clients: Vec<PemFile>,
     proxies: Option<PemFile>,
@@ -106,17 +106,13 @@ impl CertificateFiles {
     ///
     /// # Errors
     /// There is no certificate for the listener.
-    pub fn new(
-        provider: &Arc<CryptoProvider>,
-        config: &Config,
-        pki: Option<&Pki>,
-    ) -> Result<Self, TlsError> {
+    pub fn new(config: &Config, pki: Option<&Pki>) -> Result<Self, TlsError> {
         let identity = IdentityFiles::new(config.serving.as_ref(), pki.map(|pki| &pki.serving));
         let clients = config.client_ca_file.iter().map(|path| PemFile::watch_path(path));
         let proxies = config.request_headers.as_ref();
         let node = &config.node_client;
         Ok(Self {
-            provider: provider.clone(),
+            terms: config.tls_terms.clone(),
             identity: identity.ok_or(TlsError::NoCertificate)?,
             clients: clients.chain(pki.map(|pki| PemFile::generated(&pki.ca))).collect(),
             proxies: proxies.map(|proxies| PemFile::watch_path(&proxies.ca_file)),
@@ -146,7 +142,7 @@ impl CertificateFiles {
             proxies: proxies.as_ref().map(text).unwrap_or_default(),
         };
         let pem = ListenerPem { identity, clients, proxies, any_proxy: self.any_proxy };
-        Ok(Some(Listener { tls: tls::serving(&self.provider, &pem)?, authorities }))
+        Ok(Some(Listener { tls: tls::serving(&self.terms, &pem)?, authorities }))
     }
 
     /// The part of connections to kubelets when a file of it has changed since the last call, the first included.
@@ -164,6 +160,16 @@ impl CertificateFiles {
             return Ok(None);
         }
         tls::nodes(authority.as_ref(), identity.as_ref()).map(Some)
+    }
+
+    /// Connects to kubelets, workloads and other API servers, with the certificates read now.
+    ///
+    /// # Errors
+    /// [`TlsError`] naming the file or certificate.
+    pub fn node_proxy(&mut self, now: Instant) -> Result<NodeProxy, TlsError> {
+        let nodes = tls::node_proxy(self.nodes(now)?.unwrap_or_default())?;
+        self.take_proxy_client(now, &nodes)?;
+        Ok(nodes)
     }
 
     /// Has connections to other API servers show the client certificate when a file of it has changed since the last call, the first included.
@@ -294,7 +300,7 @@ mod tests {
                 client_ca_file: Some(at("ca")),
                 ..Config::for_tests(Names::new(Profile::Kubernetes))
             };
-            let files = CertificateFiles::new(&tls::provider(), &config, None).unwrap();
+            let files = CertificateFiles::new(&config, None).unwrap();
             Self { dir, files, now: Instant::now() }
         }
 
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_told_once_and_changes_nothing_until_it_can() {
+    fn unusable_certificate_files_are_reported_once_and_change_nothing() {
         let authority = pair().0;
         let mut world = World::new(&authority);
         assert_eq!(world.look(), Ok(true));

@@ -14,13 +14,14 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
-    BootstrapTokens, Config, Credentials, EncryptionSettings, NodeClient, PrivilegedContainers,
-    RequestLimits, RuntimeConfig, Storage,
+    BootstrapTokens, ComponentAddresses, Config, Credentials, EncryptionSettings, NodeClient,
+    PrivilegedContainers, RequestLimits, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
 use proto_api::Cidr;
 use proto_api::names::Names;
+use proto_client::serving::flags::TlsTermsFlags;
 use proto_daemon::flags::{CommonFlags, FlagError};
 
 use admission::AdmissionFlags;
@@ -100,6 +101,9 @@ pub struct ServingFlags {
     /// Key of the serving certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
+    /// Versions and cipher suites of TLS.
+    #[command(flatten)]
+    tls_terms: TlsTermsFlags,
     /// Directory of the store; without it objects are kept in memory only.
     #[arg(long, alias = "store", value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -268,6 +272,7 @@ impl Flags {
         }
         let etcd = self.etcd.clone().settings();
         let limits = self.requests.limits(features.has_fairness)?;
+        self.serving.tls_terms.checked()?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
         config.keeps_pod_failure_policies = features.has_failure_policies;
@@ -313,6 +318,7 @@ impl Flags {
             }),
             cert_dir: serving.cert_dir.or(serving.data_dir.map(|dir| dir.join("pki"))),
             serving: pair(serving.tls_cert_file, serving.tls_private_key_file),
+            tls_terms: serving.tls_terms.terms(),
             write_kubeconfig: serving.write_kubeconfig,
             shutdown_delay: serving.shutdown_delay_duration,
             shutdown_deadline: serving.shutdown_deadline,
@@ -354,6 +360,7 @@ impl Flags {
             keeps_pod_failure_policies: false,
             event_ttl: cluster.event_ttl,
             resource_metrics_interval: cluster.resource_metrics_interval,
+            component_addresses: ComponentAddresses::default(),
             cluster_domain: cluster.cluster_domain,
         }
     }
@@ -388,6 +395,8 @@ impl Mode {
 
 #[cfg(test)]
 mod tests {
+    use proto_client::serving::tls::Terms;
+
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Config, clap::Error> {
@@ -493,6 +502,22 @@ mod tests {
         let usual = parse(&[]).unwrap();
         assert_eq!(usual.bind, SocketAddr::from(([0, 0, 0, 0], 6443)));
         assert!(!usual.ephemeral && usual.admission.runs(AdmissionPlugin::ServiceAccount));
+    }
+
+    #[test]
+    fn names_of_tls_versions_and_suites_are_checked() {
+        let config = |args: &[&str]| {
+            let flags = Flags::try_parse_from([&["orch-apiserver"], args].concat()).unwrap();
+            flags.config().map(|(config, _)| config.tls_terms).map_err(|error| error.to_string())
+        };
+        assert_eq!(config(&[]), Ok(Terms::default()));
+        let suites = "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
+        let terms = config(&["--tls-min-version=VersionTLS13", suites]).unwrap();
+        assert_eq!((terms.min_version.as_str(), terms.suites.len()), ("VersionTLS13", 2));
+        let refused = config(&["--tls-min-version=1.3"]).unwrap_err();
+        assert!(refused.contains("--tls-min-version") && refused.contains("1.3"), "{refused}");
+        let refused = config(&["--tls-cipher-suites=TLS_NONE"]).unwrap_err();
+        assert!(refused.contains("--tls-cipher-suites"), "{refused}");
     }
 
     #[test]

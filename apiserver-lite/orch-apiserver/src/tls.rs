@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use apiserver_http::{NodeProxy, NodeProxyError, ServingTls};
+use proto_client::serving::tls::{ServingTlsError, Terms};
 use proto_daemon::tls::{self, ClientTrust};
-use rustls::crypto::CryptoProvider;
+use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::VerifierBuilderError;
-use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 /// Error of setting up TLS.
@@ -44,6 +44,9 @@ pub enum TlsError {
     /// The client certificate for kubelets cannot be used.
     #[error(transparent)]
     Nodes(#[from] NodeProxyError),
+    /// A protocol version or cipher suite is not known.
+    #[error(transparent)]
+    Terms(#[from] ServingTlsError),
     /// No serving certificate is configured, and there is no CA to issue one.
     #[error("no serving certificate: expected --tls-cert-file, or a generated certificate")]
     NoCertificate,
@@ -76,17 +79,12 @@ pub struct ListenerPem {
     pub any_proxy: bool,
 }
 
-/// The crypto provider of the process.
-#[must_use]
-pub fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
-}
-
 /// The TLS of the listener, with the verifiers of client certificates.
 ///
 /// # Errors
-/// [`TlsError`] naming the file or certificate.
-pub fn serving(provider: &Arc<CryptoProvider>, pem: &ListenerPem) -> Result<ServingTls, TlsError> {
+/// [`TlsError`] naming the file, certificate or setting.
+pub fn serving(terms: &Terms, pem: &ListenerPem) -> Result<ServingTls, TlsError> {
+    let (provider, builder) = terms.server()?;
     let (chain, key) = identity(&pem.identity)?;
     let mut roots = RootCertStore::empty();
     for file in &pem.clients {
@@ -111,8 +109,6 @@ pub fn serving(provider: &Arc<CryptoProvider>, pem: &ListenerPem) -> Result<Serv
         Ok(Some(Arc::new(trust)))
     };
     let certificate = |source| TlsError::Certificate { what: "the server", source };
-    let builder = ServerConfig::builder_with_provider(provider.clone());
-    let builder = builder.with_safe_default_protocol_versions().map_err(certificate)?;
     let builder = match trust(all)? {
         None => builder.with_no_client_auth(),
         Some(trust) => builder.with_client_cert_verifier(trust),
@@ -146,16 +142,14 @@ pub fn nodes(
 ///
 /// # Errors
 /// [`TlsError`] when certificate and key do not match.
-pub fn node_proxy(
-    provider: &Arc<CryptoProvider>,
-    (authority, identity): NodeTls,
-) -> Result<NodeProxy, TlsError> {
+pub fn node_proxy((authority, identity): NodeTls) -> Result<NodeProxy, TlsError> {
     if authority.is_none() {
         tracing::warn!(
             "--kubelet-certificate-authority is not set: certificates of kubelets are not verified"
         );
     }
-    Ok(NodeProxy::new(provider, authority, identity)?)
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(NodeProxy::new(&provider, authority, identity)?)
 }
 
 /// A chain and its key, from the contents of their files.

@@ -15,11 +15,12 @@ use apiserver_signers::certificates::{Certificates, CsrControllers};
 use proto_client::config::{ClientConfigError, file};
 use proto_client::election;
 use proto_client::events::{Recorder, recorder};
-use proto_client::{Client, ClientConfig};
+use proto_client::{Client, ClientConfig, ServedResources};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::health::Health;
+use proto_daemon::leader_flags::LeaderElection;
 use proto_daemon::log;
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
@@ -92,9 +93,10 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let observability = Observability { board, counters, recorders: recorders(&accounts, &drain) };
     let (leading, led) = watch::channel(false);
     let page = observability.board.task("leader election");
+    let leader = flags.leader.over(LeaderElection::default());
     let lock = names.component("controller-manager");
     let mut candidate =
-        election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
+        election::candidate(&leader, &client, &lock, page).map_err(Failure::usage)?;
     let (informers, reflectors) = reflectors::make(&client);
     let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;
@@ -164,7 +166,8 @@ struct Dependencies {
 /// kube-controller-manager is: a standby watches nothing and is ready to take over; and a standby that becomes the leader must
 /// not become unready while its caches sync, because no other instance does the work then.
 fn guard_readiness(flags: &ControllerManagerFlags, readiness: &Readiness) -> Option<ReadyGuard> {
-    (!flags.leader.leader_elect).then(|| readiness.guard("caches-synced"))
+    let leader = flags.leader.over(LeaderElection::default());
+    (!leader.leader_elect).then(|| readiness.guard("caches-synced"))
 }
 
 async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain: DrainWatch) {
@@ -172,7 +175,7 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
         client,
         accounts,
         renewals,
-        settings,
+        mut settings,
         workers,
         observability,
         informers,
@@ -184,6 +187,12 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
         () = drain.asked() => return,
         led = led.wait_for(|led| *led) => if led.is_err() { return },
     }
+    let watched = reflectors.collections();
+    let served = tokio::select! {
+        () = drain.asked() => return,
+        served = ServedResources::read(&client, &watched) => served,
+    };
+    settings.enabled.disable(reflectors.unserved_controllers(&served));
     let queue = WorkQueue::default();
     let sink = Sink {
         informers: informers.clone(),
@@ -191,7 +200,7 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
         enabled: settings.enabled.clone(),
         counters: observability.counters.clone(),
     };
-    let watching = tokio::spawn(reflectors.run(sink, drain.clone()));
+    let watching = tokio::spawn(reflectors.run(served, sink, drain.clone()));
     // With incomplete caches, objects would seem to have no owner and be deleted.
     tokio::select! {
         () = drain.asked() => return,

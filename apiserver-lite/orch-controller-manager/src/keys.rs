@@ -9,6 +9,7 @@ mod workloads;
 
 use std::fmt;
 
+use apiserver_controllers::account_token::TokenReference;
 use proto_client::ObjectKey;
 
 pub use changes::WatchedKind;
@@ -23,6 +24,8 @@ macro_rules! for_every_key {
             ServiceAccount(String),
             /// The token secrets of a service account.
             AccountToken(ObjectKey),
+            /// The reference of a service account to a deleted token secret.
+            TokenReference(TokenReference),
             /// The root CA config map of a namespace.
             RootCa(String),
             /// The Endpoints of a Service.
@@ -102,7 +105,7 @@ impl ReconcileKey {
     pub fn controller(&self) -> &'static str {
         match self {
             Self::ServiceAccount(_) => "serviceaccount",
-            Self::AccountToken(_) => "serviceaccount-token",
+            Self::AccountToken(_) | Self::TokenReference(_) => "serviceaccount-token",
             Self::RootCa(_) => "root-ca-cert-publisher",
             Self::Endpoints(_) => "endpoint",
             Self::Slices(_) => "endpointslice",
@@ -186,6 +189,7 @@ impl ReconcileKey {
             | Self::Disruption(key)
             | Self::EphemeralClaims(key)
             | Self::Expand(key) => Target::Namespaced(key),
+            Self::TokenReference(reference) => Target::Namespaced(&reference.account),
             Self::EndedPods => Target::AllPods,
         }
     }
@@ -351,6 +355,12 @@ mod tests {
     impl Example for ObjectKey {
         fn example() -> Self {
             Self::new("ns", "a")
+        }
+    }
+
+    impl Example for TokenReference {
+        fn example() -> Self {
+            Self { account: ObjectKey::example(), uid: "u".into(), secret: "a-token".into() }
         }
     }
 

@@ -5,6 +5,8 @@ mod disruption;
 mod expiring_map;
 mod namespace;
 mod pods;
+mod services;
+mod tokens;
 mod volumes;
 mod workloads;
 
@@ -16,22 +18,22 @@ use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::observe_write::retain_present;
-use apiserver_controllers::account_token::TokenSigner;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
 use apiserver_controllers::disruption::controller as owner_of;
-use apiserver_controllers::endpoint_slices::{Manager, SliceContext};
+use apiserver_controllers::endpoint_slices::Manager;
 use apiserver_controllers::node_cidr;
 use apiserver_controllers::node_lifecycle::{self, ClusterHealth, NodeClocks, NodeHealth};
 use apiserver_controllers::volumes::{VolumeAnnotations, attach};
 use apiserver_controllers::write_events::WriteEvent;
 use apiserver_controllers::{
-    Plan, account_token, cluster_role_aggregation, deployment, endpoint_slices, endpoints, mirror,
-    pod_gc, replica_set, replication_controller, root_ca, service_account,
+    Plan, cluster_role_aggregation, deployment, pod_gc, replica_set, replication_controller,
+    root_ca, service_account,
 };
-use apiserver_token::{LegacyToken, jwt};
+use apiserver_workloads::cron_job::ResumedSchedules;
 use apiserver_workloads::daemon_set::FailedPods;
-use proto_api::core::v1::{Namespace, ServiceAccount};
+use apiserver_workloads::job::UncountedJobs;
+use proto_api::core::v1::Namespace;
 use proto_api::{Cidr, Quantity};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey};
@@ -94,6 +96,10 @@ struct ReconcilerState {
     announced: Mutex<BTreeMap<String, Quantity>>,
     /// The back-off of failed pods of daemon sets.
     failed_pods: Mutex<FailedPods>,
+    /// Where the schedules of cron jobs go on after the clock was set back.
+    resumed_schedules: Mutex<ResumedSchedules>,
+    /// The jobs whose pods the server does not let us count.
+    uncounted_jobs: Mutex<UncountedJobs>,
     /// Turns of rounds of namespace deletion.
     namespace_rounds: Semaphore,
 }
@@ -110,6 +116,8 @@ impl Default for ReconcilerState {
             attaching: Mutex::default(),
             announced: Mutex::default(),
             failed_pods: Mutex::default(),
+            resumed_schedules: Mutex::default(),
+            uncounted_jobs: Mutex::default(),
             namespace_rounds: Semaphore::new(namespace::ROUNDS_MAX),
         }
     }
@@ -197,14 +205,31 @@ impl Reconciler {
             | ReconcileKey::Expand(_) => return self.reconcile_volumes(reconcile_key).await,
             _ => {}
         }
-        let plan = match reconcile_key {
-            ReconcileKey::AccountToken(account) => self.plan_token(account)?,
-            _ => self.plan(reconcile_key),
-        };
+        let plan = self.plan(client, reconcile_key).await?;
         self.apply(reconcile_key, plan).await
     }
 
-    fn plan(&self, reconcile_key: &ReconcileKey) -> Plan {
+    async fn plan(
+        &self,
+        client: &Client,
+        reconcile_key: &ReconcileKey,
+    ) -> Result<Plan, ReconcileError> {
+        match reconcile_key {
+            ReconcileKey::AccountToken(account) => self.plan_tokens(client, account).await,
+            ReconcileKey::TokenReference(reference) => {
+                self.plan_token_reference(client, reference).await
+            }
+            ReconcileKey::Endpoints(key) => self.plan_endpoints(client, key).await,
+            ReconcileKey::Slices(key) => self.plan_slices(client, key, Manager::Selector).await,
+            ReconcileKey::Mirror(key) => self.plan_slices(client, key, Manager::Mirror).await,
+            ReconcileKey::CronJob(key) => self.plan_cron_job(client, key).await,
+            ReconcileKey::JobOrphan(key) => self.plan_job_orphan(client, key).await,
+            ReconcileKey::JobExpiry(key) => self.plan_job_expiry(client, key).await,
+            _ => Ok(self.plan_from_caches(reconcile_key)),
+        }
+    }
+
+    fn plan_from_caches(&self, reconcile_key: &ReconcileKey) -> Plan {
         let (informers, names) = (&self.informers, self.informers.names);
         match reconcile_key {
             ReconcileKey::ServiceAccount(namespace) => {
@@ -220,14 +245,6 @@ impl Reconciler {
                 }),
                 None => Plan::default(),
             },
-            ReconcileKey::Endpoints(key) => {
-                let service = informers.services.get(key);
-                let pods = informers.pods_of_service(service.as_deref());
-                let existing = informers.endpoints.get(key);
-                endpoints::plan(names, service.as_deref(), &pods, existing.as_deref())
-            }
-            ReconcileKey::Slices(key) => self.plan_slices(key, Manager::Selector),
-            ReconcileKey::Mirror(key) => self.plan_slices(key, Manager::Mirror),
             ReconcileKey::EndedPods => {
                 pod_gc::plan_ended(&informers.pods.objects(), self.settings.ended_pods_max)
             }
@@ -282,73 +299,21 @@ impl Reconciler {
             .unwrap_or_default()
     }
 
-    /// Plans nothing without a signing key.
-    fn plan_token(&self, account: &ObjectKey) -> Result<Plan, ReconcileError> {
-        let (informers, names) = (&self.informers, self.informers.names);
-        let Some(key) = &self.settings.token_key else { return Ok(Plan::default()) };
-        if informers.is_terminating(&account.namespace) {
-            return Ok(Plan::default());
-        }
-        let mut secrets = informers.token_secrets.within(&account.namespace);
-        secrets.retain(|secret| {
-            account_token::account_of(names, &secret.metadata).as_ref() == Some(account)
-        });
-        let sign = |account: &ServiceAccount, secret: &str| {
-            let token = LegacyToken {
-                namespace: account.metadata.namespace.clone(),
-                secret: secret.to_owned(),
-                account: account.metadata.name.clone(),
-                account_uid: account.metadata.uid.clone(),
-            };
-            jwt::sign(&token.claims(names), key)
-        };
-        let signer = TokenSigner {
-            names,
-            sign: &sign,
-            ca: self.settings.root_ca.as_deref(),
-            auto_generates: self.settings.auto_generates_tokens,
-        };
-        let existing = informers.service_accounts.get(account);
-        Ok(account_token::plan(&signer, existing.as_deref(), &secrets)?)
-    }
-
-    fn plan_slices(&self, key: &ObjectKey, manager: Manager) -> Plan {
-        let informers = &self.informers;
-        let label = informers.names.sub_label("topology", "zone");
-        let zone = |node: &str| {
-            let node = informers.nodes.get(&ObjectKey::new("", node))?;
-            node.metadata.labels.get(&label).cloned()
-        };
-        let (names, endpoints_max) = (informers.names, self.settings.endpoints_max);
-        let context = SliceContext { names, zone: &zone, endpoints_max };
-        let mut slices = informers.slices.within(&key.namespace);
-        slices.retain(|slice| {
-            endpoint_slices::origin(names, slice)
-                .is_some_and(|origin| origin == (manager, key.clone()))
-        });
-        let service = informers.services.get(key);
-        match manager {
-            Manager::Selector => {
-                let pods = informers.pods_of_service(service.as_deref());
-                endpoint_slices::plan(&context, service.as_deref(), &pods, &slices)
-            }
-            Manager::Mirror => {
-                let endpoints = informers.endpoints.get(key);
-                mirror::plan(&context, service.as_deref(), endpoints.as_deref(), &slices)
-            }
-        }
-    }
-
     fn plan_node(&self, name: &str) -> Plan {
         let key = ObjectKey::new("", name);
-        let cluster = match self.informers.nodes.get(&key) {
-            Some(node) if node_lifecycle::is_ready(&node) => ClusterHealth::SomeReady,
-            _ => ClusterHealth::of(self.informers.nodes.objects().iter().map(|node| &**node)),
+        let found = self.informers.nodes.get(&key);
+        let cluster = match found.as_deref() {
+            Some(node) if node_lifecycle::is_ready(node) => ClusterHealth::SomeReady,
+            found => {
+                let all = self.informers.nodes.objects();
+                let all = all.iter().map(|node| &**node);
+                ClusterHealth::of(self.informers.names, found, all, now())
+            }
         };
         let mut health = lock(&self.state.node_health);
         let steady = Instant::now();
         let before = lock(&self.state.cluster).replace(cluster);
-        if (before, cluster) == (Some(ClusterHealth::NoneReady), ClusterHealth::SomeReady) {
+        if before == Some(ClusterHealth::NoneReady) && cluster != ClusterHealth::NoneReady {
             // The other kubelets could not report either: their grace periods start now, as in Kubernetes.
             health.values_mut().for_each(|node| node.restart_grace(steady));
         }
@@ -357,7 +322,7 @@ impl Reconciler {
             let event = node_lifecycle::transition_event(before, after);
             recorder.zip(event).into_iter().for_each(|(recorder, event)| recorder.record(event));
         };
-        let Some(node) = self.informers.nodes.get(&key) else {
+        let Some(node) = found else {
             record(health.remove(name).as_ref(), None);
             return Plan::default();
         };
@@ -528,3 +493,6 @@ impl Reconciler {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

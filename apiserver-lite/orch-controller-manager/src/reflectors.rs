@@ -16,7 +16,8 @@ use proto_api::discovery::v1::EndpointSlice;
 use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
-use proto_client::{Client, ListParams, Reflector};
+use proto_client::request::Collection;
+use proto_client::{Client, ListParams, Reflector, ServedResources};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
@@ -24,6 +25,39 @@ use tokio::task::JoinSet;
 use crate::keys::{ReconcileKey, WatchedKind};
 use crate::settings::EnabledControllers;
 use apiserver_controller_io::metrics::ControllerMetrics;
+
+/// Calls a macro with the fields of [`Reflectors`].
+macro_rules! for_every_reflector {
+    ($then:ident) => {
+        $then!(
+            namespaces,
+            service_accounts,
+            token_secrets,
+            root_cas,
+            services,
+            endpoints,
+            slices,
+            pods,
+            nodes,
+            leases,
+            replica_sets,
+            replication_controllers,
+            deployments,
+            budgets,
+            claims,
+            volumes,
+            classes,
+            drivers,
+            attachments,
+            cluster_roles,
+            daemon_sets,
+            stateful_sets,
+            cron_jobs,
+            jobs,
+            revisions
+        )
+    };
+}
 
 /// The reflectors that fill the caches.
 pub struct Reflectors {
@@ -121,48 +155,40 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
 }
 
 impl Reflectors {
-    /// Runs the reflectors until drained, and queues the keys of their changes.
-    pub async fn run(self, sink: Sink, drain: DrainWatch) {
-        let sink = Arc::new(sink);
+    /// The collections that are followed.
+    pub fn collections(&self) -> Vec<&Collection> {
+        macro_rules! collections {
+            ($($reflector:ident),+) => { vec![$(self.$reflector.collection()),+] };
+        }
+        for_every_reflector!(collections)
+    }
+
+    /// The controllers that write objects which the server does not have. Those that only act on such objects have nothing to do.
+    pub fn unserved_controllers(&self, served: &ServedResources) -> &'static [&'static str] {
+        match served.has(self.slices.collection()) {
+            true => &[],
+            false => &["endpointslice", "endpointslicemirroring"],
+        }
+    }
+
+    /// Runs the reflectors until drained, and queues the keys of their changes. The cache of a resource that is not served is complete and empty.
+    pub async fn run(self, served: ServedResources, sink: Sink, drain: DrainWatch) {
+        let (sink, served) = (Arc::new(sink), Arc::new(served));
         let mut running = JoinSet::new();
         macro_rules! spawn {
             ($($reflector:ident),+) => {$(
-                let to = sink.clone();
-                running.spawn(self.$reflector.run(drain.clone(), move |change| to.enqueue(change)));
+                let (to, has, end) = (sink.clone(), served.clone(), drain.clone());
+                let reflector = self.$reflector;
+                running.spawn(async move {
+                    reflector.run_if_served(&has, end, move |change| to.enqueue(change)).await;
+                });
             )+};
         }
-        spawn!(
-            namespaces,
-            service_accounts,
-            token_secrets,
-            root_cas,
-            services,
-            endpoints,
-            slices,
-            pods,
-            nodes,
-            leases,
-            replica_sets,
-            replication_controllers,
-            deployments,
-            budgets,
-            claims,
-            volumes,
-            classes,
-            drivers,
-            attachments,
-            cluster_roles,
-            daemon_sets,
-            stateful_sets,
-            cron_jobs,
-            jobs,
-            revisions
-        );
+        for_every_reflector!(spawn);
         drop(drain);
         running.join_all().await;
     }
 }
-
 /// Queues the keys of changes.
 pub struct Sink {
     /// The caches, which contain a change before it is handled.

@@ -331,6 +331,11 @@ impl EnabledControllers {
     pub fn has(&self, controller: &str) -> bool {
         self.0.contains(controller)
     }
+
+    /// Takes controllers out.
+    pub fn disable(&mut self, controllers: &[&str]) {
+        self.0.retain(|name| !controllers.contains(name));
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use proto_client::config::file;
 use proto_client::election;
 use proto_client::events::recorder;
 use proto_client::serving::flags::ServingFlags;
-use proto_client::{Client, ClientConfig, ListParams, Reflector};
+use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
@@ -100,6 +100,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let from_file = from_file.transpose().map_err(Failure::usage)?.unwrap_or_default();
     let gates = gate_warnings(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
     from_file.warnings.iter().chain(&gates).for_each(|warning| tracing::warn!("{warning}"));
+    let leader = flags.leader.over(from_file.leader_election);
     let name = flags.scheduler_name.or(from_file.scheduler_name);
     let name = name.unwrap_or_else(|| "default-scheduler".to_owned());
     let environment = |name: &str| std::env::var(name).ok();
@@ -129,7 +130,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let (leading, led) = watch::channel(false);
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
-        election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
+        election::candidate(&leader, &client, &lock, page).map_err(Failure::usage)?;
     let dependencies = Dependencies { client, name, board, counters, led };
     let schedule = tokio::spawn(schedule(dependencies, readiness, drain.watch()));
     // Cancel safe: the lease is released below or expires.
@@ -177,9 +178,16 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     let budgets = Reflector::projected(client.all(), ListParams::default(), |budget| {
         DisruptionBudget::of(&budget)
     });
+    // An older API server does not have disruption budgets in this version.
+    let newer = [budgets.collection()];
+    let served = tokio::select! {
+        () = drain.asked() => return,
+        served = ServedResources::read(&client, &newer) => served,
+    };
     let (pods_store, nodes_store) = (pods.store(), nodes.store());
-    let budgets_store = budgets.store();
-    let budgets = tokio::spawn(budgets.run(drain.clone(), |_| ()));
+    let (budgets_store, watched) = (budgets.store(), drain.clone());
+    let budgets =
+        tokio::spawn(async move { budgets.run_if_served(&served, watched, |_| ()).await });
     let namespaces_store = namespaces.store();
     let namespaces = tokio::spawn(namespaces.run(drain.clone(), |_| ()));
     let on_change = trigger.clone();

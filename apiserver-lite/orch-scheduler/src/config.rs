@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use proto_api::names::Names;
+use proto_client::election::{LEASE_SECS_MAX, Times, TimesError};
 use proto_daemon::config::{self, ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::exit::Failure;
+use proto_daemon::leader_flags::LeaderElection;
 use proto_daemon::reference::FileReference;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,6 +18,8 @@ pub struct FromFile {
     pub kubeconfig: Option<PathBuf>,
     /// The `schedulerName` of the pods to schedule.
     pub scheduler_name: Option<String>,
+    /// How one of several instances is chosen, where no flag says it.
+    pub leader_election: LeaderElection,
     /// A warning for each field that is set and has no effect.
     pub warnings: Vec<String>,
 }
@@ -26,9 +30,9 @@ pub struct FromFile {
 struct File {
     client_connection: ClientConnection,
     profiles: Vec<Profile>,
+    leader_election: LeaderElection,
     // Without effect.
     parallelism: Value,
-    leader_election: Value,
     healthz_bind_address: Value,
     metrics_bind_address: Value,
     enable_profiling: Value,
@@ -60,14 +64,30 @@ struct Profile {
 
 impl Configuration for File {
     fn validate(&self) -> Vec<FieldError> {
-        match self.profiles.len() {
-            0 | 1 => Vec::new(),
-            _ => vec![FieldError::new(
-                "profiles",
-                "must be one at most: multiple profiles are not supported",
-            )],
+        let mut faults = Vec::new();
+        if self.profiles.len() > 1 {
+            let why = "must be one at most: multiple profiles are not supported";
+            faults.push(FieldError::new("profiles", why));
         }
+        if self.leader_election.leader_elect
+            && let Err(error) = Times::of(&self.leader_election).check()
+        {
+            faults.push(time_fault(error));
+        }
+        faults
     }
+}
+
+fn time_fault(error: TimesError) -> FieldError {
+    let (field, why) = match error {
+        TimesError::Lease => ("leaseDuration", "must be greater than renewDeadline".to_owned()),
+        TimesError::RenewDeadline => {
+            ("renewDeadline", "must be greater than retryPeriod".to_owned())
+        }
+        TimesError::RetryPeriod => ("retryPeriod", "must be greater than zero".to_owned()),
+        TimesError::Range => ("leaseDuration", format!("must be between 1s and {LEASE_SECS_MAX}s")),
+    };
+    FieldError::new(format!("leaderElection.{field}"), why)
 }
 
 /// Reads the file.
@@ -92,6 +112,13 @@ pub fn describe() -> Result<FileReference, Failure> {
     let flags = [
         ("clientConnection.kubeconfig", "kubeconfig"),
         ("profiles[0].schedulerName", "scheduler-name"),
+        ("leaderElection.leaderElect", "leader-elect"),
+        ("leaderElection.leaseDuration", "leader-elect-lease-duration"),
+        ("leaderElection.renewDeadline", "leader-elect-renew-deadline"),
+        ("leaderElection.retryPeriod", "leader-elect-retry-period"),
+        ("leaderElection.resourceLock", "leader-elect-resource-lock"),
+        ("leaderElection.resourceName", "leader-elect-resource-name"),
+        ("leaderElection.resourceNamespace", "leader-elect-resource-namespace"),
     ];
     let flag = |path: &str| {
         flags.iter().find(|(field, _)| *field == path).map(|(_, flag)| (*flag).to_owned())
@@ -120,6 +147,7 @@ fn select_fields(file: &File) -> FromFile {
     FromFile {
         kubeconfig: text(&file.client_connection.kubeconfig).map(PathBuf::from),
         scheduler_name: profile.and_then(|profile| text(&profile.scheduler_name)),
+        leader_election: file.leader_election.clone(),
         warnings: without_effect(file),
     }
 }
@@ -133,7 +161,6 @@ fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
     let connection = &file.client_connection;
     let mut fields = vec![
         ("parallelism", &file.parallelism),
-        ("leaderElection", &file.leader_election),
         ("healthzBindAddress", &file.healthz_bind_address),
         ("metricsBindAddress", &file.metrics_bind_address),
         ("enableProfiling", &file.enable_profiling),
@@ -175,13 +202,20 @@ mod tests {
     #[test]
     fn fields_with_an_effect_are_read_and_the_rest_gives_warnings() {
         let text = format!(
-            "{HEAD}clientConnection: {{kubeconfig: /k, qps: 50}}\nleaderElection: {{leaderElect: false}}\n\
+            "{HEAD}clientConnection: {{kubeconfig: /k, qps: 50}}\nleaderElection: {{leaderElect: false, resourceName: mine, leaseDuration: 1m0s}}\n\
              profiles: [{{schedulerName: mine, plugins: {{score: {{disabled: [{{name: '*'}}]}}}}}}]\n"
         );
         let fields = read(&text).unwrap();
         assert_eq!(fields.kubeconfig, Some("/k".into()));
         assert_eq!(fields.scheduler_name.as_deref(), Some("mine"));
-        assert_eq!(fields.warnings.len(), 3, "{:?}", fields.warnings);
+        let elected = LeaderElection {
+            leader_elect: false,
+            resource_name: "mine".into(),
+            lease_duration: std::time::Duration::from_secs(60),
+            ..LeaderElection::default()
+        };
+        assert_eq!(fields.leader_election, elected);
+        assert_eq!(fields.warnings.len(), 2, "{:?}", fields.warnings);
         assert_eq!(read(HEAD).unwrap(), FromFile::default());
     }
 
@@ -191,6 +225,11 @@ mod tests {
             (format!("{HEAD}nonsense: 1\n"), "nonsense: unknown field"),
             (format!("{HEAD}profiles: [{{}}, {{}}]\n"), "profiles: must be one at most"),
             ("apiVersion: v1\nkind: Config\n".to_owned(), "expected apiVersion"),
+            (
+                format!("{HEAD}leaderElection: {{leaseDuration: 5s}}\n"),
+                "leaderElection.leaseDuration: must be greater than renewDeadline",
+            ),
+            (format!("{HEAD}leaderElection: {{resourceLock: endpoints}}\n"), "resourceLock"),
         ] {
             let error = read(&text).unwrap_err();
             assert!(error.contains(why), "{error}");

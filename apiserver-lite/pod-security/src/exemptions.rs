@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_without_effect_are_told_of() {
+    fn labels_of_exempt_namespaces_have_warnings() {
         let names = Names::new(Profile::Kubernetes);
         let warning = |labels: &[(&str, &str)], defaults: Policy| {
             let label = |(mode, value): &(&str, &str)| {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_standards_look_at_is_significant() {
+    fn updates_of_checked_fields_are_significant() {
         for (pointer, value) in [
             ("/spec/containers/0/image", json!("y")),
             ("/spec/containers/1/image", json!("")),

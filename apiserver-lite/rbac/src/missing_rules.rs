@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_held_rules_can_be_granted() {
+    fn only_rules_that_the_user_has_can_be_granted() {
         let admin = [rule(&["*"], &["*"], &["*"], &[])];
         let pods = [rule(&["get", "list"], &[""], &["pods"], &[])];
         let one = [rule(&["get"], &[""], &["pods"], &["a"])];

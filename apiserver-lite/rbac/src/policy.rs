@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_or_replaced_gives_nothing_any_more() {
+    fn removed_and_replaced_rules_grant_nothing() {
         let mut policy = Policy::new("rbac.authorization.test");
         let none: &[String] = &[];
         let jane = || BindingSubject::User("jane".into());

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added_and_nothing_is_taken() {
+    fn missing_rules_of_built_in_roles_are_added_and_others_kept() {
         let pods = |verb: &str| json!({"apiGroups": [""], "resources": ["pods"], "verbs": [verb]});
         let wanted = role("true", &json!([pods("get"), pods("list")]));
         assert_eq!(update(&wanted, &wanted), ReconcileStep::Unchanged);

@@ -10,6 +10,7 @@ pub struct HostPorts(BTreeMap<i32, BTreeMap<String, BTreeSet<String>>>);
 
 /// The unspecified addresses become empty.
 fn normalize(ip: &str) -> &str {
+    proto_api::count_steps!(1);
     if matches!(ip, "0.0.0.0" | "::") { "" } else { ip }
 }
 
@@ -22,6 +23,7 @@ impl HostPorts {
 
     /// Whether another pod uses the port on an overlapping address.
     pub fn is_taken(&self, wanted: &HostPort) -> bool {
+        proto_api::count_steps!(1);
         let of_number = self.0.get(&wanted.port);
         let Some(taken) = of_number.and_then(|all| all.get(&wanted.protocol)) else { return false };
         let ip = normalize(&wanted.ip);

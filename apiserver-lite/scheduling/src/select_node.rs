@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn nominated_pods_keep_their_place_and_help_nobody() {
+    fn nominated_pods_reserve_their_node_and_satisfy_no_affinity() {
         let loads = loads(1);
         let mut waiting = PodInfo { node: "n0".into(), ..pod("n", 3500, 0) };
         waiting.labels.insert("app".into(), "db".into());

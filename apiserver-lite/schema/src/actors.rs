@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_acts_on_has_a_notice() {
+    fn only_stored_only_kinds_have_a_warning() {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
         let of = |version: &str, kind: &str| {
             stored_only_warning(engine.kind_of(version, kind).expect(kind))

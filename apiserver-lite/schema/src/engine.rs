@@ -1,6 +1,5 @@
 //! The engine: the registered kinds, and decoding, defaulting, patching, validation and encoding of their objects.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -17,17 +16,16 @@ use crate::shape::compile;
 use crate::shape_check::{TypeError, conform};
 use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
-use crate::value::{
-    Allowance, Map, ParseError, Path, Reading, TooLarge, TreeSeed, Value, parse_json_within,
-    read_yaml, write_json_string,
-};
+use crate::value::{Allowance, Map, TooLarge, Value, write_json_string};
 use crate::wire::{WireError, decode_message, encode_message};
 use crate::write::{write_object, write_tree};
 
 mod bounds;
 mod custom;
+mod problems;
 
 use bounds::{parse_patch, within_bounds};
+use problems::Problems;
 
 /// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +107,7 @@ pub enum DecodeError {
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Type {
         kind: String,
+        /// Without the group.
         version: String,
         /// The field, the expected type, and the value found.
         error: TypeError,
@@ -141,8 +140,16 @@ pub struct Engine {
 impl Engine {
     /// An engine with the built-in kinds. It compiles all descriptors: create it once per process.
     pub fn new(names: &'static Names) -> Self {
-        let kinds =
-            schema::kinds().iter().map(|kind| (kind.group, kind.version, kind.kind, kind.message));
+        Self::with_optional(names, &|_| false)
+    }
+
+    /// [`Engine::new`] with those kinds of [`schema::optional_resources`], too, that are `on`. To the engine the others do not exist.
+    pub fn with_optional(names: &'static Names, on: &dyn Fn(&schema::Resource) -> bool) -> Self {
+        let is_on = |kind: &&schema::Kind| {
+            schema::optional_resource_of_kind(kind.group, kind.version, kind.kind).is_none_or(on)
+        };
+        let kinds = schema::kinds().iter().filter(is_on);
+        let kinds = kinds.map(|kind| (kind.group, kind.version, kind.kind, kind.message));
         // A WatchEvent has no `kind`, but is encoded and decoded like one.
         let event = schema::message_id("meta", "v1", "WatchEvent");
         let kinds: Vec<_> = kinds.chain(event.map(|id| ("", "v1", "WatchEvent", id))).collect();
@@ -164,7 +171,10 @@ impl Engine {
                 String::new()
             };
             let at = engine.kinds.len();
-            let resource = schema::resource_of_kind(short_group, version, kind);
+            let resource = schema::resource_of_kind(short_group, version, kind).or_else(|| {
+                let found = schema::optional_resource_of_kind(short_group, version, kind);
+                found.filter(|found| found.kind == kind)
+            });
             engine.by_kind.insert((short_group, version, kind), at);
             if let Some(resource) = resource {
                 engine.by_resource.insert((resource.group, resource.version, resource.plural), at);
@@ -174,6 +184,7 @@ impl Engine {
                 short_group,
                 version: version.into(),
                 kind: kind.into(),
+                names,
                 api_version,
                 resource,
                 custom: None,
@@ -213,8 +224,8 @@ impl Engine {
 
     /// The kind of a resource, by group (domain included, empty for core), version and plural name.
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
-        let found = schema::resource(self.names.short_group(group)?, version, plural)?;
-        let at = self.by_resource.get(&(found.group, found.version, found.plural))?;
+        let short_group = self.names.short_group(group)?;
+        let at = self.by_resource.get(&(short_group, version, plural))?;
         self.kinds.get(*at)
     }
 
@@ -318,7 +329,7 @@ impl Engine {
         }
         let type_error = |error| DecodeError::Type {
             kind: kind.kind().to_owned(),
-            version: kind.api_version.clone(),
+            version: kind.version().to_owned(),
             error,
         };
         let fields = match kind.custom() {
@@ -357,7 +368,7 @@ impl Engine {
             WireError::TooLarge(error) => error.into(),
             error => DecodeError::Wire {
                 kind: kind.kind().to_owned(),
-                version: kind.api_version.clone(),
+                version: kind.version().to_owned(),
                 error,
             },
         })?;
@@ -531,7 +542,11 @@ fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), Decode
     // Option kinds are the same message in every group, and clients use the group of their request.
     let is_options = kind.custom().is_none() && kind.kind().ends_with("Options");
     let shared = is_options && name == kind.kind();
-    if shared || fits(name, kind.kind()) && fits(api_version, &kind.api_version) {
+    // An eviction may be one of v1beta1, which has the same fields: clients from before 1.22 send no other, and Kubernetes still takes it.
+    let is_older = kind.is("policy", "Eviction")
+        && api_version.strip_prefix(kind.group.as_str()) == Some("/v1beta1");
+    let is_version = is_older || fits(api_version, &kind.api_version);
+    if shared || fits(name, kind.kind()) && is_version {
         return Ok(());
     }
     Err(DecodeError::WrongKind {
@@ -539,51 +554,4 @@ fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), Decode
         kind: name.to_owned(),
         expected: kind.kind().to_owned(),
     })
-}
-
-/// Unknown and duplicate fields of a document.
-#[derive(Default)]
-struct Problems {
-    unknown: Vec<String>,
-    duplicates: Vec<String>,
-}
-
-impl Problems {
-    fn parse(
-        &mut self,
-        format: Format,
-        body: &[u8],
-        allowance: Allowance,
-    ) -> Result<Value, DecodeError> {
-        let malformed = |detail: String| DecodeError::Malformed { format, detail };
-        let reading = Reading { duplicates: RefCell::default(), allowance };
-        let parsed = if format == Format::Json {
-            parse_json_within(body, &reading).map_err(|error| match error {
-                ParseError::TooLarge(error) => error.into(),
-                ParseError::Malformed(why) => malformed(why),
-            })
-        } else {
-            let text = str::from_utf8(body).map_err(|_| malformed("not UTF-8".to_owned()))?;
-            let parsed = read_yaml(text, TreeSeed { path: Path::ROOT, reading: &reading });
-            parsed.map_err(|why| match reading.allowance.is_exceeded() {
-                true => TooLarge::Values.into(),
-                false => malformed(why.to_string()),
-            })
-        };
-        self.duplicates = reading.duplicates.into_inner();
-        parsed
-    }
-
-    fn into_warnings(self, strictness: Strictness) -> Result<Vec<String>, DecodeError> {
-        if strictness == Strictness::Ignore {
-            return Ok(Vec::new());
-        }
-        let duplicates = self.duplicates.iter().map(|path| format!("duplicate field {path:?}"));
-        let unknown = self.unknown.iter().map(|path| format!("unknown field {path:?}"));
-        let problems: Vec<String> = duplicates.chain(unknown).collect();
-        if strictness == Strictness::Strict && !problems.is_empty() {
-            return Err(DecodeError::Strict(problems));
-        }
-        Ok(problems)
-    }
 }

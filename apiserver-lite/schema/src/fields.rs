@@ -63,20 +63,27 @@ fn own_fields(kind: &Kind) -> Option<&'static [&'static str]> {
         }
         ("batch", "Job") => &["metadata.name", "metadata.namespace", "status.successful"],
         ("certificates", "CertificateSigningRequest") => &["metadata.name", "spec.signerName"],
+        // Besides those that the definition names.
         (CUSTOM, _) if kind.namespaced() => COMMON,
         (CUSTOM, _) => &["metadata.name"],
         _ => return None,
     })
 }
 
-/// The selectable fields of `kind`.
+/// The selectable fields of `kind`; of a custom kind those that its definition need not name.
 pub fn supported(kind: &Kind) -> impl Iterator<Item = &'static str> {
     own_fields(kind).unwrap_or(COMMON).iter().copied()
 }
 
 /// Whether `field` of `kind` is selectable.
 pub fn is_supported(kind: &Kind, field: &str) -> bool {
-    supported(kind).any(|name| name == field)
+    supported(kind).any(|name| name == field) || is_defined(kind, field)
+}
+
+/// Whether the definition of a custom kind makes the field selectable in this version.
+pub fn is_defined(kind: &Kind, field: &str) -> bool {
+    let version = kind.custom_version();
+    version.is_some_and(|version| version.selectable_fields.iter().any(|one| one.name == field))
 }
 
 /// Kubernetes' message for a field that is not selectable.
@@ -93,8 +100,11 @@ pub fn not_supported(kind: &Kind, field: &str) -> String {
 
 /// The value of `field` as text; empty if unset, `None` if it is not selectable.
 pub fn value_of<'a>(object: &'a Object, field: &str) -> Option<Cow<'a, str>> {
-    if !is_supported(&object.kind, field) {
-        return None;
+    if !supported(&object.kind).any(|name| name == field) {
+        let version = object.kind.custom_version()?;
+        let found = version.selectable_fields.iter().find(|one| one.name == field)?;
+        let path: Vec<&str> = found.path.iter().map(String::as_str).collect();
+        return Some(text(object, &path, ""));
     }
     let special = match (object.kind.kind(), field) {
         ("Event", "source") => {

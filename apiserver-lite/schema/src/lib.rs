@@ -28,6 +28,7 @@
 pub mod actors;
 pub mod defaults;
 mod engine;
+mod enums;
 mod field_errors;
 pub mod fields;
 pub mod list;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use proto_api::names::Names;
 use proto_api::schema;
 
 use crate::shape::{ShapeId, Shapes};
@@ -22,6 +23,7 @@ pub struct Kind {
     pub short_group: &'static str,
     pub(crate) version: Cow<'static, str>,
     pub(crate) kind: Cow<'static, str>,
+    pub(crate) names: &'static Names,
     /// `apiVersion` of objects of this kind.
     pub api_version: String,
     /// The resource of a built-in kind, if it is served.
@@ -50,6 +52,11 @@ impl Kind {
     /// Kind, for example `Pod`.
     pub fn kind(&self) -> &str {
         &self.kind
+    }
+
+    /// The naming profile of its group.
+    pub fn names(&self) -> &'static Names {
+        self.names
     }
 
     /// What is special to a kind that a definition has added.
@@ -101,6 +108,24 @@ impl Kind {
         match subresource {
             "" => Some(resource.verbs),
             name => resource.subresource(name).map(|subresource| subresource.verbs),
+        }
+    }
+
+    /// Whether the response to a delete is the object and not a Status.
+    pub fn is_returned_on_delete(&self) -> bool {
+        match (self.short_group, self.kind()) {
+            ("", name) => matches!(
+                name,
+                "Pod"
+                    | "PodTemplate"
+                    | "PersistentVolume"
+                    | "PersistentVolumeClaim"
+                    | "ResourceQuota"
+                    | "Service"
+                    | "ServiceAccount"
+            ),
+            ("storage", name) => name != "CSIStorageCapacity",
+            _ => false,
         }
     }
 

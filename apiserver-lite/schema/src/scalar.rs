@@ -165,7 +165,7 @@ mod tests {
     use crate::value::Value;
 
     #[test]
-    fn scalars_are_held_in_one_form() {
+    fn scalars_are_normalized() {
         let cases = [
             (Type::Quantity, Value::from("0.5"), Ok(Value::from("500m"))),
             (Type::Quantity, Value::Int(2), Ok(Value::from("2"))),

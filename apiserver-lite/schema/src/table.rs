@@ -78,6 +78,14 @@ const DEFAULT_COLUMNS: &[Column] = &[
     Column { name: "Created At", value: "date", format: "", priority: 0 },
 ];
 
+/// The columns of a Scale, which is no resource of its own.
+const SCALE_COLUMNS: &[Column] = &[
+    Column { name: "Name", value: "string", format: "name", priority: 0 },
+    Column { name: "Desired", value: "integer", format: "", priority: 0 },
+    Column { name: "Available", value: "integer", format: "", priority: 0 },
+    Column { name: "Age", value: "string", format: "", priority: 0 },
+];
+
 /// Encodes a `Table` of objects of `kind` as JSON.
 pub fn encode<'a>(
     engine: &Engine,
@@ -118,6 +126,9 @@ impl Columns {
     fn of(kind: &Kind) -> Self {
         if let Some(version) = kind.custom_version() {
             return Self::Custom(version);
+        }
+        if kind.is("autoscaling", "Scale") {
+            return Self::BuiltIn(SCALE_COLUMNS);
         }
         let own = kind.resource.map_or(&[][..], |resource| resource.columns);
         Self::BuiltIn(if own.is_empty() { DEFAULT_COLUMNS } else { own })

@@ -106,7 +106,8 @@ pub fn prepare_for_create(object: &mut Object) {
     ] {
         metadata.remove(field);
     }
-    if counts_generations(object) {
+    // That of a PriorityClass stays 1.
+    if counts_generations(object) || object.kind.is("scheduling", "PriorityClass") {
         object.set_generation(1);
     }
 }

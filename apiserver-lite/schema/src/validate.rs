@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use proto_api::names::Names;
 
 use crate::object::Object;
+use crate::value::{Map, Path};
 
 mod addresses;
 mod affinity;
@@ -23,6 +24,7 @@ mod network;
 mod numbers;
 mod persistent;
 mod pod;
+mod pod_annotations;
 mod pod_update;
 mod policy;
 mod probes;
@@ -49,10 +51,13 @@ pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), Field
     metadata::check_new_finalizers(None, object, &mut errors);
     match object.kind.custom_version() {
         Some(version) => errors.0.append(&mut version.rules.validate(object, None).0),
-        None => check_kind(names, object, &mut errors),
+        None => check_built_in(names, object, &mut errors),
     }
     if object.kind.is("", "Pod") {
         pod::check_new_pod(object, &mut errors);
+    }
+    if object.kind.is("networking", "Ingress") {
+        network::check_new_ingress(names, object, &mut errors);
     }
     errors.into_result()
 }
@@ -85,9 +90,10 @@ pub(crate) fn update(
     match subresource {
         Subresource::Main => {
             metadata::check_new_finalizers(Some(old), new, &mut errors);
-            forgive_old(names, old, new, check_kind, &mut errors);
+            forgive_old(names, old, new, check_built_in, &mut errors);
             check_kind_update(old, new, &mut errors);
             pod_update::check_mirror_annotation(names, old, new, &mut errors);
+            pod_annotations::check_update(names, old, new, &mut errors);
         }
         Subresource::EphemeralContainers => {
             forgive_old(names, old, new, check_kind, &mut errors);
@@ -103,6 +109,7 @@ pub(crate) fn update(
             );
             check_status_update(old, new, &mut errors);
             pod_update::check_mirror_annotation(names, old, new, &mut errors);
+            pod_annotations::check_update(names, old, new, &mut errors);
         }
         Subresource::Approval => {
             forgive_old(names, old, new, check_kind, &mut errors);
@@ -136,6 +143,11 @@ fn forgive_old(
             || !before.contains(&(error.field.as_str(), error.message.as_str()))
     };
     errors.0.extend(found.0.into_iter().filter(is_new));
+}
+
+fn check_built_in(names: &'static Names, object: &Object, errors: &mut FieldErrors) {
+    check_kind(names, object, errors);
+    pod_annotations::check(names, object, errors);
 }
 
 fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) {
@@ -208,9 +220,15 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
         ("", "ResourceQuota") => quotas::check_update(old, new, errors),
         ("", "PersistentVolume") => persistent::check_volume_update(old, new, errors),
         ("", "PersistentVolumeClaim") => persistent::check_claim_update(old, new, errors),
-        ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
+        ("apps", "Deployment" | "ReplicaSet" | "DaemonSet") => {
             workload::check_selector_unchanged(old, new, errors);
         }
+        ("apps", "StatefulSet") => workload::check_stateful_set_update(old, new, errors),
+        ("apps", "ControllerRevision") => check_fixed(&old.fields, &new.fields, "data", errors),
+        ("discovery", "EndpointSlice") => {
+            check_fixed(&old.fields, &new.fields, "addressType", errors);
+        }
+        ("networking", "IngressClass") => network::check_ingress_class_update(old, new, errors),
         ("batch", "Job") => workload::check_job_update(old, new, errors),
         ("certificates", "CertificateSigningRequest") => {
             certificates::check_update(old, new, crate::update::Subresource::Main, errors);
@@ -221,11 +239,17 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
         }
         ("storage", "StorageClass") => classes::check_storage_update(old, new, errors),
         ("storage", "CSIDriver") => csi::check_driver_update(old, new, errors),
+        ("storage", "CSINode") => classes::check_driver_node_update(old, new, errors),
         ("storage", "CSIStorageCapacity") => csi::check_capacity_update(old, new, errors),
         ("storage", "VolumeAttachment") => csi::check_attachment_update(old, new, errors),
         ("node", "RuntimeClass") => classes::check_runtime_update(old, new, errors),
         _ => {}
     }
+}
+
+/// Checks that a field at the root of an object is unchanged.
+fn check_fixed(old: &Map, new: &Map, field: &str, errors: &mut FieldErrors) {
+    csi::check_unchanged(old, new, &[field], &Path::ROOT, errors);
 }
 
 /// Validates a status.
@@ -235,6 +259,7 @@ fn check_status(object: &Object, errors: &mut FieldErrors) {
         ("", "Node") => addresses::check_node_status(object, errors),
         ("", "Service") => service::check_status(object, errors),
         ("apiregistration", "APIService") => api_services::check_status(object, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check_status(object, errors),
         ("flowcontrol.apiserver", _) => flow_control::check_status(object, errors),
         ("networking", "Ingress") => service::check_status(object, errors),
         ("", "ResourceQuota") => quotas::check_status(object, errors),
@@ -250,6 +275,7 @@ fn check_status(object: &Object, errors: &mut FieldErrors) {
 /// Checks that a status update keeps the required parts of the old status.
 fn check_status_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     match (new.kind.short_group, new.kind.kind()) {
+        ("", "Namespace") => metadata::check_namespace_phase(new, errors),
         ("", "Pod") => pod_update::check_status(old, new, errors),
         ("certificates", "CertificateSigningRequest") => {
             certificates::check_update(old, new, crate::update::Subresource::Status, errors);

@@ -98,7 +98,7 @@ fn yaml_is_read_by_the_rules_of_manifests() {
 }
 
 #[test]
-fn kinds_nobody_knows() {
+fn unknown_kinds_are_errors() {
     let engine = engine();
     for (body, expect) in [
         ("{}", "Object 'Kind' is missing"),

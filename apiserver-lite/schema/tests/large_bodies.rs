@@ -126,7 +126,7 @@ fn bodies_that_would_become_much_larger_are_refused() {
 }
 
 #[test]
-fn what_defaults_add_is_bounded() {
+fn growth_by_defaults_is_bounded() {
     let pods = kind("Pod");
     let json = |count| repeated(r#"{"spec":{"containers":["#, "{}", "]}}", count);
     let too_many = Err(DecodeError::TooLarge(TooLarge::MapsInLists));
@@ -176,7 +176,7 @@ fn objects_as_large_as_clusters_have_them_are_accepted() {
 }
 
 #[test]
-fn what_is_stored_is_read_and_can_be_made_smaller() {
+fn large_stored_objects_are_readable_and_can_shrink() {
     let mut large = read(&kind("ConfigMap"), r#"{"metadata":{"name":"m"},"data":{"a":"b"}}"#);
     let data = (0..400_000).map(|at| (format!("k{at:06}").into(), Value::from("v")));
     large.fields.insert("data", Map::from_entries(data.collect()));

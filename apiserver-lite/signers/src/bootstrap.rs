@@ -134,3 +134,90 @@ fn ignore_stale<T>(written: Result<T, ClientError>) -> Result<(), ClientError> {
         other => other.map(|_| ()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use proto_api::names::{Names, Profile};
+    use proto_api::object::{from_protobuf_envelope, to_json_value};
+    use proto_client::testing::{StubServer, json_response};
+    use proto_daemon::drain::Drain;
+    use proto_daemon::statusz::StatusBoard;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// A token whose Secret has the uid `uid`; its texts are base64.
+    fn token(id: &str, uid: &str, expiration: &str) -> Value {
+        let data = json!({
+            "token-id": STANDARD.encode(id),
+            "token-secret": STANDARD.encode("0123456789abcdef"),
+            "usage-bootstrap-signing": STANDARD.encode("true"),
+            "expiration": STANDARD.encode(expiration),
+        });
+        let name = format!("bootstrap-token-{id}");
+        let metadata = json!({"name": name, "namespace": "kube-system", "uid": uid});
+        json!({"metadata": metadata, "type": "bootstrap.kubernetes.io/token", "data": data})
+    }
+
+    /// What the controllers write, as `METHOD path` and body, until they have signed.
+    async fn written(enabled: TokenControllers) -> Vec<(String, Value)> {
+        let names = Names::new(Profile::Kubernetes);
+        let (write, mut writes) = mpsc::unbounded_channel();
+        let server = StubServer::start(move |request| {
+            let items = match request.path.as_str() {
+                "/api/v1/namespaces/kube-system/secrets" => json!([
+                    token("aaaaaa", "u-valid", "2999-01-01T00:00:00Z"),
+                    token("bbbbbb", "u-expired", "2000-01-01T00:00:00Z"),
+                ]),
+                "/api/v1/namespaces/kube-public/configmaps" => json!([{
+                    "metadata": {"name": CLUSTER_INFO, "namespace": "kube-public"},
+                    "data": {"kubeconfig": "a"},
+                }]),
+                _ => {
+                    let body = match from_protobuf_envelope::<ConfigMap>(&request.body, names) {
+                        Ok(map) => to_json_value(&map, names).expect("JSON"),
+                        Err(_) => serde_json::from_slice(&request.body).expect("JSON"),
+                    };
+                    let line = format!("{} {}", request.method, request.path);
+                    write.send((line, body.clone())).expect("the test reads");
+                    return Some(json_response(200, &body));
+                }
+            };
+            let is_watch = request.query.contains("watch=");
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": items});
+            (!is_watch).then(|| json_response(200, &list))
+        })
+        .await;
+        let drain = Drain::default();
+        let (reader, cleaner, signer) = (server.client(), server.client(), server.client());
+        let page = StatusBoard::default().task("tokens");
+        let bootstrap = Bootstrap { reader, cleaner, signer, enabled };
+        let running = tokio::spawn(bootstrap.run(page, drain.watch()));
+        let mut all = Vec::new();
+        while !all.iter().any(|(line, _): &(String, Value)| line.starts_with("PUT ")) {
+            all.push(writes.recv().await.expect("the server runs"));
+        }
+        running.abort();
+        all
+    }
+
+    #[tokio::test]
+    async fn the_cleaner_deletes_expired_tokens_and_no_others() {
+        let signed = "PUT /api/v1/namespaces/kube-public/configmaps/cluster-info";
+        let all = written(TokenControllers { cleaner: true, signer: true }).await;
+        let lines: Vec<&str> = all.iter().map(|(line, _)| line.as_str()).collect();
+        let deleted = "DELETE /api/v1/namespaces/kube-system/secrets/bootstrap-token-bbbbbb";
+        assert_eq!(lines, [deleted, signed]);
+        let (_, options) = all.first().expect("a deletion");
+        assert_eq!(options["preconditions"]["uid"], "u-expired");
+        let (_, info) = all.last().expect("a signed map");
+        assert!(info["data"]["jws-kubeconfig-aaaaaa"].is_string(), "{info}");
+        assert!(info["data"]["jws-kubeconfig-bbbbbb"].is_null(), "{info}");
+        let alone = written(TokenControllers { cleaner: false, signer: true }).await;
+        let lines: Vec<&str> = alone.iter().map(|(line, _)| line.as_str()).collect();
+        assert_eq!(lines, [signed], "without the cleaner nothing is deleted");
+    }
+}

@@ -236,3 +236,6 @@ fn condition(kind: &str, reason: &str, message: String) -> CertificateSigningReq
         last_transition_time: now,
     }
 }
+
+#[cfg(test)]
+mod tests;

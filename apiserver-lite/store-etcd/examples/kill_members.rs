@@ -19,10 +19,10 @@ use clap::Parser;
 mod churn;
 #[path = "../tests/etcd/etcd_process.rs"]
 mod etcd_process;
-#[path = "../tests/etcd/histories.rs"]
-mod histories;
 #[path = "../tests/etcd/members.rs"]
 mod members;
+#[path = "../../store/tests/histories/order.rs"]
+mod order;
 #[path = "../tests/etcd/support.rs"]
 mod support;
 

@@ -66,6 +66,13 @@ impl Default for Retention {
     }
 }
 
+/// Default of [`Bounds::batch_bytes_max`].
+pub const BATCH_BYTES_MAX: usize = 64 << 20;
+/// Default of [`Bounds::key_len_max`].
+pub const KEY_LEN_MAX: usize = 1024;
+/// Default of [`Bounds::value_len_max`].
+pub const VALUE_LEN_MAX: usize = 8 << 20;
+
 /// Bounds of the writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -73,6 +80,8 @@ pub struct Bounds {
     pub queue_len_max: usize,
     /// Most writes that share one commit.
     pub batch_len_max: usize,
+    /// Bytes at which a commit takes no further write; at most half of the longest frame of the log.
+    pub batch_bytes_max: usize,
     /// Longest key, in bytes.
     pub key_len_max: usize,
     /// Longest stored value, in bytes.
@@ -81,7 +90,13 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { queue_len_max: 1024, batch_len_max: 512, key_len_max: 1024, value_len_max: 8 << 20 }
+        Self {
+            queue_len_max: 1024,
+            batch_len_max: 512,
+            batch_bytes_max: BATCH_BYTES_MAX,
+            key_len_max: KEY_LEN_MAX,
+            value_len_max: VALUE_LEN_MAX,
+        }
     }
 }
 

@@ -32,7 +32,7 @@ use crate::{Revision, Stamp};
 const MAGIC: &[u8; 8] = b"orchlog1";
 const SEGMENT_HEADER_LEN: u64 = 16;
 const FRAME_HEADER_LEN: usize = 8;
-const CHANGE_HEADER_LEN: usize = 24;
+pub const CHANGE_HEADER_LEN: usize = 24;
 const REMOVED: u32 = u32::MAX;
 
 /// Name of a segment that is being created.
@@ -41,8 +41,11 @@ const UNFINISHED: &str = "log.new";
 /// How far ahead of the writes a segment is filled with zeros.
 const FILL_LEN: u64 = 256 << 10;
 
-/// Longest valid frame: batches are bounded in count, keys and values in length.
-const FRAME_LEN_MAX: usize = 1 << 30;
+/// Longest payload of a frame. The reader takes a longer one for damage, so none is written.
+pub const FRAME_LEN_MAX: usize = 1 << 30;
+
+// Lengths are u32 on disk, and the largest one is no length.
+const _: () = assert!(FRAME_LEN_MAX < REMOVED as usize);
 
 /// A written or deleted record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +55,14 @@ pub struct Change {
     pub stamp: Stamp,
     /// `None` deletes the key.
     pub value: Option<Bytes>,
+}
+
+impl Change {
+    /// Its bytes in the payload of a frame.
+    pub(crate) fn len_in_frame(&self) -> usize {
+        let value = self.value.as_ref().map_or(0, Bytes::len);
+        CHANGE_HEADER_LEN.saturating_add(self.key.len()).saturating_add(value)
+    }
 }
 
 // === Writing ===
@@ -160,7 +171,7 @@ impl Segment {
 /// Why an append failed.
 #[derive(Debug)]
 pub enum AppendError {
-    /// The frame was not written completely (disk full), and nothing of it is left. The next append may succeed.
+    /// The frame was not written completely (disk full, frame too long), and nothing of it is left. The next append may succeed.
     Refused(io::Error),
     /// Whether the frame is on disk is unknown until the log is read again; nothing more may be written before that.
     Unknown(io::Error),
@@ -186,8 +197,14 @@ fn segment_name(first: Revision) -> String {
 }
 
 fn encode_frame(changes: &[Change], frame: &mut Vec<u8>) -> io::Result<()> {
-    let too_long = |_| io::Error::new(io::ErrorKind::FileTooLarge, "frame too long");
+    let too_long = |_| io::Error::new(ErrorKind::FileTooLarge, "frame too long");
+    let len = changes.iter().map(Change::len_in_frame).fold(0, usize::saturating_add);
+    if len > FRAME_LEN_MAX {
+        let why = format!("the changes have {len} bytes, a frame has at most {FRAME_LEN_MAX}");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
+    }
     frame.clear();
+    frame.reserve(FRAME_HEADER_LEN.saturating_add(len));
     frame.resize(FRAME_HEADER_LEN, 0);
     for Change { key, stamp, value } in changes {
         let key_len = u32::try_from(key.len()).map_err(too_long)?;

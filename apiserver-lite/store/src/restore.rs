@@ -22,6 +22,7 @@ use crate::{
     acknowledged::AcknowledgedRevision,
     backup::{END, MAGIC, RECORD, VERSION},
     checkpoint::{Checkpoint, checkpoint_error},
+    config::{KEY_LEN_MAX, VALUE_LEN_MAX},
     format::Format,
     log::{Change, Segment},
 };
@@ -35,6 +36,9 @@ const REVISIONS_PER_MILLI: u64 = 20;
 const REVISION_MAX: u64 = 1 << 53;
 /// Longest key or value of a backup.
 const TEXT_LEN_MAX: u32 = 64 << 20;
+
+// Every record of a store can be restored, also one that a transform has made larger.
+const _: () = assert!(KEY_LEN_MAX + 2 * VALUE_LEN_MAX <= TEXT_LEN_MAX as usize);
 
 /// What was restored from a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,10 @@
 //!        ▲                                                    └─▶ failed: answer; read-only if it may be on disk
 //!        └──────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! A batch is one frame of the log, which is read whole. So it ends at a number of bytes, and the next one goes on with the requests that are left.
 
-use std::{collections::HashMap, error::Error as _, io, sync::Arc, thread};
+use std::{collections::HashMap, error::Error as _, io, sync::Arc, thread, vec};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -15,11 +17,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::{
     Bounds, CommittedWrite, Entry, Event, EventKind, Health, Record, Revision, Stamp, Write,
     WriteCondition, WriteError,
+    config::{BATCH_BYTES_MAX, KEY_LEN_MAX, VALUE_LEN_MAX},
     disk::{CommitError, Disk},
-    log::Change,
+    log::{CHANGE_HEADER_LEN, Change, FRAME_LEN_MAX},
     saved::OnDisk,
     state::SharedState,
     transform::{Form, StoredForms},
+};
+
+/// Most bytes of one request, and of the batch before it: together they are one frame of the log.
+const REQUEST_BYTES_MAX: usize = FRAME_LEN_MAX / 2;
+
+// Every batch can be read back. A transform may make a value larger, not twice as large.
+const _: () = {
+    assert!(BATCH_BYTES_MAX <= REQUEST_BYTES_MAX);
+    assert!(CHANGE_HEADER_LEN + KEY_LEN_MAX + 2 * VALUE_LEN_MAX <= REQUEST_BYTES_MAX);
 };
 
 /// A request to what orders the writes, with the channel for its result.
@@ -58,6 +70,9 @@ enum Writes<T: Record> {
     One(Write<T>),
     All(Vec<Write<T>>),
 }
+
+/// Requests of which the first are taken into a batch.
+type Requests<T> = vec::IntoIter<(Writes<T>, Answer<T>)>;
 
 /// Where the result of a request goes.
 enum Answer<T: Record> {
@@ -129,7 +144,7 @@ impl<T: Record> Writer<T> {
                         }
                         WriterRequest::Replace(records, answer) => {
                             // In its turn: after the writes that were queued before it.
-                            self.run_batch(std::mem::take(&mut writes));
+                            self.run_batches(std::mem::take(&mut writes));
                             // The caller may be gone; what is replaced stays so.
                             let _ = answer.send(self.replace(&records));
                         }
@@ -138,7 +153,7 @@ impl<T: Record> Writer<T> {
                         WriterRequest::Close(answer) => closer = Some(answer),
                     }
                 }
-                self.run_batch(writes);
+                self.run_batches(writes);
             }
             self.disk.close();
             if let Some(closer) = closer {
@@ -161,8 +176,16 @@ impl<T: Record> Writer<T> {
         Ok(revision)
     }
 
-    /// Decides, commits, publishes and answers one batch.
-    fn run_batch(&mut self, requests: Vec<(Writes<T>, Answer<T>)>) {
+    /// Serves the requests in order, in as many batches as their bytes need.
+    fn run_batches(&mut self, requests: Vec<(Writes<T>, Answer<T>)>) {
+        let mut requests = requests.into_iter();
+        while !requests.as_slice().is_empty() {
+            self.run_batch(&mut requests);
+        }
+    }
+
+    /// Decides, commits, publishes and answers one batch: requests up to the one with which it is full.
+    fn run_batch(&mut self, requests: &mut Requests<T>) {
         if let Health::ReadOnly { reason } = &*self.health.borrow() {
             for (_, answer) in requests {
                 answer.refuse(WriteError::ReadOnly { reason: reason.clone() });
@@ -180,6 +203,9 @@ impl<T: Record> Writer<T> {
             match decided {
                 Ok(()) => accepted.push(answer),
                 Err(error) => refused.push((answer, error)),
+            }
+            if batch.is_full() {
+                break;
             }
         }
         let Batch { revision, events, changes, written, .. } = batch;
@@ -276,6 +302,8 @@ struct Batch<'a, T: Record> {
     overlay: HashMap<Arc<str>, Option<Entry<T>>>,
     events: Vec<Event<T>>,
     changes: Vec<Change>,
+    /// Bytes of the changes in a frame of the log.
+    bytes: usize,
     /// The forms of the changes' values; empty without a transform.
     written: Vec<Form>,
 }
@@ -291,8 +319,13 @@ impl<'a, T: Record> Batch<'a, T> {
             overlay: HashMap::new(),
             events: Vec::new(),
             changes: Vec::new(),
+            bytes: 0,
             written: Vec::new(),
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= self.bounds.batch_bytes_max.clamp(1, REQUEST_BYTES_MAX)
     }
 
     fn decide(&mut self, write: Write<T>) -> Result<(), WriteError<T>> {
@@ -325,14 +358,18 @@ impl<'a, T: Record> Batch<'a, T> {
 
     /// Decides writes of which all or none are done: each on top of those before it.
     fn decide_all(&mut self, writes: Vec<Write<T>>) -> Result<(), WriteError<T>> {
-        let (revision, decided) = (self.revision, self.events.len());
+        let (revision, decided, bytes) = (self.revision, self.events.len(), self.bytes);
         let before: Vec<_> = writes
             .iter()
             .map(|write| (Arc::from(write.key()), self.overlay.get(write.key()).cloned()))
             .collect();
-        let done = writes.into_iter().try_for_each(|write| self.decide(write));
+        let done = writes.into_iter().try_for_each(|write| {
+            self.decide(write)?;
+            check_request_bytes(self.bytes.saturating_sub(bytes))
+        });
         if done.is_err() {
             self.revision = revision;
+            self.bytes = bytes;
             self.events.truncate(decided);
             self.changes.truncate(decided);
             self.written.truncate(decided);
@@ -364,6 +401,11 @@ impl<'a, T: Record> Batch<'a, T> {
         Ok(bytes)
     }
 
+    fn push(&mut self, change: Change) {
+        self.bytes = self.bytes.saturating_add(change.len_in_frame());
+        self.changes.push(change);
+    }
+
     fn put(&mut self, key: String, current: Option<Entry<T>>, value: Bytes, draft: T::Draft) {
         self.revision = self.revision.next();
         let created = current.as_ref().map_or(self.revision, |entry| entry.stamp.created);
@@ -373,7 +415,7 @@ impl<'a, T: Record> Batch<'a, T> {
         let kind = if current.is_some() { EventKind::Updated } else { EventKind::Created };
         let entry = Entry { key: key.clone(), stamp, record: record.clone() };
         self.overlay.insert(key.clone(), Some(entry));
-        self.changes.push(Change { key: key.clone(), stamp, value: Some(value) });
+        self.push(Change { key: key.clone(), stamp, value: Some(value) });
         let previous = current.map(|entry| entry.record);
         self.events.push(Event { key, kind, stamp, record, previous });
     }
@@ -386,7 +428,7 @@ impl<'a, T: Record> Batch<'a, T> {
         let stamp = Stamp { created: current.stamp.created, modified: self.revision };
         let record = Arc::new(T::tombstone(&current.record, stamp));
         self.overlay.insert(current.key.clone(), None);
-        self.changes.push(Change { key: current.key.clone(), stamp, value: None });
+        self.push(Change { key: current.key.clone(), stamp, value: None });
         self.events.push(Event {
             key: current.key,
             kind: EventKind::Deleted,
@@ -422,6 +464,18 @@ pub fn check_expectation<T>(
             Err(WriteError::NotFound { key: key.to_owned() })
         }
     }
+}
+
+/// # Errors
+/// Writes that belong together have too many bytes for one frame.
+fn check_request_bytes<T>(bytes: usize) -> Result<(), WriteError<T>> {
+    if bytes <= REQUEST_BYTES_MAX {
+        return Ok(());
+    }
+    let reason = format!(
+        "writes that are committed together have more than {REQUEST_BYTES_MAX} bytes: commit fewer of them"
+    );
+    Err(WriteError::NotWritten { reason: reason.into() })
 }
 
 /// # Errors

@@ -27,7 +27,7 @@ fn content(store: &Store<Bytes>) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn what_was_saved_is_put_back_as_it_was() {
+async fn a_saved_state_is_restored_exactly() {
     let store = in_memory();
     let (a, b) = (create(&store, "a").await, create(&store, "b").await);
     let saved = store.save();
@@ -50,7 +50,7 @@ async fn what_was_saved_is_put_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn readers_of_earlier_revisions_are_told_to_read_again() {
+async fn watches_and_snapshots_from_before_a_restore_end() {
     let store = in_memory();
     let first = create(&store, "a").await;
     let mut idle = store.watch("a", first).unwrap();

@@ -99,7 +99,7 @@ async fn a_store_goes_over_to_a_transform_and_back() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_stays_as_it_is() {
+async fn values_that_cannot_be_decrypted_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), Some(&Shift::new(&[1])));
     put(&store, "secrets/old", "written with 1").await;

@@ -97,7 +97,7 @@ async fn states_are_put_back() {
 }
 
 #[tokio::test]
-async fn users_are_who_the_test_says() {
+async fn test_clients_have_the_given_user() {
     let authorization = vec![AuthorizationMode::Rbac];
     let cluster = Cluster::with(Config { authorization, ..Cluster::config() }).await.unwrap();
     let (admin, jane) = (cluster.client().unwrap(), cluster.client_of("jane", &["dev"]).unwrap());
@@ -177,7 +177,7 @@ async fn a_token_counts_and_not_the_user_of_the_connection() {
 }
 
 #[tokio::test]
-async fn a_response_that_nobody_reads_does_not_hold_the_end_up_for_ever() {
+async fn an_unread_response_does_not_block_the_shutdown() {
     let shutdown_deadline = Duration::from_millis(100);
     let cluster = Cluster::with(Config { shutdown_deadline, ..Cluster::config() }).await.unwrap();
     let client = cluster.client().unwrap();

@@ -2,7 +2,11 @@
 //!
 //! The name of a job has the minute of its time, so that no time has two. A job that is created is found in the next plan, and then noted in the status:
 //! whatever the controller is interrupted by, it is noted once.
+//!
+//! The last time in the status lies in the future if the clock was set back since. Then a schedule goes on from the time at which that was seen, so that no
+//! time has a job again which had come by then ([`ResumedSchedules`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,8 +42,38 @@ pub struct Observed<'a> {
     pub jobs: &'a [Arc<Job>],
 }
 
-/// Plans jobs and status.
-pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
+/// Most schedules that are remembered.
+const RESUMED_MAX: usize = 10_000;
+
+/// From which times schedules go on whose last time lies in the future, by uid of the cron job: the time at which that was seen, or the last one since then
+/// that has a job. The status keeps its last time, so that nothing is repeated either when the clock is set right. Lost with the process: then the next plans
+/// are those that see it.
+#[derive(Debug, Default)]
+pub struct ResumedSchedules(BTreeMap<String, i64>);
+
+impl ResumedSchedules {
+    /// The time from which a schedule goes on.
+    fn since(&self, uid: &str, now: i64) -> i64 {
+        // One that is in the future itself is from before the clock was set back once more.
+        self.0.get(uid).copied().filter(|since| has_come(*since, now)).unwrap_or(now)
+    }
+
+    fn remember(&mut self, uid: &str, since: i64) {
+        if self.0.len() >= RESUMED_MAX && !self.0.contains_key(uid) {
+            self.0.clear();
+        }
+        self.0.insert(uid.to_owned(), since);
+    }
+}
+
+/// Whether jobs lack one that the status calls active. A cache may lack it because it lags.
+pub fn lacks_active(cron_job: &CronJob, jobs: &[Arc<Job>]) -> bool {
+    let mut active = cron_job.status.active.iter();
+    active.any(|active| jobs.iter().all(|job| job.metadata.uid != active.uid))
+}
+
+/// Plans jobs and status. `seen` has every active job that exists ([`lacks_active`]).
+pub fn plan(names: &Names, seen: &Observed<'_>, resumed: &mut ResumedSchedules, now: Time) -> Plan {
     let cron_job = seen.cron_job;
     let uid = cron_job.metadata.uid.as_str();
     let is_own = |job: &&Job| {
@@ -47,9 +81,20 @@ pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
         owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
     };
     let own: Vec<&Job> = seen.jobs.iter().map(AsRef::as_ref).filter(is_own).collect();
-    let turn = Turn { names, cron_job, own: &own, now };
+    let now = now.unix().unwrap_or(0);
+    let last = last_time(cron_job, &cron_job.status);
+    let anchor = if has_come(last, now) { last } else { resumed.since(uid, now) };
+    let mut turn = Turn { names, cron_job, own: &own, now, anchor };
     let mut plan = Plan::default();
-    let mut status = turn.status(&mut plan);
+    let done = turn.times_done();
+    let mut status = turn.status(&done, &mut plan);
+    let come = done.into_iter().filter(|done| has_come(*done, now));
+    turn.anchor = come.fold(anchor, i64::max);
+    if has_come(last_time(cron_job, &status), now) {
+        resumed.0.remove(uid);
+    } else {
+        resumed.remember(uid, turn.anchor);
+    }
     let starts = cron_job.metadata.deletion_timestamp.is_none();
     if starts && cron_job.spec.suspend != Some(true) {
         turn.start(&mut status, &mut plan);
@@ -70,20 +115,25 @@ struct Turn<'a> {
     names: &'a Names,
     cron_job: &'a CronJob,
     own: &'a [&'a Job],
-    now: Time,
+    now: i64,
+    /// The last time that has come and has a job; those of a period are counted from it.
+    anchor: i64,
 }
 
 impl Turn<'_> {
-    fn now(&self) -> i64 {
-        self.now.unix().unwrap_or(0)
+    /// The times that have jobs.
+    fn times_done(&self) -> Vec<i64> {
+        let schedule = Schedule::parse(&self.cron_job.spec.schedule).ok();
+        let times = self.own.iter().filter_map(|job| self.time_of(job));
+        times.map(|time| self.exact_time(time, schedule.as_ref())).collect()
     }
 
-    /// The status by the jobs that exist.
-    fn status(&self, plan: &mut Plan) -> CronJobStatus {
+    /// The status by the jobs that exist. `done` are the times that have one.
+    fn status(&self, done: &[i64], plan: &mut Plan) -> CronJobStatus {
         let mut status = self.cron_job.status.clone();
-        let schedule = Schedule::parse(&self.cron_job.spec.schedule).ok();
-        // A client has written a time in the future, which would end the schedule.
-        status.last_schedule_time.take_if(|last| !self.has_come(last.unix()));
+        for time in done {
+            raise(&mut status.last_schedule_time, Time::from_unix(*time));
+        }
         for job in self.own {
             let uid = &job.metadata.uid;
             let is_active = status.active.iter().any(|active| active.uid == *uid);
@@ -104,10 +154,6 @@ impl Turn<'_> {
                     plan.reports.push(self.report(EventKind::Warning, "UnexpectedJob", message));
                 }
                 _ => {}
-            }
-            if let Some(time) = self.time_of(job) {
-                let exact = self.exact_time(time, schedule.as_ref());
-                raise(&mut status.last_schedule_time, Time::from_unix(exact));
             }
             if let (Some("Complete"), Some(end)) = (ending(job), job.status.completion_time) {
                 raise(&mut status.last_successful_time, end);
@@ -130,18 +176,18 @@ impl Turn<'_> {
     /// Starts the job of the latest time of the schedule, unless that is done.
     fn start(&self, status: &mut CronJobStatus, plan: &mut Plan) {
         let Some((schedule, zone)) = self.schedule(plan) else { return };
-        let anchor = anchor(self.cron_job, status);
-        if let Some(next) = schedule.next(&zone, anchor, self.now()) {
-            let left = next.saturating_sub(self.now());
+        let anchor = self.anchor;
+        if let Some(next) = schedule.next(&zone, anchor, self.now) {
+            let left = next.saturating_sub(self.now);
             let left = Duration::from_secs(u64::try_from(left).unwrap_or(0));
             plan.requeue_in(left.saturating_add(AFTER));
         }
         let spec = &self.cron_job.spec;
         let mut earliest = anchor;
         if let Some(deadline) = spec.starting_deadline_seconds {
-            earliest = earliest.max(self.now().saturating_sub(deadline));
+            earliest = earliest.max(self.now.saturating_sub(deadline));
         }
-        let Some(latest) = schedule.latest(&zone, anchor, earliest, self.now()) else { return };
+        let Some(latest) = schedule.latest(&zone, anchor, earliest, self.now) else { return };
         if latest.count > MISSED_MAX {
             let message = format!(
                 "too many missed start times: {}. Set or decrease .spec.startingDeadlineSeconds or check clock skew",
@@ -232,26 +278,22 @@ impl Turn<'_> {
         format!("{}-{}", self.cron_job.metadata.name, time.div_euclid(60))
     }
 
-    /// Whether a time is past, give or take the difference of two clocks.
-    fn has_come(&self, time: Option<i64>) -> bool {
-        time.is_some_and(|time| time <= self.now().saturating_add(CLOCK_SKEW))
-    }
-
-    /// The time of a job that this controller has created. Names that only look so, with a time to come, have none.
+    /// The time of a job that this controller has created. Names that only look so, with a time that had not come when the job was created and has not yet,
+    /// have none.
     fn time_of(&self, job: &Job) -> Option<i64> {
         let rest = job.metadata.name.strip_prefix(&self.cron_job.metadata.name)?;
         let minute: i64 = rest.strip_prefix('-')?.parse().ok()?;
         let time = minute.checked_mul(60)?;
-        let is_own = self.job_name(time) == job.metadata.name && self.has_come(Some(time));
-        is_own.then_some(time)
+        let created = job.metadata.creation_timestamp.unix().unwrap_or(0);
+        let is_own = self.job_name(time) == job.metadata.name;
+        (is_own && has_come(time, self.now.max(created))).then_some(time)
     }
 
     /// The time of the schedule that lies in the minute of `time`. Only those of a period are no whole minutes.
     fn exact_time(&self, time: i64, schedule: Option<&Schedule>) -> i64 {
-        let anchor = anchor(self.cron_job, &self.cron_job.status);
         let (after, until) = (time.saturating_sub(1), time.saturating_add(59));
         let period = schedule.filter(|schedule| schedule.is_period());
-        let found = period.and_then(|it| it.latest(&Zone::utc(), anchor, after, until));
+        let found = period.and_then(|it| it.latest(&Zone::utc(), self.anchor, after, until));
         found.map_or(time, |found| found.time)
     }
 
@@ -298,10 +340,15 @@ fn ending(job: &Job) -> Option<&str> {
     job.status.conditions.iter().find(is_end).map(|condition| condition.type_.as_str())
 }
 
-/// The time from which those of a period are counted: the last one, or the creation.
-fn anchor(cron_job: &CronJob, status: &CronJobStatus) -> i64 {
+/// The last time in the status, or the creation.
+fn last_time(cron_job: &CronJob, status: &CronJobStatus) -> i64 {
     let created = cron_job.metadata.creation_timestamp;
     status.last_schedule_time.unwrap_or(created).unix().unwrap_or(0)
+}
+
+/// Whether a time is past, give or take the difference of two clocks.
+fn has_come(time: i64, now: i64) -> bool {
+    time <= now.saturating_add(CLOCK_SKEW)
 }
 
 fn raise(time: &mut Option<Time>, to: Time) {

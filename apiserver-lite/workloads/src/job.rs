@@ -11,6 +11,7 @@ mod finish;
 mod indexes;
 mod pod_changes;
 mod retry_delay;
+mod uncounted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,7 @@ use indexes::Intervals;
 use pod_changes::PodChanges;
 
 pub use finish::is_finished;
+pub use uncounted::UncountedJobs;
 
 /// Maximum number of pods created or deleted by one plan.
 const BURST_MAX: usize = 500;
@@ -51,8 +53,8 @@ pub(crate) fn finalizer(names: &Names) -> String {
     names.sub_label("batch", "job-tracking")
 }
 
-/// Plans pods, their finalizers, and status.
-pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
+/// Plans pods, their finalizers, and status. `uncounted` remembers the jobs whose pods cannot be counted.
+pub fn plan(names: &Names, seen: &Observed<'_>, uncounted: &mut UncountedJobs, now: Time) -> Plan {
     let job = seen.job;
     if !matches!(job.spec.completion_mode.as_deref(), None | Some("NonIndexed" | "Indexed")) {
         let message = "Skipped Job sync because completion mode is unknown".to_owned();
@@ -74,6 +76,9 @@ pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
     if is_finished(job) {
         let tracked = pods.iter().filter(|pod| is_tracked(names, pod));
         return Plan::of(tracked.take(BURST_MAX).map(|pod| untrack(names, pod)));
+    }
+    if let Some(plan) = uncounted.plan(names, job, now) {
+        return plan;
     }
     let work = Work { names, job, pods: &pods, claimant: &claimant, now };
     work.plan()

@@ -7,7 +7,7 @@ use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, WrittenObject};
 use apiserver_controllers::{Plan, for_every_written_kind};
 use proto_api::core::v1::{Pod, PodCondition};
 use proto_api::{Kind, Time};
-use proto_client::ObjectKey;
+use proto_client::{ObjectKey, merge_patch};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -193,7 +193,7 @@ impl World {
                     return Err(Refused);
                 }
                 let mut next = stored.clone();
-                merge(&mut next, patch);
+                merge_patch::apply(&mut next, patch);
                 self.stamp(&mut next);
                 self.objects.insert((*kind, key.clone()), next);
                 if *kind == ObjectKind::Pod {
@@ -227,24 +227,4 @@ fn decode<T: Stored>(object: &Value) -> T {
 fn key_of(object: &Value) -> ObjectKey {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     ObjectKey::new(text("namespace"), text("name"))
-}
-
-/// A JSON merge patch.
-fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    let Some(fields) = target.as_object_mut() else { return };
-    for (key, value) in patch {
-        match value {
-            Value::Null => {
-                fields.remove(key);
-            }
-            value => merge(fields.entry(key.clone()).or_insert(Value::Null), value),
-        }
-    }
 }

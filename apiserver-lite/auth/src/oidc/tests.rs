@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use apiserver_token::SigningKey;
 use proto_api::names::Profile;
+use proto_client::testing::{StubRequest, StubServer, json_response};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
@@ -32,14 +31,43 @@ fn key() -> SigningKey {
     SigningKey::from_pem(pem.as_bytes()).unwrap()
 }
 
+/// A certificate with its key.
+struct Certified {
+    certificate: rcgen::Certificate,
+    key: rcgen::KeyPair,
+    params: rcgen::CertificateParams,
+}
+
+impl Certified {
+    /// One that has signed itself.
+    fn itself(is_ca: rcgen::IsCa) -> Self {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.is_ca = is_ca;
+        let key = rcgen::KeyPair::generate().unwrap();
+        Self { certificate: params.self_signed(&key).unwrap(), key, params }
+    }
+
+    /// One that this one has signed.
+    fn issue(&self) -> Self {
+        let params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let issuer = rcgen::Issuer::from_params(&self.params, &self.key);
+        Self { certificate: params.signed_by(&key, &issuer).unwrap(), key, params }
+    }
+}
+
 impl Provider {
     async fn start() -> Self {
-        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let url = format!("https://localhost:{port}/realm");
-        let ca = std::env::temp_dir().join(format!("oidc-{}-{port}.crt", std::process::id()));
-        std::fs::write(&ca, own.cert.pem()).unwrap();
+        let own = Certified::itself(rcgen::IsCa::NoCa);
+        Self::start_with(&own.certificate, &own.key, &own.certificate).await
+    }
+
+    /// A provider with this certificate; its key is `key`, and `ca` what clients believe.
+    async fn start_with(
+        certificate: &rcgen::Certificate,
+        key: &rcgen::KeyPair,
+        ca: &rcgen::Certificate,
+    ) -> Self {
         let tls = rustls::ServerConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
         ))
@@ -47,48 +75,38 @@ impl Provider {
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(
-            vec![own.cert.der().clone()],
-            rustls::pki_types::PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap(),
+            vec![certificate.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
         )
         .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let keys = Arc::new(std::sync::Mutex::new(Vec::new()));
         let asked = Arc::new(AtomicU32::new(0));
-        let (published, count, base) = (keys.clone(), asked.clone(), url.clone());
         let silent = Arc::new(std::sync::Mutex::new(false));
-        let mute = silent.clone();
-        tokio::spawn(async move {
-            let mut unanswered = Vec::new();
-            while let Ok((socket, _)) = listener.accept().await {
-                if *mute.lock().unwrap() {
-                    unanswered.push(socket);
-                    continue;
-                }
-                let Ok(mut stream) = acceptor.accept(socket).await else { continue };
-                let mut bytes = [0; 4096];
-                let read = stream.read(&mut bytes).await.unwrap_or(0);
-                let head = String::from_utf8_lossy(&bytes[..read]).into_owned();
-                let path = head.split(' ').nth(1).unwrap_or_default();
-                let body = match path {
-                    "/realm/.well-known/openid-configuration" => {
-                        json!({"issuer": base, "jwks_uri": format!("{base}/keys?v=1")})
-                    }
-                    "/realm/keys?v=1" => {
-                        count.fetch_add(1, Ordering::Relaxed);
-                        json!({"keys": *published.lock().unwrap()})
-                    }
-                    _ => json!({}),
-                };
-                let body = body.to_string();
-                let reply = format!(
-                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-                    body.len()
-                );
-                let _ = stream.write_all(reply.as_bytes()).await;
-                let _ = stream.shutdown().await;
+        let (published, count, mute) = (keys.clone(), asked.clone(), silent.clone());
+        let realm = |port: u16| format!("https://localhost:{port}/realm");
+        let answer = move |request: &StubRequest| {
+            if *mute.lock().unwrap() {
+                return None;
             }
-        });
-        Self { url, ca, keys, asked, silent }
+            let base = realm(request.server.port());
+            let body = match (request.path.as_str(), request.query.as_str()) {
+                ("/realm/.well-known/openid-configuration", "") => {
+                    json!({"issuer": base, "jwks_uri": format!("{base}/keys?v=1")})
+                }
+                ("/realm/keys", "v=1") => {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    json!({"keys": *published.lock().unwrap()})
+                }
+                _ => json!({}),
+            };
+            Some(json_response(200, &body))
+        };
+        let server = StubServer::start_at([127, 0, 0, 1].into(), Some(acceptor), answer).await;
+        let port = server.address.port();
+        let file = std::env::temp_dir().join(format!("oidc-{}-{port}.crt", std::process::id()));
+        std::fs::write(&file, ca.pem()).unwrap();
+        Self { url: realm(port), ca: file, keys, asked, silent }
     }
 
     fn publish(&self, keys: &[&SigningKey]) {
@@ -152,6 +170,28 @@ async fn an_id_token_names_its_user() {
     assert_eq!(oidc.user("a.b.c", now()).await.unwrap(), None);
     let other = provider.token(&key, |claims| claims["iss"] = "https://other".into());
     assert_eq!(oidc.user(&other, now()).await.unwrap(), None, "another authenticator's");
+}
+
+/// Go's rule: a certificate of an authority, whose CA flag is set, or one that is believed itself.
+#[tokio::test]
+async fn the_provider_s_certificate_is_of_an_authority_with_the_ca_flag_or_one_itself() {
+    let authority = || Certified::itself(rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained));
+    let (own, plain) = (authority(), Certified::itself(rcgen::IsCa::NoCa));
+    let (leaf, of_plain) = (own.issue(), plain.issue());
+    for (what, shown, believed, good) in [
+        ("an authority itself", &own, &own, true),
+        ("no authority, itself", &plain, &plain, true),
+        ("signed by an authority", &leaf, &own, true),
+        ("signed by another", &leaf, &authority(), false),
+        ("signed by one without the flag", &of_plain, &plain, false),
+        ("another authority", &authority(), &own, false),
+    ] {
+        let (key, believed) = (key(), &believed.certificate);
+        let provider = Provider::start_with(&shown.certificate, &shown.key, believed).await;
+        provider.publish(&[&key]);
+        let user = provider.reader(|_| {}).user(&provider.token(&key, |_| {}), now()).await;
+        assert_eq!(user.is_ok(), good, "{what}: {user:?}");
+    }
 }
 
 #[tokio::test]
@@ -229,7 +269,7 @@ async fn claims_of_other_servers_are_refused_by_name() {
 
 /// A token with a bad signature asks a provider that does not answer; the others' keys are known.
 #[tokio::test]
-async fn known_keys_serve_while_the_provider_is_asked_in_vain() {
+async fn known_keys_verify_tokens_while_the_provider_does_not_answer() {
     let (provider, key, other_key) = (Provider::start().await, key(), key());
     provider.publish(&[&key]);
     let oidc = Arc::new(provider.reader(|_| {}));

@@ -1,12 +1,12 @@
 use super::*;
-use crate::testing::{NOW, time};
+use crate::testing::{NOW, steady};
 
 fn bounds(min: i32, max: i32, current: i32, desired: i32) -> Bounds {
     Bounds { min, max, current, desired }
 }
 
 fn by_default(bounds: Bounds, history: &mut History, at: i64) -> (i32, &'static str, &'static str) {
-    let decision = decide_by_default(bounds, history, &Settings::default(), time(at));
+    let decision = decide_by_default(bounds, history, &Settings::default(), steady(at));
     (decision.replicas, decision.able.0, decision.limited.1)
 }
 
@@ -29,7 +29,7 @@ fn without_rules_replicas_double_at_most() {
 #[test]
 fn without_rules_the_highest_of_five_minutes_holds() {
     let mut history = History::default();
-    history.begin(8, time(NOW));
+    history.begin(8, steady(NOW));
     let mut at = |seconds: i64, desired: i32| {
         let (replicas, able, _) =
             by_default(bounds(1, 10, 8, desired), &mut history, NOW + seconds);
@@ -67,7 +67,7 @@ fn by_rules(
     history: &mut History,
     at: i64,
 ) -> (i32, &'static str, &'static str) {
-    let now = time(NOW + at);
+    let now = steady(NOW + at);
     let decision = decide_by_rules(limits, rules, history, &Settings::default(), now);
     if decision.replicas != limits.current {
         history.scaled(limits.current, decision.replicas, now, longest_period(rules));

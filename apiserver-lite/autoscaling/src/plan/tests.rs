@@ -2,7 +2,7 @@ use proto_api::autoscaling::v2::{MetricSpec, MetricTarget, PodsMetricSource};
 use proto_api::{Quantity, autoscaling::v2 as api};
 
 use super::*;
-use crate::testing::{NOW, autoscaler, average, cpu_percent, pod, time, usage};
+use crate::testing::{NOW, autoscaler, average, clocks, cpu_percent, pod, time, usage};
 
 fn scale(replicas: i32) -> Scale {
     Scale { replicas, selector: "app=web".to_owned() }
@@ -10,12 +10,22 @@ fn scale(replicas: i32) -> Scale {
 
 /// Plans for a target whose pods use these thousandths of a CPU each.
 fn plan_for(hpa: &HorizontalPodAutoscaler, scale: &Scale, used: &[i64]) -> Plan {
+    plan_at(hpa, scale, used, &mut History::default(), clocks(NOW))
+}
+
+fn plan_at(
+    hpa: &HorizontalPodAutoscaler,
+    scale: &Scale,
+    used: &[i64],
+    history: &mut History,
+    now: Clocks,
+) -> Plan {
     let named = |at: usize| format!("p{at}");
     let pods: Vec<Pod> = (0..used.len()).map(|at| pod(&named(at))).collect();
     let pods: Vec<&Pod> = pods.iter().collect();
     let usage = Ok(used.iter().enumerate().map(|(at, milli)| usage(&named(at), *milli)).collect());
     let observed = Observed { scale, pods: &pods, usage: &usage };
-    plan(hpa, &observed, &mut History::default(), &Settings::default(), time(NOW))
+    plan(hpa, &observed, history, &Settings::default(), now)
 }
 
 /// Type, status and reason of the conditions.
@@ -39,7 +49,7 @@ fn a_target_is_scaled_and_the_status_says_so() {
     let plan = plan_for(&hpa, &scale(2), &[800, 1000]);
     assert_eq!(plan.scale_to, Some(4), "ceil(2 * 90/50)");
     let mut history = History::default();
-    let outcome = plan.clone().scaled(&hpa, 4, &mut history, time(NOW));
+    let outcome = plan.clone().scaled(&hpa, 4, &mut history, clocks(NOW));
     let status = &outcome.status;
     assert_eq!(
         conditions(status),
@@ -110,7 +120,7 @@ fn bounds_need_no_metrics() {
         assert_eq!(needs_metrics(&hpa, &scale(current)), None);
         let plan = plan_for(&hpa, &scale(current), &[]);
         assert_eq!(plan.scale_to, Some(to));
-        let outcome = plan.scaled(&hpa, to, &mut History::default(), time(NOW));
+        let outcome = plan.scaled(&hpa, to, &mut History::default(), clocks(NOW));
         let said = format!("New size: {to}; reason: {why}");
         assert_eq!(notes(&outcome), [("SuccessfulRescale", said.as_str())]);
     }
@@ -125,13 +135,13 @@ fn bounds_need_no_metrics() {
 }
 
 #[test]
-fn the_metric_that_asks_for_most_wins() {
+fn the_metric_with_the_highest_proposal_wins() {
     let memory = average("memory", Quantity::from_bytes(100));
     let hpa = autoscaler(1, 10, vec![cpu_percent(50), memory]);
     // CPU: 30 % of 50 % of two pods; memory: 300 of 100 bytes each.
     let plan = plan_for(&hpa, &scale(2), &[300, 300]);
     assert_eq!(plan.scale_to, Some(4), "6, of which at most twice as many");
-    let outcome = plan.scaled(&hpa, 4, &mut History::default(), time(NOW));
+    let outcome = plan.scaled(&hpa, 4, &mut History::default(), clocks(NOW));
     assert_eq!(conditions(&outcome.status)[2], ("ScalingLimited", "True", "ScaleUpLimit"));
     let said = "New size: 4; reason: memory resource above target";
     assert_eq!(notes(&outcome), [("SuccessfulRescale", said)]);
@@ -151,7 +161,7 @@ fn metrics_that_are_missing_scale_up_only() {
     let hpa = autoscaler(1, 10, vec![of_pods(), cpu_percent(50)]);
     let up = plan_for(&hpa, &scale(2), &[1000, 1000]);
     assert_eq!(up.scale_to, Some(4));
-    let status = up.scaled(&hpa, 4, &mut History::default(), time(NOW)).status;
+    let status = up.scaled(&hpa, 4, &mut History::default(), clocks(NOW)).status;
     assert_eq!(status.current_metrics[0], MetricStatus::default(), "each keeps its place");
     let down = plan_for(&hpa, &scale(2), &[10, 10]);
     assert_eq!(down.scale_to, None);
@@ -185,7 +195,7 @@ fn without_the_metrics_api_nothing_changes() {
     let one = pod("p0");
     let usage = Err(NoUsage("the server could not find the requested resource".to_owned()));
     let observed = Observed { scale: &scale(3), pods: &[&one], usage: &usage };
-    let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), time(NOW));
+    let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), clocks(NOW));
     assert_eq!(plan.scale_to, None);
     let outcome = plan.unchanged();
     let why = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource";
@@ -225,4 +235,44 @@ fn a_scale_without_a_selector_is_no_target() {
         message(&outcome.status, "AbleToScale"),
         format!("the HPA controller was unable to get the target's current scale: {said}")
     );
+}
+
+/// The first look comes while the wall clock is a day ahead.
+#[test]
+fn a_clock_that_was_set_forward_and_back_holds_nothing_up() {
+    let ahead = Clocks { wall: time(NOW + 86_400), ..clocks(NOW) };
+    let at = |seconds: i64| clocks(NOW + seconds);
+    let mut hpa = autoscaler(1, 20, vec![cpu_percent(50)]);
+    // What was recommended holds for five minutes.
+    let mut history = History::default();
+    let mut look =
+        |used: i64, now| plan_at(&hpa, &scale(4), &[used; 4], &mut history, now).scale_to;
+    assert_eq!(look(500, ahead), None);
+    assert_eq!([15, 299, 301].map(|seconds| look(10, at(seconds))), [None, None, Some(1)]);
+    // Two pods a minute, up and down.
+    let policy = api::HPAScalingPolicy { type_: "Pods".to_owned(), value: 2, period_seconds: 60 };
+    let rules = api::HPAScalingRules {
+        stabilization_window_seconds: Some(0),
+        policies: vec![policy],
+        ..api::HPAScalingRules::default()
+    };
+    hpa.spec.behavior = Some(api::HorizontalPodAutoscalerBehavior {
+        scale_up: Some(rules.clone()),
+        scale_down: Some(rules),
+    });
+    for (used, steps) in [(1000, [10, 12, 14]), (10, [10, 8, 6])] {
+        let mut history = History::default();
+        let mut look = |replicas: i32, now| {
+            let used = vec![used; usize::try_from(replicas).expect("a count")];
+            let plan = plan_at(&hpa, &scale(replicas), &used, &mut history, now);
+            let to = plan.scale_to?;
+            let status = plan.scaled(&hpa, to, &mut history, now).status;
+            assert_eq!(status.last_scale_time, Some(now.wall));
+            Some(to)
+        };
+        let [first, second, third] = steps;
+        assert_eq!(look(first, ahead), Some(second));
+        assert_eq!(look(second, at(59)), None, "the minute is not over");
+        assert_eq!(look(second, at(60)), Some(third));
+    }
 }

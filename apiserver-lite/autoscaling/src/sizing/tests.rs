@@ -206,7 +206,7 @@ fn of_one_milli<'a>(pods: &'a [&'a Pod], settings: &'a Settings) -> Sizing<'a> {
 }
 
 #[test]
-fn a_metric_that_says_nothing_says_why() {
+fn a_metric_without_a_value_has_a_reason() {
     let run = |all: &[Is]| {
         let done = size(all, "cpu", 1, |sizing| sizing.by_utilization(50, None));
         done.map_err(|error| error.to_string())

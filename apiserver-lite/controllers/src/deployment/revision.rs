@@ -79,7 +79,12 @@ impl DeploymentRevision {
         annotations
     }
 
-    /// VolumeAnnotations the deployment with the number, if it is not.
+    /// The revision of a set; 0 if it has none.
+    pub fn of_set(&self, set: &ReplicaSet) -> u64 {
+        number(&set.metadata, &self.annotation)
+    }
+
+    /// Annotates the deployment with the number, if it is not.
     pub fn mark_deployment(&self, deployment: &Deployment) -> Option<ApiWrite> {
         let metadata = &deployment.metadata;
         let now = self.newest.to_string();

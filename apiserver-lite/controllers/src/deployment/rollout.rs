@@ -70,6 +70,9 @@ pub fn recreates(deployment: &Deployment) -> bool {
 
 /// The number of pods that a rollout may create above the replicas.
 pub fn max_surge(deployment: &Deployment) -> i64 {
+    if recreates(deployment) {
+        return 0;
+    }
     let rolling = deployment.spec.strategy.rolling_update.as_ref();
     match rolling.and_then(|rolling| rolling.max_surge.as_ref()) {
         Some(surge) => share(surge, replicas(deployment), Round::Up),

@@ -12,6 +12,12 @@ use crate::replica_failure::REPLICA_FAILURE;
 
 /// Reason of the condition Progressing after a complete rollout.
 const COMPLETE: &str = "NewReplicaSetAvailable";
+/// Its reasons after a rollout has failed, while the deployment is paused, and after that until it moves.
+const TIMED_OUT: &str = "ProgressDeadlineExceeded";
+const PAUSED: &str = "DeploymentPaused";
+const RESUMED: &str = "DeploymentResumed";
+/// Its reason from the creation of a new set until that has pods.
+const CREATED: &str = "NewReplicaSetCreated";
 
 /// Computes the status from the replica sets.
 pub fn of(
@@ -48,7 +54,8 @@ pub fn of(
         ),
     };
     set(&mut status.conditions, "Available", value, reason, message.to_owned(), now);
-    if let Some(newest) = newest {
+    mark_pause(deployment, &mut status.conditions, now);
+    if let Some(newest) = newest.filter(|_| !deployment.spec.paused) {
         progress(deployment, newest, &mut status, now);
     }
     match newest.into_iter().chain(old.iter().copied()).find_map(failure) {
@@ -65,17 +72,45 @@ fn failure(set: &ReplicaSet) -> Option<&ReplicaSetCondition> {
     set.status.conditions.iter().find(|condition| condition.type_ == REPLICA_FAILURE)
 }
 
-/// Updates the condition Progressing: renewed by every step, complete at the end, False after the deadline.
+/// Says in the condition Progressing that the deployment is paused, or no longer. A rollout that had failed before stays failed.
+fn mark_pause(deployment: &Deployment, conditions: &mut Vec<DeploymentCondition>, now: Time) {
+    let last = conditions.iter().find(|condition| condition.type_ == "Progressing");
+    let last = last.map_or("", |condition| condition.reason.as_str());
+    let (reason, message) = match (deployment.spec.paused, last) {
+        (true, TIMED_OUT | PAUSED) => return,
+        (true, _) => (PAUSED, "Deployment is paused"),
+        (false, PAUSED) => (RESUMED, "Deployment is resumed"),
+        (false, _) => return,
+    };
+    set(conditions, "Progressing", "Unknown", reason, message.to_owned(), now);
+}
+
+/// Says in the condition Progressing that a rollout begins: its deadline does not depend on what became of the last one.
+pub fn mark_new_set(deployment: &Deployment, name: &str, status: &mut DeploymentStatus, now: Time) {
+    let mut before = deployment.status.conditions.iter();
+    if before.any(|last| last.type_ == "Progressing" && last.reason == PAUSED) {
+        return;
+    }
+    let message = format!("Created new replica set \"{name}\"");
+    set(&mut status.conditions, "Progressing", "True", CREATED, message, now);
+}
+
+/// Whether all pods are those of the newest template, and available.
+pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
+    let counts = [status.updated_replicas, status.replicas, status.available_replicas];
+    counts.iter().all(|count| i64::from(*count) == rollout::replicas(deployment))
+}
+
+/// Updates the condition Progressing: renewed by every step, complete at the end, False after the deadline. A rollout that was complete stays so, whatever
+/// becomes of its pods, until there are others.
 fn progress(
     deployment: &Deployment,
     newest: &ReplicaSet,
     status: &mut DeploymentStatus,
     now: Time,
 ) {
-    let wanted = rollout::replicas(deployment);
     let before = &deployment.status;
-    let counts = [status.updated_replicas, status.replicas, status.available_replicas];
-    let complete = counts.iter().all(|count| i64::from(*count) == wanted);
+    let complete = is_complete(deployment, status);
     let outdated = |status: &DeploymentStatus| {
         i64::from(status.replicas).saturating_sub(i64::from(status.updated_replicas))
     };
@@ -84,20 +119,19 @@ fn progress(
         || status.ready_replicas > before.ready_replicas
         || status.available_replicas > before.available_replicas;
     let name = &newest.metadata.name;
-    let last = before.conditions.iter().find(|condition| condition.type_ == "Progressing");
+    let last = status.conditions.iter().find(|condition| condition.type_ == "Progressing");
     let since = last.and_then(|last| last.last_update_time.unix()).or(now.unix()).unwrap_or(0);
     let deadline = deployment.spec.progress_deadline_seconds.map_or(i64::MAX, i64::from);
     let late = now.unix().unwrap_or(0).saturating_sub(since) > deadline;
+    let was_complete = last.is_some_and(|last| last.reason == COMPLETE);
     let (value, reason, message) = if complete {
         ("True", COMPLETE, format!("ReplicaSet \"{name}\" has successfully progressed."))
-    } else if moved || last.is_none() || last.is_some_and(|last| last.reason == COMPLETE) {
+    } else if was_complete && outdated(status) == 0 {
+        return;
+    } else if moved || last.is_none() || was_complete {
         ("True", "ReplicaSetUpdated", format!("ReplicaSet \"{name}\" is progressing."))
-    } else if late && !deployment.spec.paused {
-        (
-            "False",
-            "ProgressDeadlineExceeded",
-            format!("ReplicaSet \"{name}\" has timed out progressing."),
-        )
+    } else if late {
+        ("False", TIMED_OUT, format!("ReplicaSet \"{name}\" has timed out progressing."))
     } else {
         return;
     };
@@ -115,7 +149,8 @@ pub fn deadline_in(
     now: Time,
 ) -> Option<Duration> {
     let under_way = |c: &&DeploymentCondition| {
-        c.type_ == "Progressing" && c.status == "True" && c.reason != COMPLETE
+        let runs = c.status == "True" && c.reason != COMPLETE;
+        c.type_ == "Progressing" && (runs || c.reason == RESUMED)
     };
     let condition = status.conditions.iter().find(under_way)?;
     let deadline = deployment.spec.progress_deadline_seconds.filter(|_| !deployment.spec.paused)?;

@@ -266,7 +266,7 @@ fn a_name_that_another_set_has_is_avoided() {
 }
 
 #[test]
-fn what_is_no_part_of_the_template_reaches_the_newest_set() {
+fn min_ready_seconds_is_copied_to_the_newest_replica_set() {
     let mut cluster = Cluster::new(deployment(1));
     cluster.settle();
     cluster.deployment.spec.min_ready_seconds = 7;
@@ -300,7 +300,7 @@ fn a_selector_of_everything_takes_nothing() {
 }
 
 #[test]
-fn sets_that_nobody_controls_are_adopted_and_others_given_up() {
+fn orphaned_replica_sets_are_adopted_and_those_that_do_not_match_are_released() {
     let mut cluster = Cluster::new(deployment(1));
     cluster.settle();
     let mine = cluster.sets.keys().next().unwrap().clone();
@@ -320,7 +320,7 @@ fn sets_that_nobody_controls_are_adopted_and_others_given_up() {
 }
 
 #[test]
-fn recreate_waits_until_the_old_pods_are_gone() {
+fn recreate_waits_until_the_old_pods_are_deleted() {
     let mut cluster = Cluster::new(deployment(2));
     cluster.deployment.spec.strategy.type_ = "Recreate".into();
     cluster.settle();
@@ -334,6 +334,14 @@ fn recreate_waits_until_the_old_pods_are_gone() {
     assert_eq!(cluster.sets.len(), 2);
     cluster.settle();
     assert_eq!(cluster.available(), 2);
+    let most = |set: &ReplicaSet| {
+        set.metadata.annotations[&names().sub_label("deployment", "max-replicas")].clone()
+    };
+    assert_eq!(
+        cluster.sets.values().map(most).collect::<Vec<_>>(),
+        ["2", "2"],
+        "there is no surge"
+    );
 }
 
 fn sizes(cluster: &Cluster) -> Vec<i32> {
@@ -455,6 +463,96 @@ fn history_is_bounded() {
     assert_eq!(cluster.sets.len(), 3);
 }
 
+/// After an undo the revision before the last is that of the oldest set.
+#[test]
+fn the_lowest_revisions_leave_the_history_once_the_rollout_is_complete() {
+    let mut cluster = Cluster::new(deployment(1));
+    cluster.deployment.spec.revision_history_limit = Some(2);
+    for image in ["a", "b", "c"] {
+        cluster.change_template(image);
+        cluster.settle();
+    }
+    // Back to `a`, then on: of `a`, `b` and `c` the revisions are 4, 2 and 3.
+    cluster.change_template("a");
+    cluster.settle();
+    cluster.change_template("d");
+    cluster.step();
+    cluster.pods_follow();
+    cluster.step();
+    let images = |cluster: &Cluster| {
+        let image = |set: &ReplicaSet| set.spec.template.spec.containers[0].image.clone();
+        let mut all: Vec<String> = cluster.sets.values().map(image).collect();
+        all.sort();
+        all.concat()
+    };
+    assert_eq!(images(&cluster), "abcd", "nothing is deleted while it may be needed");
+    cluster.settle();
+    assert_eq!(images(&cluster), "acd");
+}
+
+/// `kubectl rollout status` and those who watch deployments take the condition for the rollout's, not for the pods'.
+#[test]
+fn a_complete_rollout_does_not_fail_when_its_pods_do() {
+    let mut cluster = Cluster::new(deployment(3));
+    cluster.settle();
+    let set = cluster.sets.values_mut().next().unwrap();
+    set.status.available_replicas = 1;
+    set.status.ready_replicas = 1;
+    for _ in 0..2 {
+        cluster.step();
+        cluster.time += 700;
+    }
+    assert_eq!(cluster.condition("Available"), "False MinimumReplicasUnavailable");
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetAvailable");
+    // More of the same pods are no rollout either.
+    cluster.deployment.spec.replicas = Some(9);
+    for _ in 0..3 {
+        cluster.step();
+        cluster.pods_follow();
+        cluster.time += 700;
+    }
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetAvailable");
+    cluster.change_template("two");
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetCreated");
+}
+
+#[test]
+fn a_recreated_deployment_is_not_complete_before_its_new_pods_are() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.deployment.spec.strategy.type_ = "Recreate".into();
+    cluster.settle();
+    cluster.change_template("broken");
+    for _ in 0..4 {
+        cluster.step();
+        cluster.pods_follow();
+    }
+    assert_eq!((cluster.sets.len(), cluster.available()), (2, 0));
+    assert_eq!(cluster.condition("Progressing"), "True ReplicaSetUpdated");
+    cluster.time += 700;
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
+}
+
+#[test]
+fn a_new_template_after_a_failed_rollout_has_a_deadline_of_its_own() {
+    let mut cluster = Cluster::new(deployment(4));
+    cluster.settle();
+    cluster.change_template("broken");
+    for _ in 0..6 {
+        cluster.step();
+        cluster.pods_follow();
+    }
+    cluster.time += 700;
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
+    cluster.change_template("mended");
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetCreated");
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetCreated");
+}
+
 #[test]
 fn a_stuck_rollout_is_reported_after_the_deadline() {
     let mut cluster = Cluster::new(deployment(2));
@@ -472,6 +570,9 @@ fn a_stuck_rollout_is_reported_after_the_deadline() {
     cluster.time += i64::try_from(due).unwrap();
     cluster.step();
     assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
+    cluster.deployment.spec.paused = true;
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
     assert!(cluster.available() >= 2);
 }
 
@@ -487,6 +588,12 @@ fn a_paused_deployment_starts_no_rollout() {
     cluster.deployment.spec.replicas = Some(4);
     cluster.settle();
     assert_eq!((cluster.sets.len(), cluster.pods()), (1, 4));
+    assert_eq!(cluster.condition("Progressing"), "Unknown DeploymentPaused");
+    cluster.deployment.spec.paused = false;
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "Unknown DeploymentResumed");
+    cluster.settle();
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetAvailable");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn numbers_and_shares() {
 }
 
 #[test]
-fn the_condition_says_what_the_number_says() {
+fn the_disruption_condition_follows_the_allowed_disruptions() {
     let of = |min| shown(&planned(&budget(Some(IntOrString::Int(min)), None), &pods(3), None));
     let condition = &of(2).conditions[0];
     assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "SufficientPods"));
@@ -195,7 +195,7 @@ fn no_selector_covers_nothing_and_an_empty_one_everything() {
 proptest! {
     /// A written status is stable, and allowed evictions never leave fewer healthy pods than desired.
     #[test]
-    fn what_is_allowed_leaves_enough(
+    fn allowed_disruptions_leave_the_desired_number_of_healthy_pods(
         min in any::<Option<i32>>(),
         unavailable in any::<i32>(),
         share in any::<i64>(),

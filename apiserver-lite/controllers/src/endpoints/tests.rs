@@ -69,7 +69,7 @@ fn which_pods_count() {
 }
 
 #[test]
-fn publishes_not_ready_addresses_when_asked() {
+fn publish_not_ready_addresses_lists_pods_that_are_not_ready() {
     let mut service = service();
     service.spec.publish_not_ready_addresses = true;
     let mut pod = pod(1);

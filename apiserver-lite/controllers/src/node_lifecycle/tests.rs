@@ -92,8 +92,76 @@ fn no_pods_are_evicted_while_no_node_is_ready() {
     }
     assert_eq!(taints(&silent, ClusterHealth::NoneReady), [format!("{unreachable}:NoSchedule")]);
     assert!(taints(&silent, ClusterHealth::SomeReady).is_empty());
-    assert_eq!(ClusterHealth::of([&silent, &node("True")].into_iter()), ClusterHealth::SomeReady);
-    assert_eq!(ClusterHealth::of([&silent, &node("False")].into_iter()), ClusterHealth::NoneReady);
+    let health = |other: &Node| {
+        let wall = Time::from_unix(100);
+        ClusterHealth::of(names(), Some(&silent), [&silent, other].into_iter(), wall)
+    };
+    assert_eq!(health(&node("True")), ClusterHealth::SomeReady);
+    assert_eq!(health(&node("False")), ClusterHealth::NoneReady);
+}
+
+/// `failed` nodes of a zone of `all`; the first of them was tainted at `since`.
+fn zone(name: &str, all: usize, failed: usize, since: Option<i64>) -> Vec<Node> {
+    let mut nodes: Vec<Node> = (0..all)
+        .map(|nth| {
+            let mut node = node(if nth < failed { "Unknown" } else { "True" });
+            node.metadata.labels.insert("topology.kubernetes.io/zone".into(), name.into());
+            node
+        })
+        .collect();
+    if let Some(since) = since {
+        let key = "node.kubernetes.io/unreachable".to_owned();
+        let (effect, time_added) = ("NoExecute".to_owned(), Some(Time::from_unix(since)));
+        nodes[0].spec.taints.push(Taint { key, effect, time_added, ..Taint::default() });
+    }
+    nodes
+}
+
+/// Most nodes of a zone fail together because of the network between them and the control plane: their pods run on.
+#[test]
+fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail() {
+    let others = zone("b", 9, 0, None);
+    let wait = |secs| ClusterHealth::NotNow(Some(Duration::from_secs(secs)));
+    let never = ClusterHealth::NotNow(None);
+    let now = ClusterHealth::SomeReady;
+    for (all, failed, since, expected) in [
+        (10, 2, None, now),
+        (10, 2, Some(995), wait(5)),
+        (10, 2, Some(990), now),
+        // A clock that was set back does not hold them up for longer.
+        (10, 2, Some(5000), wait(10)),
+        (10, 5, Some(990), now),
+        (10, 6, Some(0), never),
+        (3, 2, Some(990), now),
+        (4, 3, None, never),
+        // All of a zone, while other zones work.
+        (10, 10, Some(990), now),
+        (60, 40, None, now),
+        (60, 40, Some(990), wait(90)),
+        (60, 40, Some(900), now),
+    ] {
+        let nodes = zone("a", all, failed, since);
+        let (node, wall) = (nodes.get(1).unwrap(), Time::from_unix(1000));
+        let nodes = nodes.iter().chain(&others);
+        let found = ClusterHealth::of(names(), Some(node), nodes, wall);
+        assert_eq!(found, expected, "{failed} of {all}, {since:?}");
+    }
+    let nodes = zone("a", 10, 6, Some(0));
+    let of = |node: &Node| {
+        let nodes = nodes.iter().chain(&others);
+        ClusterHealth::of(names(), Some(node), nodes, Time::from_unix(1000))
+    };
+    assert_eq!(of(&nodes[0]), ClusterHealth::SomeReady, "it keeps its taint");
+    let steady = Instant::now();
+    let clocks = NodeClocks { steady, wall: Time::from_unix(1000) };
+    let planned = |node: &Node, cluster| {
+        let health = NodeHealth::update(None, node, None, steady);
+        plan(names(), node, &health, GRACE, clocks, cluster)
+    };
+    let waiting = planned(&nodes[1], wait(7));
+    assert_eq!(patched(&waiting), ["node.kubernetes.io/unreachable:NoSchedule"]);
+    assert_eq!(waiting.requeue_after, Some(Duration::from_secs(7)));
+    assert_eq!(patched(&planned(&nodes[1], never)), patched(&waiting));
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn after(plan: Plan, operation: &ReplicaOperation) -> Option<ApiWrite> {
 }
 
 #[test]
-fn a_refused_pod_is_said_once_with_the_counts_that_are_left() {
+fn a_pod_creation_failure_is_reported_once_with_the_current_counts() {
     let names = Names::new(Profile::Kubernetes);
     let mut controller = controller();
     let pods = [Box::new(owned(names, &controller))];

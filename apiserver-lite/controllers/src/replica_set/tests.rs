@@ -90,7 +90,7 @@ fn ended_and_terminating_pods_do_not_count_and_others_are_not_ours() {
 }
 
 #[test]
-fn a_pod_that_nobody_controls_is_adopted() {
+fn a_matching_orphan_pod_is_adopted() {
     let orphan = examples::pod(7);
     let plan = planned(&set(2), vec![orphan.clone(), pod(1)]);
     assert_eq!(acts(&plan), ["=web-7"]);
@@ -133,6 +133,24 @@ fn the_least_valuable_pod_goes_first() {
         let plan = planned(&set(keep), all.clone());
         assert_eq!(acts(&plan), order[..6 - usize::try_from(keep).unwrap()]);
     }
+}
+
+/// What is left of a set is spread over nodes as before, whichever pods are older.
+#[test]
+fn pods_on_the_node_with_the_most_of_them_go_first() {
+    let on = |nth: u8, node: &str, ready_since: i64| {
+        let mut pod = pod(nth);
+        pod.spec.node_name = node.into();
+        pod.status.conditions[0].last_transition_time = Time::from_unix(ready_since);
+        pod
+    };
+    let all = vec![on(1, "a", 10), on(2, "a", 20), on(3, "a", 30), on(4, "b", 40)];
+    assert_eq!(acts(&planned(&set(3), all.clone())), ["-web-3"]);
+    assert_eq!(acts(&planned(&set(2), all.clone())), ["-web-3", "-web-2"]);
+    let cost = "controller.kubernetes.io/pod-deletion-cost".to_owned();
+    let mut cheap = all;
+    cheap[3].metadata.annotations.insert(cost, "-1".into());
+    assert_eq!(acts(&planned(&set(3), cheap)), ["-web-4"], "what users say comes first");
 }
 
 #[test]

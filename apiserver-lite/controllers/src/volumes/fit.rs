@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_claim_asks_for() {
+    fn only_available_volumes_that_match_the_claim_are_chosen() {
         let taken = |change: &dyn Fn(&mut PersistentVolume)| {
             let mut volume = volume("v", "1Gi");
             change(&mut volume);

@@ -12,6 +12,7 @@ use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::object::{from_json_value, to_json_value};
 use proto_api::storage::v1::StorageClass;
 use proto_api::{Resource, Time};
+use proto_client::merge_patch;
 use serde_json::Value;
 
 use super::claim::ClaimContext;
@@ -40,25 +41,6 @@ struct Cluster {
     pairs: BTreeMap<String, String>,
 }
 
-/// RFC 7386.
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    let Some(target) = into.as_object_mut() else { return };
-    for (key, value) in fields {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
-}
-
 /// Patches an object as the server does: checks version and uid, and changes only the given part.
 fn patched<T: Resource>(old: &T, part: Part, patch: &Value, version: u64) -> Option<T> {
     let metadata = old.metadata();
@@ -69,7 +51,7 @@ fn patched<T: Resource>(old: &T, part: Part, patch: &Value, version: u64) -> Opt
     }
     let mut json = to_json_value(old, names()).unwrap();
     let before = json.clone();
-    merge(&mut json, patch);
+    merge_patch::apply(&mut json, patch);
     match part {
         Part::Main => json["status"] = before["status"].clone(),
         Part::Status => json["spec"] = before["spec"].clone(),

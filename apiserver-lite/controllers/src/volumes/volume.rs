@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_released_is_kept_deleted_or_refused() {
+    fn released_volumes_are_handled_by_reclaim_policy() {
         let released = |policy: &str, by: Option<&str>| {
             let mut volume = bound(policy, "Released").0;
             if let Some(by) = by {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_whose_claim_has_another_is_let_go() {
+    fn a_volume_whose_claim_is_bound_to_another_volume_is_released() {
         let (mut volume, mut claim) = bound("Delete", "Available");
         claim.spec.volume_name = "another".into();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The default IngressClass, for Ingresses that name no class.
+//! The default IngressClass, for Ingresses that name no class, and the warning for those that name it in the older way.
 
 use apiserver_schema::Object;
 
@@ -34,4 +34,17 @@ pub fn admit_create(call: &RequestContext<'_>, ingress: &mut Object) -> Result<(
             Err(ApiError::forbidden(about, &why))
         }
     }
+}
+
+/// The warning for a new Ingress that names its class by the older annotation, in Kubernetes' words.
+pub fn class_warning(call: &RequestContext<'_>, ingress: &Object) -> Option<String> {
+    let annotation = call.server.names.label("ingress.class");
+    let is_older = ingress.kind.is("networking", "Ingress")
+        && ingress.spec().is_none_or(|spec| !spec.contains("ingressClassName"))
+        && ingress.annotations().contains_key(&annotation);
+    is_older.then(|| {
+        format!(
+            "annotation {annotation:?} is deprecated, please use 'spec.ingressClassName' instead"
+        )
+    })
 }

@@ -2,11 +2,12 @@
 
 use apiserver_schema::{Map, Object, Value};
 
+use super::priority_classes;
 use crate::config::{AdmissionPlugin, PrivilegedContainers};
 use crate::context::{RequestContext, about_kind};
 use crate::registry::pods::CONTAINER_LISTS;
 use crate::server::Server;
-use crate::status::{ApiError, FieldProblem};
+use crate::status::{ApiError, FieldProblem, StatusTarget};
 
 /// Seconds for which a pod tolerates a node that is not ready or unreachable, by default.
 const DEFAULT_TOLERATION_SECS: i64 = 300;
@@ -72,19 +73,25 @@ fn set_priority(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiEr
         let why = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden(
-            crate::status::StatusTarget { name: pod.name(), ..call.about() },
-            &why,
-        ));
+        return Err(refuse(call, pod, &why));
+    }
+    let given = spec.str("preemptionPolicy");
+    if !given.is_empty() && given != policy {
+        let why = format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        );
+        return Err(refuse(call, pod, &why));
     }
     spec.insert("priority", value);
-    if !spec.contains("preemptionPolicy") {
-        spec.insert("preemptionPolicy", policy);
-    }
+    spec.insert("preemptionPolicy", policy);
     if name.is_empty() && !class_name.is_empty() {
         spec.insert("priorityClassName", class_name);
     }
     Ok(())
+}
+
+fn refuse(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
+    ApiError::forbidden(StatusTarget { name: pod.name(), ..call.about() }, why)
 }
 
 type Class = (i64, String, String);
@@ -101,13 +108,7 @@ fn class(call: &RequestContext<'_>, name: &str) -> Result<Option<Class>, ApiErro
 }
 
 fn default_class(call: &RequestContext<'_>) -> Option<Class> {
-    let kind = call.server.kind("scheduling", "priorityclasses")?;
-    let classes = call.server.objects(kind, "", None);
-    let defaults = classes.iter().map(|class| class.object());
-    defaults
-        .filter(|class| class.fields.is_true("globalDefault"))
-        .map(read_class)
-        .min_by_key(|(value, ..)| *value)
+    priority_classes::default_class(call).map(|class| read_class(class.object()))
 }
 
 fn read_class(class: &Object) -> Class {

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_says_otherwise_is_rejected() {
+    fn a_pod_that_contradicts_its_runtime_class_is_rejected() {
         let overhead = |cpu: &'static str| map([("overhead", map([("cpu", cpu.into())]).into())]);
         let other = fill(Some(&class()), &mut overhead("1"));
         assert!(matches!(other, Err(Rejection::OtherOverhead)), "{other:?}");

@@ -1,6 +1,7 @@
 //! The steps MutatingAdmissionWebhook and ValidatingAdmissionWebhook: which webhooks are called for a request, what they receive, and what becomes of
 //! their answers. Their configurations are followed by `crate::webhooks`.
 
+mod match_conditions;
 mod options;
 mod review_call;
 /// The same kind in its other versions, which webhooks with `matchPolicy: Equivalent` may name.
@@ -145,6 +146,9 @@ impl<'a> WebhookReview<'a> {
             if round == Round::Second && !self.reinvocation.is_due(at) {
                 continue;
             }
+            if !self.meets_conditions(remote, version, object.as_deref()).await? {
+                continue;
+            }
             let patched = match self.ask_mutating(remote, version, object.as_deref()).await {
                 Ok(patched) => patched,
                 Err(error) => {
@@ -179,14 +183,16 @@ impl<'a> WebhookReview<'a> {
         }
         let mut calls = Vec::new();
         for (at, remote) in self.ordered.validating.iter().enumerate() {
-            if let Some(version) = self.applies(remote, object)? {
-                calls.push(async move {
-                    match self.ask_validating(remote, version, object).await {
-                        Ok(()) => Ok(()),
-                        Err(error) => self.settle(remote, error, (Round::First, at)),
-                    }
-                });
-            }
+            let Some(version) = self.applies(remote, object)? else { continue };
+            calls.push(async move {
+                if !self.meets_conditions(remote, version, object).await? {
+                    return Ok(());
+                }
+                match self.ask_validating(remote, version, object).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => self.settle(remote, error, (Round::First, at)),
+                }
+            });
         }
         join_all(calls).await.into_iter().collect()
     }

@@ -18,6 +18,13 @@ pub fn local() -> Condition {
     condition("True", "Local", "Local APIServices are always available".to_owned())
 }
 
+/// Sets the condition of a new APIService that names no other server, as the strategy of Kubernetes does.
+pub(crate) fn note_local(api_service: &mut Object, now: &str) {
+    if api_service.spec().is_none_or(|spec| spec.map("service").is_none()) {
+        set_condition(api_service, local(), now);
+    }
+}
+
 /// Of a server that has answered.
 #[must_use]
 pub fn passed() -> Condition {

@@ -54,8 +54,9 @@ pub fn of_built_in(group: &str, version: &str) -> Priority {
     let of_version = match (group, version) {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
+        ("autoscaling", "v2beta2") => 1,
         ("flowcontrol.apiserver", "v1beta2") => 12,
-        ("discovery", "v1beta1") => 12,
+        ("discovery" | "rbac.authorization" | "scheduling", "v1beta1") => 12,
         ("events", "v1beta1") => 5,
         (_, version) if version.contains("alpha") => 1,
         (_, version) if version.contains("beta") => 9,
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_not_listed_and_built_in_groups_stay_what_they_are() {
+    fn unavailable_groups_are_not_listed_and_built_in_groups_are_not_overridden() {
         let all = [
             service("gone.com", "v1", (2000, 1), false),
             service("apps", "v9", (20_000, 1000), true),

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_may() {
+    async fn impersonation_requires_permission() {
         assert_eq!(ask("bob", &[]).await.unwrap().name, "bob");
         assert_eq!(ask("bob", &[(USER, "alice")]).await, Err(403));
         assert_eq!(ask("bob", &[(GROUP, "dev")]).await, Err(400));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_keeps_the_maker_s_groups() {
+    async fn impersonated_users_do_not_keep_the_groups_of_the_requester() {
         let robot = ask("admin", &[(USER, "system:serviceaccount:a:b")]).await.unwrap();
         assert!(robot.is_in("system:serviceaccounts:a") && !robot.is_in(MASTERS));
         let anonymous = ask("admin", &[(USER, "system:anonymous")]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Service account tokens: bound to a service account and optionally to a pod or Secret, signed by this server, valid only while
+//! Service account tokens: bound to a service account and optionally to a pod, Secret or Node, signed by this server, valid only while
 //! the objects they are bound to exist.
 
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct TokenRequest<'a> {
     pub account: &'a str,
     /// Uid of the service account.
     pub account_uid: &'a str,
-    /// The pod or Secret that the token is bound to.
+    /// The pod, Secret or Node that the token is bound to.
     pub bound: Option<BoundObject>,
     /// Audiences; this server's when empty.
     pub audiences: Vec<String>,
@@ -59,9 +59,9 @@ pub struct TokenRequest<'a> {
 /// The object that a token is bound to besides its service account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundObject {
-    /// `pod` or `secret`.
+    /// `pod`, `secret` or `node`.
     pub kind: &'static str,
-    /// Name in the namespace of the service account.
+    /// Name, of a pod or Secret in the namespace of the service account.
     pub name: String,
     pub uid: String,
 }
@@ -212,21 +212,28 @@ impl TokenIssuer {
         let account = &about["serviceaccount"];
         let name = account["name"].as_str().ok_or(TokenError::Claim("serviceaccount"))?;
         if self.lookup == TokenLookup::Checked {
-            let bound = |resource: &str, kind: &'static str, reference: &Value| {
-                check_exists(objects, (resource, kind), namespace, reference, at)
-            };
-            bound("serviceaccounts", "service account", account)?;
-            for (resource, kind) in [("secrets", "secret"), ("pods", "pod")] {
-                about.get(kind).map_or(Ok(()), |reference| bound(resource, kind, reference))?;
+            check_exists(objects, ("serviceaccounts", "service account"), namespace, account, at)?;
+            for (resource, kind, namespace) in [
+                ("secrets", "secret", namespace),
+                ("pods", "pod", namespace),
+                ("nodes", "node", ""),
+            ] {
+                // The node in a pod's token says where the pod is: the token ends with the pod.
+                let is_bound = kind != "node" || about.get("pod").is_none();
+                if let Some(reference) = about.get(kind).filter(|_| is_bound) {
+                    check_exists(objects, (resource, kind), namespace, reference, at)?;
+                }
             }
         }
         let mut user = User::service_account(namespace, name).authenticated();
         user.uid = account["uid"].as_str().unwrap_or_default().to_owned();
-        if let Some(pod) = about.get("pod") {
-            let extra = |field: &str| vec![pod[field].as_str().unwrap_or_default().to_owned()];
-            let domain = self.names.label_domain();
-            user.extra.insert(format!("authentication.{domain}/pod-name"), extra("name"));
-            user.extra.insert(format!("authentication.{domain}/pod-uid"), extra("uid"));
+        let domain = self.names.label_domain();
+        for kind in ["pod", "node"] {
+            let Some(bound) = about.get(kind) else { continue };
+            for field in ["name", "uid"] {
+                let value = vec![bound[field].as_str().unwrap_or_default().to_owned()];
+                user.extra.insert(format!("authentication.{domain}/{kind}-{field}"), value);
+            }
         }
         Ok((user, meant))
     }

@@ -10,7 +10,7 @@ use apiserver_pod_security::{Exemptions, Policy};
 pub struct AdmissionSettings {
     /// The file that configures plugins (`--admission-control-config-file`); [`Self::pod_security`] is what it says.
     pub config_file: Option<PathBuf>,
-    /// Plugins that are named as enabled. All are, but for the disabled ones.
+    /// Plugins that are named as enabled. All are, but for the disabled ones and [`AdmissionPlugin::PodNodeSelector`].
     pub enabled: Vec<AdmissionPlugin>,
     /// Plugins that do not run.
     pub disabled: Vec<AdmissionPlugin>,
@@ -22,7 +22,8 @@ impl AdmissionSettings {
     /// Whether a plugin runs.
     #[must_use]
     pub fn runs(&self, plugin: AdmissionPlugin) -> bool {
-        !self.disabled.contains(&plugin)
+        let is_on = plugin != AdmissionPlugin::PodNodeSelector || self.enabled.contains(&plugin);
+        is_on && !self.disabled.contains(&plugin)
     }
 
     /// The first plugin that is named as enabled and as disabled.
@@ -66,6 +67,8 @@ pub enum AdmissionPlugin {
     NodeRestriction,
     /// Expansion of claims.
     PersistentVolumeClaimResize,
+    /// The nodes for the pods of a namespace. Off unless enabled, as in Kubernetes.
+    PodNodeSelector,
     /// The Pod Security Standards.
     PodSecurity,
     /// PriorityClasses.
@@ -100,6 +103,7 @@ const ALL: &[(AdmissionPlugin, &str)] = &[
     (AdmissionPlugin::NamespaceLifecycle, "NamespaceLifecycle"),
     (AdmissionPlugin::NodeRestriction, "NodeRestriction"),
     (AdmissionPlugin::PersistentVolumeClaimResize, "PersistentVolumeClaimResize"),
+    (AdmissionPlugin::PodNodeSelector, "PodNodeSelector"),
     (AdmissionPlugin::PodSecurity, "PodSecurity"),
     (AdmissionPlugin::Priority, "Priority"),
     (AdmissionPlugin::ResourceQuota, "ResourceQuota"),

@@ -79,19 +79,23 @@ impl RuntimeConfig {
         keys.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a resource of a short group is served. What is not built in is not switched.
+    /// Whether a resource of a short group is served. What is not built in is not switched. Versions of [`schema::optional_resources`] are served only if
+    /// they are named: no key of a level switches them on.
     #[must_use]
     pub fn serves(&self, group: &str, version: &str, resource: &str) -> bool {
+        let of = |key: &str| self.0.get(key).copied();
+        let named = || {
+            of(&format!("{group}/{version}/{resource}"))
+                .or_else(|| of(&format!("{group}/{version}")))
+        };
+        if schema::optional_resource(group, version, resource).is_some() {
+            return named().unwrap_or(false);
+        }
         let is_alpha = version.contains("alpha");
         if self.0.is_empty() && !is_alpha || schema::resource(group, version, resource).is_none() {
             return true;
         }
-        let of = |key: &str| self.0.get(key).copied();
-        of(&format!("{group}/{version}/{resource}"))
-            .or_else(|| of(&format!("{group}/{version}")))
-            .or_else(|| of(level(version)))
-            .or_else(|| of(ALL))
-            .unwrap_or(!is_alpha)
+        named().or_else(|| of(level(version))).or_else(|| of(ALL)).unwrap_or(!is_alpha)
     }
 }
 
@@ -117,7 +121,8 @@ fn short_key(key: String, names: &Names) -> Result<String, RuntimeConfigError> {
         [group, version, resource] => (*group, *version, Some(*resource)),
         _ => return Err(RuntimeConfigError::Key(key)),
     };
-    let rows = || schema::resources().iter().filter(|row| names.group(row.group) == group);
+    let all = || schema::resources().iter().chain(schema::optional_resources());
+    let rows = || all().filter(|row| names.group(row.group) == group);
     let Some(short) = rows().next().map(|row| row.group) else {
         return Err(RuntimeConfigError::Group(group.to_owned()));
     };
@@ -175,7 +180,28 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn versions_that_kubernetes_has_removed_are_served_if_they_are_named() {
+        let serves = |text: &str, plural: &str| {
+            let (group, version) = match plural {
+                "cronjobs" => ("batch", "v1beta1"),
+                _ => ("storage", "v1beta1"),
+            };
+            read(text).unwrap().serves(group, version, plural)
+        };
+        for text in ["", "api/beta=true", "api/all=true", "batch/v1=true", "batch/v1beta1=false"] {
+            assert!(!serves(text, "cronjobs"), "{text}");
+        }
+        for text in ["batch/v1beta1", "batch/v1beta1/cronjobs=true", "api/beta=false,batch/v1beta1"]
+        {
+            assert!(serves(text, "cronjobs"), "{text}");
+        }
+        let storage = "storage.k8s.io/v1beta1=true,storage.k8s.io/v1beta1/csinodes=false";
+        assert!(serves(storage, "csidrivers") && !serves(storage, "csinodes"));
+        assert!(serves("", "csistoragecapacities"), "1.25 has it");
+    }
+
+    #[test]
+    fn unknown_runtime_config_keys_are_refused() {
         for (text, expected) in [
             ("api/all=false", "invalid key with only api/all=false"),
             ("batch/v1=maybe", "invalid value of batch/v1=maybe: expected true or false"),

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use apiserver_custom_resources::{Column, Conversion, Scope, Version, read_definition};
-use apiserver_schema::custom::{CustomColumn, CustomNames, CustomVersion, ScalePaths};
+use apiserver_custom_resources::{Column, Conversion, FieldPath, Scope, Version, read_definition};
+use apiserver_schema::custom::{
+    CustomColumn, CustomNames, CustomVersion, ScalePaths, SelectableField,
+};
 use apiserver_schema::{Engine, Kind, Map, Object, Value};
 use tokio_util::sync::CancellationToken;
 
@@ -179,16 +181,29 @@ fn current(source: &Source, version: &Version) -> CustomVersion {
         has_status: version.subresources.status,
         scale: version.subresources.scale.as_ref().map(scale_paths),
         columns: columns(&version.columns),
+        selectable_fields: selectable_fields(version),
         deprecation: None,
         rules: Box::new(SchemaRules {
             schema: version.schema.clone(),
             columns: version.columns.clone(),
+            selectable: version.selectable_fields.iter().map(selector_name).collect(),
         }),
     }
 }
 
 fn texts(values: &[Value]) -> Vec<String> {
     values.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn selector_name(field: &FieldPath) -> String {
+    field.selector_name().to_owned()
+}
+
+fn selectable_fields(version: &Version) -> Vec<SelectableField> {
+    let fields = version.selectable_fields.iter();
+    fields
+        .map(|field| SelectableField { name: selector_name(field), path: field.names().to_vec() })
+        .collect()
 }
 
 fn scale_paths(scale: &apiserver_custom_resources::ScalePaths) -> ScalePaths {

@@ -7,10 +7,15 @@ use apiserver_schema::custom::CustomRules;
 use apiserver_schema::value::parse_json;
 use apiserver_schema::{FieldErrors, Map, Object, Value};
 
-/// What a version says: its schema and its columns.
+/// Where OpenAPI names the fields that field selectors may use.
+const SELECTABLE_FIELDS: &str = "x-kubernetes-selectable-fields";
+
+/// What a version says: its schema, its columns and its selectable fields.
 pub struct SchemaRules {
     pub schema: Arc<Structural>,
     pub columns: Vec<Column>,
+    /// The names of the selectable fields in selectors.
+    pub selectable: Vec<String>,
 }
 
 impl CustomRules for SchemaRules {
@@ -36,10 +41,18 @@ impl CustomRules for SchemaRules {
     fn open_api(&self, v2: bool) -> Option<Map> {
         let schema = if v2 { self.schema.open_api_v2() } else { self.schema.open_api_v3() };
         // What was a tree becomes one again.
-        match parse_json(schema.to_string().as_bytes(), &mut Vec::new()) {
-            Ok(Value::Map(schema)) => Some(schema),
-            _ => None,
+        let Ok(Value::Map(mut schema)) = parse_json(schema.to_string().as_bytes(), &mut Vec::new())
+        else {
+            return None;
+        };
+        if !self.selectable.is_empty() {
+            let field = |name: &String| -> Value {
+                Value::Map([("fieldPath", name.as_str())].into_iter().collect())
+            };
+            let fields: Vec<Value> = self.selectable.iter().map(field).collect();
+            schema.insert(SELECTABLE_FIELDS, fields);
         }
+        Some(schema)
     }
 }
 

@@ -75,7 +75,7 @@ async fn is_free(configured: &FlowControlObjects, user: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_seat_is_given_to_who_waits_longest_and_back_when_it_is_dropped() {
+async fn a_seat_goes_to_the_longest_waiting_request_and_is_returned_when_dropped() {
     let (configured, registry) = configured(2, 5, Some(2));
     let jane = classify(&configured, "jane");
     let held = jane.seat(LONG).await.unwrap();
@@ -107,7 +107,7 @@ async fn a_seat_is_given_to_who_waits_longest_and_back_when_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_or_waits_too_long_takes_no_seat() {
+async fn cancelled_and_timed_out_requests_take_no_seat() {
     let (configured, registry) = configured(2, 5, Some(9));
     let jane = classify(&configured, "jane");
     let held = jane.seat(LONG).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_change_counts_at_once_and_serves_those_who_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_level_that_is_gone_serves_those_who_wait_and_then_leaves_its_seats_to_others() {
+async fn a_deleted_priority_level_drains_its_queue_and_then_releases_its_seats() {
     let (mut configured, registry) = configured(10, 5, Some(9));
     let seats = |level: &str| {
         let text = registry.text();
@@ -201,7 +201,7 @@ async fn a_level_that_is_gone_serves_those_who_wait_and_then_leaves_its_seats_to
 }
 
 #[test]
-fn what_cannot_be_used_is_as_if_it_were_not_there() {
+fn an_unusable_priority_level_is_treated_as_missing() {
     let (mut configured, _registry) = configured(10, 5, Some(9));
     let exempt = json!({"type": "Exempt"});
     configured.set(&object("PriorityLevelConfiguration", "low", "l", &exempt));

@@ -153,6 +153,7 @@ mod tests {
             has_status: false,
             scale: None,
             columns: Vec::new(),
+            selectable_fields: Vec::new(),
             deprecation: None,
             rules: Box::new(Rules(level)),
         };
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_webhook_converts_is_never_only_renamed() {
+    fn objects_of_webhook_conversion_are_not_only_relabeled() {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
         let (first, second) = (kind(&engine, "v1"), kind(&engine, "v2"));
         set_rules(&first, 1, 0, true);

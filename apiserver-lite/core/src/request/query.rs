@@ -44,11 +44,11 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether `name` is true: present and not `0`, `false` or `f`, as Kubernetes parses booleans.
+    /// Whether `name` is true: present and not `0` or `false` in any case, as Kubernetes' servers take flags of a query. Other API servers get the query
+    /// as it is: a flag that is false here and true there would be authorized as something else.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
-        self.get(name)
-            .is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F"))
+        self.get(name).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// The value of `name` as a number.
@@ -95,6 +95,10 @@ mod tests {
         assert_eq!(Query::parse("x=a%2&&=b").get("x"), Some("a%2"));
         assert_eq!(Query::parse("%zz%41").get("%zzA"), Some(""));
         assert!(Query::parse("limit=x").number("limit").is_err());
-        assert!(!Query::parse("watch=false").flag("watch"));
+        for (value, expected) in
+            [("", true), ("1", true), ("f", true), ("no", true), ("0", false), ("fAlse", false)]
+        {
+            assert_eq!(Query::parse(&format!("watch={value}")).flag("watch"), expected, "{value}");
+        }
     }
 }

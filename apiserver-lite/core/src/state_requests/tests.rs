@@ -143,7 +143,7 @@ fn is_taken(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn a_restore_is_completed_whoever_waits_for_it() {
+async fn a_restore_is_completed_although_its_client_disconnects() {
     let server = with_addresses().await;
     for (name, taken) in [("without", false), ("with", true)] {
         let admin = User::server();
@@ -242,7 +242,7 @@ async fn a_definition_that_goes_takes_nothing_of_a_state_with_it() {
 }
 
 #[tokio::test]
-async fn a_state_is_not_put_back_while_it_is_held() {
+async fn a_restore_waits_until_the_state_is_released() {
     let server = with_addresses().await;
     let admin = User::server();
     let held = server.hold_state().await;

@@ -16,8 +16,8 @@ use crate::verbs::{CONFLICT_TRIES, VerbOutput, VerbResponse, decode_as, invalid,
 /// Binds the requested pod to the node in the body.
 ///
 /// # Errors
-/// 404 if the pod does not exist, 409 if it is bound, being deleted, or keeps changing, 422 for an invalid node name or invalid
-/// annotations or labels.
+/// 404 if the pod does not exist, 409 if it is bound, being deleted, keeps changing, or has another uid or resourceVersion than the binding, 422 for
+/// an invalid node name or invalid annotations.
 pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
@@ -91,18 +91,29 @@ fn check(binding: &Object, about: StatusTarget<'_>) -> Result<(), ApiError> {
     Err(ApiError::invalid(StatusTarget { kind: "Binding", ..about }, &problems))
 }
 
-/// The pod with the binding's node, labels, annotations and the condition `PodScheduled`.
+/// Compares uid and resourceVersion of the binding, if it has them, with those of the pod.
+fn check_preconditions(
+    pod: &Object,
+    binding: &Object,
+    about: StatusTarget<'_>,
+) -> Result<(), ApiError> {
+    for (field, wanted, found) in [
+        ("UID", binding.uid(), pod.uid()),
+        ("ResourceVersion", binding.resource_version(), pod.resource_version()),
+    ] {
+        if !wanted.is_empty() && wanted != found {
+            let about = StatusTarget { kind: "pods", ..about };
+            return Err(ApiError::precondition_failed(about, field, wanted, found));
+        }
+    }
+    Ok(())
+}
+
+/// The pod with the binding's node and annotations and the condition `PodScheduled`. Labels are not taken: who binds pods may not change what selects them.
 fn bound(pod: &Object, binding: &Object, about: StatusTarget<'_>) -> Result<Object, ApiError> {
+    check_preconditions(pod, binding, about)?;
     if pod.deletion_timestamp().is_some() {
         let why = format!("pod {} is being deleted, cannot be assigned to a host", about.name);
-        return Err(ApiError::conflict(about, &why));
-    }
-    if !binding.uid().is_empty() && binding.uid() != pod.uid() {
-        let why = format!(
-            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
-            binding.uid(),
-            pod.uid(),
-        );
         return Err(ApiError::conflict(about, &why));
     }
     let assigned = pod.str_at(&["spec", "nodeName"]);
@@ -112,15 +123,9 @@ fn bound(pod: &Object, binding: &Object, about: StatusTarget<'_>) -> Result<Obje
     }
     let mut pod = pod.clone();
     pod.fields.map_or_insert("spec").insert("nodeName", binding.str_at(&["target", "name"]));
-    for field in ["annotations", "labels"] {
-        let given = binding
-            .metadata()
-            .and_then(|metadata| metadata.map(field))
-            .cloned()
-            .unwrap_or_default();
-        for (key, value) in given {
-            pod.metadata_mut().map_or_insert(field).insert(key, value);
-        }
+    let given = binding.metadata().and_then(|metadata| metadata.map("annotations"));
+    for (key, value) in given.cloned().unwrap_or_default() {
+        pod.metadata_mut().map_or_insert("annotations").insert(key, value);
     }
     set_scheduled(pod.fields.map_or_insert("status"));
     Ok(pod)

@@ -1,4 +1,4 @@
-//! The scale subresource: reads and sets the replicas of any scalable kind.
+//! The scale subresource: reads, sets and applies the replicas of any scalable kind.
 
 use std::sync::Arc;
 
@@ -9,11 +9,23 @@ use apiserver_schema::{Format, Map, Object, PatchType, Value};
 use crate::admission;
 use crate::context::RequestContext;
 use crate::conversion;
+use crate::options;
 use crate::record::StoredObject;
 use crate::status::{ApiError, FieldProblem, StatusTarget};
 use crate::verbs::{
-    CONFLICT_TRIES, UpdateAttempt, VerbOutput, VerbResponse, check_uid, commit_update, decode_as,
+    AppliedTree, CONFLICT_TRIES, Owners, UpdateAttempt, VerbOutput, VerbResponse, apply_scale,
+    check_identity, check_uid, commit_owned, decode_as, object_error, patch_error, patched_error,
+    strictness,
 };
+
+/// What a request makes of a scale.
+struct WantedScale {
+    scale: Object,
+    /// The owners of the scaled object's fields.
+    owners: Owners,
+    /// Warnings of decoding it.
+    warnings: Vec<String>,
+}
 
 /// Returns the scale of the requested object.
 ///
@@ -35,46 +47,87 @@ pub async fn update(
 ) -> Result<VerbOutput, ApiError> {
     let kind = kind(call)?;
     let decoded = decode_as(call, &kind, body, format)?;
-    update_replicas(call, decoded.warnings, |_| Ok(decoded.object.clone())).await
+    update_replicas(call, |_| {
+        let (scale, warnings) = (decoded.object.clone(), decoded.warnings.clone());
+        Ok(WantedScale { scale, owners: Owners::Compared, warnings })
+    })
+    .await
 }
 
 /// Patches the scale.
 ///
 /// # Errors
-/// As [`update`], and 400 for a malformed patch.
+/// As [`update`], and 400 for a malformed patch, 422 for one that does not apply.
 pub async fn patch(
     call: &RequestContext<'_>,
     kind: PatchType,
     body: &[u8],
 ) -> Result<VerbOutput, ApiError> {
-    update_replicas(call, Vec::new(), |current| {
-        let scale = scale_of(call, current.object())?;
-        let strictness = apiserver_schema::Strictness::Ignore;
+    options::refuse_force(call.query)?;
+    let strictness = strictness(call)?;
+    update_replicas(call, |current| {
+        let scale = with_replicas(scale_before(call, current.object())?);
         let patched = call.server.engine.patch(&scale, kind, body, strictness);
-        let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
-        Ok(patched.map_err(|error| bad(&error))?.map_err(|error| bad(&error))?.object)
+        let patched = patched.map_err(|error| patch_error(call, &error))?;
+        let patched = patched.map_err(|error| patched_error(call, &error))?;
+        let (scale, warnings) = (patched.object, patched.warnings);
+        Ok(WantedScale { scale, owners: Owners::Compared, warnings })
+    })
+    .await
+}
+
+/// Applies the configuration of a scale: its owner becomes that of the scaled object's replicas.
+///
+/// # Errors
+/// As [`update`], and 409 for replicas that others own, unless `force` is set; 422 without `fieldManager`; 400 for a configuration that is no scale.
+pub async fn apply(call: &RequestContext<'_>, body: &[u8]) -> Result<VerbOutput, ApiError> {
+    let (strictness, force) = (strictness(call)?, options::apply_force(call.query)?);
+    let (engine, kind) = (&call.server.engine, kind(call)?);
+    let parsed = engine.parse_document(Format::Yaml, body, strictness);
+    let (config, read) = parsed.map_err(|error| object_error(&error))?;
+    check_identity(call, kind.kind(), &config)?;
+    update_replicas(call, |current| {
+        let before = scale_before(call, current.object())?;
+        let AppliedTree { tree, managed_fields, .. } =
+            apply_scale(call, current.object(), &before, &config, force)?;
+        let applied = engine.applied(&kind, tree, Some(&before), strictness);
+        let applied = applied.map_err(|error| object_error(&error))?;
+        let mut warnings = read.clone();
+        warnings.extend(applied.warnings);
+        let owners = Owners::Applied(managed_fields);
+        // Of a built-in kind no replicas are none of them; a custom object needs a number.
+        let scale = match paths(call) {
+            Some(_) => with_replicas(applied.object),
+            None => applied.object,
+        };
+        Ok(WantedScale { scale, owners, warnings })
     })
     .await
 }
 
 async fn update_replicas(
     call: &RequestContext<'_>,
-    warnings: Vec<String>,
-    wanted: impl Fn(&Arc<StoredObject>) -> Result<Object, ApiError>,
+    wanted: impl Fn(&Arc<StoredObject>) -> Result<WantedScale, ApiError>,
 ) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     for _ in 0..CONFLICT_TRIES {
         let old = call.current().await?;
-        let mut scale = wanted(&old)?;
-        check_identity(call, &scale, old.object())?;
+        let WantedScale { mut scale, owners, warnings } = wanted(&old)?;
+        check_object(call, &scale, old.object())?;
         let insists = !scale.resource_version().is_empty();
         if insists && scale.resource_version() != old.object().resource_version() {
             break;
         }
-        let before = scale_of(call, old.object())?;
+        let before = scale_before(call, old.object())?;
         let operation = admission::WebhookOperation::Update;
         admission::admit_unstored(call, operation, &mut scale, Some(&before), effects).await?;
         let replicas = scale.spec().and_then(|spec| spec.int("replicas")).unwrap_or(0);
+        if let (UNSET, Some(paths)) = (replicas, paths(call)) {
+            let path = paths.spec_replicas.join(".");
+            return Err(ApiError::bad_request(format!(
+                "the spec replicas field \".{path}\" cannot be empty"
+            )));
+        }
         if replicas < 0 {
             let detail = "must be greater than or equal to 0";
             let problem = FieldProblem::invalid("spec.replicas", replicas, detail);
@@ -88,7 +141,7 @@ async fn update_replicas(
             Some(paths) => insert_at(&mut next.fields, &paths.spec_replicas, replicas),
             None => drop(next.fields.map_or_insert("spec").insert("replicas", replicas)),
         }
-        match commit_update(call, &old, next, Subresource::Main, effects).await? {
+        match commit_owned(call, &old, next, owners, Subresource::Main, effects).await? {
             UpdateAttempt::Done(VerbOutput {
                 response: VerbResponse::Stored { record, .. },
                 ..
@@ -113,7 +166,7 @@ async fn update_replicas(
 }
 
 /// Refuses a scale that says that it is another object's.
-fn check_identity(
+fn check_object(
     call: &RequestContext<'_>,
     scale: &Object,
     stored: &Object,
@@ -134,8 +187,41 @@ fn kind(call: &RequestContext<'_>) -> Result<Arc<apiserver_schema::Kind>, ApiErr
     found.cloned().ok_or_else(|| crate::server::missing_kind("Scale"))
 }
 
+/// The wanted replicas of a custom object that has none, for a patch of its scale: as in Kubernetes they are set by it, and it is refused if they are not.
+const UNSET: i64 = i32::MIN as i64;
+
 /// The scale of a workload.
+///
+/// # Errors
+/// 500 for a custom object that has no wanted replicas, or whose fields hold no numbers.
 fn scale_of(call: &RequestContext<'_>, object: &Object) -> Result<Object, ApiError> {
+    let scale = scale_before(call, object)?;
+    match paths(call) {
+        Some(paths) if !has_replicas(&scale) => {
+            let path = paths.spec_replicas.join(".");
+            Err(ApiError::internal(format!("the spec replicas field \".{path}\" does not exist")))
+        }
+        _ => Ok(scale),
+    }
+}
+
+/// The scale with replicas that [`update_replicas`] knows as unset, if it has none.
+fn with_replicas(mut scale: Object) -> Object {
+    if !has_replicas(&scale) {
+        scale.fields.map_or_insert("spec").insert("replicas", UNSET);
+    }
+    scale
+}
+
+fn has_replicas(scale: &Object) -> bool {
+    scale.spec().is_some_and(|spec| spec.contains("replicas"))
+}
+
+/// The scale of a workload before it is changed; that of a custom object may have no wanted replicas yet.
+///
+/// # Errors
+/// 500 for a custom object whose fields hold no numbers.
+fn scale_before(call: &RequestContext<'_>, object: &Object) -> Result<Object, ApiError> {
     let mut scale = Object::new(kind(call)?);
     for field in ["name", "namespace", "uid", "resourceVersion"] {
         scale.set_meta_str(field, object.meta_str(field));
@@ -165,7 +251,7 @@ fn paths(call: &RequestContext<'_>) -> Option<ScalePaths> {
 /// Fills the scale of a custom object from the fields that its definition names.
 ///
 /// # Errors
-/// 500 for an object whose fields hold no numbers, or that has no wanted replicas.
+/// 500 for an object whose fields hold no numbers.
 fn fill_custom(scale: &mut Object, object: &Object, paths: &ScalePaths) -> Result<(), ApiError> {
     let at = |path: &[String]| {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -181,13 +267,9 @@ fn fill_custom(scale: &mut Object, object: &Object, paths: &ScalePaths) -> Resul
             other.shape()
         ))),
     };
-    let Some(wanted) = number(&paths.spec_replicas)? else {
-        let path = paths.spec_replicas.join(".");
-        return Err(ApiError::internal(format!(
-            "the spec replicas field \".{path}\" does not exist"
-        )));
-    };
-    scale.fields.map_or_insert("spec").insert("replicas", wanted);
+    if let Some(wanted) = number(&paths.spec_replicas)? {
+        scale.fields.map_or_insert("spec").insert("replicas", wanted);
+    }
     let present = number(&paths.status_replicas)?.unwrap_or(0);
     let status = scale.fields.map_or_insert("status");
     status.insert("replicas", present);

@@ -1,4 +1,4 @@
-//! TokenRequest: issues a token of a service account, optionally bound to a pod or Secret.
+//! TokenRequest: issues a token of a service account, optionally bound to a pod, a Secret or a Node.
 
 use std::sync::Arc;
 
@@ -131,9 +131,11 @@ fn bound_object(
         check_node(call, None)?;
         return Ok(None);
     };
-    let (kind, resource) = match (reference.str("apiVersion"), reference.str("kind")) {
-        ("v1", "Pod") => ("pod", "pods"),
-        ("v1", "Secret") => ("secret", "secrets"),
+    let namespace = call.request.namespace.as_str();
+    let (kind, resource, namespace) = match (reference.str("apiVersion"), reference.str("kind")) {
+        ("v1", "Pod") => ("pod", "pods", namespace),
+        ("v1", "Secret") => ("secret", "secrets", namespace),
+        ("v1", "Node") => ("node", "nodes", ""),
         (version, kind) => {
             return Err(ApiError::bad_request(format!(
                 "cannot bind token for serviceaccount {:?} to type {version}, Kind={kind}",
@@ -142,7 +144,7 @@ fn bound_object(
         }
     };
     let about = StatusTarget { group: "", kind: resource, name: reference.str("name") };
-    let found = call.server.find_in("", resource, &call.request.namespace, about.name);
+    let found = call.server.find_in("", resource, namespace, about.name);
     let found: Arc<StoredObject> = found.ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();
     if !reference.str("uid").is_empty() && reference.str("uid") != object.uid() {

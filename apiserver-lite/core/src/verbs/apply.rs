@@ -43,7 +43,7 @@ pub async fn apply(
     let force = options::apply_force(call.query)?;
     let parsed = call.server.engine.parse_document(Format::Yaml, &body, strictness);
     let (config, warnings) = parsed.map_err(|error| object_error(&error))?;
-    check_identity(call, &config)?;
+    check_identity(call, call.requested_version.kind(), &config)?;
     let applied = Applied { call, config, force, effects, strictness, warnings };
     for _ in 0..CONFLICT_TRIES {
         let found = call.find(&call.request.namespace, &call.request.name).await?;
@@ -139,8 +139,12 @@ fn object_of(
     Ok((object, decoded.warnings))
 }
 
-/// Refuses a configuration of another kind or object than that of the path.
-fn check_identity(call: &RequestContext<'_>, config: &Value) -> Result<(), ApiError> {
+/// Refuses a configuration of another kind than `wanted`, or of another object than that of the path.
+pub(crate) fn check_identity(
+    call: &RequestContext<'_>,
+    wanted: &str,
+    config: &Value,
+) -> Result<(), ApiError> {
     let Some(fields) = config.as_map() else {
         let shape = config.shape();
         return Err(ApiError::bad_request(format!(
@@ -148,8 +152,7 @@ fn check_identity(call: &RequestContext<'_>, config: &Value) -> Result<(), ApiEr
         )));
     };
     let kind = fields.str("kind");
-    if kind != call.requested_version.kind() {
-        let wanted = call.requested_version.kind();
+    if kind != wanted {
         return Err(ApiError::bad_request(format!(
             "the kind of the applied configuration ({kind:?}) is not that of the path ({wanted:?})"
         )));

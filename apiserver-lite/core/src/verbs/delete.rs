@@ -176,17 +176,14 @@ fn check_preconditions(
     options: &DeleteOptions,
     object: &Object,
 ) -> Result<(), ApiError> {
-    let differs = |what: &str, wanted: &Option<String>, is: &str| match wanted {
-        Some(wanted) if wanted != is => {
-            let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}"
-            );
-            Err(ApiError::conflict(call.about(), &why))
+    let check = |field: &str, wanted: &Option<String>, found: &str| match wanted {
+        Some(wanted) if wanted != found => {
+            Err(ApiError::precondition_failed(call.about(), field, wanted, found))
         }
         _ => Ok(()),
     };
-    differs("UID", &options.uid, object.uid())?;
-    differs("ResourceVersion", &options.resource_version, object.resource_version())
+    check("UID", &options.uid, object.uid())?;
+    check("ResourceVersion", &options.resource_version, object.resource_version())
 }
 
 /// The next step of a deletion.
@@ -308,7 +305,7 @@ async fn apply_step(
 
 /// The response to a removal: the object for some resources, a Status for most.
 fn deletion_response(record: Arc<StoredObject>) -> VerbResponse {
-    if registry::returns_object_on_delete(&record.object().kind) {
+    if record.object().kind.is_returned_on_delete() {
         VerbResponse::Stored { code: 200, record }
     } else {
         VerbResponse::Deleted { record }

@@ -2,19 +2,22 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_managed_fields::{
-    ApplyError, CAUSE, ConvertError, Request, ResetFields, SeveralVersions, Structure, Versions,
-    manager_of_user_agent, reset_fields,
+    Applied, ApplyError, CAUSE, ConvertError, FieldPath, ManagedFields, ReplicasPaths, Request,
+    ResetFields, SeveralVersions, Structure, Versions, manager_of_user_agent, owners_of_scale,
+    owners_of_scaled, reset_fields, set_managed_fields,
 };
-use apiserver_schema::{Object, Strictness, Value};
+use apiserver_schema::{Kind, Object, Strictness, Value};
 use proto_api::Time;
 use proto_api::meta::v1::StatusCause;
 use tokio::time::Instant;
 
 use crate::context::RequestContext;
 use crate::conversion;
+use crate::field_ownership::ServedVersions;
 use crate::status::ApiError;
 use crate::times::now;
 use crate::versions::convert;
@@ -70,12 +73,61 @@ pub async fn apply(
     })
     .await;
     let applied = applied.ok_or_else(ApiError::method_not_allowed)?;
-    let applied = applied.map_err(|error| refusal(&error))?;
-    Ok(AppliedTree {
-        tree: applied.tree,
-        changed: applied.changed,
-        managed_fields: applied.managed_fields,
-    })
+    let Applied { tree, changed, managed_fields } = applied.map_err(|error| refusal(&error))?;
+    Ok(AppliedTree { tree, changed, managed_fields })
+}
+
+/// Applies `config` to `scale`, the scale of a stored object. The owners that it returns are those of the object: of its replicas they are the
+/// owners of the scale's.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_scale(
+    call: &RequestContext<'_>,
+    parent: &Object,
+    scale: &Object,
+    config: &Value,
+    force: bool,
+) -> Result<AppliedTree, ApiError> {
+    let server = call.server;
+    let version = server.ownership.scale().ok_or_else(ApiError::method_not_allowed)?;
+    let paths = replicas_paths(call);
+    let stored = parent.metadata().and_then(|metadata| metadata.get("managedFields"));
+    let owners =
+        ManagedFields::decode(stored).map_err(|error| refusal(&ApplyError::Entries(error)))?;
+    let unreadable = |error| refusal(&ApplyError::Bounds(error));
+    let mut live = scale.clone();
+    let of_scale = owners_of_scale(&owners, &paths).encode().map_err(unreadable)?;
+    set_managed_fields(&mut live, of_scale);
+    let applied = track_kind(call, version, (&scale.kind, &ResetFields::new()), |request| {
+        request.apply(server.engine.written_document(&live), config.clone(), force)
+    });
+    let Applied { tree, changed, managed_fields } = applied.map_err(|error| refusal(&error))?;
+    let of_scale = ManagedFields::decode(managed_fields.as_ref()).map_err(unreadable)?;
+    let api_version = &call.requested_version.api_version;
+    let owners = owners_of_scaled(&owners, of_scale, api_version, &paths);
+    let managed_fields = owners.encode().map_err(unreadable)?;
+    Ok(AppliedTree { tree, changed, managed_fields })
+}
+
+/// Where the versions of the scaled kind have their replicas. The path of a version without a scale is empty: nothing is there, and its entries stay.
+fn replicas_paths(call: &RequestContext<'_>) -> ReplicasPaths {
+    let (server, kind) = (call.server, &call.kind);
+    if kind.custom().is_none() {
+        let versions = server.ownership.versions(&server.engine, kind);
+        let served: Vec<&str> = versions.iter().flat_map(ServedVersions::api_versions).collect();
+        let path = || FieldPath::fields(&["spec", "replicas"]);
+        return served.into_iter().map(|version| (version.to_owned(), path())).collect();
+    }
+    let found = server.definitions.find(&kind.group, kind.plural());
+    let versions = found.iter().flat_map(|definition| &definition.versions);
+    let served = versions.filter(|version| version.served);
+    let path = |kind: &Kind| {
+        let scale = kind.custom_version().and_then(|version| version.scale.clone());
+        let path = scale.map(|scale| scale.spec_replicas).unwrap_or_default();
+        FieldPath::fields(&path.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    served.map(|version| (version.kind.api_version.clone(), path(&version.kind))).collect()
 }
 
 fn refusal(error: &ApplyError) -> ApiError {
@@ -227,10 +279,20 @@ fn track_versions<'v, T>(
     served: impl Iterator<Item = &'v str>,
     track: impl FnOnce(&Request<'_>) -> T,
 ) -> T {
-    let server = call.server;
     let (kind, subresource) = (&call.requested_version, call.request.subresource.as_str());
     let fields = reset_fields(kind.short_group, kind.kind(), kind.has_status(), subresource);
     let reset: ResetFields = served.map(|version| (version.to_owned(), fields.clone())).collect();
+    track_kind(call, versions, (kind, &reset), track)
+}
+
+/// Calls `track` with the request for a kind with these versions, of which an endpoint resets these fields.
+fn track_kind<T>(
+    call: &RequestContext<'_>,
+    versions: &dyn Versions,
+    (kind, reset): (&Arc<Kind>, &ResetFields),
+    track: impl FnOnce(&Request<'_>) -> T,
+) -> T {
+    let (server, subresource) = (call.server, call.request.subresource.as_str());
     let empty = server.engine.written_document(&Object::new(kind.clone()));
     let manager = match call.query.text("fieldManager") {
         Some(name) if !name.is_empty() => name.to_owned(),
@@ -238,7 +300,7 @@ fn track_versions<'v, T>(
     };
     let request = Request {
         versions,
-        reset: &reset,
+        reset,
         api_version: &kind.api_version,
         subresource,
         manager: &manager,

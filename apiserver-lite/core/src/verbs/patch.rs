@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::VerbOutput;
 use super::update::{check_revision, refuse_deletion};
 use super::update_common::{
-    CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, object_error, strictness,
+    CONFLICT_TRIES, UpdateAttempt, commit_update, object_error, strictness,
 };
 use crate::context::RequestContext;
 use crate::options;
@@ -39,13 +39,6 @@ pub async fn patch(
         if !Arc::ptr_eq(&call.requested_version, &call.kind) {
             patched.object = versions::convert(&patched.object, &call.kind);
         }
-        // A uid is no precondition of a patch: another one is refused as a change.
-        let precondition = match check_revision(call, &patched.object, old.object())? {
-            // The patch does not contain a resourceVersion: the one in the object is the stored one.
-            Precondition::IfUnchanged if !mentions_revision(&body) => Precondition::Unconditional,
-            precondition => precondition,
-        };
-        refuse_deletion(&patched.object, old.object())?;
         if patched.object.namespace().is_empty() {
             patched.object.set_meta_str("namespace", old.object().namespace());
         }
@@ -56,25 +49,23 @@ pub async fn patch(
                 "the name and namespace of an object cannot be patched",
             ));
         }
+        // A uid is no precondition of a patch: another one is refused as a change.
+        check_revision(call, &patched.object, old.object())?;
+        refuse_deletion(&patched.object, old.object())?;
         match commit_update(call, &old, patched.object, subresource, effects).await? {
             UpdateAttempt::Done(mut output) => {
                 output.warnings.splice(..0, patched.warnings);
                 return Ok(output);
             }
-            UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
+            // A patch that sets or tests the old resourceVersion no longer fits the newer object, and is refused when it is applied to it.
             UpdateAttempt::Conflict => {}
         }
     }
     Err(ApiError::modified(call.about()))
 }
 
-/// Whether the patch may set `resourceVersion`. A false positive only makes it conditional.
-fn mentions_revision(body: &[u8]) -> bool {
-    const FIELD: &[u8] = b"resourceVersion";
-    body.windows(FIELD.len()).any(|window| window == FIELD)
-}
-
-fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
+/// The error of a patch that cannot be applied.
+pub(crate) fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
     match error {
         PatchError::Malformed(_) => ApiError::bad_request(error.to_string()),
         PatchError::TooManyOperations(_) | PatchError::TooLarge(_) => {
@@ -85,9 +76,11 @@ fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
 }
 
 /// The error of a patch whose result is not a valid object of the kind.
-fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
+pub(crate) fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
     match error {
-        DecodeError::Type { .. } => unprocessable(call, &error.to_string()),
+        DecodeError::Type { .. } | DecodeError::Strict(_) => {
+            unprocessable(call, &error.to_string())
+        }
         _ => object_error(error),
     }
 }

@@ -12,6 +12,7 @@ use super::page::ContinueToken;
 use super::selection::Selection;
 use super::{VerbOutput, VerbResponse};
 use crate::context::RequestContext;
+use crate::conversion;
 use crate::record::StoredObject;
 use crate::request::{Query, RequestInfo, Verb};
 use crate::server::Server;
@@ -50,7 +51,7 @@ pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
     let bound = options.limit.map(|objects| PageBound { objects, stored_len: PAGE_STORED_LEN });
-    let page = scan(call, &snapshot, start.as_deref(), bound, &selection)?;
+    let page = scan(call, &snapshot, start.as_deref(), bound, &selection).await?;
     let next = page.next.as_ref().map(|start| ContinueToken::new(snapshot.revision().0, start));
     let remaining = match &page.next {
         // Counting matches of a selector means reading all objects: the field is left out.
@@ -74,7 +75,7 @@ pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<StoredOb
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
     let bound = options.limit.map(|objects| PageBound { objects, stored_len: usize::MAX });
-    Ok(scan(call, &snapshot, start.as_deref(), bound, &selection)?.items)
+    Ok(scan(call, &snapshot, start.as_deref(), bound, &selection).await?.items)
 }
 
 /// The requested revision of a list.
@@ -268,7 +269,7 @@ struct ScannedPage {
     next: Option<String>,
 }
 
-fn scan(
+async fn scan(
     call: &RequestContext<'_>,
     snapshot: &Snapshot<StoredObject>,
     start: Option<&str>,
@@ -280,18 +281,21 @@ fn scan(
     let mut after = start.map(|start| format!("{prefix}{start}"));
     let mut items = Vec::new();
     let mut stored_len: usize = 0;
+    let deadline = conversion::list_deadline();
     loop {
         let wanted = bound.map(|bound| bound.objects - items.len());
         let chunk = if selection.is_everything() { wanted } else { Some(SCAN_LEN) };
         let range = Range { prefix: &prefix, after: after.as_deref(), limit: chunk };
         let page = snapshot.range(range).map_err(|Compacted { .. }| list_expired())?;
         let last = page.entries.last().map(|entry| entry.key.clone());
+        let records = page.entries.iter().map(|entry| &entry.record);
+        selection.prepare_until(call.asker(), records, deadline).await?;
         for (index, entry) in page.entries.iter().enumerate() {
             // What a selector would say of an object that cannot be decrypted is not known: there is no list without it.
             if !entry.record.is_readable() && selection.may_match_name(entry.record.object()) {
                 entry.record.check_readable()?;
             }
-            if !selection.matches(entry.record.object()) {
+            if !selection.matches_record(&entry.record) {
                 continue;
             }
             stored_len = stored_len.saturating_add(entry.record.stored_len());
@@ -399,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn compacted_revisions_are_gone() {
+    async fn lists_at_compacted_revisions_are_expired() {
         let server = compacted().await;
         let request = RequestInfo {
             verb: Verb::List,

@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use apiserver_schema::{Kind, Object, Value, fields};
 use proto_api::selectors::{FieldSelector, Selector};
+use tokio::time::Instant;
 
 use crate::context::RequestContext;
+use crate::conversion;
+use crate::record::StoredObject;
 use crate::status::ApiError;
 use crate::versions;
+use crate::webhook_call::Asker;
 
 /// A filter over objects.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +22,8 @@ pub struct Selection {
     name: Option<String>,
     /// The version whose fields the field selector uses, if it is not the stored one.
     version: Option<Arc<Kind>>,
+    /// The version of a custom kind whose own fields the field selector uses: objects are compared as that version shows them.
+    shown_as: Option<Arc<Kind>>,
 }
 
 impl Selection {
@@ -41,7 +47,14 @@ impl Selection {
         let by_path = (!call.request.name.is_empty()).then(|| call.request.name.clone());
         let version = (!Arc::ptr_eq(&call.requested_version, &call.kind))
             .then(|| call.requested_version.clone());
-        Ok(Self { labels: labels.transpose()?, fields, name: by_path.or(by_field), version })
+        let kind = &call.requested_version;
+        let own = |fields: &FieldSelector| {
+            let mut all = fields.requirements().iter();
+            all.any(|requirement| fields::is_defined(kind, &requirement.field))
+        };
+        let shown_as = fields.as_ref().filter(|fields| own(fields)).map(|_| kind.clone());
+        let name = by_path.or(by_field);
+        Ok(Self { labels: labels.transpose()?, fields, name, version, shown_as })
     }
 
     /// Whether all objects match.
@@ -67,6 +80,52 @@ impl Selection {
     #[must_use]
     pub fn may_match_name(&self, object: &Object) -> bool {
         self.name.as_deref().is_none_or(|name| object.name() == name)
+    }
+
+    /// Whether a stored object can match in the version in which it is shown: name and labels are those of every version.
+    fn may_match_shown(&self, stored: &Object) -> bool {
+        self.may_match_name(stored)
+            && self.labels.as_ref().is_none_or(|labels| labels_match(labels, stored))
+    }
+
+    /// Whether the object of `record` matches. [`prepare`](Self::prepare) comes before.
+    #[must_use]
+    pub fn matches_record(&self, record: &Arc<StoredObject>) -> bool {
+        let Some(kind) = &self.shown_as else { return self.matches(record.object()) };
+        self.may_match_shown(record.object())
+            && self.fields.as_ref().is_none_or(|fields| {
+                let shown = record.as_version(kind);
+                fields_match(fields, shown.object())
+            })
+    }
+
+    /// Converts the objects whose fields are compared, where a webhook has to: the records keep what it makes of them.
+    ///
+    /// # Errors
+    /// 500 if the webhook does not convert one of them, 429 if the user has too many calls of it.
+    pub async fn prepare(
+        &self,
+        asker: Asker<'_>,
+        records: impl Iterator<Item = &Arc<StoredObject>>,
+    ) -> Result<(), ApiError> {
+        self.prepare_until(asker, records, conversion::list_deadline()).await
+    }
+
+    /// As [`prepare`](Self::prepare), for a part of a list with that deadline.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare); 500 after the deadline.
+    pub(crate) async fn prepare_until(
+        &self,
+        asker: Asker<'_>,
+        records: impl Iterator<Item = &Arc<StoredObject>>,
+        deadline: Instant,
+    ) -> Result<(), ApiError> {
+        let converted = |kind: &&Arc<Kind>| conversion::webhook_version(kind).is_some();
+        let Some(kind) = self.shown_as.as_ref().filter(converted) else { return Ok(()) };
+        let mut records: Vec<Arc<StoredObject>> =
+            records.filter(|record| self.may_match_shown(record.object())).cloned().collect();
+        conversion::show_until(asker, kind, &mut records, deadline).await
     }
 
     /// Whether `object` matches.

@@ -47,11 +47,6 @@ async fn replace(
             }
             return Err(ApiError::not_found(call.about()));
         };
-        if !registry::updates_unconditionally(object) && object.resource_version().is_empty() {
-            let detail = "must be specified for an update";
-            let problem = FieldProblem::invalid("metadata.resourceVersion", "0x0", detail);
-            return Err(ApiError::invalid(about_kind(object), &[problem]));
-        }
         check_uid(call, object, old.object())?;
         let precondition = check_revision(call, object, old.object())?;
         refuse_deletion(object, old.object())?;
@@ -101,12 +96,8 @@ pub(crate) fn check_uid(
     stored: &Object,
 ) -> Result<(), ApiError> {
     if !wanted.uid().is_empty() && wanted.uid() != stored.uid() {
-        let why = format!(
-            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
-            wanted.uid(),
-            stored.uid()
-        );
-        return Err(ApiError::conflict(call.about(), &why));
+        let (wanted, found) = (wanted.uid(), stored.uid());
+        return Err(ApiError::precondition_failed(call.about(), "UID", wanted, found));
     }
     Ok(())
 }
@@ -118,7 +109,14 @@ pub(super) fn check_revision(
     stored: &Object,
 ) -> Result<Precondition, ApiError> {
     match wanted.resource_version() {
-        "" | "0" => Ok(Precondition::Unconditional),
+        "" | "0" if registry::updates_unconditionally(&stored.kind) => {
+            Ok(Precondition::Unconditional)
+        }
+        "" | "0" => {
+            let detail = "must be specified for an update";
+            let problem = FieldProblem::invalid("metadata.resourceVersion", "0x0", detail);
+            Err(ApiError::invalid(about_kind(stored), &[problem]))
+        }
         revision if revision == stored.resource_version() => Ok(Precondition::IfUnchanged),
         _ => Err(ApiError::modified(call.about())),
     }

@@ -67,7 +67,15 @@ pub fn decode_as(
     format: Format,
 ) -> Result<DecodedObject, ApiError> {
     let decoded = call.server.engine.decode(kind, format, body, strictness(call)?);
-    let decoded = decoded.map_err(|error| object_error(&error))?;
+    let decoded = decoded.map_err(|error| match error {
+        DecodeError::Strict(_) => {
+            let (kind, version) = (kind.kind(), kind.version());
+            let text =
+                format!("{kind} in version {version:?} cannot be handled as a {kind}: {error}");
+            ApiError::bad_request(text)
+        }
+        error => object_error(&error),
+    })?;
     audit_request(call, &decoded.object);
     Ok(decoded)
 }
@@ -170,7 +178,7 @@ pub async fn commit_update(
 ///
 /// # Errors
 /// Errors of admission, validation and the store.
-pub(super) async fn commit_owned(
+pub(crate) async fn commit_owned(
     call: &RequestContext<'_>,
     old: &Arc<StoredObject>,
     mut wanted: Object,

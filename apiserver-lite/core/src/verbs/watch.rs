@@ -121,7 +121,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
         }
     });
     let initial = match with_state {
-        true => objects_at(call, start, &selection),
+        true => objects_at(call, start, &selection).await?,
         false => Ok(Vec::new()),
     };
     // Without them the stream is its error alone: the client would take it that there are none.
@@ -179,22 +179,26 @@ fn too_old(Compacted { requested, oldest }: Compacted) -> ApiError {
 }
 
 /// The selected objects at a revision that was current just before. It is compacted all the same if a state was put back in between.
-fn objects_at(
+async fn objects_at(
     call: &RequestContext<'_>,
     revision: Revision,
     selection: &Selection,
-) -> Result<Vec<Arc<StoredObject>>, Compacted> {
+) -> Result<Result<Vec<Arc<StoredObject>>, Compacted>, ApiError> {
     let prefix = call.prefix();
     let range = Range { prefix: &prefix, after: None, limit: None };
-    let records = call.server.store.range_at(revision, range)?.entries.into_iter();
-    let records = records.map(|entry| entry.record);
-    Ok(records.filter(|record| may_match(record, selection)).collect())
+    let entries = match call.server.store.range_at(revision, range) {
+        Ok(range) => range.entries,
+        Err(compacted) => return Ok(Err(compacted)),
+    };
+    selection.prepare(call.asker(), entries.iter().map(|entry| &entry.record)).await?;
+    let records = entries.into_iter().map(|entry| entry.record);
+    Ok(Ok(records.filter(|record| may_match(record, selection)).collect()))
 }
 
 /// Whether the object matches. What a selector says of one that cannot be decrypted is not known: its event becomes an error of the stream.
-fn may_match(record: &StoredObject, selection: &Selection) -> bool {
+fn may_match(record: &Arc<StoredObject>, selection: &Selection) -> bool {
     selection.is_everything()
-        || selection.matches(record.object())
+        || selection.matches_record(record)
         || (!record.is_readable() && selection.may_match_name(record.object()))
 }
 
@@ -205,7 +209,7 @@ pub fn watch_event(event: &Event<StoredObject>, selection: &Selection) -> Option
     if event.kind == EventKind::Deleted {
         return now.then(|| WatchEvent { kind: "DELETED", record: event.record.clone() });
     }
-    let before = event.previous.as_ref().filter(|last| selection.matches(last.object()));
+    let before = event.previous.as_ref().filter(|last| selection.matches_record(last));
     match (before, now) {
         (None, true) => Some(WatchEvent { kind: "ADDED", record: event.record.clone() }),
         (Some(_), true) => Some(WatchEvent { kind: "MODIFIED", record: event.record.clone() }),

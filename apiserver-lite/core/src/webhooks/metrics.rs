@@ -16,6 +16,8 @@ pub struct WebhookMetrics {
     requests: IntCounterVec,
     rejections: IntCounterVec,
     fail_open: IntCounterVec,
+    condition_failures: IntCounterVec,
+    exclusions: IntCounterVec,
 }
 
 /// What is counted of a call besides its outcome.
@@ -82,6 +84,16 @@ impl WebhookMetrics {
                 "Requests that go on although an admission webhook could not be asked.",
                 &["name", "type"],
             )?,
+            condition_failures: counter(
+                "apiserver_admission_match_condition_evaluation_errors_total",
+                "Requests for which match conditions could not be evaluated.",
+                &CONDITION_LABELS,
+            )?,
+            exclusions: counter(
+                "apiserver_admission_match_condition_exclusions_total",
+                "Requests that match conditions exclude from the call of a webhook.",
+                &CONDITION_LABELS,
+            )?,
         })
     }
 
@@ -106,8 +118,24 @@ impl WebhookMetrics {
         }
     }
 
+    /// Counts a request about which a webhook is not called because a match condition does not hold.
+    pub(crate) fn excluded(&self, call: AskedWebhook<'_>) {
+        self.exclusions.with_label_values(&condition_labels(call)).inc();
+    }
+
+    /// Counts a request for which match conditions failed.
+    pub(crate) fn condition_failed(&self, call: AskedWebhook<'_>) {
+        self.condition_failures.with_label_values(&condition_labels(call)).inc();
+    }
+
     /// Counts a request that is admitted although the webhook could not be called.
     pub(crate) fn failed_open(&self, call: AskedWebhook<'_>) {
         self.fail_open.with_label_values(&[call.name, call.phase]).inc();
     }
+}
+
+const CONDITION_LABELS: [&str; 4] = ["name", "kind", "type", "operation"];
+
+fn condition_labels(call: AskedWebhook<'_>) -> [&str; 4] {
+    [call.name, "webhook", call.phase, call.operation]
 }

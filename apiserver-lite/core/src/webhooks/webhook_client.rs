@@ -241,7 +241,9 @@ fn seconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use apiserver_admission_webhooks::{FailurePolicy, MatchPolicy, Phase, Selectors};
+    use apiserver_admission_webhooks::{
+        FailurePolicy, MatchConditions, MatchPolicy, Phase, Selectors,
+    };
     use proto_api::names::Profile;
     use proto_api::selectors::Selector;
 
@@ -259,7 +261,11 @@ mod tests {
             rules: Vec::new(),
             failure_policy: FailurePolicy::Fail,
             match_policy: MatchPolicy::Exact,
-            selectors: Ok(Selectors { namespace: everything(), object: everything() }),
+            selectors: Ok(Selectors {
+                namespace: everything(),
+                object: everything(),
+                conditions: MatchConditions::default(),
+            }),
             allows_dry_run: true,
             timeout: Duration::from_secs(10),
             version: None,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ast::{Expr, Kind};
-use super::checker::{Scope, check};
+use super::checker::{Checked, Scope, check};
 use super::lexer::Fault;
 use super::parser::parse;
 use super::types::{REQUEST_MAX, SizedType, Ty};
@@ -60,16 +60,36 @@ impl Program {
         Self::compile_to(text, decl, patterns, Ty::Text)
     }
 
+    /// Compiles an expression that decides about variables.
+    pub(crate) fn compile_condition(
+        text: &str,
+        variables: &[Variable<'_>],
+        patterns: &mut Patterns,
+    ) -> Result<Self, CompileError> {
+        Self::compile_with(text, variables, patterns, Ty::Bool, 1)
+    }
+
     fn compile_to(
         text: &str,
         decl: &SizedType,
+        patterns: &mut Patterns,
+        wanted: Ty,
+    ) -> Result<Self, CompileError> {
+        let variables = [Variable { name: "self", decl }, Variable { name: "oldSelf", decl }];
+        Self::compile_with(text, &variables, patterns, wanted, decl.least)
+    }
+
+    /// `least` are the fewest bytes of a value that it is run for.
+    fn compile_with(
+        text: &str,
+        variables: &[Variable<'_>],
         all: &mut Patterns,
         wanted: Ty,
+        least: u64,
     ) -> Result<Self, CompileError> {
         let mut compile = || {
             let expr = parse(text)?;
-            let outer = Scope { name: "oldSelf", decl, outer: None };
-            let checked = check(&expr, &Scope { name: "self", decl, outer: Some(&outer) })?;
+            let checked = check_with(&expr, variables, None)?;
             let mut patterns = HashMap::new();
             collect_patterns(&expr, all, &mut patterns)?;
             Ok((expr, checked, patterns))
@@ -86,10 +106,30 @@ impl Program {
             expr,
             patterns,
             cost: checked.cost,
-            values_max: REQUEST_MAX
-                .checked_div(decl.least.saturating_add(1))
-                .unwrap_or(REQUEST_MAX),
+            values_max: REQUEST_MAX.checked_div(least.saturating_add(1)).unwrap_or(REQUEST_MAX),
         })
+    }
+}
+
+/// A variable of an expression.
+#[derive(Clone, Copy)]
+pub(crate) struct Variable<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) decl: &'a SizedType,
+}
+
+/// Checks an expression with all variables in its scope.
+fn check_with(
+    expr: &Expr,
+    variables: &[Variable<'_>],
+    outer: Option<&Scope<'_>>,
+) -> Result<Checked, Fault> {
+    match (variables.split_first(), outer) {
+        (Some((Variable { name, decl }, rest)), outer) => {
+            check_with(expr, rest, Some(&Scope { name, decl, outer }))
+        }
+        (None, Some(scope)) => check(expr, scope),
+        (None, None) => Err(Fault::new(expr.at, "there is nothing to decide about")),
     }
 }
 

@@ -294,7 +294,7 @@ fn deep_schemas_are_refused() {
 }
 
 #[test]
-fn what_may_not_change() {
+fn immutable_fields_of_definitions_are_refused() {
     let old = |status: &str| {
         let mut tree = definition("{}");
         tree.as_map_mut().expect("a map").insert("status", value(status));
@@ -351,4 +351,58 @@ fn read_definitions_show_columns_and_scale() {
     assert_eq!(empty, value(r#"{"spec":{"replicas":1}}"#));
     assert!(!scale.set_replicas(&mut value(r#"{"spec":1}"#), 1));
     assert_eq!(version.warning("e.com", "W").as_deref(), Some("e.com/v1 W is deprecated"));
+}
+
+/// The complaints about a version with these selectable fields.
+fn selectable(paths: &[&str]) -> Vec<String> {
+    let mut tree = definition(
+        r#"{"metadata":{"type":"object","properties":{"name":{"type":"string"}}},
+        "spec":{"type":"object","properties":{"color":{"type":"string","enum":["red"]},"size":{"type":"integer"},
+            "on":{"type":"boolean"},"at":{"type":"string","format":"date-time"},"x":{"type":"number"},
+            "port":{"x-kubernetes-int-or-string":true},"a.b":{"type":"string"},
+            "list":{"type":"array","items":{"type":"string"}},
+            "map":{"type":"object","additionalProperties":{"type":"string"}}}}}"#,
+    );
+    let fields = paths.iter().map(|path| {
+        let mut field = apiserver_schema::Map::new();
+        field.insert("jsonPath", *path);
+        Value::Map(field)
+    });
+    let fields: Vec<Value> = fields.collect();
+    let spec = tree.as_map_mut().and_then(|root| root.map_mut("spec")).expect("a spec");
+    for version in spec.maps_mut("versions") {
+        version.insert("selectableFields", fields.clone());
+    }
+    errors_of(&tree, None)
+}
+
+#[test]
+fn selectable_fields_are_scalars_of_the_schema() {
+    let good = [".spec.color", ".spec.size", ".spec.on", ".spec.at", ".spec['a.b']", ".spec.map.k"];
+    assert_eq!(selectable(&good), Vec::<String>::new());
+    let kinds = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+    for (path, expected) in [
+        ("", "[0].jsonPath: Required value".to_owned()),
+        ("spec.color", "[0].jsonPath: Invalid value: \"spec.color\": is an invalid path: must be fields such as .spec.color".to_owned()),
+        (".spec.zz", "[0].jsonPath: Invalid value: \".spec.zz\": is an invalid path: does not refer to a valid field".to_owned()),
+        (".spec.list[0]", "[0].jsonPath: Invalid value: \".spec.list[0]\": is an invalid path".to_owned()),
+        (".spec", format!("[0]: Invalid value: \".spec\": {kinds}")),
+        (".spec.list", format!("[0]: Invalid value: \".spec.list\": {kinds}")),
+        (".spec.x", format!("[0]: Invalid value: \".spec.x\": {kinds}")),
+        (".spec.port", format!("[0]: Invalid value: \".spec.port\": {kinds}")),
+        (".metadata.name", "[0]: Invalid value: \".metadata.name\": must not point to fields in metadata".to_owned()),
+    ] {
+        let found = selectable(&[path]);
+        assert_eq!(found.len(), 1, "{path}: {found:?}");
+        assert!(found[0].starts_with(&format!("spec.selectableFields{expected}")), "{found:?}");
+    }
+    let twice = selectable(&[".spec.color", ".spec['color']"]);
+    assert_eq!(twice, ["spec.selectableFields[1]: Duplicate value: \".spec['color']\""]);
+    let keys: Vec<String> = (0..9).map(|at| format!(".spec.map.k{at}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    assert_eq!(
+        selectable(&keys),
+        ["spec.selectableFields: Too many: 9: must have at most 8 items"]
+    );
+    assert_eq!(selectable(&keys[..8]), Vec::<String>::new());
 }

@@ -6,7 +6,7 @@
 use apiserver_schema::validate::names;
 use apiserver_schema::{Map, Value};
 
-use super::{check_schema, columns};
+use super::{check_schema, columns, selectable_fields};
 use crate::errors::{ErrorList, Path};
 use crate::pattern::Patterns;
 
@@ -61,7 +61,25 @@ pub(super) fn check(spec: &Map, errors: &mut ErrorList) {
             }
         },
     );
+    check_selectable_fields(&versions, &mut patterns, errors);
     check_set(&versions, &path, errors);
+}
+
+/// Selectable fields are looked up in the schema of their version.
+fn check_selectable_fields(versions: &[&Map], patterns: &mut Patterns, errors: &mut ErrorList) {
+    const FIELD: &str = "selectableFields";
+    if is_same(versions, FIELD) && is_same(versions, "schema") {
+        if let Some(version) = versions.first() {
+            let path = Path::ROOT.field("spec");
+            selectable_fields::check(version, path.field(FIELD), patterns, errors);
+        }
+        return;
+    }
+    for (at, version) in versions.iter().enumerate() {
+        let path = Path::ROOT.field("spec.versions");
+        let path = path.index(at);
+        selectable_fields::check(version, path.field(FIELD), patterns, errors);
+    }
 }
 
 /// Whether `status` is a subresource of the version, or of any if all have the same schema.

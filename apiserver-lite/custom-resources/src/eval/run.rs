@@ -69,6 +69,27 @@ impl<'a> Run<'a> {
         self.eval(&program.expr, &Scope { name: "self", value, outer: Some(&outer) })
     }
 
+    /// Evaluates the program for values that no schema describes.
+    pub(crate) fn run_with(&mut self, values: &[(&str, &'a Value)]) -> Result<Val<'a>, Fail> {
+        self.eval_with(values, None)
+    }
+
+    fn eval_with(
+        &mut self,
+        values: &[(&str, &'a Value)],
+        outer: Option<&Scope<'_, 'a>>,
+    ) -> Result<Val<'a>, Fail> {
+        let program = self.program;
+        match (values.split_first(), outer) {
+            (Some(((name, value), rest)), outer) => {
+                let value = self.load(value, None)?;
+                self.eval_with(rest, Some(&Scope { name, value, outer }))
+            }
+            (None, Some(scope)) => self.eval(&program.expr, scope),
+            (None, None) => Err(Fail::error("there is nothing to decide about")),
+        }
+    }
+
     /// A value of an object, typed by its schema.
     pub(crate) fn load(
         &mut self,

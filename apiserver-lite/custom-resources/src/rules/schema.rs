@@ -7,7 +7,8 @@ use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
 use crate::cel::program::{CompileError, Program};
 use crate::cel::types::SizedType;
 use crate::errors::{ErrorList, Path, quote};
-use crate::node::{ListType, Node};
+use crate::field_path::FieldPath;
+use crate::node::{ListType, Node, REASONS, read_reason};
 use crate::pattern::Patterns;
 
 /// Checks the rules of a schema. `schema` is the tree of which `root` was read.
@@ -108,12 +109,19 @@ impl Checker<'_> {
             let decl = declare(node);
             for (at, rule) in schema.maps("x-kubernetes-validations").enumerate() {
                 let path = path.field("x-kubernetes-validations");
-                self.rule(rule, decl.as_ref(), place, path.index(at));
+                self.rule(rule, node, decl.as_ref(), place, path.index(at));
             }
         }
     }
 
-    fn rule(&mut self, rule: &Map, decl: Option<&SizedType>, place: Place<'_>, path: Path<'_>) {
+    fn rule(
+        &mut self,
+        rule: &Map,
+        node: &Node,
+        decl: Option<&SizedType>,
+        place: Place<'_>,
+        path: Path<'_>,
+    ) {
         let (text, message) = (rule.str("rule"), rule.str("message"));
         let has_newlines = |text: &str| text.trim().contains(['\n', '\r']);
         if text.trim().is_empty() {
@@ -149,33 +157,71 @@ impl Checker<'_> {
                 self.errors.push(&path.field("rule"), cause, Some(shown), &detail);
             }
         }
-        self.message_expression(rule, decl, path);
+        self.message_expression(rule, decl, place, path);
+        self.reason(rule, &path.field("reason"));
+        self.field_path(rule, node, &path.field("fieldPath"));
     }
 
-    fn message_expression(&mut self, rule: &Map, decl: Option<&SizedType>, path: Path<'_>) {
+    fn reason(&mut self, rule: &Map, path: &Path<'_>) {
+        let Some(reason) = rule.get("reason") else { return };
+        if reason.as_str().and_then(read_reason).is_none() {
+            let supported = REASONS.map(|cause| cause.reason().to_owned());
+            self.errors.not_supported(path, reason, &supported);
+        }
+    }
+
+    /// The field of an error is one that the schema has, so that clients find it.
+    fn field_path(&mut self, rule: &Map, node: &Node, path: &Path<'_>) {
+        let text = rule.str("fieldPath");
+        let detail = match text.trim() {
+            _ if text.is_empty() => return,
+            "" => "fieldPath must be non-empty if specified".to_owned(),
+            trimmed if trimmed.contains(['\n', '\r']) => {
+                "fieldPath must not contain line breaks".to_owned()
+            }
+            _ => match FieldPath::parse(text).and_then(|found| node.find(&found).map(drop)) {
+                Ok(()) => return,
+                Err(error) => format!("fieldPath must be a valid path: {error}"),
+            },
+        };
+        self.errors.invalid_text(path, text, &detail);
+    }
+
+    fn message_expression(
+        &mut self,
+        rule: &Map,
+        decl: Option<&SizedType>,
+        place: Place<'_>,
+        path: Path<'_>,
+    ) {
         let text = rule.str("messageExpression");
+        if !text.is_empty() && text.trim().is_empty() {
+            let detail = "messageExpression must be non-empty if specified";
+            return self.errors.required(&path.field("messageExpression"), detail);
+        }
         let Some(decl) = decl.filter(|_| !text.is_empty()) else { return };
         let field = path.field("messageExpression");
         match Program::compile_message(text, decl, self.patterns) {
             Err(why) => self.errors.invalid_text(&field, text, &why.to_string()),
-            Ok(program) if program.cost > ESTIMATE_MAX => {
-                let detail =
-                    too_expensive("estimated messageExpression cost", program.cost, ESTIMATE_MAX);
-                self.errors.forbidden(&field, &detail);
+            Ok(program) => {
+                self.cost(&program, place, &field, "estimated messageExpression cost");
             }
-            Ok(_) => {}
+        }
+    }
+
+    /// Adds the cost of an expression for all its values to that of the schema.
+    fn cost(&mut self, program: &Program, place: Place<'_>, field: &Path<'_>, what: &str) {
+        let cost = program.cost.saturating_mul(place.values.unwrap_or(program.values_max));
+        self.total = self.total.saturating_add(cost);
+        self.expensive.push((field.to_string(), cost));
+        if cost > ESTIMATE_MAX {
+            self.errors.forbidden(field, &too_expensive(what, cost, ESTIMATE_MAX));
         }
     }
 
     fn costs(&mut self, text: &str, program: &Program, place: Place<'_>, path: Path<'_>) {
-        let cost = program.cost.saturating_mul(place.values.unwrap_or(program.values_max));
-        self.total = self.total.saturating_add(cost);
         let field = path.field("rule");
-        self.expensive.push((field.to_string(), cost));
-        if cost > ESTIMATE_MAX {
-            let detail = too_expensive("estimated rule cost", cost, ESTIMATE_MAX);
-            self.errors.forbidden(&field, &detail);
-        }
+        self.cost(program, place, &field, "estimated rule cost");
         if let Some(atomic) = place.atomic.filter(|_| program.uses_old) {
             let detail = format!(
                 "oldSelf cannot be used on the uncorrelatable portion of the schema within {atomic}"

@@ -1,5 +1,7 @@
 //! Tests of rules: what they mean, what is refused when they are written, and that none runs long.
 
+mod messages;
+
 use apiserver_schema::Value;
 
 use super::cel_types::declare;
@@ -339,21 +341,6 @@ fn texts_do_not_grow_beyond_the_budget() {
     assert!(found[0].message.contains("call cost exceeds limit"), "{found:?}");
 }
 
-#[test]
-fn messages_of_rules_may_be_expressions() {
-    let schema = schema(
-        r#"{"o":{"type":"object","properties":{"n":{"type":"integer"}},"x-kubernetes-validations":[
-        {"rule":"self.n < 3","message":"plain","messageExpression":"'n is ' + string(self.n)"},
-        {"rule":"self.n < 3","message":"plain","messageExpression":"string(1 / (self.n - 5))"}]}}"#,
-    );
-    let found: Vec<String> = schema
-        .validate(&value(r#"{"o":{"n":5}}"#), None)
-        .into_iter()
-        .map(|error| error.message)
-        .collect();
-    assert_eq!(found, ["Invalid value: \"object\": n is 5", "Invalid value: \"object\": plain"]);
-}
-
 /// The deepest expression that is parsed: `wrap` around `true` once more is refused.
 fn deepest(wrap: impl Fn(&str, usize) -> String) -> String {
     let mut rule = "true".to_owned();
@@ -554,7 +541,7 @@ fn rules_of_nothing_but_a_literal_end_too() {
 }
 
 #[test]
-fn what_failed_rules_say_is_bounded() {
+fn messages_of_failed_validation_rules_are_bounded() {
     let rules = [r#"{"rule":"timestamp(self) > timestamp(self)"}"#; 3].join(",");
     let schema =
         schema(&format!(r#"{{"s":{{"type":"string","x-kubernetes-validations":[{rules}]}}}}"#));

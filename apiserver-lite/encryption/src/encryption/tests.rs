@@ -121,7 +121,7 @@ fn every_write_has_another_nonce() {
 
 /// Wherever a secret stands in a file that is refused, the error does not repeat it.
 #[test]
-fn errors_do_not_tell_secrets() {
+fn errors_do_not_contain_secrets() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("e.yaml");
     let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\n";

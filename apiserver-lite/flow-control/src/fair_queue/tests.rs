@@ -37,7 +37,7 @@ fn without_queues_what_finds_no_seat_is_rejected() {
 }
 
 #[test]
-fn who_waits_is_served_in_the_order_of_its_queue() {
+fn queued_requests_are_served_in_order() {
     let mut level = FairQueue::new(1, queue(1, 1, 2));
     let seat = executing::<u32>(level.arrive(0, NOW, || 0));
     assert!(matches!(level.arrive(0, NOW, || 1), Arrival::Queued(_)));
@@ -83,7 +83,7 @@ fn two_queues_take_turns_however_long_they_are() {
 }
 
 #[test]
-fn nobody_pays_for_what_it_used_while_seats_were_free() {
+fn use_of_free_seats_does_not_count_against_a_flow() {
     let mut level = FairQueue::new(1, queue(2, 1, 100));
     let (busy, idle) = (flow_of(0, 2), flow_of(1, 2));
     for _ in 0..1000 {
@@ -116,7 +116,7 @@ fn serve_all(level: &mut FairQueue<char>, mut seat: Seat, mut now: Duration) -> 
 }
 
 #[test]
-fn who_takes_long_is_served_less_often() {
+fn flows_with_long_requests_are_served_less_often() {
     let mut level = FairQueue::new(1, queue(2, 1, 300));
     let (long, short) = (flow_of(0, 2), flow_of(1, 2));
     let seat = executing::<char>(level.arrive(short, NOW, || '-'));
@@ -149,7 +149,7 @@ fn a_long_request_that_ends_while_others_wait_is_owed_though_its_queue_was_empty
 }
 
 #[test]
-fn what_is_used_while_nobody_waits_is_not_owed() {
+fn use_of_seats_without_waiting_requests_does_not_count_against_a_flow() {
     let mut level = FairQueue::new(2, queue(2, 1, 100));
     let (long, short) = (flow_of(0, 2), flow_of(1, 2));
     let first = executing::<char>(level.arrive(long, NOW, || '-'));
@@ -180,7 +180,7 @@ fn of_queues_that_are_as_long_a_flow_takes_the_one_that_owes_least() {
 }
 
 #[test]
-fn more_seats_start_those_who_wait_and_fewer_stop_nobody() {
+fn more_seats_start_waiting_requests_and_fewer_seats_stop_none() {
     let mut level = FairQueue::new(1, queue(8, 2, 9));
     let seat = executing::<u32>(level.arrive(0, NOW, || 0));
     for nth in 1..=4_u32 {
@@ -205,7 +205,7 @@ fn more_seats_start_those_who_wait_and_fewer_stop_nobody() {
 }
 
 #[test]
-fn what_a_configuration_says_does_not_decide_what_is_kept() {
+fn queues_are_bounded_for_any_configuration() {
     let mut level = FairQueue::new(usize::MAX, queue(i64::MAX, i64::MAX, i64::MAX));
     assert!(level.queues.len() <= 1024);
     level.reconfigure(0, queue(i64::MAX, i64::MAX, i64::MAX));

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use apiserver_auth::User;
+use apiserver_auth::{MASTERS, User};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use proto_api::names::Names;
 
 const USER: HeaderName = HeaderName::from_static("x-remote-user");
 const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
@@ -34,6 +35,12 @@ pub fn of(user: &User) -> Option<HeaderMap> {
         }
     }
     Some(headers)
+}
+
+/// The headers of this server itself, which reads what other servers say of themselves.
+pub fn of_this_server(names: &Names) -> HeaderMap {
+    let groups = vec![MASTERS.to_owned()];
+    of(&User { name: names.user("aggregator"), groups, ..User::default() }).unwrap_or_default()
 }
 
 /// A key as the end of a header's name: what cannot stand there is escaped, and `%` itself.
@@ -81,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_a_line_break_names_nobody() {
+    fn user_names_with_line_breaks_are_not_forwarded() {
         let name = "a\r\nx-remote-group: system:masters".to_owned();
         assert!(of(&User { name, ..User::default() }).is_none());
     }

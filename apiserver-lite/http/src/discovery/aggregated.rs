@@ -160,7 +160,7 @@ mod tests {
     use proto_api::names::Profile;
 
     #[test]
-    fn asked_in_the_client_s_order() {
+    fn the_discovery_version_follows_the_order_of_the_accept_header() {
         let names = Names::new(Profile::Kubernetes);
         let ask = |value: &'static str| {
             let mut headers = HeaderMap::new();

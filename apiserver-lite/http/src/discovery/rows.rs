@@ -41,7 +41,7 @@ pub struct SubresourceRow {
 pub fn served(server: &Server) -> Vec<Row> {
     let switches = &server.config.runtime_config;
     let is_on = |row: &&Resource| switches.serves(row.group, row.version, row.plural);
-    let built_in = schema::resources().iter().filter(is_on);
+    let built_in = schema::resources().iter().chain(schema::optional_resources()).filter(is_on);
     let mut rows: Vec<Row> = built_in.map(|row| built_in_row(server.names, row)).collect();
     let defined = server.definitions.served();
     // Another server's APIService goes before a definition.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_core::aggregation::{Backend, Verification};
-use proto_daemon::tls::{self, AnyServer, FileFault};
+use proto_daemon::tls::{AnyServer, FileFault, ServerTrust};
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use tokio_rustls::TlsConnector;
@@ -65,8 +65,9 @@ impl FrontProxy {
                 return Err(AuthorityError::Missing);
             }
             Verification::Full => {
-                let roots = tls::authorities("authority", &backend.authority)?;
-                builder.with_root_certificates(roots)
+                let trust =
+                    ServerTrust::new(self.provider.clone(), "authority", &backend.authority)?;
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(trust))
             }
         };
         let identity = self.identity.read().unwrap_or_else(PoisonError::into_inner);

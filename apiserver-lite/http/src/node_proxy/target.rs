@@ -64,7 +64,8 @@ impl ProxyTarget {
     }
 }
 
-/// Finds the target of a request. `raw_query` is forwarded unchanged to workloads and kubelet pages.
+/// Finds the target of a request; `None` for logs of a pod without a node, which has none yet. `raw_query` is forwarded unchanged to workloads and kubelet
+/// pages.
 ///
 /// # Errors
 /// 404 for missing objects, 400 for pods without a node and unknown containers, 503 for nodes and pods without an address and
@@ -74,31 +75,30 @@ pub fn find(
     request: &RequestInfo,
     query: &Query,
     raw_query: &str,
-) -> Result<ProxyTarget, ApiError> {
+) -> Result<Option<ProxyTarget>, ApiError> {
     match (request.resource.as_str(), request.subresource.as_str()) {
-        ("nodes", _) => {
-            let (scheme, name, port) = parse_target(&request.name)?;
-            let kubelet = kubelet_of(server, name)?;
-            let path = with_query(proxy_path(request), raw_query);
-            let port = if port.is_empty() { kubelet.port } else { number("node", request, port)? };
-            if port == kubelet.port {
-                return Ok(ProxyTarget { scope: DialScope::Routable, path, ..kubelet });
-            }
-            let trust = Trust::Workload;
-            Ok(ProxyTarget {
-                scheme,
-                trust,
-                scope: DialScope::Routable,
-                host: kubelet.host,
-                port,
-                path,
-            })
-        }
-        ("pods", "proxy") => pod_proxy(server, request, raw_query),
-        ("services", _) => service_proxy(server, request, raw_query),
+        ("nodes", _) => node_proxy(server, request, raw_query).map(Some),
+        ("pods", "proxy") => pod_proxy(server, request, raw_query).map(Some),
+        ("services", _) => service_proxy(server, request, raw_query).map(Some),
         ("pods", action) => pod_action(server, request, action, query),
         _ => Err(ApiError::no_such_resource()),
     }
+}
+
+fn node_proxy(
+    server: &Server,
+    request: &RequestInfo,
+    raw_query: &str,
+) -> Result<ProxyTarget, ApiError> {
+    let (scheme, name, port) = parse_target(&request.name)?;
+    let kubelet = kubelet_of(server, name)?;
+    let path = with_query(proxy_path(request), raw_query);
+    let port = if port.is_empty() { kubelet.port } else { number("node", request, port)? };
+    if port == kubelet.port {
+        return Ok(ProxyTarget { scope: DialScope::Routable, path, ..kubelet });
+    }
+    let trust = Trust::Workload;
+    Ok(ProxyTarget { scheme, trust, scope: DialScope::Routable, host: kubelet.host, port, path })
 }
 
 /// The kubelet of the node `name`.
@@ -154,7 +154,7 @@ fn pod_action(
     request: &RequestInfo,
     action: &str,
     query: &Query,
-) -> Result<ProxyTarget, ApiError> {
+) -> Result<Option<ProxyTarget>, ApiError> {
     let pod = pod(server, &request.namespace, &request.name)?;
     let (namespace, name) = (&request.namespace, &request.name);
     if action == "log" {
@@ -167,8 +167,7 @@ fn pod_action(
     let node_name = pod.str_at(&["spec", "nodeName"]);
     if node_name.is_empty() {
         if action == "log" {
-            // A pod without a node has no logs yet.
-            return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
+            return Ok(None);
         }
         return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
     }
@@ -183,7 +182,7 @@ fn pod_action(
         }
         _ => with_query(format!("/portForward/{namespace}/{name}"), &port_query(query)),
     };
-    Ok(kubelet)
+    Ok(Some(kubelet))
 }
 
 /// The requested container: the one named in the query, or the only one.

@@ -124,7 +124,7 @@ fn owner() -> impl Strategy<Value = (Owner, Owned)> {
 proptest! {
     /// Nothing is encoded that cannot be read again, and nothing is refused that could be.
     #[test]
-    fn what_is_encoded_can_be_read(owners in prop::collection::vec(owner(), 0..4)) {
+    fn encoded_managed_fields_can_be_decoded(owners in prop::collection::vec(owner(), 0..4)) {
         let managed = ManagedFields { owners: owners.into_iter().collect() };
         let read = ManagedFields::decode(managed.encode_unchecked().as_ref());
         prop_assert_eq!(managed.encode().is_ok(), read.is_ok());

@@ -156,7 +156,7 @@ fn keys_in_any_order_are_one_element() {
 }
 
 #[test]
-fn what_is_not_fields_is_refused() {
+fn malformed_field_sets_are_refused() {
     let refused = |text: &str| FieldSet::from_json(text.as_bytes()).expect_err(text);
     assert!(matches!(refused("{"), FieldsError::Json(_)));
     assert!(matches!(refused("[]"), FieldsError::NotAnObject { got: "array", .. }));

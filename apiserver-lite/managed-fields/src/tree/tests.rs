@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_removed_is_gone(a in tree(), b in tree()) {
+    fn removed_field_sets_are_not_in_the_result(a in tree(), b in tree()) {
         let structure = structure();
         let gone = structure.fields_of(&b);
         let left = structure.without(&a, &gone);

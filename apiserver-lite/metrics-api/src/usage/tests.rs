@@ -78,7 +78,7 @@ fn a_node_that_does_not_answer_has_no_metrics_until_it_does() {
 }
 
 #[test]
-fn a_restarted_container_is_measured_anew() {
+fn rates_of_a_restarted_container_start_from_its_restart() {
     let mut usage = NodeUsage::default();
     let old = point(1000, Some(500), 90_000);
     usage.take(page(Measurement::default(), &[("c", old), ("d", old)]), INTERVAL);

@@ -21,6 +21,9 @@ pub struct BootstrapError {
 }
 
 /// Creates an object unless it exists. `object` is its JSON without `apiVersion` and `kind`.
+///
+/// # Errors
+/// It is not there and cannot be created.
 pub async fn create_if_missing(
     server: &Server,
     group: &str,
@@ -28,14 +31,16 @@ pub async fn create_if_missing(
     object: Value,
 ) -> Result<(), BootstrapError> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    if server.find_in(group, resource, text("namespace"), text("name")).is_some() {
+    let exists = || server.find_in(group, resource, text("namespace"), text("name")).is_some();
+    if exists() {
         return Ok(());
     }
-    let what = format!("{resource} {}", text("name"));
-    match create(server, group, resource, &object).await {
-        Err(error) if !error.is_already_exists() => Err(BootstrapError { what, source: error }),
-        _ => Ok(()),
+    let Err(source) = create(server, group, resource, &object).await else { return Ok(()) };
+    // A server that starts at the same time may have created it: then the name is refused, or before that the address of its Service.
+    if server.store.sync().await.is_ok() && exists() {
+        return Ok(());
     }
+    Err(BootstrapError { what: format!("{resource} {}", text("name")), source })
 }
 
 /// Creates an object, or replaces it when `ports`, `addressType` or `field` differ.

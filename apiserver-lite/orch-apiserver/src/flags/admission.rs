@@ -8,7 +8,7 @@ use proto_daemon::flags::FlagError;
 /// The flags.
 #[derive(clap::Args, Clone, Debug)]
 pub struct AdmissionFlags {
-    /// Admission plugins that run besides those that always do. All that this server has do, unless --disable-admission-plugins names them.
+    /// Admission plugins that run besides those that always do. All that this server has do but PodNodeSelector, unless --disable-admission-plugins names them.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = str::parse::<AdmissionPlugin>)]
     enable_admission_plugins: Vec<AdmissionPlugin>,
     /// Admission plugins that do not run.

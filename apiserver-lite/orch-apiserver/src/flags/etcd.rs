@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_together_is_refused() {
+    fn conflicting_etcd_flags_are_refused() {
         for args in [
             &["--data-dir=/d"][..],
             &["--ephemeral"],

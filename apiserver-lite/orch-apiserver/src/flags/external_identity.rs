@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_trusted_without_flags() {
+    fn without_flags_there_are_no_external_authenticators() {
         let flags = parse(&[]).unwrap();
         assert_eq!((flags.oidc(), flags.request_headers()), (None, None));
         assert_eq!((flags.token_webhook(), flags.authorization_webhook()), (None, None));

@@ -1,6 +1,7 @@
 //! Group versions of other API servers: who is asked what in whose name, what becomes of requests when they fail, and how they are listed.
 
 mod backend;
+mod open_api;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -127,7 +128,7 @@ impl World {
 
 /// Waits until the condition `Available` has this reason. Gives the condition.
 async fn wait_for(server: &TestServer, name: &str, reason: &str) -> Value {
-    for _ in 0..600 {
+    for _ in 0..2400 {
         let found = server.get(&format!("{API_SERVICES}/{name}")).await.json_or_null();
         let condition = found["status"]["conditions"][0].clone();
         if condition["reason"] == reason {
@@ -185,6 +186,47 @@ async fn requests_are_passed_on_in_the_name_of_the_authorized_user() {
     assert_eq!(text(&moved), (502, refused.to_owned()));
 }
 
+/// Servers in Go decode a path before they split it.
+#[tokio::test]
+async fn a_path_is_authorized_as_the_other_server_reads_it() {
+    let test = "a_path_is_authorized_as_the_other_server_reads_it";
+    let Some(world) = World::new(test).await else { return };
+    world.ready().await;
+    let group = "rbac.authorization.k8s.io";
+    // Of a resource that is not there.
+    let rule = json!({"apiGroups": ["wardle.example.com"], "resources": ["namespaces/flunders", "watch", "watch/default"],
+        "verbs": ["*"]});
+    let role = json!({"metadata": {"name": "joe"}, "rules": [rule]});
+    let roles = format!("/apis/{group}/v1/clusterroles");
+    world.server.post(&roles, role.to_string()).await.expect(201);
+    let binding = json!({
+        "metadata": {"name": "joe"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "joe"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "joe"}],
+    });
+    let bindings = format!("/apis/{group}/v1/clusterrolebindings");
+    world.server.post(&bindings, binding.to_string()).await.expect(201);
+    world.backend.take();
+    let escaped = FLUNDERS.replace("namespaces", "n%61mespaces");
+    let prefixed = FLUNDERS.replace("namespaces", "watch/namespaces");
+    let joe = [("authorization", "Bearer joe")];
+    for (method, path) in
+        [(Method::DELETE, &escaped), (Method::GET, &escaped), (Method::GET, &prefixed)]
+    {
+        let refused = world.server.without_certificate(method, path, &joe, "").await.expect(403);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains("in the namespace \"default\""), "{path}: {message}");
+    }
+    let separated = FLUNDERS.replace("/flunders", "%2Fflunders");
+    world.as_jane(Method::GET, &separated, "").await.expect(400);
+    let dropped = format!("{FLUNDERS}?fieldSelector=metadata.name%3Da,b%3D;");
+    assert_eq!(world.as_jane(Method::GET, &dropped, "").await.code(), 400);
+    assert!(world.backend.take().is_empty());
+    world.as_jane(Method::DELETE, &escaped, "").await.expect(200);
+    let lines: Vec<String> = world.backend.take().into_iter().map(|got| got.line).collect();
+    assert_eq!(lines, [format!("DELETE {FLUNDERS}")]);
+}
+
 #[tokio::test]
 async fn watches_and_upgrades_are_streams() {
     let Some(world) = World::new("watches_and_upgrades_are_streams").await else { return };
@@ -212,8 +254,8 @@ async fn watches_and_upgrades_are_streams() {
 }
 
 #[tokio::test]
-async fn an_answer_that_goes_on_has_no_seat() {
-    let Some(world) = World::new("an_answer_that_goes_on_has_no_seat").await else { return };
+async fn a_streaming_response_holds_no_seat() {
+    let Some(world) = World::new("a_streaming_response_holds_no_seat").await else { return };
     world.ready().await;
     let as_jane = |path: String| {
         let request = Request::get(path).header("host", "test").header("impersonate-user", "jane");
@@ -334,7 +376,7 @@ async fn built_in_groups_stay_this_server_s() {
     server.merge_patch(&path, &changed).await.expect(200);
     server.delete(&format!("{API_SERVICES}/v1.batch")).await.expect(200);
     wait_for(&server, "v1.batch", "Local").await;
-    for _ in 0..600 {
+    for _ in 0..2400 {
         let found = server.get(&path).await.expect(200);
         if found["spec"]["groupPriorityMinimum"] == 17800 {
             return;
@@ -342,6 +384,22 @@ async fn built_in_groups_stay_this_server_s() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("the priority did not come back");
+}
+
+#[tokio::test]
+async fn a_local_api_service_is_available_once_it_is_created() {
+    let server = TestServer::start().await;
+    let spec = |service: Value| {
+        let spec = json!({"group": "local.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 1, "service": service,
+            "insecureSkipTLSVerify": !service.is_null()});
+        json!({"metadata": {"name": "v1.local.example.com"}, "spec": spec}).to_string()
+    };
+    let created = server.post(API_SERVICES, spec(Value::Null)).await.expect(201);
+    assert_eq!(created["status"]["conditions"][0]["reason"], "Local");
+    server.delete(&format!("{API_SERVICES}/v1.local.example.com")).await.expect(200);
+    let remote = spec(json!({"namespace": "default", "name": "api"}));
+    let created = server.post(API_SERVICES, remote).await.expect(201);
+    assert_eq!(created["status"]["conditions"], Value::Null, "another server is checked first");
 }
 
 #[tokio::test]

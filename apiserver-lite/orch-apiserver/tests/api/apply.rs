@@ -188,3 +188,122 @@ async fn writers_of_status_and_scale_own_what_they_write() {
     assert_eq!(left["spec"]["replicas"], 3);
     assert_eq!(of(&left, "team")["operation"], "Apply");
 }
+
+fn entry(object: &Value, manager: &str) -> Value {
+    let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    entries.into_iter().find(|entry| entry["manager"] == manager).unwrap_or_default()
+}
+
+#[tokio::test]
+async fn an_applied_scale_owns_the_replicas_of_its_object() {
+    let server = TestServer::start().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let config = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let path = format!("{DEPLOYMENTS}/d");
+    apply(&server, &format!("{path}?fieldManager=team"), &config).await.expect(201);
+    let scale = |replicas: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": replicas}});
+    let at = |query: &str| format!("{path}/scale?fieldManager=scaler{query}");
+    let conflict = apply(&server, &at(""), &scale(3)).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Apply failed with 1 conflict: conflict with \"team\": .spec.replicas"
+    );
+    // The same value is shared.
+    let shared = apply(&server, &at(""), &scale(1)).await.expect(200);
+    assert_eq!((&shared["kind"], &shared["spec"]["replicas"]), (&json!("Scale"), &json!(1)));
+    assert!(shared["metadata"].get("managedFields").is_none());
+    let dry = apply(&server, &at("&force=true&dryRun=All"), &scale(3)).await.expect(200);
+    assert_eq!(dry["spec"]["replicas"], 3);
+    let taken = apply(&server, &at("&force=true"), &scale(3)).await.expect(200);
+    assert_eq!(taken["spec"]["replicas"], 3);
+    let object = server.get(&path).await.expect(200);
+    assert_eq!(
+        (&object["spec"]["replicas"], &object["metadata"]["generation"]),
+        (&json!(3), &json!(2))
+    );
+    let owner = entry(&object, "scaler");
+    assert_eq!(
+        (&owner["operation"], &owner["apiVersion"], &owner["subresource"], &owner["fieldsV1"]),
+        (
+            &json!("Apply"),
+            &json!("apps/v1"),
+            &json!("scale"),
+            &json!({"f:spec": {"f:replicas": {}}})
+        )
+    );
+    let team = entry(&object, "team");
+    assert!(team["fieldsV1"]["f:spec"].get("f:replicas").is_none(), "{team}");
+    assert!(team["fieldsV1"]["f:spec"]["f:template"].is_object(), "{team}");
+    // Without a change nothing is written.
+    let again = apply(&server, &at(""), &scale(3)).await.expect(200);
+    assert_eq!(again["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
+    let conflict = apply(&server, &format!("{path}?fieldManager=team"), &config).await.expect(409);
+    assert_eq!(
+        conflict["message"],
+        "Apply failed with 1 conflict: conflict with \"scaler\" with subresource \"scale\": .spec.replicas"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_scale_of_the_object_is_not_applied() {
+    let server = TestServer::start().await;
+    let path = format!("{DEPLOYMENTS}/d");
+    let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 2}});
+    let at = format!("{path}/scale?fieldManager=scaler");
+    apply(&server, &at, &scale).await.expect(404);
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let made = json!({"metadata": {"name": "d"}, "spec": spec});
+    server.post(DEPLOYMENTS, made.to_string()).await.expect(201);
+    apply(&server, &format!("{path}/scale"), &scale).await.expect(422);
+    for (field, value) in [
+        ("/apiVersion", json!("apps/v1")),
+        ("/kind", json!("Deployment")),
+        ("/metadata/name", json!("other")),
+        ("/spec/replicas", json!("many")),
+    ] {
+        let mut wrong = scale.clone();
+        *wrong.pointer_mut(field).unwrap() = value;
+        apply(&server, &at, &wrong).await.expect(400);
+    }
+    let mut negative = scale.clone();
+    negative["spec"]["replicas"] = json!(-1);
+    apply(&server, &format!("{at}&force=true"), &negative).await.expect(422);
+    apply(&server, &format!("{at}&force=true"), &scale).await.expect(200);
+}
+
+#[tokio::test]
+async fn writes_of_scales_check_their_fields_as_others_do() {
+    let server = TestServer::start().await;
+    let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}}});
+    let made = json!({"metadata": {"name": "d"}, "spec": spec});
+    server.post(DEPLOYMENTS, made.to_string()).await.expect(201);
+    let path = format!("{DEPLOYMENTS}/d/scale?fieldValidation=");
+    let scale = json!({"metadata": {"name": "d"}, "spec": {"replicas": 2, "size": 1}});
+    let merge = r#"{"spec":{"replicas":2,"size":1}}"#;
+    let warned = ["299 - \"unknown field \\\"spec.size\\\"\""];
+    for (validation, codes, warnings) in [
+        ("Strict", [400, 422], &[][..]),
+        ("Warn", [200, 200], &warned[..]),
+        ("Ignore", [200, 200], &[][..]),
+    ] {
+        let path = format!("{path}{validation}");
+        let replies = [server.put(&path, &scale).await, server.merge_patch(&path, merge).await];
+        for (reply, code) in replies.into_iter().zip(codes) {
+            let found: Vec<&str> = reply
+                .headers
+                .get_all("warning")
+                .iter()
+                .map(|value| value.to_str().expect("text"))
+                .collect();
+            assert_eq!(found, warnings, "{validation}");
+            let text = reply.expect(code)["message"].as_str().unwrap_or_default().to_owned();
+            let refused = text.contains("strict decoding error: unknown field \"spec.size\"");
+            assert_eq!(refused, code != 200, "{text}");
+        }
+    }
+    server.put(&format!("{path}Sometimes"), &scale).await.expect(422);
+    server.merge_patch(&format!("{path}Sometimes"), merge).await.expect(422);
+}

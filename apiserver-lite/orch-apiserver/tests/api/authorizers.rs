@@ -1,4 +1,4 @@
-//! Authorization by ABAC and by a webhook, of users with static tokens and with ID tokens, compared with the answers of Kubernetes' own server
+//! Authorization by each module and by several in order, of users with static tokens and with ID tokens, compared with the answers of Kubernetes' own server
 //! (`hack/record-authorizers` has recorded them).
 
 mod fixture;
@@ -29,36 +29,61 @@ pub fn oidc_settings(world: &World) -> OidcSettings {
     }
 }
 
-async fn server(world: &World, mode: AuthorizationMode) -> TestServer {
+async fn server(world: &World, modes: &[AuthorizationMode]) -> TestServer {
     let webhook = AuthorizationWebhookSettings {
         config_file: world.file("webhook.conf"),
         version: ReviewVersion::V1,
         authorized_ttl: Duration::from_secs(300),
         unauthorized_ttl: Duration::from_secs(30),
     };
-    let is = |wanted| mode == wanted;
+    let has = |wanted| modes.contains(&wanted);
+    // Where everything is allowed, the flags of both servers let anonymous clients see health only.
+    let anonymous = match has(AuthorizationMode::AlwaysAllow) {
+        true => Anonymous::HealthOnly,
+        false => Anonymous::Served(AnonymousAccess::Authorized),
+    };
     TestServer::with(Config {
-        anonymous: Anonymous::Served(AnonymousAccess::Authorized),
+        anonymous,
         token_auth_file: Some(world.file("tokens.csv")),
         oidc: Some(oidc_settings(world)),
-        policy_file: is(AuthorizationMode::Abac).then(|| world.file("policies.jsonl")),
-        authorization_webhook: is(AuthorizationMode::Webhook).then_some(webhook),
-        authorization: vec![mode],
+        policy_file: has(AuthorizationMode::Abac).then(|| world.file("policies.jsonl")),
+        authorization_webhook: has(AuthorizationMode::Webhook).then_some(webhook),
+        authorization: modes.to_vec(),
         ..Config::for_tests(kubernetes())
     })
     .await
 }
 
+/// Compares the answers of a server with these modules to the rows of a table.
+async fn compare_with(modes: &[AuthorizationMode], table: &str) {
+    let world = World::start().await;
+    let server = server(&world, modes).await;
+    compare(&server, table, |who| world.bearer(who)).await;
+}
+
 #[tokio::test]
 async fn every_request_is_decided_by_policies_as_by_kubernetes() {
-    let world = World::start().await;
-    let server = server(&world, AuthorizationMode::Abac).await;
-    compare(&server, include_str!("authorizers/abac.tsv"), |who| world.bearer(who)).await;
+    compare_with(&[AuthorizationMode::Abac], include_str!("authorizers/abac.tsv")).await;
 }
 
 #[tokio::test]
 async fn every_request_is_decided_by_a_webhook_as_by_kubernetes() {
-    let world = World::start().await;
-    let server = server(&world, AuthorizationMode::Webhook).await;
-    compare(&server, include_str!("authorizers/webhook.tsv"), |who| world.bearer(who)).await;
+    compare_with(&[AuthorizationMode::Webhook], include_str!("authorizers/webhook.tsv")).await;
+}
+
+#[tokio::test]
+async fn every_request_is_allowed_or_denied_as_by_kubernetes() {
+    let (allow, deny) = (AuthorizationMode::AlwaysAllow, AuthorizationMode::AlwaysDeny);
+    compare_with(&[allow], include_str!("authorizers/always-allow.tsv")).await;
+    compare_with(&[deny], include_str!("authorizers/always-deny.tsv")).await;
+}
+
+/// Where the first module has no opinion, the second decides; a denial is final; the message has the reasons of both.
+#[tokio::test]
+async fn every_request_is_decided_by_modules_in_their_order_as_by_kubernetes() {
+    let rbac = AuthorizationMode::Rbac;
+    let policies = [AuthorizationMode::Abac, rbac];
+    compare_with(&policies, include_str!("authorizers/abac-rbac.tsv")).await;
+    let webhook = [AuthorizationMode::Webhook, rbac];
+    compare_with(&webhook, include_str!("authorizers/webhook-rbac.tsv")).await;
 }

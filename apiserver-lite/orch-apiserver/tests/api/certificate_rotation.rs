@@ -8,17 +8,17 @@ use std::time::Instant;
 
 use apiserver_auth::RequestHeaderSettings;
 use bytes::Bytes;
-use http::{HeaderName, Request};
+use http::{HeaderName, Request, Response};
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use orch_apiserver::Config;
 use orch_apiserver::config::{Anonymous, AuthorizationMode, Credentials, RequestHeaderConfig};
+use proto_client::testing::{StubRequest, StubServer};
 use proto_daemon::tls::{AnyServer, ClientTrust};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::identity::{DAY, authority, client};
@@ -204,23 +204,13 @@ async fn kubelet_that_tells(ip: IpAddr) -> SocketAddr {
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind((ip, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let mut stream = acceptor.accept(socket).await.unwrap();
-            let shown = stream.get_ref().1.peer_certificates().map(|chain| chain[0].to_vec());
-            let text = shown.map(|der| proto_api::sha256_hex(&der)).unwrap_or_default();
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(stream.read_u8().await.unwrap());
-            }
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-            stream.write_all(answer.as_bytes()).await.unwrap();
-            let _ = stream.shutdown().await;
-        }
-    });
-    address
+    let answer = |request: &StubRequest| {
+        let text = request.certificate.as_ref().map(|der| proto_api::sha256_hex(der));
+        // The next request shows its certificate on a new connection.
+        let response = Response::builder().header("connection", "close");
+        Some(response.body(Bytes::from(text.unwrap_or_default())).unwrap())
+    };
+    StubServer::start_at(ip, Some(acceptor), answer).await.address
 }
 
 fn hash(identity: &(String, String)) -> String {

@@ -2,14 +2,16 @@
 
 mod conversions;
 mod definitions;
+mod messages;
 mod objects;
+mod selectable_fields;
 mod versions;
 mod writes;
 
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Reply, TestServer};
+use crate::support::{Api, Reply, TestServer};
 
 pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub const BACKUPS: &str = "/apis/example.com/v1/namespaces/default/backups";
@@ -100,9 +102,9 @@ pub async fn define(server: &TestServer, definition: &Value) -> Value {
 }
 
 /// Reads an object until it is as wanted.
-pub async fn until(server: &TestServer, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub async fn until(server: &Api, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         let reply = server.get(path).await;
         last = reply.json_or_null();
         if wanted(&last) {

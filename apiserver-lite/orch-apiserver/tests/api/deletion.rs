@@ -118,7 +118,7 @@ async fn a_grace_that_runs_is_only_shortened_by_name() {
 }
 
 #[tokio::test]
-async fn finalizers_say_what_becomes_of_dependents() {
+async fn the_propagation_policy_sets_the_deletion_finalizers() {
     let server = TestServer::start().await;
     let policy = |policy: &str| json!({"propagationPolicy": policy});
     let table = [
@@ -152,7 +152,7 @@ async fn finalizers_say_what_becomes_of_dependents() {
 }
 
 #[tokio::test]
-async fn an_explicit_policy_replaces_what_finalizers_say() {
+async fn an_explicit_propagation_policy_replaces_deletion_finalizers() {
     let server = TestServer::start().await;
     let table = [
         ("orphan", json!({}), json!(["example.org/hold", "orphan"])),
@@ -273,6 +273,21 @@ fn allows(disruptions: i64, healthy: i64, desired: i64) -> Value {
     })
 }
 
+/// Drainers from before Kubernetes 1.22 send no other version, and 1.25 still takes it.
+#[tokio::test]
+async fn an_eviction_may_be_of_the_older_version() {
+    let server = TestServer::start().await;
+    running(&server, "a", "True").await;
+    let path = format!("{PODS}/a/eviction");
+    let of = |version: &str| {
+        json!({"apiVersion": version, "kind": "Eviction", "metadata": {"name": "a"}}).to_string()
+    };
+    for wrong in ["policy/v1alpha1", "apps/v1beta1", "v1beta1"] {
+        server.post(&path, of(wrong)).await.expect(400);
+    }
+    server.post(&path, of("policy/v1beta1")).await.expect(201);
+}
+
 #[tokio::test]
 async fn evictions_take_from_the_budget() {
     let server = TestServer::start().await;
@@ -336,7 +351,7 @@ async fn a_sick_pod_is_protected_while_too_few_are_well() {
 }
 
 #[tokio::test]
-async fn what_a_binding_writes_is_checked() {
+async fn node_names_and_annotations_of_bindings_are_validated() {
     let server = TestServer::start().await;
     server.post(PODS, pod("p").to_string()).await.expect(201);
     let path = format!("{PODS}/p/binding");
@@ -363,6 +378,41 @@ async fn what_a_binding_writes_is_checked() {
     assert!(message.contains("pod p is already assigned to node \"n\""), "{message}");
 }
 
+/// As in Kubernetes 1.25.
+#[tokio::test]
+async fn a_binding_sets_annotations_and_no_labels_and_names_the_version_that_it_binds() {
+    let server = TestServer::start().await;
+    let made = server.post(PODS, pod("p").to_string()).await.expect(201);
+    let path = format!("{PODS}/p");
+    let bind = async |version: &Value| {
+        let metadata = json!({"name": "p", "resourceVersion": version, "annotations": {"note": "x"},
+            "labels": {"app": "other", "more": "x"}});
+        let binding = json!({"metadata": metadata, "target": {"kind": "Node", "name": "n"}});
+        server.post(&format!("{path}/binding"), binding.to_string()).await
+    };
+    let old = made["metadata"]["resourceVersion"].clone();
+    let note = json!({"metadata": {"annotations": {"changed": "x"}}}).to_string();
+    let changed = server.merge_patch(&path, &note).await.expect(200);
+    let now = changed["metadata"]["resourceVersion"].clone();
+    let refused = bind(&old).await.expect(409);
+    let message = refused["message"].as_str().unwrap_or_default();
+    let words = format!(
+        "Precondition failed: ResourceVersion in precondition: {}, ResourceVersion in object meta: {}",
+        old.as_str().unwrap_or_default(),
+        now.as_str().unwrap_or_default()
+    );
+    assert!(message.contains(&words), "{message}");
+    assert_eq!(server.get(&path).await.expect(200), changed);
+    bind(&now).await.expect(201);
+    let bound = server.get(&path).await.expect(200);
+    assert_eq!(bound["spec"]["nodeName"], "n");
+    let (labels, annotations) = (&bound["metadata"]["labels"], &bound["metadata"]["annotations"]);
+    assert_eq!(
+        (labels, annotations),
+        (&json!({"app": "web"}), &json!({"changed": "x", "note": "x"}))
+    );
+}
+
 #[tokio::test]
 async fn field_managers_are_short_and_printable() {
     let server = TestServer::start().await;
@@ -379,7 +429,7 @@ async fn field_managers_are_short_and_printable() {
 }
 
 #[tokio::test]
-async fn what_is_created_while_its_namespace_goes_is_not_left_behind() {
+async fn objects_created_while_their_namespace_is_deleted_are_not_left_behind() {
     // A new pod waits for the missing service account `default`, long enough for the namespace to be deleted.
     let server = TestServer::with(Config::for_tests(kubernetes())).await;
     server.post("/api/v1/namespaces", r#"{"metadata":{"name":"team"}}"#).await.expect(201);

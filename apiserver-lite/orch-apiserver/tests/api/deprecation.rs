@@ -54,7 +54,7 @@ async fn requests_to_deprecated_versions_are_answered_with_a_warning_and_counted
 }
 
 #[tokio::test]
-async fn what_is_switched_off_is_not_served() {
+async fn groups_and_resources_disabled_by_runtime_config_are_not_served() {
     let switches = "api/beta=false,flowcontrol.apiserver.k8s.io/v1beta2=true,v1/podtemplates=false";
     let runtime_config = switches.parse::<RuntimeConfig>().unwrap().checked(kubernetes()).unwrap();
     let server =

@@ -15,7 +15,27 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// What the tests look for on disk.
 const KNOWN: &str = "a-known-text-of-a-secret";
 /// Longest wait for a file to be noticed, reached only on failure.
-const NOTICED_MAX: Duration = Duration::from_secs(30);
+const NOTICED_MAX: Duration = Duration::from_secs(60);
+
+/// Replaces the file: `one,identity` are a key and clear text.
+pub fn configure(file: &Path, resource: &str, providers: &str) {
+    use base64::Engine as _;
+    let provider = |name: &str| match name {
+        "identity" => json!({"identity": {}}),
+        name => {
+            let secret = base64::engine::general_purpose::STANDARD.encode(format!("{name:*<32}"));
+            json!({"aesgcm": {"keys": [{"name": name, "secret": secret}]}})
+        }
+    };
+    let providers: Vec<Value> = providers.split(',').map(provider).collect();
+    let text = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
+        "resources": [{"resources": [resource], "providers": providers}],
+    });
+    let new = file.with_extension("new");
+    std::fs::write(&new, text.to_string()).unwrap();
+    std::fs::rename(new, file).unwrap();
+}
 
 /// A data directory with an encryption configuration beside it.
 struct World(tempfile::TempDir);
@@ -33,25 +53,8 @@ impl World {
         self.0.path().join("data")
     }
 
-    /// Replaces the file: `one,identity` are a key and clear text.
     fn configure(&self, resource: &str, providers: &str) {
-        use base64::Engine as _;
-        let provider = |name: &str| match name {
-            "identity" => json!({"identity": {}}),
-            name => {
-                let secret =
-                    base64::engine::general_purpose::STANDARD.encode(format!("{name:*<32}"));
-                json!({"aesgcm": {"keys": [{"name": name, "secret": secret}]}})
-            }
-        };
-        let providers: Vec<Value> = providers.split(',').map(provider).collect();
-        let text = json!({
-            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
-            "resources": [{"resources": [resource], "providers": providers}],
-        });
-        let new = self.file().with_extension("new");
-        std::fs::write(&new, text.to_string()).unwrap();
-        std::fs::rename(new, self.file()).unwrap();
+        configure(&self.file(), resource, providers);
     }
 
     fn config(&self) -> Config {
@@ -96,7 +99,7 @@ async fn create(server: &TestServer, name: &str) {
 }
 
 /// Replaces the object by itself, as `kubectl get -o json | kubectl replace -f -` does. Whether it was written.
-async fn replace_by_itself(server: &TestServer, name: &str) -> bool {
+pub async fn replace_by_itself(server: &TestServer, name: &str) -> bool {
     let path = format!("{SECRETS}/{name}");
     let before = server.get(&path).await.expect(200);
     let after = server.put(&path, &before).await.expect(200);
@@ -203,7 +206,7 @@ fn format_of(path: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn objects_whose_key_is_gone_answer_500_and_the_others_are_served() {
+async fn objects_with_a_missing_encryption_key_answer_500_and_others_are_served() {
     let world = World::new();
     let server = world.start("one,identity").await;
     create(&server, "lost").await;

@@ -5,15 +5,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use orch_apiserver::Config;
 use orch_apiserver::config::{EncryptionSettings, EtcdSettings, Storage};
 use serde_json::{Value, json};
 
+use crate::encryption::{configure, replace_by_itself};
 use crate::support::{Api, TestServer, kubernetes};
 
 #[path = "../../../store-etcd/tests/etcd/etcd_process.rs"]
 #[allow(dead_code, reason = "the tests of the store use the rest")]
-mod etcd_process;
+pub mod etcd_process;
 
 use etcd_process::EtcdProcess;
 
@@ -59,8 +61,8 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_server_answered_the_other_shows_at_once() {
-    let name = "what_one_server_answered_the_other_shows_at_once";
+async fn writes_of_one_server_are_visible_at_the_other_at_once() {
+    let name = "writes_of_one_server_are_visible_at_the_other_at_once";
     let Some(etcd) = EtcdProcess::start(name) else { return };
     let [one, other] = two(&etcd).await;
     for round in 0..30 {
@@ -124,6 +126,20 @@ async fn lists_and_watches_go_on_at_another_server() {
     let mut seen = HashSet::new();
     while !seen.contains("ADDED newest") {
         seen.insert(watch.next_short().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_start_at_the_same_time_all_start() {
+    let name = "servers_that_start_at_the_same_time_all_start";
+    let Some(etcd) = EtcdProcess::start(name) else { return };
+    // Each wants to create the Service of the API servers, whose address only one gets.
+    let servers = join_all((0..8).map(|_| TestServer::with(config(&etcd)))).await;
+    let services: Vec<Value> =
+        join_all(servers.iter().map(async |server| server.get(SERVICES).await.expect(200))).await;
+    for list in &services {
+        assert_eq!(names(list), ["kubernetes"]);
+        assert_eq!(list["items"], services[0]["items"]);
     }
 }
 
@@ -293,7 +309,9 @@ async fn until_ready(server: &TestServer, ready: bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_nothing_is_written_and_nothing_old_is_read() {
     let name = "without_a_quorum_nothing_is_written_and_nothing_old_is_read";
-    let Some(mut members) = EtcdProcess::start_members(name, 3, None) else { return };
+    // On a busy machine too they keep their leader.
+    let flags = &["--heartbeat-interval=300", "--election-timeout=3000"];
+    let Some(mut members) = EtcdProcess::start_members(name, 3, None, flags) else { return };
     let start = || TestServer::with(config_of(&members));
     let servers = [start().await, start().await];
     let [one, other] = &servers;
@@ -359,14 +377,7 @@ async fn secrets_are_encrypted_in_etcd() {
     let Some(etcd) = EtcdProcess::start("secrets_are_encrypted_in_etcd") else { return };
     let directory = tempfile::tempdir().expect("directory");
     let file = directory.path().join("encryption.yaml");
-    let text = json!({
-        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
-        "resources": [{"resources": ["secrets"], "providers": [
-            {"aesgcm": {"keys": [{"name": "one", "secret": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="}]}},
-            {"identity": {}},
-        ]}],
-    });
-    std::fs::write(&file, text.to_string()).expect("written");
+    configure(&file, "secrets", "one,identity");
     let encrypting = || {
         let encryption = Some(EncryptionSettings { file: file.clone(), reload: false });
         TestServer::with(Config { encryption, ..config(&etcd) })
@@ -376,16 +387,9 @@ async fn secrets_are_encrypted_in_etcd() {
     one.post(SECRETS, secret.to_string()).await.expect(201);
     let read = other.get(&format!("{SECRETS}/s")).await.expect(200);
     assert_eq!(read["data"]["a"], "YS1rbm93bi10ZXh0");
-    let stored = |key: &str| {
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args([&format!("--endpoints={}", etcd.url()), "get", "--print-value-only", key])
-            .output();
-        String::from_utf8_lossy(&output.expect("etcdctl").stdout).into_owned()
-    };
     one.post(MAPS, map("m", "a-known-text")).await.expect(201);
-    assert!(stored("/registry/core/configmaps/default/m").contains("a-known-text"));
-    let secret = stored("/registry/core/secrets/default/s");
+    assert!(stored(&etcd, "/registry/core/configmaps/default/m").contains("a-known-text"));
+    let secret = stored(&etcd, "/registry/core/secrets/default/s");
     assert!(secret.starts_with("k8s:enc:aesgcm:v1:one:") && !secret.contains("a-known-text"));
     one.stop().await;
     // A server without the keys knows of the object, and serves all others.
@@ -393,6 +397,58 @@ async fn secrets_are_encrypted_in_etcd() {
     plain.get(&format!("{SECRETS}/s")).await.expect(500);
     plain.get(&format!("{MAPS}/m")).await.expect(200);
     other.stop().await;
+}
+
+/// The value of a key in etcd.
+fn stored(etcd: &EtcdProcess, key: &str) -> String {
+    let output = Command::new("etcdctl")
+        .env("ETCDCTL_API", "3")
+        .args([&format!("--endpoints={}", etcd.url()), "get", "--print-value-only", key])
+        .output();
+    String::from_utf8_lossy(&output.expect("etcdctl").stdout).into_owned()
+}
+
+/// One server after the other is restarted with the next file, as an administrator rotates keys: at each step both read and write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_rotated_in_etcd_while_two_servers_use_it() {
+    let name = "keys_are_rotated_in_etcd_while_two_servers_use_it";
+    let Some(etcd) = EtcdProcess::start(name) else { return };
+    let directory = tempfile::tempdir().expect("directory");
+    let files = [directory.path().join("one.yaml"), directory.path().join("other.yaml")];
+    let start = async |nth: usize, providers: &str| {
+        configure(&files[nth], "secrets", providers);
+        let encryption = Some(EncryptionSettings { file: files[nth].clone(), reload: false });
+        TestServer::with(Config { encryption, ..config(&etcd) }).await
+    };
+    let mut servers = [start(0, "identity").await, start(1, "identity").await];
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": "a-known-text"}});
+    servers[0].post(SECRETS, secret.to_string()).await.expect(201);
+    // Each server reads the next key before one of them writes with it.
+    for (providers, begins, is_stale) in [
+        ("identity,one", "k8s\0", false),
+        ("one,identity", "k8s:enc:aesgcm:v1:one:", true),
+        ("one,two", "k8s:enc:aesgcm:v1:one:", false),
+        ("two,one", "k8s:enc:aesgcm:v1:two:", true),
+        ("two", "k8s:enc:aesgcm:v1:two:", false),
+    ] {
+        for nth in [0, 1] {
+            let next = start(nth, providers).await;
+            std::mem::replace(&mut servers[nth], next).stop().await;
+            for server in &servers {
+                let read = server.get(&format!("{SECRETS}/s")).await.expect(200);
+                assert_eq!(read["data"]["a"], "YS1rbm93bi10ZXh0", "{providers} at {nth}");
+            }
+        }
+        // What an administrator does at the end of a step rewrites what the first key did not write, once, at any of the servers.
+        assert_eq!(replace_by_itself(&servers[1], "s").await, is_stale, "{providers}");
+        assert!(!replace_by_itself(&servers[0], "s").await, "{providers}");
+        let now = stored(&etcd, "/registry/core/secrets/default/s");
+        assert!(now.starts_with(begins), "{providers}: {}", now.escape_debug());
+        assert_eq!(now.contains("a-known-text"), begins == "k8s\0", "{providers}");
+    }
+    for server in servers {
+        server.stop().await;
+    }
 }
 
 /// A process; killed when dropped.

@@ -1,5 +1,7 @@
 //! Priority and fairness: built-in objects, which schema takes a request, and who waits for whom.
 
+use std::time::{Duration, Instant};
+
 use http::Request;
 use http_body_util::Full;
 use orch_apiserver::Config;
@@ -16,6 +18,9 @@ use crate::webhooks::hook::MUTATING;
 const SCHEMAS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1beta2/flowschemas";
 const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1beta2/prioritylevelconfigurations";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// Longest wait for a change, reached only on failure.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A server with so few seats that each level has one.
 async fn small_server(names: &'static Names) -> TestServer {
@@ -62,23 +67,27 @@ fn taken_by(reply: &Reply) -> [&str; 2] {
 
 /// Waits until a line is in the metrics.
 async fn measured(server: &TestServer, line: &str) {
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let page = server.get("/metrics").await;
         if String::from_utf8_lossy(&page.body).lines().any(|found| found == line) {
             return;
         }
-        tokio::task::yield_now().await;
+        assert!(Instant::now() < deadline, "{line} is not measured");
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
 /// Waits until an object is as wanted.
 async fn becomes(server: &TestServer, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let reply = server.get(path).await;
         if reply.code() == 200 && is_wanted(&reply.json()) {
             return reply.json();
         }
-        tokio::task::yield_now().await;
+        assert!(Instant::now() < deadline, "{path} is not as wanted: {}", reply.json_or_null());
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

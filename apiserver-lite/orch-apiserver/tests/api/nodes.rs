@@ -141,6 +141,21 @@ async fn logs_come_from_the_node() {
 }
 
 #[tokio::test]
+async fn a_pod_without_a_node_has_no_logs_yet() {
+    let (server, _node) = cluster().await;
+    let pod =
+        json!({"metadata": {"name": "q"}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
+    server.post(PODS, pod.to_string()).await.expect(201);
+    for query in ["", "?follow=true", "?container=a"] {
+        let logs = server.get(&format!("{PODS}/q/log{query}")).await;
+        assert_eq!((logs.code(), logs.body.len()), (204, 0), "{query}");
+    }
+    server.get(&format!("{PODS}/q/log?container=none")).await.expect(400);
+    let shell = reply(server.open(upgrade(&format!("{PODS}/q/exec?command=sh"))).await).await;
+    assert_eq!(shell.expect(400)["message"], "pod q does not have a host assigned");
+}
+
+#[tokio::test]
 async fn upgraded_bytes_pass_both_ways() {
     let (server, node) = cluster().await;
     let path = format!(

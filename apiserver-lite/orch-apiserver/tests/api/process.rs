@@ -7,17 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::Method;
+use http_body_util::Full;
+use hyper::client::conn::http1::SendRequest;
 use serde_json::json;
 
 use crate::support::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Longest wait for a start, reached only on failure.
-const START_MAX: Duration = Duration::from_secs(30);
+const START_MAX: Duration = Duration::from_secs(120);
 
 /// The process; killed when dropped.
-struct Process(std::process::Child);
+pub struct Process(std::process::Child);
+
+impl Process {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -30,7 +39,8 @@ async fn start(dir: &Path) -> (Process, Api) {
     start_with(dir, &[]).await
 }
 
-async fn start_with(dir: &Path, flags: &[&str]) -> (Process, Api) {
+/// Starts the program with a data directory in `dir`.
+pub async fn start_with(dir: &Path, flags: &[&str]) -> (Process, Api) {
     let kubeconfig = dir.join("client-config");
     let _ = std::fs::remove_file(&kubeconfig);
     let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
@@ -60,17 +70,22 @@ async fn killed_at_any_time_it_keeps_what_it_acknowledged() {
     let mut acknowledged: Vec<(String, u64)> = Vec::new();
     for round in 0..3 {
         let (mut process, api) = start(dir.path()).await;
-        let api = Arc::new(api);
         for (name, revision) in &acknowledged {
             let found = api.get(&format!("{MAPS}/{name}")).await.expect(200);
             assert_eq!(found["metadata"]["resourceVersion"], revision.to_string(), "{name}");
         }
         let written = Arc::new(AtomicUsize::new(0));
-        let writers: Vec<_> = (0..4)
-            .map(|writer| tokio::spawn(write(api.clone(), written.clone(), round, writer)))
-            .collect();
+        let mut writers = Vec::new();
+        let mut connections = Vec::new();
+        // All before the first writes: then none connects to a server that is killed.
+        for _ in 0..4 {
+            connections.push(api.connect(true).await);
+        }
+        for (writer, connection) in connections.into_iter().enumerate() {
+            writers.push(tokio::spawn(write(connection, written.clone(), round, writer)));
+        }
         while written.load(Ordering::Relaxed) < 20 + 10 * round {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         process.0.kill().expect("killed");
         let highest = acknowledged.iter().map(|(_, revision)| *revision).max().unwrap_or(0);
@@ -89,9 +104,8 @@ async fn killed_at_any_time_it_keeps_what_it_acknowledged() {
     assert!(acknowledged.len() >= 60);
 }
 
-/// Creates objects until the server is killed; returns the acknowledged ones.
 #[test]
-fn a_service_manager_is_told_of_the_start_and_of_signs_of_life() {
+fn systemd_is_notified_of_readiness_and_by_watchdog() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("bound");
@@ -111,19 +125,19 @@ fn a_service_manager_is_told_of_the_start_and_of_signs_of_life() {
     }
 }
 
+/// Creates objects until the server is killed; returns the acknowledged ones.
 async fn write(
-    api: Arc<Api>,
+    mut connection: SendRequest<Full<Bytes>>,
     written: Arc<AtomicUsize>,
     round: usize,
     writer: usize,
 ) -> Vec<(String, u64)> {
     let mut acknowledged = Vec::new();
-    let mut connection = api.connect(true).await;
     for number in 0..100_000 {
         let name = format!("m-{round}-{writer}-{number}");
         let body = json!({"metadata": {"name": name}}).to_string();
         let request = http::Request::post(MAPS).header("host", "t");
-        let request = request.body(http_body_util::Full::from(body)).expect("valid");
+        let request = request.body(Full::from(body)).expect("valid");
         let Ok(response) = connection.send_request(request).await else { break };
         let Some(reply) = crate::support::try_reply(response).await else { break };
         let made = reply.expect(201);

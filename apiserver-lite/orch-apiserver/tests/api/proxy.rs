@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use http::Request;
+use bytes::Bytes;
+use http::{Request, Response};
 use http_body_util::Full;
 use orch_apiserver::Config;
+use proto_client::testing::{StubRequest, StubServer};
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 
 use crate::support::{TestServer, kubernetes};
 use crate::tls;
@@ -24,25 +24,18 @@ pub fn routed() -> Option<IpAddr> {
 /// Answers every request with `certificate` or `none`, by whether the client presented one.
 async fn asks_for_certificates(server: &TestServer, ip: IpAddr) -> SocketAddr {
     let (acceptor, _) = tls::self_signed(&[&ip.to_string()], Some(server.roots()));
-    let listener = TcpListener::bind((ip, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let Ok(mut stream) = acceptor.accept(socket).await else { continue };
-            let certified = stream.get_ref().1.peer_certificates().is_some();
-            let text = if certified { "certificate" } else { "none" };
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(stream.read_u8().await.unwrap());
-            }
-            let head = String::from_utf8(head).unwrap().to_lowercase();
-            assert!(!head.contains("upgrade") && !head.contains("http2-settings"), "{head}");
-            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
-            stream.write_all(answer.as_bytes()).await.unwrap();
-            let _ = stream.shutdown().await;
-        }
-    });
-    address
+    let answer = |request: &StubRequest| {
+        let headers = &request.headers;
+        assert!(!headers.contains_key("upgrade"), "{headers:?}");
+        assert!(!headers.contains_key("http2-settings"), "{headers:?}");
+        let connection = headers.get_all("connection").iter().map(|value| value.to_str().unwrap());
+        let mut connection = connection.map(str::to_lowercase);
+        assert!(connection.all(|value| !value.contains("upgrade") && !value.contains("http2")));
+        let text = if request.certificate.is_some() { "certificate" } else { "none" };
+        let response = Response::builder().header("connection", "close");
+        Some(response.body(Bytes::from(text)).unwrap())
+    };
+    StubServer::start_at(ip, Some(acceptor), answer).await.address
 }
 
 /// Makes a Node with this address and port of its agent.

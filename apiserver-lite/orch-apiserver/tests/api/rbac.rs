@@ -143,6 +143,7 @@ async fn a_kubelet_with_every_right_is_restricted() {
     let token = |bound: &str| format!(r#"{{"spec":{{"boundObjectRef":{bound}}}}}"#);
     let by_name = token(r#"{"apiVersion":"v1","kind":"Pod","name":"p"}"#);
     let of_secret = token(r#"{"apiVersion":"v1","kind":"Secret","name":"p","uid":"x"}"#);
+    let of_node = token(r#"{"apiVersion":"v1","kind":"Node","name":"n2","uid":"x"}"#);
     let unexpected = |subresource: &str| {
         format!(
             "unexpected pod subresource \"{subresource}\", only 'status' and 'eviction' are allowed"
@@ -167,7 +168,8 @@ async fn a_kubelet_with_every_right_is_restricted() {
         ("n1", "DELETE", "/persistentvolumeclaims/c", "", claim_status),
         ("n1", "POST", "/leases", lease, leases),
         ("n1", "POST", "/serviceaccounts/default/token", r#"{"spec":{}}"#, unbound.clone()),
-        ("n1", "POST", "/serviceaccounts/default/token", &of_secret, unbound),
+        ("n1", "POST", "/serviceaccounts/default/token", &of_secret, unbound.clone()),
+        ("n1", "POST", "/serviceaccounts/default/token", &of_node, unbound),
         ("n1", "POST", "/serviceaccounts/default/token", &by_name, no_uid),
         ("nameless", "POST", "/configmaps", lease, nameless.clone()),
         ("nameless", "DELETE", "/serviceaccounts/default", "", nameless),
@@ -179,6 +181,48 @@ async fn a_kubelet_with_every_right_is_restricted() {
         let refused = ask(&server, who, method, &path, body).await.expect(403);
         let message = refused["message"].as_str().unwrap_or_default();
         assert!(message.contains(&why), "{who} {method} {path}: {message}");
+    }
+}
+
+/// A kubelet with the right to request any token gets those of its own pods, each of the pod's own account.
+#[tokio::test]
+async fn a_kubelet_gets_tokens_of_the_pods_of_its_node() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = server(&dir, NODE_TOKENS, vec![AuthorizationMode::AlwaysAllow]).await;
+    let space = "/api/v1/namespaces/default";
+    for name in ["default", "other"] {
+        let account = json!({"metadata": {"name": name}}).to_string();
+        server.post(&format!("{space}/serviceaccounts"), account).await.expect(201);
+    }
+    let create = async |name: &str, node: &str, account: &str| {
+        let container = json!({"name": "c", "image": "i"});
+        let spec =
+            json!({"nodeName": node, "serviceAccountName": account, "containers": [container]});
+        let pod = json!({"metadata": {"name": name}, "spec": spec}).to_string();
+        server.post(&format!("{space}/pods"), pod).await.expect(201)["metadata"]["uid"].clone()
+    };
+    let (here, there) =
+        (create("here", "n1", "default").await, create("there", "n2", "other").await);
+    let waiting = create("waiting", "", "default").await;
+    let node = "node requested token not bound to a pod scheduled on this node";
+    let other_account = "to pod running with different serviceaccount name";
+    for (who, account, pod, uid, code, why) in [
+        ("n1", "default", "here", &here, 201, ""),
+        ("n2", "other", "there", &there, 201, ""),
+        ("n1", "other", "there", &there, 403, node),
+        ("n2", "default", "here", &here, 403, node),
+        ("n1", "default", "waiting", &waiting, 403, node),
+        // The uid of a pod of its own with the name of another.
+        ("n1", "other", "there", &here, 409, "does not match the UID in record"),
+        ("n1", "other", "here", &here, 400, other_account),
+        ("admin", "other", "there", &there, 201, ""),
+    ] {
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid});
+        let body = json!({"spec": {"boundObjectRef": bound}}).to_string();
+        let path = format!("{space}/serviceaccounts/{account}/token");
+        let answer = ask(&server, who, "POST", &path, &body).await.expect(code);
+        let message = answer["message"].as_str().unwrap_or_default();
+        assert!(message.contains(why), "{who} {account} {pod}: {message}");
     }
 }
 

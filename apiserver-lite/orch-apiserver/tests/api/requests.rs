@@ -84,6 +84,21 @@ async fn statuses_by_request() {
     }
 }
 
+/// As in Kubernetes, which serves the older way to watch still.
+#[tokio::test]
+async fn escaped_paths_and_the_older_way_to_watch_are_served() {
+    let server = TestServer::start().await;
+    server.post(MAPS, r#"{"metadata":{"name":"m"}}"#).await.expect(201);
+    let escaped = MAPS.replace("namespaces", "n%61mespaces");
+    assert_eq!(server.get(&escaped).await.expect(200)["kind"], "ConfigMapList");
+    let watched = MAPS.replace("namespaces", "watch/namespaces");
+    for path in [&watched, &format!("{watched}/m")] {
+        assert_eq!(server.watch(path).await.next_short().await, "ADDED m", "{path}");
+    }
+    server.delete(&watched).await.expect(405);
+    server.get(&format!("{watched}/m/status")).await.expect(404);
+}
+
 #[tokio::test]
 async fn errors_name_the_field() {
     let server = TestServer::start().await;
@@ -126,12 +141,23 @@ async fn unknown_fields_warn_or_fail() {
     let server = TestServer::start().await;
     let body = r#"{"metadata":{"name":"a"},"nonsense":1}"#;
     let status = server.post(&format!("{MAPS}?fieldValidation=Strict"), body).await.expect(400);
-    assert!(status["message"].as_str().unwrap().contains("unknown field \"nonsense\""), "{status}");
+    let words = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"nonsense\"";
+    assert_eq!(status["message"], words);
+    let deployment = r#"{"metadata":{"name":"a"},"spec":{"replicas":"many"}}"#;
+    let list = "/apis/apps/v1/namespaces/default/deployments";
+    let status = server.post(list, deployment).await.expect(400);
+    let words = "Deployment in version \"v1\" cannot be handled as a Deployment: ";
+    assert!(status["message"].as_str().unwrap().starts_with(words), "without the group: {status}");
     let warned = server.post(&format!("{MAPS}?dryRun=All"), body).await;
     assert_eq!(warned.headers["warning"], "299 - \"unknown field \\\"nonsense\\\"\"");
     let quiet = server.post(&format!("{MAPS}?fieldValidation=Ignore"), body).await;
     assert_eq!(quiet.code(), 201);
     assert!(!quiet.headers.contains_key("warning"));
+    let strict = format!("{MAPS}/a?fieldValidation=Strict");
+    let status = server.merge_patch(&strict, r#"{"nonsense":1}"#).await.expect(422);
+    let words = "strict decoding error: unknown field \"nonsense\"";
+    assert!(status["message"].as_str().unwrap().ends_with(words), "{status}");
+    assert_eq!(status["details"]["causes"][0]["field"], "patch");
 }
 
 #[tokio::test]
@@ -512,6 +538,53 @@ async fn answers_are_indented_on_demand_and_heads_have_no_body() {
     }
     let head = server.call(Method::HEAD, &format!("{MAPS}/none"), "application/json", "").await;
     assert_eq!((head.code(), head.body.len()), (404, 0));
+}
+
+/// Scripts look for `"phase": "Running"` in what curl prints.
+#[tokio::test]
+async fn answers_to_people_are_indented_and_failures_too() {
+    let server = TestServer::start().await;
+    let lines = async |path: &str, agent: &str| {
+        let request = Request::get(path).header("host", "test").header("user-agent", agent);
+        let reply = server.send(request.body(Full::default()).expect("valid")).await;
+        assert!(reply.json().is_object(), "{path}");
+        String::from_utf8_lossy(&reply.body).lines().count()
+    };
+    let missing = format!("{MAPS}/none");
+    for path in [MAPS, missing.as_str(), "/apis", "/apis/apps", "/api/v1"] {
+        for agent in ["curl/7.88.1", "Wget/1.21.3", "Mozilla/5.0 (X11; Linux x86_64)"] {
+            assert!(lines(path, agent).await > 5, "{path} {agent}");
+        }
+        assert_eq!(lines(path, "kubectl/v1.25.0").await, 1, "{path}");
+        assert_eq!(lines(&format!("{path}?pretty=false"), "curl/7.88.1").await, 1, "{path}");
+        assert!(lines(&format!("{path}?pretty=true"), "kubectl/v1.25.0").await > 5, "{path}");
+    }
+    for path in ["/", "/version"] {
+        assert!(lines(path, "kubectl/v1.25.0").await > 5, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_is_not_sent_in_yaml() {
+    let server = TestServer::start().await;
+    let path = format!("{MAPS}?watch=true&timeoutSeconds=1");
+    assert_eq!(server.accept(&path, "application/yaml").await.code(), 406);
+    let other = server.accept(&path, "application/yaml, application/json;q=0.5").await;
+    assert_eq!(other.code(), 200);
+    assert_eq!(other.headers["content-type"], "application/json");
+}
+
+#[tokio::test]
+async fn a_list_of_metadata_in_yaml_is_yaml() {
+    let server = TestServer::start().await;
+    server.post(MAPS, r#"{"metadata":{"name":"a"},"data":{"k":"v"}}"#).await.expect(201);
+    let accept = "application/yaml;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let list = server.accept(MAPS, accept).await;
+    assert_eq!(list.code(), 200);
+    assert_eq!(list.headers["content-type"], "application/yaml");
+    let text = String::from_utf8_lossy(&list.body);
+    assert!(text.starts_with("apiVersion: meta.k8s.io/v1\nitems:\n- metadata:\n"), "{text}");
+    assert!(text.contains("\nkind: PartialObjectMetadataList\n"), "{text}");
 }
 
 /// Values of a byte or two each: as a tree they would take many times the memory of the body.

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Response;
 use orch_apiserver::Config;
+use proto_client::testing::{StubRequest, StubServer};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 
 use crate::proxy;
 use crate::support::{TestServer, kubernetes, orch};
@@ -24,31 +25,18 @@ struct Agent {
 impl Agent {
     async fn start() -> Self {
         let (acceptor, _) = tls::self_signed(&["127.0.0.1"], None);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
         let page: Arc<Mutex<Option<String>>> = Arc::default();
         let served = page.clone();
-        tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                let Ok(mut stream) = acceptor.accept(socket).await else { continue };
-                let mut head = Vec::new();
-                while !head.ends_with(b"\r\n\r\n") {
-                    let Ok(byte) = stream.read_u8().await else { break };
-                    head.push(byte);
-                }
-                let asked = head.starts_with(b"GET /metrics/resource HTTP/1.1\r\n");
-                let page = served.lock().unwrap().clone().filter(|_| asked);
-                let (status, page) = match page {
-                    Some(page) => ("200 OK", page),
-                    None => ("503 Service Unavailable", String::new()),
-                };
-                let len = page.len();
-                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {len}\r\n\r\n{page}");
-                let _ = stream.write_all(answer.as_bytes()).await;
-                let _ = stream.shutdown().await;
-            }
-        });
-        Self { address, page }
+        let answer = move |request: &StubRequest| {
+            let is_page = request.method == "GET" && request.path == "/metrics/resource";
+            let page = served.lock().unwrap().clone().filter(|_| is_page);
+            let response = Response::builder().status(if page.is_some() { 200 } else { 503 });
+            // Each request is on a connection of its own.
+            let response = response.header("connection", "close");
+            Some(response.body(Bytes::from(page.unwrap_or_default())).unwrap())
+        };
+        let server = StubServer::start_at([127, 0, 0, 1].into(), Some(acceptor), answer).await;
+        Self { address: server.address, page }
     }
 
     fn serve(&self, page: Option<String>) {

@@ -163,7 +163,7 @@ async fn an_autoscaler_without_metrics_aims_at_80_percent() {
 }
 
 #[tokio::test]
-async fn log_options_are_checked_before_the_node_is_asked() {
+async fn log_options_are_validated_before_the_node_is_contacted() {
     let server = TestServer::start().await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n",
         "containers": [{"name": "c", "image": "i"}]}});

@@ -59,7 +59,7 @@ async fn pages_show_one_revision() {
 }
 
 #[tokio::test]
-async fn watches_start_where_they_are_told() {
+async fn watches_start_at_the_requested_resource_version() {
     let server = TestServer::start().await;
     let first = make(&server, "a").await;
     make(&server, "b").await;
@@ -153,6 +153,26 @@ async fn old_revisions_cannot_be_overwritten() {
     let insisting =
         format!(r#"{{"metadata":{{"resourceVersion":"{}"}},"data":{{"x":"y"}}}}"#, revision(&old));
     server.merge_patch(&path, &insisting).await.expect(409);
+}
+
+#[tokio::test]
+async fn leases_and_classes_are_updated_by_their_version_only() {
+    let server = TestServer::start().await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}});
+    let created = server.put(&format!("{leases}/l"), &lease).await.expect(201);
+    for version in ["", "0"] {
+        let mut blind = lease.clone();
+        blind["metadata"]["resourceVersion"] = version.into();
+        let refused = server.put(&format!("{leases}/l"), &blind).await.expect(422);
+        let cause = &refused["details"]["causes"][0];
+        assert_eq!(cause["field"], "metadata.resourceVersion", "{refused}");
+    }
+    server.put(&format!("{leases}/l"), &created).await.expect(200);
+    let classes = "/apis/storage.k8s.io/v1/storageclasses";
+    let class = json!({"metadata": {"name": "c"}, "provisioner": "p"});
+    server.post(classes, class.to_string()).await.expect(201);
+    server.put(&format!("{classes}/c"), &class).await.expect(200);
 }
 
 #[tokio::test]

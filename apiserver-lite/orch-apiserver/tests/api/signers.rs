@@ -42,7 +42,7 @@ fn request(name: &str, signer: &str, organization: &str) -> Value {
 }
 
 #[tokio::test]
-async fn who_approves_and_signs_has_the_signer() {
+async fn approving_and_signing_require_permission_for_the_signer() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = server(&dir, TOKENS, vec![AuthorizationMode::Rbac]).await;
     for (user, signer) in [("jane", "example.com/one"), ("joe", "example.com/*"), ("ann", "")] {
@@ -81,7 +81,7 @@ async fn who_approves_and_signs_has_the_signer() {
 }
 
 #[tokio::test]
-async fn nobody_requests_to_be_an_administrator() {
+async fn certificate_requests_for_system_masters_are_refused() {
     let server = TestServer::start().await;
     let client = "kubernetes.io/kube-apiserver-client";
     let masters = "system:masters";

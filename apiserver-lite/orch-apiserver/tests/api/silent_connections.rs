@@ -23,7 +23,8 @@ async fn silent_connections_of_one_peer_do_not_keep_others_out() {
     // An authenticated watch from before continues.
     let mut watch = server.watch("/api/v1/namespaces/default/configmaps?watch=1").await;
     let mut silent = Vec::new();
-    for _ in 0..1000 {
+    // More than one peer may have, without those that send something: however slow these are, the oldest are replaced.
+    for _ in 0..1100 {
         silent.push(server.tcp().await);
     }
     let mut pinging = Vec::new();

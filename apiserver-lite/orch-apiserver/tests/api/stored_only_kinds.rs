@@ -34,7 +34,7 @@ fn required(kind: &str) -> Option<Map<String, Value>> {
 }
 
 #[tokio::test]
-async fn writers_of_what_nobody_acts_on_are_warned_and_no_others() {
+async fn only_writes_of_stored_only_kinds_have_warnings() {
     let server = TestServer::start().await;
     let (mut warned, mut silent, mut refused) = (0, 0, Vec::new());
     for resource in schema::resources().iter().filter(|r| r.verbs.contains(&"create")) {

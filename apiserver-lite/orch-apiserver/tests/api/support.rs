@@ -164,6 +164,11 @@ impl Api {
     }
 
     /// Where the server is.
+    /// The administrator's client configuration.
+    pub fn kubeconfig(&self) -> &str {
+        &self.kubeconfig
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,6 +1,6 @@
 //! A harness that starts `etcd` and `kube-apiserver` from a directory, as controller-runtime's envtest does: the same files, arguments and polls.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,12 +14,13 @@ use rcgen::{
 };
 
 use crate::ephemeral::Killed;
+use crate::etcd::etcd_process::free_port;
 use crate::support::Api;
 
 /// Time between two polls.
 const POLL: Duration = Duration::from_millis(100);
 /// The harness's own patience, reached only on failure.
-const START_MAX: Duration = Duration::from_secs(20);
+const START_MAX: Duration = Duration::from_secs(120);
 
 struct Authority {
     pem: String,
@@ -52,9 +53,9 @@ fn issue(of: &Authority, names: &[&str], user: Option<(&str, &str)>) -> (String,
     (params.signed_by(&key, &of.issuer).unwrap().pem(), key.serialize_pem())
 }
 
-/// A port that was free a moment ago, as the harness suggests one.
+/// An address that is free, as the harness suggests one.
 fn suggest() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
 fn assets(dir: &Path) {

@@ -229,14 +229,30 @@ async fn service_account_tokens_end_with_what_they_are_bound_to() {
     let pod = json!({"metadata": {"name": "b"}, "spec": {"containers": [container]}});
     let secret = json!({"metadata": {"name": "b"}});
     let account = json!({"metadata": {"name": "default"}});
-    for (resource, kind, object) in [("pods", "Pod", pod), ("secrets", "Secret", secret)] {
-        fixture.create(resource, object.clone()).await;
+    let node = json!({"metadata": {"name": "b"}});
+    for (parent, kind, object) in [
+        (format!("{CORE}/pods"), "Pod", pod),
+        (format!("{CORE}/secrets"), "Secret", secret),
+        ("/api/v1/nodes".to_owned(), "Node", node),
+    ] {
+        let server = &fixture.server;
+        let create = async || server.post(&parent, object.to_string()).await.expect(201);
+        let uid = create().await["metadata"]["uid"].clone();
         let bound = json!({"apiVersion": "v1", "kind": kind, "name": "b"});
         let token = fixture.issue(bound.clone()).await;
         fixture.accept(kind, &token).await;
-        fixture.delete(resource, "b").await;
+        let extra = &fixture.review(&token).await["user"]["extra"];
+        let named = |field: &str| {
+            extra[format!("authentication.kubernetes.io/{}-{field}", kind.to_lowercase())].clone()
+        };
+        let expected = match kind {
+            "Secret" => [Value::Null, Value::Null],
+            _ => [json!(["b"]), json!([uid])],
+        };
+        assert_eq!([named("name"), named("uid")], expected, "{kind}");
+        server.delete(&format!("{parent}/b?gracePeriodSeconds=0")).await.expect(200);
         fixture.refuse(&format!("{kind} deleted"), &token).await;
-        fixture.create(resource, object).await;
+        create().await;
         fixture.refuse(&format!("another {kind} of the name"), &token).await;
         fixture.accept(&format!("of the new {kind}"), &fixture.issue(bound).await).await;
     }

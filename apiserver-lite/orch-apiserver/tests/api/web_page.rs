@@ -2,19 +2,22 @@
 
 mod browser;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
 use apiserver_core::config::{Anonymous, AnonymousAccess};
 use browser::Browser;
-use http::header;
+use bytes::Bytes;
+use http::{Response, header};
 use orch_apiserver::Config;
+use proto_client::testing::{StubRequest, StubServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+use crate::etcd::etcd_process::free_port;
 use crate::support::{TestServer, kubernetes};
 use crate::tls;
 
@@ -23,7 +26,7 @@ fn config(web_page: bool, anonymous: Anonymous) -> Config {
 }
 
 #[tokio::test]
-async fn the_page_is_the_same_for_everybody_and_the_api_stays_closed() {
+async fn the_web_page_is_the_same_for_all_users_and_the_api_requires_credentials() {
     for anonymous in [Anonymous::HealthOnly, Anonymous::Served(AnonymousAccess::Public)] {
         let server = TestServer::with(config(true, anonymous)).await;
         let page = server.anonymous("/ui/").await;
@@ -81,22 +84,49 @@ async fn requests_that_pages_of_other_origins_make_are_refused() {
     send("POST", "/api/v1/namespaces", "same-origin").await.expect(201);
 }
 
+/// A page names any token it likes when it asks for a WebSocket: the certificate that the browser adds does not count then.
+#[tokio::test]
+async fn a_page_that_names_a_token_is_the_user_of_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.csv");
+    std::fs::write(&tokens, "tested,alice,1").unwrap();
+    let config = Config { token_auth_file: Some(tokens), ..Config::for_tests(kubernetes()) };
+    let server = TestServer::with(config).await;
+    let open = async |protocols: &str| {
+        let request = http::Request::get("/api/v1/namespaces?watch=true")
+            .header("host", "test")
+            .header("sec-fetch-site", "cross-site")
+            .header("connection", "Upgrade")
+            .header("upgrade", "websocket")
+            .header("sec-websocket-version", "13")
+            .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+            .header("sec-websocket-protocol", protocols);
+        server.open(request.body(http_body_util::Full::default()).unwrap()).await
+    };
+    assert_eq!(open("binary.k8s.io").await.status(), 403, "it names none");
+    // `other`, and no base64.
+    for wrong in ["b3RoZXI", "*"] {
+        let protocols = format!("binary.k8s.io, base64url.bearer.authorization.k8s.io.{wrong}");
+        assert_eq!(open(&protocols).await.status(), 401, "{wrong}");
+    }
+    // `tested`.
+    let named = "base64url.bearer.authorization.k8s.io.dGVzdGVk, binary.k8s.io";
+    let opened = open(named).await;
+    assert_eq!(opened.status(), 101);
+    assert_eq!(opened.headers()["sec-websocket-protocol"], "binary.k8s.io");
+}
+
 /// A workload that answers each request with a page that wants to stay.
 async fn serve_workload(ip: std::net::IpAddr) -> SocketAddr {
-    let listener = TcpListener::bind((ip, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut socket, _)) = listener.accept().await {
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                head.push(socket.read_u8().await.unwrap());
-            }
-            let answer = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\nset-cookie: a=b\r\n\
-                service-worker-allowed: /\r\ncontent-security-policy: img-src 'self'\r\n\r\nhi";
-            socket.write_all(answer.as_bytes()).await.unwrap();
-        }
-    });
-    address
+    let answer = |_: &StubRequest| {
+        let response = Response::builder()
+            .header("content-type", "text/html")
+            .header("set-cookie", "a=b")
+            .header("service-worker-allowed", "/")
+            .header("content-security-policy", "img-src 'self'");
+        Some(response.body(Bytes::from("hi")).unwrap())
+    };
+    StubServer::start_at(ip, None, answer).await.address
 }
 
 #[tokio::test]
@@ -240,9 +270,9 @@ async fn keep(browser: &mut Browser, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_browser_shows_what_the_api_tells() {
+async fn a_browser_shows_the_objects_of_the_api() {
     let Some(program) = browser::find() else {
-        println!("SKIPPED a_browser_shows_what_the_api_tells: there is no chromium here");
+        println!("SKIPPED a_browser_shows_the_objects_of_the_api: there is no chromium here");
         return;
     };
     let directory = tempfile::tempdir().expect("a directory");
@@ -326,7 +356,10 @@ async fn the_page_comes_back_to_a_server_that_was_away() {
     let directory = tempfile::tempdir().expect("a directory");
     let tokens = directory.path().join("tokens.csv");
     std::fs::write(&tokens, "a-token-of-alice,alice,1\n").expect("a file");
-    let config = Config { token_auth_file: Some(tokens), ..config(true, Anonymous::HealthOnly) };
+    // No other socket gets this port while the server is away.
+    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let config = config(true, Anonymous::HealthOnly);
+    let config = Config { token_auth_file: Some(tokens), bind, ..config };
     let server = TestServer::with(config.clone()).await;
     let address = server.address();
     let mut browser = Browser::start(program, 800, 600).await;
@@ -337,7 +370,7 @@ async fn the_page_comes_back_to_a_server_that_was_away() {
     browser.wait_for("document.getElementById('state').innerText === '0'").await;
     server.stop().await;
     browser.wait_for("!document.getElementById('notice').hidden").await;
-    let server = TestServer::with(Config { bind: address, ..config }).await;
+    let server = TestServer::with(config).await;
     let node = json!({"metadata": {"name": "worker-9"}});
     server.post("/api/v1/nodes", node.to_string()).await.expect(201);
     browser.wait_for(&format!("{TABLE}.includes('worker-9')")).await;

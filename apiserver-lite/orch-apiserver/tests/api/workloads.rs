@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part, WrittenObject};
 use apiserver_controllers::{Plan, for_every_written_kind};
+use apiserver_workloads::cron_job::ResumedSchedules;
 use apiserver_workloads::daemon_set::FailedPods;
+use apiserver_workloads::job::UncountedJobs;
 use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
 use http::Method;
 use orch_apiserver::Config;
@@ -50,12 +52,15 @@ for_every_written_kind!(define_paths);
 struct Cluster {
     server: TestServer,
     failed: FailedPods,
+    resumed: ResumedSchedules,
+    uncounted: UncountedJobs,
 }
 
 impl Cluster {
     async fn start() -> Self {
-        let (server, failed) = (TestServer::start().await, FailedPods::default());
-        let cluster = Self { server, failed };
+        let (failed, resumed) = (FailedPods::default(), ResumedSchedules::default());
+        let (server, uncounted) = (TestServer::start().await, UncountedJobs::default());
+        let cluster = Self { server, failed, resumed, uncounted };
         for node in ["node-1", "node-2"] {
             let body = json!({"metadata": {"name": node}});
             cluster.server.post("/api/v1/nodes", body.to_string()).await.expect(201);
@@ -151,10 +156,11 @@ impl Cluster {
         if let Some(cron_job) = self.read::<CronJob>().await {
             let jobs = self.list::<Job>().await;
             let seen = cron_job::Observed { cron_job: &cron_job, jobs: &jobs };
-            plan.absorb(cron_job::plan(names, &seen, now));
+            plan.absorb(cron_job::plan(names, &seen, &mut self.resumed, now));
         }
         if let Some(job) = self.read::<Job>().await {
-            plan.absorb(job::plan(names, &job::Observed { job: &job, pods: &pods }, now));
+            let seen = job::Observed { job: &job, pods: &pods };
+            plan.absorb(job::plan(names, &seen, &mut self.uncounted, now));
         }
         plan
     }

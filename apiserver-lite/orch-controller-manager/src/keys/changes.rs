@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
-use apiserver_controllers::account_token;
+use apiserver_controllers::account_token::{self, TokenReference};
 use apiserver_controllers::addresses::{has_ended, selects, trigger_annotation};
 use apiserver_controllers::cluster_role_aggregation::is_aggregated;
 use apiserver_controllers::deployment;
@@ -73,6 +73,10 @@ impl WatchedKind for Secret {
             .filter_map(|secret| account_token::account_of(informers.names, &secret.metadata));
         let mut keys: Vec<ReconcileKey> = accounts.map(ReconcileKey::AccountToken).collect();
         keys.dedup();
+        if let (None, Some(deleted)) = (new, old) {
+            let reference = TokenReference::of(informers.names, &deleted.metadata);
+            keys.extend(reference.map(ReconcileKey::TokenReference));
+        }
         keys
     }
 }
@@ -248,12 +252,10 @@ impl WatchedKind for Node {
         keys.extend(volumes::keys_of_node(key, new, old));
         keys.extend(workloads::keys_of_node(informers, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
-        if readiness(new) != readiness(old) {
-            // Whether any node is ready affects the taints of all.
-            let all = informers.nodes.list();
-            if !all.iter().any(|(other, node)| other != key && is_ready(node)) {
-                keys.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeLifecycle(key.name)));
-            }
+        if readiness(new) != readiness(old) || new.is_none() {
+            // How many nodes are ready affects the taints of the others.
+            let all = informers.nodes.list().into_iter().filter(|(_, node)| !is_ready(node));
+            keys.extend(all.map(|(key, _)| ReconcileKey::NodeLifecycle(key.name)));
         }
         let taints = |node: Option<&Arc<Self>>| node.map(|node| node.spec.taints.clone());
         let evicting = |node: Option<&Arc<Self>>| -> Vec<Taint> {

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use apiserver_clock::now;
+use apiserver_controller_io::fetch_scale::fetch_scale;
 use apiserver_controllers::disruption::{self, OwnerScale};
 use apiserver_controllers::owners;
+use proto_api::Kind;
 use proto_api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use proto_api::core::v1::ReplicationController;
 use proto_api::meta::v1::OwnerReference;
-use proto_api::{Kind, schema};
-use proto_client::request::Collection;
-use proto_client::{Client, ClientError, ObjectKey, dynamic, request};
+use proto_client::ObjectKey;
 
 use super::{ReconcileError, Reconciler};
 use crate::keys::ReconcileKey;
@@ -39,7 +39,7 @@ impl Reconciler {
                 let mut scale = self.cached_scale(owner, &key.namespace);
                 if scale.is_none() {
                     read = true;
-                    scale = self.fetch_scale(client, owner, &key.namespace).await?;
+                    scale = fetch_scale(client, owner, &key.namespace).await?;
                 }
                 scales.insert(owner.uid.clone(), scale);
             }
@@ -96,38 +96,5 @@ impl Reconciler {
             }
             _ => None,
         }
-    }
-
-    /// The scale of any other controller, read from the server; none if its kind has no scale.
-    async fn fetch_scale(
-        &self,
-        client: &Client,
-        owner: &OwnerReference,
-        namespace: &str,
-    ) -> Result<Option<OwnerScale>, ClientError> {
-        let (group, version) =
-            owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-        let names = self.informers.names;
-        let fits = |r: &&schema::Resource| names.group(r.group) == group && r.kind == owner.kind;
-        let resource = schema::resources().iter().find(fits);
-        let Some(resource) = resource.filter(|r| r.subresource("scale").is_some()) else {
-            return Ok(None);
-        };
-        let collection = Collection {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            plural: resource.plural.to_owned(),
-            namespace: Some(namespace.to_owned()),
-        };
-        let path = collection.item(&owner.name, Some("scale"));
-        let scale = match dynamic::get_json(client, request::get(path)).await {
-            Ok(scale) => scale,
-            Err(error) if error.is_not_found() => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        let uid = scale.pointer("/metadata/uid").and_then(serde_json::Value::as_str);
-        let replicas = scale.pointer("/spec/replicas").and_then(serde_json::Value::as_i64);
-        let replicas = i32::try_from(replicas.unwrap_or(0)).unwrap_or(i32::MAX);
-        Ok((uid == Some(&owner.uid)).then(|| OwnerScale { uid: owner.uid.clone(), replicas }))
     }
 }

@@ -1,23 +1,24 @@
-//! The plans of daemon sets, stateful sets, jobs and cron jobs, from the caches.
+//! The plans of daemon sets, stateful sets, jobs and cron jobs, from the caches. A job that a cache lacks is read from the server before it counts as
+//! deleted, and one that is to be deleted is read again.
+
+use std::sync::Arc;
 
 use apiserver_clock::now;
 use apiserver_controllers::Plan;
 use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
-use proto_client::ObjectKey;
+use proto_api::batch::v1::Job;
+use proto_client::{Client, ListParams, ObjectKey};
 
-use super::{Reconciler, lock};
+use super::{ReconcileError, Reconciler, lock};
 use crate::keys::ReconcileKey;
 
 impl Reconciler {
-    /// Plans nothing for the keys that `dispatch` handles, because they need live reads.
+    /// Plans nothing for the keys whose plans need live reads.
     pub(super) fn plan_workload(&self, reconcile_key: &ReconcileKey) -> Plan {
         match reconcile_key {
             ReconcileKey::DaemonSet(key) => self.plan_daemon_set(key),
             ReconcileKey::StatefulSet(key) => self.plan_stateful_set(key),
-            ReconcileKey::CronJob(key) => self.plan_cron_job(key),
             ReconcileKey::Job(key) => self.plan_job(key),
-            ReconcileKey::JobOrphan(key) => self.plan_job_orphan(key),
-            ReconcileKey::JobExpiry(key) => self.plan_job_expiry(key),
             _ => Plan::default(),
         }
     }
@@ -46,33 +47,63 @@ impl Reconciler {
         stateful_set::plan(informers.names, &seen, now())
     }
 
-    fn plan_cron_job(&self, key: &ObjectKey) -> Plan {
+    /// From the jobs that the server has, if the cache lacks an active one.
+    pub(super) async fn plan_cron_job(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+    ) -> Result<Plan, ReconcileError> {
         let informers = &self.informers;
-        let Some(cron_job) = informers.cron_jobs.get(key) else { return Plan::default() };
-        let jobs = informers.jobs.within(&key.namespace);
+        let Some(cron_job) = informers.cron_jobs.get(key) else { return Ok(Plan::default()) };
+        let mut jobs = informers.jobs.within(&key.namespace);
+        if cron_job::lacks_active(&cron_job, &jobs) {
+            let api = client.within::<Job>(&key.namespace);
+            let listed = api.list(&ListParams::default()).await?;
+            jobs = listed.items.into_iter().map(Arc::new).collect();
+        }
         let seen = cron_job::Observed { cron_job: &cron_job, jobs: &jobs };
-        cron_job::plan(informers.names, &seen, now())
+        let mut resumed = lock(&self.state.resumed_schedules);
+        Ok(cron_job::plan(informers.names, &seen, &mut resumed, now()))
     }
 
     fn plan_job(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(job) = informers.jobs.get(key) else { return Plan::default() };
         let seen = job::Observed { job: &job, pods: &informers.pods.within(&key.namespace) };
-        job::plan(informers.names, &seen, now())
+        job::plan(informers.names, &seen, &mut lock(&self.state.uncounted_jobs), now())
     }
 
-    fn plan_job_orphan(&self, key: &ObjectKey) -> Plan {
+    /// Plans to let a pod go that has lost its job.
+    pub(super) async fn plan_job_orphan(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+    ) -> Result<Plan, ReconcileError> {
         let informers = &self.informers;
-        let Some(pod) = informers.pods.get(key) else { return Plan::default() };
+        let Some(pod) = informers.pods.get(key) else { return Ok(Plan::default()) };
         let owners = &pod.metadata.owner_references;
         let owner = owners.iter().find(|owner| owner.controller == Some(true));
-        let job = owner
+        let cached = owner
             .and_then(|owner| informers.jobs.get(&ObjectKey::new(&key.namespace, &owner.name)));
-        job::plan_orphan(informers.names, &pod, job.as_deref())
+        let plan = job::plan_orphan(informers.names, &pod, cached.as_deref());
+        let Some(owner) = owner.filter(|_| !plan.writes.is_empty()) else { return Ok(plan) };
+        let found = client.within::<Job>(&key.namespace).find(&owner.name).await?;
+        Ok(job::plan_orphan(informers.names, &pod, found.as_ref()))
     }
 
-    fn plan_job_expiry(&self, key: &ObjectKey) -> Plan {
-        let job = self.informers.jobs.get(key);
-        job.map(|job| job::plan_expiry(&job, now())).unwrap_or_default()
+    /// Plans the deletion of a finished job.
+    pub(super) async fn plan_job_expiry(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+    ) -> Result<Plan, ReconcileError> {
+        let Some(job) = self.informers.jobs.get(key) else { return Ok(Plan::default()) };
+        let plan = job::plan_expiry(&job, now());
+        if plan.writes.is_empty() {
+            return Ok(plan);
+        }
+        // Its time to live may have been extended.
+        let found = client.within::<Job>(&key.namespace).find(&key.name).await?;
+        Ok(found.map(|job| job::plan_expiry(&job, now())).unwrap_or_default())
     }
 }

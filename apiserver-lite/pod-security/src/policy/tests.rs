@@ -106,7 +106,7 @@ fn labels_make_a_policy() {
 }
 
 #[test]
-fn what_has_no_label_is_as_the_defaults() {
+fn namespaces_without_labels_have_the_default_policy() {
     let defaults = Policy {
         enforce: at(Level::Baseline, Version::V1(10)),
         audit: at(Level::Restricted, Version::V1(11)),

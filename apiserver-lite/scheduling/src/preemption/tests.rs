@@ -109,7 +109,7 @@ fn the_node_with_the_least_harm_is_taken() {
 }
 
 #[test]
-fn who_may_not_preempt_is_told_why() {
+fn pods_that_may_not_preempt_have_a_reason() {
     let mut wanting = wanting(100, 10);
     let mut load = loaded(&[running("a", 100, 1, 1)]);
     assert_eq!(why_not_eligible(&wanting, Some(&load), false), None);

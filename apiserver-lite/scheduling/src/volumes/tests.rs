@@ -250,6 +250,39 @@ fn provisioning_needs_topology_and_capacity() {
 }
 
 #[test]
+fn a_volume_has_room_by_the_largest_volume_or_else_by_the_capacity() {
+    let pod = user("p", &["c"]);
+    let mut storage = storage(vec![claim("c", "late")], vec![]);
+    let class = class("late", "disk.csi.test", "WaitForFirstConsumer");
+    storage.classes.insert("late".into(), Arc::new(class));
+    let mut driver = CSIDriver::default();
+    driver.spec.storage_capacity = Some(true);
+    storage.drivers.insert("disk.csi.test".into(), Arc::new(driver));
+    // The claim wants 1Gi.
+    for (capacity, largest, fits) in [
+        (Some("1Gi"), None, true),
+        (Some("1Mi"), None, false),
+        (None, None, false),
+        (Some("10Gi"), Some("1Mi"), false),
+        (Some("10Gi"), Some("1Gi"), true),
+        (Some("1Mi"), Some("1Gi"), true),
+        (None, Some("1Gi"), true),
+    ] {
+        let quantity = |text: &str| text.parse().unwrap();
+        storage.capacities = vec![Arc::new(CSIStorageCapacity {
+            storage_class_name: "late".into(),
+            node_topology: Some(LabelSelector::default()),
+            capacity: capacity.map(quantity),
+            maximum_volume_size: largest.map(quantity),
+            ..CSIStorageCapacity::default()
+        })];
+        let expected =
+            if fits { "c provisions" } else { "node(s) did not have enough free storage" };
+        assert_eq!(at("b", &pod, &storage), expected, "{capacity:?} {largest:?}");
+    }
+}
+
+#[test]
 fn volume_limits_of_a_driver() {
     let claims = vec![bound("c", "v"), bound("d", "w"), claim("e", "late")];
     let mut storage = storage(claims, vec![volume("v", "1Gi"), volume("w", "1Gi")]);

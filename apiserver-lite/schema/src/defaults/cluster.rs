@@ -34,8 +34,9 @@ pub(super) fn default_node(fields: &mut Map) {
     }
 }
 
-/// Labels a namespace with its name, for selectors.
+/// Labels a namespace with its name, for selectors; it is active.
 pub(super) fn default_namespace(names: &'static Names, fields: &mut Map) {
+    set_default(fields.map_or_insert("status"), "phase", "Active");
     let metadata = fields.map_or_insert("metadata");
     let name = metadata.str("name").to_owned();
     if !name.is_empty() {

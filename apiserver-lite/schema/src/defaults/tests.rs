@@ -82,7 +82,7 @@ fn a_small_pod_becomes_complete() {
 }
 
 #[test]
-fn what_a_client_says_stays() {
+fn explicit_values_are_not_defaulted() {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
         "terminationGracePeriodSeconds": 0, "enableServiceLinks": false, "restartPolicy": "Never",
         "containers": [{"name": "c", "image": "web:1", "imagePullPolicy": "Never"}],
@@ -134,7 +134,7 @@ fn objects_of_other_kinds() {
         (
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}),
             json!({"metadata": {"name": "team", "creationTimestamp": null,
-                "labels": {"kubernetes.io/metadata.name": "team"}}, "spec": {}, "status": {}}),
+                "labels": {"kubernetes.io/metadata.name": "team"}}, "spec": {}, "status": {"phase": "Active"}}),
         ),
         (
             json!({"apiVersion": "v1", "kind": "Node", "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"capacity": {"cpu": 2}}}),
@@ -240,6 +240,24 @@ fn workloads_keep_ten_revisions_and_roll() {
         assert_eq!(spec["revisionHistoryLimit"], 10, "{kind}");
         assert_eq!(spec[strategy]["type"], "RollingUpdate", "{kind}");
     }
+}
+
+#[test]
+fn behavior_of_autoscalers_has_both_directions() {
+    let engine = engine();
+    let behavior = |behavior: Json| {
+        let object = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "n"}, "spec": {"maxReplicas": 3, "behavior": behavior}});
+        defaulted(&engine, &object)["spec"]["behavior"].clone()
+    };
+    let policy =
+        |kind: &str, value: i64| json!({"type": kind, "value": value, "periodSeconds": 15});
+    let up = json!({"stabilizationWindowSeconds": 0, "selectPolicy": "Max",
+        "policies": [policy("Pods", 4), policy("Percent", 100)]});
+    let down = json!({"selectPolicy": "Max", "policies": [policy("Percent", 100)]});
+    assert_eq!(behavior(json!({})), json!({"scaleUp": up, "scaleDown": down}));
+    let slow = json!({"selectPolicy": "Min", "stabilizationWindowSeconds": 60, "policies": [policy("Pods", 1)]});
+    assert_eq!(behavior(json!({"scaleUp": slow})), json!({"scaleUp": slow, "scaleDown": down}));
 }
 
 #[test]

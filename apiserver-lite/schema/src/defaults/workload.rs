@@ -99,9 +99,19 @@ pub(super) fn default_replication_controller(fields: &mut Map) {
 /// Default CPU utilization target of an autoscaler, in percent of the request.
 const CPU_PERCENT: i64 = 80;
 
-/// Defaults of an autoscaler; metrics exist from v2 on, the stored version.
+/// Policies of an autoscaler's behavior that has none: type, value and period in seconds.
+const SCALE_UP: &[(&str, i64, i64)] = &[("Pods", 4, 15), ("Percent", 100, 15)];
+const SCALE_DOWN: &[(&str, i64, i64)] = &[("Percent", 100, 15)];
+
+/// Defaults of an autoscaler; metrics and behavior exist from v2 on, the stored version.
 pub(super) fn default_autoscaler(spec: &mut Map, version: &str) {
     set_default(spec, "minReplicas", 1);
+    if let Some(behavior) = spec.map_mut("behavior") {
+        let up = behavior.map_or_insert("scaleUp");
+        set_default(up, "stabilizationWindowSeconds", 0);
+        default_scaling_rules(up, SCALE_UP);
+        default_scaling_rules(behavior.map_or_insert("scaleDown"), SCALE_DOWN);
+    }
     if version == "v1" || !spec.list("metrics").is_empty() {
         return;
     }
@@ -113,6 +123,18 @@ pub(super) fn default_autoscaler(spec: &mut Map, version: &str) {
     target.insert("type", "Utilization");
     target.insert("averageUtilization", CPU_PERCENT);
     spec.insert("metrics", vec![Value::Map(metric)]);
+}
+
+fn default_scaling_rules(rules: &mut Map, policies: &[(&str, i64, i64)]) {
+    set_default(rules, "selectPolicy", "Max");
+    let policies = policies.iter().map(|&(kind, value, seconds)| {
+        let mut policy = Map::new();
+        policy.insert("type", kind);
+        policy.insert("value", value);
+        policy.insert("periodSeconds", seconds);
+        Value::Map(policy)
+    });
+    set_default(rules, "policies", policies.collect::<Vec<_>>());
 }
 
 /// Labels default to those of the pod template.

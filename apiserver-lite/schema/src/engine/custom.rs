@@ -22,6 +22,7 @@ impl Engine {
                 short_group: CUSTOM,
                 version: names.version.to_owned().into(),
                 kind: names.kind.to_owned().into(),
+                names: self.names,
                 resource: None,
                 custom: Some(CustomKind::new(names.plural, names.namespaced)),
                 shapes: Arc::clone(&metadata.shapes),
@@ -32,13 +33,18 @@ impl Engine {
         }))
     }
 
-    /// The object in the version in which it is stored; of built-in kinds, and where a webhook converts, the caller has chosen it.
-    pub fn in_storage_version(&self, object: Object) -> Object {
+    /// The object in the version in which it is stored, without the fields that this version does not have; of built-in kinds, and where a webhook
+    /// converts, the caller has chosen it.
+    pub fn in_storage_version(&self, mut object: Object) -> Object {
         let version = object.kind.custom_version().filter(|version| !version.has_webhook);
-        match version.and_then(|version| self.storage_kind(&object.kind, &version)) {
-            Some(kind) => Object { kind, ..object },
-            None => object,
+        let Some(kind) = version.and_then(|version| self.storage_kind(&object.kind, &version))
+        else {
+            return object;
+        };
+        if let Some(stored) = kind.custom_version().filter(|_| !Arc::ptr_eq(&kind, &object.kind)) {
+            stored.rules.prune(&mut object.fields, &mut Vec::new());
         }
+        Object { kind, ..object }
     }
 
     /// The kind in the version in which objects of `kind`, a custom one with these rules, are stored.
@@ -89,7 +95,7 @@ impl Engine {
         let fields = checked_metadata(&kind, fields, &mut Vec::new()).map_err(|error| {
             DecodeError::Type {
                 kind: kind.kind().to_owned(),
-                version: kind.api_version.clone(),
+                version: kind.version().to_owned(),
                 error,
             }
         })?;

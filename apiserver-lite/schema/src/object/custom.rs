@@ -61,6 +61,15 @@ pub struct ScalePaths {
     pub label_selector: Vec<String>,
 }
 
+/// A field of a custom kind that field selectors may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelectableField {
+    /// Its name in selectors, such as `spec.color`.
+    pub name: String,
+    /// Names of fields from the root of an object.
+    pub path: Vec<String>,
+}
+
 /// A version of a definition as it is now.
 pub struct CustomVersion {
     /// Differs between all versions of all definitions that a server has read: what is made by these rules is valid for this number only.
@@ -82,6 +91,8 @@ pub struct CustomVersion {
     pub scale: Option<ScalePaths>,
     /// The columns of its table.
     pub columns: Vec<CustomColumn>,
+    /// Fields that field selectors may use besides the name and the namespace.
+    pub selectable_fields: Vec<SelectableField>,
     /// Warning for its users, if it is deprecated.
     pub deprecation: Option<String>,
     /// The rules of its objects.
@@ -212,6 +223,7 @@ mod tests {
             has_status: false,
             scale: None,
             columns: Vec::new(),
+            selectable_fields: Vec::new(),
             deprecation: None,
             rules: Box::new(Rules),
         }

@@ -6,21 +6,19 @@ use super::OpenApiVersion;
 use super::schemas::{self, Writer, custom_list_name, custom_name, gvk};
 use crate::engine::Engine;
 use crate::object::Kind;
-use crate::value::{Map, Value};
+use crate::value::{Key, Map, Value};
 
 /// Kinds whose descriptors have the metadata of objects and lists.
 const WITH_METADATA: [&str; 2] = ["PartialObjectMetadata", "PartialObjectMetadataList"];
 
-/// Adds the schemas of `kinds` and of their lists.
-pub(super) fn add<'a>(
+/// The schemas of a kind and of its lists.
+pub(super) fn definitions(
     engine: &Engine,
     version: OpenApiVersion,
-    kinds: impl IntoIterator<Item = &'a Arc<Kind>>,
-    schemas: &mut Map,
-) {
-    let writer = Writer::new(engine, version);
-    for kind in kinds {
-        let Some(current) = kind.custom_version() else { continue };
+    kind: &Kind,
+) -> impl Iterator<Item = (Key, Value)> + use<> {
+    let made = kind.custom_version().map(|current| {
+        let writer = Writer::new(engine, version);
         let schema = current.rules.open_api(version == OpenApiVersion::V2);
         let mut schema = schema.unwrap_or_else(|| Map::from_iter([("type", "object")]));
         complete_embedded(&writer, version, &mut schema);
@@ -40,9 +38,12 @@ pub(super) fn add<'a>(
             ("version", kind.version()),
         ]);
         let list = with_metadata(&writer, list, "ListMeta", Value::Map(of_list));
-        schemas.insert(name, object);
-        schemas.insert(custom_list_name(kind), list);
-    }
+        [
+            (Key::Owned(name), Value::Map(object)),
+            (Key::Owned(custom_list_name(kind)), Value::Map(list)),
+        ]
+    });
+    made.into_iter().flatten()
 }
 
 /// Adds the schemas of the metadata of objects and lists, which a document of custom kinds alone has not.

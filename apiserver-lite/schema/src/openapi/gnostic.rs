@@ -3,28 +3,42 @@
 //! Maps are lists of name and value; `x-` extensions are YAML text, for which JSON is used.
 
 use super::to_json;
-use crate::value::{Map, Value};
+use crate::value::{Key, Map, Value};
 use crate::wire::{put_bytes, put_key};
 
-pub(super) fn encode_document(document: &Map) -> Vec<u8> {
+pub(super) fn encode_document(
+    info: &Value,
+    paths: impl Iterator<Item = (Key, Value)>,
+    definitions: impl Iterator<Item = (Key, Value)>,
+) -> Vec<u8> {
     let mut out = Vec::new();
-    text(&mut out, 1, document.str("swagger"));
-    let info = document.map("info");
+    text(&mut out, 1, "2.0");
+    let info = info.as_map();
     message(&mut out, 2, |out| {
         text(out, 1, info.map_or("", |info| info.str("title")));
         text(out, 2, info.map_or("", |info| info.str("version")));
     });
     message(&mut out, 8, |out| {
-        for (path, item) in entries(document.map("paths")) {
-            named(out, 2, path, |out| path_item(out, item));
+        for (path, item) in paths {
+            item.as_map()
+                .into_iter()
+                .for_each(|item| named(out, 2, &path, |out| path_item(out, item)));
         }
     });
-    message(&mut out, 9, |out| named_schemas(out, document.map("definitions")));
+    message(&mut out, 9, |out| {
+        for (name, value) in definitions {
+            value.as_map().into_iter().for_each(|map| named(out, 1, &name, |out| schema(out, map)));
+        }
+    });
     out
 }
 
+/// The numbers of the methods of a path.
+const METHODS: [(u32, &str); 7] =
+    [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (6, "options"), (7, "head"), (8, "patch")];
+
 fn path_item(out: &mut Vec<u8>, item: &Map) {
-    for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+    for (number, method) in METHODS {
         if let Some(map) = item.map(method) {
             message(out, number, |out| operation(out, map));
         }
@@ -97,6 +111,9 @@ fn schema(out: &mut Vec<u8>, map: &Map) {
     text(out, 4, map.str("description"));
     for item in map.list("required").iter().filter_map(Value::as_str) {
         put_bytes(out, 19, item.as_bytes());
+    }
+    for value in map.list("enum") {
+        message(out, 20, |out| put_bytes(out, 2, &to_json(value)));
     }
     if let Some(values) = map.map("additionalProperties") {
         message(out, 21, |out| message(out, 1, |out| schema(out, values)));

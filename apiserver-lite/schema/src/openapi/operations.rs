@@ -1,119 +1,29 @@
-//! Operations of resources: verbs and query parameters per path.
+//! Paths of resources with their operations.
 
 use std::sync::Arc;
 
+use super::operation::{Body, Operation, parameter};
 use super::schemas::{gvk, list_reference, reference};
+use super::templates::{OPERATIONS, OperationTemplate};
 use super::{Described, OpenApiVersion, api_path};
 use crate::engine::Engine;
 use crate::object::Kind;
 use crate::object::custom::CUSTOM;
-use crate::value::{Key, Map, Value};
+use crate::value::{Map, Value};
 
-/// An operation, independent of its resource.
-struct OperationTemplate {
-    /// The resource's verb that provides it.
-    name: &'static str,
-    /// The HTTP method.
-    method: &'static str,
-    /// Whether it acts on one object or on the collection.
-    on_item: bool,
-    /// The value of `x-kubernetes-action`.
-    action: &'static str,
-    /// Media types of the body; empty without a body.
-    consumes: &'static [&'static str],
-    /// Query parameters: name and type.
-    query: &'static [(&'static str, &'static str)],
-}
+/// Media types of answers.
+pub(super) const PRODUCED: &[&str] = &["application/json", "application/yaml"];
 
-const WRITE_QUERY: &[(&str, &str)] =
-    &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")];
-
-const OPERATIONS: &[OperationTemplate] = &[
-    OperationTemplate {
-        name: "list",
-        method: "get",
-        on_item: false,
-        action: "list",
-        consumes: &[],
-        query: &[
-            ("allowWatchBookmarks", "boolean"),
-            ("continue", "string"),
-            ("fieldSelector", "string"),
-            ("labelSelector", "string"),
-            ("limit", "integer"),
-            ("resourceVersion", "string"),
-            ("resourceVersionMatch", "string"),
-            ("timeoutSeconds", "integer"),
-            ("watch", "boolean"),
-        ],
-    },
-    OperationTemplate {
-        name: "create",
-        method: "post",
-        on_item: false,
-        action: "post",
-        consumes: &["application/json", "application/yaml"],
-        query: WRITE_QUERY,
-    },
-    OperationTemplate {
-        name: "get",
-        method: "get",
-        on_item: true,
-        action: "get",
-        consumes: &[],
-        query: &[],
-    },
-    OperationTemplate {
-        name: "update",
-        method: "put",
-        on_item: true,
-        action: "put",
-        consumes: &["application/json", "application/yaml"],
-        query: WRITE_QUERY,
-    },
-    OperationTemplate {
-        name: "patch",
-        method: "patch",
-        on_item: true,
-        action: "patch",
-        consumes: &[
-            "application/json-patch+json",
-            "application/merge-patch+json",
-            "application/strategic-merge-patch+json",
-            "application/apply-patch+yaml",
-        ],
-        query: WRITE_QUERY,
-    },
-    OperationTemplate {
-        name: "delete",
-        method: "delete",
-        on_item: true,
-        action: "delete",
-        consumes: &[],
-        query: &[
-            ("dryRun", "string"),
-            ("gracePeriodSeconds", "integer"),
-            ("propagationPolicy", "string"),
-        ],
-    },
-];
-
-/// The paths of all resources with a wanted `apiVersion`.
-pub(super) fn paths(
+/// The paths of a kind's resource.
+pub(super) fn of_resource(
     described: Described<'_>,
     version: OpenApiVersion,
-    wanted: impl Fn(&str) -> bool,
-) -> Map {
-    let engine = described.engine;
-    let mut entries = Vec::new();
-    for kind in described.resources().filter(|kind| wanted(&kind.api_version)) {
-        for scope in [PathScope::AllNamespaces, PathScope::Collection, PathScope::Item] {
-            if let Some(item) = path_item(engine, version, kind, scope) {
-                entries.push((Key::Owned(path(kind, scope)), Value::Map(item)));
-            }
-        }
-    }
-    Map::from_entries(entries)
+    kind: &Arc<Kind>,
+) -> impl Iterator<Item = (String, Map)> {
+    let scopes = [PathScope::AllNamespaces, PathScope::Collection, PathScope::Item];
+    scopes.into_iter().filter_map(move |scope| {
+        Some((path(kind, scope), path_item(described.engine, version, kind, scope)?))
+    })
 }
 
 /// What a path of a resource addresses.
@@ -129,20 +39,30 @@ enum PathScope {
 
 impl PathScope {
     /// Whether the operation exists at this path.
-    fn offers(self, kind: &Kind, verb: &OperationTemplate) -> bool {
+    fn offers(self, kind: &Kind, template: &OperationTemplate) -> bool {
         match self {
-            Self::AllNamespaces => kind.namespaced() && verb.name == "list",
-            Self::Collection => !verb.on_item,
-            Self::Item => verb.on_item,
+            Self::AllNamespaces => kind.namespaced() && template.verb == "list",
+            Self::Collection => !template.on_item,
+            Self::Item => template.on_item,
         }
     }
 }
 
 fn path(kind: &Kind, scope: PathScope) -> String {
-    let within = kind.namespaced() && scope != PathScope::AllNamespaces;
-    let namespace = if within { "/namespaces/{namespace}" } else { "" };
-    let name = if scope == PathScope::Item { "/{name}" } else { "" };
-    format!("/{}{namespace}/{}{name}", api_path(&kind.api_version), kind.plural())
+    match scope {
+        PathScope::Item => item_path(kind),
+        PathScope::Collection if kind.namespaced() => {
+            let group = api_path(&kind.api_version);
+            format!("/{group}/namespaces/{{namespace}}/{}", kind.plural())
+        }
+        _ => format!("/{}/{}", api_path(&kind.api_version), kind.plural()),
+    }
+}
+
+/// The path of one object.
+pub(super) fn item_path(kind: &Kind) -> String {
+    let within = if kind.namespaced() { "/namespaces/{namespace}" } else { "" };
+    format!("/{}{within}/{}/{{name}}", api_path(&kind.api_version), kind.plural())
 }
 
 fn path_item(
@@ -152,152 +72,111 @@ fn path_item(
     scope: PathScope,
 ) -> Option<Map> {
     let offered = kind.verbs("").unwrap_or_default();
-    let verbs =
-        OPERATIONS.iter().filter(|verb| scope.offers(kind, verb) && offered.contains(&verb.name));
-    let mut item: Map = verbs
-        .map(|verb| (verb.method, Value::Map(operation(engine, version, kind, verb, scope))))
+    let is_there = |template: &&OperationTemplate| {
+        scope.offers(kind, template) && offered.contains(&template.verb)
+    };
+    let templates = OPERATIONS.iter().filter(is_there);
+    let mut item: Map = templates
+        .map(|template| (template.method, operation(engine, version, kind, template, scope)))
         .collect();
     if item.is_empty() {
         return None;
     }
     let within = kind.namespaced() && scope != PathScope::AllNamespaces;
-    let in_path = [("name", scope == PathScope::Item), ("namespace", within)];
-    let parameters: Vec<Value> = in_path
-        .into_iter()
-        .filter(|(_, there)| *there)
-        .map(|(name, _)| {
-            let mut parameter = parameter(version, name, "path", "string");
-            parameter.insert("required", true);
-            Value::Map(parameter)
-        })
-        .collect();
-    if !parameters.is_empty() {
-        item.insert("parameters", parameters);
-    }
+    let places = [("name", scope == PathScope::Item), ("namespace", within)];
+    let places = places.into_iter().filter(|(_, there)| *there).map(|(name, _)| name);
+    item.insert("parameters", path_parameters(version, places));
     Some(item)
+}
+
+/// The parameters that all operations of a path have.
+pub(super) fn path_parameters(
+    version: OpenApiVersion,
+    places: impl Iterator<Item = &'static str>,
+) -> Vec<Value> {
+    let places = places.map(|name| parameter(version, name, "path", "string"));
+    places.chain([parameter(version, "pretty", "query", "string")]).collect()
 }
 
 fn operation(
     engine: &Engine,
     version: OpenApiVersion,
     kind: &Arc<Kind>,
-    verb: &OperationTemplate,
+    template: &OperationTemplate,
     scope: PathScope,
-) -> Map {
-    let answer = match verb.name {
+) -> Value {
+    let answer = match template.verb {
         "list" => list_reference(engine, version, kind),
+        "delete" if !kind.is_returned_on_delete() => shared(engine, version, "Status"),
+        "deletecollection" => shared(engine, version, "Status"),
         _ => reference(engine, version, kind),
     };
-    // The body of a patch is a Patch; other bodies are the kind.
-    let body = match verb.name {
-        "patch" => Value::Map(Map::from_iter([("type", "object")])),
-        _ => reference(engine, version, kind),
+    let own = reference(engine, version, kind);
+    let (collection, everywhere) = match (template.verb, scope) {
+        ("deletecollection", _) => ("Collection", ""),
+        (_, PathScope::AllNamespaces) => ("", "ForAllNamespaces"),
+        _ => ("", ""),
     };
-    let mut query: Vec<Value> = verb
-        .query
-        .iter()
-        .map(|(name, ty)| Value::Map(parameter(version, name, "query", ty)))
-        .collect();
-    if verb.name == "patch" {
-        query.push(Value::Map(parameter(version, "force", "query", "boolean")));
+    let scope = if kind.namespaced() && everywhere.is_empty() { "Namespaced" } else { "" };
+    let id = format!(
+        "{}{}{collection}{scope}{}{everywhere}",
+        template.word,
+        group_version(kind),
+        kind.kind()
+    );
+    let operation = Operation {
+        id,
+        action: template.action,
+        kind: gvk(kind),
+        query: template.query,
+        body: body(engine, version, kind, template, own),
+        produces: PRODUCED,
+        answer,
+        codes: template.codes,
+    };
+    operation.describe(version)
+}
+
+/// The body of an operation on objects whose schema is `own`.
+pub(super) fn body(
+    engine: &Engine,
+    version: OpenApiVersion,
+    kind: &Kind,
+    template: &OperationTemplate,
+    own: Value,
+) -> Option<Body<'static>> {
+    if template.consumes.is_empty() {
+        return None;
     }
-    let which = match scope {
-        PathScope::AllNamespaces => "ForAllNamespaces",
-        PathScope::Collection => "Collection",
-        PathScope::Item => "",
-    };
-    let id = format!("{}{}{which}", verb.action, identifier(kind));
-    let mut operation = Map::from_iter([
-        ("operationId", Value::from(id)),
-        ("x-kubernetes-action", Value::from(verb.action)),
-        ("x-kubernetes-group-version-kind", gvk(kind)),
-    ]);
     // Custom objects have no merge keys.
-    let types = verb.consumes.iter().copied();
-    let strategic = |ty: &&str| ty.contains("strategic");
-    let types: Vec<&str> = match kind.custom() {
-        Some(_) => types.filter(|ty| !strategic(ty)).collect(),
-        None => types.collect(),
+    let fits = |ty: &&str| kind.custom().is_none() || !ty.contains("strategic");
+    let types = template.consumes.iter().copied().filter(fits).collect();
+    let (schema, required) = match template.verb {
+        // A patch is of no kind.
+        "patch" => (Value::Map(Map::from_iter([("type", "object")])), true),
+        "delete" | "deletecollection" => (shared(engine, version, "DeleteOptions"), false),
+        _ => (own, true),
     };
-    match version {
-        OpenApiVersion::V2 => describe_v2(&mut operation, &types, query, body, answer),
-        OpenApiVersion::V3 => describe_v3(&mut operation, &types, query, body, answer),
-    }
-    operation
+    Some(Body { types, schema, required })
 }
 
-fn describe_v2(
-    operation: &mut Map,
-    consumes: &[&str],
-    mut query: Vec<Value>,
-    body: Value,
-    answer: Value,
-) {
-    let produces = ["application/json", "application/yaml"];
-    operation.insert("produces", texts(&produces));
-    operation.insert("consumes", texts(if consumes.is_empty() { &["*/*"] } else { consumes }));
-    if !consumes.is_empty() {
-        query.push(Value::Map(Map::from_iter([
-            ("name", Value::from("body")),
-            ("in", Value::from("body")),
-            ("required", Value::from(true)),
-            ("schema", body),
-        ])));
-    }
-    operation.insert("parameters", query);
-    let ok = Map::from_iter([("description", Value::from("OK")), ("schema", answer)]);
-    operation.insert("responses", Map::from_iter([("200", ok)]));
+/// A reference to the schema of a kind of all groups.
+fn shared(engine: &Engine, version: OpenApiVersion, kind: &str) -> Value {
+    engine.kind("", "v1", kind).map(|kind| reference(engine, version, kind)).unwrap_or_default()
 }
 
-fn describe_v3(
-    operation: &mut Map,
-    consumes: &[&str],
-    query: Vec<Value>,
-    body: Value,
-    answer: Value,
-) {
-    operation.insert("parameters", query);
-    let content = |types: &[&str], schema: &Value| {
-        let schema = Map::from_iter([("schema", schema.clone())]);
-        Map::from_iter(types.iter().map(|ty| ((*ty).to_owned(), schema.clone())))
-    };
-    if !consumes.is_empty() {
-        let body = content(consumes, &body);
-        let body = [("content", Value::Map(body)), ("required", Value::from(true))];
-        operation.insert("requestBody", Map::from_iter(body));
-    }
-    let ok = Map::from_iter([
-        ("description", Value::from("OK")),
-        ("content", Value::Map(content(&["application/json", "application/yaml"], &answer))),
-    ]);
-    operation.insert("responses", Map::from_iter([("200", ok)]));
-}
-
-fn parameter(version: OpenApiVersion, name: &str, place: &str, ty: &str) -> Map {
-    let mut parameter = Map::from_iter([("name", name), ("in", place)]);
-    match version {
-        OpenApiVersion::V2 => drop(parameter.insert("type", ty)),
-        OpenApiVersion::V3 => drop(parameter.insert("schema", Map::from_iter([("type", ty)]))),
-    }
-    parameter
-}
-
-/// `AppsV1NamespacedDeployment`.
-fn identifier(kind: &Kind) -> String {
-    let capital = |text: &str| {
-        let mut chars = text.chars();
-        chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
-    };
+/// `CoreV1`, `AppsV1`, `RbacAuthorizationV1`: the part of an id.
+pub(super) fn group_version(kind: &Kind) -> String {
     let group: String = match kind.short_group {
         "" => "Core".to_owned(),
         CUSTOM => kind.group.split('.').map(capital).collect(),
         group => group.split('.').map(capital).collect(),
     };
-    let scope = if kind.namespaced() { "Namespaced" } else { "" };
-    let version: String = capital(kind.version());
-    format!("{group}{version}{scope}{}", kind.kind())
+    format!("{group}{}", capital(kind.version()))
 }
 
-fn texts(items: &[&str]) -> Vec<Value> {
-    items.iter().copied().map(Value::from).collect()
+/// The text with a capital at its start.
+pub(super) fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }

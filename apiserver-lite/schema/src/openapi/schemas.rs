@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::OpenApiVersion;
 use super::descriptions::Descriptions;
+use super::extensions::{self, Descriptors};
 use crate::engine::Engine;
 use crate::object::Kind;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Type};
@@ -18,7 +19,7 @@ pub(super) fn definitions<'a>(
 ) -> Map {
     let kinds: Vec<&Arc<Kind>> = kinds.into_iter().collect();
     let writer = Writer::new(engine, version);
-    let descriptions = Descriptions::new();
+    let texts = Texts { descriptions: Descriptions::new(), descriptors: Descriptors::new() };
     let mut entries = Vec::new();
     let mut seen = BTreeSet::new();
     for kind in &kinds {
@@ -28,11 +29,11 @@ pub(super) fn definitions<'a>(
                 continue;
             }
             let shape = kind.shapes.get(id);
-            let mut schema = writer.message(&descriptions, &kind.shapes, shape, &mut queue);
+            let mut schema = writer.message(&texts, &kind.shapes, shape, &mut queue);
             let named = |kind: &&&Arc<Kind>| kind.root == id && !kind.type_meta_json.is_empty();
             let served = kinds.iter().filter(named).find(|kind| kind.resource.is_some());
             let served = served.map(|kind| kind.as_ref());
-            if let Some(text) = descriptions.message(shape, served) {
+            if let Some(text) = texts.descriptions.message(shape, served) {
                 schema.insert("description", text);
             }
             let own: Vec<Value> = kinds.iter().filter(named).map(|kind| gvk(kind)).collect();
@@ -80,6 +81,12 @@ pub(super) fn gvk(kind: &Kind) -> Value {
     Value::Map(Map::from_iter(entries))
 }
 
+/// What is said of messages besides their shapes.
+struct Texts {
+    descriptions: Descriptions,
+    descriptors: Descriptors,
+}
+
 pub(super) struct Writer {
     version: OpenApiVersion,
     prefix: String,
@@ -97,7 +104,13 @@ impl Writer {
             "" => "core",
             group => group.split('.').next().unwrap_or(group),
         };
-        let home = if group == "meta" { "apimachinery.pkg.apis" } else { "api" };
+        let home = match group {
+            "apiextensions" => "apiextensions-apiserver.pkg.apis",
+            "apiregistration" => "kube-aggregator.pkg.apis",
+            "meta" => "apimachinery.pkg.apis",
+            "metrics" => "metrics.pkg.apis",
+            _ => "api",
+        };
         format!("{prefix}.{home}.{group}.{}.{}", shape.version, shape.name)
     }
 
@@ -128,15 +141,21 @@ impl Writer {
     /// The schema of a message; referenced messages are added to `queue`.
     fn message(
         &self,
-        descriptions: &Descriptions,
+        texts: &Texts,
         shapes: &Shapes,
         shape: &Shape,
         queue: &mut Vec<ShapeId>,
     ) -> Map {
+        let message = texts.descriptors.of(shape);
         let properties = shape.fields.iter().map(|field| {
-            let text = descriptions.field(shapes, shape, field);
-            let schema = self.described(self.field(shapes, field, queue), text);
-            (field.name.clone(), Value::Map(schema))
+            let descriptor = message.and_then(|message| message.field(&field.name));
+            let mut schema = self.field(shapes, field, queue);
+            extensions::add_values(&mut schema, shape, field);
+            descriptor.into_iter().for_each(|field| extensions::add_topology(&mut schema, field));
+            let default = extensions::default_of(field, descriptor);
+            self.add_default(&mut schema, default);
+            let text = texts.descriptions.field(shapes, shape, field);
+            (field.name.clone(), Value::Map(self.described(schema, text)))
         });
         let mut schema = Map::from_iter([("type", "object")]);
         let properties = Map::from_entries(properties.collect());
@@ -152,19 +171,29 @@ impl Writer {
         if !required.is_empty() {
             schema.insert("required", required);
         }
+        message.into_iter().for_each(|of| extensions::add_message_topology(&mut schema, of));
         schema
     }
 
-    /// Adds a description. OpenAPI v3 allows no sibling of `$ref`, so a reference is wrapped.
+    /// Adds a default to a schema of OpenAPI v3; as in Kubernetes v2 has none, because older clients take `default` beside `$ref` for an error.
+    fn add_default(&self, schema: &mut Map, default: Option<Value>) {
+        if let (OpenApiVersion::V3, Some(default)) = (self.version, default) {
+            schema.insert("default", default);
+        }
+    }
+
+    /// Adds a description. OpenAPI v3 allows no sibling of `$ref`, so a reference with any is wrapped.
     fn described(&self, mut schema: Map, text: Option<String>) -> Map {
-        let Some(text) = text else { return schema };
+        if let Some(text) = text {
+            schema.insert("description", text);
+        }
         if self.version == OpenApiVersion::V3
+            && schema.len() > 1
             && let Some(reference) = schema.remove("$ref")
         {
             let reference = Map::from_iter([("$ref", reference)]);
             schema.insert("allOf", vec![Value::Map(reference)]);
         }
-        schema.insert("description", text);
         schema
     }
 
@@ -180,6 +209,13 @@ impl Writer {
             schema.insert("x-kubernetes-patch-merge-key", key);
         }
         schema
+    }
+
+    /// The schema of an item of a list, or of a value of a map.
+    fn element(&self, shapes: &Shapes, ty: &Type, queue: &mut Vec<ShapeId>) -> Map {
+        let mut schema = self.value(shapes, ty, queue);
+        self.add_default(&mut schema, extensions::zero_of(ty));
+        self.described(schema, None)
     }
 
     fn value(&self, shapes: &Shapes, ty: &Type, queue: &mut Vec<ShapeId>) -> Map {
@@ -212,16 +248,21 @@ impl Writer {
             }
             Type::List(item) | Type::WrappedList(item) => {
                 let mut schema = plain("array");
-                schema.insert("items", self.value(shapes, item, queue));
+                schema.insert("items", self.element(shapes, item, queue));
                 schema
             }
             Type::Map(item) => {
                 let mut schema = plain("object");
-                schema.insert("additionalProperties", self.value(shapes, item, queue));
+                schema.insert("additionalProperties", self.element(shapes, item, queue));
                 schema
             }
         }
     }
+}
+
+/// With what names of built-in schemas start: `io.k8s.`.
+pub(super) fn own_prefix(engine: &Engine) -> String {
+    format!("{}.", reversed(engine.names().group_domain()))
 }
 
 /// `io.k8s` for `k8s.io`.

@@ -130,7 +130,8 @@ fn clients_find_a_kind_by_its_path_over_all_namespaces() {
     let paths = document["paths"].as_object().expect("paths");
     let everywhere = &paths["/api/v1/pods"];
     assert_eq!(everywhere["get"]["x-kubernetes-group-version-kind"]["kind"], "Pod");
-    assert!(everywhere.get("post").is_none() && everywhere.get("parameters").is_none());
+    assert!(everywhere.get("post").is_none());
+    assert!(!everywhere["parameters"].to_string().contains("namespace"));
     assert!(paths["/api/v1/nodes"].get("post").is_some());
     let operations = paths.values().filter_map(Json::as_object).flat_map(|item| item.values());
     let ids: Vec<&str> = operations.filter_map(|o| o["operationId"].as_str()).collect();
@@ -139,7 +140,7 @@ fn clients_find_a_kind_by_its_path_over_all_namespaces() {
 }
 
 #[test]
-fn types_and_fields_are_described_and_what_nobody_acts_on_says_so() {
+fn types_and_fields_have_descriptions_and_stored_only_kinds_say_so() {
     let engine = engine();
     let document = parse(&v3_document(&engine, "api/v1").expect("document"));
     let schemas = &document["components"]["schemas"];
@@ -170,4 +171,180 @@ fn types_and_fields_are_described_and_what_nobody_acts_on_says_so() {
         fields(fields(found.expect(name), 2)[0], 4)[0].to_vec()
     };
     assert_eq!(named("io.k8s.api.networking.v1.Ingress"), text(ingress).into_bytes());
+}
+
+#[test]
+fn fields_say_how_apply_merges_them_and_what_they_are_without_a_value() {
+    let engine = engine();
+    let newer = parse(&v3_document(&engine, "api/v1").expect("document"));
+    let older = parse(&v2_json(&engine));
+    let of = |message: &str| format!("io.k8s.api.core.v1.{message}");
+    for schemas in [&newer["components"]["schemas"], &older["definitions"]] {
+        let ports = &schemas[of("Container")]["properties"]["ports"];
+        assert_eq!(ports["x-kubernetes-list-type"], "map");
+        assert_eq!(ports["x-kubernetes-list-map-keys"], json!(["containerPort", "protocol"]));
+        assert_eq!(schemas[of("ConfigMapKeySelector")]["x-kubernetes-map-type"], "atomic");
+        let spec = &schemas[of("PodSpec")]["properties"];
+        assert_eq!(spec["nodeSelector"]["x-kubernetes-map-type"], "atomic");
+        assert!(spec["containers"].get("x-kubernetes-list-type").is_none());
+        let addresses = &schemas[of("ServiceSpec")]["properties"]["clusterIPs"];
+        assert_eq!(addresses["x-kubernetes-list-type"], "atomic");
+    }
+    let schemas = &newer["components"]["schemas"];
+    let of_field = |message: &str, field: &str| schemas[of(message)]["properties"][field].clone();
+    assert_eq!(of_field("ContainerPort", "protocol")["default"], "TCP");
+    assert_eq!(of_field("Container", "name")["default"], "");
+    assert_eq!(of_field("ContainerPort", "containerPort")["default"], 0);
+    assert_eq!(of_field("Pod", "spec")["default"], json!({}));
+    assert_eq!(of_field("PodSpec", "containers")["items"]["default"], json!({}));
+    assert_eq!(of_field("Container", "command")["items"]["default"], "");
+    for (message, field) in
+        [("Container", "image"), ("PodSpec", "affinity"), ("PodSpec", "priority")]
+    {
+        assert!(of_field(message, field).get("default").is_none(), "{message} {field}");
+    }
+    let definitions = older["definitions"].as_object().expect("definitions").values();
+    let properties = definitions.filter_map(|one| one["properties"].as_object());
+    assert!(properties.flat_map(|all| all.values()).all(|one| one.get("default").is_none()));
+}
+
+#[test]
+fn closed_sets_of_values_are_those_of_validation() {
+    let engine = engine();
+    let documents = [v3_document(&engine, "apis/apps/v1").expect("document"), v2_json(&engine)];
+    for document in documents.iter().map(|document| parse(document)) {
+        let schemas = match document["definitions"].is_object() {
+            true => &document["definitions"],
+            false => &document["components"]["schemas"],
+        };
+        let spec = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"];
+        assert_eq!(spec["restartPolicy"]["enum"], json!(["Always", "Never", "OnFailure"]));
+        let claim = &schemas["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"];
+        let modes = &claim["accessModes"];
+        assert!(modes.get("enum").is_none());
+        assert_eq!(modes["items"]["enum"].as_array().map(Vec::len), Some(4));
+        let strategy = &schemas["io.k8s.api.apps.v1.DeploymentStrategy"]["properties"]["type"];
+        assert_eq!(strategy["enum"], json!(["Recreate", "RollingUpdate"]));
+    }
+    let definitions = fields(&v2_protobuf(&engine), 9).concat();
+    let entries = fields(&definitions, 1);
+    let port = entries
+        .into_iter()
+        .find(|entry| fields(entry, 1)[0] == b"io.k8s.api.core.v1.ContainerPort");
+    let properties = fields(fields(port.expect("ports"), 2)[0], 25)[0].to_vec();
+    let protocol =
+        fields(&properties, 1).into_iter().find(|entry| fields(entry, 1)[0] == b"protocol");
+    let values = fields(fields(protocol.expect("a protocol"), 2)[0], 20);
+    let values: Vec<&[u8]> = values.into_iter().map(|value| fields(value, 2)[0]).collect();
+    assert_eq!(values, [&b"\"SCTP\""[..], b"\"TCP\"", b"\"UDP\""]);
+}
+
+/// kubectl before 1.25 checks definitions by these schemas before it sends them.
+#[test]
+fn defaults_and_enums_in_definitions_are_any_json() {
+    let engine = engine();
+    let v3 = v3_document(&engine, "apis/apiextensions.k8s.io/v1").expect("document");
+    let v2 = v2_json(&engine);
+    let (v3, v2) = (parse(&v3), parse(&v2));
+    let name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+    for schemas in [&v2["definitions"], &v3["components"]["schemas"]] {
+        let properties = &schemas[name]["properties"];
+        for any in [&properties["default"], &properties["example"], &properties["enum"]["items"]] {
+            assert!(any.is_object() && any.get("type").is_none(), "{any}");
+        }
+        assert_eq!(properties["enum"]["type"], "array");
+    }
+    let revision = &v2["definitions"]["io.k8s.api.apps.v1.ControllerRevision"]["properties"];
+    assert_eq!(revision["data"]["type"], "object");
+}
+
+#[test]
+fn subresources_have_paths_with_their_own_kinds() {
+    let engine = engine();
+    let core = parse(&v3_document(&engine, "api/v1").expect("document"));
+    let pod = |below: &str| {
+        &core["paths"][format!("/api/v1/namespaces/{{namespace}}/pods/{{name}}{below}")]
+    };
+    for (below, method, action, kind, id) in [
+        ("", "delete", "delete", ("", "v1", "Pod"), "deleteCoreV1NamespacedPod"),
+        ("/status", "patch", "patch", ("", "v1", "Pod"), "patchCoreV1NamespacedPodStatus"),
+        (
+            "/eviction",
+            "post",
+            "post",
+            ("policy", "v1", "Eviction"),
+            "createCoreV1NamespacedPodEviction",
+        ),
+        ("/binding", "post", "post", ("", "v1", "Binding"), "createCoreV1NamespacedPodBinding"),
+        (
+            "/ephemeralcontainers",
+            "get",
+            "get",
+            ("", "v1", "Pod"),
+            "readCoreV1NamespacedPodEphemeralcontainers",
+        ),
+        ("/log", "get", "get", ("", "v1", "Pod"), "readCoreV1NamespacedPodLog"),
+        (
+            "/exec",
+            "post",
+            "connect",
+            ("", "v1", "PodExecOptions"),
+            "connectCoreV1PostNamespacedPodExec",
+        ),
+        (
+            "/proxy/{path}",
+            "options",
+            "connect",
+            ("", "v1", "PodProxyOptions"),
+            "connectCoreV1OptionsNamespacedPodProxyWithPath",
+        ),
+    ] {
+        let operation = &pod(below)[method];
+        let kind = json!({"group": kind.0, "version": kind.1, "kind": kind.2});
+        assert_eq!(operation["x-kubernetes-group-version-kind"], kind, "{below} {method}");
+        assert_eq!(
+            (&operation["x-kubernetes-action"], &operation["operationId"]),
+            (&json!(action), &json!(id))
+        );
+    }
+    assert!(pod("/binding").get("get").is_none() && pod("/exec").get("head").is_none());
+    let named = |path: &Json| -> BTreeSet<String> {
+        let parameters = path["parameters"].as_array().expect("parameters");
+        parameters.iter().map(|one| one["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert!(named(pod("/exec")).contains("command") && named(pod("/log")).contains("tailLines"));
+    assert!(named(pod("/proxy/{path}")).contains("path"));
+    let token =
+        &core["paths"]["/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"]["post"];
+    assert_eq!(token["x-kubernetes-group-version-kind"]["kind"], "TokenRequest");
+}
+
+#[test]
+fn kinds_of_other_groups_are_described_where_operations_have_them() {
+    let apps = parse(&v3_document(&engine(), "apis/apps/v1").expect("document"));
+    let deployments = "/apis/apps/v1/namespaces/{namespace}/deployments";
+    let scale = &apps["paths"][format!("{deployments}/{{name}}/scale")]["put"];
+    assert_eq!(scale["operationId"], "replaceAppsV1NamespacedDeploymentScale");
+    let of_scale = json!([{"group": "autoscaling", "version": "v1", "kind": "Scale"}]);
+    let schemas = &apps["components"]["schemas"];
+    assert_eq!(
+        schemas["io.k8s.api.autoscaling.v1.Scale"]["x-kubernetes-group-version-kind"],
+        of_scale
+    );
+    let all = &apps["paths"][deployments]["delete"];
+    assert_eq!(all["x-kubernetes-action"], "deletecollection");
+    assert_eq!(all["operationId"], "deleteAppsV1CollectionNamespacedDeployment");
+    let answer = &all["responses"]["200"]["content"]["application/json"]["schema"]["$ref"];
+    assert_eq!(answer, "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.Status");
+}
+
+#[test]
+fn names_of_operations_are_unique_in_all_documents() {
+    let document = parse(&v2_json(&engine()));
+    let paths = document["paths"].as_object().expect("paths").values();
+    let operations = paths.filter_map(Json::as_object).flat_map(|item| item.values());
+    let ids: Vec<&str> = operations.filter_map(|one| one["operationId"].as_str()).collect();
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), unique.len());
+    assert!(ids.len() > 400, "{}", ids.len());
 }

@@ -37,8 +37,8 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
             let healthy = healthy.unwrap_or(&empty);
             let state = match healthy.str("status") {
                 "True" => "Healthy",
-                "False" => "Unhealthy",
-                _ => "Unknown",
+                "" => "Unknown",
+                _ => "Unhealthy",
             };
             cells.set("Status", state);
             cells.set("Message", healthy.str("message"));

@@ -51,7 +51,7 @@ fn a_table_describes_itself_and_its_objects() {
 }
 
 #[test]
-fn pods_say_how_they_are() {
+fn pod_rows_have_readiness_status_and_restarts() {
     let running = json!({"name": "c", "ready": true, "state": {"running": {}}});
     let cases = [
         (json!({"phase": "Pending"}), json!(["web", "0/2", "Pending", 0, "5m"])),
@@ -251,4 +251,17 @@ fn api_services_show_who_serves_them() {
     );
     let failed = of(service, condition("False", "MissingEndpoints"));
     assert_eq!(failed, json!(["v1.a", "n/s", "False (MissingEndpoints)", "5m"]));
+}
+
+/// `kubectl get deployment web --subresource=scale`.
+#[test]
+fn a_scale_says_how_many_are_wanted_and_there() {
+    let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
+        "metadata": {"name": "web", "creationTimestamp": "2026-01-01T11:55:00Z"},
+        "spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "a=b"}});
+    let got = table(&scale, ColumnDefinitions::Included, Include::None);
+    let columns = got["columnDefinitions"].as_array().expect("columns").iter();
+    let names: Vec<&str> = columns.filter_map(|column| column["name"].as_str()).collect();
+    assert_eq!(names, ["Name", "Desired", "Available", "Age"]);
+    assert_eq!(cells(&scale), json!(["web", 3, 2, "5m"]));
 }

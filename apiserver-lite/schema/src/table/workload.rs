@@ -27,6 +27,10 @@ pub(super) fn cells(object: &Object, now: i64, cells: &mut Cells) {
             cells.set("Up-to-date", of("updatedReplicas"));
             cells.set("Available", of("availableReplicas"));
         }
+        "Scale" => {
+            cells.set("Desired", desired);
+            cells.set("Available", of("replicas"));
+        }
         "StatefulSet" => cells.set("Ready", format!("{}/{desired}", of("readyReplicas"))),
         "ReplicaSet" | "ReplicationController" => {
             cells.set("Desired", desired);

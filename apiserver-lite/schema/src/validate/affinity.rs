@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{FieldErrors, names, numbers, selector};
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -95,7 +96,7 @@ pub(super) fn check_spread(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors
         }
         check_topology_key(constraint, &here, errors);
         let action = constraint.str("whenUnsatisfiable");
-        let actions = &["DoNotSchedule", "ScheduleAnyway"];
+        let actions = enums::UNSATISFIABLE_ACTIONS;
         if !actions.contains(&action) {
             errors.not_supported(&here.field("whenUnsatisfiable"), action, actions);
         }
@@ -110,8 +111,8 @@ pub(super) fn check_spread(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors
         }
         for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             let policy = constraint.str(field);
-            if constraint.contains(field) && !matches!(policy, "Honor" | "Ignore") {
-                errors.not_supported(&here.field(field), policy, &["Honor", "Ignore"]);
+            if constraint.contains(field) && !enums::INCLUSION_POLICIES.contains(&policy) {
+                errors.not_supported(&here.field(field), policy, enums::INCLUSION_POLICIES);
             }
         }
         selector::check(constraint.map("labelSelector"), &here.field("labelSelector"), errors);

@@ -31,12 +31,30 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     for (at, metric) in spec.maps("metrics").enumerate() {
         check_metric(metric, &list.index(at), errors);
     }
+    let mut types = spec.maps("metrics").map(|metric| metric.str("type"));
+    if spec.int("minReplicas") == Some(0)
+        && !types.any(|kind| ["External", "Object"].contains(&kind))
+    {
+        let detail = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.forbidden(&list, detail);
+    }
     let behavior = path.field("behavior");
     for direction in ["scaleUp", "scaleDown"] {
         let rules = spec.map("behavior").and_then(|behavior| behavior.map(direction));
         if let Some(rules) = rules {
             check_rules(rules, &behavior.field(direction), errors);
         }
+    }
+}
+
+/// Checks that counts in a status are not negative.
+pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("status");
+    let empty = Map::new();
+    let status = object.status().unwrap_or(&empty);
+    for field in ["currentReplicas", "desiredReplicas"] {
+        numbers::not_negative(status, field, &path, errors);
     }
 }
 
@@ -87,7 +105,7 @@ fn check_metric(metric: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.required(&path.field(field), detail);
     }
     let sources: Vec<&str> = sources.map(|(field, _)| field).collect();
-    if sources.len() > 1 || wanted.is_none() {
+    if sources.len() > 1 {
         for field in sources.into_iter().filter(|field| Some(*field) != wanted) {
             errors.forbidden(&path.field(field), "must populate the given metric source only");
         }

@@ -9,6 +9,7 @@ use x509_parser::error::X509Error;
 use x509_parser::prelude::FromDer as _;
 
 use super::{FieldErrors, names};
+use crate::enums;
 use crate::object::Object;
 use crate::scalar;
 use crate::update::Subresource;
@@ -21,32 +22,6 @@ const REQUEST_LEN_MAX: usize = 64 * 1024;
 /// Longest signer name: domain, slash, path of segments.
 const SIGNER_LEN_MAX: usize = 571;
 const LABEL: &str = "CERTIFICATE REQUEST";
-
-const USAGES: &[&str] = &[
-    "any",
-    "cert sign",
-    "client auth",
-    "code signing",
-    "content commitment",
-    "crl sign",
-    "data encipherment",
-    "decipher only",
-    "digital signature",
-    "email protection",
-    "encipher only",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "key agreement",
-    "key encipherment",
-    "microsoft sgc",
-    "netscape sgc",
-    "ocsp signing",
-    "s/mime",
-    "server auth",
-    "signing",
-    "timestamping",
-];
 
 pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -126,8 +101,8 @@ fn check_usages(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
     let mut seen = BTreeSet::new();
     for (at, usage) in super::addresses::texts(spec, "usages") {
-        if !USAGES.contains(&usage) {
-            errors.not_supported(&list.index(at), usage, USAGES);
+        if !enums::KEY_USAGES.contains(&usage) {
+            errors.not_supported(&list.index(at), usage, enums::KEY_USAGES);
         }
         if !seen.insert(usage) {
             errors.duplicate(&list.index(at), usage);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::volume_source::check_driver_name;
 use super::{FieldErrors, metadata, names, numbers, resources};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -35,10 +36,9 @@ pub(super) fn check_storage(object: &Object, errors: &mut FieldErrors) {
     if parameters().any(|(key, _)| key.is_empty()) {
         errors.invalid(&here, "", "field can not be empty.");
     }
-    for (field, supported) in [
-        ("reclaimPolicy", &["Delete", "Retain"]),
-        ("volumeBindingMode", &["Immediate", "WaitForFirstConsumer"]),
-    ] {
+    for (field, supported) in
+        [("reclaimPolicy", &["Delete", "Retain"][..]), ("volumeBindingMode", enums::BINDING_MODES)]
+    {
         errors.one_of(&path.field(field), fields.str(field), supported);
     }
     check_topologies(fields, &path.field("allowedTopologies"), errors);
@@ -174,6 +174,19 @@ pub(super) fn check_driver_node(object: &Object, errors: &mut FieldErrors) {
         }
         if let Some(allocatable) = driver.map("allocatable") {
             numbers::not_negative(allocatable, "count", &here.field("allocatable"), errors);
+        }
+    }
+}
+
+/// Checks that what a node knows of a driver does not change: it is removed and added again.
+pub(super) fn check_driver_node_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let empty = Map::new();
+    let (before, after) = (old.spec().unwrap_or(&empty), new.spec().unwrap_or(&empty));
+    for driver in after.maps("drivers") {
+        let mut same = before.maps("drivers").filter(|one| one.str("name") == driver.str("name"));
+        if same.any(|one| one != driver) {
+            let path = Path::ROOT;
+            errors.invalid(&path.field("CSINodeDriver"), driver.clone(), "field is immutable");
         }
     }
 }

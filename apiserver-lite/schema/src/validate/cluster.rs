@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{FieldErrors, names};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
-
-const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "PreferNoSchedule"];
 
 pub(super) fn check_node(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -20,7 +19,7 @@ pub(super) fn check_node(object: &Object, errors: &mut FieldErrors) {
         let (key, value, effect) = (taint.str("key"), taint.str("value"), taint.str("effect"));
         errors.complaints(&here.field("key"), key, names::qualified_name(key));
         errors.complaints(&here.field("value"), value, names::label_value(value));
-        errors.one_of(&here.field("effect"), effect, EFFECTS);
+        errors.one_of(&here.field("effect"), effect, enums::TAINT_EFFECTS);
         if !seen.insert((key, effect)) {
             errors.duplicate(&here, format!("{key}:{effect}"));
         }

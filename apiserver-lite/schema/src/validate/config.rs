@@ -1,6 +1,9 @@
 //! Validation of ConfigMaps and Secrets.
 
+use std::collections::BTreeMap;
+
 use proto_api::names::Names;
+use serde::de::IgnoredAny;
 
 use super::{FieldErrors, names};
 use crate::object::Object;
@@ -49,11 +52,7 @@ pub(super) fn check_secret(names: &'static Names, object: &Object, errors: &mut 
         errors.too_long(&data_path, DATA_MAX);
     }
     let ty = object.fields.str("type");
-    for key in required_keys(names, ty) {
-        if !data.contains(key) {
-            errors.required(&data_path.key(key), "");
-        }
-    }
+    check_required(names, ty, data, &data_path, errors);
     if ty == names.label("service-account-token") {
         let annotation = names.label("service-account.name");
         if object.annotations().get(&annotation).is_none_or(String::is_empty) {
@@ -61,15 +60,37 @@ pub(super) fn check_secret(names: &'static Names, object: &Object, errors: &mut 
             errors.required(&metadata.field("annotations").key(&annotation), "");
         }
     }
-    if ty == names.label("dockerconfigjson") {
-        let text = data.get(".dockerconfigjson").map(scalar::bytes_of).unwrap_or_default();
-        if serde_json::from_slice::<serde::de::IgnoredAny>(&text).is_err() {
-            errors.invalid(
-                &data_path.key(".dockerconfigjson"),
-                "<secret contents redacted>",
-                "invalid JSON",
-            );
+    for kind in ["dockerconfigjson", "dockercfg"].iter().filter(|kind| ty == names.label(kind)) {
+        let key = format!(".{kind}");
+        if data.get(&key).is_some_and(|value| !is_json_object(&scalar::bytes_of(value))) {
+            errors.invalid(&data_path.key(&key), "<secret contents redacted>", "invalid JSON");
         }
+    }
+}
+
+fn is_json_object(text: &[u8]) -> bool {
+    serde_json::from_slice::<Option<BTreeMap<String, IgnoredAny>>>(text).is_ok()
+}
+
+/// Checks that a Secret of type `ty` has the keys of its type.
+fn check_required(
+    names: &'static Names,
+    ty: &str,
+    data: &Map,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
+    for key in required_keys(names, ty) {
+        // A private key that is empty is none.
+        let is_empty = *key == "ssh-privatekey" && data.get(key).is_some_and(Value::is_empty);
+        if !data.contains(key) || is_empty {
+            errors.required(&path.key(key), "");
+        }
+    }
+    // Either may be left out, but not both.
+    let of_user = ["username", "password"];
+    if ty == names.label("basic-auth") && !of_user.iter().any(|key| data.contains(key)) {
+        of_user.iter().for_each(|key| errors.required(&path.key(key), ""));
     }
 }
 

@@ -71,7 +71,8 @@ pub(super) fn check_attachment_update(old: &Object, new: &Object, errors: &mut F
     check_unchanged(&old.fields, &new.fields, &["spec"], &Path::ROOT, errors);
 }
 
-fn check_unchanged(
+/// Checks that fields of a map are unchanged.
+pub(super) fn check_unchanged(
     old: &Map,
     new: &Map,
     fields: &[&str],

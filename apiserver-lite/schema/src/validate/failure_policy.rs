@@ -2,6 +2,7 @@
 
 use super::FieldErrors;
 use super::names::qualified_name;
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 /// Most rules of a policy, and patterns of a rule.
@@ -29,7 +30,7 @@ pub(super) fn check(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
 }
 
 fn check_rule(rule: &Map, pod: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
-    errors.one_of(&path.field("action"), rule.str("action"), &["Count", "FailJob", "Ignore"]);
+    errors.one_of(&path.field("action"), rule.str("action"), enums::FAILURE_ACTIONS);
     let (codes, conditions) = (rule.map("onExitCodes"), rule.list("onPodConditions"));
     match (codes.is_some(), conditions.is_empty()) {
         (true, false) => {
@@ -58,7 +59,7 @@ fn check_rule(rule: &Map, pod: Option<&Map>, path: &Path<'_>, errors: &mut Field
 
 fn check_exit_codes(codes: &Map, pod: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     let operator = codes.str("operator");
-    errors.one_of(&path.field("operator"), operator, &["In", "NotIn"]);
+    errors.one_of(&path.field("operator"), operator, enums::EXIT_CODE_OPERATORS);
     if let Some(name) = codes.get("containerName").and_then(Value::as_str) {
         let has = |list| pod.is_some_and(|pod| pod.maps(list).any(|one| one.str("name") == name));
         if !has("containers") && !has("initContainers") {

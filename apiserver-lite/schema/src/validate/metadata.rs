@@ -79,6 +79,19 @@ pub(super) fn check_namespace(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
+/// Checks that a status says whether the namespace is being deleted.
+pub(super) fn check_namespace_phase(object: &Object, errors: &mut FieldErrors) {
+    let (phase, detail) = if object.deletion_timestamp().is_some() {
+        ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty")
+    } else {
+        ("Active", "may only be 'Active' if `deletionTimestamp` is empty")
+    };
+    let found = object.fields.map("status").map_or("", |status| status.str("phase"));
+    if found != phase {
+        errors.invalid(&Path::ROOT.field("status").field("Phase"), found, detail);
+    }
+}
+
 /// Checks that `orphan` and `foregroundDeletion` are not both among the finalizers.
 fn check_dependents_policy(object: &Object, path: &Path<'_>, errors: &mut FieldErrors) {
     let has = |wanted: &str| object.finalizers().any(|finalizer| finalizer == wanted);
@@ -118,7 +131,8 @@ fn name_rule(object: &Object) -> fn(&str) -> Vec<String> {
     match (object.kind.short_group, object.kind.kind()) {
         ("", "Namespace") => names::dns_label,
         ("", "Service") => names::dns_1035_label,
-        ("rbac.authorization" | "apiregistration", _)
+        ("", "Event")
+        | ("rbac.authorization" | "apiregistration", _)
         | ("certificates", "CertificateSigningRequest") => names::path_segment,
         _ => names::dns_subdomain,
     }
@@ -133,7 +147,7 @@ pub(super) fn check_labels(labels: &Map, path: &Path<'_>, errors: &mut FieldErro
     }
 }
 
-fn check_annotations(annotations: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+pub(super) fn check_annotations(annotations: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let mut size = 0;
     for (key, value) in annotations.iter() {
         errors.complaints(path, key, names::qualified_name(&key.to_ascii_lowercase()));

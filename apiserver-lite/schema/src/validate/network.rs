@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
+use proto_api::names::Names;
+
 use super::probes::check_named_port;
-use super::{FieldErrors, addresses, names, selector};
+use super::{FieldErrors, addresses, csi, names, selector};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
-
-const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 
 pub(super) fn check_policy(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -36,16 +37,16 @@ pub(super) fn check_policy(object: &Object, errors: &mut FieldErrors) {
         return;
     }
     for (at, kind) in addresses::texts(spec, "policyTypes") {
-        if !matches!(kind, "Egress" | "Ingress") {
-            errors.not_supported(&types.index(at), kind, &["Egress", "Ingress"]);
+        if !enums::POLICY_TYPES.contains(&kind) {
+            errors.not_supported(&types.index(at), kind, enums::POLICY_TYPES);
         }
     }
 }
 
 fn check_policy_port(port: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let protocol = port.str("protocol");
-    if port.contains("protocol") && !PROTOCOLS.contains(&protocol) {
-        errors.not_supported(&path.field("protocol"), protocol, PROTOCOLS);
+    if port.contains("protocol") && !enums::PROTOCOLS.contains(&protocol) {
+        errors.not_supported(&path.field("protocol"), protocol, enums::PROTOCOLS);
     }
     let first = port.get("port");
     if first.is_some() {
@@ -164,6 +165,19 @@ pub(super) fn check_ingress(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
+/// Checks that a new Ingress names its class in one way. Those that are stored may do so in both.
+pub(super) fn check_new_ingress(names: &Names, object: &Object, errors: &mut FieldErrors) {
+    let annotation = names.label("ingress.class");
+    let annotations = object.metadata().and_then(|metadata| metadata.map("annotations"));
+    let older = annotations.and_then(|all| all.get(&annotation)).and_then(Value::as_str);
+    let is_named = object.spec().is_some_and(|spec| spec.contains("ingressClassName"));
+    if let (Some(older), true) = (older, is_named) {
+        let path = Path::ROOT.field("annotations");
+        let detail = "can not be set when the class field is also set";
+        errors.invalid(&path.field(&annotation), older, detail);
+    }
+}
+
 /// Longest name of an ingress controller.
 const CONTROLLER_LEN_MAX: usize = 250;
 
@@ -184,6 +198,13 @@ pub(super) fn check_ingress_class(object: &Object, errors: &mut FieldErrors) {
     if let Some(parameters) = spec.map("parameters") {
         check_class_parameters(parameters, &path.field("parameters"), errors);
     }
+}
+
+/// Checks that a class stays that of its controller.
+pub(super) fn check_ingress_class_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let (path, empty) = (Path::ROOT.field("spec"), Map::new());
+    let (before, after) = (old.spec().unwrap_or(&empty), new.spec().unwrap_or(&empty));
+    csi::check_unchanged(before, after, &["controller"], &path, errors);
 }
 
 fn check_class_parameters(parameters: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
@@ -244,7 +265,6 @@ fn check_rule(rule: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
 }
 
 fn check_path(entry: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    const TYPES: &[&str] = &["Exact", "ImplementationSpecific", "Prefix"];
     let (kind, text, here) = (entry.str("pathType"), entry.str("path"), path.field("path"));
     match kind {
         "Exact" | "Prefix" => {
@@ -268,7 +288,7 @@ fn check_path(entry: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
             }
         }
         "" => errors.required(&path.field("pathType"), "pathType must be specified"),
-        other => errors.not_supported(&path.field("pathType"), other, TYPES),
+        other => errors.not_supported(&path.field("pathType"), other, enums::PATH_TYPES),
     }
 }
 

@@ -4,13 +4,9 @@ use proto_api::Quantity;
 
 use super::volume_source::{self, VolumeOwner};
 use super::{FieldErrors, names, selector};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
-
-const ACCESS_MODES: &[&str] =
-    &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
-const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 
 /// Fields of a PersistentVolume's spec that are not volume sources.
 const BESIDE_SOURCES: &[&str] = &[
@@ -32,7 +28,7 @@ pub(super) fn check_volume(object: &Object, errors: &mut FieldErrors) {
     check_access_modes(spec, &path, errors);
     check_capacity(spec, &path, errors);
     let field = "persistentVolumeReclaimPolicy";
-    errors.one_of(&path.field(field), spec.str(field), RECLAIM_POLICIES);
+    errors.one_of(&path.field(field), spec.str(field), enums::RECLAIM_POLICIES);
     check_mode(spec, &path, errors);
     check_class(spec, &path, errors);
     check_affinity(spec, &path, errors);
@@ -124,8 +120,8 @@ fn check_size(size: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
 
 fn check_mode(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let mode = spec.str("volumeMode");
-    if spec.contains("volumeMode") && !VOLUME_MODES.contains(&mode) {
-        errors.not_supported(&path.field("volumeMode"), mode, VOLUME_MODES);
+    if spec.contains("volumeMode") && !enums::VOLUME_MODES.contains(&mode) {
+        errors.not_supported(&path.field("volumeMode"), mode, enums::VOLUME_MODES);
     }
 }
 
@@ -203,8 +199,8 @@ fn check_access_modes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.required(&list, "at least 1 access mode is required");
     }
     for mode in modes.iter().filter_map(Value::as_str) {
-        if !ACCESS_MODES.contains(&mode) {
-            errors.not_supported(&list, mode, ACCESS_MODES);
+        if !enums::ACCESS_MODES.contains(&mode) {
+            errors.not_supported(&list, mode, enums::ACCESS_MODES);
         }
     }
     let alone = modes.iter().any(|mode| mode.as_str() == Some("ReadWriteOncePod"));

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use super::numbers::{self, SECONDS_MAX};
 use super::volume::{VolumeNames, check_ephemeral_names, check_volumes};
 use super::{FieldErrors, affinity, metadata, names, probes, references, resources, security};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-const RESTART_POLICIES: &[&str] = &["Always", "OnFailure", "Never"];
-const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
-const PULL_POLICIES: &[&str] = &["Always", "IfNotPresent", "Never"];
-const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
-const TERMINATION_POLICIES: &[&str] = &["FallbackToLogsOnError", "File"];
+/// What init containers do not have: they end.
+const PROBED: [&str; 4] = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"];
+/// What no container has that is added to a running pod: nothing may rely on it, and nothing was reserved for it.
+const NOT_EPHEMERAL: [&str; 6] =
+    ["lifecycle", "livenessProbe", "ports", "readinessProbe", "resources", "startupProbe"];
 
 pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -69,9 +70,10 @@ fn check_spec(spec: Option<&Map>, claims: &[&str], path: &Path<'_>, errors: &mut
     }
     check_containers(spec, "containers", &volumes, &mut seen, path, errors);
     check_containers(spec, "ephemeralContainers", &volumes, &mut seen, path, errors);
+    check_targets(spec, path, errors);
     check_host_ports(spec, path, errors);
-    errors.one_of(&path.field("restartPolicy"), spec.str("restartPolicy"), RESTART_POLICIES);
-    errors.one_of(&path.field("dnsPolicy"), spec.str("dnsPolicy"), DNS_POLICIES);
+    errors.one_of(&path.field("restartPolicy"), spec.str("restartPolicy"), enums::RESTART_POLICIES);
+    errors.one_of(&path.field("dnsPolicy"), spec.str("dnsPolicy"), enums::DNS_POLICIES);
     numbers::between(spec, "activeDeadlineSeconds", (1, SECONDS_MAX), path, errors);
     // Kubernetes has no bound and treats a negative period as one second; larger values overflow timestamps.
     let field = "terminationGracePeriodSeconds";
@@ -94,7 +96,7 @@ fn check_spec(spec: Option<&Map>, claims: &[&str], path: &Path<'_>, errors: &mut
     }
     if spec.contains("preemptionPolicy") {
         let (policy, here) = (spec.str("preemptionPolicy"), path.field("preemptionPolicy"));
-        errors.one_of(&here, policy, &["Never", "PreemptLowerPriority"]);
+        errors.one_of(&here, policy, enums::PREEMPTION_POLICIES);
     }
     if let Some(selector) = spec.map("nodeSelector") {
         metadata::check_labels(selector, &path.field("nodeSelector"), errors);
@@ -154,6 +156,22 @@ fn check_containers<'a>(
     }
 }
 
+/// Checks that the containers exist whose processes those see that are added to a running pod.
+fn check_targets(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    if spec.list("ephemeralContainers").is_empty() {
+        return;
+    }
+    let others = ["initContainers", "containers"].iter().flat_map(|list| spec.maps(list));
+    let others: BTreeSet<&str> = others.map(|container| container.str("name")).collect();
+    let list = path.field("ephemeralContainers");
+    for (at, container) in spec.maps("ephemeralContainers").enumerate() {
+        let target = container.str("targetContainerName");
+        if !target.is_empty() && !others.contains(target) {
+            errors.not_found(&list.index(at).field("targetContainerName"), target);
+        }
+    }
+}
+
 fn check_container(
     container: &Map,
     field: &str,
@@ -167,12 +185,16 @@ fn check_container(
     } else if image.trim() != image {
         errors.invalid(&path.field("image"), image, "must not have leading or trailing whitespace");
     }
-    errors.one_of(&path.field("imagePullPolicy"), container.str("imagePullPolicy"), PULL_POLICIES);
+    errors.one_of(
+        &path.field("imagePullPolicy"),
+        container.str("imagePullPolicy"),
+        enums::PULL_POLICIES,
+    );
     let policy = container.str("terminationMessagePolicy");
     let here = path.field("terminationMessagePolicy");
     match policy {
         "" => errors.required(&here, "must be 'File' or 'FallbackToLogsOnError'"),
-        known if TERMINATION_POLICIES.contains(&known) => {}
+        known if enums::TERMINATION_MESSAGE_POLICIES.contains(&known) => {}
         other => errors.invalid(&here, other, "must be 'File' or 'FallbackToLogsOnError'"),
     }
     check_ports(container, path, errors);
@@ -190,13 +212,14 @@ fn check_container(
     } else if !policy.is_empty() && !sidecar {
         errors.one_of(&path.field("restartPolicy"), policy, &["Always"]);
     }
-    if field != "containers" && !sidecar {
-        for forbidden in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
-            if container.contains(forbidden) {
-                let kind = if field == "initContainers" { "init" } else { "ephemeral" };
-                let detail = format!("cannot be set for an {kind} container");
-                errors.forbidden(&path.field(forbidden), &detail);
-            }
+    let (forbidden, detail): (&[&str], _) = match field {
+        "initContainers" if !sidecar => (&PROBED, "cannot be set for an init container"),
+        "ephemeralContainers" => (&NOT_EPHEMERAL, "cannot be set for an Ephemeral Container"),
+        _ => (&[], ""),
+    };
+    for name in forbidden {
+        if container.get(name).is_some_and(|value| !value.is_empty()) {
+            errors.forbidden(&path.field(name), detail);
         }
     }
     probes::check(container, path, errors);
@@ -221,7 +244,7 @@ fn check_ports(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         if let Some(number) = port.int("hostPort").filter(|&number| number != 0) {
             check_port_number(number, &here.field("hostPort"), errors);
         }
-        errors.one_of(&here.field("protocol"), port.str("protocol"), PROTOCOLS);
+        errors.one_of(&here.field("protocol"), port.str("protocol"), enums::PROTOCOLS);
     }
 }
 
@@ -307,12 +330,13 @@ pub(super) fn check_tolerations(spec: &Map, path: &Path<'_>, errors: &mut FieldE
                 errors.invalid(&here.field("operator"), toleration.str("value"), detail);
             }
             "Exists" => {}
-            other => errors.not_supported(&here.field("operator"), other, &["Equal", "Exists"]),
+            other => {
+                errors.not_supported(&here.field("operator"), other, enums::TOLERATION_OPERATORS)
+            }
         }
         let effect = toleration.str("effect");
         if !effect.is_empty() {
-            let effects = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
-            errors.one_of(&here.field("effect"), effect, effects);
+            errors.one_of(&here.field("effect"), effect, enums::TAINT_EFFECTS);
         }
     }
 }

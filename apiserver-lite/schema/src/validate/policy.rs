@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proto_api::Quantity;
 
 use super::{FieldErrors, names, numbers, resources, selector};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path};
 
@@ -65,7 +66,7 @@ pub(super) fn check_priority_class(object: &Object, errors: &mut FieldErrors) {
         let detail = format!("maximum allowed value of a user defined priority is {PRIORITY_MAX}");
         errors.forbidden(&path.field("value"), &detail);
     }
-    let policies = &["Never", "PreemptLowerPriority"];
+    let policies = enums::PREEMPTION_POLICIES;
     let policy = object.fields.str("preemptionPolicy");
     errors.one_of(&path.field("preemptionPolicy"), policy, policies);
 }

@@ -3,11 +3,11 @@
 use super::numbers::{self, SECONDS_MAX};
 use super::pod::check_port_number;
 use super::{FieldErrors, names};
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 const PROBES: &[&str] = &["livenessProbe", "readinessProbe", "startupProbe"];
 const HANDLERS: &[&str] = &["exec", "httpGet", "tcpSocket", "grpc"];
-const SCHEMES: &[&str] = &["HTTP", "HTTPS"];
 
 /// Validates probes and lifecycle hooks of a container.
 pub(super) fn check(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
@@ -91,8 +91,8 @@ fn check_http(action: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.required(&path.field("path"), "");
     }
     let scheme = action.str("scheme");
-    if !SCHEMES.contains(&scheme) {
-        errors.not_supported(&path.field("scheme"), scheme, SCHEMES);
+    if !enums::SCHEMES.contains(&scheme) {
+        errors.not_supported(&path.field("scheme"), scheme, enums::SCHEMES);
     }
     let here = path.field("httpHeaders");
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

@@ -3,17 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::{FieldErrors, resources};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-const SCOPES: &[&str] = &[
-    "BestEffort",
-    "CrossNamespacePodAffinity",
-    "NotBestEffort",
-    "NotTerminating",
-    "PriorityClass",
-    "Terminating",
-];
 /// Scopes that exclude each other.
 const CONFLICTING: [(&str, &str); 2] =
     [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")];
@@ -50,7 +43,7 @@ fn check_scopes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("scopes");
     let scopes: Vec<&str> = spec.list("scopes").iter().filter_map(Value::as_str).collect();
     for scope in &scopes {
-        if !SCOPES.contains(scope) {
+        if !enums::QUOTA_SCOPES.contains(scope) {
             errors.invalid(&list, spec.list("scopes").to_vec(), "unsupported scope");
         }
         if !fits_resources(spec, scope) {
@@ -68,13 +61,14 @@ fn check_selector(spec: &Map, selector: &Map, path: &Path<'_>, errors: &mut Fiel
     let mut scopes = Vec::new();
     for one in selector.maps("matchExpressions") {
         let (scope, operator) = (one.str("scopeName"), one.str("operator"));
-        if !SCOPES.contains(&scope) {
+        if !enums::QUOTA_SCOPES.contains(&scope) {
             errors.invalid(&list.field("scopeName"), scope, "unsupported scope");
         }
         if !fits_resources(spec, scope) {
             errors.invalid(&list, selector.clone(), "unsupported scope applied to resource");
         }
-        if scope != "PriorityClass" && SCOPES.contains(&scope) && operator != "Exists" {
+        if scope != "PriorityClass" && enums::QUOTA_SCOPES.contains(&scope) && operator != "Exists"
+        {
             let why = "must be 'Exist' only operator when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
             errors.invalid(&list.field("operator"), operator, why);
         }
@@ -100,7 +94,7 @@ fn check_operator(one: &Map, operator: &str, path: &Path<'_>, errors: &mut Field
             values.to_vec(),
             "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector",
         ),
-        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        known if enums::QUOTA_OPERATORS.contains(&known) => {}
         _ => errors.invalid(&path.field("operator"), operator, "not a valid selector operator"),
     }
 }
@@ -114,7 +108,11 @@ fn fits_resources(spec: &Map, scope: &str) -> bool {
     let mut named = spec.map("hard").into_iter().flat_map(Map::iter).map(|(name, _)| name);
     named.all(|name| match scope {
         "BestEffort" => name == "pods" || !resources::is_standard(name),
-        _ => OF_PODS.contains(&name) || !SCOPES.contains(&scope) || !resources::is_standard(name),
+        _ => {
+            OF_PODS.contains(&name)
+                || !enums::QUOTA_SCOPES.contains(&scope)
+                || !resources::is_standard(name)
+        }
     })
 }
 

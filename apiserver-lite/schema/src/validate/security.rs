@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::volume_source::check_relative;
 use super::{FieldErrors, names, numbers};
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 /// Range of user and group IDs.
@@ -29,9 +30,10 @@ pub(super) fn check_pod(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         }
     }
     let policy = context.str("fsGroupChangePolicy");
-    if context.contains("fsGroupChangePolicy") && !matches!(policy, "Always" | "OnRootMismatch") {
+    if context.contains("fsGroupChangePolicy") && !enums::FS_GROUP_CHANGE_POLICIES.contains(&policy)
+    {
         let here = path.field("fsGroupChangePolicy");
-        errors.not_supported(&here, policy, &["Always", "OnRootMismatch"]);
+        errors.not_supported(&here, policy, enums::FS_GROUP_CHANGE_POLICIES);
     }
     check_sysctls(context, &path, errors);
     check_seccomp(context, &path, errors);
@@ -125,7 +127,11 @@ pub(super) fn check_operating_system(spec: &Map, path: &Path<'_>, errors: &mut F
     let [of_pod, of_context, of_container]: [&[&str]; 3] = match system {
         "windows" => NOT_OF_WINDOWS,
         "linux" => [&[], &["windowsOptions"], &["windowsOptions"]],
-        _ => return,
+        "" if spec.contains("os") => {
+            return errors.required(&path.field("os").field("name"), "cannot be empty");
+        }
+        "" => return,
+        other => return errors.not_supported(&path.field("os"), other, &["linux", "windows"]),
     };
     let mut refuse = |map: &Map, fields: &[&'static str], path: &Path<'_>| {
         // What is switched off is not used.
@@ -155,8 +161,8 @@ pub(super) fn check_container(container: &Map, path: &Path<'_>, errors: &mut Fie
     let path = path.field("securityContext");
     check_ids(context, &path, errors);
     let mount = context.str("procMount");
-    if context.contains("procMount") && !matches!(mount, "Default" | "Unmasked") {
-        errors.not_supported(&path.field("procMount"), mount, &["Default", "Unmasked"]);
+    if context.contains("procMount") && !enums::PROC_MOUNTS.contains(&mount) {
+        errors.not_supported(&path.field("procMount"), mount, enums::PROC_MOUNTS);
     }
     check_seccomp(context, &path, errors);
     check_windows(context, &path, errors);
@@ -217,7 +223,7 @@ fn is_sysctl_name(name: &str) -> bool {
 }
 
 fn check_seccomp(context: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    const TYPES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
+    const TYPES: &[&str] = enums::SECCOMP_TYPES;
     let Some(profile) = context.map("seccompProfile") else { return };
     let path = path.field("seccompProfile");
     let kind = profile.str("type");

@@ -1,6 +1,7 @@
 //! Validation of label selectors and node selectors.
 
 use super::{FieldErrors, metadata, names};
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 const WITH_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
@@ -70,7 +71,7 @@ fn check_node_labels(requirement: &Map, path: &Path<'_>, errors: &mut FieldError
             let detail = "must be specified single value when `operator` is 'Lt' or 'Gt'";
             errors.required(&here, detail);
         }
-        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
+        known if enums::NODE_OPERATORS.contains(&known) => {}
         other => errors.invalid(&path.field("operator"), other, "not a valid selector operator"),
     }
     let key = requirement.str("key");

@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use super::numbers;
 use super::probes::check_named_port;
 use super::{FieldErrors, addresses, metadata, names};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
 /// Longest client-IP affinity, in seconds.
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
@@ -19,7 +18,7 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
     let kind = spec.str("type");
-    errors.one_of(&path.field("type"), kind, TYPES);
+    errors.one_of(&path.field("type"), kind, enums::SERVICE_TYPES);
     let headless = spec.str("clusterIP") == "None";
     if spec.list("ports").is_empty() && !headless && kind != "ExternalName" {
         errors.required(&path.field("ports"), "");
@@ -32,7 +31,7 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     errors.one_of(
         &path.field("sessionAffinity"),
         spec.str("sessionAffinity"),
-        &["ClientIP", "None"],
+        enums::SESSION_AFFINITIES,
     );
     let timeout = spec.at(&["sessionAffinityConfig", "clientIP", "timeoutSeconds"]);
     if let Some(seconds) = timeout.and_then(Value::as_int)
@@ -47,7 +46,7 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     for field in ["externalTrafficPolicy", "internalTrafficPolicy"] {
         let policy = spec.str(field);
         if !policy.is_empty() {
-            errors.one_of(&path.field(field), policy, &["Cluster", "Local"]);
+            errors.one_of(&path.field(field), policy, enums::TRAFFIC_POLICIES);
         }
     }
 }
@@ -74,7 +73,7 @@ fn check_ports(spec: &Map, kind: &str, headless: bool, path: &Path<'_>, errors: 
             errors.invalid(&here.field("port"), number, &detail);
         }
         let protocol = port.str("protocol");
-        errors.one_of(&here.field("protocol"), protocol, PROTOCOLS);
+        errors.one_of(&here.field("protocol"), protocol, enums::PROTOCOLS);
         if !seen_ports.insert((protocol, number)) {
             errors.duplicate(&here, format!("{protocol}/{number}"));
         }
@@ -145,7 +144,7 @@ fn check_cluster_addresses(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut
         }
         return;
     }
-    let policies = &["PreferDualStack", "RequireDualStack", "SingleStack"];
+    let policies = enums::IP_FAMILY_POLICIES;
     let policy = spec.str("ipFamilyPolicy");
     if !policy.is_empty() {
         errors.one_of(&path.field("ipFamilyPolicy"), policy, policies);
@@ -158,8 +157,8 @@ fn check_cluster_addresses(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut
     }
     let families = path.field("ipFamilies");
     for (at, family) in addresses::texts(spec, "ipFamilies") {
-        if !matches!(family, "IPv4" | "IPv6") {
-            errors.not_supported(&families.index(at), family, &["IPv4", "IPv6"]);
+        if !enums::IP_FAMILIES.contains(&family) {
+            errors.not_supported(&families.index(at), family, enums::IP_FAMILIES);
         }
     }
     let first = spec.list("clusterIPs").first().and_then(Value::as_str);
@@ -261,8 +260,9 @@ pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// Checks that a Service keeps its cluster IP, unless its type changes from or to ExternalName.
+/// Checks that a Service keeps its cluster IP, unless its type changes from or to ExternalName, and a load balancer its class.
 pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    check_class_update(old, new, errors);
     let address = |object: &Object| object.str_at(&["spec", "clusterIP"]).to_owned();
     let external = |object: &Object| object.str_at(&["spec", "type"]) == "ExternalName";
     let (before, after) = (address(old), address(new));
@@ -274,6 +274,16 @@ pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors)
     let addresses = vec![Value::from(after)];
     let first = spec.field("clusterIPs");
     errors.invalid(&first.index(0), addresses, "may not change once set");
+}
+
+fn check_class_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let class = |service: &Object| service.fields.at(&["spec", "loadBalancerClass"]).cloned();
+    let is_balanced = |service: &Object| service.str_at(&["spec", "type"]) == "LoadBalancer";
+    if is_balanced(old) && is_balanced(new) && class(old) != class(new) {
+        let path = Path::ROOT.field("spec");
+        let value = class(new).unwrap_or_default();
+        errors.invalid(&path.field("loadBalancerClass"), value, "may not change once set");
+    }
 }
 
 pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
@@ -305,7 +315,7 @@ pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
             for detail in names::port_number(number) {
                 errors.invalid(&item.field("port"), number, &detail);
             }
-            errors.one_of(&item.field("protocol"), port.str("protocol"), PROTOCOLS);
+            errors.one_of(&item.field("protocol"), port.str("protocol"), enums::PROTOCOLS);
             let name = port.str("name");
             if !name.is_empty() {
                 errors.complaints(&item.field("name"), name, names::dns_label(name));
@@ -330,7 +340,7 @@ const ADDRESSES_MAX: usize = 100;
 pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let kind = object.fields.str("addressType");
-    errors.one_of(&path.field("addressType"), kind, &["FQDN", "IPv4", "IPv6"]);
+    errors.one_of(&path.field("addressType"), kind, enums::ADDRESS_TYPES);
     let list = path.field("endpoints");
     if object.fields.list("endpoints").len() > SLICE_ENDPOINTS_MAX {
         errors.invalid(&list, "", &format!("must have at most {SLICE_ENDPOINTS_MAX} items"));
@@ -383,6 +393,6 @@ pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
             errors.complaints(&here.field("name"), name, names::dns_label(name));
         }
         check_app_protocol(port, &here, errors);
-        errors.one_of(&here.field("protocol"), port.str("protocol"), PROTOCOLS);
+        errors.one_of(&here.field("protocol"), port.str("protocol"), enums::PROTOCOLS);
     }
 }

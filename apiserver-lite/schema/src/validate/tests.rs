@@ -197,13 +197,13 @@ fn containers_that_break_a_rule() {
 }
 
 #[test]
-fn everything_wrong_is_said_at_once() {
+fn all_validation_errors_are_reported_together() {
     let got = complaints(&pod(&json!({"restartPolicy": "Maybe", "containers": [{"name": "C"}]})));
     assert_eq!(got.len(), 3, "{got:?}");
 }
 
 #[test]
-fn what_an_update_of_a_pod_may_change() {
+fn mutable_fields_of_pods_may_change() {
     let old = pod(
         &json!({"containers": [{"name": "c", "image": "i:1"}], "tolerations": [{"key": "a", "operator": "Exists"}]}),
     );
@@ -325,4 +325,146 @@ fn keys_and_sizes_of_maps_and_secrets() {
     assert_eq!(object("Secret", "data", "k", &most), Vec::<String>::new());
     let got = object("Secret", "data", "k", &three_mebibytes_in_letters);
     assert!(got.len() == 1 && got[0].contains("Too long: must have at most 1048576"), "{got:?}");
+}
+
+#[test]
+fn secrets_have_what_their_type_says() {
+    let secret = |kind: &str, data: &Json| {
+        complaints(
+            &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "n", "namespace": "d"},
+                "type": format!("kubernetes.io/{kind}"), "data": data}),
+        )
+    };
+    let required = |key: &str| format!("data[{key}]: Required value");
+    let no_json = |key: &str| {
+        format!("data[{key}]: Invalid value: \"<secret contents redacted>\": invalid JSON")
+    };
+    // Nothing, `{}`, `[]`, and a letter.
+    let (nothing, object, list, letter) = ("", "e30=", "W10=", "eA==");
+    for (kind, data, expected) in [
+        ("basic-auth", json!({"other": letter}), vec![required("username"), required("password")]),
+        ("basic-auth", json!({"username": nothing}), vec![]),
+        ("basic-auth", json!({"password": letter}), vec![]),
+        ("ssh-auth", json!({"ssh-privatekey": nothing}), vec![required("ssh-privatekey")]),
+        ("ssh-auth", json!({"ssh-privatekey": letter}), vec![]),
+        ("tls", json!({"tls.crt": nothing}), vec![required("tls.key")]),
+        ("dockercfg", json!({}), vec![required(".dockercfg")]),
+        ("dockercfg", json!({".dockercfg": letter}), vec![no_json(".dockercfg")]),
+        ("dockercfg", json!({".dockercfg": object}), vec![]),
+        ("dockerconfigjson", json!({}), vec![required(".dockerconfigjson")]),
+        (
+            "dockerconfigjson",
+            json!({".dockerconfigjson": list}),
+            vec![no_json(".dockerconfigjson")],
+        ),
+        ("dockerconfigjson", json!({".dockerconfigjson": object}), vec![]),
+    ] {
+        assert_eq!(secret(kind, &data), expected, "{kind} {data}");
+    }
+}
+
+#[test]
+fn a_job_that_has_not_started_may_change_where_its_pods_run() {
+    let job = |spec: Json, status: Json| {
+        let mut all = json!({"template": {"spec": {"restartPolicy": "Never",
+            "affinity": {"podAffinity": {}}, "containers": [{"name": "c", "image": "i:1"}]}}});
+        merge(&mut all, spec);
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": "d"}, "spec": all, "status": status})
+    };
+    let term = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]);
+    let placed = json!({"template": {"metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}}, "spec": {
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"key": "t", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": term}}}}}});
+    let other_image =
+        json!({"template": {"spec": {"containers": [{"name": "c", "image": "i:2"}]}}});
+    let (suspended, started) =
+        (json!({"suspend": true}), json!({"startTime": "2026-01-01T00:00:00Z"}));
+    let changed = |before: &Json, status: &Json, change: &Json| {
+        let mut after = before.clone();
+        merge(&mut after, change.clone());
+        let (old, new) = (job(before.clone(), status.clone()), job(after, status.clone()));
+        let found = update_complaints(&old, &new, Subresource::Main);
+        found.iter().any(|error| {
+            error.starts_with("spec.template: Invalid value")
+                && error.ends_with("field is immutable")
+        })
+    };
+    assert!(!changed(&suspended, &json!({}), &placed), "it waits");
+    assert!(changed(&suspended, &json!({}), &other_image), "what runs is fixed");
+    assert!(changed(&suspended, &started, &placed), "it has run");
+    assert!(changed(&json!({"suspend": false}), &json!({}), &placed), "it runs");
+}
+
+#[test]
+fn what_others_were_made_from_does_not_change() {
+    let meta = json!({"name": "n", "namespace": "d"});
+    let revision = json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": meta, "revision": 1, "data": {"a": 1}});
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.9.9"]}]});
+    let class = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "metadata": {"name": "n"},
+        "spec": {"controller": "example.com/a"}});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": meta,
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
+    let fixed = "field is immutable";
+    for (object, change, field, expected) in [
+        (&revision, json!({"data": {"a": 2}}), "data", fixed),
+        (&slice, json!({"addressType": "FQDN"}), "addressType", fixed),
+        (&class, json!({"spec": {"controller": "example.com/b"}}), "spec.controller", fixed),
+        (
+            &service,
+            json!({"spec": {"loadBalancerClass": "a/b"}}),
+            "spec.loadBalancerClass",
+            "may not change once set",
+        ),
+    ] {
+        let mut changed = object.clone();
+        merge(&mut changed, change);
+        let found = update_complaints(object, &changed, Subresource::Main);
+        let [error] = found.as_slice() else { panic!("{field}: {found:?}") };
+        assert!(
+            error.starts_with(&format!("{field}: Invalid value")) && error.ends_with(expected),
+            "{error}"
+        );
+        assert_eq!(update_complaints(&changed, &changed, Subresource::Main), Vec::<String>::new());
+    }
+    let mut other = service.clone();
+    merge(&mut other, json!({"spec": {"type": "ClusterIP"}}));
+    let mut balanced = service.clone();
+    merge(&mut balanced, json!({"spec": {"loadBalancerClass": "a/b"}}));
+    assert_eq!(update_complaints(&other, &balanced, Subresource::Main), Vec::<String>::new());
+}
+
+#[test]
+fn a_new_ingress_names_its_class_in_one_way() {
+    let ingress = |annotated: &str, class: &str| {
+        let mut object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "n", "namespace": "d"},
+            "spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}});
+        if !annotated.is_empty() {
+            object["metadata"]["annotations"] = json!({"kubernetes.io/ingress.class": annotated});
+        }
+        if !class.is_empty() {
+            object["spec"]["ingressClassName"] = json!(class);
+        }
+        object
+    };
+    let both = ingress("a", "a");
+    let twice = "annotations.kubernetes.io/ingress.class: Invalid value: \"a\": can not be set when the class field is also set";
+    assert_eq!(complaints(&both), [twice]);
+    for one in [ingress("a", ""), ingress("", "a"), ingress("", "")] {
+        assert_eq!(complaints(&one), Vec::<String>::new());
+        assert_eq!(update_complaints(&one, &both, Subresource::Main), Vec::<String>::new());
+    }
+}
+
+/// Sets the fields of `change` in `target`, and those below.
+fn merge(target: &mut Json, change: Json) {
+    match (target, change) {
+        (Json::Object(target), Json::Object(change)) => {
+            for (field, value) in change {
+                merge(target.entry(field).or_insert(Json::Null), value);
+            }
+        }
+        (target, change) => *target = change,
+    }
 }

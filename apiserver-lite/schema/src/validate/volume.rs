@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::references::{self, ReferenceTarget};
 use super::volume_source::{self, VolumeOwner, check_relative};
 use super::{FieldErrors, classes, names, persistent};
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 /// How a volume can be used.
@@ -256,7 +257,6 @@ fn require(source: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors)
     }
 }
 
-const PROPAGATION: &[&str] = &["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE: &[&str] = &["Disabled", "Enabled", "IfPossible"];
 
 impl<'a> VolumeNames<'a> {
@@ -366,8 +366,8 @@ fn check_sub_path(mount: &Map, list: &str, path: &Path<'_>, errors: &mut FieldEr
 /// Checks mount propagation: only privileged containers may propagate mounts to the node.
 fn check_propagation(mount: &Map, privileged: bool, path: &Path<'_>, errors: &mut FieldErrors) {
     let (mode, here) = (mount.str("mountPropagation"), path.field("mountPropagation"));
-    if !mode.is_empty() && !PROPAGATION.contains(&mode) {
-        errors.not_supported(&here, mode, PROPAGATION);
+    if !mode.is_empty() && !enums::PROPAGATION_MODES.contains(&mode) {
+        errors.not_supported(&here, mode, enums::PROPAGATION_MODES);
     }
     if mode == "Bidirectional" && !privileged {
         let detail = "Bidirectional mount propagation is available only to privileged containers";

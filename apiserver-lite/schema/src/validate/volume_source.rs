@@ -3,6 +3,7 @@
 //! The common rules (required fields, ranges, allowed values) are tables; functions below check what only one source needs.
 
 use super::{FieldErrors, names};
+use crate::enums;
 use crate::value::{Map, Path, Value};
 
 /// What contains the source: some have another form in a persistent volume.
@@ -54,22 +55,9 @@ const RANGES: &[(&str, &str, i64, i64)] = &[
 
 /// Allowed values of optional fields, by source.
 const WORDS: &[(&str, &str, &[&str])] = &[
-    (
-        "hostPath",
-        "type",
-        &[
-            "",
-            "BlockDevice",
-            "CharDevice",
-            "Directory",
-            "DirectoryOrCreate",
-            "File",
-            "FileOrCreate",
-            "Socket",
-        ],
-    ),
-    ("azureDisk", "cachingMode", &["None", "ReadOnly", "ReadWrite"]),
-    ("azureDisk", "kind", &["Dedicated", "Managed", "Shared"]),
+    ("hostPath", "type", enums::HOST_PATH_TYPES),
+    ("azureDisk", "cachingMode", enums::AZURE_CACHING_MODES),
+    ("azureDisk", "kind", enums::AZURE_DISK_KINDS),
     ("scaleIO", "storageMode", &["ThickProvisioned", "ThinProvisioned"]),
 ];
 

@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::{FieldErrors, names, selector};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-const FAILURE_POLICIES: &[&str] = &["Fail", "Ignore"];
-const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
-const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
-const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
-const SCOPES: &[&str] = &["*", "Cluster", "Namespaced"];
 const SIDE_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
+/// Most match conditions of a webhook.
+const CONDITIONS_MAX: usize = 64;
 /// Versions of AdmissionReview, one of which a webhook must know.
 const REVIEW_VERSIONS: &[&str] = &["v1", "v1beta1"];
 const URL_FORM: &str = "; desired format: https://host[/path]";
@@ -37,9 +35,9 @@ fn check_webhook(webhook: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         check_rule(rule, &rules.index(at), errors);
     }
     for (field, supported) in [
-        ("failurePolicy", FAILURE_POLICIES),
-        ("matchPolicy", MATCH_POLICIES),
-        ("reinvocationPolicy", REINVOCATION_POLICIES),
+        ("failurePolicy", enums::WEBHOOK_FAILURE_POLICIES),
+        ("matchPolicy", enums::WEBHOOK_MATCH_POLICIES),
+        ("reinvocationPolicy", enums::WEBHOOK_REINVOCATION_POLICIES),
     ] {
         if webhook.contains(field) && !supported.contains(&webhook.str(field)) {
             errors.not_supported(&path.field(field), webhook.str(field), supported);
@@ -64,8 +62,32 @@ fn check_webhook(webhook: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         selector::check(webhook.map(field), &path.field(field), errors);
     }
     check_client(webhook, &path.field("clientConfig"), errors);
+    check_conditions(webhook, &path.field("matchConditions"), errors);
     let versions = webhook.list("admissionReviewVersions");
     check_versions(versions, &path.field("admissionReviewVersions"), errors);
+}
+
+/// Conditions have names, each its own, and expressions, which are compiled elsewhere.
+fn check_conditions(webhook: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    errors.at_most(path, webhook.list("matchConditions").len(), CONDITIONS_MAX);
+    let mut seen = BTreeSet::new();
+    for (at, condition) in webhook.maps("matchConditions").enumerate() {
+        let here = path.index(at);
+        let (name, place) = (condition.str("name"), here.field("name"));
+        if condition.str("expression").trim().is_empty() {
+            errors.required(&here.field("expression"), "");
+        }
+        if name.is_empty() {
+            errors.required(&place, "");
+            continue;
+        }
+        for wrong in names::qualified_name(name) {
+            errors.invalid(&place, name, &wrong);
+        }
+        if !seen.insert(name) {
+            errors.duplicate(&place, name);
+        }
+    }
 }
 
 /// A name is a subdomain of at least three labels.
@@ -85,8 +107,8 @@ fn check_rule(rule: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let operations = path.field("operations");
     check_all_or_some(rule.list("operations"), "operations", &operations, errors);
     for (at, operation) in texts(rule, "operations") {
-        if !OPERATIONS.contains(&operation) {
-            errors.not_supported(&operations.index(at), operation, OPERATIONS);
+        if !enums::WEBHOOK_OPERATIONS.contains(&operation) {
+            errors.not_supported(&operations.index(at), operation, enums::WEBHOOK_OPERATIONS);
         }
     }
     check_all_or_some(rule.list("apiGroups"), "API groups", &path.field("apiGroups"), errors);
@@ -96,8 +118,8 @@ fn check_rule(rule: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.required(&versions.index(at), "");
     }
     check_resources(rule, &path.field("resources"), errors);
-    if rule.contains("scope") && !SCOPES.contains(&rule.str("scope")) {
-        errors.not_supported(&path.field("scope"), rule.str("scope"), SCOPES);
+    if rule.contains("scope") && !enums::WEBHOOK_SCOPES.contains(&rule.str("scope")) {
+        errors.not_supported(&path.field("scope"), rule.str("scope"), enums::WEBHOOK_SCOPES);
     }
 }
 

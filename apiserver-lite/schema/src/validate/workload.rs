@@ -6,6 +6,7 @@ use apiserver_cron::zone::Zone;
 use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
 use super::{FieldErrors, failure_policy, metadata, selector};
+use crate::enums;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -29,8 +30,8 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     let of = if kind == "Deployment" { "ReplicaSet" } else { kind };
     check_no_deadline(spec, of, &template, errors);
     let (field, supported): (_, &[&str]) = match kind {
-        "Deployment" => ("strategy", &["Recreate", "RollingUpdate"]),
-        "DaemonSet" | "StatefulSet" => ("updateStrategy", &["OnDelete", "RollingUpdate"]),
+        "Deployment" => ("strategy", enums::DEPLOYMENT_STRATEGIES),
+        "DaemonSet" | "StatefulSet" => ("updateStrategy", enums::UPDATE_STRATEGIES),
         _ => return,
     };
     let strategy = path.field(field);
@@ -47,7 +48,7 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
         check_deadlines(spec, &path, errors);
     }
     let management = spec.str("podManagementPolicy");
-    if kind == "StatefulSet" && !matches!(management, "OrderedReady" | "Parallel") {
+    if kind == "StatefulSet" && !enums::POD_MANAGEMENT_POLICIES.contains(&management) {
         let detail = "must be 'OrderedReady' or 'Parallel'";
         errors.invalid(&path.field("podManagementPolicy"), management, detail);
     }
@@ -118,7 +119,13 @@ fn check_selector(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErr
         return;
     };
     if selector.is_empty() {
-        errors.invalid(&here, Map::new(), "empty selector is invalid for deployment");
+        // Those of ReplicaSets are said to be a Deployment's, as in Kubernetes.
+        let whose = match kind {
+            "DaemonSet" => "daemonset",
+            "StatefulSet" => "statefulset",
+            _ => "deployment",
+        };
+        errors.invalid(&here, Map::new(), &format!("empty selector is invalid for {whose}"));
         return;
     }
     let is_valid = check_matching_selector(spec, selector, path, errors);
@@ -194,6 +201,28 @@ fn check_job_restart_policy(spec: &Map, template: &Path<'_>, errors: &mut FieldE
 pub(super) fn check_selector_unchanged(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     check_unchanged(old, new, "selector", &path.field("spec"), errors);
+}
+
+/// Fields of a StatefulSet's spec that an update may change.
+const STATEFUL_CHANGEABLE: [&str; 5] = [
+    "minReadySeconds",
+    "persistentVolumeClaimRetentionPolicy",
+    "replicas",
+    "template",
+    "updateStrategy",
+];
+
+/// Checks that an update of a StatefulSet changes nothing that its pods and claims are made from.
+pub(super) fn check_stateful_set_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let empty = Map::new();
+    let (before, after) = (old.spec().unwrap_or(&empty), new.spec().unwrap_or(&empty));
+    let fields = before.iter().chain(after.iter()).map(|(field, _)| field);
+    let mut kept = fields.filter(|field| !STATEFUL_CHANGEABLE.contains(field));
+    if kept.any(|field| before.get(field) != after.get(field)) {
+        let detail = "updates to statefulset spec for fields other than 'replicas', 'template', 'updateStrategy', \
+                      'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        errors.forbidden(&Path::ROOT.field("spec"), detail);
+    }
 }
 
 fn check_unchanged(
@@ -289,7 +318,7 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_job_restart_policy(spec, &template, errors);
     let mode = spec.str("completionMode");
     if !mode.is_empty() {
-        errors.one_of(&path.field("completionMode"), mode, &["Indexed", "NonIndexed"]);
+        errors.one_of(&path.field("completionMode"), mode, enums::COMPLETION_MODES);
     }
 }
 
@@ -323,8 +352,38 @@ pub(super) fn check_job_update(old: &Object, new: &Object, errors: &mut FieldErr
         check_unchanged(old, new, field, &path.field("spec"), errors);
     }
     let suspended = old.spec().is_some_and(|spec| spec.is_true("suspend"));
-    if !suspended {
-        check_unchanged(old, new, "template", &path.field("spec"), errors);
+    let has_started = old.status().is_some_and(|status| status.contains("startTime"));
+    if !suspended || has_started {
+        return check_unchanged(old, new, "template", &path.field("spec"), errors);
+    }
+    let fixed = |job: &Object| job.spec().and_then(|spec| spec.map("template")).map(fixed_part);
+    if fixed(old) != fixed(new) {
+        let value = new.fields.at(&["spec", "template"]).cloned().unwrap_or_default();
+        errors.invalid(&path.field("spec").field("template"), value, "field is immutable");
+    }
+}
+
+/// A Job's template without what may change until the Job starts: labels, annotations, and which nodes its pods may run on.
+fn fixed_part(template: &Map) -> Map {
+    let mut fixed = template.clone();
+    remove_below(&mut fixed, "metadata", &["labels", "annotations"]);
+    if let Some(spec) = fixed.map_mut("spec") {
+        remove_below(spec, "affinity", &["nodeAffinity"]);
+        for field in ["nodeSelector", "tolerations"] {
+            spec.remove(field);
+        }
+    }
+    fixed
+}
+
+/// Removes fields of the map under `name`, and the map if nothing is left in it.
+fn remove_below(map: &mut Map, name: &str, fields: &[&str]) {
+    let Some(inner) = map.map_mut(name) else { return };
+    for field in fields {
+        inner.remove(field);
+    }
+    if inner.is_empty() {
+        map.remove(name);
     }
 }
 
@@ -360,7 +419,7 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
         errors.invalid(&path.field("schedule"), schedule, &fault.to_string());
     }
     check_time_zone(spec, &path, errors);
-    let policies = &["Allow", "Forbid", "Replace"];
+    let policies = enums::CONCURRENCY_POLICIES;
     errors.one_of(&path.field("concurrencyPolicy"), spec.str("concurrencyPolicy"), policies);
     for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"]
     {

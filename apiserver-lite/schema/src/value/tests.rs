@@ -43,7 +43,7 @@ fn repeated_keys_are_noted_with_their_path_and_the_last_value_stays() {
 }
 
 #[test]
-fn what_is_not_json_is_refused() {
+fn malformed_json_is_refused() {
     let deep = "[".repeat(200);
     for text in ["", "{", "{]", "1 2", "nul", "\"\u{1}\"", "{'a':1}", "NaN", deep.as_str()] {
         assert!(parse_json(text.as_bytes(), &mut Vec::new()).is_err(), "{text}");

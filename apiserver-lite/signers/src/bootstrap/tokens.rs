@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_over() {
+    fn tokens_with_malformed_expirations_are_expired() {
         let left = |text: &str| {
             ending(text).time_to_expiry(Time::from_unix(NOW)).map(|left| left.as_secs())
         };

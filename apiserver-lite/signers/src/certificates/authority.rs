@@ -159,7 +159,7 @@ pub fn usage(name: &str) -> Option<Usage> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proto_api::names::{Names, Profile};
     use rcgen::BasicConstraints;
     use x509_parser::certification_request::X509CertificationRequest;
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::certificates::signer_policy;
 
-    fn authority(life_max: u64) -> Authority {
+    pub(in super::super) fn authority(life_max: u64) -> Authority {
         let key = KeyPair::generate().expect("key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_what_was_asked_and_lasts_as_long_as_allowed() {
+    fn a_certificate_has_the_requested_subject_and_at_most_the_allowed_lifetime() {
         let names = Names::new(Profile::default());
         let mut request = signer_policy::tests::request(
             &names.node_serving_signer(),
@@ -219,7 +219,7 @@ mod tests {
 
     /// PEM parsers differ in whether a block must start at a line's start, so that one block could be checked and another signed.
     #[test]
-    fn what_is_signed_is_what_was_checked() {
+    fn the_signed_request_is_the_one_that_was_checked() {
         let names = Names::new(Profile::Kubernetes);
         let evil = signer_policy::tests::pem("system:masters", "root", |_| {});
         let signer = names.node_client_signer();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn usages_asked_for_are_those_given() {
+    fn a_certificate_has_the_requested_usages() {
         let names = Names::new(Profile::Kubernetes);
         let mut request = signer_policy::tests::request(
             &names.client_signer(),

@@ -159,8 +159,8 @@ async fn a_prefix_with_something_else_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_cannot_be_read_stops_following_until_it_is_gone() {
-    let name = "a_record_that_cannot_be_read_stops_following_until_it_is_gone";
+async fn an_unreadable_record_stops_the_store_until_it_is_deleted() {
+    let name = "an_unreadable_record_stops_the_store_until_it_is_deleted";
     let Some(etcd) = EtcdProcess::start(name) else { return };
     let store = server(&etcd.url()).await;
     set(&store, "/core/a", "1").await;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::histories::{Did, Operation, find_order};
+use crate::order::{Did, Operation, find_order};
 use crate::support::Text;
 
 /// Clients of the registers, which all of them change and read at the same time.
@@ -127,7 +127,7 @@ impl Churn {
         let histories: Vec<_> = watched.into_iter().map(|watched| watched.seen).collect();
         let mut contents = Vec::new();
         for store in &self.course.stores {
-            store.wait_for(last, Duration::from_secs(10)).await.unwrap();
+            store.wait_for(last, Duration::from_secs(120)).await.unwrap();
             contents.push(self.course.content(store, last));
         }
         assert!(contents.windows(2).all(|pair| pair[0] == pair[1]), "the stores differ");

@@ -1,11 +1,15 @@
 //! An etcd of its own for a test, or the members of one. Shared with the tests of the API server.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const PROGRAM: &str = "/usr/bin/etcd";
 const CLIENT: &str = "/usr/bin/etcdctl";
+/// What its ports are chosen from.
+const PORTS: Range<u16> = 20_000..29_000;
 
 /// A member of an etcd; killed when dropped.
 pub struct EtcdProcess {
@@ -17,6 +21,7 @@ pub struct EtcdProcess {
     /// Names and peer URLs of all members.
     members: String,
     tls: Option<TlsPaths>,
+    flags: &'static [&'static str],
 }
 
 /// The files of an etcd that asks its clients for certificates.
@@ -34,11 +39,16 @@ impl EtcdProcess {
     }
 
     pub fn start_with(test: &str, tls: Option<TlsPaths>) -> Option<Self> {
-        Self::start_members(test, 1, tls)?.pop()
+        Self::start_members(test, 1, tls, &[])?.pop()
     }
 
-    /// Starts all members of one.
-    pub fn start_members(test: &str, count: usize, tls: Option<TlsPaths>) -> Option<Vec<Self>> {
+    /// Starts all members of one, with these flags besides those of all tests.
+    pub fn start_members(
+        test: &str,
+        count: usize,
+        tls: Option<TlsPaths>,
+        flags: &'static [&'static str],
+    ) -> Option<Vec<Self>> {
         if !Path::new(PROGRAM).exists() || !Path::new(CLIENT).exists() {
             eprintln!("SKIPPED {test}: needs {PROGRAM} and {CLIENT}");
             return None;
@@ -50,7 +60,8 @@ impl EtcdProcess {
             let directory = tempfile::tempdir().expect("directory");
             let (members, tls) = (members.clone(), tls.clone());
             let client = free_port();
-            let mut process = Self { child: None, directory, name, client, peer, members, tls };
+            let mut process =
+                Self { child: None, directory, name, client, peer, members, tls, flags };
             process.restart();
             process
         };
@@ -88,7 +99,8 @@ impl EtcdProcess {
             .arg(format!("--advertise-client-urls={client}"))
             .arg(format!("--listen-peer-urls={peer}"))
             .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster={}", self.members));
+            .arg(format!("--initial-cluster={}", self.members))
+            .args(self.flags);
         if let Some(tls) = &self.tls {
             command
                 .arg("--client-cert-auth")
@@ -151,7 +163,15 @@ fn peer_url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+/// A port that nothing listens on, below those that the kernel gives to connections and to listeners of other tests: it is still free when etcd binds it.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Of each process others first.
+    let begin = std::process::id().wrapping_mul(97);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = std::iter::repeat_with(|| {
+        let nth = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        PORTS.start + u16::try_from(nth % u32::from(PORTS.end - PORTS.start)).expect("a port")
+    });
+    ports.by_ref().take(PORTS.len()).find(is_free).expect("a free port")
 }

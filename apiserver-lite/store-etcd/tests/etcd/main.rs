@@ -10,9 +10,10 @@ mod access;
 mod churn;
 mod etcd_process;
 mod failures;
-mod histories;
 mod line;
 mod members;
+#[path = "../../../store/tests/histories/order.rs"]
+mod order;
 mod restored;
 mod servers;
 mod support;

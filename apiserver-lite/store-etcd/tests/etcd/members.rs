@@ -15,7 +15,7 @@ pub struct Members(pub Vec<EtcdProcess>);
 impl Members {
     /// `None`, which is printed, where there is no etcd.
     pub fn start(test: &str, count: usize) -> Option<Self> {
-        EtcdProcess::start_members(test, count, None).map(Self)
+        EtcdProcess::start_members(test, count, None, &[]).map(Self)
     }
 
     pub fn urls(&self) -> Vec<String> {

@@ -104,8 +104,8 @@ async fn concurrent_writers_of_the_same_keys_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_server_answered_another_has_after_a_sync() {
-    let Some(etcd) = EtcdProcess::start("what_one_server_answered_another_has_after_a_sync") else {
+async fn writes_of_one_server_are_at_another_after_a_sync() {
+    let Some(etcd) = EtcdProcess::start("writes_of_one_server_are_at_another_after_a_sync") else {
         return;
     };
     let (one, other) = (server(&etcd.url()).await, server(&etcd.url()).await);
@@ -229,9 +229,8 @@ async fn an_etcd_that_hangs_leaves_writes_unknown_and_refuses_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_missed_compacted_history_reads_all_anew() {
-    let Some(etcd) = EtcdProcess::start("a_server_that_missed_compacted_history_reads_all_anew")
-    else {
+async fn a_server_behind_a_compaction_lists_all_keys_again() {
+    let Some(etcd) = EtcdProcess::start("a_server_behind_a_compaction_lists_all_keys_again") else {
         return;
     };
     let line = Line::to(etcd.port()).await;
@@ -406,8 +405,8 @@ async fn a_closed_store_ends_its_watches_and_refuses_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_etcd_refuses_is_not_written() {
-    let Some(etcd) = EtcdProcess::start("what_etcd_refuses_is_not_written") else { return };
+async fn writes_that_etcd_refuses_are_errors() {
+    let Some(etcd) = EtcdProcess::start("writes_that_etcd_refuses_are_errors") else { return };
     let store = server(&etcd.url()).await;
     // More than etcd takes, and more than gRPC does.
     for (len, why) in [(1_800_000, "request is too large"), (2 << 20, "larger than max")] {

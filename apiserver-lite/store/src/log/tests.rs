@@ -125,6 +125,29 @@ fn a_frame_that_was_refused_leaves_nothing() {
     }
 }
 
+/// The reader takes a frame over the limit for damage, or for an interrupted write, which is cut from the log.
+#[test]
+fn a_frame_that_would_not_be_read_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut segment = Segment::create(dir.path(), Revision(1)).unwrap();
+    let (first, second) = ([put("a", 1, 1, b"one")], [put("c", 2, 2, b"two")]);
+    segment.append(&first).unwrap();
+    let before = std::fs::read(&segment.path).unwrap();
+    // The changes share one value, so that they take no memory.
+    let value = Bytes::from(vec![1; 8 << 20]);
+    let values = FRAME_LEN_MAX / value.len();
+    let long: Vec<Change> = (2..)
+        .map(|nth| Change { value: Some(value.clone()), ..put("b", nth, nth, b"") })
+        .take(values)
+        .collect();
+    let error = segment.append(&long).unwrap_err();
+    let AppendError::Refused(refused) = error else { panic!("{error:?}") };
+    assert_eq!(refused.kind(), ErrorKind::FileTooLarge);
+    assert_eq!(std::fs::read(&segment.path).unwrap(), before);
+    segment.append(&second).unwrap();
+    assert_eq!(read(&segment.path, 1), (vec![first.to_vec(), second.to_vec()], segment.len()));
+}
+
 #[test]
 fn torn_frame_is_the_end() {
     let dir = tempfile::tempdir().unwrap();

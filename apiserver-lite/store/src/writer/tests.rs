@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use super::*;
 use crate::{
     Identity, Medium, Range, Retention, Store, StoreConfig,
-    disk::Disk,
-    log::{LogFile, Segment},
+    disk::{Disk, DiskConfig},
+    log::{self, LogFile, Segment, SegmentItem, SegmentReader},
     state::{LoadedRecords, StoreState},
 };
 
@@ -109,7 +109,7 @@ async fn fails_closed(break_it: impl Fn(&Fault)) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_back() {
+async fn a_failed_write_that_cannot_be_undone_closes_the_store() {
     fails_closed(|fault| {
         fault.no_space.store(true, Ordering::Relaxed);
         fault.no_cut.store(true, Ordering::Relaxed);
@@ -257,4 +257,95 @@ async fn results_are_those_of_the_request() {
     assert_eq!((done.len(), refused), (24, 8));
     assert!(done.iter().all(|pair| pair.len() == 2 && pair[1] == pair[0] + 1), "{done:?}");
     assert_eq!(keys(&store).len(), 48);
+}
+
+/// The sizes of the frames in the only segment of a log.
+fn frames(directory: &std::path::Path) -> Vec<Vec<usize>> {
+    let segments = log::segments(directory).unwrap();
+    let [(first, path)] = segments.as_slice() else { panic!("{segments:?}") };
+    let mut reader = SegmentReader::open(path, *first).unwrap();
+    let mut frames = Vec::new();
+    while let SegmentItem::Frame(changes) = reader.next_item().unwrap() {
+        frames.push(changes.iter().map(Change::len_in_frame).collect());
+    }
+    frames
+}
+
+/// What waits is one batch up to its bound in bytes. The rest follows in order, and all of it is read back.
+#[tokio::test]
+async fn a_batch_ends_at_its_bytes_and_the_rest_follows_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || {
+        let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+        let medium = Medium::Directory(dir.path().to_owned());
+        let bounds = Bounds { batch_bytes_max: 100, ..Bounds::default() };
+        StoreConfig { bounds, ..StoreConfig::new(medium, identity) }
+    };
+    // 56 bytes in a frame each, but for one that is longer than a batch.
+    let value = |nth: u8| Bytes::from(vec![nth; if nth == 10 { 300 } else { 30 }]);
+    let (disk, _) = Disk::open(DiskConfig::of(&config())).unwrap();
+    let state = StoreState::new(
+        LoadedRecords { revision: Revision(0), entries: vec![] },
+        Retention::default(),
+    );
+    // All requests wait before the thread starts.
+    let (queue, requests) = mpsc::channel(32);
+    let mut answers = Vec::new();
+    for nth in 0..20 {
+        let (answer, answered) = oneshot::channel();
+        let write = Write::create(format!("{nth:02}"), value(nth));
+        queue.try_send(WriterRequest::Write(write, answer)).ok().unwrap();
+        answers.push(answered);
+    }
+    let (answer, closed) = oneshot::channel();
+    queue.try_send(WriterRequest::Close(answer)).ok().unwrap();
+    let (committed, health) = (watch::channel(Revision(0)).0, watch::channel(Health::Serving).0);
+    let shared = Arc::new(SharedState::<Bytes>::new(state));
+    Writer::new(disk, shared, Arc::default(), config().bounds, committed, health)
+        .spawn(requests)
+        .unwrap();
+    for (answer, revision) in answers.into_iter().zip(1..) {
+        assert_eq!(answer.await.unwrap().unwrap().revision, Revision(revision));
+    }
+    closed.await.unwrap();
+
+    let pair = || vec![56, 56];
+    let mut expected: Vec<Vec<usize>> = (0..5).map(|_| pair()).collect();
+    expected.extend([vec![326], pair(), pair(), pair(), pair(), vec![56]]);
+    assert_eq!(frames(dir.path()), expected);
+    let store = Store::<Bytes>::open(config()).unwrap();
+    let page = store.current_range(Range::default());
+    let read: Vec<_> = page.entries.iter().map(|entry| (*entry.record).clone()).collect();
+    assert_eq!(read, (0..20).map(value).collect::<Vec<_>>());
+    store.close().await;
+}
+
+/// The bound of a batch and that of what is committed together make one frame that can be read.
+#[test]
+fn writes_that_belong_together_are_refused_where_no_frame_has_room() {
+    let state = StoreState::new(
+        LoadedRecords { revision: Revision(0), entries: vec![] },
+        Retention::default(),
+    );
+    let shared = SharedState::<Bytes>::new(state);
+    let forms = StoredForms::default();
+    // The writes share one value, so that they take no memory.
+    let value = Bytes::from(vec![1; VALUE_LEN_MAX]);
+    let all = |of: &str, count: usize| {
+        (0..count).map(|nth| Write::create(format!("{of}{nth}"), value.clone())).collect::<Vec<_>>()
+    };
+    let bounds = Bounds { batch_bytes_max: usize::MAX, ..Bounds::default() };
+    let mut batch = Batch::new(&shared, &forms, bounds);
+    let most = REQUEST_BYTES_MAX / VALUE_LEN_MAX - 1;
+    batch.decide_all(all("a", most)).unwrap();
+    assert!(!batch.is_full());
+    let before = (batch.revision, batch.changes.len(), batch.bytes);
+    let refused = batch.decide_all(all("b", most + 1));
+    assert!(matches!(refused, Err(WriteError::NotWritten { .. })));
+    assert_eq!((batch.revision, batch.changes.len(), batch.bytes), before);
+    batch.decide_all(all("b", most)).unwrap();
+    assert!(batch.is_full());
+    let bytes: usize = batch.changes.iter().map(Change::len_in_frame).sum();
+    assert_eq!(batch.bytes, bytes);
+    assert!(bytes <= FRAME_LEN_MAX);
 }

@@ -52,13 +52,15 @@ struct History {
     all: BTreeMap<String, String>,
     /// Those that the controller gave up while they ran.
     given_up: BTreeSet<String>,
+    uncounted: UncountedJobs,
 }
 
 impl History {
     fn of(job: Job) -> Self {
         let world = world(job);
         let (pods, job) = (world.clone(), world.clone());
-        Self { world, pods, job, own: 0, all: BTreeMap::new(), given_up: BTreeSet::new() }
+        let (all, given_up) = (BTreeMap::new(), BTreeSet::new());
+        Self { world, pods, job, own: 0, all, given_up, uncounted: UncountedJobs::default() }
     }
 
     fn take(&mut self, step: Step) {
@@ -124,7 +126,7 @@ impl History {
         }
         let job = stored(&self.job).expect("the job");
         let seen = Observed { job: &job, pods: &self.pods.pods() };
-        let plan = plan(names(), &seen, self.world.time());
+        let plan = plan(names(), &seen, &mut self.uncounted, self.world.time());
         let before = stored(&self.world).expect("the job").status;
         for write in plan.writes.iter().take(limit) {
             let running = self.running(write);

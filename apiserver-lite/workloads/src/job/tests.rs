@@ -47,8 +47,15 @@ pub(super) fn world(job: Job) -> World {
 }
 
 pub(super) fn planned(seen: &World) -> Plan {
+    planned_with(seen, &mut UncountedJobs::default())
+}
+
+fn planned_with(seen: &World, uncounted: &mut UncountedJobs) -> Plan {
     match stored(seen) {
-        Some(job) => plan(names(), &Observed { job: &job, pods: &seen.pods() }, seen.time()),
+        Some(job) => {
+            let observed = Observed { job: &job, pods: &seen.pods() };
+            plan(names(), &observed, uncounted, seen.time())
+        }
         None => Plan::default(),
     }
 }
@@ -189,7 +196,7 @@ fn restarts_in_pods_count_too() {
 }
 
 #[test]
-fn a_deadline_ends_it_and_a_suspension_starts_it_anew() {
+fn a_deadline_fails_the_job_and_resuming_restarts_the_deadline() {
     let mut dated = job(1, Some(1));
     dated.spec.active_deadline_seconds = Some(100);
     let mut world = world(dated);
@@ -216,7 +223,7 @@ fn a_deadline_ends_it_and_a_suspension_starts_it_anew() {
 }
 
 #[test]
-fn indexed_pods_know_their_index() {
+fn pods_of_indexed_jobs_have_their_completion_index() {
     let mut world = world(indexed(2, 3));
     settle(&mut world);
     let pods = active(&world);
@@ -253,7 +260,7 @@ fn intervals_are_written_as_in_kubernetes() {
 }
 
 #[test]
-fn pods_of_a_job_that_is_gone_lose_their_finalizer() {
+fn pods_of_a_deleted_job_lose_their_finalizer() {
     let mut world = world(job(1, Some(1)));
     settle(&mut world);
     let (pod, job) = (active(&world)[0].clone(), stored(&world).expect("the job"));
@@ -304,7 +311,7 @@ fn an_orphan_is_adopted_with_the_finalizer_and_a_stray_is_released_without() {
 }
 
 #[test]
-fn events_tell_the_end() {
+fn events_report_the_end_of_a_job() {
     let mut world = world(job(1, Some(0)));
     let plan = planned(&world);
     assert_eq!(
@@ -417,4 +424,75 @@ fn a_rule_of_the_policy_ends_the_job() {
     settle(&mut world);
     fail(&mut world, "c", 0, None);
     assert_eq!((status(&world).failed, conditions(&world).len()), (1, 0));
+}
+
+/// A server that drops the field by which pods are counted, and a controller that works with it. Gives the events of the job.
+fn run_without_counts(world: &mut World, uncounted: &mut UncountedJobs) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for _ in 0..50 {
+        let plan = planned_with(world, uncounted);
+        assert!(plan.requeue_after.is_none_or(|wait| !wait.is_zero()), "it pauses");
+        world.run(&plan, usize::MAX);
+        world.edit::<Job>(ObjectKind::Job, "work", |job| {
+            job.status.uncounted_terminated_pods = None;
+        });
+        reasons.extend(plan.reports.iter().map(|report| report.reason.to_string()));
+        for pod in active(world) {
+            end(world, &pod.metadata.name, "Succeeded");
+        }
+        world.now += 1;
+    }
+    reasons
+}
+
+/// Each pod that has ended would lose its finalizer without being counted, and another be made.
+#[test]
+fn a_job_whose_pods_the_server_does_not_let_us_count_is_left_alone() {
+    for completions in [None, Some(5)] {
+        let mut world = world(job(2, completions));
+        let mut uncounted = UncountedJobs::default();
+        assert_eq!(run_without_counts(&mut world, &mut uncounted), ["UncountablePods"]);
+        let pods = world.pods();
+        assert_eq!(pods.len(), 2, "those of the first plan");
+        assert!(pods.iter().all(|pod| is_tracked(names(), pod)));
+        assert_eq!(planned_with(&world, &mut uncounted).writes, []);
+        world.now += 600;
+        let plan = planned_with(&world, &mut uncounted);
+        assert_eq!(plan.writes.len(), 1, "the server may be a newer one by now");
+        assert_eq!(plan.reports, []);
+        // Its deletion does not wait for counts.
+        world.edit::<Job>(ObjectKind::Job, "work", |job| {
+            job.metadata.deletion_timestamp = Some(Time::from_unix(1));
+        });
+        settle(&mut world);
+        assert!(world.pods().iter().all(|pod| !is_tracked(names(), pod)));
+    }
+}
+
+/// A job that has begun under a controller which counted pods without finalizers.
+#[test]
+fn a_job_of_an_older_controller_goes_on_once_its_status_has_the_field() {
+    let mut world = world(job(1, Some(3)));
+    world.edit::<Job>(ObjectKind::Job, "work", |job| {
+        job.status.start_time = Some(Time::from_unix(900));
+        job.status.succeeded = 2;
+    });
+    let mut uncounted = UncountedJobs::default();
+    let first = planned_with(&world, &mut uncounted);
+    assert!(matches!(&first.writes[..], [ApiWrite::UpdateStatus(_)]), "nothing but the field");
+    // The write fails: the next is a second later.
+    let waiting = planned_with(&world, &mut uncounted);
+    assert_eq!((waiting.writes.len(), waiting.requeue_after), (0, Some(Duration::from_secs(1))));
+    world.now += 1;
+    let second = planned_with(&world, &mut uncounted);
+    assert_eq!((second.writes.len(), second.reports.len()), (1, 0));
+    world.run(&second, usize::MAX);
+    for _ in 0..5 {
+        let plan = planned_with(&world, &mut uncounted);
+        assert!(plan.reports.is_empty());
+        world.run(&plan, usize::MAX);
+    }
+    assert_eq!(active(&world).len(), 1);
+    end_all(&mut world, "Succeeded");
+    assert_eq!((status(&world).succeeded, conditions(&world).len()), (3, 1));
 }

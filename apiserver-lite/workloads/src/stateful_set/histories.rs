@@ -143,7 +143,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_history_breaks_the_order_and_each_ends_with_the_pods_that_are_asked_for(
+    fn random_histories_keep_the_order_and_end_with_the_wanted_pods(
         policy in prop_oneof![3 => Just("OrderedReady"), 1 => Just("Parallel")],
         steps in proptest::collection::vec(step(), 1..80),
     ) {

@@ -163,7 +163,7 @@ fn events_are_those_of_kubernetes() {
 }
 
 #[test]
-fn pods_come_in_order_and_all_at_once_if_asked() {
+fn pods_are_created_in_order_or_in_parallel_by_policy() {
     let mut ordered = world(set(3, "OrderedReady"));
     settle(&mut ordered);
     assert_eq!(pod_names(&ordered), ["web-0"]);

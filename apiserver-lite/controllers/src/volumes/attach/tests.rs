@@ -190,7 +190,7 @@ fn two_nodes_that_are_looked_at_at_once_are_not_given_one_volume() {
 }
 
 #[test]
-fn an_attacher_s_failure_is_told_once() {
+fn an_attach_error_is_reported_once() {
     let mut cluster = Cluster::new();
     cluster.pods = vec![(user("p", "c", "n1"), "d")];
     let mut failed = attachment("d", "n1", false);
@@ -238,7 +238,7 @@ fn a_node_that_is_off_has_nothing_mounted() {
 
 /// Deleting a Node object does not stop the machine: its pods may still write to mounted volumes.
 #[test]
-fn a_node_whose_object_is_gone_has_six_minutes_too() {
+fn volumes_of_a_deleted_node_are_detached_after_six_minutes() {
     let mut cluster = Cluster::new();
     cluster.attachments = vec![attachment("d", "n1", true), attachment("e", "n1", false)];
     cluster.node = None;
@@ -287,7 +287,7 @@ fn a_disk_with_two_names_is_not_given_to_two_nodes() {
 }
 
 #[test]
-fn what_others_attached_is_theirs() {
+fn volume_attachments_of_others_are_not_changed() {
     let mut cluster = Cluster::new();
     let mut theirs = attachment("d", "n1", true);
     theirs.metadata.name = "by-hand".into();

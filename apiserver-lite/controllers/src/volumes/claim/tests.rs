@@ -91,7 +91,7 @@ fn a_crash_between_the_two_writes_is_made_good() {
 }
 
 #[test]
-fn what_is_bound_is_shown_once() {
+fn the_status_of_a_bound_claim_is_written_once() {
     let claim = completed("c", "v");
     let mut volume = promised("v", &claim, true);
     volume.spec.capacity.insert("storage".into(), "3Gi".parse().unwrap());
@@ -154,7 +154,7 @@ fn both_named_each_other() {
 }
 
 #[test]
-fn a_lost_volume_is_told_and_never_replaced() {
+fn a_claim_whose_volume_is_lost_is_reported_and_not_bound_again() {
     let others = || Cluster::with(volume("another", "2Gi"));
     for (claim, reason) in [
         (completed("c", ""), "ClaimLost"),
@@ -249,7 +249,7 @@ fn a_claim_without_a_class_gets_the_default_when_there_is_one() {
 }
 
 #[test]
-fn a_claim_that_goes_gets_nothing() {
+fn a_terminating_claim_is_not_bound() {
     let mut going = claim("c");
     going.metadata.deletion_timestamp = Some(proto_api::Time::from_unix(1));
     assert_eq!(Cluster::with(volume("v", "1Gi")).plan(&going), Plan::default());

@@ -65,7 +65,7 @@ fn resources<'a>(pod: &'a Object, list: &str, at: usize) -> &'a Map {
 }
 
 #[test]
-fn containers_get_what_they_lack_and_the_annotation_says_so() {
+fn limit_range_defaults_are_set_and_listed_in_the_annotation() {
     let limits = json!([{"type": "Container", "default": {"cpu": "500m"},
         "defaultRequest": {"cpu": "100m", "memory": "64Mi"}},
         {"type": "PersistentVolumeClaim", "default": {"storage": "1"}}]);
@@ -356,7 +356,7 @@ fn claims_keep_their_bounds_and_their_limits_mean_nothing() {
 }
 
 #[test]
-fn the_first_range_refuses_and_says_each_thing_once() {
+fn the_first_violated_limit_range_refuses_with_each_message_once() {
     let range = |cpu: &str| decoded(&range(&json!([{"type": "Container", "max": {"cpu": cpu}}])));
     let two = json!({"limits": {"cpu": "2"}});
     let pod = pod(&[("a", two.clone()), ("b", two)], &[]);

@@ -151,6 +151,22 @@ impl WebhookReview<'_> {
     ) -> Result<Bytes, ApiError> {
         let kind = self.kind_of(version);
         let (new, old) = (self.document(object, kind).await?, self.document(self.old, kind).await?);
+        let review = Review {
+            uid,
+            object: new.as_deref(),
+            old_object: old.as_deref(),
+            ..self.described(version, object)
+        };
+        let written = review.write(self.call.server.names, review_version);
+        written.map(Bytes::from).map_err(ApiError::internal)
+    }
+
+    /// What a webhook is sent of the request besides its objects, for this version of the resource.
+    pub(super) fn described<'b>(
+        &'b self,
+        version: Version,
+        object: Option<&'b Object>,
+    ) -> Review<'b> {
         let resource = match version {
             Version::Requested => self.requested_resource(),
             Version::Equivalent(at) => {
@@ -159,9 +175,9 @@ impl WebhookReview<'_> {
             }
         };
         let user = self.call.user;
-        let review = Review {
-            uid,
-            kind: reference(kind),
+        Review {
+            uid: "",
+            kind: reference(self.kind_of(version)),
             resource,
             request_kind: reference(&self.kind),
             request_resource: self.requested_resource(),
@@ -175,13 +191,11 @@ impl WebhookReview<'_> {
                 groups: &user.groups,
                 extra: &user.extra,
             },
-            object: new.as_deref(),
-            old_object: old.as_deref(),
+            object: None,
+            old_object: None,
             dry_run: self.effects == Effects::DryRun,
             options: self.options.as_deref(),
-        };
-        let written = review.write(self.call.server.names, review_version);
-        written.map(Bytes::from).map_err(ApiError::internal)
+        }
     }
 
     async fn document(

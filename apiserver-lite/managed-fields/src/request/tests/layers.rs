@@ -14,7 +14,7 @@ use crate::versions::ResetFields;
 use crate::{FieldPath, testing};
 
 #[test]
-fn what_an_object_had_before_its_first_apply_has_an_owner() {
+fn fields_from_before_the_first_apply_have_an_owner() {
     let mut object = Stored::new("v1", "ConfigMap");
     object.store(json(r#"{"metadata":{"name":"x"},"data":{"a":"1","b":"1"}}"#), None);
     object.merge("u", r#"{"data":{"c":"1"}}"#);
@@ -295,7 +295,7 @@ fn a_write_that_changes_only_times_is_none() {
 }
 
 #[test]
-fn what_is_applied_must_be_of_the_version_and_the_kind() {
+fn an_applied_configuration_must_have_the_version_and_kind_of_the_object() {
     let object = Stored::new("v1", "ConfigMap");
     let request = object.server.request("a", "", Time::UNSET);
     let error = |config: &str| {

@@ -42,7 +42,7 @@ fn the_same_value_shares_the_field_until_one_changes_it() {
 }
 
 #[test]
-fn what_an_applier_leaves_out_is_deleted_if_nobody_else_owns_it() {
+fn fields_removed_from_an_applied_object_are_deleted_unless_another_manager_owns_them() {
     let mut object = owned_by_a();
     object.apply("a", r#"{"data":{"other":"1"}}"#, false).expect("no conflict");
     assert_eq!(object.at(&["data"]), r#"{"other":"1"}"#);

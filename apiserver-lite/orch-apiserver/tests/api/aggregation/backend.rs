@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -52,12 +53,15 @@ pub struct Backend {
     got: Arc<Mutex<Vec<Got>>>,
     /// What the one watch of it shows, or the one request that follows something.
     pub events: mpsc::Sender<Bytes>,
+    /// Whether its OpenAPI documents never come.
+    pub documents_hang: Arc<AtomicBool>,
 }
 
 #[derive(Clone)]
 struct Shared {
     got: Arc<Mutex<Vec<Got>>>,
     events: Arc<Mutex<Option<mpsc::Receiver<Bytes>>>>,
+    documents_hang: Arc<AtomicBool>,
 }
 
 impl Backend {
@@ -72,14 +76,19 @@ impl Backend {
         let address = listener.local_addr().unwrap();
         let (events, receiver) = mpsc::channel(4);
         let got = Arc::default();
-        let shared = Shared { got: Arc::clone(&got), events: Arc::new(Mutex::new(Some(receiver))) };
+        let documents_hang = Arc::<AtomicBool>::default();
+        let shared = Shared {
+            got: Arc::clone(&got),
+            events: Arc::new(Mutex::new(Some(receiver))),
+            documents_hang: Arc::clone(&documents_hang),
+        };
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 tokio::spawn(serve_connection(acceptor.clone(), socket, shared.clone()));
             }
         });
         let authority = STANDARD.encode(certificate);
-        Self { address, authority, got, events }
+        Self { address, authority, got, events, documents_hang }
     }
 
     /// The requests since the last time, but for those of checks.
@@ -138,7 +147,11 @@ async fn answer(
         });
         return Response::new(StreamBody::new(frames).boxed_unsync());
     }
+    if path.starts_with("/openapi/") && shared.documents_hang.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
     let (code, body) = match (head.method.as_str(), path.rsplit('/').next().unwrap_or_default()) {
+        ("GET", _) if path.starts_with("/openapi/") => open_api(&path),
         ("GET", "v1alpha1") => (200, resources()),
         ("GET", "flunders") => (200, json!({"kind": "FlunderList", "items": []})),
         ("POST", "flunders") => (201, serde_json::from_slice(&body).unwrap()),
@@ -159,4 +172,38 @@ fn resources() -> Value {
     let verbs = json!(["create", "delete", "deletecollection", "get", "list", "watch"]);
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "wardle.example.com/v1alpha1", "resources": [
         {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": verbs}]})
+}
+
+/// Its OpenAPI documents.
+fn open_api(path: &str) -> (u16, Value) {
+    let reference = json!({"$ref": "#/definitions/com.example.wardle.Flunder"});
+    let list = json!({"get": {"operationId": "listFlunder", "responses": {"200": {"description": "OK", "schema": reference}}}});
+    let metadata = json!({"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"});
+    let kind = json!({"group": "wardle.example.com", "version": "v1alpha1", "kind": "Flunder"});
+    match path {
+        "/openapi/v2" => (
+            200,
+            json!({
+                "swagger": "2.0",
+                "paths": {"/apis/wardle.example.com/v1alpha1/flunders": list, "/version/": {"get": {}}},
+                "definitions": {
+                    "com.example.wardle.Flunder": {"type": "object", "description": "A bird.", "properties": {"metadata": metadata},
+                        "x-kubernetes-group-version-kind": [kind]},
+                    "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta": {"type": "object", "description": "of another release"},
+                },
+            }),
+        ),
+        "/openapi/v3" => {
+            let address = "/openapi/v3/apis/wardle.example.com/v1alpha1?hash=C0FFEE";
+            let shown = json!({"serverRelativeURL": address});
+            (
+                200,
+                json!({"paths": {"apis/wardle.example.com/v1alpha1": shown, "version": {"serverRelativeURL": "/x?hash=1"}}}),
+            )
+        }
+        "/openapi/v3/apis/wardle.example.com/v1alpha1" => {
+            (200, json!({"openapi": "3.0.0", "paths": {"theirs": {}}}))
+        }
+        _ => (404, json!({})),
+    }
 }

@@ -6,16 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use apiserver_token::{SigningKey, jwt};
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use proto_client::testing::{StubRequest, StubServer, json_response};
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 /// Static tokens; each is the name of its user.
@@ -43,8 +37,11 @@ impl World {
         write("policies.jsonl", POLICIES);
         let key = include_bytes!("../../../../token/testdata/rsa.key");
         let key = SigningKey::from_pem(key).expect("a key");
-        let webhook = serve(None, |_, _, body| review(body)).await;
-        let url = format!("http://{webhook}/authorize");
+        let webhook = StubServer::start(|request| {
+            let (code, answer) = review(&serde_json::from_slice(&request.body).unwrap_or_default());
+            Some(json_response(code, &answer))
+        });
+        let url = format!("http://{}/authorize", webhook.await.address);
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -57,12 +54,12 @@ impl World {
         let (authority, acceptor) = certificates();
         write("oidc.crt", &authority);
         let keys = json!({"keys": [key.public().jwk()]});
-        let provider = serve(Some(acceptor), move |address, path, _| match path {
-            "/keys" => (200, keys.clone()),
-            _ => (200, discovery(address)),
-        })
-        .await;
-        Self { issuer: format!("https://{provider}"), dir, key }
+        let answer = move |request: &StubRequest| match request.path.as_str() {
+            "/keys" => Some(json_response(200, &keys)),
+            _ => Some(json_response(200, &discovery(request.server))),
+        };
+        let provider = StubServer::start_at([127, 0, 0, 1].into(), Some(acceptor), answer).await;
+        Self { issuer: format!("https://{}", provider.address), dir, key }
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -144,44 +141,4 @@ fn certificates() -> (String, TlsAcceptor) {
         )
         .expect("an identity");
     (authority, TlsAcceptor::from(Arc::new(config)))
-}
-
-/// Serves JSON on a port of its own: `answer` makes status and body of address, path and body.
-async fn serve(
-    tls: Option<TlsAcceptor>,
-    answer: impl Fn(SocketAddr, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
-) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let answer = Arc::new(answer);
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            let (answer, tls) = (answer.clone(), tls.clone());
-            let service = service_fn(move |request: Request<Incoming>| {
-                let answer = answer.clone();
-                async move {
-                    let path = request.uri().path().to_owned();
-                    let body = request.into_body().collect().await?.to_bytes();
-                    let body = serde_json::from_slice(&body).unwrap_or_default();
-                    let (status, body) = answer(address, &path, &body);
-                    let answer = Response::builder()
-                        .status(status)
-                        .header("content-type", "application/json")
-                        .body(Full::new(Bytes::from(body.to_string())));
-                    Ok::<_, hyper::Error>(answer.expect("an answer"))
-                }
-            });
-            tokio::spawn(async move {
-                let http = hyper::server::conn::http1::Builder::new();
-                let _ = match tls {
-                    None => http.serve_connection(TokioIo::new(socket), service).await,
-                    Some(tls) => match tls.accept(socket).await {
-                        Ok(stream) => http.serve_connection(TokioIo::new(stream), service).await,
-                        Err(_) => return,
-                    },
-                };
-            });
-        }
-    });
-    address
 }

@@ -105,16 +105,16 @@ fn fields(object: &Value) -> (&str, &str, &str, &str) {
 
 /// The number of objects of each call since the last time, with the wanted version.
 fn calls(hook: &Hook) -> Vec<(usize, String)> {
-    let of = |asked: crate::webhooks::hook::Asked| {
+    let of = |call: crate::webhooks::hook::Call| {
         assert_eq!(
-            (&asked.review["apiVersion"], &*asked.path),
+            (&call.review["apiVersion"], &*call.path),
             (&json!("apiextensions.k8s.io/v1"), "/convert")
         );
-        let request = asked.request();
+        let request = call.request();
         let wanted = request["desiredAPIVersion"].as_str().expect("a version").to_owned();
         (request["objects"].as_array().expect("objects").len(), wanted)
     };
-    hook.take_asked().into_iter().map(of).collect()
+    hook.take_calls().into_iter().map(of).collect()
 }
 
 #[tokio::test]
@@ -381,7 +381,7 @@ async fn changing(answers: &Arc<Mutex<Change>>) -> Hook {
 }
 
 #[tokio::test]
-async fn what_is_not_converted_is_refused() {
+async fn failed_conversions_are_errors() {
     let server = TestServer::start().await;
     let answers: Arc<Mutex<Change>> = Arc::new(Mutex::new(|_| Does::Fail(500)));
     let hook = changing(&answers).await;
@@ -434,7 +434,7 @@ async fn a_webhook_changes_labels_and_no_other_metadata() {
 }
 
 #[tokio::test]
-async fn a_definition_goes_also_without_its_webhook() {
+async fn a_definition_is_deleted_although_its_webhook_is_unreachable() {
     let server = TestServer::start().await;
     let mut definition = hosts(&json!({"url": "https://127.0.0.1:1/convert"}));
     definition["spec"]["versions"].as_array_mut().expect("versions").reverse();
@@ -459,4 +459,33 @@ async fn a_definition_goes_also_without_its_webhook() {
     until(&server, &held, |it| it["metadata"]["deletionTimestamp"].is_string()).await;
     server.merge_patch(&held, r#"{"metadata":{"finalizers":null}}"#).await.expect(200);
     until(&server, &path, |it| it["code"] == 404).await;
+}
+
+/// Fields that only one version has are compared as the webhook makes them.
+#[tokio::test]
+async fn selectable_fields_are_those_of_the_requested_version() {
+    let server = TestServer::start().await;
+    let hook = converting().await;
+    let mut definition = hosts(&client(&hook));
+    definition["spec"]["versions"][1]["selectableFields"] = json!([{"jsonPath": ".host"}]);
+    define(&server, &definition).await;
+    for (name, place) in [("a", "here:80"), ("b", "there:80"), ("c", "here:81")] {
+        server.post(V1, first(name, place)).await.expect(201);
+    }
+    let here = format!("{V2}?fieldSelector=host%3Dhere");
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().expect("items").iter();
+        items.map(|item| item["metadata"]["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names(&server.get(&here).await.expect(200)), ["a", "c"]);
+    server.get(&format!("{V1}?fieldSelector=host%3Dhere")).await.expect(400);
+    let mut events = server.watch(&format!("{here}&watch=1")).await;
+    assert_eq!(events.next_short().await, "ADDED a");
+    assert_eq!(events.next_short().await, "ADDED c");
+    server.merge_patch(&format!("{V1}/b"), r#"{"hostPort":"here:82"}"#).await.expect(200);
+    assert_eq!(events.next_short().await, "ADDED b");
+    server.merge_patch(&format!("{V2}/a"), r#"{"host":"there"}"#).await.expect(200);
+    assert_eq!(events.next_short().await, "DELETED a");
+    server.delete(&here).await.expect(200);
+    assert_eq!(names(&server.get(V2).await.expect(200)), ["a"]);
 }

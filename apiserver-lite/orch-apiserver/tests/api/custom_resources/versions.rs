@@ -53,7 +53,8 @@ async fn an_object_is_served_in_all_versions() {
         server.merge_patch(&format!("{V2}/a"), r#"{"spec":{"level":5}}"#).await.expect(200);
     assert_eq!(
         (&patched["apiVersion"], &patched["spec"]["level"]),
-        (&json!("example.com/v2"), &json!(5))
+        (&json!("example.com/v2"), &json!(3)),
+        "v1, in which it is stored, has no such field: the next reader sees the default"
     );
     let first = server.get(&format!("{BACKUPS}/a")).await.expect(200);
     assert!(first["spec"].get("level").is_none(), "v1 has no such field");
@@ -63,13 +64,16 @@ async fn an_object_is_served_in_all_versions() {
     store_in_v2(&server).await;
     let before = server.get(&format!("{BACKUPS}/a")).await.expect(200);
     let level = server.get(&format!("{V2}/a")).await.expect(200)["spec"]["level"].clone();
-    assert_eq!(level, 5, "stored in v1 all the same");
+    assert_eq!(level, 3, "not stored in v1");
     // An update that changes nothing brings the object into the new storage version, and the next one does nothing.
     let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
     let moved = server.put(&format!("{BACKUPS}/a"), &before).await.expect(200);
     assert_ne!(version(&moved), version(&before));
     let again = server.put(&format!("{BACKUPS}/a"), &moved).await.expect(200);
     assert_eq!(version(&again), version(&moved));
+    let patched =
+        server.merge_patch(&format!("{V2}/a"), r#"{"spec":{"level":5}}"#).await.expect(200);
+    assert_eq!(patched["spec"]["level"], 5, "the storage version has the field");
 }
 
 #[tokio::test]

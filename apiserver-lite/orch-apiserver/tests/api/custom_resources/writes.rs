@@ -83,7 +83,7 @@ async fn status_and_spec_are_written_apart() {
 }
 
 #[tokio::test]
-async fn the_scale_is_where_the_definition_says() {
+async fn the_scale_subresource_uses_the_paths_of_the_definition() {
     let server = TestServer::start().await;
     define(&server, &backups()).await;
     server.post(BACKUPS, backup("a").to_string()).await.expect(201);
@@ -112,6 +112,61 @@ async fn the_scale_is_where_the_definition_says() {
     );
     assert_eq!(scaled["metadata"]["generation"], 3);
     patch(&server, &scale, MERGE, &json!({"spec": {"replicas": -1}})).await.expect(422);
+}
+
+/// `kubectl scale` patches the scale without reading it.
+#[tokio::test]
+async fn a_scale_sets_replicas_that_were_never_set() {
+    let server = TestServer::start().await;
+    define(&server, &backups()).await;
+    for name in ["a", "b"] {
+        server.post(BACKUPS, backup(name).to_string()).await.expect(201);
+    }
+    let (one, two) = (format!("{BACKUPS}/a"), format!("{BACKUPS}/b"));
+    let empty = patch(&server, &format!("{one}/scale"), MERGE, &json!({"spec": {}})).await;
+    let why = "the spec replicas field \".spec.replicas\" cannot be empty";
+    assert_eq!(empty.expect(400)["message"], why);
+    let wanted = json!({"spec": {"replicas": 3}});
+    let scaled = patch(&server, &format!("{one}/scale"), MERGE, &wanted).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 3);
+    assert_eq!(server.get(&one).await.expect(200)["spec"]["replicas"], 3);
+    let scale = json!({"metadata": {"name": "b"}, "spec": {"replicas": 2}});
+    server.put(&format!("{two}/scale"), &scale).await.expect(200);
+    assert_eq!(server.get(&two).await.expect(200)["spec"]["replicas"], 2);
+    let none = json!({"spec": {"replicas": 0}});
+    patch(&server, &format!("{two}/scale"), MERGE, &none).await.expect(200);
+    assert_eq!(server.get(&two).await.expect(200)["spec"]["replicas"], 0);
+}
+
+#[tokio::test]
+async fn an_applied_scale_owns_the_replicas_of_a_custom_object() {
+    let server = TestServer::start().await;
+    define(&server, &backups()).await;
+    server.post(BACKUPS, backup("a").to_string()).await.expect(201);
+    let one = format!("{BACKUPS}/a");
+    let path = format!("{one}/scale?fieldManager=scaler");
+    let mut scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "a"}, "spec": {"replicas": 4}});
+    let scaled = patch(&server, &path, APPLY, &scale).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 4);
+    let object = server.get(&one).await.expect(200);
+    assert_eq!(
+        (&object["spec"]["replicas"], &object["spec"]["source"]),
+        (&json!(4), &json!("disk"))
+    );
+    let entries = object["metadata"]["managedFields"].as_array().expect("entries");
+    let owner = entries.iter().find(|entry| entry["manager"] == "scaler").expect("an owner");
+    assert_eq!(
+        (&owner["subresource"], &owner["fieldsV1"]),
+        (&json!("scale"), &json!({"f:spec": {"f:replicas": {}}}))
+    );
+    assert_eq!(owner["apiVersion"], object["apiVersion"]);
+    scale["spec"] = json!({});
+    server.post(BACKUPS, backup("b").to_string()).await.expect(201);
+    scale["metadata"]["name"] = json!("b");
+    let path = format!("{BACKUPS}/b/scale?fieldManager=scaler");
+    let empty = patch(&server, &path, APPLY, &scale).await.expect(400);
+    let why = "the spec replicas field \".spec.replicas\" cannot be empty";
+    assert_eq!(empty["message"], why);
 }
 
 #[tokio::test]

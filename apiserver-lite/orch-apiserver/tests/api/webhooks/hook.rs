@@ -1,20 +1,14 @@
-//! A webhook over TLS, for tests: it answers with what a function makes of the path and the review, and remembers what it was asked.
+//! A webhook over TLS, for tests: it answers with what a function makes of the path and the review, and keeps the calls.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use http::Response;
+use proto_client::testing::{StubRequest, StubServer};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::TlsAcceptor;
 
 use crate::tls;
 
@@ -53,13 +47,13 @@ impl Does {
 
 /// A call that a webhook has got.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct Call {
     pub path: String,
     pub host: String,
     pub review: Value,
 }
 
-impl Asked {
+impl Call {
     pub fn request(&self) -> &Value {
         &self.review["request"]
     }
@@ -70,10 +64,8 @@ pub struct Hook {
     pub address: SocketAddr,
     /// Its certificate, for `caBundle`.
     pub authority: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    calls: Arc<Mutex<Vec<Call>>>,
 }
-
-type Answering = dyn Fn(&str, &Value) -> Does + Send + Sync;
 
 impl Hook {
     /// Serves on loopback.
@@ -86,19 +78,24 @@ impl Hook {
         answer: impl Fn(&str, &Value) -> Does + Send + Sync + 'static,
     ) -> Self {
         let (acceptor, certificate) = tls::self_signed(&["127.0.0.1", "hook.default.svc"], None);
-        let listener = TcpListener::bind((ip, 0)).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (asked, answer): (Arc<Mutex<Vec<Asked>>>, Arc<Answering>) =
-            (Arc::default(), Arc::new(answer));
-        let seen = asked.clone();
-        tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                let (acceptor, seen, answer) = (acceptor.clone(), seen.clone(), answer.clone());
-                tokio::spawn(serve_connection(acceptor, socket, seen, answer));
+        let calls: Arc<Mutex<Vec<Call>>> = Arc::default();
+        let seen = calls.clone();
+        let answer = move |request: &StubRequest| {
+            let review: Value = serde_json::from_slice(&request.body).unwrap();
+            let does = answer(&request.path, &review);
+            let host = request.headers["host"].to_str().unwrap().to_owned();
+            seen.lock().unwrap().push(Call { path: request.path.clone(), host, review });
+            let mut response = Response::new(Bytes::new());
+            match does {
+                Does::Answer(body) => *response.body_mut() = Bytes::from(body),
+                Does::Fail(status) => *response.status_mut() = status.try_into().unwrap(),
+                Does::Wait => return None,
             }
-        });
+            Some(response)
+        };
+        let server = StubServer::start_at(ip, Some(acceptor), answer).await;
         let authority = STANDARD.encode(certificate);
-        Self { address, authority, asked }
+        Self { address: server.address, authority, calls }
     }
 
     /// A webhook called at `path` about the creation of ConfigMaps, with the fields `more`.
@@ -116,14 +113,14 @@ impl Hook {
         webhook
     }
 
-    /// What it was asked since the last time.
-    pub fn take_asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    /// The calls since the last time.
+    pub fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 
     /// The paths at which it was called since the last time.
     pub fn take_paths(&self) -> Vec<String> {
-        self.take_asked().into_iter().map(|asked| asked.path).collect()
+        self.take_calls().into_iter().map(|call| call.path).collect()
     }
 }
 
@@ -134,34 +131,4 @@ pub fn rule(resource: &str, operation: &str) -> Value {
 
 pub fn configuration(name: &str, webhooks: &[Value]) -> String {
     json!({"metadata": {"name": name}, "webhooks": webhooks}).to_string()
-}
-
-async fn serve_connection(
-    acceptor: TlsAcceptor,
-    socket: TcpStream,
-    seen: Arc<Mutex<Vec<Asked>>>,
-    answer: Arc<Answering>,
-) {
-    let Ok(stream) = acceptor.accept(socket).await else { return };
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (seen, answer) = (seen.clone(), answer.clone());
-        async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            let review: Value = serde_json::from_slice(&body).unwrap();
-            let path = head.uri.path().to_owned();
-            let host = head.headers["host"].to_str().unwrap().to_owned();
-            let does = answer(&path, &review);
-            seen.lock().unwrap().push(Asked { path, host, review });
-            let mut response = Response::new(Full::new(Bytes::new()));
-            match does {
-                Does::Answer(body) => *response.body_mut() = Full::new(Bytes::from(body)),
-                Does::Fail(status) => *response.status_mut() = status.try_into().unwrap(),
-                Does::Wait => std::future::pending().await,
-            }
-            Ok::<_, Infallible>(response)
-        }
-    });
-    let connection = hyper::server::conn::http1::Builder::new();
-    let _ = connection.serve_connection(TokioIo::new(stream), service).await;
 }

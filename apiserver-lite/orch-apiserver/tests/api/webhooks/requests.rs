@@ -129,13 +129,13 @@ async fn webhooks_may_name_new_objects_and_nothing_else_of_their_identity() {
     // A generated name is made after mutating webhooks and before validating ones.
     configure(&server, MUTATING, "c", &[webhook("/mutating", "CREATE")]).await;
     configure(&server, VALIDATING, "c", &[webhook("/validating", "CREATE")]).await;
-    hook.take_asked();
+    hook.take_calls();
     let made = server.post(MAPS, r#"{"metadata":{"generateName":"g-"}}"#).await.expect(201);
-    let asked = hook.take_asked();
-    assert_eq!(asked[0].request()["object"]["metadata"]["name"], Value::Null);
-    assert_eq!(asked[0].request()["name"], Value::Null);
-    assert_eq!(asked[1].request()["object"]["metadata"], made_before_storage(&made));
-    assert_eq!(asked[1].request()["name"], made["metadata"]["name"]);
+    let calls = hook.take_calls();
+    assert_eq!(calls[0].request()["object"]["metadata"]["name"], Value::Null);
+    assert_eq!(calls[0].request()["name"], Value::Null);
+    assert_eq!(calls[1].request()["object"]["metadata"], made_before_storage(&made));
+    assert_eq!(calls[1].request()["name"], made["metadata"]["name"]);
 }
 
 /// The metadata of a created object before it has a revision.
@@ -157,10 +157,10 @@ async fn dry_runs_say_so_and_store_nothing() {
     let path = format!("{MAPS}?dryRun=All&fieldManager=f");
     let made = server.post(&path, map("m")).await.expect(201);
     assert_eq!(made["data"]["z"], "1");
-    let asked = hook.take_asked();
-    assert_eq!(asked[0].request()["dryRun"], true);
+    let calls = hook.take_calls();
+    assert_eq!(calls[0].request()["dryRun"], true);
     let options = json!({"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "dryRun": ["All"], "fieldManager": "f"});
-    assert_eq!(asked[0].request()["options"], options);
+    assert_eq!(calls[0].request()["options"], options);
     server.get(&format!("{MAPS}/m")).await.expect(404);
 }
 
@@ -215,7 +215,7 @@ fn check_objects(request: &Value, operation: &str, kind: &str) {
 }
 
 #[tokio::test]
-async fn subresources_and_connections_are_asked_about() {
+async fn webhooks_are_called_for_subresources_and_connections() {
     let server = TestServer::start().await;
     let containers = json!([{"name": "c", "image": "i"}]);
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": containers}});
@@ -235,9 +235,9 @@ async fn subresources_and_connections_are_asked_about() {
         let refused = server.call(method, &path, media_type, body.to_string()).await;
         let text = "admission webhook \"v.example.com\" denied the request without explanation";
         assert_eq!(message(&refused, 400), text, "{path}");
-        let asked = hook.take_asked();
-        assert_eq!(asked.len(), 1, "{path}");
-        let request = asked[0].request();
+        let calls = hook.take_calls();
+        assert_eq!(calls.len(), 1, "{path}");
+        let request = calls[0].request();
         assert_eq!(request["operation"], operation, "{path}");
         assert_eq!(request["kind"]["kind"], kind, "{path}");
         assert_eq!(request["subResource"].as_str().unwrap_or_default(), subresource, "{path}");
@@ -266,8 +266,8 @@ async fn other_versions_are_equivalent_and_get_their_own_form() {
     let made = server.post(path, autoscaler.to_string()).await.expect(201);
     let target = &made["spec"]["metrics"][0]["resource"]["target"];
     assert_eq!(target["averageUtilization"], 70);
-    let asked = hook.take_asked();
-    let request = asked[0].request();
+    let calls = hook.take_calls();
+    let request = calls[0].request();
     assert_eq!(
         (&request["kind"]["version"], &request["requestKind"]["version"]),
         (&json!("v1"), &json!("v2"))
@@ -277,7 +277,7 @@ async fn other_versions_are_equivalent_and_get_their_own_form() {
 }
 
 #[tokio::test]
-async fn plugins_that_are_disabled_ask_nobody() {
+async fn disabled_webhook_plugins_call_no_webhooks() {
     use AdmissionPlugin::{MutatingAdmissionWebhook, ValidatingAdmissionWebhook};
     for (disabled, paths) in [
         (vec![MutatingAdmissionWebhook], vec!["/v"]),

@@ -35,7 +35,7 @@ fn a_hardened_pod_is_allowed() {
 }
 
 #[test]
-fn what_baseline_forbids_is_forbidden() {
+fn the_restricted_level_includes_the_baseline_checks() {
     let mut spec = hardened();
     spec["hostPID"] = json!(true);
     spec["containers"][0]["ports"] = json!([{"hostPort": 1}]);

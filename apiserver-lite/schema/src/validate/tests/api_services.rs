@@ -27,7 +27,7 @@ fn with(more: &Json) -> Vec<String> {
 }
 
 #[test]
-fn what_is_valid_has_no_complaint() {
+fn valid_api_services_are_accepted() {
     for more in [
         json!({}),
         json!({"service": null, "group": "apps"}),
@@ -40,7 +40,7 @@ fn what_is_valid_has_no_complaint() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_api_services_are_refused() {
     let required = named(
         "v2.a.example.com",
         &json!({"group": "a.example.com", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}),

@@ -62,6 +62,14 @@ fn pods_use_what_their_operating_system_has() {
 }
 
 #[test]
+fn there_are_two_operating_systems() {
+    let of = |system: &str| complaints(&with(&plain_pod(), "/spec/os", &json!({"name": system})));
+    assert_eq!(of("linux"), Vec::<String>::new());
+    let supported = "Unsupported value: \"Windows\": supported values: \"linux\", \"windows\"";
+    assert_eq!(of("Windows"), [format!("spec.os: {supported}")]);
+}
+
+#[test]
 fn numbers_of_pods() {
     let mut pod = plain_pod();
     pod["spec"]["securityContext"] = json!({});
@@ -638,6 +646,10 @@ fn autoscalers() {
     check(&scaler, "/spec/maxReplicas", &[json!(1)], &[json!(0), json!(-1)]);
     check(&scaler, "/spec/minReplicas", &[json!(3)], &[json!(0), json!(4), json!(-1)]);
     check(&scaler, "/spec/scaleTargetRef", &[], &[json!({}), json!({"kind": "a/b", "name": "c"})]);
+    let mut counted = scaler.clone();
+    counted["status"] = json!({"currentReplicas": 0, "desiredReplicas": -1});
+    let wrong = update_complaints(&scaler, &counted, Subresource::Status);
+    assert!(wrong.len() == 1 && wrong[0].starts_with("status.desiredReplicas: "), "{wrong:?}");
     let metric = |share: i64| {
         json!([{"type": "Resource", "resource": {"name": "cpu",
             "target": {"type": "Utilization", "averageUtilization": share}}}])
@@ -867,12 +879,13 @@ fn a_selector_is_required_and_stays() {
         other["spec"]["template"]["metadata"]["labels"] = json!({"c": "d"});
         assert_eq!(complaints(&other), Vec::<String>::new(), "{kind}");
         let changed = update_complaints(&object, &other, Subresource::Main);
-        assert!(changed.len() == 1 && changed[0].ends_with("field is immutable"), "{changed:?}");
+        let why = if kind == "StatefulSet" { "are forbidden" } else { "field is immutable" };
+        assert!(changed.len() == 1 && changed[0].ends_with(why), "{changed:?}");
     }
 }
 
 #[test]
-fn drivers_are_asked_for_each_audience_and_listed_once() {
+fn audiences_of_token_requests_and_drivers_of_a_csi_node_are_unique() {
     let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d"}, "spec": {}});
     check(
         &driver,
@@ -1066,6 +1079,9 @@ fn classes_and_drivers_of_nodes() {
     };
     assert_eq!(fault(&node(&"x".repeat(192))), None);
     assert_eq!(fault(&node(&"x".repeat(193))).as_deref(), Some("spec.drivers[0].nodeID"));
+    let changed = update_complaints(&node("a"), &node("b"), Subresource::Main);
+    assert!(changed[0].starts_with("CSINodeDriver: Invalid value"), "{changed:?}");
+    assert!(update_complaints(&node("a"), &node("a"), Subresource::Main).is_empty());
 }
 
 #[test]
@@ -1110,4 +1126,174 @@ fn only_running_pods_get_ephemeral_containers() {
         "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod["spec"]}});
     let set = named("apps/v1", "ReplicaSet", spec);
     assert_eq!(faults(&set), ["spec.template.spec.ephemeralContainers"]);
+}
+
+/// `kubectl debug` adds them; what is wrong stays in the pod, because they are not removed again.
+#[test]
+fn ephemeral_containers_see_what_is_there_and_reserve_nothing() {
+    let pod = plain_pod();
+    let debug = |change: Json| {
+        let mut container = json!({"name": "d", "image": "i", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"});
+        container
+            .as_object_mut()
+            .expect("an object")
+            .extend(change.as_object().expect("an object").clone());
+        let new = with(&pod, "/spec/ephemeralContainers", &json!([container]));
+        update_complaints(&pod, &new, Subresource::EphemeralContainers)
+    };
+    let target = pod["spec"]["containers"][0]["name"].clone();
+    assert_eq!(debug(json!({"targetContainerName": target})), Vec::<String>::new());
+    assert_eq!(
+        debug(json!({"targetContainerName": "none"})),
+        ["spec.ephemeralContainers[0].targetContainerName: Not found: \"none\""]
+    );
+    let get = json!({"httpGet": {"path": "/", "port": 80}});
+    for (field, value) in [
+        ("ports", json!([{"containerPort": 80}])),
+        ("resources", json!({"limits": {"cpu": "1"}})),
+        ("livenessProbe", get.clone()),
+        ("lifecycle", json!({"preStop": get})),
+    ] {
+        let refused = format!(
+            "spec.ephemeralContainers[0].{field}: Forbidden: cannot be set for an Ephemeral Container"
+        );
+        assert_eq!(debug(json!({field: value})), [refused]);
+    }
+    assert_eq!(debug(json!({"resources": {}})), Vec::<String>::new());
+}
+
+#[test]
+fn annotations_of_pods_mean_what_they_say() {
+    const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+    const PROFILE: &str = "container.apparmor.security.beta.kubernetes.io/c";
+    let annotated =
+        |key: &str, value: &str| with(&plain_pod(), "/metadata/annotations", &json!({key: value}));
+    for good in ["0", "10", "-10", "2147483647", "-2147483648"] {
+        assert_eq!(complaints(&annotated(COST, good)), Vec::<String>::new(), "{good}");
+    }
+    for wrong in ["", "a", "+1", "01", "1.5", "2147483648"] {
+        let expected = format!(
+            "metadata.annotations[{COST}]: Invalid value: {wrong:?}: must be a 32bit integer"
+        );
+        assert_eq!(complaints(&annotated(COST, wrong)), [expected]);
+    }
+    for good in ["runtime/default", "unconfined", "localhost/own", ""] {
+        assert_eq!(complaints(&annotated(PROFILE, good)), Vec::<String>::new(), "{good}");
+    }
+    let other = format!("{}d", &PROFILE[..PROFILE.len() - 1]);
+    for (key, value) in [(PROFILE, "own"), (other.as_str(), "unconfined")] {
+        assert_eq!(faults(&annotated(key, value)), [format!("metadata.annotations[{key}]")]);
+    }
+    let change = |before: &str, after: &str| {
+        update_complaints(
+            &annotated(PROFILE, before),
+            &annotated(PROFILE, after),
+            Subresource::Main,
+        )
+    };
+    assert_eq!(change("unconfined", "unconfined"), Vec::<String>::new());
+    let changed = change("runtime/default", "unconfined");
+    let [error] = changed.as_slice() else { panic!("{changed:?}") };
+    assert!(error.ends_with("may not remove or update AppArmor annotations"), "{error}");
+    let added =
+        update_complaints(&plain_pod(), &annotated(PROFILE, "unconfined"), Subresource::Status);
+    let [error] = added.as_slice() else { panic!("{added:?}") };
+    assert!(error.ends_with("may not add AppArmor annotations"), "{error}");
+}
+
+#[test]
+fn annotations_of_templates_are_checked_as_their_pods_are() {
+    let template = |key: &str| json!({"metadata": {"labels": {"a": "b"}, "annotations": {key: "b"}}, "spec": plain_pod()["spec"]});
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let of_kinds = |key: &str| {
+        let mut ending = template(key);
+        ending["spec"]["restartPolicy"] = json!("Never");
+        let job = json!({"template": ending});
+        [
+            (
+                "spec.template",
+                named(
+                    "apps/v1",
+                    "Deployment",
+                    json!({"selector": selector, "template": template(key)}),
+                ),
+            ),
+            ("spec.template", named("batch/v1", "Job", job.clone())),
+            (
+                "spec.jobTemplate.spec.template",
+                named(
+                    "batch/v1",
+                    "CronJob",
+                    json!({"schedule": "* * * * *", "jobTemplate": {"spec": job}}),
+                ),
+            ),
+            (
+                "spec.template",
+                named(
+                    "v1",
+                    "ReplicationController",
+                    json!({"selector": {"a": "b"}, "template": template(key)}),
+                ),
+            ),
+        ]
+    };
+    for (path, object) in of_kinds("Not Valid!") {
+        assert_eq!(faults(&object), [format!("{path}.metadata.annotations")], "{object}");
+    }
+    let cost = "controller.kubernetes.io/pod-deletion-cost";
+    for (path, object) in of_kinds(cost) {
+        assert_eq!(faults(&object), [format!("{path}.metadata.annotations[{cost}]")], "{object}");
+    }
+    for (_, object) in of_kinds("example.com/fine") {
+        assert_eq!(faults(&object), Vec::<String>::new(), "{object}");
+    }
+}
+
+#[test]
+fn stateful_sets_keep_what_their_pods_are_made_from() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": plain_pod()["spec"]});
+    let set = named(
+        "apps/v1",
+        "StatefulSet",
+        json!({"selector": {"matchLabels": {"a": "b"}}, "template": template, "serviceName": "s", "replicas": 1}),
+    );
+    let changed = |field: &str, value: Json| {
+        update_complaints(&set, &with(&set, &format!("/spec/{field}"), &value), Subresource::Main)
+    };
+    for (field, value) in [("replicas", json!(3)), ("minReadySeconds", json!(5))] {
+        assert_eq!(changed(field, value), Vec::<String>::new(), "{field}");
+    }
+    for (field, value) in [
+        ("serviceName", json!("other")),
+        ("podManagementPolicy", json!("Parallel")),
+        ("revisionHistoryLimit", json!(2)),
+        ("volumeClaimTemplates", json!([{"metadata": {"name": "c"}}])),
+    ] {
+        let found = changed(field, value);
+        assert!(found.iter().any(|one| one.starts_with("spec: Forbidden: ")), "{field}: {found:?}");
+    }
+}
+
+#[test]
+fn a_namespace_says_whether_it_is_being_deleted() {
+    let namespace = |deleted: bool, phase: &str| {
+        let mut object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}, "status": {"phase": phase}});
+        if deleted {
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        }
+        object
+    };
+    for (deleted, right, wrong) in
+        [(false, "Active", "Terminating"), (true, "Terminating", "Active")]
+    {
+        let old = namespace(deleted, right);
+        let complaints =
+            |phase| update_complaints(&old, &namespace(deleted, phase), Subresource::Status);
+        assert_eq!(complaints(right), Vec::<String>::new());
+        assert!(
+            complaints(wrong)[0].starts_with("status.Phase: Invalid value"),
+            "{phase:?}",
+            phase = complaints(wrong)
+        );
+    }
 }

@@ -36,7 +36,7 @@ fn complaint(pointer: &str, value: Json) -> String {
 }
 
 #[test]
-fn what_is_valid_has_no_complaint() {
+fn valid_webhook_configurations_are_accepted() {
     for (pointer, value) in [
         ("/name", json!("a.b.c")),
         ("/clientConfig", json!({"url": "https://h:8443/a/b"})),
@@ -219,4 +219,34 @@ fn names_are_unique_in_a_configuration() {
     let first = two["webhooks"][0].clone();
     two["webhooks"].as_array_mut().expect("a list").push(first);
     assert_eq!(complaints(&two), ["webhooks[1].name: Duplicate value: \"a.example.com\""]);
+}
+
+#[test]
+fn match_conditions_have_names_and_expressions() {
+    let condition = |name: &str| json!({"name": name, "expression": "true"});
+    let named =
+        |names: &[&str]| json!(names.iter().map(|name| condition(name)).collect::<Vec<_>>());
+    let many: Vec<String> = (0..65).map(|at| format!("c{at}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for (value, expected) in [
+        (named(&["a", "example.com/b", "C.d_e-f"]), ""),
+        (named(&many[..64]), ""),
+        (named(&many), "matchConditions: Too many: 65: must have at most 64 items"),
+        (named(&[""]), "matchConditions[0].name: Required value"),
+        (named(&["a", "a"]), "matchConditions[1].name: Duplicate value: \"a\""),
+        (json!([{"name": "a"}]), "matchConditions[0].expression: Required value"),
+        (
+            json!([{"name": "a", "expression": " "}]),
+            "matchConditions[0].expression: Required value",
+        ),
+    ] {
+        assert_eq!(complaint("/matchConditions", value.clone()), expected, "{value}");
+    }
+    let wrong = complaint("/matchConditions", named(&["-a"]));
+    assert!(
+        wrong.starts_with(
+            "matchConditions[0].name: Invalid value: \"-a\": name part must consist of"
+        ),
+        "{wrong}"
+    );
 }

@@ -11,6 +11,8 @@ pub enum Did {
     Write(u64),
     /// It had the first value, and has the second.
     Swap(Option<u64>, u64),
+    /// It had the value, and is absent.
+    Delete(u64),
 }
 
 impl Did {
@@ -18,6 +20,7 @@ impl Did {
     fn found(self) -> Option<u64> {
         match self {
             Did::Read(found) | Did::Swap(found, _) => found,
+            Did::Delete(found) => Some(found),
             Did::Write(_) => None,
         }
     }
@@ -25,7 +28,7 @@ impl Did {
     fn wrote(self) -> Option<u64> {
         match self {
             Did::Write(wrote) | Did::Swap(_, wrote) => Some(wrote),
-            Did::Read(_) => None,
+            Did::Read(_) | Did::Delete(_) => None,
         }
     }
 
@@ -35,6 +38,7 @@ impl Did {
             Did::Read(found) => (found == value).then_some(value),
             Did::Write(wrote) => Some(Some(wrote)),
             Did::Swap(found, wrote) => (found == value).then_some(Some(wrote)),
+            Did::Delete(found) => (Some(found) == value).then_some(None),
         }
     }
 }
@@ -155,7 +159,17 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_was_done_once_or_not_at_all() {
+    fn a_deleted_value_is_absent_and_was_there() {
+        use Did::{Delete, Read, Swap, Write};
+        let one = (1, 2, Write(1));
+        assert!(order(&[one, (3, 4, Delete(1)), (5, 6, Read(None)), (7, 8, Swap(None, 2))]));
+        assert!(!order(&[one, (3, 4, Delete(1)), (5, 6, Read(Some(1)))]), "it came back");
+        assert!(!order(&[one, (3, 6, Delete(1)), (4, 5, Delete(1))]), "deleted twice");
+        assert!(order(&[one, (3, 6, Delete(1)), (4, 5, Read(Some(1)))]), "at the same time");
+    }
+
+    #[test]
+    fn unanswered_writes_are_done_once_or_not_at_all() {
         use Did::{Read, Swap, Write};
         assert!(order(&[(1, 0, Write(1)), (2, 3, Read(None)), (4, 5, Read(Some(1)))]));
         assert!(order(&[(1, 0, Write(1)), (2, 3, Read(None)), (4, 5, Read(None))]));

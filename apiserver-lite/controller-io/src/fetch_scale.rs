@@ -1,0 +1,120 @@
+//! The scale of the controller of a pod that no cache has: of any kind with the subresource `scale`, built in or of a definition.
+
+use apiserver_controllers::disruption::OwnerScale;
+use proto_api::meta::v1::OwnerReference;
+use proto_api::schema;
+use proto_client::request::{self, Collection};
+use proto_client::{Client, ClientError, dynamic};
+use serde_json::Value;
+
+/// Reads the scale of a controller; none if there is no such object any more, or its kind has no scale.
+///
+/// # Errors
+/// The server refuses, or a request fails.
+pub async fn fetch_scale(
+    client: &Client,
+    owner: &OwnerReference,
+    namespace: &str,
+) -> Result<Option<OwnerScale>, ClientError> {
+    let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
+    let names = client.names();
+    let fits = |r: &&schema::Resource| names.group(r.group) == group && r.kind == owner.kind;
+    let mut collection = Collection {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        plural: String::new(),
+        namespace: Some(namespace.to_owned()),
+    };
+    let plural = match schema::resources().iter().find(fits) {
+        Some(built_in) => {
+            built_in.subresource("scale").is_some().then(|| built_in.plural.to_owned())
+        }
+        None if group.is_empty() => None,
+        None => {
+            let served = find(client, collection.version_path()).await?;
+            served.and_then(|served| plural_with_scale(&served, &owner.kind))
+        }
+    };
+    let Some(plural) = plural else { return Ok(None) };
+    collection.plural = plural;
+    let path = collection.item(&owner.name, Some("scale"));
+    let Some(scale) = find(client, path).await? else { return Ok(None) };
+    let uid = scale.pointer("/metadata/uid").and_then(Value::as_str);
+    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64);
+    let replicas = i32::try_from(replicas.unwrap_or(0)).unwrap_or(i32::MAX);
+    Ok((uid == Some(&owner.uid)).then(|| OwnerScale { uid: owner.uid.clone(), replicas }))
+}
+
+/// The plural of a kind in the resources of its version, if it has a scale.
+fn plural_with_scale(served: &Value, kind: &str) -> Option<String> {
+    let resources = served.get("resources")?.as_array()?;
+    // The entry of the subresource has the kind of the scale.
+    let of_kind = resources.iter().filter(|resource| resource["kind"] == kind);
+    let mut plurals = of_kind.filter_map(|resource| resource["name"].as_str());
+    let plural = plurals.find(|name| !name.contains('/'))?;
+    let scale = format!("{plural}/scale");
+    resources.iter().any(|resource| resource["name"] == scale).then(|| plural.to_owned())
+}
+
+async fn find(client: &Client, path: String) -> Result<Option<Value>, ClientError> {
+    match dynamic::get_json(client, request::get(path)).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_client::testing::{StubServer, json_response};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A server with a definition whose kind `Clone` has a scale and `Other` has none.
+    async fn client() -> Client {
+        let server = StubServer::start(|request| {
+            let found = match request.path.as_str() {
+                "/apis/apps.example.com/v1" => json!({"resources": [
+                    {"name": "clones", "kind": "Clone"},
+                    {"name": "clones/scale", "kind": "Scale"},
+                    {"name": "others", "kind": "Other"},
+                ]}),
+                "/apis/apps.example.com/v1/namespaces/n/clones/c/scale"
+                | "/apis/apps/v1/namespaces/n/deployments/c/scale" => {
+                    json!({"metadata": {"uid": "u"}, "spec": {"replicas": 5}})
+                }
+                _ => return Some(json_response(404, &json!({"kind": "Status", "code": 404}))),
+            };
+            Some(json_response(200, &found))
+        });
+        server.await.client()
+    }
+
+    /// Budgets of pods that an operator's own kind controls are relative to its scale; without one nothing may be evicted.
+    #[tokio::test]
+    async fn kinds_of_definitions_have_scales_too() {
+        let client = client().await;
+        for (api_version, kind, name, uid, expected) in [
+            ("apps.example.com/v1", "Clone", "c", "u", Some(5)),
+            ("apps/v1", "Deployment", "c", "u", Some(5)),
+            ("apps.example.com/v1", "Clone", "c", "another", None),
+            ("apps.example.com/v1", "Clone", "gone", "u", None),
+            ("apps.example.com/v1", "Other", "c", "u", None),
+            ("apps.example.com/v2", "Clone", "c", "u", None),
+            ("apps.example.com/../v1", "Clone", "c", "u", None),
+            ("v1", "Clone", "c", "u", None),
+            ("batch/v1", "Job", "c", "u", None),
+        ] {
+            let owner = OwnerReference {
+                api_version: api_version.into(),
+                kind: kind.into(),
+                name: name.into(),
+                uid: uid.into(),
+                ..OwnerReference::default()
+            };
+            let found = fetch_scale(&client, &owner, "n").await.expect("answered");
+            assert_eq!(found.map(|scale| scale.replicas), expected, "{api_version} {kind} {name}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Endpoints and EndpointSlices. They are deleted with their Service: one that the cache lacks is read from the server first, because it comes to the cache by
+//! a watch of its own, and Endpoints may be a user's.
+
+use std::sync::Arc;
+
+use apiserver_controllers::endpoint_slices::{self, Manager, SliceContext};
+use apiserver_controllers::{Plan, endpoints, mirror};
+use proto_api::core::v1::Service;
+use proto_client::{Client, ObjectKey};
+
+use super::{ReconcileError, Reconciler};
+
+impl Reconciler {
+    /// A Service, from the cache, or from the server if objects of it exist that are deleted without it.
+    async fn find_service(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+        has_objects: bool,
+    ) -> Result<Option<Arc<Service>>, ReconcileError> {
+        let cached = self.informers.services.get(key);
+        if cached.is_some() || !has_objects {
+            return Ok(cached);
+        }
+        Ok(client.within::<Service>(&key.namespace).find(&key.name).await?.map(Arc::new))
+    }
+
+    /// Plans the Endpoints of a Service.
+    pub(super) async fn plan_endpoints(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+    ) -> Result<Plan, ReconcileError> {
+        let informers = &self.informers;
+        let existing = informers.endpoints.get(key);
+        let service = self.find_service(client, key, existing.is_some()).await?;
+        let pods = informers.pods_of_service(service.as_deref());
+        Ok(endpoints::plan(informers.names, service.as_deref(), &pods, existing.as_deref()))
+    }
+
+    /// Plans the slices of a Service that one of the two controllers has created.
+    pub(super) async fn plan_slices(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+        manager: Manager,
+    ) -> Result<Plan, ReconcileError> {
+        let (informers, names) = (&self.informers, self.informers.names);
+        let mut slices = informers.slices.within(&key.namespace);
+        slices.retain(|slice| {
+            endpoint_slices::origin(names, slice)
+                .is_some_and(|origin| origin == (manager, key.clone()))
+        });
+        let service = self.find_service(client, key, !slices.is_empty()).await?;
+        let label = names.sub_label("topology", "zone");
+        let zone = |node: &str| {
+            let node = informers.nodes.get(&ObjectKey::new("", node))?;
+            node.metadata.labels.get(&label).cloned()
+        };
+        let context =
+            SliceContext { names, zone: &zone, endpoints_max: self.settings.endpoints_max };
+        Ok(match manager {
+            Manager::Selector => {
+                let pods = informers.pods_of_service(service.as_deref());
+                endpoint_slices::plan(&context, service.as_deref(), &pods, &slices)
+            }
+            Manager::Mirror => {
+                let endpoints = informers.endpoints.get(key);
+                mirror::plan(&context, service.as_deref(), endpoints.as_deref(), &slices)
+            }
+        })
+    }
+}

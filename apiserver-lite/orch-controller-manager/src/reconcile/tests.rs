@@ -1,0 +1,415 @@
+//! Reconciles against a server whose caches lag: what they show and what the server has are given apart.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_controller_io::projections::slim_secret;
+use apiserver_controllers::account_token::TokenReference;
+use apiserver_token::{SigningKey, jwt};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Parser as _;
+use proto_api::Resource;
+use proto_api::core::v1::Secret;
+use proto_api::names::{Names, Profile};
+use proto_client::testing::{StubRequest, StubServer, json_response};
+use proto_client::{Change, ClientConfig, ListParams, Reflector, Store};
+use proto_daemon::drain::Drain;
+use proto_daemon::metrics::Metrics;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::keys::WatchedKind as _;
+use crate::reflectors;
+use crate::settings::ControllerManagerFlags;
+
+/// Signs tokens of these tests alone.
+const KEY: &str = "-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg7mgnSFGTZ58Mwd2+
+pGziH41gluODZeVE/KGqrNi8N4GhRANCAAQ1CRAJ6ncz/N3nPyXP8nzDH7KHLv4G
+0vc+IP8sgpsK1J/xF4f5IJWR/zhimpbB+3VnvaKd5C0od1o0RZd/X2cl
+-----END PRIVATE KEY-----
+";
+
+/// The collections that are cached: API version, path and kind.
+const CACHED: [(&str, &str, &str); 7] = [
+    ("v1", "/api/v1/serviceaccounts", "ServiceAccountList"),
+    ("v1", "/api/v1/secrets", "SecretList"),
+    ("v1", "/api/v1/services", "ServiceList"),
+    ("v1", "/api/v1/endpoints", "EndpointsList"),
+    ("v1", "/api/v1/pods", "PodList"),
+    ("batch/v1", "/apis/batch/v1/jobs", "JobList"),
+    ("batch/v1", "/apis/batch/v1/cronjobs", "CronJobList"),
+];
+
+/// What the server has.
+#[derive(Clone, Default)]
+struct Server {
+    /// The objects that the caches show, by plural.
+    cached: BTreeMap<&'static str, Value>,
+    /// The objects that the server has, by path.
+    objects: BTreeMap<String, Value>,
+    /// Whether it refuses to read them.
+    refuses: bool,
+    /// Method, path and body of each write.
+    writes: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Server {
+    /// A cache that shows one object of a collection.
+    fn showing(mut self, plural: &'static str, object: Value) -> Self {
+        self.cached.insert(plural, object);
+        self
+    }
+
+    /// A server that has an object.
+    fn having(mut self, path: &str, object: Value) -> Self {
+        self.objects.insert(path.to_owned(), object);
+        self
+    }
+
+    /// The answer to a request; watches have none.
+    fn answer(&self, request: &StubRequest) -> Option<(u16, Value)> {
+        let path = request.path.as_str();
+        let content_type = request.headers.get("content-type");
+        // Bodies are JSON here.
+        if content_type.is_some_and(|of| of.as_bytes().starts_with(b"application/vnd")) {
+            return Some((415, json!({"kind": "Status"})));
+        }
+        if request.method != "GET" {
+            let body = serde_json::from_slice(&request.body).unwrap_or_default();
+            lock(&self.writes).push((format!("{} {path}", request.method), body));
+            let object = self.objects.get(path.trim_end_matches("/status"));
+            return Some((200, object.cloned().unwrap_or_else(|| json!({"kind": "Status"}))));
+        }
+        if let Some((version, _, kind)) = CACHED.iter().find(|(_, of, _)| *of == path) {
+            if request.query.contains("watch=true") {
+                return None;
+            }
+            let shown = self.cached.get(path.rsplit_once('/')?.1);
+            let items: Vec<&Value> = shown.into_iter().collect();
+            let metadata = json!({"resourceVersion": "9"});
+            let list =
+                json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items});
+            return Some((200, list));
+        }
+        let failure = |code: u16, reason: &str| {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code});
+            Some((code, status))
+        };
+        match self.objects.get(path) {
+            _ if self.refuses => failure(403, "Forbidden"),
+            Some(object) => Some((200, object.clone())),
+            None => failure(404, "NotFound"),
+        }
+    }
+
+    async fn start(&self) -> Client {
+        let server = self.clone();
+        let answer = move |request: &StubRequest| {
+            let (code, body) = server.answer(request)?;
+            Some(json_response(code, &body))
+        };
+        StubServer::start(answer).await.client()
+    }
+
+    /// Reconciles a key once, from complete caches. Gives the writes, or nothing if it fails.
+    fn reconcile(self, key: ReconcileKey) -> Option<Vec<(String, Value)>> {
+        let token_key = SigningKey::from_pem(KEY.as_bytes()).map(Arc::new).expect("a key");
+        self.reconcile_with(key, Some(token_key))
+    }
+
+    /// The same with the key of tokens that the settings have.
+    fn reconcile_with(
+        self,
+        key: ReconcileKey,
+        token_key: Option<Arc<SigningKey>>,
+    ) -> Option<Vec<(String, Value)>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(self.run(key, token_key))
+    }
+
+    async fn run(
+        self,
+        key: ReconcileKey,
+        token_key: Option<Arc<SigningKey>>,
+    ) -> Option<Vec<(String, Value)>> {
+        let client = self.start().await;
+        let (mut informers, _) = reflectors::make(&client);
+        let all = ListParams::default;
+        informers.service_accounts = fill(Reflector::whole(client.all(), all())).await;
+        informers.token_secrets =
+            fill(Reflector::projected(client.all(), all(), slim_secret)).await;
+        informers.services = fill(Reflector::whole(client.all(), all())).await;
+        informers.endpoints = fill(Reflector::whole(client.all(), all())).await;
+        informers.pods = fill(Reflector::whole(client.all(), all())).await;
+        informers.jobs = fill(Reflector::whole(client.all(), all())).await;
+        informers.cron_jobs = fill(Reflector::whole(client.all(), all())).await;
+        let flags = ControllerManagerFlags::try_parse_from(["test"]).expect("flags");
+        let settings = Settings { token_key, ..flags.settings().expect("settings") };
+        let (accounts, _) = Accounts::new(client, false, []).expect("no TLS");
+        let metrics = Metrics::new("test", proto_daemon::build_info!()).expect("metrics");
+        let counters = ControllerMetrics::new(&metrics).expect("metrics");
+        let (board, recorders) = (StatusBoard::default(), BTreeMap::new());
+        let shown = Observability { board, counters, recorders };
+        let done = Reconciler::new(accounts, informers, settings, shown).run(key).await;
+        let writes = std::mem::take(&mut *lock(&self.writes));
+        if done.is_err() {
+            assert_eq!(writes, [], "nothing is written when a read fails");
+        }
+        done.ok().map(|_| writes)
+    }
+}
+
+async fn fill<T: Resource, U: Send + Sync + 'static>(reflector: Reflector<T, U>) -> Store<U> {
+    let store = reflector.store();
+    tokio::spawn(reflector.run(Drain::default().watch(), |_| ()));
+    store.synced().await;
+    store
+}
+
+/// Method and path of the writes, or that there are none because a read failed.
+fn lines(writes: Option<Vec<(String, Value)>>) -> Vec<String> {
+    let Some(writes) = writes else { return vec!["failed".to_owned()] };
+    writes.into_iter().map(|(line, _)| line).collect()
+}
+
+const ACCOUNT: &str = "/api/v1/namespaces/ns/serviceaccounts/build";
+const SECRET: &str = "/api/v1/namespaces/ns/secrets/build-token";
+
+fn account(uid: &str) -> Value {
+    let metadata = json!({"name": "build", "namespace": "ns", "uid": uid, "resourceVersion": "7"});
+    let references = [
+        json!({"name": "build-token"}),
+        json!({"kind": "Secret", "name": "build-token-registry", "uid": "r"}),
+    ];
+    json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": metadata, "secrets": references})
+}
+
+fn secret(data: Value, uid: Option<&str>) -> Value {
+    let mut annotations = json!({"kubernetes.io/service-account.name": "build"});
+    if let Some(uid) = uid {
+        annotations["kubernetes.io/service-account.uid"] = json!(uid);
+    }
+    let metadata = json!({"name": "build-token", "namespace": "ns", "uid": "s", "resourceVersion": "6", "annotations": annotations});
+    let type_ = "kubernetes.io/service-account-token";
+    json!({"kind": "Secret", "apiVersion": "v1", "metadata": metadata, "type": type_, "data": data})
+}
+
+fn filled() -> Value {
+    json!({"token": "eA==", "namespace": "bnM="})
+}
+
+#[test]
+fn tokens_are_deleted_only_when_the_server_has_no_account() {
+    let key = || ReconcileKey::AccountToken(ObjectKey::new("ns", "build"));
+    let delete = || vec![format!("DELETE {SECRET}")];
+    let none = Vec::<String>::new;
+    // What the cache and the server have as the uid of the account.
+    for (cached, live, expected) in [
+        (None, Some("u1"), none()),
+        (Some("u0"), Some("u1"), none()),
+        (Some("u1"), Some("u1"), none()),
+        (None, None, delete()),
+        (None, Some("u2"), delete()),
+    ] {
+        let mut server = Server::default().showing("secrets", secret(filled(), Some("u1")));
+        if let Some(uid) = cached {
+            server = server.showing("serviceaccounts", account(uid));
+        }
+        if let Some(uid) = live {
+            server = server.having(ACCOUNT, account(uid));
+        }
+        assert_eq!(lines(server.reconcile(key())), expected, "{cached:?} {live:?}");
+    }
+    let server = Server::default().showing("secrets", secret(filled(), Some("u1")));
+    let refusing = Server { refuses: true, ..server };
+    assert_eq!(lines(refusing.reconcile(key())), ["failed"]);
+}
+
+/// The token of an account that was deleted would be deleted with the secret that has it.
+#[test]
+fn a_token_is_that_of_the_account_that_the_server_has() {
+    let server = Server::default()
+        .showing("serviceaccounts", account("old"))
+        .showing("secrets", secret(json!({}), None))
+        .having(ACCOUNT, account("new"))
+        .having(SECRET, secret(json!({}), None));
+    let key = ReconcileKey::AccountToken(ObjectKey::new("ns", "build"));
+    let writes = server.reconcile(key).expect("done");
+    let [(line, body)] = &writes[..] else { panic!("one write: {writes:?}") };
+    assert_eq!(*line, format!("PATCH {SECRET}"));
+    let annotations = &body["metadata"]["annotations"];
+    assert_eq!(annotations["kubernetes.io/service-account.uid"], "new");
+}
+
+/// The key of `--service-account-private-key-file`, and no other.
+#[test]
+fn tokens_are_signed_with_the_key_of_the_flag() {
+    let file = std::env::temp_dir().join(format!("private-key-{}.pem", std::process::id()));
+    std::fs::write(&file, KEY).expect("written");
+    let flag = format!("--service-account-private-key-file={}", file.display());
+    let flags = ControllerManagerFlags::try_parse_from(["test", &flag]).expect("flags");
+    let signing = flags.settings().expect("settings").token_key.expect("a key");
+    std::fs::remove_file(&file).expect("removed");
+    let own = SigningKey::from_pem(KEY.as_bytes()).expect("a key");
+    assert_eq!(signing.public(), own.public());
+    let server = Server::default()
+        .showing("serviceaccounts", account("u1"))
+        .showing("secrets", secret(json!({}), None))
+        .having(ACCOUNT, account("u1"))
+        .having(SECRET, secret(json!({}), None));
+    let key = ReconcileKey::AccountToken(ObjectKey::new("ns", "build"));
+    let writes = server.reconcile_with(key, Some(signing)).expect("done");
+    let [(_, body)] = &writes[..] else { panic!("one write: {writes:?}") };
+    let token = STANDARD.decode(body["data"]["token"].as_str().expect("a token")).expect("base64");
+    let token = String::from_utf8(token).expect("text");
+    let claims: Value = jwt::verify(&token, &[own.public().clone()]).expect("signed by the key");
+    assert_eq!(claims["sub"], "system:serviceaccount:ns:build");
+    let other = SigningKey::from_pem(include_bytes!("../../../token/testdata/ec.key"));
+    let other = other.expect("a key").public().clone();
+    assert!(jwt::verify::<Value>(&token, &[other]).is_err());
+}
+
+#[test]
+fn a_secret_reference_is_removed_only_when_the_server_has_no_secret() {
+    let reference = || {
+        let (uid, secret) = ("u1".to_owned(), "build-token".to_owned());
+        let account = ObjectKey::new("ns", "build");
+        ReconcileKey::TokenReference(TokenReference { account, uid, secret })
+    };
+    // The cache has no account yet.
+    let server = || Server::default().having(ACCOUNT, account("u1"));
+    let writes = server().reconcile(reference()).expect("done");
+    let [(line, body)] = &writes[..] else { panic!("one write: {writes:?}") };
+    assert_eq!(*line, format!("PATCH {ACCOUNT}"));
+    assert_eq!(body["secrets"], json!([account("u1")["secrets"][1]]), "the other one, whole");
+    assert_eq!(body["metadata"]["resourceVersion"], "7");
+    let again = server().having(SECRET, secret(filled(), None));
+    assert_eq!(again.reconcile(reference()), Some(Vec::new()), "it exists again");
+    let other = Server::default().having(ACCOUNT, account("u2"));
+    assert_eq!(other.reconcile(reference()), Some(Vec::new()));
+    assert_eq!(Server::default().reconcile(reference()), Some(Vec::new()));
+    let refusing = Server { refuses: true, ..server() };
+    assert_eq!(refusing.reconcile(reference()), None);
+}
+
+#[test]
+fn a_deleted_token_secret_queues_its_account_and_the_reference_to_it() {
+    let config = ClientConfig::direct("http://127.0.0.1:1".parse().expect("a URL"));
+    let client = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("a client");
+    let (informers, _) = reflectors::make(&client);
+    let secret: Secret = serde_json::from_value(secret(filled(), Some("u1"))).expect("a secret");
+    let (key, account) = (
+        ObjectKey::new("ns", "build-token"),
+        ReconcileKey::AccountToken(ObjectKey::new("ns", "build")),
+    );
+    let (old, uid) = (Arc::new(secret), "u1".to_owned());
+    let applied = Change::Applied { key: key.clone(), new: old.clone(), old: None };
+    assert_eq!(Secret::keys(&applied, &informers), std::slice::from_ref(&account));
+    let reference =
+        TokenReference { account: ObjectKey::new("ns", "build"), uid, secret: key.name.clone() };
+    let expected = [account, ReconcileKey::TokenReference(reference)];
+    assert_eq!(Secret::keys(&Change::Deleted { key, old }, &informers), expected);
+}
+
+/// Nothing of an account says which of its references are to deleted token secrets.
+#[test]
+fn a_change_of_an_account_removes_no_reference() {
+    let server =
+        Server::default().showing("serviceaccounts", account("u1")).having(ACCOUNT, account("u1"));
+    let key = ReconcileKey::AccountToken(ObjectKey::new("ns", "build"));
+    assert_eq!(server.reconcile(key), Some(Vec::new()));
+}
+
+#[test]
+fn endpoints_are_deleted_only_when_the_server_has_no_service() {
+    const SERVICE: &str = "/api/v1/namespaces/ns/services/db";
+    let object = |kind: &str| {
+        let metadata = json!({"name": "db", "namespace": "ns", "uid": "e", "resourceVersion": "5"});
+        json!({"kind": kind, "apiVersion": "v1", "metadata": metadata})
+    };
+    let key = || ReconcileKey::Endpoints(ObjectKey::new("ns", "db"));
+    let server = || Server::default().showing("endpoints", object("Endpoints"));
+    // It has no selector: the Endpoints are a user's.
+    let having = server().having(SERVICE, object("Service"));
+    assert_eq!(having.reconcile(key()), Some(Vec::new()));
+    let gone = lines(server().reconcile(key()));
+    assert_eq!(gone, ["DELETE /api/v1/namespaces/ns/endpoints/db"]);
+    let refusing = Server { refuses: true, ..server() };
+    assert_eq!(refusing.reconcile(key()), None);
+}
+
+const JOB: &str = "/apis/batch/v1/namespaces/ns/jobs/work";
+
+fn job(ttl: i64) -> Value {
+    let metadata = json!({"name": "work", "namespace": "ns", "uid": "j", "resourceVersion": "5"});
+    let condition =
+        json!({"type": "Complete", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"});
+    json!({
+        "kind": "Job", "apiVersion": "batch/v1", "metadata": metadata,
+        "spec": {"ttlSecondsAfterFinished": ttl, "template": {}},
+        "status": {"conditions": [condition]},
+    })
+}
+
+#[test]
+fn a_pod_is_let_go_only_when_the_server_has_no_job() {
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "work", "uid": "j", "controller": true});
+    let pod = json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {
+            "name": "work-1", "namespace": "ns", "uid": "p", "resourceVersion": "5",
+            "ownerReferences": [owner], "finalizers": ["batch.kubernetes.io/job-tracking"],
+        },
+    });
+    let path = "/api/v1/namespaces/ns/pods/work-1";
+    let server = || Server::default().showing("pods", pod.clone()).having(path, pod.clone());
+    let key = || ReconcileKey::JobOrphan(ObjectKey::new("ns", "work-1"));
+    assert_eq!(server().having(JOB, job(0)).reconcile(key()), Some(Vec::new()));
+    assert_eq!(lines(server().reconcile(key())), [format!("PATCH {path}")]);
+    let refusing = Server { refuses: true, ..server() };
+    assert_eq!(refusing.reconcile(key()), None);
+}
+
+#[test]
+fn a_job_whose_time_to_live_is_extended_stays() {
+    let key = || ReconcileKey::JobExpiry(ObjectKey::new("ns", "work"));
+    let server = || Server::default().showing("jobs", job(0));
+    let decades = 2_000_000_000;
+    assert_eq!(server().having(JOB, job(decades)).reconcile(key()), Some(Vec::new()));
+    let over = server().having(JOB, job(0));
+    assert_eq!(lines(over.reconcile(key())), [format!("DELETE {JOB}")]);
+    let refusing = Server { refuses: true, ..server() };
+    assert_eq!(refusing.reconcile(key()), None);
+}
+
+#[test]
+fn an_active_job_is_forgotten_only_when_the_server_has_it_not() {
+    let path = "/apis/batch/v1/namespaces/ns/cronjobs/tick";
+    let active = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "tick-1", "namespace": "ns", "uid": "j"});
+    let cron_job = json!({
+        "kind": "CronJob", "apiVersion": "batch/v1",
+        "metadata": {"name": "tick", "namespace": "ns", "uid": "c", "resourceVersion": "5"},
+        "spec": {"schedule": "* * * * *", "suspend": true, "jobTemplate": {"spec": {"template": {}}}},
+        "status": {"active": [active], "lastScheduleTime": "2020-01-01T00:00:00Z"},
+    });
+    let owner = json!({"apiVersion": "batch/v1", "kind": "CronJob", "name": "tick", "uid": "c", "controller": true});
+    let running = json!({
+        "metadata": {"name": "tick-1", "namespace": "ns", "uid": "j", "ownerReferences": [owner]},
+        "spec": {"template": {}},
+    });
+    let list = |items: &[Value]| json!({"kind": "JobList", "apiVersion": "batch/v1", "metadata": {}, "items": items});
+    let jobs = "/apis/batch/v1/namespaces/ns/jobs";
+    let server =
+        || Server::default().showing("cronjobs", cron_job.clone()).having(path, cron_job.clone());
+    let key = || ReconcileKey::CronJob(ObjectKey::new("ns", "tick"));
+    let having = server().having(jobs, list(&[running]));
+    assert_eq!(having.reconcile(key()), Some(Vec::new()));
+    let gone = server().having(jobs, list(&[])).reconcile(key()).expect("done");
+    let [(line, body)] = &gone[..] else { panic!("one write: {gone:?}") };
+    assert_eq!(*line, format!("PUT {path}/status"));
+    assert_eq!(body["status"].get("active"), None);
+    let refusing = Server { refuses: true, ..server() };
+    assert_eq!(refusing.reconcile(key()), None);
+}

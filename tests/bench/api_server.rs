@@ -6,12 +6,15 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use kubernetes_server::api_server::wait_until_ready;
+use kubernetes_server::etcd::{self, Durability, Etcd};
+use kubernetes_server::ports::free_port;
 use proto_api::names::{Names, Profile};
-use proto_client::{Client, config, request};
+use proto_client::{Client, config};
 use tokio::process::{Child, Command};
 
 use crate::figures::{self, Figure, Group, OURS, OURS_ON_ETCD, Unit};
-use crate::{api_kinds, api_load, api_webhook, etcd_process, kubernetes_server};
+use crate::{api_kinds, api_load, api_webhook, kube_apiserver};
 
 const ROUNDS: usize = 15;
 
@@ -51,21 +54,22 @@ pub async fn measure(bin_dir: &Path, wanted: &Wanted) -> Result<()> {
         load_on_etcd(bin_dir, dir.path()).await?;
     }
     let Some(suite) = &wanted.suite else { return Ok(()) };
-    let (mut peer, mut etcd) = kubernetes_server::serve(suite, dir.path(), &ours).await?;
+    let (mut peer, etcd) = kube_apiserver::serve(suite, dir.path(), &ours).await?;
     load(&peer).await?;
     peer.process.kill().await?;
-    Ok(etcd.kill().await?)
+    etcd.stop().await
 }
 
 /// The same of ours with its objects in etcd.
 async fn load_on_etcd(bin_dir: &Path, dir: &Path) -> Result<()> {
-    figures::tell_version(OURS_ON_ETCD, &etcd_process::version().await?)?;
-    let (mut etcd, url) = etcd_process::start(&dir.join("own-etcd"))?;
-    let server = serve_with(bin_dir, dir, &format!("--etcd-servers={url}")).await?;
+    figures::tell_version(OURS_ON_ETCD, &etcd::version().await?)?;
+    let (data, log) = (dir.join("own-etcd"), dir.join("own-etcd.log"));
+    let etcd = Etcd::start(Path::new("etcd"), &data, &log, Durability::Synced)?;
+    let server = serve_with(bin_dir, dir, &format!("--etcd-servers={}", etcd.url())).await?;
     let mut ours = Served { side: OURS_ON_ETCD, ..server };
     load(&ours).await?;
     ours.process.kill().await?;
-    Ok(etcd.kill().await?)
+    etcd.stop().await
 }
 
 async fn load(server: &Served) -> Result<()> {
@@ -82,7 +86,7 @@ pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<Served> {
 /// The same; a flag says where it keeps its objects.
 async fn serve_with(bin_dir: &Path, dir: &Path, storage: &str) -> Result<Served> {
     let names = Names::new(Profile::Kubernetes);
-    let port = etcd_process::free_port()?;
+    let port = free_port()?;
     let (kubeconfig, pki) = (dir.join("admin.conf"), dir.join("pki"));
     let process = Command::new(bin_dir.join("orch-apiserver"))
         .args(["--naming=kubernetes", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
@@ -135,13 +139,7 @@ async fn wait_port(address: SocketAddr) -> Result<()> {
     bail!("orch-apiserver does not listen")
 }
 
-/// Waits until a server says that it is ready.
+/// Waits until a server says that it is ready, with few looks that come late.
 pub async fn wait_ready(client: &Client) -> Result<()> {
-    for _ in 0..30_000 {
-        if client.call(request::get("/readyz".into())).await.is_ok_and(|a| a.status == 200) {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    bail!("the server does not become ready")
+    wait_until_ready(client, Duration::from_millis(1)).await
 }

@@ -109,7 +109,7 @@ pub async fn a_claim_gets_the_volume_that_fits_and_keeps_it(c: &Context) -> Resu
     c.discard(&ns).await
 }
 
-pub async fn a_claim_that_goes_leaves_its_volume_as_told(c: &Context) -> Result<()> {
+pub async fn a_deleted_claim_leaves_its_volume_by_reclaim_policy(c: &Context) -> Result<()> {
     let ns = c.namespace("reclaim").await?;
     for (name, policy, after, reason) in [
         ("kept", "Retain", "Released", ""),

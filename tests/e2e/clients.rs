@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::runner::Skip;
@@ -128,7 +127,7 @@ async fn forward_port(kubectl: &Kubectl<'_>) -> Result<()> {
     let first = first.context("port-forward ended")?;
     let address = first.split(' ').nth(2).context("no address")?.parse()?;
     for _ in 0..3 {
-        let answer = until("the forwarded port", Duration::from_secs(10), async || {
+        let answer = until("the forwarded port", PATIENCE, async || {
             cluster::demo::http_get(address, "/").await.map_err(|e| format!("{e:#}"))
         })
         .await?;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
@@ -125,7 +124,7 @@ async fn forward_port(ctl: &Orchctl<'_>) -> Result<()> {
     let first = first.context("it ended")?;
     let address = first.split(' ').nth(2).context("no address")?.parse()?;
     let ask = async || {
-        until("the forwarded port", Duration::from_secs(10), async || {
+        until("the forwarded port", PATIENCE, async || {
             cluster::demo::http_get(address, "/").await.map_err(|error| format!("{error:#}"))
         })
         .await

@@ -1,6 +1,7 @@
 //! The cluster that the cases share, and operations that several of them use.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -17,7 +18,7 @@ use proto_client::{Client, DeleteParams};
 use tokio::process::Command;
 
 /// How long a condition may take; a loaded machine is slow, not wrong.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running cluster.
 pub struct Context {
@@ -166,7 +167,9 @@ impl Context {
         let (_, id) = status.container_id.split_once("://").context("no container id")?;
         let socket = self.spec.containerd_socket("node-1");
         let socket = socket.to_str().context("a socket path in UTF-8")?;
-        let exec_id = format!("t{}", std::process::id());
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let exec_id = format!("t{}-{nth}", std::process::id());
         let ctr = ["ctr", "-a", socket, "-n", "k8s.io", "task", "exec", "--exec-id", &exec_id, id];
         self.on_node(&[&ctr, argv].concat()).await
     }

@@ -66,7 +66,7 @@ fn has_kubectl() -> bool {
     std::env::split_paths(&path).any(|dir: PathBuf| dir.join("kubectl").exists())
 }
 
-pub async fn dependents_and_evictions_end_as_asked(_: &Context) -> Result<()> {
+pub async fn dependents_and_evictions_end_as_requested(_: &Context) -> Result<()> {
     if !has_kubectl() {
         return Err(Skip("no kubectl on this machine".into()).into());
     }

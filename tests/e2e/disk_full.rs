@@ -25,7 +25,7 @@ use crate::pods::{WAIT, pod};
 /// Size of a program's disk.
 const DISK: &str = "size=24m,mode=700";
 
-pub async fn descriptors_that_run_out_are_told_and_come_back(c: &Context) -> Result<()> {
+pub async fn exhausted_file_descriptors_are_reported_and_recovered(c: &Context) -> Result<()> {
     let ns = c.namespace("descriptors").await?;
     c.apply(&pod(&ns, "runs", WAIT)).await?;
     c.pod_ready(&ns, "runs").await?;

@@ -1,6 +1,7 @@
 //! A cluster of Docker nodes (`hack/dind`), on a Docker daemon of the case's own.
 
 mod daemon;
+mod debian_root;
 
 use std::process::Command;
 use std::time::Duration;
@@ -103,6 +104,7 @@ async fn live(daemon: &mut Daemon) -> Result<()> {
     ensure!(added == cluster.nodes[2], "{added}");
     cluster.docker.load_archive(&archive)?;
     cluster.pods_reach_each_other(daemon, "after a node was replaced").await?;
+    cluster.renew(daemon).await?;
 
     let logs = daemon.file("logs");
     cluster.docker.logs(&logs)?;
@@ -110,6 +112,7 @@ async fn live(daemon: &mut Daemon) -> Result<()> {
         let path = logs.join(&cluster.nodes[2]).join(file);
         ensure!(path.exists(), "{} is missing", path.display());
     }
+    cluster.reset_a_node()?;
     cluster.docker.delete()?;
     cluster.docker.delete().context("a second time")?;
     ensure!(!cluster.docker.kubeconfig().exists(), "the client configuration is left");

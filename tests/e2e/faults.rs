@@ -13,6 +13,7 @@ use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::{DeleteParams, ListParams, WriteParams};
 
 use crate::context::{Context, PATIENCE};
+use crate::first_hour::nothing_is_ending;
 use crate::inventory::Inventory;
 use crate::pods::{WAIT, pod};
 
@@ -59,11 +60,13 @@ pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {
     // The last word on a pod may come after that it is ready.
     let shown = until("all has been said of the pods", PATIENCE, async || {
         let first = statuses().await.map_err(|e| format!("{e:#}"))?;
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
         let second = statuses().await.map_err(|e| format!("{e:#}"))?;
         if first == second { Ok(first) } else { Err(format!("{first:?}, then {second:?}")) }
     })
     .await?;
+    // What ends pods of earlier cases is counted too.
+    nothing_is_ending(c).await?;
     let before = (containers(c, &ns).await?, runtime_inventory(c).await?);
     let mut asked = mutations(c).await?;
     c.kill("orchlet-node-1").await?;

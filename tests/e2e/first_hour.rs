@@ -115,7 +115,7 @@ pub async fn everyday_commands_are_answered_as_kubernetes_answers(c: &Context) -
 }
 
 /// Waits for the namespaces of earlier cases, which are listed until they are empty.
-async fn nothing_is_ending(c: &Context) -> Result<()> {
+pub async fn nothing_is_ending(c: &Context) -> Result<()> {
     let namespaces = c.client.all::<Namespace>();
     until("no namespace is being deleted", PATIENCE, async || {
         let mut all = match namespaces.list(&ListParams::default()).await {

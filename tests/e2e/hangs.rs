@@ -144,7 +144,7 @@ pub async fn a_shim_that_hangs_harms_one_pod(c: &Context) -> Result<()> {
     c.discard(&ns).await
 }
 
-pub async fn a_runtime_that_hangs_is_told(_: &Context) -> Result<()> {
+pub async fn a_runtime_that_hangs_is_reported(_: &Context) -> Result<()> {
     // A node that looks at itself often, so that a machine need not wait.
     let flags = vec!["--node-status-update-frequency=1s".to_owned()];
     let c = Context::start_in("/var/tmp/orch-e2e-frozen".into(), "kubernetes", flags).await?;

@@ -19,6 +19,11 @@ fn pod_with(namespace: &str, name: &str, script: &str, fields: &str) -> String {
     pod(namespace, name, script) + &indented
 }
 
+/// What ends orderly on a busy machine too, and at once on another.
+fn with_time_to_end(manifest: &str) -> String {
+    manifest.replace("terminationGracePeriodSeconds: 1\n", "terminationGracePeriodSeconds: 60\n")
+}
+
 fn main_status(pod: &Pod) -> Result<&ContainerStatus, String> {
     pod.status.container_statuses.first().ok_or_else(|| shown(pod))
 }
@@ -58,7 +63,7 @@ pub async fn readiness_decides_about_endpoints_and_survives_the_agent(c: &Contex
     let script = "mkdir -p /www; exec httpd -f -p 8080 -h /www";
     let fields = "ports: [{name: web, containerPort: 8080}]\n\
                   startupProbe: {tcpSocket: {port: web}, periodSeconds: 1, failureThreshold: 60}\n\
-                  readinessProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1, failureThreshold: 2}";
+                  readinessProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 2}";
     let service = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: {ns}}}\n\
          spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}\n"
@@ -125,7 +130,8 @@ pub async fn hooks_run_after_the_start_and_before_the_stop(c: &Context) -> Resul
         "  volumes:\n  - {{name: w, hostPath: {{path: {}, type: DirectoryOrCreate}}}}\n",
         dir.display()
     );
-    c.apply(&(pod_with(&ns, "hooks", &script, fields) + &second + &volume)).await?;
+    let manifest = pod_with(&ns, "hooks", &script, fields) + &second + &volume;
+    c.apply(&with_time_to_end(&manifest)).await?;
     c.pod_ready(&ns, "hooks").await?;
     let api = c.client.within::<Pod>(&ns);
     api.delete("hooks", &DeleteParams::default()).await?;
@@ -149,7 +155,7 @@ pub async fn sidecars_start_in_order_and_stop_last(c: &Context) -> Result<()> {
         format!(
             "  - name: {name}\n    image: orch.local/demo:1\n    restartPolicy: Always\n    \
              command: [\"/bin/sh\", \"-c\", {script:?}]\n    volumeMounts: [{{name: w, mountPath: /w}}]\n    \
-             startupProbe: {{exec: {{command: [/bin/sh, -c, \"grep -q {name} /w/log\"]}}, periodSeconds: 1}}\n"
+             startupProbe: {{exec: {{command: [/bin/sh, -c, \"grep -q {name} /w/log\"]}}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 60}}\n"
         )
     };
     let script = "echo main >> /w/log; echo the reason >&2; exit 3";
@@ -168,7 +174,7 @@ pub async fn sidecars_start_in_order_and_stop_last(c: &Context) -> Result<()> {
     let manifest = pod_with(&ns, "side", script, fields)
         .replace("  containers:", &format!("{init}  containers:"))
         + &volume;
-    c.apply(&manifest).await?;
+    c.apply(&with_time_to_end(&manifest)).await?;
     let over = |pod: &Pod| match pod.status.phase == "Failed" {
         true => Ok(()),
         false => Err(shown(pod)),

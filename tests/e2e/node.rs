@@ -38,7 +38,7 @@ pub async fn a_pod_over_its_storage_limits_is_evicted(c: &Context) -> Result<()>
     c.discard(&ns).await
 }
 
-pub async fn a_name_that_is_no_image_is_told(c: &Context) -> Result<()> {
+pub async fn an_invalid_image_name_is_reported(c: &Context) -> Result<()> {
     let ns = c.namespace("image-names").await?;
     let wrong = pod(&ns, "wrong", WAIT).replace("orch.local/demo:1", "Wrong/Image:1");
     let never = pod(&ns, "never", WAIT)
@@ -58,7 +58,7 @@ pub async fn a_name_that_is_no_image_is_told(c: &Context) -> Result<()> {
     c.discard(&ns).await
 }
 
-pub async fn users_of_a_node_are_told_what_happens_to_it(c: &Context) -> Result<()> {
+pub async fn events_report_what_happens_to_a_node(c: &Context) -> Result<()> {
     let started = format!("Starting {}.", c.names.component("let"));
     event(c, "default", "Starting", &started).await?;
     event(c, "default", "NodeAllocatableEnforced", "across pods").await?;

@@ -1,6 +1,9 @@
 //! `orchadm` on two hosts: init on one, join on the other, and all that follows until reset.
 
+mod etcd;
 mod hosts;
+mod shared_etcd;
+mod verbs;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,14 +25,13 @@ use hosts::{Host, Hosts};
 const LONG: Duration = Duration::from_secs(180);
 
 pub async fn two_hosts_become_a_cluster_and_are_hosts_again(c: &Context) -> Result<()> {
-    let hosts = Hosts::start(&c.spec.bin_dir).await?;
-    let mut cluster = Cluster { hosts, names: c.names, token: String::new(), pin: String::new() };
+    let mut cluster = Cluster::start(c, 2).await?;
     let tried = cluster.whole_life().await;
-    if tried.is_err() {
-        cluster.hosts.tell();
-    }
-    cluster.hosts.end().await?;
-    tried
+    cluster.end(tried).await
+}
+
+pub async fn control_planes_share_an_etcd(c: &Context) -> Result<()> {
+    shared_etcd::run(c).await
 }
 
 struct Cluster {
@@ -40,13 +42,28 @@ struct Cluster {
 }
 
 impl Cluster {
+    /// Hosts that are no cluster yet.
+    async fn start(c: &Context, count: u8) -> Result<Self> {
+        let hosts = Hosts::start(&c.spec.bin_dir, count).await?;
+        Ok(Self { hosts, names: c.names, token: String::new(), pin: String::new() })
+    }
+
+    async fn end(self, tried: Result<()>) -> Result<()> {
+        if tried.is_err() {
+            self.hosts.tell();
+        }
+        self.hosts.end().await?;
+        tried
+    }
+
     async fn whole_life(&mut self) -> Result<()> {
-        self.bad_hosts_are_told().await?;
+        self.bad_hosts_are_reported().await?;
         self.init().await?;
         self.who_may_not_join().await?;
         self.join().await?;
         self.a_pod_on_each().await?;
         self.tokens().await?;
+        self.phases_run_alone().await?;
         self.certificates_and_keys().await?;
         self.a_killed_supervisor_is_replaced().await?;
         self.upgrade().await?;
@@ -92,7 +109,7 @@ impl Cluster {
     }
 
     /// Every failed check is told at once, with kubeadm's exit code, and nothing is made.
-    async fn bad_hosts_are_told(&self) -> Result<()> {
+    async fn bad_hosts_are_reported(&self) -> Result<()> {
         let host = self.one();
         let naming = self.naming();
         let (code, _, error) =
@@ -130,10 +147,10 @@ impl Cluster {
             "ClusterConfiguration",
             json!({"networking": {"podSubnet": "10.201.0.0/16", "serviceSubnet": "10.97.0.0/16"}}),
         );
-        let path = host.file("/run/init.yaml");
-        std::fs::write(path, format!("{init}\n---\n{cluster}\n"))?;
+        let path = host.write("init.yaml", &format!("{init}\n---\n{cluster}\n"))?;
         let (program, naming) = (host.orchadm(), self.naming());
-        let line = [&program, "init", &naming, "--config=/run/init.yaml", "-o", "json"];
+        let config = format!("--config={path}");
+        let line = [&program, "init", &naming, &config, "-o", "json"];
         // Killed in the middle, and repeated.
         let pid = self.hosts.all[0].spawn(&line, "init-killed")?;
         let said = |host: &Host, log: &str, what: &str| match host.said(log).contains(what) {
@@ -146,7 +163,15 @@ impl Cluster {
         .await?;
         kill(pid)?;
         self.hosts.all[0].spawn(&line, "init")?;
-        until("init is done", LONG, async || said(self.one(), "init", "joinCommand")).await?;
+        self.wait_for_init().await
+    }
+
+    async fn wait_for_init(&mut self) -> Result<()> {
+        until("init is done", LONG, async || match self.one().said("init") {
+            text if text.contains("joinCommand") => Ok(()),
+            text => Err(text),
+        })
+        .await?;
         let text = self.one().said("init");
         let result = text.lines().find(|line| line.contains("joinCommand")).unwrap_or_default();
         let result: Value = serde_json::from_str(result)?;
@@ -155,7 +180,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn join_file(&self, token: &str, pin: &str, timeout: &str) -> Result<()> {
+    /// Writes the second host's configuration; the flag that names it.
+    fn join_file(&self, token: &str, pin: &str, timeout: &str) -> Result<String> {
         let registration = Self::registration(&self.hosts.all[1]);
         self.join_file_of(registration, token, pin, timeout)
     }
@@ -166,7 +192,7 @@ impl Cluster {
         token: &str,
         pin: &str,
         timeout: &str,
-    ) -> Result<()> {
+    ) -> Result<String> {
         let host = &self.hosts.all[1];
         let join = self.object(
             "JoinConfiguration",
@@ -182,20 +208,20 @@ impl Cluster {
                 },
             }),
         );
-        Ok(std::fs::write(host.file("/run/join.yaml"), join.to_string())?)
+        Ok(format!("--config={}", host.write("join.yaml", &join.to_string())?))
     }
 
     async fn who_may_not_join(&self) -> Result<()> {
         let naming = self.naming();
-        let join = ["join", naming.as_str(), "--config=/run/join.yaml"];
         let other = format!("sha256:{}", "0".repeat(64));
-        self.join_file(&self.token, &other, "60s")?;
+        let config = self.join_file(&self.token, &other, "60s")?;
+        let join = ["join", naming.as_str(), config.as_str()];
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
         ensure!(code == 1 && error.contains("not in --discovery-token-ca-cert-hash"), "{error}");
 
         let token = self.one().adm_ok(&["token", "create", "--ttl=1h"]).await?.trim().to_owned();
         self.one().adm_ok(&["token", "delete", &token]).await?;
-        self.join_file(&token, &self.pin, "3s")?;
+        self.join_file(&token, &self.pin, "10s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
         ensure!(code == 1 && error.contains("not signed with the token"), "{error}");
 
@@ -222,9 +248,9 @@ impl Cluster {
     }
 
     async fn join(&mut self) -> Result<()> {
-        self.join_file(&self.token, &self.pin, "60s")?;
+        let config = self.join_file(&self.token, &self.pin, "60s")?;
         let (program, naming) = (self.one().orchadm(), self.naming());
-        let line = [&program, "join", &naming, "--config=/run/join.yaml", "-o", "json"];
+        let line = [&program, "join", &naming, &config, "-o", "json"];
         self.hosts.all[1].spawn(&line, "join")?;
         until("join is done", LONG, async || match self.hosts.all[1].said("join") {
             text if text.contains("\"node\"") => Ok(()),
@@ -232,17 +258,7 @@ impl Cluster {
         })
         .await?;
         let nodes = self.admin()?.all::<Node>();
-        until("both nodes are Ready", LONG, async || {
-            let all = nodes.list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
-            let is_ready = |node: &&Node| {
-                node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
-            };
-            match all.iter().filter(is_ready).count() {
-                2 => Ok(()),
-                count => Err(format!("{count} of {} are", all.len())),
-            }
-        })
-        .await?;
+        self.nodes_are_ready(&self.admin()?, 2).await?;
         let node = nodes.get(&self.one().name).await?;
         let role = self.names.sub_label("node-role", "control-plane");
         ensure!(node.metadata.labels.contains_key(&role), "no label {role}");
@@ -256,23 +272,25 @@ impl Cluster {
         Ok(())
     }
 
+    async fn nodes_are_ready(&self, client: &Client, expected: usize) -> Result<()> {
+        let nodes = client.all::<Node>();
+        until(&format!("{expected} nodes are Ready"), LONG, async || {
+            let all = nodes.list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
+            let is_ready = |node: &&Node| {
+                node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+            };
+            match all.iter().filter(is_ready).count() {
+                count if count == expected => Ok(()),
+                count => Err(format!("{count} of {} are", all.len())),
+            }
+        })
+        .await
+    }
+
     async fn a_pod_on_each(&self) -> Result<()> {
-        let image = cluster::images::busybox()?;
         let client = self.admin()?;
         for host in &self.hosts.all {
-            cluster::images::import(&host.socket(), &image).await?;
-            let label = self.names.label("hostname");
-            let manifest = format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: on-{name}, namespace: default}}\nspec:\n  nodeSelector: {{{label}: {name}}}\n  tolerations: [{{operator: Exists}}]\n  terminationGracePeriodSeconds: 0\n  containers:\n  - {{name: c, image: {image}, args: [sleep, \"100000\"]}}\n",
-                name = host.name,
-                image = cluster::images::BUSYBOX_IMAGE,
-            );
-            until("the service account is there", PATIENCE, async || {
-                let accounts = client.within::<ServiceAccount>("default");
-                accounts.get("default").await.map(drop).map_err(|e| e.to_string())
-            })
-            .await?;
-            cluster::apply::apply(&client, &manifest).await?;
+            self.start_pod(&client, host, "default").await?;
         }
         self.pods_run(&client).await?;
         // Across the hosts, through routes of the proxies.
@@ -291,6 +309,25 @@ impl Cluster {
         .await
     }
 
+    /// Starts a pod that stays, on a host.
+    async fn start_pod(&self, client: &Client, host: &Host, namespace: &str) -> Result<()> {
+        let image = cluster::images::busybox()?;
+        cluster::images::import(&host.socket(), &image).await?;
+        let label = self.names.label("hostname");
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: on-{name}, namespace: {namespace}}}\nspec:\n  nodeSelector: {{{label}: {name}}}\n  tolerations: [{{operator: Exists}}]\n  terminationGracePeriodSeconds: 0\n  containers:\n  - {{name: c, image: {image}, args: [sleep, \"100000\"]}}\n",
+            name = host.name,
+            image = cluster::images::BUSYBOX_IMAGE,
+        );
+        until("the service account is there", PATIENCE, async || {
+            let accounts = client.within::<ServiceAccount>(namespace);
+            accounts.get("default").await.map(drop).map_err(|e| e.to_string())
+        })
+        .await?;
+        cluster::apply::apply(client, &manifest).await?;
+        Ok(())
+    }
+
     async fn pods_run(&self, client: &Client) -> Result<()> {
         let pods = client.within::<Pod>("default");
         for host in &self.hosts.all {
@@ -301,28 +338,6 @@ impl Cluster {
             })
             .await?;
         }
-        Ok(())
-    }
-
-    async fn tokens(&self) -> Result<()> {
-        let host = self.one();
-        let made =
-            host.adm_ok(&["token", "create", "--description=one", "--print-join-command"]).await?;
-        ensure!(made.contains(&self.pin) && made.starts_with("orchadm join "), "{made}");
-        let id = made.split("--token ").nth(1).and_then(|rest| rest.get(..6)).context("a token")?;
-        let list: Value =
-            serde_json::from_str(&host.adm_ok(&["token", "list", "-o", "json"]).await?)?;
-        let has = |list: &Value| {
-            let all = list.as_array().cloned().unwrap_or_default();
-            all.iter().any(|one| one["token"].as_str().is_some_and(|token| token.starts_with(id)))
-        };
-        ensure!(has(&list), "{list}");
-        host.adm_ok(&["token", "delete", id]).await?;
-        let list: Value =
-            serde_json::from_str(&host.adm_ok(&["token", "list", "-o", "json"]).await?)?;
-        ensure!(!has(&list), "{list}");
-        let one = host.adm_ok(&["token", "generate"]).await?;
-        ensure!(one.trim().len() == 23, "{one}");
         Ok(())
     }
 
@@ -360,6 +375,7 @@ impl Cluster {
         let pki = format!("/etc/{}/pki", self.names.api_service_name());
         let read = |name: &str| std::fs::read(host.file(&format!("{pki}/{name}")));
         let (serving, authority) = (read("apiserver.crt")?, read("ca.crt")?);
+        let (key, node_key) = (read("apiserver.key")?, self.node_client_key()?);
         let admin = std::fs::read(self.admin_file())?;
         let server = self.pid_of("orch-apiserver")?;
         host.adm_ok(&["certs", "renew", "all", "--restart"]).await?;
@@ -367,6 +383,8 @@ impl Cluster {
         ensure!(self.pid_of("orch-apiserver")? == server, "the API server was started again");
         ensure!(read("apiserver.crt")? != serving, "the certificate is the old one");
         ensure!(read("ca.crt")? == authority, "the authority has changed");
+        ensure!(read("apiserver.key")? != key, "the API server has its old key");
+        ensure!(self.node_client_key()? != node_key, "its key for nodes is the old one");
         ensure!(std::fs::read(self.admin_file())? != admin, "admin.conf is the old one");
         let text = host.adm_ok(&["certs", "check-expiration", "-o", "json"]).await?;
         let value: Value = serde_json::from_str(&text)?;
@@ -398,6 +416,13 @@ impl Cluster {
         ensure!(self.is_known(&new).await?, "a token of the current key is refused");
         ensure!(self.pid_of("orch-apiserver")? == server, "the API server was started again");
         self.pods_run(&self.admin()?).await
+    }
+
+    /// The key of the certificate that the API server shows to nodes.
+    fn node_client_key(&self) -> Result<Vec<u8>> {
+        let stem = apiserver_bootstrap::certificates::node_client_stem(self.names);
+        let dir = format!("/etc/{}/pki", self.names.api_service_name());
+        Ok(std::fs::read(self.one().file(&format!("{dir}/{stem}.key")))?)
     }
 
     fn pid_of(&self, program: &str) -> Result<i64> {
@@ -437,36 +462,31 @@ impl Cluster {
         for host in self.hosts.all.iter().rev() {
             let (code, _, error) = host.adm(&["reset"]).await?;
             ensure!(code == 1 && error.contains("--force"), "nobody was asked: {error}");
-            host.adm_ok(&["reset", "--force"]).await?;
-            until(&format!("no process is left on {}", host.name), PATIENCE, async || {
-                match host.processes() {
-                    Ok(left) if left.is_empty() => Ok(()),
-                    Ok(left) => Err(left.join("\n")),
-                    Err(error) => Err(format!("{error:#}")),
-                }
-            })
-            .await?;
-            self.nothing_is_left(host).await?;
+            self.reset_one(host).await?;
         }
         Ok(())
     }
 
+    /// Resets a host, which is as it was then; what orchadm warned of.
+    async fn reset_one(&self, host: &Host) -> Result<String> {
+        let (code, out, error) = host.adm(&["reset", "--force"]).await?;
+        ensure!(code == 0, "code {code}: {out}{error}");
+        until(&format!("no process is left on {}", host.name), PATIENCE, async || {
+            match host.processes() {
+                Ok(left) if left.is_empty() => Ok(()),
+                Ok(left) => Err(left.join("\n")),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+        .await?;
+        self.nothing_is_left(host).await?;
+        Ok(error)
+    }
+
     async fn nothing_is_left(&self, host: &Host) -> Result<()> {
-        let (dir, agent) = (self.names.api_service_name(), self.names.component("let"));
-        for path in [
-            &format!("/etc/{dir}"),
-            &format!("/var/lib/{agent}"),
-            "/var/lib/orch-apiserver",
-            "/var/lib/orchadm",
-            "/var/log/orch",
-            "/var/log/pods",
-            "/var/log/containers",
-            "/run/orchadm",
-            "/etc/cni/net.d/10-orch.conflist",
-            "/var/lib/cni/networks/orch",
-        ] {
-            ensure!(!host.file(path).exists(), "{path} is left on {}", host.name);
-        }
+        let changed = host.changed_files()?;
+        ensure!(changed.is_empty(), "{} is not as it was:\n{}", host.name, changed.join("\n"));
+        let agent = self.names.component("let");
         let said = async |line: &[&str]| -> Result<String> {
             let output = tokio::process::Command::from(host.command(line)).output().await?;
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -27,11 +27,16 @@ pub async fn a_pod_of_higher_priority_gets_the_place(c: &Context) -> Result<()> 
     c.apply(&on_node("low", 6, "")).await?;
     c.pod_ready(&ns, "low").await?;
     // One that may not preempt waits.
-    let class_line = format!("  priorityClassName: {}\n", class.metadata.name);
-    c.apply(&on_node("patient", 6, &format!("{class_line}  preemptionPolicy: Never\n"))).await?;
+    let mut patient = PriorityClass { value: 1_000, ..PriorityClass::default() };
+    patient.metadata.name = format!("{ns}-patient");
+    patient.preemption_policy = Some("Never".to_owned());
+    classes.create(&patient, &WriteParams::default()).await?;
+    let of_class =
+        |class: &PriorityClass| format!("  priorityClassName: {}\n", class.metadata.name);
+    c.apply(&on_node("patient", 6, &of_class(&patient))).await?;
     event(c, &ns, "FailedScheduling", "not eligible due to preemptionPolicy=Never").await?;
     c.client.within::<Pod>(&ns).delete("patient", &DeleteParams::default()).await?;
-    c.apply(&on_node("high", 6, &class_line)).await?;
+    c.apply(&on_node("high", 6, &of_class(&class))).await?;
     let high = c.pod_ready(&ns, "high").await?;
     ensure!(high.spec.node_name == "node-1", "{}", high.spec.node_name);
     let pods = c.client.within::<Pod>(&ns);
@@ -41,6 +46,8 @@ pub async fn a_pod_of_higher_priority_gets_the_place(c: &Context) -> Result<()> 
     })
     .await?;
     event(c, &ns, "Preempted", &format!("Preempted by {ns}/high on node node-1")).await?;
-    classes.delete(&class.metadata.name, &DeleteParams::default()).await?;
+    for class in [&class, &patient] {
+        classes.delete(&class.metadata.name, &DeleteParams::default()).await?;
+    }
     c.discard(&ns).await
 }

@@ -18,6 +18,14 @@ fn node_port(c: &Context, port: i32) -> Result<SocketAddr> {
     Ok(SocketAddr::from((node.address, u16::try_from(port)?)))
 }
 
+/// What is answered at an address, once something is.
+async fn page(address: SocketAddr) -> Result<String> {
+    until("an answer", PATIENCE, async || {
+        http_get(address, "/").await.map_err(|error| format!("{error:#}"))
+    })
+    .await
+}
+
 pub async fn the_demo_answers_from_the_host_and_from_a_pod(c: &Context) -> Result<()> {
     let service = c.client.within::<Service>("demo").get("web").await?;
     let port = service.spec.ports.first().context("a port")?;
@@ -25,18 +33,18 @@ pub async fn the_demo_answers_from_the_host_and_from_a_pod(c: &Context) -> Resul
     ensure!(from_host == "hello from the demo\n", "the host saw {from_host:?}");
     // And by its own loopback address, where nothing is routed.
     let url = format!("http://127.0.0.1:{}/", port.node_port);
-    let from_loopback = c.on_node(&["curl", "-sS", "-m", "5", &url]).await?;
+    let from_loopback = c.on_node(&["curl", "-sS", "-m", "20", &url]).await?;
     ensure!(from_loopback == "hello from the demo\n", "the node saw {from_loopback:?}");
     let ns = c.namespace("client").await?;
     c.apply(&pod(&ns, "client", WAIT)).await?;
     let client = c.pod_ready(&ns, "client").await?;
     let url = format!("http://{}:{}/", service.spec.cluster_ip, port.port);
-    let from_pod = c.in_pod_network(&client, &["curl", "-sS", "-m", "5", &url]).await?;
+    let from_pod = c.in_pod_network(&client, &["curl", "-sS", "-m", "20", &url]).await?;
     ensure!(from_pod == "hello from the demo\n", "the pod saw {from_pod:?}");
     // A pod reaches itself through its Service too.
     let web = c.client.within::<Pod>("demo").get("web-1").await?;
     for _ in 0..8 {
-        let answer = c.in_pod_network(&web, &["curl", "-sS", "-m", "5", &url]).await?;
+        let answer = c.in_pod_network(&web, &["curl", "-sS", "-m", "20", &url]).await?;
         ensure!(answer == "hello from the demo\n", "a back-end saw {answer:?}");
     }
     c.discard(&ns).await
@@ -119,7 +127,7 @@ pub async fn a_balancer_service_has_gates_affinity_and_a_health_check(c: &Contex
     .await?;
     // The host comes from outside, and every time to the same endpoint.
     let port = service.spec.ports.first().context("a port")?.node_port;
-    let first = http_get(node_port(c, port)?, "/").await?;
+    let first = page(node_port(c, port)?).await?;
     for _ in 0..8 {
         let again = http_get(node_port(c, port)?, "/").await?;
         ensure!(again == first, "first {first:?}, then {again:?}");
@@ -183,7 +191,7 @@ pub async fn a_cluster_grows_and_pods_reach_each_other(c: &Context) -> Result<()
         let url = format!("http://{host}/");
         // A route to a new node is made when its Node is seen, not when its pod is ready.
         let answer = until(&url, PATIENCE, async || {
-            let asked = c.in_pod_network(&near, &["curl", "-sS", "-m", "5", &url]).await;
+            let asked = c.in_pod_network(&near, &["curl", "-sS", "-m", "20", &url]).await;
             asked.map_err(|e| format!("{e:#}"))
         })
         .await?;
@@ -191,11 +199,11 @@ pub async fn a_cluster_grows_and_pods_reach_each_other(c: &Context) -> Result<()
     }
     // What leaves the cluster comes back: the API server's own service leads to the host.
     let api = format!("https://{}/version", cluster::spec::Spec::API_SERVICE_ADDRESS);
-    let version = c.in_pod_network(&near, &["curl", "-sSk", "-m", "5", &api]).await?;
+    let version = c.in_pod_network(&near, &["curl", "-sSk", "-m", "20", &api]).await?;
     ensure!(version.contains("\"gitVersion\""), "the API said {version:?}");
     // A pod without credentials has nothing to ask of a node, nor has one node of another.
     let endpoint = format!("https://{}:10250/pods", c.spec.api_address());
-    let ask = ["curl", "-sSk", "-m", "5", &endpoint];
+    let ask = ["curl", "-sSk", "-m", "20", &endpoint];
     ensure!(c.in_pod_network(&near, &ask).await?.trim_end() == "Unauthorized");
     let file = |end: &str| c.spec.pki().join(format!("orchlet-node-2.{end}")).display().to_string();
     let (certificate, key) = (file("crt"), file("key"));

@@ -3,16 +3,17 @@
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use http::{Method, Request, header};
+use orch_tests::wait::until;
 use proto_api::authentication::v1::TokenRequest;
 use proto_api::certificates::v1::CertificateSigningRequest;
-use proto_api::core::v1::ServiceAccount;
+use proto_api::core::v1::{Pod, ServiceAccount};
 use proto_api::object::to_json_value;
 use proto_client::config::file;
-use proto_client::{Client, SharedToken};
-use rcgen::{CertificateParams, DnType, KeyPair};
+use proto_client::{Client, DeleteParams, SharedToken, WriteParams};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
-use crate::context::Context;
+use crate::context::{Context, PATIENCE};
 use crate::pods::{WAIT, pod};
 
 /// One attempt: method, path, body, and the answer's status.
@@ -85,7 +86,9 @@ pub async fn each_opens_only_what_it_is_for(c: &Context) -> Result<()> {
 async fn try_all(c: &Context, ns: &str) -> Result<()> {
     let config = file::load(&c.spec.client_config("orchlet-node-1"), None)?;
     let node = Client::new(&config, c.names, "e2e")?;
-    check("a node", &node, of_node(c, ns)?).await?;
+    let there = c.client.within::<Pod>(ns).get("there").await?.metadata.uid;
+    check("a node", &node, of_node(c, ns, &there)?).await?;
+    certificates_of_another_node(c, &node).await?;
 
     let accounts = c.client.within::<ServiceAccount>(ns);
     let issued: TokenRequest =
@@ -98,16 +101,61 @@ async fn try_all(c: &Context, ns: &str) -> Result<()> {
     check("nobody", &c.client.anonymous()?, of_nobody(ns)).await
 }
 
+/// Requests for the certificates of another node wait for an administrator. The controllers take requests one by one: when a later one of the node's own is
+/// signed, they have seen them.
+async fn certificates_of_another_node(c: &Context, node: &Client) -> Result<()> {
+    let (client, serving) = (c.names.node_client_signer(), c.names.node_serving_signer());
+    let all = [
+        ("stolen-client", &client, "elsewhere", "client auth", vec![]),
+        ("stolen-serving", &serving, "elsewhere", "server auth", vec!["elsewhere".to_owned()]),
+        ("stolen-own", &client, "node-1", "client auth", vec![]),
+    ];
+    for (name, signer, of, usage, hosts) in &all {
+        let subject = (format!("system:node:{of}"), "system:nodes");
+        let request = certificate_request(name, signer, (&subject.0, subject.1), usage, hosts)?;
+        node.all().create(&request, &WriteParams::default()).await?;
+    }
+    let requests = c.client.all::<CertificateSigningRequest>();
+    until("the node's own certificate is signed", PATIENCE, async || {
+        let own = requests.get("stolen-own").await.map_err(|e| e.to_string())?;
+        if own.status.certificate.is_empty() { Err(format!("{:?}", own.status)) } else { Ok(()) }
+    })
+    .await?;
+    for name in ["stolen-client", "stolen-serving"] {
+        let status = requests.get(name).await?.status;
+        let waits = status.conditions.is_empty() && status.certificate.is_empty();
+        ensure!(waits, "{name} is answered: {status:?}");
+    }
+    for (name, ..) in &all {
+        requests.delete(name, &DeleteParams::default()).await?;
+    }
+    Ok(())
+}
+
+fn certificate_request(
+    name: &str,
+    signer: &str,
+    (common_name, organization): (&str, &str),
+    usage: &str,
+    hosts: &[String],
+) -> Result<CertificateSigningRequest> {
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.distinguished_name.push(DnType::OrganizationName, organization);
+    let mut request = CertificateSigningRequest::default();
+    request.metadata.name = name.to_owned();
+    request.spec.request = params.serialize_request(&KeyPair::generate()?)?.pem()?.into();
+    request.spec.signer_name = signer.to_owned();
+    request.spec.usages = vec!["digital signature".to_owned(), usage.to_owned()];
+    Ok(request)
+}
+
 /// A certificate request for the administrators' group.
 fn request_for_masters(c: &Context) -> Result<Value> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "admin");
-    params.distinguished_name.push(DnType::OrganizationName, "system:masters");
-    let mut request = CertificateSigningRequest::default();
-    request.metadata.name = "masters".to_owned();
-    request.spec.request = params.serialize_request(&KeyPair::generate()?)?.pem()?.into();
-    request.spec.signer_name = c.names.client_signer();
-    request.spec.usages = vec!["client auth".to_owned()];
+    let subject = ("admin", "system:masters");
+    let signer = c.names.client_signer();
+    let request = certificate_request("masters", &signer, subject, "client auth", &[])?;
     Ok(to_json_value(&request, c.names)?)
 }
 
@@ -133,18 +181,22 @@ fn own_review(c: &Context) -> (String, Value) {
     (path, json!({"spec": {"resourceAttributes": attributes}}))
 }
 
-fn of_node(c: &Context, ns: &str) -> Result<Vec<Attempt<'static>>> {
-    let mut all = objects_of_others(c, ns);
+/// `there` is the uid of the other node's pod.
+fn of_node(c: &Context, ns: &str, there: &str) -> Result<Vec<Attempt<'static>>> {
+    let mut all = objects_of_others(c, ns, there);
     all.extend(pods_to_itself(c, ns));
     all.extend(more_rights(c, ns)?);
     Ok(all)
 }
 
 /// What a node needs, and what belongs to others.
-fn objects_of_others(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
+fn objects_of_others(c: &Context, ns: &str, there: &str) -> Vec<Attempt<'static>> {
     let none = || Value::Null;
     let here = |rest: &str| within(ns, rest);
-    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "there"});
+    let by_name = json!({"kind": "Pod", "apiVersion": "v1", "name": "there"});
+    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "there", "uid": there});
+    let to_node = json!({"kind": "Node", "apiVersion": "v1", "name": "elsewhere"});
+    let to = |bound: Value| json!({"spec": {"boundObjectRef": bound}});
     let leases = format!("namespaces/{}/leases", c.names.node_lease_namespace());
     vec![
         ("GET", here("secrets/ours"), none(), 200),
@@ -156,12 +208,9 @@ fn objects_of_others(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
         ("GET", here("secrets?watch=1"), none(), 403),
         ("GET", within(c.names.system_namespace(), "configmaps"), none(), 403),
         ("POST", here("serviceaccounts/default/token"), json!({}), 403),
-        (
-            "POST",
-            here("serviceaccounts/default/token"),
-            json!({"spec": {"boundObjectRef": bound}}),
-            403,
-        ),
+        ("POST", here("serviceaccounts/default/token"), to(by_name), 403),
+        ("POST", here("serviceaccounts/default/token"), to(bound), 403),
+        ("POST", here("serviceaccounts/default/token"), to(to_node), 403),
         ("PATCH", core("nodes/elsewhere/status"), json!({"status": {"phase": "x"}}), 403),
         ("PATCH", core("nodes/elsewhere"), labels("a"), 403),
         ("DELETE", core("nodes/elsewhere"), none(), 403),

@@ -1,21 +1,8 @@
-//! Programs that run beside a test or measurement, and what they cost.
+//! What programs that run beside a test or measurement cost.
 
-use std::fs::File;
-use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tokio::process::{Child, Command};
-
-/// Starts a program, which is killed when its handle is dropped.
-pub fn spawn(argv: &[String], log: &Path) -> Result<Child> {
-    let (program, arguments) = argv.split_first().context("no program")?;
-    let log = File::options().create(true).append(true).open(log)?;
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    command.kill_on_drop(true).spawn().with_context(|| format!("starting {program}"))
-}
 
 /// CPU time of a process until now.
 pub fn cpu(pid: i32) -> Result<Duration> {

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_between_runs_is_replaced() {
+    fn values_that_differ_between_runs_are_replaced() {
         for (line, expected) in [
             ("web   1/1   Running   0   2m3s  10.244.0.7", "web  1/1  Running  0  AGE  IP"),
             ("pod/api-5d4f8c7b9d-x2k4z created", "pod/api-HASH-SUFFIX created"),

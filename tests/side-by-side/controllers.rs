@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use proto_client::dynamic::get_json;
 use proto_client::{Client, ListParams, request};
 use serde_json::Value;
@@ -39,7 +39,6 @@ const COMPARED: [(&str, &[&str]); 3] = [
             "serviceaccounts",
             "replicationcontrollers",
             "resourcequotas",
-            "persistentvolumeclaims",
         ],
     ),
     (
@@ -48,64 +47,87 @@ const COMPARED: [(&str, &[&str]); 3] = [
     ),
     ("/apis/batch/v1", &["jobs"]),
 ];
+/// Resources that 1.20 has in a version that ended with 1.25: its controllers look after them with its own API server only.
+const BETA: [(&str, &str); 2] =
+    [("policy", "poddisruptionbudgets"), ("discovery", "endpointslices")];
+/// Their kinds.
+const BETA_KINDS: [&str; 2] = ["PodDisruptionBudget ", "EndpointSlice "];
+/// What controllers write of an object, where the API servers and with them the defaults differ.
+const WRITTEN: [&str; 7] = [
+    ".status",
+    ".metadata.ownerReferences",
+    ".metadata.finalizers",
+    ".metadata.labels",
+    ".subsets",
+    ".ports",
+    ".endpoints[].conditions",
+];
 /// Why what differs may differ: object, field, reason, each a prefix.
 const EXPLAINED: &str = include_str!("controllers/explained.tsv");
 
 /// What is compared.
 #[derive(clap::Args)]
 pub struct Wanted {
-    /// Controller managers are compared with this project's API server only
+    /// Leaves out the run of Kubernetes' controller manager with its own API server
     #[arg(long)]
-    ours_only: bool,
+    one_server: bool,
+    /// Runs our controller manager with Kubernetes' API server as well
+    #[arg(long, conflicts_with = "one_server")]
+    ours_with_theirs: bool,
 }
 
-/// Each controller manager with each API server.
+/// Both controller managers with each API server. Disruption budgets and EndpointSlices are in a version of 1.25 or of 1.20, so that each is looked after by
+/// the controller manager of its server only.
 pub async fn run(wanted: &Wanted, programs: &Programs, dir: &Path) -> Result<Report> {
     programs.theirs()?;
-    let servers: &[Side] =
-        if wanted.ours_only { &[Side::Ours] } else { &[Side::Ours, Side::Theirs] };
-    let (mut text, mut faults) = (String::new(), 0);
-    for &server in servers {
-        let mut ends = Vec::new();
-        for manager in [Side::Ours, Side::Theirs] {
-            let dir = dir.join(format!("{manager}-with-{server}"));
-            let end = follow_course(server, manager, programs, &dir).await;
-            ends.push(end.with_context(|| {
-                format!("{manager}-controller-manager with {server}-apiserver")
-            })?);
+    let ours = follow_course(Side::Ours, Side::Ours, programs, dir).await?;
+    let theirs = follow_course(Side::Theirs, Side::Ours, programs, dir).await?;
+    let mut report = Report { text: String::new(), faults: 0 };
+    let mut differences = snapshot::compare(&ours, &theirs);
+    differences.retain(is_of_both_releases);
+    tell(&mut report, "Both with orch-apiserver", &theirs, &differences)?;
+    if !wanted.one_server {
+        let theirs = follow_course(Side::Theirs, Side::Theirs, programs, dir).await?;
+        let mut differences = snapshot::compare(&ours, &theirs);
+        differences
+            .retain(|d| d.path.is_empty() || WRITTEN.iter().any(|at| d.path.starts_with(at)));
+        tell(&mut report, "Each with its own API server", &theirs, &differences)?;
+        if wanted.ours_with_theirs {
+            let ours = follow_course(Side::Ours, Side::Theirs, programs, dir).await?;
+            let mut differences = snapshot::compare(&ours, &theirs);
+            differences.retain(is_of_both_releases);
+            tell(&mut report, "Both with kube-apiserver", &theirs, &differences)?;
         }
-        let [ours, theirs] = ends.as_slice() else { continue };
-        let differences = snapshot::compare(ours, theirs);
-        let objects: usize = theirs.values().map(Vec::len).sum();
-        writeln!(
-            text,
-            "With {server}-apiserver: {objects} objects, {} differences.\n",
-            differences.len()
-        )?;
-        faults += tell(&mut text, &differences)?;
     }
-    Ok(Report { text, faults })
+    Ok(report)
 }
 
-/// Adds a table of what differs. Returns how many differences have no reason.
-fn tell(text: &mut String, differences: &[Difference]) -> Result<usize> {
+fn is_of_both_releases(difference: &Difference) -> bool {
+    !BETA_KINDS.iter().any(|kind| difference.object.starts_with(kind))
+}
+
+/// Adds a table of what differs, and counts what has no reason.
+fn tell(
+    report: &mut Report,
+    which: &str,
+    theirs: &Snapshot,
+    differences: &[Difference],
+) -> Result<()> {
+    let objects: usize = theirs.values().map(Vec::len).sum();
+    let (text, count) = (&mut report.text, differences.len());
+    writeln!(text, "{which}: {objects} objects, {count} differences.\n")?;
     if differences.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     writeln!(text, "| object | field | orch | kube | why |\n|---|---|---|---|---|")?;
-    let mut faults = 0;
     for Difference { object, path, ours, theirs } in differences {
         let why = reason(object, path);
-        faults += usize::from(why.is_none());
-        let (ours, theirs) = (short(ours), short(theirs));
-        writeln!(
-            text,
-            "| {object} | {path} | {ours} | {theirs} | {} |",
-            why.unwrap_or("**not explained**")
-        )?;
+        report.faults += usize::from(why.is_none());
+        let (ours, theirs, why) = (short(ours), short(theirs), why.unwrap_or("**not explained**"));
+        writeln!(text, "| {object} | {path} | {ours} | {theirs} | {why} |")?;
     }
     writeln!(text)?;
-    Ok(faults)
+    Ok(())
 }
 
 fn reason(object: &str, path: &str) -> Option<&'static str> {
@@ -126,38 +148,43 @@ fn short(text: &str) -> String {
 }
 
 async fn follow_course(
-    server: Side,
     manager: Side,
+    server: Side,
     programs: &Programs,
     dir: &Path,
 ) -> Result<Snapshot> {
-    let plane = Plane::start(server, programs, dir).await?;
+    let dir = dir.join(format!("{manager}-with-{server}"));
+    let plane = Plane::start(server, programs, &dir).await?;
     let mut running = [
         (manager.program("controller-manager"), plane.start_controller_manager(manager)?),
         (server.program("scheduler"), plane.start_scheduler(server)?),
         ("orchlet".to_owned(), plane.start_hollow_nodes(NODES)?),
     ];
     eprintln!("{manager}-controller-manager with {server}-apiserver");
-    course::create(&plane.client).await?;
-    settle(&plane, &mut running).await?;
+    course::create(&plane.client, beta_version(server)).await?;
+    settle(&plane, server, &mut running).await?;
     for stage in course::STAGES {
         eprintln!("  {}", stage.name);
         course::change(&plane.client, stage).await?;
-        settle(&plane, &mut running).await?;
+        settle(&plane, server, &mut running).await?;
     }
-    let objects = list_all(&plane.client).await?;
+    let objects = list_all(&plane.client, server).await?;
     Ok(snapshot::snapshot(&objects))
 }
 
+fn beta_version(server: Side) -> &'static str {
+    if server == Side::Ours { "v1" } else { "v1beta1" }
+}
+
 /// Waits until nothing changes any more.
-async fn settle(plane: &Plane, running: &mut [(String, Child)]) -> Result<()> {
+async fn settle(plane: &Plane, server: Side, running: &mut [(String, Child)]) -> Result<()> {
     let began = Instant::now();
     let (mut last, mut since) = (Snapshot::new(), Instant::now());
     loop {
         for (name, child) in running.iter_mut() {
             ensure!(child.try_wait()?.is_none(), "{name} has ended: {}", plane.end_of_log(name));
         }
-        let now = snapshot::snapshot(&list_all(&plane.client).await?);
+        let now = snapshot::snapshot(&list_all(&plane.client, server).await?);
         if now != last {
             (last, since) = (now, Instant::now());
         } else if since.elapsed() > REST {
@@ -169,19 +196,21 @@ async fn settle(plane: &Plane, running: &mut [(String, Child)]) -> Result<()> {
 }
 
 /// All objects that are compared, each with its kind.
-async fn list_all(client: &Client) -> Result<Vec<Value>> {
+async fn list_all(client: &Client, server: Side) -> Result<Vec<Value>> {
+    let stable = COMPARED.into_iter().flat_map(|(group, resources)| {
+        resources.iter().map(move |resource| format!("{group}/{resource}"))
+    });
+    let beta = BETA.into_iter().map(|(group, resource)| {
+        format!("/apis/{}/{}/{resource}", client.names().group(group), beta_version(server))
+    });
     let mut objects = Vec::new();
-    for (group, resources) in COMPARED {
-        for resource in resources {
-            let path = format!("{group}/{resource}");
-            let list = get_json(client, request::list(path, &ListParams::default())).await?;
-            let kind =
-                list["kind"].as_str().unwrap_or_default().trim_end_matches("List").to_owned();
-            for item in list["items"].as_array().into_iter().flatten() {
-                let mut item = item.clone();
-                item["kind"] = kind.clone().into();
-                objects.push(item);
-            }
+    for path in stable.chain(beta) {
+        let list = get_json(client, request::list(path, &ListParams::default())).await?;
+        let kind = list["kind"].as_str().unwrap_or_default().trim_end_matches("List").to_owned();
+        for item in list["items"].as_array().into_iter().flatten() {
+            let mut item = item.clone();
+            item["kind"] = kind.clone().into();
+            objects.push(item);
         }
     }
     Ok(objects)

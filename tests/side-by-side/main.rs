@@ -15,7 +15,7 @@ struct Flags {
     #[command(subcommand)]
     what: What,
 
-    /// Directory with Kubernetes' programs; without it ours run alone
+    /// Directory with Kubernetes' programs in bin/; without it ours run alone
     #[arg(long, value_name = "DIR", global = true)]
     suite: Option<PathBuf>,
 
@@ -58,8 +58,10 @@ async fn main() -> Result<()> {
     let flags = Flags::parse();
     let own = std::env::current_exe()?;
     let ours = flags.bin_dir.or_else(|| own.parent().map(Path::to_owned));
-    let programs =
-        Programs { ours: ours.context("no directory of programs")?, theirs: flags.suite };
+    let programs = Programs {
+        ours: ours.context("no directory of programs")?,
+        theirs: flags.suite.map(|suite| suite.join("bin")),
+    };
     plane::prepare_network().await?;
     let mut dir = tempfile::Builder::new().prefix("orch-side-by-side-").tempdir_in("/var/tmp")?;
     dir.disable_cleanup(flags.keep);

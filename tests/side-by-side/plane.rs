@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::arguments::{self, ApiServer, command_line};
+use kubernetes_server::api_server::{
+    ApiServerFlags, KubernetesServer, SERVICE_CIDR, Wanted, wait_until_ready,
+};
+use kubernetes_server::etcd::{Durability, Etcd};
+use kubernetes_server::processes::{log_end, spawn};
 use orch_tests::pki::{DOMAIN, Pki};
-use orch_tests::processes::spawn;
 use proto_api::names::{Names, Profile};
-use proto_client::{Client, request};
+use proto_client::Client;
 use tokio::process::{Child, Command};
 
 use crate::Programs;
@@ -18,12 +22,10 @@ use crate::Programs;
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PORT: u16 = 6443;
 /// An address of this namespace that may stand in Endpoints.
-const ADVERTISED: &str = "10.98.0.1";
-const SERVICES: &str = "10.96.0.0/16";
+const ADVERTISED: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 98, 0, 1));
 const PODS: &str = "10.244.0.0/16";
-const ETCD: &str = "http://127.0.0.1:2379";
-/// How long a program may take until it is ready.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks whether a server is ready.
+const POLL: Duration = Duration::from_millis(20);
 /// Requests a second of Kubernetes' clients: no limit that is felt. Ours have none.
 const RATE: &str = "5000";
 
@@ -58,7 +60,7 @@ pub struct Plane {
     pki: Pki,
     dir: PathBuf,
     server: Child,
-    _etcd: Option<Child>,
+    _etcd: Option<Etcd>,
 }
 
 impl Plane {
@@ -70,30 +72,20 @@ impl Plane {
         std::fs::create_dir(dir.join("logs"))?;
         let (client, _) = pki.admin("side-by-side/0")?;
         let programs = programs.clone();
-        let log = dir.join("logs").join(side.program("apiserver.log"));
         let (server, etcd) = match side {
-            Side::Ours => (spawn(&our_server(&programs, &pki, dir, names), &log)?, None),
+            Side::Ours => {
+                let log = dir.join("logs/orch-apiserver.log");
+                (spawn(&our_server(&programs, &pki, dir, names), &log)?, None)
+            }
             Side::Theirs => {
-                let etcd = spawn(&etcd(dir), &dir.join("logs/etcd.log"))?;
-                (spawn(&their_server(programs.theirs()?, &pki), &log)?, Some(etcd))
+                let started = their_server(programs.theirs()?, &pki, dir)?;
+                (started.process, Some(started.etcd))
             }
         };
-        let mut plane =
-            Self { client, side, programs, pki, dir: dir.to_owned(), server, _etcd: etcd };
-        plane.wait_ready().await?;
+        let plane = Self { client, side, programs, pki, dir: dir.to_owned(), server, _etcd: etcd };
+        let ready = wait_until_ready(&plane.client, POLL).await;
+        ready.with_context(|| plane.end_of_log(&side.program("apiserver")))?;
         Ok(plane)
-    }
-
-    async fn wait_ready(&mut self) -> Result<()> {
-        let client = self.client.clone();
-        let ready = orch_tests::wait::until("the API server", PATIENCE, async || {
-            match client.call(request::get("/readyz".into())).await {
-                Ok(answer) if answer.status == 200 => Ok(()),
-                Ok(answer) => Err(format!("status {}", answer.status)),
-                Err(error) => Err(error.to_string()),
-            }
-        });
-        ready.await.with_context(|| self.end_of_log(&self.side.program("apiserver")))
     }
 
     /// The process of the API server.
@@ -124,6 +116,9 @@ impl Plane {
             let own = self.their_flags(&config);
             flags.retain(|(flag, _)| own.iter().all(|(other, _)| other != flag));
             flags.extend(own);
+        } else if self.side == Side::Theirs {
+            // A server older than 1.24 lets no pod in before its account has a token in a Secret.
+            flags.push(("feature-gates", "LegacyServiceAccountTokenNoAutoGeneration=false".into()));
         }
         self.spawn(side, "controller-manager", flags)
     }
@@ -141,7 +136,7 @@ impl Plane {
             ("hostname-override", "hollow".to_owned()),
             ("kubeconfig", clients.display().to_string()),
             ("root-dir", self.dir.join("nodes").display().to_string()),
-            ("node-ip", ADVERTISED.to_owned()),
+            ("node-ip", ADVERTISED.to_string()),
             ("healthz-port", "0".to_owned()),
             ("fail-swap-on", "false".to_owned()),
         ];
@@ -176,11 +171,7 @@ impl Plane {
 
     /// How a program's log ends.
     pub fn end_of_log(&self, name: &str) -> String {
-        let log = std::fs::read_to_string(self.dir.join(format!("logs/{name}.log")));
-        let log = log.unwrap_or_default();
-        let lines: Vec<&str> = log.lines().rev().take(5).collect();
-        let lines: Vec<&str> = lines.into_iter().rev().collect();
-        format!("{name}: its log ends with\n{}", lines.join("\n"))
+        log_end(&self.dir.join(format!("logs/{name}.log")))
     }
 }
 
@@ -193,45 +184,45 @@ fn our_server(programs: &Programs, pki: &Pki, dir: &Path, names: &'static Names)
     let store = dir.join("store");
     let server = ApiServer {
         bind: SERVER,
-        advertise: SERVER,
+        advertise: ADVERTISED,
         port: PORT,
-        store: &store,
+        store: arguments::ObjectStore::Directory(&store),
         pki: &pki.files,
-        service_cidr: SERVICES,
+        service_cidr: SERVICE_CIDR,
         domain: DOMAIN,
     };
     command_line(&programs.ours, "orch-apiserver", names, &server.flags())
 }
 
-fn etcd(dir: &Path) -> Vec<String> {
-    let data = dir.join("etcd").display().to_string();
-    // Ours waits for the disk with each write, etcd here does not.
-    let words = ["etcd", "--unsafe-no-fsync", "--listen-client-urls", ETCD];
-    let more = ["--advertise-client-urls", ETCD, "--data-dir", &data];
-    words.into_iter().chain(more).map(str::to_owned).collect()
-}
-
-fn their_server(dir: &Path, pki: &Pki) -> Vec<String> {
+fn their_server(programs: &Path, pki: &Pki, dir: &Path) -> Result<KubernetesServer> {
     let files = &pki.files;
     let file = |name: &str| files.dir.join(name).display().to_string();
-    let flags = vec![
-        ("etcd-servers", ETCD.to_owned()),
-        ("bind-address", SERVER.to_string()),
-        ("advertise-address", ADVERTISED.to_owned()),
-        ("secure-port", PORT.to_string()),
-        ("client-ca-file", file("ca.crt")),
-        ("tls-cert-file", file("apiserver.crt")),
-        ("tls-private-key-file", file("apiserver.key")),
-        ("service-account-issuer", format!("https://kubernetes.default.svc.{DOMAIN}")),
-        ("service-account-key-file", files.account_public_keys.display().to_string()),
-        ("service-account-signing-key-file", files.account_key.display().to_string()),
-        ("service-cluster-ip-range", SERVICES.to_owned()),
-        ("authorization-mode", "Node,RBAC".to_owned()),
-        ("allow-privileged", "true".to_owned()),
-        ("max-requests-inflight", "3000".to_owned()),
-        ("max-mutating-requests-inflight", "1000".to_owned()),
-    ];
-    plain_line(dir, "kube-apiserver", &flags)
+    let issuer = format!("https://kubernetes.default.svc.{DOMAIN}");
+    let flags = ApiServerFlags {
+        port: PORT,
+        advertised: ADVERTISED,
+        authorization: "Node,RBAC",
+        issuer: &issuer,
+        account_keys: (&files.account_public_keys, &files.account_key),
+    };
+    let mut flags = flags.words();
+    flags.extend([
+        format!("--client-ca-file={}", file("ca.crt")),
+        format!("--tls-cert-file={}", file("apiserver.crt")),
+        format!("--tls-private-key-file={}", file("apiserver.key")),
+        "--allow-privileged=true".to_owned(),
+        "--max-requests-inflight=3000".to_owned(),
+        "--max-mutating-requests-inflight=1000".to_owned(),
+    ]);
+    KubernetesServer::start(&Wanted {
+        kube_apiserver: &programs.join("kube-apiserver"),
+        etcd: Path::new("etcd"),
+        directory: dir,
+        logs: &dir.join("logs"),
+        // Ours waits for the disk with each write, etcd here does not.
+        durability: Durability::Unsynced,
+        flags,
+    })
 }
 
 /// Gives the network namespace of this process its loopback device and the address that a server announces.

@@ -71,8 +71,11 @@ struct Outcome {
 pub async fn run(wanted: &Wanted, programs: &Programs, dir: &Path) -> Result<Report> {
     let mut pairs = vec![(Side::Ours, Side::Ours)];
     if programs.theirs.is_some() {
-        // Ours asks for resources of 1.25, as policy/v1, which an older kube-apiserver does not have.
-        pairs.extend([(Side::Theirs, Side::Ours), (Side::Theirs, Side::Theirs)]);
+        pairs.extend([
+            (Side::Theirs, Side::Ours),
+            (Side::Ours, Side::Theirs),
+            (Side::Theirs, Side::Theirs),
+        ]);
     }
     let mut outcomes = Vec::new();
     for (scheduler, server) in pairs {

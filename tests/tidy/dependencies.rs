@@ -87,7 +87,7 @@ fn licences_are_permissive() {
 
 #[test]
 fn dependencies_come_from_one_registry() {
-    for lock in ["Cargo.lock", "tests/fuzz/Cargo.lock"] {
+    for lock in ["Cargo.lock", "tests/fuzz/Cargo.lock", "tests/clients/rust/Cargo.lock"] {
         let text = fs::read_to_string(root().join(lock)).expect("a lock file");
         let sources: BTreeSet<&str> =
             text.lines().filter_map(|line| line.strip_prefix("source = ")).collect();

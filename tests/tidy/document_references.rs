@@ -10,7 +10,7 @@ use crate::{check, root, sources};
 const DOCUMENTS: &[&str] = &["agent/INVARIANTS.md", "agent/PAINS.md", "agent/FEATURES.md"];
 
 #[test]
-fn what_documents_name_is_there() {
+fn files_and_tests_named_in_documents_exist() {
     let sources: BTreeMap<String, String> = sources().into_iter().collect();
     let mut missing = Vec::new();
     for document in DOCUMENTS {
@@ -181,7 +181,7 @@ fn tests_that_findings_name_are_there() {
 }
 
 #[test]
-fn a_finding_whose_test_is_gone_is_found() {
+fn a_finding_that_names_a_missing_test_is_reported() {
     let table = "`before`\n\n| finding | test | fix |\n|---|---|---|\n\
         | `a` \\| b | *seen* `kept`, `m::cut_off_...` | `f` |\n| c | none | |\n\n\
         | kind | files |\n|---|---|\n| d | `e` |\n";

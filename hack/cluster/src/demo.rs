@@ -23,9 +23,11 @@ const NAMESPACE: &str = "demo";
 /// As in the manifests.
 const NODE_PORT: u16 = 30080;
 /// How long each step of `up` may take before it gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(20);
+/// How long one request may take: a loaded machine is slow.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Most of an answer that is read.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
@@ -145,7 +147,8 @@ pub async fn http_get(address: SocketAddr, path: &str) -> Result<String> {
         stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).await?;
         std::io::Result::Ok(answer)
     };
-    let answer = timeout(Duration::from_secs(2), exchange).await.context("no answer in 2 s")??;
+    let answer = timeout(ANSWER_WAIT, exchange).await;
+    let answer = answer.with_context(|| format!("no answer in {ANSWER_WAIT:?}"))??;
     match answer.split_once("\r\n\r\n") {
         Some((head, body)) if head.split(' ').nth(1) == Some("200") => Ok(body.to_owned()),
         _ => bail!("answered {:?}", answer.lines().next().unwrap_or_default()),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_link_leads_to_stays() {
+    fn targets_of_links_are_not_removed() {
         let other = tempfile::tempdir().unwrap();
         fs::write(other.path().join("kept"), "").unwrap();
         let parent = tempfile::tempdir().unwrap();

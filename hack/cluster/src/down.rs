@@ -15,7 +15,7 @@ use crate::supervisor::{Programs, end_supervisor};
 use crate::{directory, namespaces, network, programs, supervisor};
 
 /// How often the killing of what is left is repeated; forks can race with one look.
-const KILL_ROUNDS_MAX: usize = 100;
+const KILL_ROUNDS_MAX: usize = 3000;
 
 /// Removes everything of the cluster in `dir`. A directory that is empty or not there is no error; one with other files is.
 pub async fn down(dir: &Path, progress: &Progress) -> Result<()> {

@@ -70,7 +70,7 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
         bind: spec.api_address().into(),
         advertise: spec.api_address().into(),
         port: Spec::API_PORT,
-        store: &store,
+        store: arguments::ObjectStore::Directory(&store),
         pki: &pki,
         service_cidr: Spec::SERVICE_CIDR,
         domain: Spec::DOMAIN,

@@ -127,7 +127,7 @@ fn commands_of_the_guides_are_those_of_the_programs() {
 }
 
 #[test]
-fn what_a_program_does_not_have_is_found() {
+fn documented_flags_that_do_not_exist_are_found() {
     let flag = |name: &str| FlagReference {
         name: name.into(),
         short: None,

@@ -193,7 +193,7 @@ fn the_readme_changes_only_with_the_page() {
 }
 
 #[test]
-fn what_is_measured_twice_is_refused() {
+fn figures_measured_twice_are_refused() {
     let data = fixture_data();
     let last = data.lines().last().expect("a line");
     let error = Run::read(&format!("{data}{last}\n")).expect_err("a figure again");

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::arguments::{self, ApiServer, command_line};
+use kubernetes_server::processes::spawn;
 use orch_tests::pki::{DOMAIN, Pki};
-use orch_tests::processes::spawn;
 use proto_api::names::{Names, Profile};
 use proto_client::{Client, request};
 use tokio::process::Child;
@@ -52,7 +52,7 @@ impl ControlPlane {
             bind: SERVER,
             advertise: SERVER,
             port: PORT,
-            store: &store,
+            store: arguments::ObjectStore::Directory(&store),
             pki,
             service_cidr: SERVICES,
             domain: DOMAIN,

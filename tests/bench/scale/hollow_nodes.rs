@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::arguments::command_line;
-use orch_tests::processes::spawn;
+use kubernetes_server::processes::spawn;
 use tokio::process::Child;
 
 use super::PROCESSES;

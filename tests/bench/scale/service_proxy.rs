@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use apiserver_bootstrap::arguments::{self, command_line};
-use orch_tests::processes::spawn;
+use kubernetes_server::processes::spawn;
 use tokio::process::Child;
 
 use super::control_plane::ControlPlane;

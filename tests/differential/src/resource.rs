@@ -207,7 +207,7 @@ pub mod tests {
     }
 
     #[test]
-    fn versions_that_have_gone_are_asked_for_by_their_later_names() {
+    fn removed_api_versions_are_requested_by_their_successors() {
         let budget = resource("policy/v1beta1", "poddisruptionbudgets");
         assert_eq!(budget.path(Whose::Theirs), "/apis/policy/v1beta1/poddisruptionbudgets");
         assert_eq!(budget.path(Whose::Ours), "/apis/policy/v1/poddisruptionbudgets");

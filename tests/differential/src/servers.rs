@@ -1,20 +1,24 @@
 //! The programs: etcd with Kubernetes' kube-apiserver, and orch-apiserver, each with a directory and ports of its own. They end with the value.
 
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use apiserver_bootstrap::waiting::until;
+use kubernetes_server::api_server::{
+    ApiServerFlags, KubernetesServer, Wanted, log_of, wait_until_ready,
+};
+use kubernetes_server::etcd::Durability;
+use kubernetes_server::ports::free_port;
+use kubernetes_server::processes::{log_end, spawn_in};
 use proto_api::names::{Names, Profile};
+use proto_client::Client;
 use proto_client::config::{ClientConfig, Credential, TlsSettings, Verification};
-use proto_client::{Client, request};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-/// Longest start of a server.
-const START_MAX: Duration = Duration::from_secs(90);
+/// Between two looks whether a server is ready.
+const POLL: Duration = Duration::from_millis(200);
 /// Longest answer.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -32,7 +36,8 @@ pub struct Programs {
 pub struct Servers {
     /// Clients of Kubernetes' server and of ours, with all rights.
     pub clients: [Client; 2],
-    children: Vec<Child>,
+    kubernetes: KubernetesServer,
+    ours: Child,
     dir: TempDir,
 }
 
@@ -42,66 +47,31 @@ impl Servers {
         let dir = tempfile::tempdir()?;
         let token = uuid::Uuid::new_v4().simple().to_string();
         prepare(dir.path(), &token).await?;
-        let [etcd, peer, theirs, ours] = free_ports()?;
-        let clients = [client(theirs, &token)?, client(ours, &token)?];
-        let mut servers = Self { clients, children: Vec::new(), dir };
-        let store = format!("http://127.0.0.1:{etcd}");
-        servers.spawn(&programs.etcd, "etcd", &etcd_flags(&store, peer))?;
-        let mut flags = api_server_flags(theirs, "kube-certificates");
-        flags.extend([
-            format!("--etcd-servers={store}"),
-            "--disable-admission-plugins=ServiceAccount,DefaultStorageClass".to_owned(),
-        ]);
-        servers.spawn(&programs.kube_apiserver, "kube-apiserver", &flags)?;
-        let mut flags = api_server_flags(ours, "orch-certificates");
-        flags.extend([
-            "--naming=kubernetes".to_owned(),
-            "--disable-admission-plugins=ServiceAccount,DefaultStorageClass".to_owned(),
-        ]);
-        servers.spawn(&programs.orch_apiserver, "orch-apiserver", &flags)?;
-        for (at, name) in ["kube-apiserver", "orch-apiserver"].into_iter().enumerate() {
-            servers.wait(at, name).await?;
+        let ports = [free_port()?, free_port()?];
+        let clients = [client(ports[0], &token)?, client(ports[1], &token)?];
+        let kubernetes = KubernetesServer::start(&Wanted {
+            kube_apiserver: &programs.kube_apiserver,
+            etcd: &programs.etcd,
+            directory: dir.path(),
+            logs: dir.path(),
+            durability: Durability::Unsynced,
+            flags: api_server_flags(ports[0], "kube-certificates"),
+        })?;
+        let mut argv = vec![programs.orch_apiserver.display().to_string()];
+        argv.extend(api_server_flags(ports[1], "orch-certificates"));
+        argv.push("--naming=kubernetes".to_owned());
+        let our_log = dir.path().join("orch-apiserver.log");
+        let ours = spawn_in(dir.path(), &argv, &our_log)?;
+        for (client, log) in clients.iter().zip([log_of(dir.path()), our_log]) {
+            wait_until_ready(client, POLL).await.with_context(|| log_end(&log))?;
         }
-        Ok(servers)
-    }
-
-    fn spawn(&mut self, program: &Path, name: &str, flags: &[String]) -> Result<()> {
-        let log = std::fs::File::create(self.dir.path().join(format!("{name}.log")))?;
-        let child = Command::new(program)
-            .args(flags)
-            .current_dir(self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("starting {}", program.display()))?;
-        self.children.push(child);
-        Ok(())
-    }
-
-    async fn wait(&mut self, at: usize, name: &str) -> Result<()> {
-        let client = &self.clients[at];
-        let what = format!("{name} is ready");
-        let ready = until(&what, START_MAX, Duration::from_millis(200), async || {
-            let answer = client.call(request::get("/readyz".to_owned())).await;
-            answer.map(drop).map_err(|error| error.to_string())
-        });
-        ready.await.with_context(|| format!("the end of its log:\n{}", self.log_end(name)))
-    }
-
-    fn log_end(&self, name: &str) -> String {
-        let path = self.dir.path().join(format!("{name}.log"));
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(15)..].join("\n")
+        Ok(Self { clients, kubernetes, ours, dir })
     }
 
     /// Ends the programs, the servers before the store, and waits for their end.
     pub async fn stop(mut self) -> Result<()> {
-        for mut child in self.children.drain(..).rev() {
-            child.kill().await?;
-        }
+        self.ours.kill().await?;
+        self.kubernetes.stop().await?;
         self.dir.close().context("removing the servers' directory")
     }
 }
@@ -119,46 +89,23 @@ async fn prepare(dir: &Path, token: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ports that were free a moment ago.
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut listeners = Vec::new();
-    let mut ports = [0; N];
-    for port in &mut ports {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        *port = listener.local_addr()?.port();
-        listeners.push(listener);
-    }
-    Ok(ports)
-}
-
-fn etcd_flags(store: &str, peer: u16) -> Vec<String> {
-    let peer = format!("http://127.0.0.1:{peer}");
-    vec![
-        "--data-dir=etcd".to_owned(),
-        format!("--listen-client-urls={store}"),
-        format!("--advertise-client-urls={store}"),
-        format!("--listen-peer-urls={peer}"),
-        format!("--initial-advertise-peer-urls={peer}"),
-        format!("--initial-cluster=default={peer}"),
-        // What is stored here is thrown away.
-        "--unsafe-no-fsync".to_owned(),
-    ]
-}
-
 fn api_server_flags(port: u16, certificates: &str) -> Vec<String> {
-    vec![
-        "--bind-address=127.0.0.1".to_owned(),
-        "--advertise-address=127.0.0.1".to_owned(),
-        format!("--secure-port={port}"),
+    let account_key = Path::new("service-accounts.key");
+    let flags = ApiServerFlags {
+        port,
+        advertised: Ipv4Addr::LOCALHOST.into(),
+        authorization: "RBAC",
+        issuer: "https://differential.example.com",
+        account_keys: (account_key, account_key),
+    };
+    let mut flags = flags.words();
+    flags.extend([
         format!("--cert-dir={certificates}"),
-        "--service-account-issuer=https://differential.example.com".to_owned(),
-        "--service-account-key-file=service-accounts.key".to_owned(),
-        "--service-account-signing-key-file=service-accounts.key".to_owned(),
         "--token-auth-file=tokens.csv".to_owned(),
-        "--authorization-mode=RBAC".to_owned(),
         "--allow-privileged=true".to_owned(),
-        "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-    ]
+        "--disable-admission-plugins=ServiceAccount,DefaultStorageClass".to_owned(),
+    ]);
+    flags
 }
 
 fn client(port: u16, token: &str) -> Result<Client> {

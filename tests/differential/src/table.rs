@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_whole_columns_and_rows_without_use_are_told() {
+    fn patterns_match_whole_columns_and_unused_rows_are_reported() {
         let table = Table::parse(
             "# a\npods|jobs\tcreate\tspec.*.name\tcode 422 *\tnewer\nx\t*\t*\t*\tnever\n",
         );

@@ -1,6 +1,7 @@
 //! Hosts for `orchadm`: each has network, mount and host-name namespaces, a root of its own where programs write (`/etc`, `/var/lib`, `/var/log`, `/run`), and
 //! its own containerd. A bridge connects them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,10 +15,17 @@ use orch_tests::wait::until;
 use crate::context::PATIENCE;
 
 /// Where the hosts' files lie.
-const DIR: &str = "/var/tmp/orch-e2e-adm";
+pub const DIR: &str = "/var/tmp/orch-e2e-adm";
 const BRIDGE: &str = "orch-adm";
 /// Network of the bridge, without the last number.
-const NETWORK: &str = "172.31.77";
+pub const NETWORK: &str = "172.31.77";
+/// The name of the control plane in the hosts' own /etc/hosts, which is their balancer: it leads to the first host at first.
+pub const CONTROL_PLANE: &str = "api.adm.test";
+/// Directories of a host that are its own.
+const OWN_DIRS: [&str; 4] = ["/etc", "/run", "/var/lib", "/var/log"];
+/// Directories in them that the runtime fills.
+const RUNTIME_DIRS: [&str; 4] =
+    ["/run/containerd", "/run/netns", "/var/lib/containerd", "/var/lib/containerd-opt"];
 /// The sandbox image that the hosts' containerd is configured with.
 const SANDBOX: &str = "orch.local/adm-pause:2";
 
@@ -63,6 +71,8 @@ pub struct Host {
     holder: Child,
     children: Vec<Child>,
     bin: PathBuf,
+    /// Its files before anything was done on it.
+    fresh: BTreeSet<String>,
 }
 
 /// A command whose namespaces are those of a host.
@@ -79,6 +89,8 @@ impl Host {
         for made in ["kubernetes", "cni"] {
             let _none = fs::remove_dir_all(dir.join("etc").join(made));
         }
+        let names = fs::read_to_string(dir.join("etc/hosts")).unwrap_or_default();
+        fs::write(dir.join("etc/hosts"), format!("{names}\n{NETWORK}.11 {CONTROL_PLANE}\n"))?;
         let holder = Command::new("unshare")
             .args(["--net", "--mount", "--uts", "sh", "-c", SET_UP])
             .env("NAME", &name)
@@ -86,7 +98,8 @@ impl Host {
             .stdin(Stdio::null())
             .spawn()?;
         let address = format!("{NETWORK}.{}", 10 + number);
-        let mut host = Self { name, address, holder, children: Vec::new(), bin: bin.to_owned() };
+        let (children, fresh) = (Vec::new(), BTreeSet::new());
+        let mut host = Self { name, address, holder, children, bin: bin.to_owned(), fresh };
         let held = host.file("/run/held");
         until("the namespaces are made", PATIENCE, async || {
             if held.exists() { Ok(()) } else { Err("they are not") }
@@ -101,7 +114,59 @@ impl Host {
             if socket.exists() { Ok(()) } else { Err("it does not") }
         })
         .await?;
+        host.fresh = host.files()?;
         Ok(host)
+    }
+
+    /// What is on the host now: each path with its kind, files with their length.
+    fn files(&self) -> Result<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        let mut next: Vec<String> = OWN_DIRS.map(str::to_owned).to_vec();
+        while let Some(dir) = next.pop() {
+            let entries = match fs::read_dir(self.file(&dir)) {
+                // It has gone since.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.with_context(|| dir.clone())?,
+            };
+            for entry in entries.flatten() {
+                let path = format!("{dir}/{}", entry.file_name().to_string_lossy());
+                let Ok(metadata) = entry.metadata() else { continue };
+                if RUNTIME_DIRS.contains(&path.as_str()) {
+                    continue;
+                }
+                if metadata.is_dir() {
+                    found.insert(format!("{path}/"));
+                    next.push(path);
+                } else if metadata.is_file() {
+                    found.insert(format!("{path} ({} bytes)", metadata.len()));
+                } else {
+                    found.insert(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is on the host that was not there at first, and what is not there any more.
+    pub fn changed_files(&self) -> Result<Vec<String>> {
+        let now = self.files()?;
+        let new = now.difference(&self.fresh).map(|path| format!("new: {path}"));
+        Ok(new.chain(self.fresh.difference(&now).map(|path| format!("gone: {path}"))).collect())
+    }
+
+    /// Has the name of the control plane lead to the second host.
+    pub fn lead_to_second(&self) -> Result<()> {
+        let path = self.file("/etc/hosts");
+        let names = fs::read_to_string(&path)?;
+        let (first, second) = (format!("{NETWORK}.11"), format!("{NETWORK}.12"));
+        Ok(fs::write(path, names.replace(&first, &second))?)
+    }
+
+    /// Writes a file that the host sees at the same path, and that is not one of its own.
+    pub fn write(&self, name: &str, text: &str) -> Result<String> {
+        let path = format!("{DIR}/{}-{name}", self.name);
+        fs::write(&path, text).with_context(|| path.clone())?;
+        Ok(path)
     }
 
     fn plug(&self) -> Result<()> {
@@ -202,7 +267,7 @@ impl Host {
     /// Ends everything of the host.
     async fn end(mut self) -> Result<()> {
         let own = namespace(self.holder.id())?;
-        for _ in 0..100 {
+        for _ in 0..3000 {
             let mut count = 0;
             for pid in all_pids()? {
                 if namespace(u32::try_from(pid)?).is_ok_and(|found| found == own)
@@ -236,7 +301,7 @@ fn ip(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Two hosts on a bridge.
+/// Hosts on a bridge.
 pub struct Hosts {
     /// Those that were made.
     pub all: Vec<Host>,
@@ -244,12 +309,12 @@ pub struct Hosts {
 
 impl Hosts {
     /// Makes them; what an earlier run left is removed first.
-    pub async fn start(bin: &Path) -> Result<Self> {
+    pub async fn start(bin: &Path, count: u8) -> Result<Self> {
         Self { all: Vec::new() }.end().await?;
         fs::create_dir_all(DIR)?;
         ip(&["link", "add", BRIDGE, "type", "bridge"])?;
         let mut hosts = Self { all: Vec::new() };
-        let made = hosts.make(bin).await;
+        let made = hosts.make(bin, count).await;
         if let Err(error) = made {
             hosts.end().await?;
             return Err(error);
@@ -257,10 +322,10 @@ impl Hosts {
         Ok(hosts)
     }
 
-    async fn make(&mut self, bin: &Path) -> Result<()> {
+    async fn make(&mut self, bin: &Path, count: u8) -> Result<()> {
         ip(&["address", "add", &format!("{NETWORK}.1/24"), "dev", BRIDGE])?;
         ip(&["link", "set", BRIDGE, "up"])?;
-        for number in [1, 2] {
+        for number in 1..=count {
             self.all.push(Host::start(number, bin).await?);
         }
         Ok(())
@@ -294,7 +359,7 @@ impl Hosts {
             }
         }
         // The kernel removes links of namespaces that ended when it gets to it.
-        for link in ["oadm-1", "oadm-2", BRIDGE] {
+        for link in ["oadm-1", "oadm-2", "oadm-3", BRIDGE] {
             let _none = ip(&["link", "delete", link]);
         }
         remove_cgroups();

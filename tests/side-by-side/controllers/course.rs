@@ -5,6 +5,7 @@ use apiserver_bootstrap::apply::{apply_one, create_one};
 use proto_client::dynamic::Dynamic;
 use proto_client::request::Collection;
 use proto_client::{Client, DeleteParams, Patch, WriteParams};
+use serde_json::json;
 
 const OBJECTS: &str = include_str!("objects.yaml");
 const NAMESPACE: &str = "compared";
@@ -70,16 +71,32 @@ pub const STAGES: &[Stage] = &[
 const NEW_IMAGE: &str = r#"{"spec": {"template": {"spec": {"containers":
     [{"name": "app", "image": "registry.invalid/app:2"}]}}}}"#;
 
-/// Creates the objects.
-pub async fn create(client: &Client) -> Result<()> {
+/// Creates the objects; disruption budgets in the version that the server has.
+pub async fn create(client: &Client, beta_version: &str) -> Result<()> {
     let objects = proto_api::yaml::parse_all(OBJECTS).context("the objects")?;
     for object in objects {
-        let is_pod_maker = object["spec"]["template"].is_object();
-        if is_pod_maker {
-            create_one(client, &object).await?
-        } else {
-            apply_one(client, &object).await?
+        let has_pods = object["spec"]["template"].is_object();
+        match has_pods {
+            true => create_one(client, &object).await?,
+            false => apply_one(client, &object).await?,
         }
+    }
+    let collection = Collection {
+        group: client.names().group("policy"),
+        version: beta_version.to_owned(),
+        plural: "poddisruptionbudgets".to_owned(),
+        namespace: Some(NAMESPACE.to_owned()),
+    };
+    let budgets = Dynamic::new(client.clone(), collection);
+    for (name, bound) in
+        [("web", json!({"minAvailable": 3})), ("set", json!({"maxUnavailable": "50%"}))]
+    {
+        let mut object = json!({
+            "apiVersion": format!("policy/{beta_version}"), "kind": "PodDisruptionBudget",
+            "metadata": {"name": name}, "spec": bound,
+        });
+        object["spec"]["selector"] = json!({"matchLabels": {"app": name}});
+        budgets.create(&object, &WriteParams::default()).await?;
     }
     Ok(())
 }

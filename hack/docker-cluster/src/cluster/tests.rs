@@ -25,7 +25,7 @@ fn the_client_configuration_is_what_the_script_says() {
 }
 
 #[test]
-fn a_failure_says_the_command_and_what_it_said() {
+fn a_failure_names_the_command_and_its_status() {
     let error = told("exit 3").start().unwrap_err().to_string();
     for part in ["dind delete --name one", "exit status: 3"] {
         assert!(error.contains(part), "{part}: {error}");
@@ -35,7 +35,7 @@ fn a_failure_says_the_command_and_what_it_said() {
 }
 
 #[test]
-fn a_script_that_names_no_file_is_told() {
+fn a_script_that_prints_no_file_is_an_error() {
     let plan = DockerCluster::create("one").through(&["true"]);
     assert!(matches!(plan.start(), Err(ClusterError::Unexpected { .. })));
 }

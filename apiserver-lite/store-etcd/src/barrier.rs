@@ -50,7 +50,7 @@ impl<T: Record> Shared<T> {
         if at_least <= self.follower.revision() || at_least > last.current {
             return Ok(());
         }
-        // What brought etcd there is no write of a server: nothing below the prefix tells of it. A write that changes nothing does.
+        // What brought etcd there is no write of a server: nothing below the prefix shows it. A write that changes nothing does.
         let touch = Txn::new().and_then([put_mark(&self.keys)]);
         let touched =
             self.etcd.txn(touch).await.map_err(|error| NotSynced(error.to_string().into()))?;

@@ -1,6 +1,6 @@
 //! Keys in etcd: `<prefix>/<group>/<resource>/…` for records, `<prefix>/.…` for what the servers keep beside them. No group starts with a dot.
 
-/// A key below the prefix that is none of the servers'. Nobody but them may write there, so it must be removed by hand.
+/// A key below the prefix that is none of the servers'. Only they may write there, so it must be removed by hand.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("etcd has the key {0:?}, which is not the key of a record: remove it")]
 pub struct ForeignKey(pub String);

@@ -17,7 +17,7 @@ use crate::{
 const FIRST_PAGE_LEN: usize = 64;
 /// Most records of a page.
 const PAGE_LEN_MAX: usize = 500;
-/// What a page should have, as far as the page before tells: it has to come within the deadline of a call.
+/// What a page should have, as far as the page before shows: it has to come within the deadline of a call.
 const PAGE_BYTES: usize = 4 << 20;
 /// Times that reading begins again because its revision was compacted in the middle.
 const TRIES: usize = 5;

@@ -1,4 +1,4 @@
-//! What each write leaves in the key that all of them put: a text that no other write has. It tells up to where memory must be, and whether etcd's history is
+//! What each write leaves in the key that all of them put: a text that no other write has. It shows up to where memory must be, and whether etcd's history is
 //! still the one that memory is of.
 
 use std::fmt;

@@ -20,7 +20,7 @@ pub struct Shared<T: Record> {
     pub last: Mutex<Mark>,
     /// How often memory has taken over a restored etcd.
     pub restores: AtomicU64,
-    /// Told when the watch may hang.
+    /// Notified when the watch may hang.
     pub doubted: Notify,
 }
 

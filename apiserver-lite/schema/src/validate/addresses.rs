@@ -112,7 +112,6 @@ fn check_node_address(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Checks a CIDR.
 pub(super) fn check_cidr(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     errors.complaints(path, text, names::cidr(text));
 }

@@ -1,4 +1,4 @@
-//! Validation of the objects by which CSI drivers, attachers and provisioners are told what to do.
+//! Validation of the objects that CSI drivers, attachers and provisioners act on.
 
 use super::volume_source::check_driver_name;
 use super::{FieldErrors, names, numbers};

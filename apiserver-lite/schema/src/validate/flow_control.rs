@@ -8,7 +8,7 @@ use crate::value::{Map, Path, parse_json};
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;
-/// Bits of the number by which flows are told apart.
+/// Bits of the number that identifies a flow.
 const HASH_BITS: f64 = 60.0;
 const DISTINGUISHERS: &[&str] = &["ByNamespace", "ByUser"];
 const ENABLEMENTS: &[&str] = &["Exempt", "Limited"];

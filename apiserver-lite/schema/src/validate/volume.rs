@@ -11,7 +11,6 @@ use crate::value::{Map, Path, Value};
 /// How a volume can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// As a mount.
     Mount,
     /// As a mount or a device, depending on its claim.
     Either,

@@ -9,9 +9,7 @@ use crate::value::{Map, Path, Value};
 /// What contains the source: some have another form in a persistent volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VolumeOwner {
-    /// A pod.
     Pod,
-    /// A persistent volume.
     PersistentVolume,
 }
 

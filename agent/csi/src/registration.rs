@@ -125,7 +125,7 @@ type Identity = (u64, u64, i64, i64);
 
 enum DriverProbe {
     /// Registration in progress, after this number of failures.
-    Asked(u32),
+    Registering(u32),
     /// Failed this often; retried at that time.
     Failed(tokio::time::Instant, u32),
     /// A registered driver of that name.
@@ -134,7 +134,7 @@ enum DriverProbe {
     Other,
 }
 
-struct Asked {
+struct RegistrationOutcome {
     path: PathBuf,
     identity: Identity,
     result: Result<Option<String>, RegistrationError>,
@@ -154,7 +154,7 @@ pub async fn run(
     }
     let watch = DirectoryWatch::new(&dir, "plugin registration directory");
     let mut known: BTreeMap<PathBuf, (Identity, DriverProbe)> = BTreeMap::new();
-    let mut under_way: JoinSet<Asked> = JoinSet::new();
+    let mut under_way: JoinSet<RegistrationOutcome> = JoinSet::new();
     loop {
         let here = sockets(&dir);
         let all: Vec<PathBuf> = known.keys().cloned().collect();
@@ -178,13 +178,13 @@ pub async fn run(
                 Some(_) => continue,
             };
             let (drivers, announce) = (drivers.clone(), announce.clone());
-            known.insert(path.clone(), (identity, DriverProbe::Asked(failures)));
+            known.insert(path.clone(), (identity, DriverProbe::Registering(failures)));
             under_way.spawn(async move {
                 let result = register(&path, &drivers, &*announce, change).await;
                 if let Err(error) = &result {
                     tracing::warn!(socket = %path.display(), error = chain(error), failures, "plugin registration failed; retrying");
                 }
-                Asked { path, identity, result }
+                RegistrationOutcome { path, identity, result }
             });
         }
         // All branches are cancel safe.
@@ -200,7 +200,10 @@ pub async fn run(
     }
 }
 
-fn probe_and_register(known: &mut BTreeMap<PathBuf, (Identity, DriverProbe)>, asked: Asked) {
+fn probe_and_register(
+    known: &mut BTreeMap<PathBuf, (Identity, DriverProbe)>,
+    asked: RegistrationOutcome,
+) {
     let Some((identity, state)) = known.get_mut(&asked.path) else { return };
     if *identity != asked.identity {
         return;
@@ -209,7 +212,8 @@ fn probe_and_register(known: &mut BTreeMap<PathBuf, (Identity, DriverProbe)>, as
         Ok(Some(name)) => DriverProbe::Driver(name),
         Ok(None) => DriverProbe::Other,
         Err(_) => {
-            let failures = if let DriverProbe::Asked(failures) = state { *failures + 1 } else { 1 };
+            let failures =
+                if let DriverProbe::Registering(failures) = state { *failures + 1 } else { 1 };
             DriverProbe::Failed(tokio::time::Instant::now() + RETRY.delay(failures, 1.0), failures)
         }
     };

@@ -36,7 +36,7 @@ pub struct Images {
     standstill: Duration,
     fetching: Fetching,
     rate: Mutex<Rate>,
-    under_way: Mutex<BTreeMap<Wanted, (Pull, Rank)>>,
+    under_way: Mutex<BTreeMap<PullKey, (Pull, Rank)>>,
     pub(crate) uses: Mutex<ImageUses>,
     /// The runtime's image filesystem once known; it does not change while the runtime runs.
     pub(crate) filesystem: Mutex<Option<PathBuf>>,
@@ -46,7 +46,7 @@ pub struct Images {
 
 /// An image with credentials: pods share a pull only if both are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Wanted {
+struct PullKey {
     image: String,
     logins: Vec<Login>,
 }
@@ -128,7 +128,7 @@ impl Images {
     ) -> Result<String, PullError> {
         let name = parse(image)?;
         let logins = self.logins.find(&name.repository, pod, objects).await;
-        let wanted = Wanted { image: image.to_owned(), logins };
+        let wanted = PullKey { image: image.to_owned(), logins };
         let priority = pod.spec.priority.unwrap_or(0);
         let pull = {
             let mut under_way = lock(&self.under_way);
@@ -156,7 +156,7 @@ impl Images {
         lock(&self.under_way).len()
     }
 
-    fn begin(self: &Arc<Self>, wanted: Wanted, origin: Origin, rank: Rank) -> Pull {
+    fn begin(self: &Arc<Self>, wanted: PullKey, origin: Origin, rank: Rank) -> Pull {
         let images = self.clone();
         let task = panics::spawn(async move {
             let under_way = UnderWay { images: &images, wanted };
@@ -176,7 +176,7 @@ impl Images {
         .shared()
     }
 
-    async fn fetch(&self, wanted: &Wanted) -> Result<String, PullError> {
+    async fn fetch(&self, wanted: &PullKey) -> Result<String, PullError> {
         let pause = lock(&self.rate).take(clock::boot());
         tokio::time::sleep(pause).await;
         let mut errors = Vec::new();
@@ -241,7 +241,7 @@ impl Images {
 /// Keeps a pull in the list until it ends or panics; the next caller then starts a new one.
 struct UnderWay<'a> {
     images: &'a Images,
-    wanted: Wanted,
+    wanted: PullKey,
 }
 
 impl Drop for UnderWay<'_> {
@@ -258,16 +258,16 @@ struct Fetching {
 }
 
 /// One of them.
-struct Turn<'a> {
+struct FetchGuard<'a> {
     all: &'a Fetching,
     number: u64,
 }
 
 impl Fetching {
-    fn begin(&self) -> Turn<'_> {
+    fn begin(&self) -> FetchGuard<'_> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
         lock(&self.turns).insert(number);
-        Turn { all: self, number }
+        FetchGuard { all: self, number }
     }
 
     fn number(&self) -> usize {
@@ -275,13 +275,13 @@ impl Fetching {
     }
 }
 
-impl Turn<'_> {
+impl FetchGuard<'_> {
     fn is_first(&self) -> bool {
         lock(&self.all.turns).first() == Some(&self.number)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FetchGuard<'_> {
     fn drop(&mut self) {
         lock(&self.all.turns).remove(&self.number);
     }

@@ -67,7 +67,7 @@ impl InUse {
             let error = tokio::select! {
                 error = follow => error,
                 // The Node object was replaced.
-                () = gone(&self.node) => continue,
+                () = until_deleted(&self.node) => continue,
             };
             page.failed(chain(&error));
             tracing::warn!(
@@ -116,6 +116,6 @@ impl InUse {
 }
 
 /// Waits until the Node object is no longer known.
-async fn gone(node: &watch::Receiver<Option<Arc<Node>>>) {
+async fn until_deleted(node: &watch::Receiver<Option<Arc<Node>>>) {
     let _ = node.clone().wait_for(Option::is_none).await;
 }

@@ -50,14 +50,14 @@ impl ClusterReports {
         let from = mirror.as_ref().map_or(from, |m| &m.status);
         if let Some(mirror) = mirror.as_ref().filter(|_| !whole && !status_patch::differs(from, to))
         {
-            return Ok(shown((**mirror).clone()));
+            return Ok(as_reported((**mirror).clone()));
         }
         let unknown = PodStatus::default();
         let from = if whole { &unknown } else { from };
         let api = self.client.within::<Pod>(&pod.metadata.namespace);
         let patch = Patch::Strategic(status_patch::patch(&uid, from, to));
         match api.patch_status(&pod.metadata.name, &patch, &WriteParams::default()).await {
-            Ok(written) => Ok(shown(written)),
+            Ok(written) => Ok(as_reported(written)),
             // The object was deleted, or has another uid.
             Err(error) if error.is_not_found() || is_other_uid(&error) => Ok(Reported::NoObject),
             Err(error) => Err(ReportError(chain(&error))),
@@ -74,7 +74,7 @@ impl ClusterReports {
     }
 }
 
-fn shown(object: Pod) -> Reported {
+fn as_reported(object: Pod) -> Reported {
     let version = object.metadata.resource_version;
     Reported::Shown(ServerStatus { status: object.status, version }.into())
 }

@@ -140,7 +140,7 @@ pub fn environment(
     container: &Container,
     inputs: &EnvInputs<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    Ok(made::<String>(container, inputs)?.into_list())
+    Ok(build_environment::<String>(container, inputs)?.into_list())
 }
 
 /// Checks whether [`environment`] would succeed without building it. Only the lengths of values are kept, and the work is
@@ -149,7 +149,7 @@ pub fn environment(
 /// # Errors
 /// Those of [`environment`].
 pub fn check_environment(container: &Container, inputs: &EnvInputs<'_>) -> Result<(), EnvError> {
-    made::<usize>(container, inputs).map(drop)
+    build_environment::<usize>(container, inputs).map(drop)
 }
 
 /// The value of a variable, or only its length.
@@ -188,7 +188,7 @@ impl Value for usize {
     }
 }
 
-fn made<V: Value>(
+fn build_environment<V: Value>(
     container: &Container,
     inputs: &EnvInputs<'_>,
 ) -> Result<Environment<V>, EnvError> {

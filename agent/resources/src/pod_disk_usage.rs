@@ -217,7 +217,7 @@ impl PodDiskUsages {
             PodDiskUsage { is_partial: budget.is_exceeded(), ..usage }
         });
         let measured = measured.await;
-        let next = began.checked_add(rest(period, began.elapsed()));
+        let next = began.checked_add(next_walk_after(period, began.elapsed()));
         self.record(&pod, measured, began, next.unwrap_or(began));
     }
 
@@ -274,7 +274,7 @@ impl PodDiskUsages {
 }
 
 /// Time from the begin of a walk to that of the pod's next one.
-fn rest(period: Duration, took: Duration) -> Duration {
+fn next_walk_after(period: Duration, took: Duration) -> Duration {
     period.max(took.saturating_mul(REST_FACTOR).min(REST_MAX))
 }
 
@@ -435,7 +435,7 @@ mod tests {
     fn the_longer_a_walk_takes_the_later_its_pod_is_walked_again() {
         let secs = Duration::from_secs;
         for (period, took, next) in [(10, 0, 10), (60, 1, 60), (10, 1, 20), (10, 60, 600)] {
-            assert_eq!(rest(secs(period), secs(took)), secs(next));
+            assert_eq!(next_walk_after(secs(period), secs(took)), secs(next));
         }
     }
 }

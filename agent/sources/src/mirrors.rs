@@ -99,7 +99,7 @@ pub async fn send_static_pods(
         let now: BTreeMap<String, Arc<Pod>> = current
             .pods()
             .into_iter()
-            .map(|(uid, pod)| (uid, shown(&pod, mirrors.as_ref(), names)))
+            .map(|(uid, pod)| (uid, with_mirror_status(&pod, mirrors.as_ref(), names)))
             .collect();
         for uid in known.keys().filter(|uid| !now.contains_key(*uid)) {
             let _ = said.send(PodSourceEvent::Dropped(uid.clone())).await;
@@ -122,7 +122,7 @@ pub async fn send_static_pods(
     }
 }
 
-fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod> {
+fn with_mirror_status(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod> {
     let mirror = mirrors.and_then(|store| store.get(&ObjectKey::of(&pod.metadata)));
     match mirror.filter(|m| is_mirror_of(names, m, pod)) {
         Some(mirror) => {

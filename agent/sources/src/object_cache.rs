@@ -231,8 +231,8 @@ impl Subscription for ClusterSubscription {
             .iter()
             .filter_map(|(key, service)| Some((key.namespace.as_str(), (**service).as_ref()?)));
         PodObjects {
-            config_maps: known(&self.maps),
-            secrets: known(&self.secrets),
+            config_maps: read_watched(&self.maps),
+            secrets: read_watched(&self.secrets),
             persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
             services: linked_services(pod, self.names, services),
         }
@@ -251,7 +251,9 @@ impl Subscription for ClusterSubscription {
     }
 }
 
-fn known<K: Ord + Clone, T>(watched: &BTreeMap<K, Arc<Watched<T>>>) -> BTreeMap<K, Option<Arc<T>>> {
+fn read_watched<K: Ord + Clone, T>(
+    watched: &BTreeMap<K, Arc<Watched<T>>>,
+) -> BTreeMap<K, Option<Arc<T>>> {
     let known = watched.iter().filter_map(|(name, w)| Some((name.clone(), w.state.get()?)));
     known.collect()
 }

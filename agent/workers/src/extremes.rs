@@ -36,7 +36,7 @@ fn places(value: &Value, at: &str, found: &mut Vec<String>) {
 
 /// One pod for each number of `filled` and each extreme that its field can hold, with a
 /// description.
-pub fn of(filled: &Value) -> Vec<(String, Pod)> {
+pub fn pods_with_extremes(filled: &Value) -> Vec<(String, Pod)> {
     let mut all = Vec::new();
     places(filled, "", &mut all);
     let mut pods = Vec::new();

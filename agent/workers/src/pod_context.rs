@@ -88,7 +88,7 @@ pub struct NodeSettings {
 
 /// A file or directory of a pod cannot be made or removed; the action is tried again after its back-off.
 #[derive(Debug, thiserror::Error)]
-#[error("{verb} {}", path.display())]
+#[error("cannot {verb} {}", path.display())]
 pub struct PodFileError {
     /// What was to be done with it.
     pub verb: &'static str,
@@ -180,20 +180,20 @@ impl PodContext {
     pub fn remove_directories(&self, pod: &Pod) -> Result<(), PodFileError> {
         let uid = &pod.metadata.uid;
         let logs = PathBuf::from(log_directory(&self.settings.facts.pod_logs_dir, pod));
-        gone(std::fs::remove_dir_all(&logs), &logs)?;
+        ignore_missing(std::fs::remove_dir_all(&logs), &logs)?;
         let meta = &pod.metadata;
         let names = [&*meta.namespace, &meta.name, uid];
         log_links::remove_all(Path::new(&self.settings.facts.pod_logs_dir), names);
         let own = self.pod_dir(uid);
         // An earlier version kept termination messages here.
         let containers = own.join("containers");
-        gone(std::fs::remove_dir_all(&containers), &containers)?;
+        ignore_missing(std::fs::remove_dir_all(&containers), &containers)?;
         for file in files(&own) {
-            gone(std::fs::remove_file(&file), &file)?;
+            ignore_missing(std::fs::remove_file(&file), &file)?;
         }
         // `volumes` belongs to agent-volume, which removes it once no mount is left below;
         // otherwise this fails.
-        gone(std::fs::remove_dir(&own), &own)
+        ignore_missing(std::fs::remove_dir(&own), &own)
     }
 
     /// QoS class of a pod: from its status, else computed.
@@ -225,7 +225,7 @@ fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Treats a path that does not exist as removed.
-fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), PodFileError> {
+fn ignore_missing(removed: std::io::Result<()>, path: &Path) -> Result<(), PodFileError> {
     match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(PodFileError { verb: "remove", path: path.to_owned(), source: error })

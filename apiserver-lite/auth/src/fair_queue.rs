@@ -43,7 +43,7 @@ struct Share {
 }
 
 /// A place in the queue until it is dropped.
-pub struct Place {
+pub struct QueueEntry {
     queue: Arc<FairQueue>,
     client: Key,
     turns: Arc<Semaphore>,
@@ -52,7 +52,7 @@ pub struct Place {
 /// A question's turn until it is dropped.
 pub struct Turn {
     _permits: [OwnedSemaphorePermit; 2],
-    _place: Place,
+    _place: QueueEntry,
 }
 
 impl FairQueue {
@@ -66,7 +66,7 @@ impl FairQueue {
     ///
     /// # Errors
     /// What is full.
-    pub fn enter(self: &Arc<Self>, client: &str) -> Result<Place, Full> {
+    pub fn enter(self: &Arc<Self>, client: &str) -> Result<QueueEntry, Full> {
         let client = key(client.as_bytes());
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Share { places: 0, turns: Arc::new(Semaphore::new(TURNS_MAX_PER_CLIENT)) };
@@ -80,11 +80,11 @@ impl FairQueue {
         share.places += 1;
         let turns = share.turns.clone();
         clients.places += 1;
-        Ok(Place { queue: self.clone(), client, turns })
+        Ok(QueueEntry { queue: self.clone(), client, turns })
     }
 }
 
-impl Place {
+impl QueueEntry {
     /// Waits for this question's turn, which lasts until the permits are dropped.
     pub async fn wait(&self) -> Option<[OwnedSemaphorePermit; 2]> {
         // The semaphores are never closed.
@@ -93,7 +93,7 @@ impl Place {
         Some([own, all])
     }
 
-    /// [`Place::wait`] until `deadline`; the turn keeps the place.
+    /// [`QueueEntry::wait`] until `deadline`; the turn keeps the place.
     ///
     /// # Errors
     /// What has had no turn until then.
@@ -106,7 +106,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         let mut clients = self.queue.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.places = clients.places.saturating_sub(1);
@@ -125,14 +125,14 @@ mod tests {
 
     use super::*;
 
-    async fn has_turn(place: &Place) -> Option<[OwnedSemaphorePermit; 2]> {
+    async fn has_turn(place: &QueueEntry) -> Option<[OwnedSemaphorePermit; 2]> {
         tokio::time::timeout(Duration::from_millis(1), place.wait()).await.ok().flatten()
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_client_leaves_room_and_turns_to_others() {
         let queue = FairQueue::new();
-        let mut flood: Vec<Place> = std::iter::from_fn(|| queue.enter("flood").ok()).collect();
+        let mut flood: Vec<QueueEntry> = std::iter::from_fn(|| queue.enter("flood").ok()).collect();
         assert_eq!(flood.len(), PLACES_MAX_PER_CLIENT);
         let mut turns = Vec::new();
         for place in &flood {
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn all_clients_together_are_bounded_and_nothing_is_kept_of_those_that_left() {
         let queue = FairQueue::new();
-        let places: Vec<Place> =
+        let places: Vec<QueueEntry> =
             (0..10_000).filter_map(|nth| queue.enter(&format!("client-{nth}")).ok()).collect();
         assert_eq!(places.len(), PLACES_MAX);
         assert!(queue.enter("late").is_err());

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::expiring_cache::key;
-use crate::fair_queue::{FairQueue, Place};
+use crate::fair_queue::{FairQueue, QueueEntry};
 use crate::single_flight::SingleFlight;
 
 /// Of requests to providers and webhooks.
@@ -213,7 +213,11 @@ pub fn read_status<S: DeserializeOwned + Default>(
 
 impl Service {
     /// Tries again where Kubernetes does: after a broken connection, and when the service says that it is overloaded or has failed.
-    async fn post_with_retries(&self, place: &Place, body: Bytes) -> Result<Bytes, ReviewError> {
+    async fn post_with_retries(
+        &self,
+        place: &QueueEntry,
+        body: Bytes,
+    ) -> Result<Bytes, ReviewError> {
         let (mut attempt, mut pause) = (1, FIRST_PAUSE);
         loop {
             let mut request = Request::new(body.clone());

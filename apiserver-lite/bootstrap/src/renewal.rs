@@ -12,7 +12,7 @@ use crate::error::BootstrapError;
 use crate::layout::Layout;
 
 /// Where a certificate is.
-enum Place {
+enum CertificateLocation {
     /// Files of its own, with what it is for and its authority.
     Files(Usage, &'static str),
     /// Inside a client configuration.
@@ -23,7 +23,7 @@ enum Place {
 pub struct RenewableCertificate {
     /// Its name: that of its file, without the ending of a certificate.
     pub name: String,
-    place: Place,
+    place: CertificateLocation,
 }
 
 /// When a certificate ends.
@@ -41,11 +41,14 @@ pub struct Expiry {
 pub fn renewable(names: &Names, layout: &Layout) -> Vec<RenewableCertificate> {
     let config = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        RenewableCertificate { name: name.unwrap_or_default(), place: Place::Config(path.clone()) }
+        RenewableCertificate {
+            name: name.unwrap_or_default(),
+            place: CertificateLocation::Config(path.clone()),
+        }
     };
     let files = |name: &str, usage, authority| RenewableCertificate {
         name: name.to_owned(),
-        place: Place::Files(usage, authority),
+        place: CertificateLocation::Files(usage, authority),
     };
     vec![
         config(&layout.admin),
@@ -96,8 +99,8 @@ impl RenewableCertificate {
     /// File name of its authority, without ending.
     fn authority(&self) -> &'static str {
         match self.place {
-            Place::Files(_, authority) => authority,
-            Place::Config(_) => AUTHORITY,
+            CertificateLocation::Files(_, authority) => authority,
+            CertificateLocation::Config(_) => AUTHORITY,
         }
     }
 
@@ -116,12 +119,12 @@ impl RenewableCertificate {
     /// The file, and the certificate in it.
     fn read(&self, pki: &Path) -> Result<(PathBuf, String), BootstrapError> {
         match &self.place {
-            Place::Files(..) => {
+            CertificateLocation::Files(..) => {
                 let path = pki.join(format!("{}.crt", self.name));
                 let text = read(&path)?.ok_or_else(|| missing(&path))?;
                 Ok((path, text))
             }
-            Place::Config(path) => {
+            CertificateLocation::Config(path) => {
                 let config = client_config::load(path)?;
                 Ok((path.clone(), client_config::certificate(path, &config)?))
             }
@@ -140,13 +143,13 @@ impl RenewableCertificate {
     ) -> Result<(), BootstrapError> {
         let authority = Authority::load(pki, self.authority(), now)?;
         match &self.place {
-            Place::Files(usage, _) => {
+            CertificateLocation::Files(usage, _) => {
                 let leaf = certificates::leaf_of(&pki.join(format!("{}.crt", self.name)), *usage)?;
                 let issuance =
                     Issuance { leaf: &leaf, authority: &authority, days: LEAF_DAYS, now };
                 certificates::renew(pki, &self.name, &issuance)
             }
-            Place::Config(path) => {
+            CertificateLocation::Config(path) => {
                 let config = client_config::load(path)?;
                 let known = facts(path, &client_config::certificate(path, &config)?)?;
                 let groups: Vec<&str> = known.organizations.iter().map(String::as_str).collect();

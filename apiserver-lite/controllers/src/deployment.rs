@@ -62,16 +62,22 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         .filter(|set| Some(set.metadata.uid.as_str()) != newest.map(|n| n.metadata.uid.as_str()))
         .collect();
 
-    let old_pods = match recreates(deployment) && old.iter().any(|set| has_pods(&set.metadata.uid))
-    {
+    // A set that has not observed its size may have created pods that no cache shows.
+    let may_have_pods = |set: &&ReplicaSet| {
+        has_pods(&set.metadata.uid) || set.status.observed_generation < set.metadata.generation
+    };
+    let old_pods = match recreates(deployment) && old.iter().any(may_have_pods) {
         true => OldPods::Left,
         false => OldPods::Gone,
     };
     let revision = DeploymentRevision::of(names, deployment, newest, &old);
     let about = proto_client::events::reference(deployment, names);
+    let size_annotations = SizeAnnotations::of(names, deployment);
+    let scales = rollout::is_scaled(deployment, &size_annotations, newest, &old);
     let mut made = Made::Nothing;
     match newest {
-        None if deployment.spec.paused => {}
+        // A deployment whose replicas have changed is scaled first: with a new set there would be more pods than it may have.
+        None if deployment.spec.paused || scales => {}
         None => {
             let sizes = Sizes::of(None, &old);
             if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
@@ -81,12 +87,11 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         }
         Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
     }
-    let annotations = SizeAnnotations::of(names, deployment);
-    for step in rollout::steps(deployment, &annotations, newest, &old, old_pods) {
-        push_scale(&mut plan, &about, &step, &annotations);
+    for step in rollout::steps(deployment, &size_annotations, newest, &old, old_pods) {
+        push_scale(&mut plan, &about, &step, &size_annotations);
     }
     plan.writes.extend(revision.mark_deployment(deployment));
-    let mut status = status::of(deployment, newest, &old, now);
+    let mut status = status::compute_status(deployment, newest, &old, now);
     if deployment.spec.paused || status::is_complete(deployment, &status) {
         plan.writes.extend(delete_old_sets(deployment, &revision, &old));
     }

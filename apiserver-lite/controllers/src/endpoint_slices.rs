@@ -41,7 +41,7 @@ pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
         return Plan::default();
     }
     let pods = selected(service, pods);
-    let groups = wanted(context, service, &pods);
+    let groups = group_endpoints(context, service, &pods);
     let trigger = last_trigger(service, &pods).map(|time| time.to_string());
     plan_groups(context, &template(context.names, service, trigger), groups, &existing)
 }
@@ -114,7 +114,7 @@ pub(super) fn identity(endpoint: &Endpoint) -> String {
     format!("{uid} {}", endpoint.addresses.first().map_or("", String::as_str))
 }
 
-fn wanted(
+fn group_endpoints(
     context: &SliceContext<'_>,
     service: &Service,
     pods: &[&Pod],

@@ -81,7 +81,7 @@ fn each<T: DeserializeOwned>(document: &Value, mut plan: impl FnMut(&T, Time)) {
     assert!(decoded > 20, "{decoded} variants were decoded");
 }
 
-fn of<T: DeserializeOwned>(document: &Value) -> T {
+fn decode<T: DeserializeOwned>(document: &Value) -> T {
     serde_json::from_value(document.clone()).expect("an object")
 }
 
@@ -92,9 +92,9 @@ fn deployments_and_their_sets() {
     set["metadata"]["ownerReferences"] = json!([
         {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid", "controller": true}
     ]);
-    let whole: Deployment = of(&deployment);
+    let whole: Deployment = decode(&deployment);
     let extreme = |number: i32| {
-        let mut set: ReplicaSet = of(&set);
+        let mut set: ReplicaSet = decode(&set);
         set.metadata.name = format!("set-{number}");
         set.spec.replicas = Some(number);
         set.status.replicas = number;
@@ -124,7 +124,7 @@ fn deployments_and_their_sets() {
 fn a_plan_creates_at_most_a_batch_of_pods() {
     let set = matching(example!("apps.v1.ReplicaSet"));
     let controller = matching(example!("core.v1.ReplicationController"));
-    let pod: Pod = of(&matching(example!("core.v1.Pod")));
+    let pod: Pod = decode(&matching(example!("core.v1.Pod")));
     let pods = [Arc::new(pod)];
     each::<ReplicaSet>(&set, |set, now| {
         assert!(replica_set::plan(names(), set, &pods, now).writes.len() < 600);
@@ -132,7 +132,7 @@ fn a_plan_creates_at_most_a_batch_of_pods() {
     each::<ReplicationController>(&controller, |controller, now| {
         assert!(replication_controller::plan(names(), controller, &pods, now).writes.len() < 600);
     });
-    let mut greedy: ReplicaSet = of(&set);
+    let mut greedy: ReplicaSet = decode(&set);
     greedy.spec.replicas = Some(i32::MAX);
     let none: [Arc<Pod>; 0] = [];
     let plan = replica_set::plan(names(), &greedy, &none, Time::from_unix(1));
@@ -148,10 +148,10 @@ fn pods_in_every_controller() {
     pod["status"]["phase"] = json!("Running");
     pod["status"]["conditions"][0]["type"] = json!("Ready");
     pod["status"]["conditions"][0]["status"] = json!("True");
-    let mut node: Node = of(&example!("core.v1.Node"));
+    let mut node: Node = decode(&example!("core.v1.Node"));
     node.spec.taints[0].effect = "NoExecute".into();
-    let set: ReplicaSet = of(&matching(example!("apps.v1.ReplicaSet")));
-    let service: Service = of(&matching(example!("core.v1.Service")));
+    let set: ReplicaSet = decode(&matching(example!("apps.v1.ReplicaSet")));
+    let service: Service = decode(&matching(example!("core.v1.Service")));
     let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     each::<Pod>(&pod, |pod, now| {
@@ -180,7 +180,7 @@ fn pods_in_every_controller() {
 
 #[test]
 fn nodes_and_leases() {
-    let pod: Pod = of(&matching(example!("core.v1.Pod")));
+    let pod: Pod = decode(&matching(example!("core.v1.Pod")));
     each::<Node>(&example!("core.v1.Node"), |node, now| {
         drop(taint_manager::plan(
             &pod,
@@ -209,7 +209,7 @@ fn nodes_and_leases() {
 
 #[test]
 fn services_and_their_addresses() {
-    let pod: Pod = of(&matching(example!("core.v1.Pod")));
+    let pod: Pod = decode(&matching(example!("core.v1.Pod")));
     let pods = [Arc::new(pod)];
     let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
@@ -218,7 +218,7 @@ fn services_and_their_addresses() {
         drop(endpoints::plan(names(), Some(service), &pods, None));
         drop(endpoint_slices::plan(&context, Some(service), &pods, &slices));
     });
-    let service: Service = of(&service);
+    let service: Service = decode(&service);
     let mut document = matching(example!("core.v1.Endpoints"));
     document["subsets"][0]["ports"] = json!([
         {"port": 1}, {"port": 2}, {"port": 3}, {"port": 4}, {"port": 5}, {"port": 6}
@@ -239,7 +239,7 @@ fn claims_and_volumes() {
     volume["spec"]["capacity"] = json!({"storage": "0"});
     volume["status"]["phase"] = json!("Available");
     let (one_claim, one_volume): (PersistentVolumeClaim, PersistentVolume) =
-        (of(&claim), of(&volume));
+        (decode(&claim), decode(&volume));
     each::<PersistentVolumeClaim>(&claim, |claim, _| {
         let _ = fit::best(&annotations, claim, [&one_volume], fit::Choice::Any);
         drop(expand::plan(names(), claim, None));

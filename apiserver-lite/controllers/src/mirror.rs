@@ -33,7 +33,7 @@ pub fn plan<S: AsRef<EndpointSlice>>(
     }
     let mut groups: BTreeMap<Group, WantedEndpoints> = BTreeMap::new();
     for subset in &endpoints.subsets {
-        take(subset, &mut groups);
+        add_subset(subset, &mut groups);
     }
     plan_groups(context, &template(context.names, endpoints), groups, &existing)
 }
@@ -43,7 +43,7 @@ fn is_skipped(names: &Names, endpoints: &Endpoints) -> bool {
     label.is_some_and(|value| value == "true")
 }
 
-fn take(subset: &EndpointSubset, groups: &mut BTreeMap<Group, WantedEndpoints>) {
+fn add_subset(subset: &EndpointSubset, groups: &mut BTreeMap<Group, WantedEndpoints>) {
     let port = |port: &proto_api::core::v1::EndpointPort| -> SlicePort {
         let protocol = protocol(&port.protocol).to_owned();
         (port.name.clone(), Some(port.port), protocol, port.app_protocol.clone())

@@ -101,7 +101,7 @@ impl RequestContext<'_> {
 
     async fn shown(&self, record: Arc<StoredObject>) -> Result<Arc<StoredObject>, ApiError> {
         match self.kind.custom() {
-            Some(_) => conversion::shown(self.asker(), &self.kind, record).await,
+            Some(_) => conversion::show_one(self.asker(), &self.kind, record).await,
             None => Ok(record),
         }
     }

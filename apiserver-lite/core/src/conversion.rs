@@ -94,7 +94,7 @@ pub(crate) async fn show_until(
 ///
 /// # Errors
 /// As [`show`].
-pub async fn shown(
+pub async fn show_one(
     asker: Asker<'_>,
     kind: &Arc<Kind>,
     record: Arc<StoredObject>,

@@ -23,7 +23,7 @@ fn weight(value: &Value) -> usize {
 }
 
 /// Whether a default fits what is left, with what it takes where it is put; it is then counted.
-fn take(default: &Value, around: usize, added: &mut usize) -> bool {
+fn charge_default(default: &Value, around: usize, added: &mut usize) -> bool {
     let with = added.saturating_add(around).saturating_add(weight(default));
     let fits = with <= ADDED_MAX;
     if fits {
@@ -68,7 +68,7 @@ fn set_defaults(value: &mut Value, node: &Node, added: &mut usize) {
                 let Some(default) = &property.default else { continue };
                 let unset = map.get(name).is_none_or(|have| property.replaces(have));
                 let room = if map.is_empty() { ROOM } else { 0 };
-                if unset && take(default, room.saturating_add(name.len()), added) {
+                if unset && charge_default(default, room.saturating_add(name.len()), added) {
                     map.insert(name.clone(), default.clone());
                 }
             }
@@ -98,7 +98,7 @@ fn default_fields(map: &mut Map, node: &Node, added: &mut usize) {
 
 fn replace_null(value: &mut Value, node: &Node, added: &mut usize) {
     if let Some(default) = node.default.as_ref().filter(|_| node.replaces(value))
-        && take(default, 0, added)
+        && charge_default(default, 0, added)
     {
         *value = default.clone();
     }

@@ -12,7 +12,7 @@ use proto_client::request::{self, Collection, JSON};
 use proto_client::{Client, ClientError};
 use serde_json::{Value, json};
 
-use crate::manifests::{Manifest, Place};
+use crate::manifests::{Manifest, ManifestPosition};
 
 /// Looks at a definition that is not established yet, and the time between two.
 const LOOKS_MAX: u32 = 2_000;
@@ -27,7 +27,7 @@ const OF_ANOTHER_SERVER: [&str; 4] = ["resourceVersion", "uid", "managedFields",
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {object}")]
 pub struct LoadError {
-    place: Place,
+    place: ManifestPosition,
     object: String,
     source: Box<LoadFault>,
 }
@@ -38,7 +38,7 @@ enum LoadFault {
     #[error(transparent)]
     Request(#[from] ClientError),
     #[error("it is a duplicate of the object in {0}")]
-    Twice(Place),
+    Twice(ManifestPosition),
     #[error(
         "apiVersion, kind: the server has no {kind} in {api_version}, and no definition among the manifests adds it"
     )]
@@ -108,7 +108,7 @@ fn rank(kind: &str) -> usize {
 
 /// Refuses what is twice in the manifests before anything is created; what only discovery knows to be the same is refused when its turn comes.
 fn refuse_doubles(manifests: &[Manifest]) -> Result<(), LoadError> {
-    let mut seen: BTreeMap<(String, &str, &str, &str), &Place> = BTreeMap::new();
+    let mut seen: BTreeMap<(String, &str, &str, &str), &ManifestPosition> = BTreeMap::new();
     for Manifest { place, object } in manifests {
         let metadata = &object["metadata"];
         let name = text(metadata, "name");
@@ -129,7 +129,7 @@ struct Loading<'a> {
     /// What discovery says of a group and version.
     resources: BTreeMap<String, Value>,
     /// Where the objects stand that are loaded already, by group, resource, namespace and name.
-    loaded: BTreeMap<[String; 4], Place>,
+    loaded: BTreeMap<[String; 4], ManifestPosition>,
 }
 
 /// The resource of a kind.
@@ -275,7 +275,7 @@ fn group_version(object: &Value) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
-fn failed(place: &Place, object: &Value, source: LoadFault) -> LoadError {
+fn failed(place: &ManifestPosition, object: &Value, source: LoadFault) -> LoadError {
     let metadata = &object["metadata"];
     let name = ["name", "generateName"].map(|field| text(metadata, field));
     let name = name.into_iter().find(|name| !name.is_empty()).unwrap_or_default();

@@ -26,14 +26,14 @@ const OBJECTS_MAX: usize = 20_000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// Where it stands.
-    pub place: Place,
+    pub place: ManifestPosition,
     /// The object; `apiVersion`, `kind` and `metadata` are as they should be.
     pub object: Value,
 }
 
 /// Where an object stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ManifestPosition {
     pub file: Arc<Path>,
     /// Which of its documents, from 1.
     pub document: usize,
@@ -41,7 +41,7 @@ pub struct Place {
     pub item: Option<usize>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ManifestPosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, document {}", self.file.display(), self.document)?;
         self.item.map_or(Ok(()), |item| write!(f, ", items[{item}]"))
@@ -100,7 +100,7 @@ pub enum ManifestError {
     #[error("{place}: {field}: {problem}")]
     Field {
         /// The document.
-        place: Place,
+        place: ManifestPosition,
         field: &'static str,
         /// What is wrong with it.
         problem: String,
@@ -186,14 +186,22 @@ impl Reading {
         let text = String::from_utf8(bytes).map_err(|_| ManifestError::NotText(path.to_owned()))?;
         let file: Arc<Path> = path.into();
         for (nth, document) in documents(path, &text)?.into_iter().enumerate() {
-            let place = Place { file: file.clone(), document: nth.saturating_add(1), item: None };
+            let place = ManifestPosition {
+                file: file.clone(),
+                document: nth.saturating_add(1),
+                item: None,
+            };
             self.document(place, document)?;
         }
         Ok(())
     }
 
     /// A document is an object or a list of objects.
-    fn document(&mut self, place: Place, mut document: Value) -> Result<(), ManifestError> {
+    fn document(
+        &mut self,
+        place: ManifestPosition,
+        mut document: Value,
+    ) -> Result<(), ManifestError> {
         let kind = document["kind"].as_str().unwrap_or_default();
         let Some(Value::Array(items)) =
             kind.ends_with("List").then(|| document.get_mut("items").map(Value::take)).flatten()
@@ -201,12 +209,12 @@ impl Reading {
             return self.object(place, document);
         };
         for (nth, item) in items.into_iter().enumerate() {
-            self.object(Place { item: Some(nth), ..place.clone() }, item)?;
+            self.object(ManifestPosition { item: Some(nth), ..place.clone() }, item)?;
         }
         Ok(())
     }
 
-    fn object(&mut self, place: Place, object: Value) -> Result<(), ManifestError> {
+    fn object(&mut self, place: ManifestPosition, object: Value) -> Result<(), ManifestError> {
         if self.manifests.len() >= OBJECTS_MAX {
             return Err(too_much(&place.file, "too many objects", OBJECTS_MAX as u64));
         }

@@ -57,7 +57,7 @@ pub async fn proxy(
             return text(503, UNAVAILABLE);
         }
     };
-    let Some(of_user) = user_headers::of(user) else {
+    let Some(of_user) = user_headers::user_headers(user) else {
         return text(500, "the user cannot be named in headers");
     };
     let forwarded = server.nodes.forward(&server.core, &target, request, |headers| {

@@ -36,7 +36,7 @@ use super::{
 use crate::browsers;
 use crate::discovery;
 use crate::labels::RequestKind;
-use crate::overload::{InFlightPermit, Place, UserPermit};
+use crate::overload::{InFlightPermit, RequestPermit, UserPermit};
 use crate::peer::Peer;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
@@ -320,7 +320,7 @@ async fn serve_authorized(
 }
 
 /// What a write holds while it is served: its place among all requests, and its seat.
-type Seated = (Place, Option<HeldSeat>);
+type Seated = (RequestPermit, Option<HeldSeat>);
 
 /// Longest time for which a request keeps place and seat while its body arrives.
 const SEATED_READ_MAX: Duration = Duration::from_millis(50);

@@ -42,17 +42,17 @@ impl Places {
 
 /// The permit of one request; a stream holds it until its body ends.
 pub struct InFlightPermit {
-    place: Place,
+    place: RequestPermit,
     user: Option<UserPermit>,
 }
 
 /// A place among the requests of all users; none where there may be any number.
-pub struct Place(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>);
+pub struct RequestPermit(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>);
 
 impl InFlightPermit {
     /// The place, and the share of the user. A short request holds its place until its response begins, and counts as its user's until that is written: who
     /// does not read blocks no other user.
-    pub fn split(self) -> (Place, Option<UserPermit>) {
+    pub fn split(self) -> (RequestPermit, Option<UserPermit>) {
         (self.place, self.user)
     }
 }
@@ -111,27 +111,27 @@ impl Overload {
             RequestKind::Mutating => (RequestClass::Changing, self.changing.as_ref()),
         };
         let Some(places) = places else {
-            return Ok(InFlightPermit { place: Place(None), user: None });
+            return Ok(InFlightPermit { place: RequestPermit(None), user: None });
         };
         let is_exempt = class != RequestClass::Streams && user.is_in(apiserver_auth::MASTERS);
         let permit = places.free.clone().try_acquire_owned().ok();
         if is_exempt {
-            return Ok(InFlightPermit { place: Place(permit), user: None });
+            return Ok(InFlightPermit { place: RequestPermit(permit), user: None });
         }
         let permit = permit.ok_or_else(too_many)?;
         let user_permit = self.acquire_for_user(class, user, places.of_user_max)?;
-        Ok(InFlightPermit { place: Place(Some(permit)), user: Some(user_permit) })
+        Ok(InFlightPermit { place: RequestPermit(Some(permit)), user: Some(user_permit) })
     }
 
     /// A place for a change whose body is here now; its user has the share already.
     ///
     /// # Errors
     /// 429 when the limit is reached.
-    pub fn place_for_change(&self, user: &User) -> Result<Place, ApiError> {
-        let Some(places) = &self.changing else { return Ok(Place(None)) };
+    pub fn place_for_change(&self, user: &User) -> Result<RequestPermit, ApiError> {
+        let Some(places) = &self.changing else { return Ok(RequestPermit(None)) };
         match places.free.clone().try_acquire_owned() {
-            Ok(permit) => Ok(Place(Some(permit))),
-            Err(_) if user.is_in(apiserver_auth::MASTERS) => Ok(Place(None)),
+            Ok(permit) => Ok(RequestPermit(Some(permit))),
+            Err(_) if user.is_in(apiserver_auth::MASTERS) => Ok(RequestPermit(None)),
             Err(_) => Err(too_many()),
         }
     }

@@ -128,9 +128,9 @@ impl ResourcePath {
             return Err(ApiError::no_such_resource());
         }
         parsed.rest = match (parsed.subresource.as_str(), tail.get(3..).unwrap_or_default()) {
-            ("proxy", further) => rest(further, deeper)?,
+            ("proxy", further) => join_segments(further, deeper)?,
             (_, [] | [""]) => String::new(),
-            (_, further) if deeper && has_subresource => rest(further, deeper)?,
+            (_, further) if deeper && has_subresource => join_segments(further, deeper)?,
             _ => return Err(ApiError::no_such_resource()),
         };
         Ok(parsed)
@@ -152,7 +152,7 @@ fn component(text: &str) -> Result<String, ApiError> {
 }
 
 /// The path behind a subresource as it was sent. Where it may be that of another API server, segments that lead out of it are refused.
-fn rest(further: &[&str], is_checked: bool) -> Result<String, ApiError> {
+fn join_segments(further: &[&str], is_checked: bool) -> Result<String, ApiError> {
     let rest: String = further.iter().map(|text| format!("/{text}")).collect();
     let decoded = decode(&rest);
     let is_invalid = decoded.split('/').any(is_dot_segment)

@@ -66,7 +66,7 @@ impl Structure {
     /// The fields that a tree has: leaves, items of lists and keys of maps. Atomic lists, maps and messages are leaves; of empty ones only
     /// maps are fields.
     pub fn fields_of(&self, tree: &Value) -> FieldSet {
-        fields::of(self, self.root(), tree).below
+        fields::fields_of_value(self, self.root(), tree).below
     }
 
     /// What changed from one tree to another. Items of lists are compared by their keys, whatever their order.

@@ -20,11 +20,14 @@ const VALUE_MAX: f64 = 9.2e18;
 pub fn parse(page: &str) -> Scrape {
     let mut scrape = Scrape::default();
     let lines = page.lines().filter(|line| line.len() <= LINE_LEN_MAX && !line.starts_with('#'));
-    lines.filter_map(Sample::parse).take(SAMPLES_MAX).for_each(|sample| take(&mut scrape, &sample));
+    lines
+        .filter_map(Sample::parse)
+        .take(SAMPLES_MAX)
+        .for_each(|sample| add_sample(&mut scrape, &sample));
     scrape
 }
 
-fn take(scrape: &mut Scrape, sample: &Sample<'_>) {
+fn add_sample(scrape: &mut Scrape, sample: &Sample<'_>) {
     let point = match sample.name {
         "node_cpu_usage_seconds_total" | "node_memory_working_set_bytes" => &mut scrape.node,
         "container_cpu_usage_seconds_total"

@@ -16,7 +16,7 @@ const POLL: Duration = Duration::from_millis(250);
 /// # Errors
 /// The file cannot be used.
 pub fn client(path: &Path, names: &'static Names) -> Result<Client> {
-    of(&config::file::load(path, None)?, names)
+    client_from(&config::file::load(path, None)?, names)
 }
 
 /// The same, towards another address of the server.
@@ -26,14 +26,14 @@ pub fn client(path: &Path, names: &'static Names) -> Result<Client> {
 pub fn client_at(path: &Path, server: &str, names: &'static Names) -> Result<Client> {
     let mut config = config::file::load(path, None)?;
     config.server = server.parse().with_context(|| format!("the server {server}"))?;
-    of(&config, names)
+    client_from(&config, names)
 }
 
 /// A client of a configuration.
 ///
 /// # Errors
 /// Its certificates cannot be used.
-pub fn of(config: &ClientConfig, names: &'static Names) -> Result<Client> {
+pub fn client_from(config: &ClientConfig, names: &'static Names) -> Result<Client> {
     let agent = concat!("orchadm/", env!("CARGO_PKG_VERSION"));
     let client = Client::new(config, names, agent)?;
     Ok(client.with_deadline(Duration::from_secs(10)))

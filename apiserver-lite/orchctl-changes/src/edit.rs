@@ -81,7 +81,7 @@ async fn edit(
     };
     let path = in_editor(session, &format!("{head}{text}"), ending).await?;
     let edited = std::fs::read_to_string(&path)?;
-    let keep = |why: String| kept(&why, &path);
+    let keep = |why: String| error_with_copy(&why, &path);
     let after: Value = match yaml::parse(&edited) {
         Ok(after) => after,
         Err(error) => return Err(keep(format!("the edited text cannot be read: {error}"))),
@@ -129,7 +129,7 @@ pub async fn in_editor(
 }
 
 /// Why an edit was not taken, and where it is.
-pub fn kept(why: &str, path: &std::path::Path) -> CommandError {
+pub fn error_with_copy(why: &str, path: &std::path::Path) -> CommandError {
     CommandError::with_text(format!(
         "{why}\nA copy of your changes has been stored to {}",
         path.display()

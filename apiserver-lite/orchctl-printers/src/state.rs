@@ -14,7 +14,7 @@ pub struct State {
 }
 
 /// The state of an object of any kind.
-pub fn of(object: &Value) -> State {
+pub fn read_state(object: &Value) -> State {
     let group =
         objects::text_at(object, "/apiVersion").split_once('/').map_or("", |(group, _)| group);
     let part = |ready: &str, all: &str, unset: i64| {
@@ -150,7 +150,7 @@ mod tests {
             ),
         ] {
             let wanted = State { ready: ready.into(), status: status.into() };
-            assert_eq!(of(&object), wanted, "{object}");
+            assert_eq!(read_state(&object), wanted, "{object}");
         }
     }
 }

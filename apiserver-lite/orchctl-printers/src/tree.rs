@@ -230,7 +230,7 @@ pub fn render(lines: &[Line], read: &HashMap<String, Value>, now: i64) -> String
     for line in lines {
         let member = &line.member;
         let object = read.get(&member.uid);
-        let state = object.map(state::of).unwrap_or_default();
+        let state = object.map(state::read_state).unwrap_or_default();
         let age = object.map(|object| {
             let created = objects::text_at(object, "/metadata/creationTimestamp");
             age::since(Some(created), now)

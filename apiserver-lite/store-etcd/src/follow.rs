@@ -242,20 +242,20 @@ fn apply<T: Record>(shared: &Shared<T>, response: &WatchResponse) -> Result<(), 
     for event in response.events() {
         let modified = event.kv().map(|kv| revision(kv.mod_revision()));
         if let Some(done) = at.filter(|at| Some(*at) != modified) {
-            take(shared, done, std::mem::take(&mut of_revision), last.take())?;
+            apply_revision(shared, done, std::mem::take(&mut of_revision), last.take())?;
         }
         at = modified;
         last = mark(shared, event).or(last);
         of_revision.extend(change(shared, event)?);
     }
     match at {
-        Some(at) => take(shared, at, of_revision, last),
+        Some(at) => apply_revision(shared, at, of_revision, last),
         None => Ok(()),
     }
 }
 
 /// Takes the changes of a revision into memory, and the mark of their write.
-fn take<T: Record>(
+fn apply_revision<T: Record>(
     shared: &Shared<T>,
     at: Revision,
     changes: Vec<Change>,

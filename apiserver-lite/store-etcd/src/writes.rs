@@ -92,7 +92,7 @@ impl<T: Record> Shared<T> {
             let at = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
             return Ok(Committed::At(revision(at)));
         }
-        let found = found(&answer);
+        let found = read_values(&answer);
         let last = self.keys.last();
         let written = found.iter().find(|kv| kv.key() == last.as_bytes());
         let written = revision(written.map_or(0, KeyValue::mod_revision));
@@ -206,7 +206,7 @@ fn transaction<T: Record>(keys: &Keys, planned: &[PlannedWrite<T>]) -> Result<Tx
 }
 
 /// What a transaction read whose comparisons failed.
-fn found(answer: &TxnResponse) -> Vec<KeyValue> {
+fn read_values(answer: &TxnResponse) -> Vec<KeyValue> {
     let gets = answer.op_responses().into_iter().filter_map(|op| match op {
         TxnOpResponse::Get(mut found) => Some(found.take_kvs()),
         _ => None,

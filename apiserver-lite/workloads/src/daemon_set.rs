@@ -93,7 +93,7 @@ pub fn plan(names: &Names, seen: &Observed<'_>, failed: &mut FailedPods, now: Ti
     for old in revisions::excess(&history.old, limit, is_live, LiveCount::Counted) {
         plan.writes.push(delete_object(ObjectKind::ControllerRevision, &old.metadata));
     }
-    let status = status::of(&placement, hash, now, &mut plan);
+    let status = status::compute_status(&placement, hash, now, &mut plan);
     if status != set.status {
         plan.writes.push(ApiWrite::UpdateStatus(DaemonSet { status, ..set.clone() }.into()));
     }

@@ -19,14 +19,14 @@ pub struct Program {
     /// The executable and its arguments.
     pub argv: Vec<String>,
     /// Where it runs.
-    pub place: Place,
+    pub place: ProgramNamespaces,
     /// What later programs wait for.
     pub ready: ReadinessCheck,
 }
 
 /// The namespaces a program runs in.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
+pub enum ProgramNamespaces {
     /// The host's own.
     Host,
     /// Those of the node of this name.
@@ -83,7 +83,7 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
     Program {
         name: "orch-apiserver".into(),
         argv: command_line(&spec.bin_dir, "orch-apiserver", names, &flags),
-        place: Place::Node(first_node(spec)),
+        place: ProgramNamespaces::Node(first_node(spec)),
         ready: ReadinessCheck::Port((spec.api_address(), Spec::API_PORT).into()),
     }
 }
@@ -102,7 +102,7 @@ fn controller_manager(spec: &Spec, names: &Names) -> Program {
     Program {
         name: "orch-controller-manager".into(),
         argv: with_own(argv, &spec.manager_flags),
-        place: Place::Host,
+        place: ProgramNamespaces::Host,
         ready: ReadinessCheck::Started,
     }
 }
@@ -115,7 +115,7 @@ fn scheduler(spec: &Spec, names: &Names) -> Program {
     Program {
         name: "orch-scheduler".into(),
         argv: command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
-        place: Place::Host,
+        place: ProgramNamespaces::Host,
         ready: ReadinessCheck::Started,
     }
 }
@@ -125,7 +125,7 @@ fn containerd(spec: &Spec, node: &Node) -> Program {
     Program {
         name: format!("containerd-{}", node.name),
         argv: vec!["containerd".into(), "--config".into(), path(config)],
-        place: Place::Node(node.name.clone()),
+        place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Socket(spec.containerd_socket(&node.name)),
     }
 }
@@ -162,7 +162,7 @@ fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
     Program {
         name: format!("orchlet-{}", node.name),
         argv: with_own(command_line(&spec.bin_dir, "orchlet", names, &flags), &spec.agent_flags),
-        place: Place::Node(node.name.clone()),
+        place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Started,
     }
 }
@@ -173,7 +173,7 @@ fn proxy(spec: &Spec, names: &Names, node: &Node) -> Program {
     Program {
         name: format!("orch-proxy-{}", node.name),
         argv: command_line(&spec.bin_dir, "orch-proxy", names, &flags),
-        place: Place::Node(node.name.clone()),
+        place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Started,
     }
 }
@@ -249,9 +249,9 @@ mod tests {
                 "orch-proxy-node-2"
             ]
         );
-        assert_eq!(all[0].place, Place::Node("node-1".into()));
-        assert_eq!(all[1].place, Place::Host);
-        assert_eq!(all[8].place, Place::Node("node-2".into()));
+        assert_eq!(all[0].place, ProgramNamespaces::Node("node-1".into()));
+        assert_eq!(all[1].place, ProgramNamespaces::Host);
+        assert_eq!(all[8].place, ProgramNamespaces::Node("node-2".into()));
         assert!(all[4].argv.contains(&"--naming=kubernetes".to_owned()));
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
         let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());

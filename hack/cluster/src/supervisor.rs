@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::files::{self, make_dir, write_file};
 use crate::processes::{Identity, ProcessHandle};
-use crate::programs::{Place, Program, ReadinessCheck, programs};
+use crate::programs::{Program, ProgramNamespaces, ReadinessCheck, programs};
 use crate::spec::Spec;
 use crate::{namespaces, sys};
 
@@ -76,7 +76,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
     let log = files::open_log(&spec.log(&program.name))?;
     command.stdout(log.try_clone()?).stderr(log);
     detach(&mut command);
-    if let Place::Node(name) = &program.place {
+    if let ProgramNamespaces::Node(name) = &program.place {
         let node = spec.node_list().into_iter().find(|node| node.name == *name);
         let node = node.with_context(|| format!("{name} is not a node of this cluster"))?;
         let holder = namespaces::ensure(spec, &node).await?;

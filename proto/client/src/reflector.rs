@@ -198,7 +198,7 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
         let follow = watch(&api, &params, |observed| {
             let changes = {
                 let mut cache = store.cache.write().unwrap_or_else(PoisonError::into_inner);
-                take(&mut cache, &project, observed)
+                apply_observation(&mut cache, &project, observed)
             };
             for change in changes {
                 let complete = matches!(change, Change::Synced);
@@ -233,7 +233,7 @@ fn project_one<T: Resource, U>(key: &ObjectKey, project: &Project<T, U>, object:
 }
 
 /// Applies one observation to the map. Most are one change; the end of a list may be many.
-fn take<T: Resource, U>(
+fn apply_observation<T: Resource, U>(
     cache: &mut Cache<U>,
     project: &Project<T, U>,
     observed: Observed<T>,
@@ -279,7 +279,7 @@ mod tests {
         let mut see = |name: &str| {
             let mut object = ConfigMap::default();
             (object.metadata.name, object.metadata.resource_version) = (name.into(), "1".into());
-            take(&mut cache, &project, Observed::Applied(object)).len()
+            apply_observation(&mut cache, &project, Observed::Applied(object)).len()
         };
         assert_eq!([see("a"), see("bad"), see("b")], [1, 0, 1]);
         assert_eq!(cache.len(), 2);

@@ -201,9 +201,9 @@ impl Zone {
     /// A Service that is about to change, existing or not.
     fn touch(&mut self, namespace: &str, name: &str) -> (ServiceKey, &mut ServiceRecords) {
         self.serial = self.serial.wrapping_add(1).max(1);
-        let namespace = kept(&self.namespaces, namespace);
+        let namespace = existing_key(&self.namespaces, namespace);
         let entries = self.namespaces.entry(namespace.clone()).or_default();
-        let name = kept(entries, name);
+        let name = existing_key(entries, name);
         ((namespace, name.clone()), entries.entry(name).or_default())
     }
 
@@ -535,7 +535,7 @@ fn ports_of(entry: &ServiceRecords) -> impl Iterator<Item = (Option<&NamedEndpoi
 }
 
 /// The text as a key that exists already, to keep it once.
-fn kept<T>(map: &HashMap<Arc<str>, T>, text: &str) -> Arc<str> {
+fn existing_key<T>(map: &HashMap<Arc<str>, T>, text: &str) -> Arc<str> {
     map.get_key_value(text).map_or_else(|| text.into(), |(kept, _)| kept.clone())
 }
 

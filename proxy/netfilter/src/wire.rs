@@ -225,12 +225,12 @@ pub struct Message<'a> {
 impl<'a> Message<'a> {
     /// `nfgen_family` of an nfnetlink message.
     pub fn family(&self) -> Result<u8, WireError> {
-        take(self.payload, 0..1, "nfgenmsg").map(|b| b.first().copied().unwrap_or_default())
+        take_range(self.payload, 0..1, "nfgenmsg").map(|b| b.first().copied().unwrap_or_default())
     }
 
     /// `res_id` of an nfnetlink message.
     pub fn resource(&self) -> Result<u16, WireError> {
-        take(self.payload, 2..4, "nfgenmsg")
+        take_range(self.payload, 2..4, "nfgenmsg")
             .and_then(|b| array(b, "nfgenmsg").map(u16::from_be_bytes))
     }
 
@@ -259,12 +259,12 @@ impl<'a> Messages<'a> {
 
     fn split(&mut self) -> Result<Message<'a>, WireError> {
         let bytes = self.rest;
-        let header = take(bytes, 0..HEADER_LEN, "message header")?;
+        let header = take_range(bytes, 0..HEADER_LEN, "message header")?;
         let len = u32::from_ne_bytes(array(part(header, 0..4), "message length")?) as usize;
         if len < HEADER_LEN {
             return Err(WireError::Value { what: "message length" });
         }
-        let payload = take(bytes, HEADER_LEN..len, "message")?;
+        let payload = take_range(bytes, HEADER_LEN..len, "message")?;
         self.rest = bytes.get(align(len)..).unwrap_or_default();
         Ok(Message {
             kind: u16::from_ne_bytes(array(part(header, 4..6), "message type")?),
@@ -330,12 +330,12 @@ impl<'a> Attributes<'a> {
 
     fn split(&mut self) -> Result<Attribute<'a>, WireError> {
         let bytes = self.rest;
-        let header = take(bytes, 0..4, "attribute header")?;
+        let header = take_range(bytes, 0..4, "attribute header")?;
         let len = usize::from(u16::from_ne_bytes(array(part(header, 0..2), "attribute length")?));
         if len < 4 {
             return Err(WireError::Value { what: "attribute length" });
         }
-        let payload = take(bytes, 4..len, "attribute")?;
+        let payload = take_range(bytes, 4..len, "attribute")?;
         self.rest = bytes.get(align(len)..).unwrap_or_default();
         let kind = u16::from_ne_bytes(array(part(header, 2..4), "attribute type")?);
         Ok(Attribute { kind: kind & KIND_MASK, payload })
@@ -366,7 +366,7 @@ fn part(bytes: &[u8], range: Range<usize>) -> &[u8] {
     bytes.get(range).unwrap_or_default()
 }
 
-fn take<'a>(
+fn take_range<'a>(
     bytes: &'a [u8],
     range: Range<usize>,
     what: &'static str,

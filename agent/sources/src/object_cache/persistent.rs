@@ -73,7 +73,7 @@ impl PersistentObjects {
         let (weak, mut changes) = (Arc::downgrade(poke), self.registered.changes());
         let until = Instant::now() + PATIENCE;
         // Wakes the pod when a driver registers and when the wait is to be reported.
-        let teller = tokio::spawn(async move {
+        let notifier = tokio::spawn(async move {
             let mut patient = true;
             loop {
                 // Both arms are cancel safe.
@@ -93,7 +93,7 @@ impl PersistentObjects {
             poke: poke.clone(),
             held: Mutex::default(),
             until,
-            teller: teller.abort_handle(),
+            notifier: notifier.abort_handle(),
         })
     }
 }
@@ -103,21 +103,21 @@ pub(super) struct Followed {
     objects: Arc<PersistentObjects>,
     pod: Pod,
     poke: Arc<Notify>,
-    held: Mutex<Held>,
+    held: Mutex<WatchedObjects>,
     until: Instant,
-    teller: AbortHandle,
+    notifier: AbortHandle,
 }
 
 impl Drop for Followed {
     fn drop(&mut self) {
-        self.teller.abort();
+        self.notifier.abort();
     }
 }
 
 type ByName<T, K = String> = BTreeMap<K, Arc<Watched<T>>>;
 
 #[derive(Default)]
-struct Held {
+struct WatchedObjects {
     claims: ByName<PersistentVolumeClaim>,
     volumes: ByName<PersistentVolume>,
     drivers: ByName<CSIDriver>,
@@ -145,7 +145,7 @@ impl Followed {
         (known, worth)
     }
 
-    fn hold(&self, held: &mut Held, wanted: &ObjectNames) {
+    fn hold(&self, held: &mut WatchedObjects, wanted: &ObjectNames) {
         let (objects, poke) = (&self.objects, &self.poke);
         let own = self.pod.metadata.namespace.as_str();
         let plain = |name: &String| (String::new(), name.clone());
@@ -189,7 +189,7 @@ fn keep<T: Resource, K: Ord + Clone>(
     }
 }
 
-impl Held {
+impl WatchedObjects {
     fn known(&self) -> KnownObjects {
         KnownObjects {
             claims: super::known(&self.claims),

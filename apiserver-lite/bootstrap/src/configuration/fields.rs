@@ -108,7 +108,7 @@ pub fn remove_nulls(value: &mut Value) {
 pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
     let mut found = Vec::new();
     for (_, pointer, rule) in RULES.iter().filter(|(of, ..)| *of == kind) {
-        let Some(value) = take(document, pointer) else { continue };
+        let Some(value) = remove_field(document, pointer) else { continue };
         if says_nothing(&value) {
             continue;
         }
@@ -128,7 +128,7 @@ pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
 fn fixed(document: &mut Value) -> Vec<Field> {
     let mut found = Vec::new();
     for (field, hours) in LIFETIMES {
-        let Some(value) = take(document, &format!("/{field}")) else { continue };
+        let Some(value) = remove_field(document, &format!("/{field}")) else { continue };
         let asked = value.as_str().and_then(|text| go_duration::parse(text).ok());
         if asked != Some(Duration::from_secs(hours * 3600)) {
             found.push(Field::Refused(format!(
@@ -136,14 +136,14 @@ fn fixed(document: &mut Value) -> Vec<Field> {
             )));
         }
     }
-    if let Some(value) = take(document, "/kubernetesVersion") {
+    if let Some(value) = remove_field(document, "/kubernetesVersion") {
         let field = "ClusterConfiguration: kubernetesVersion";
         match version_warning(field, value.as_str().unwrap_or_default()) {
             Ok(warning) => found.extend(warning.map(Field::Ignored)),
             Err(error) => found.push(Field::Refused(error.to_string())),
         }
     }
-    if let Some(value) = take(document, "/encryptionAlgorithm")
+    if let Some(value) = remove_field(document, "/encryptionAlgorithm")
         && value != ALGORITHM
     {
         found.push(Field::Ignored(format!(
@@ -176,7 +176,7 @@ pub fn version_warning(field: &str, version: &str) -> Result<Option<String>, Boo
     )))
 }
 
-fn take(document: &mut Value, pointer: &str) -> Option<Value> {
+fn remove_field(document: &mut Value, pointer: &str) -> Option<Value> {
     let (parent, name) = pointer.rsplit_once('/')?;
     document.pointer_mut(parent)?.as_object_mut()?.remove(name)
 }
@@ -221,11 +221,11 @@ pub fn convert(kind: &str, document: &mut Value) -> ConvertedDocument {
     }
     let text = |value: Value| value.as_str().map(str::to_owned);
     if kind == "InitConfiguration" {
-        let timeout = take(document, "/timeouts/controlPlaneComponentHealthCheck");
+        let timeout = remove_field(document, "/timeouts/controlPlaneComponentHealthCheck");
         converted.timeout = timeout.and_then(text);
     }
     if kind == "JoinConfiguration"
-        && let Some(timeout) = take(document, "/timeouts/discovery")
+        && let Some(timeout) = remove_field(document, "/timeouts/discovery")
         && let Some(discovery) = document.get_mut("discovery").and_then(Value::as_object_mut)
     {
         discovery.insert("timeout".to_owned(), timeout);

@@ -20,7 +20,7 @@ const RESUMED: &str = "DeploymentResumed";
 const CREATED: &str = "NewReplicaSetCreated";
 
 /// Computes the status from the replica sets.
-pub fn of(
+pub fn compute_status(
     deployment: &Deployment,
     newest: Option<&ReplicaSet>,
     old: &[&ReplicaSet],

@@ -146,7 +146,7 @@ async fn update_replicas(
                 response: VerbResponse::Stored { record, .. },
                 ..
             }) => {
-                let written = conversion::shown(call.asker(), &call.kind, record).await?;
+                let written = conversion::show_one(call.asker(), &call.kind, record).await?;
                 let object = Box::new(scale_of(call, written.object())?);
                 return Ok(VerbOutput {
                     response: VerbResponse::Object { code: 200, object },

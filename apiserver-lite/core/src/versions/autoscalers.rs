@@ -25,8 +25,8 @@ const TARGET: &str = "targetCPUUtilizationPercentage";
 const CURRENT: &str = "currentCPUUtilizationPercentage";
 
 pub(super) fn v1_to_v2(fields: &mut Map) {
-    let behavior = take(fields, BEHAVIOR, &annotation_values::BEHAVIOR);
-    let conditions = take(fields, CONDITIONS, &annotation_values::CONDITIONS);
+    let behavior = remove_annotation(fields, BEHAVIOR, &annotation_values::BEHAVIOR);
+    let conditions = remove_annotation(fields, CONDITIONS, &annotation_values::CONDITIONS);
     let metrics = take_list(fields, METRICS, &annotation_values::METRICS);
     let current = take_list(fields, CURRENT_METRICS, &annotation_values::CURRENT_METRICS);
     let percent = remove_percent(fields, "spec", TARGET);
@@ -139,14 +139,14 @@ fn keep(fields: &mut Map, name: &str, value: Option<Value>) {
 }
 
 fn take_list(fields: &mut Map, name: &str, form: &Form) -> Vec<Value> {
-    match take(fields, name, form) {
+    match remove_annotation(fields, name, form) {
         Some(Value::List(items)) => items,
         _ => Vec::new(),
     }
 }
 
 /// Removes an annotation and returns its value, if it has this form: a client may have written anything.
-fn take(fields: &mut Map, name: &str, form: &Form) -> Option<Value> {
+fn remove_annotation(fields: &mut Map, name: &str, form: &Form) -> Option<Value> {
     let text = take_text(fields, name)?;
     let value = parse_json(text.as_str()?.as_bytes(), &mut Vec::new()).ok()?;
     form.fits(&value).then_some(value)

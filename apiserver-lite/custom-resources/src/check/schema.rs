@@ -61,20 +61,20 @@ pub(super) fn check_root(schema: &Map, has_status: bool, path: Path<'_>, errors:
 
 /// Rules of a schema and all below it.
 pub(super) fn check(schema: &Map, path: Path<'_>, errors: &mut ErrorList) {
-    let place = Place { root: true, in_metadata: false, no_defaults: None };
+    let place = SchemaPosition { root: true, in_metadata: false, no_defaults: None };
     check_node(schema, place, path, errors);
 }
 
 /// Where a node is.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct SchemaPosition<'a> {
     root: bool,
     in_metadata: bool,
     /// Why there may be no default.
     no_defaults: Option<&'a str>,
 }
 
-fn check_node(schema: &Map, place: Place<'_>, path: Path<'_>, errors: &mut ErrorList) {
+fn check_node(schema: &Map, place: SchemaPosition<'_>, path: Path<'_>, errors: &mut ErrorList) {
     if errors.is_full() {
         return;
     }
@@ -82,13 +82,13 @@ fn check_node(schema: &Map, place: Place<'_>, path: Path<'_>, errors: &mut Error
     check_markers(schema, &path, errors);
     check_list_type(schema, &path, errors);
     check_keys(schema, path, errors);
-    let below = Place { root: false, ..place };
+    let below = SchemaPosition { root: false, ..place };
     if let Some(Value::Map(values)) = schema.get("additionalProperties") {
         let reason = "inside additionalProperties applying to object metadata";
         let no_defaults = if place.in_metadata { Some(reason) } else { below.no_defaults };
         check_node(
             values,
-            Place { no_defaults, ..below },
+            SchemaPosition { no_defaults, ..below },
             path.field("additionalProperties"),
             errors,
         );
@@ -118,7 +118,12 @@ fn check_node(schema: &Map, place: Place<'_>, path: Path<'_>, errors: &mut Error
     }
 }
 
-fn check_forbidden(schema: &Map, place: Place<'_>, path: &Path<'_>, errors: &mut ErrorList) {
+fn check_forbidden(
+    schema: &Map,
+    place: SchemaPosition<'_>,
+    path: &Path<'_>,
+    errors: &mut ErrorList,
+) {
     let kind = schema.str("type");
     if !kind.is_empty() && Type::parse(kind).is_none() {
         let supported = Type::NAMES.map(str::to_owned);

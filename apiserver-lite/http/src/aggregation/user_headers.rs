@@ -20,7 +20,7 @@ pub fn remove(headers: &mut HeaderMap) {
 }
 
 /// The headers of a user; `None` if a text of it cannot stand in a header.
-pub fn of(user: &User) -> Option<HeaderMap> {
+pub fn user_headers(user: &User) -> Option<HeaderMap> {
     let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
     let mut headers = HeaderMap::new();
     headers.insert(USER, value(&user.name)?);
@@ -40,7 +40,8 @@ pub fn of(user: &User) -> Option<HeaderMap> {
 /// The headers of this server itself, which reads what other servers say of themselves.
 pub fn of_this_server(names: &Names) -> HeaderMap {
     let groups = vec![MASTERS.to_owned()];
-    of(&User { name: names.user("aggregator"), groups, ..User::default() }).unwrap_or_default()
+    user_headers(&User { name: names.user("aggregator"), groups, ..User::default() })
+        .unwrap_or_default()
 }
 
 /// A key as the end of a header's name: what cannot stand there is escaped, and `%` itself.
@@ -76,7 +77,7 @@ mod tests {
         }
         remove(&mut headers);
         assert_eq!(headers.len(), 1);
-        let made = of(&user).unwrap();
+        let made = user_headers(&user).unwrap();
         let all = |name: &str| {
             let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
             made.get_all(name).iter().map(text).collect::<Vec<_>>()
@@ -90,6 +91,6 @@ mod tests {
     #[test]
     fn user_names_with_line_breaks_are_not_forwarded() {
         let name = "a\r\nx-remote-group: system:masters".to_owned();
-        assert!(of(&User { name, ..User::default() }).is_none());
+        assert!(user_headers(&User { name, ..User::default() }).is_none());
     }
 }

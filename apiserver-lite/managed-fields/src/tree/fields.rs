@@ -7,7 +7,7 @@ use crate::element::PathElement;
 use crate::set::{FieldSet, Node};
 use crate::structure::{ListType, MapType, Relation, Shape, Structure, TypeId};
 
-pub(super) fn of(structure: &Structure, ty: TypeId, value: &Value) -> Node {
+pub(super) fn fields_of_value(structure: &Structure, ty: TypeId, value: &Value) -> Node {
     proto_api::count_steps!(1);
     match structure.shape(ty, value) {
         Shape::Scalar(_) => Node::leaf(),
@@ -16,7 +16,7 @@ pub(super) fn of(structure: &Structure, ty: TypeId, value: &Value) -> Node {
         Shape::List(list) => {
             let mut below = FieldSet::new();
             for (at, item) in value.as_list().unwrap_or_default().iter().enumerate() {
-                let found = of(structure, list.item, item);
+                let found = fields_of_value(structure, list.item, item);
                 below.add(items::element(list, at, item), node(true, found.below));
             }
             node(false, below)
@@ -25,7 +25,7 @@ pub(super) fn of(structure: &Structure, ty: TypeId, value: &Value) -> Node {
             let mut below = FieldSet::new();
             for (key, value) in value.as_map().into_iter().flat_map(|map| map.iter()) {
                 let Some(ty) = map.value(key) else { continue };
-                let mut found = of(structure, ty, value);
+                let mut found = fields_of_value(structure, ty, value);
                 let is_empty = match value {
                     Value::Null => true,
                     Value::Map(map) => map.is_empty(),

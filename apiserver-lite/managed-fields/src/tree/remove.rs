@@ -20,7 +20,7 @@ pub(super) fn without(
             let mut kept = Vec::with_capacity(have.len());
             for (at, item) in have.iter().enumerate() {
                 let element = items::element(list, at, item);
-                kept.extend(rest(structure, list.item, &element, item, fields));
+                kept.extend(remove_below(structure, list.item, &element, item, fields));
             }
             if kept.is_empty() { Value::Null } else { Value::List(kept) }
         }
@@ -28,7 +28,9 @@ pub(super) fn without(
             let mut kept: Vec<(Key, Value)> = Vec::with_capacity(have.len());
             for (key, value) in have.iter() {
                 let left = match map.value(key) {
-                    Some(ty) => rest(structure, ty, &PathElement::field(key), value, fields),
+                    Some(ty) => {
+                        remove_below(structure, ty, &PathElement::field(key), value, fields)
+                    }
                     None => Some(value.clone()),
                 };
                 kept.extend(left.map(|value| (Key::Owned(key.to_owned()), value)));
@@ -41,7 +43,7 @@ pub(super) fn without(
 }
 
 /// What is left of the value at the path of one element; `None` if the set has the path.
-fn rest(
+fn remove_below(
     structure: &Structure,
     ty: TypeId,
     element: &PathElement,

@@ -14,30 +14,30 @@ pub(super) fn tree(structure: &Structure, tree: &Value) -> Result<(), TreeError>
     let mut walk = Walk { structure, error: TreeError::default() };
     if is_too_deep(tree) {
         walk.problem(
-            &Place::ROOT,
+            &TreePath::ROOT,
             format!("the object is nested more than {MAX_DEPTH} levels deep"),
         );
     } else {
-        walk.value(structure.root(), tree, &Place::ROOT);
+        walk.value(structure.root(), tree, &TreePath::ROOT);
     }
     if walk.error.problems.is_empty() { Ok(()) } else { Err(walk.error) }
 }
 
 /// A place in a tree; its path is formatted only for messages.
-struct Place<'a> {
-    parent: Option<&'a Place<'a>>,
+struct TreePath<'a> {
+    parent: Option<&'a TreePath<'a>>,
     element: Option<PathElement>,
 }
 
-impl<'a> Place<'a> {
-    const ROOT: Place<'static> = Place { parent: None, element: None };
+impl<'a> TreePath<'a> {
+    const ROOT: TreePath<'static> = TreePath { parent: None, element: None };
 
-    fn below(&'a self, element: PathElement) -> Place<'a> {
-        Place { parent: Some(self), element: Some(element) }
+    fn below(&'a self, element: PathElement) -> TreePath<'a> {
+        TreePath { parent: Some(self), element: Some(element) }
     }
 
     fn path(&self) -> String {
-        let lead = self.parent.map(Place::path).unwrap_or_default();
+        let lead = self.parent.map(TreePath::path).unwrap_or_default();
         self.element.as_ref().map_or(lead.clone(), |element| format!("{lead}{element}"))
     }
 }
@@ -48,14 +48,14 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn problem(&mut self, place: &Place<'_>, message: String) {
+    fn problem(&mut self, place: &TreePath<'_>, message: String) {
         if self.error.problems.len() < TreeError::MAX {
             let message = shortened(message);
             self.error.problems.push(Problem { path: place.path(), message });
         }
     }
 
-    fn value(&mut self, ty: TypeId, value: &Value, place: &Place<'_>) {
+    fn value(&mut self, ty: TypeId, value: &Value, place: &TreePath<'_>) {
         let structure = self.structure;
         match (structure.shape(ty, value), value) {
             (_, Value::Null) => {}
@@ -79,7 +79,7 @@ impl Walk<'_> {
         }
     }
 
-    fn field(&mut self, map: &MapType, key: &str, value: &Value, place: &Place<'_>) {
+    fn field(&mut self, map: &MapType, key: &str, value: &Value, place: &TreePath<'_>) {
         let place = place.below(PathElement::field(key));
         match map.value(key) {
             Some(ty) => self.value(ty, value, &place),
@@ -87,7 +87,7 @@ impl Walk<'_> {
         }
     }
 
-    fn list(&mut self, list: &ListType, values: &[Value], place: &Place<'_>) {
+    fn list(&mut self, list: &ListType, values: &[Value], place: &TreePath<'_>) {
         let mut seen = BTreeSet::new();
         for (at, item) in values.iter().enumerate() {
             let element = if matches!(list.relation, Relation::Atomic) {

@@ -152,7 +152,7 @@ pub(super) fn keys_of_pod(
 ) -> Vec<ReconcileKey> {
     let mut keys = Vec::new();
     let Some(pod) = new.or(old) else { return keys };
-    if pod.spec.volumes.is_empty() || new.map(seen) == old.map(seen) {
+    if pod.spec.volumes.is_empty() || new.map(used_fields) == old.map(used_fields) {
         return keys;
     }
     if new.is_some() && ephemeral::has_own(pod) {
@@ -171,7 +171,7 @@ pub(super) fn keys_of_pod(
 }
 
 /// The fields of a pod that decide whether it uses its claims, and on which node.
-fn seen(pod: &Arc<Pod>) -> impl PartialEq + use<> {
+fn used_fields(pod: &Arc<Pod>) -> impl PartialEq + use<> {
     let (spec, status) = (&pod.spec, &pod.status);
     let going = pod.metadata.deletion_timestamp.is_some();
     (pod.metadata.uid.clone(), spec.node_name.clone(), status.phase.clone(), going)

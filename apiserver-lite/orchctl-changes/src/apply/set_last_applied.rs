@@ -128,7 +128,7 @@ pub async fn run_edit(
             _ => yaml::to_string(&before),
         };
         let path = edit::in_editor(session, &text, &args.output).await?;
-        let keep = |why: String| edit::kept(&why, &path);
+        let keep = |why: String| edit::error_with_copy(&why, &path);
         let after: Value = match yaml::parse(&std::fs::read_to_string(&path)?) {
             Ok(after) => after,
             Err(error) => return Err(keep(format!("the edited text cannot be read: {error}"))),

@@ -7,7 +7,7 @@ use super::common::{number, texts, time, title_lines, word};
 use crate::objects;
 
 /// Where containers stand on the page, and what is known of their pod.
-pub(super) struct Place<'a> {
+pub(super) struct ContainerSection<'a> {
     /// What stands before names.
     pub(super) space: &'a str,
     /// Level of indentation.
@@ -19,7 +19,7 @@ pub(super) struct Place<'a> {
 }
 
 /// The containers of a field of the specification.
-pub(super) fn list(page: &mut Page, field: &str, statuses: &str, place: &Place<'_>) {
+pub(super) fn list(page: &mut Page, field: &str, statuses: &str, place: &ContainerSection<'_>) {
     let containers = objects::list_at(place.owner, &format!("/spec/{field}"));
     let statuses = objects::list_at(place.owner, &format!("/status/{statuses}"));
     for container in containers {
@@ -29,7 +29,12 @@ pub(super) fn list(page: &mut Page, field: &str, statuses: &str, place: &Place<'
     }
 }
 
-fn describe(page: &mut Page, container: &Value, status: Option<&Value>, place: &Place<'_>) {
+fn describe(
+    page: &mut Page,
+    container: &Value,
+    status: Option<&Value>,
+    place: &ContainerSection<'_>,
+) {
     let level = place.level;
     let inner = "  ";
     let text = |pointer: &str| objects::text_at(container, pointer);
@@ -183,7 +188,7 @@ fn describe_probe(probe: &Value) -> String {
     format!("{what} {numbers}")
 }
 
-fn environment(page: &mut Page, container: &Value, level: usize, place: &Place<'_>) {
+fn environment(page: &mut Page, container: &Value, level: usize, place: &ContainerSection<'_>) {
     let from = objects::list_at(container, "/envFrom");
     if !from.is_empty() {
         page.line(level, "Environment Variables from:");
@@ -221,7 +226,7 @@ fn environment(page: &mut Page, container: &Value, level: usize, place: &Place<'
     }
 }
 
-fn describe_source(source: &Value, place: &Place<'_>) -> String {
+fn describe_source(source: &Value, place: &ContainerSection<'_>) -> String {
     let key_of = |kind: &str, reference: &Value| {
         format!(
             "<set to the key '{}' in {kind} '{}'>\tOptional: {}",
@@ -247,7 +252,7 @@ fn describe_source(source: &Value, place: &Place<'_>) -> String {
 }
 
 /// The value of a field that is known from the object alone.
-fn field_value<'a>(path: &str, place: &Place<'a>) -> Option<&'a str> {
+fn field_value<'a>(path: &str, place: &ContainerSection<'a>) -> Option<&'a str> {
     let pod = Some(place.owner).filter(|_| place.is_pod)?;
     let labelled = |kind: &str| {
         let key = path.strip_prefix(kind)?.strip_prefix("['")?.strip_suffix("']")?;

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::common::{self, controller, number, time, word};
-use super::container::{self, Place};
+use super::container::{self, ContainerSection};
 use super::{Context, Page, volume};
 use crate::{age, objects};
 
 pub(super) fn describe(page: &mut Page, pod: &Value, context: Context<'_>) {
     head(page, pod, context);
-    let place = Place { space: "", level: 1, is_pod: true, owner: pod };
+    let place = ContainerSection { space: "", level: 1, is_pod: true, owner: pod };
     let titles = [
         ("Init Containers", "initContainers", "initContainerStatuses"),
         ("Containers", "containers", "containerStatuses"),
@@ -45,7 +45,7 @@ pub(super) fn describe(page: &mut Page, pod: &Value, context: Context<'_>) {
 }
 
 /// Containers stand one level deeper than their title.
-fn list(page: &mut Page, title: &str, field: &str, statuses: &str, place: &Place<'_>) {
+fn list(page: &mut Page, title: &str, field: &str, statuses: &str, place: &ContainerSection<'_>) {
     if !objects::list_at(place.owner, &format!("/spec/{field}")).is_empty() {
         page.line(0, format!("{title}:"));
         container::list(page, field, statuses, place);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::common::{self, controller, number, selector, time, word};
-use super::container::{self, Place};
+use super::container::{self, ContainerSection};
 use super::{Context, Page, Related, volume};
 use crate::{age, objects};
 
@@ -277,7 +277,7 @@ fn template(page: &mut Page, object: &Value, pointer: &str) {
     if !account.is_empty() {
         page.field(1, "Service Account", account);
     }
-    let place = Place { space: " ", level: 1, is_pod: false, owner: template };
+    let place = ContainerSection { space: " ", level: 1, is_pod: false, owner: template };
     for (title, field) in [("Init Containers", "initContainers"), ("Containers", "containers")] {
         if !objects::list_at(template, &format!("/spec/{field}")).is_empty() {
             page.line(1, format!("{title}:"));

@@ -10,7 +10,7 @@ use super::placement::{Fit, Placement};
 use crate::pods::{available_in, revision};
 
 /// Counts the nodes. A pod that becomes available later requeues the plan.
-pub(super) fn of(
+pub(super) fn compute_status(
     placement: &Placement<'_>,
     hash: &str,
     now: Time,

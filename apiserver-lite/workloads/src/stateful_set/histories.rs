@@ -47,7 +47,7 @@ fn edit(world: &mut World, change: impl FnOnce(&mut StatefulSet)) {
     });
 }
 
-fn take(world: &mut World, cache: &mut World, step: Step) {
+fn apply_step(world: &mut World, cache: &mut World, step: Step) {
     let pods = world.pods();
     let nth = |at: usize| pods.get(at % pods.len().max(1)).map(|pod| pod.metadata.name.clone());
     match step {
@@ -151,7 +151,7 @@ proptest! {
         let mut cache = world.clone();
         let mut claims = 0;
         for step in steps {
-            take(&mut world, &mut cache, step);
+            apply_step(&mut world, &mut cache, step);
             let now = world.list::<PersistentVolumeClaim>(ObjectKind::PersistentVolumeClaim).len();
             prop_assert!(now >= claims, "a claim was deleted");
             claims = now;

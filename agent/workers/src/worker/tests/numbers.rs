@@ -80,7 +80,7 @@ fn filled() -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn no_number_of_a_pod_ends_its_task() {
-    let pods = extremes::of(&filled());
+    let pods = extremes::pods_with_extremes(&filled());
     assert!(pods.len() > 350, "numbers of a pod: {}", pods.len());
     for few in pods.chunks(40) {
         let (runtime, mut happened) = FakeRuntime::new();

@@ -196,8 +196,14 @@ impl Evictor {
             if let Some(Exceeded { signal, message }) =
                 storage::exceeded_limit(&known.pod, &uses, &volumes)
             {
-                let (uid, secs) = (&known.pod.metadata.uid, age.as_secs());
-                tracing::info!(uid, secs, "the pod exceeded a limit when it was last measured");
+                let (meta, secs) = (&known.pod.metadata, age.as_secs());
+                tracing::info!(
+                    pod = meta.name,
+                    namespace = meta.namespace,
+                    uid = meta.uid,
+                    secs,
+                    "the pod exceeded a limit when it was last measured"
+                );
                 self.evict(&known, signal, message, Duration::ZERO);
                 evicted = evicted.saturating_add(1);
             }

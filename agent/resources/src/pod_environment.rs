@@ -133,7 +133,7 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
 
 /// The hosts file of a pod cannot be written; the container that mounts it is tried again.
 #[derive(Debug, thiserror::Error)]
-#[error("write {}", path.display())]
+#[error("cannot write {}", path.display())]
 pub struct HostsFileError {
     /// Path of the file.
     pub path: PathBuf,

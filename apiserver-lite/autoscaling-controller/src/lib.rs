@@ -6,6 +6,9 @@
 //!                                      status and events ◀── the target is scaled ◀── plan, with what is remembered of the autoscaler
 //! ```
 
+// Numbers come from API objects and from other programs.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod controller;
 mod flags;
 mod pod_metrics;

@@ -8,6 +8,9 @@
 //!                              the target is scaled ──▶ Plan::scaled, Plan::not_scaled ──▶ status
 //! ```
 
+// Numbers come from API objects and from other programs.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod behavior;
 mod clocks;
 mod conditions;

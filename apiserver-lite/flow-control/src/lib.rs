@@ -11,6 +11,9 @@
 //!                                            a request ends, is cancelled; the level changes
 //! ```
 
+// Numbers come from API objects and from other programs.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod built_in;
 mod dangling;
 mod fair_queue;

@@ -4,6 +4,9 @@
 //!  page of a node ──▶ exposition ──▶ Scrape ──▶ usage (the two last scrapes of each node) ──▶ rates ──▶ objects
 //! ```
 
+// Numbers come from API objects and from other programs.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod exposition;
 mod objects;
 mod usage;

@@ -24,7 +24,7 @@ pub enum PkiError {
         source: std::io::Error,
     },
     /// A certificate or key cannot be made or read back.
-    #[error("certificate {name}")]
+    #[error("cannot make or read certificate {name}")]
     Certificate {
         /// File name without ending.
         name: &'static str,

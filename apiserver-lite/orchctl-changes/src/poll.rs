@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use orchctl_client::{CommandError, Session};
 use proto_api::duration;
+use proto_daemon::backoff::Backoff;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::requests::{self, Place};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const PAUSES: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(1) };
 /// What a limit of zero means: a week.
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -31,13 +32,13 @@ pub fn limit(flag: &str, text: &str) -> Result<Duration, CommandError> {
 #[derive(Debug)]
 pub struct PollIntervals {
     until: Instant,
-    next: Duration,
+    done: u32,
 }
 
 impl PollIntervals {
     /// Up to this long from now on.
     pub fn up_to(limit: Duration) -> Self {
-        Self { until: Instant::now() + limit, next: FIRST_PAUSE }
+        Self { until: Instant::now() + limit, done: 0 }
     }
 
     /// Waits a while; false when the time is up.
@@ -46,8 +47,8 @@ impl PollIntervals {
         if left.is_zero() {
             return false;
         }
-        sleep(self.next.min(left)).await;
-        self.next = self.next.saturating_mul(2).min(LONGEST_PAUSE);
+        self.done = self.done.saturating_add(1);
+        sleep(PAUSES.delay(self.done, 1.0).min(left)).await;
         true
     }
 }

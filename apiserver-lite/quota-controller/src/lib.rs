@@ -9,6 +9,9 @@
 //!        └────────────────────────────────────────▶ queue ──▶ read the quota, then list, then write if the quota is still as read
 //! ```
 
+// Numbers come from API objects and from other programs.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod controller;
 mod kinds;
 mod recount;

@@ -9,6 +9,9 @@
 //!  everything in the namespace ──▶ Usage ──▶ status.used, recalculated
 //! ```
 
+// Numbers come from API objects and from other programs.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod charge;
 mod counted_resources;
 mod pods;

@@ -60,7 +60,7 @@ pub enum ConnectError {
     #[error("{0}")]
     Setting(String),
     /// A file cannot be read.
-    #[error("read {path}")]
+    #[error("cannot read {path}")]
     File {
         /// The file.
         path: String,

@@ -201,12 +201,16 @@ async fn requests_are_counted_by_code() {
 }
 
 #[tokio::test]
-async fn no_answer_in_time_is_an_error() {
+async fn no_answer_in_time_is_an_error_and_nothing_is_sent_twice() {
     // It answers no request that the test does not take.
-    let server = Server::plain().await;
+    let mut server = Server::plain().await;
     let client = server.client().with_deadline(Duration::from_millis(50));
-    let error = client.call(get("/version")).await.expect_err("late");
-    assert!(matches!(error, ClientError::Deadline { .. }), "{error:?}");
+    for path in ["/version", "/healthz"] {
+        let error = client.call(get(path)).await.expect_err("late");
+        assert!(matches!(error, ClientError::Deadline { .. }), "{error:?}");
+    }
+    assert_eq!(server.asked().await.line, "GET /version");
+    assert_eq!(server.asked().await.line, "GET /healthz");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! pure: requests made from a seed and the API's own descriptors.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proto_api::schema::{Field, Message, Resource, Shape, Value};
 use rand::rngs::StdRng;
@@ -158,6 +160,39 @@ pub fn mutate(random: &mut StdRng, original: &[u8]) -> Vec<u8> {
     }
     bytes.truncate(1 << 20);
     bytes
+}
+
+/// Something in the place of a bearer token: `known`, which is valid, damaged, or signed by nobody's key, or a text of another form. With its kind.
+pub fn token(random: &mut StdRng, known: &str) -> (&'static str, String) {
+    let encode = |part: Json| URL_SAFE_NO_PAD.encode(part.to_string());
+    match random.random_range(0..6) {
+        0 | 1 => {
+            let damaged = mutate(random, known.as_bytes());
+            ("damaged token", String::from_utf8_lossy(&damaged).into_owned())
+        }
+        2 => {
+            let payload = known.split('.').nth(1).unwrap_or_default();
+            let alg = ["none", "None", "HS256", "RS256", ""].choose(random).copied();
+            ("unsigned token", format!("{}.{payload}.", encode(json!({"alg": alg, "typ": "JWT"}))))
+        }
+        3 => {
+            let claims = json!({
+                "iss": string(random), "sub": "system:serviceaccount:kube-system:default", "aud": [string(random)],
+                "exp": number(random), "nbf": number(random), "iat": number(random), "kubernetes.io": {"namespace": string(random)},
+            });
+            let len = random.random_range(0..300);
+            let signature = URL_SAFE_NO_PAD.encode(junk(random, len));
+            let header = known.split('.').next().unwrap_or_default();
+            ("token with other claims", format!("{header}.{}.{signature}", encode(claims)))
+        }
+        4 => {
+            let letters = |random: &mut StdRng, len: usize| -> String {
+                (0..len).map(|_| char::from(random.random_range(b'a'..=b'z'))).collect()
+            };
+            ("bootstrap token", format!("{}.{}", letters(random, 6), letters(random, 16)))
+        }
+        _ => ("text as a token", string(random)),
+    }
 }
 
 /// Random bytes.
@@ -373,6 +408,15 @@ mod tests {
         let made = |seed| object(&mut StdRng::seed_from_u64(seed), pods, "v1", "a");
         assert_eq!(made(1), made(1));
         assert_ne!(made(1), made(2));
+    }
+
+    #[test]
+    fn tokens_of_every_kind_are_made() {
+        let mut random = StdRng::seed_from_u64(1);
+        let made: Vec<_> = (0..1000).map(|_| token(&mut random, "aGVhZA.Ym9keQ.c2ln")).collect();
+        let kinds: std::collections::BTreeSet<_> = made.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds.len(), 5, "{kinds:?}");
+        assert!(made.iter().any(|(kind, text)| *kind == "unsigned token" && text.ends_with('.')));
     }
 
     #[test]

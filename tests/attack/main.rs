@@ -1,7 +1,7 @@
 //! Attacks a running cluster within limits, and judges the cluster's behaviour (`hack/attack`).
 //!
-//! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled`] and [`pods`] send them; [`judge`] watches the programs, a canary
-//! and a file whose content no response may have.
+//! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled_http2_clients`], [`tokens`] and [`pods`] send them;
+//! [`cluster_checks`] watches the programs, a canary and a file whose content no response may have.
 
 mod cluster_checks;
 mod connections;
@@ -10,6 +10,7 @@ mod manifests;
 mod pods;
 mod requests;
 mod stalled_http2_clients;
+mod tokens;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -114,6 +115,7 @@ async fn attack(flags: &Flags) -> Result<usize> {
         tokio::spawn(stalled_http2_clients::hold(target.clone())),
         tokio::spawn(stalled_http2_clients::hold_known(target.clone())),
         tokio::spawn(pods::hostile(target.clone())),
+        tokio::spawn(tokens::forged(target.clone(), flags.seed)),
     ];
     for attacker in attackers {
         attacker.await.context("an attacker failed")?;

@@ -21,12 +21,12 @@ pub async fn prepare(target: &Target) -> Result<()> {
     apply(&target.client, &namespace.to_string()).await
 }
 
-/// A token of a service account that has no role.
-pub async fn service_account_token(client: &Client) -> Result<String> {
+/// A token of a new service account, which has no role.
+pub async fn service_account_token(client: &Client, name: &str) -> Result<String> {
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
-        "metadata": {"name": "stalled", "namespace": NAMESPACE}});
+        "metadata": {"name": name, "namespace": NAMESPACE}});
     apply(client, &account.to_string()).await?;
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/stalled/token");
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{name}/token");
     let request = Request::post(path).header("content-type", "application/json");
     let answer = client.call(request.body(Bytes::from_static(b"{\"spec\":{}}"))?).await?;
     let answer: Json = serde_json::from_slice(&answer.body)?;

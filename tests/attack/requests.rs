@@ -111,6 +111,10 @@ async fn random_body(target: &Target, random: &mut StdRng, resource: &Resource) 
             let kind = [JSON, "application/yaml"].choose(random).copied().unwrap_or(JSON);
             send(target, "mutated body", Method::POST, &path, kind, bytes.into()).await;
         }
+        1 if random.random_bool(0.5) => {
+            let valid = base(resource, &api_version, &name, target.client.names());
+            mutated_protobuf(target, random, &path, &name, &valid).await;
+        }
         1 => {
             let mut bytes = b"k8s\0".to_vec();
             let len = random.random_range(0..400);
@@ -139,6 +143,26 @@ async fn random_body(target: &Target, random: &mut StdRng, resource: &Resource) 
             let made = generate::object(random, resource, &api_version, &name);
             write(target, random, &path, &format!("{path}/{name}"), &made).await;
         }
+    }
+}
+
+/// Creates an object, reads it as Protobuf, and writes that with some of its bytes changed.
+async fn mutated_protobuf(
+    target: &Target,
+    random: &mut StdRng,
+    path: &str,
+    name: &str,
+    valid: &Json,
+) {
+    let (at, media) = (format!("{path}/{name}"), target.client.names().protobuf_media_type());
+    send(target, "valid object", Method::POST, path, JSON, valid.to_string().into()).await;
+    let Ok(read) = Request::get(&at).header("accept", media).body(Bytes::new()) else { return };
+    match timeout(PATIENCE, target.client.call(read)).await {
+        Ok(Ok(answer)) => {
+            let bytes = generate::mutate(random, &answer.body);
+            send(target, "mutated Protobuf", Method::PUT, &at, media, bytes.into()).await;
+        }
+        _ => target.judge.count("mutated Protobuf", "no object to change"),
     }
 }
 

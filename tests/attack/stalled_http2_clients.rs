@@ -129,7 +129,7 @@ pub async fn hold(target: Target) {
 
 /// The same of a client with a token.
 pub async fn hold_known(target: Target) {
-    let token = match manifests::service_account_token(&target.client).await {
+    let token = match manifests::service_account_token(&target.client, "stalled").await {
         Ok(token) => Some(token),
         Err(error) => {
             target.judge.find(format!("no token for the stalled client: {error:#}"));

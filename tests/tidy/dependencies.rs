@@ -96,6 +96,30 @@ fn dependencies_come_from_one_registry() {
     }
 }
 
+/// Dependencies on a registry's package in any version.
+fn wildcards(package: &Value) -> Vec<String> {
+    let dependencies = package["dependencies"].as_array().into_iter().flatten();
+    let any = dependencies.filter(|d| d["req"] == "*" && d["source"].is_string());
+    any.map(|dependency| format!("{}: {}", package["name"], dependency["name"])).collect()
+}
+
+#[test]
+fn dependencies_have_versions() {
+    let packages = super::metadata();
+    let packages = packages["packages"].as_array().expect("a list");
+    super::check(
+        "a dependency on a registry's package says its version",
+        packages.iter().flat_map(wildcards).collect(),
+    );
+    let of = |req: &str, source: Value| {
+        wildcards(
+            &json!({"name": "a", "dependencies": [{"name": "b", "req": req, "source": source}]}),
+        )
+    };
+    assert_eq!(of("*", json!("registry+x")).len(), 1);
+    assert!(of("*", Value::Null).is_empty() && of("^1", json!("registry+x")).is_empty());
+}
+
 #[test]
 fn every_workspace_dependency_has_a_user() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");

@@ -172,8 +172,14 @@ fn packages_hold_what_they_say_where_it_belongs() {
                 assert!(printed.contains(env!("CARGO_PKG_VERSION")), "{program}: {printed}");
             }
         }
+        let documents = dir.path().join("usr/share/doc").join(package);
         for name in ["copyright", "changelog.gz", "CHANGELOG.md.gz"] {
-            assert!(dir.path().join(format!("usr/share/doc/{package}/{name}")).exists());
+            assert!(documents.join(name).exists());
+        }
+        let notices = text(Command::new("zcat").arg(documents.join("third-party-notices.gz")));
+        for linked in ["\ntokio 1.", "\nserde 1.", "Permission is hereby granted", "Apache License"]
+        {
+            assert!(notices.contains(linked), "{package}: {linked:?} is not in the notices");
         }
     }
     programs.sort();
@@ -450,7 +456,9 @@ fn the_image_layout_has_the_digests_of_its_content() {
         let diff = format!("sha256:{}", sha256(tar.path()));
         assert_eq!(config["rootfs"]["diff_ids"], serde_json::json!([diff]));
         let listed = text(Command::new("tar").args(["-tvf"]).arg(tar.path()));
-        for path in [format!("usr/bin/{program}"), "etc/ssl/certs/ca-certificates.crt".to_owned()] {
+        let notices = format!("usr/share/doc/{program}/third-party-notices.gz");
+        let authorities = "etc/ssl/certs/ca-certificates.crt".to_owned();
+        for path in [format!("usr/bin/{program}"), notices, authorities] {
             assert!(listed.lines().any(|line| line.ends_with(&path)), "{path} in\n{listed}");
         }
         assert!(listed.lines().all(|line| line.contains(" 0/0 ")), "{listed}");

@@ -54,8 +54,9 @@ pub fn size(set: &ReplicaSet) -> i64 {
     i64::from(set.spec.replicas.unwrap_or(1).max(0))
 }
 
+/// The pods of the set that stay available: its status counts pods, too, that it is about to delete.
 fn available(set: &ReplicaSet) -> i64 {
-    i64::from(set.status.available_replicas.max(0))
+    i64::from(set.status.available_replicas.max(0)).min(size(set))
 }
 
 /// Converts a count to the type of API fields.
@@ -145,6 +146,17 @@ fn scaled_up(deployment: &Deployment, sizes: &Sizes) -> i64 {
     wanted.min(sizes.new.saturating_add(room))
 }
 
+/// Whether the deployment's replicas have changed and its sets have not followed yet.
+pub fn is_scaled(
+    deployment: &Deployment,
+    annotations: &SizeAnnotations,
+    newest: Option<&ReplicaSet>,
+    old: &[&ReplicaSet],
+) -> bool {
+    let mut sets = old.iter().copied().chain(newest);
+    !recreates(deployment) && sets.any(|set| annotations.replicas_changed(set))
+}
+
 /// The next sizes: the newest set is scaled up first, then the old ones down. A deployment whose replicas have changed in a rollout is scaled first.
 pub fn steps<'a>(
     deployment: &Deployment,
@@ -159,8 +171,7 @@ pub fn steps<'a>(
         let waits = recreates(deployment) && old_pods == OldPods::Left;
         return if waits { Vec::new() } else { resize(deployment, annotations, newest, old) };
     }
-    let mut sets = old.iter().copied().chain(newest);
-    if !recreates(deployment) && sets.any(|set| annotations.replicas_changed(set)) {
+    if is_scaled(deployment, annotations, newest, old) {
         return resize(deployment, annotations, newest, old);
     }
     let Some(newest) = newest else {

@@ -452,6 +452,65 @@ fn recreate_waits_for_pods_on_their_way_out() {
     assert_eq!(cluster.sets[&first.metadata.name].status.replicas, 2);
 }
 
+/// The set's controller may have created pods since its status was written.
+#[test]
+fn recreate_waits_until_the_old_sets_have_observed_their_size() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.deployment.spec.strategy.type_ = "Recreate".into();
+    cluster.settle();
+    let first = cluster.sets.keys().next().unwrap().clone();
+    cluster.change_template("two");
+    cluster.step();
+    cluster.pods_follow();
+    cluster.sets.get_mut(&first).unwrap().metadata.generation = 2;
+    cluster.step();
+    assert_eq!((cluster.sets.len(), cluster.pods()), (1, 0));
+    cluster.sets.get_mut(&first).unwrap().status.observed_generation = 2;
+    cluster.settle();
+    assert_eq!((cluster.sets.len(), cluster.available()), (2, 2));
+}
+
+/// `kubectl apply` of another image and another number of replicas: with both in one plan there were more pods than may be.
+#[test]
+fn a_deployment_is_scaled_before_it_is_rolled_out() {
+    let mut cluster = Cluster::new(deployment(1));
+    roll(&mut cluster.deployment, "0", "1");
+    cluster.settle();
+    cluster.deployment.spec.replicas = Some(2);
+    cluster.change_template("two");
+    cluster.step();
+    assert_eq!(sizes(&cluster), [2]);
+    cluster.step();
+    assert_eq!(sizes(&cluster), [2, 0]);
+    cluster.settle();
+    assert_eq!(sizes(&cluster), [0, 2]);
+}
+
+/// A set that was scaled down says that pods are available which it is about to delete.
+#[test]
+fn pods_beyond_the_size_of_their_set_are_not_counted_on() {
+    let mut cluster = Cluster::new(deployment(4));
+    roll(&mut cluster.deployment, "0", "1");
+    cluster.settle();
+    let first = cluster.sets.keys().next().unwrap().clone();
+    cluster.change_template("two");
+    for _ in 0..20 {
+        if sizes(&cluster) == [2, 2] {
+            break;
+        }
+        cluster.step();
+        cluster.pods_follow();
+        cluster.one_available(0);
+    }
+    // Back to the first template before its set has deleted the last two.
+    cluster.deployment.spec.template.spec.containers.clear();
+    for set in cluster.sets.values_mut() {
+        set.status.available_replicas = if set.metadata.name == first { 4 } else { 2 };
+    }
+    cluster.step();
+    assert_eq!(sizes(&cluster), [2, 1], "three are available in the end, not two");
+}
+
 #[test]
 fn history_is_bounded() {
     let mut cluster = Cluster::new(deployment(1));

@@ -66,6 +66,12 @@ pub(super) fn plan_groups(
         of_group.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         writes.extend(plan_group(context, template, &group, wanted, &of_group));
     }
+    // No endpoint is missing between two writes.
+    writes.sort_by_key(|write| match write {
+        ApiWrite::Create(_) => 0,
+        ApiWrite::Delete { .. } => 2,
+        _ => 1,
+    });
     Plan::of(writes)
 }
 

@@ -1,5 +1,6 @@
 //! Every history of pods ends in the desired slices, and one change rewrites one slice.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -32,29 +33,40 @@ struct Server {
 
 impl Server {
     fn run(&mut self, endpoints_max: usize, service: Option<&Service>, pods: &[Arc<Pod>]) {
+        let plan = self.plan(endpoints_max, service, pods);
+        self.writes = plan.writes.len();
+        plan.writes.into_iter().for_each(|write| self.execute(write));
+    }
+
+    fn plan(&self, endpoints_max: usize, service: Option<&Service>, pods: &[Arc<Pod>]) -> Plan {
         let context = context(names(), endpoints_max);
         let existing: Vec<Arc<EndpointSlice>> =
             self.slices.values().cloned().map(Arc::new).collect();
-        let plan = plan(&context, service, pods, &existing);
-        self.writes = plan.writes.len();
-        for write in plan.writes {
-            match write {
-                ApiWrite::Create(WrittenObject::EndpointSlice(mut slice)) => {
-                    self.named += 1;
-                    slice.metadata.name = format!("web-{:03}", self.named);
-                    slice.metadata.uid = format!("slice-{}", self.named);
-                    assert!(self.slices.insert(slice.metadata.name.clone(), *slice).is_none());
-                }
-                ApiWrite::Update(WrittenObject::EndpointSlice(slice)) => {
-                    let old = self.slices.insert(slice.metadata.name.clone(), (*slice).clone());
-                    assert_ne!(old, Some(*slice), "an update that changes nothing");
-                }
-                ApiWrite::Delete { kind: ObjectKind::EndpointSlice, key, .. } => {
-                    assert!(self.slices.remove(&key.name).is_some());
-                }
-                other => unreachable!("{other:?}"),
+        plan(&context, service, pods, &existing)
+    }
+
+    fn execute(&mut self, write: ApiWrite) {
+        match write {
+            ApiWrite::Create(WrittenObject::EndpointSlice(mut slice)) => {
+                self.named += 1;
+                slice.metadata.name = format!("web-{:03}", self.named);
+                slice.metadata.uid = format!("slice-{}", self.named);
+                assert!(self.slices.insert(slice.metadata.name.clone(), *slice).is_none());
             }
+            ApiWrite::Update(WrittenObject::EndpointSlice(slice)) => {
+                let old = self.slices.insert(slice.metadata.name.clone(), (*slice).clone());
+                assert_ne!(old, Some(*slice), "an update that changes nothing");
+            }
+            ApiWrite::Delete { kind: ObjectKind::EndpointSlice, key, .. } => {
+                assert!(self.slices.remove(&key.name).is_some());
+            }
+            other => unreachable!("{other:?}"),
         }
+    }
+
+    /// The addresses of all endpoints.
+    fn addresses(&self) -> BTreeSet<String> {
+        self.endpoints().into_iter().map(|(_, address, _)| address).collect()
     }
 
     /// Address, ready, serving, terminating of every endpoint, by address type.
@@ -200,5 +212,42 @@ proptest! {
             prop_assert_eq!(server.endpoints(), expected);
             prop_assert!(server.sizes().iter().all(|size| *size <= max));
         }
+    }
+
+    /// Whatever changes, and wherever the controller stops: an endpoint that is there and stays is always in a slice.
+    #[test]
+    fn no_endpoint_is_missing_between_two_writes(
+        steps in proptest::collection::vec((1..12u8, 0..4u8, 0..3u8, 0..5usize), 1..50),
+        max in 1..5usize,
+    ) {
+        let (mut server, mut all) = (Server::default(), BTreeMap::<u8, Arc<Pod>>::new());
+        let mut service = service();
+        for (nth, state, port, limit) in steps {
+            service.spec.ports[0].target_port = match port {
+                0 => "http".into(),
+                port => proto_api::IntOrString::Int(8080 + i32::from(port)),
+            };
+            let mut pod = pod(nth);
+            set_ready(&mut pod, if state == 1 { "False" } else { "True" });
+            match state {
+                0 => drop(all.remove(&nth)),
+                _ => drop(all.insert(nth, Arc::new(pod))),
+            }
+            let pods: Vec<_> = all.values().cloned().collect();
+            let wanted: BTreeSet<String> = pods.iter().map(|pod| pod.status.pod_ip.clone()).collect();
+            let before = server.addresses();
+            let stay: BTreeSet<&String> = before.intersection(&wanted).collect();
+            for write in server.plan(max, Some(&service), &pods).writes.into_iter().take(limit) {
+                server.execute(write);
+                let there = server.addresses();
+                prop_assert!(stay.iter().all(|address| there.contains(*address)), "{there:?}");
+            }
+        }
+        let pods: Vec<_> = all.values().cloned().collect();
+        server.run(max, Some(&service), &pods);
+        let wanted: BTreeSet<String> = pods.iter().map(|pod| pod.status.pod_ip.clone()).collect();
+        prop_assert_eq!(server.addresses(), wanted);
+        prop_assert_eq!(server.endpoints().len(), pods.len(), "each is in one slice");
+        prop_assert_eq!(server.plan(max, Some(&service), &pods), Plan::default());
     }
 }

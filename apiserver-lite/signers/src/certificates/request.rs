@@ -91,6 +91,9 @@ pub enum RequestError {
     /// An alternative name is of another kind.
     #[error("the type of a subjectAltName is not supported")]
     NameKind,
+    /// A certificate cannot hold it.
+    #[error("the subjectAltName {0:?} is not ASCII")]
+    NotAscii(String),
     /// An address of a wrong length.
     #[error("an IP subjectAltName has neither 4 nor 16 bytes")]
     AddressLength,
@@ -225,14 +228,19 @@ impl RequestedNames {
             return Err(RequestError::TooManyNames);
         }
         match name {
-            GeneralName::DNSName(name) => self.dns.push((*name).to_owned()),
-            GeneralName::RFC822Name(name) => self.emails.push((*name).to_owned()),
-            GeneralName::URI(name) => self.uris.push((*name).to_owned()),
+            GeneralName::DNSName(name) => self.dns.push(ascii(name)?),
+            GeneralName::RFC822Name(name) => self.emails.push(ascii(name)?),
+            GeneralName::URI(name) => self.uris.push(ascii(name)?),
             GeneralName::IPAddress(bytes) => self.addresses.push(address(bytes)?),
             _ => return Err(RequestError::NameKind),
         }
         Ok(())
     }
+}
+
+/// The parser takes any UTF-8.
+fn ascii(name: &str) -> Result<String, RequestError> {
+    if name.is_ascii() { Ok(name.to_owned()) } else { Err(RequestError::NotAscii(name.to_owned())) }
 }
 
 fn address(bytes: &[u8]) -> Result<IpAddr, RequestError> {

@@ -101,3 +101,10 @@ fn subjects_and_names_are_bounded() {
     let text = pem("devs", "a\u{0}b", |_| {});
     assert!(read(text.as_bytes()).is_err(), "a control character");
 }
+
+/// It would be approved, and its signing retried for ever. Made with `openssl req -new -newkey ed25519 -utf8 -subj /CN=n`.
+#[test]
+fn a_name_that_no_certificate_can_hold_is_refused() {
+    let refused = |request: &str| read(request.as_bytes()).expect_err("not ASCII");
+    assert_eq!(refused(include_str!("not-ascii.pem")), RequestError::NotAscii("n\u{e9}".into()));
+}

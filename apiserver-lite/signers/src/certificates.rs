@@ -28,7 +28,9 @@ use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 
 use authority::{Authority, SignError};
-use signer_policy::{ApprovedRequest, Renewal, SignerKind};
+
+pub use request::{CertificateRequest, RequestError, RequestedNames};
+pub use signer_policy::{ApprovedRequest, PolicyError, Renewal, SignerKind, check_request};
 
 /// Interval of SubjectAccessReviews of a requester that was not allowed.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(600);

@@ -103,9 +103,11 @@ where
             Err(error) => error,
         }
     };
+    // A report of many pieces may come before the outputs end: unread, it would hold them up.
+    let reported = async { Ok::<_, StreamError>(report.collect(REPORT_LEN_MAX).await) };
     let output = async {
-        tokio::try_join!(pass(stdout, &mut local.stdout), pass(stderr, &mut local.stderr))?;
-        Ok::<_, StreamError>(report.collect(REPORT_LEN_MAX).await)
+        let outputs = (pass(stdout, &mut local.stdout), pass(stderr, &mut local.stderr));
+        tokio::try_join!(outputs.0, outputs.1, reported).map(|((), (), report)| report)
     };
     let report = tokio::select! {
         report = output => report?,
@@ -247,6 +249,29 @@ mod tests {
         let session = run(connection, Streams { tty: true, ..ALL }, local);
         let (exit, _server) = tokio::join!(session, serve);
         assert_eq!(exit.expect("an exit"), Exit::Success);
+    }
+
+    /// A connection of more pieces of a report than wait for their reader: the outputs behind them arrive.
+    #[tokio::test]
+    async fn a_report_in_many_pieces_holds_up_no_output() {
+        let (connection, mut server) = Server::pair();
+        let serve = async {
+            for _ in 0..100 {
+                server.send(1, 0, b" ").await;
+            }
+            server.send(5, 1, b"out").await;
+            server.send(1, 1, br#"{"status":"Success"}"#).await;
+            server
+        };
+        let streams = Streams { stdin: true, stdout: true, ..Streams::default() };
+        let mut out = Vec::new();
+        let local =
+            LocalStreams { stdin: &b""[..], stdout: &mut out, stderr: Vec::new(), sizes: None };
+        let session = run(connection, streams, local);
+        let both = async { tokio::join!(session, serve) };
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(60), both).await;
+        assert_eq!(ended.expect("it ends").0.expect("an exit"), Exit::Success);
+        assert_eq!(out, b"out");
     }
 
     #[tokio::test]

@@ -142,6 +142,9 @@ struct Extent {
 }
 
 fn entries<R: Read + Seek>(file: &mut R) -> Result<BTreeMap<String, Extent>, ArchiveError> {
+    // An entry at the end of a truncated archive is listed as if it were there.
+    let len = file.seek(SeekFrom::End(0)).map_err(ArchiveError::Read)?;
+    file.rewind().map_err(ArchiveError::Read)?;
     let mut archive = tar::Archive::new(file);
     let mut found = BTreeMap::new();
     let mut links = Vec::new();
@@ -159,6 +162,10 @@ fn entries<R: Read + Seek>(file: &mut R) -> Result<BTreeMap<String, Extent>, Arc
             }
         } else if entry.header().entry_type().is_file() {
             let extent = Extent { offset: entry.raw_file_position(), size: entry.size() };
+            if extent.offset.checked_add(extent.size).is_none_or(|end| end > len) {
+                let cause = std::io::ErrorKind::UnexpectedEof.into();
+                return Err(ArchiveError::Read(cause));
+            }
             found.insert(path, extent);
         }
     }

@@ -108,6 +108,19 @@ fn bad_archives_say_what_is_wrong() {
     );
 }
 
+/// The list of entries names the layer, whose end is missing.
+#[test]
+fn a_truncated_archive_has_no_images() {
+    let mut tar = TarWriter::default();
+    tar.file("manifest.json", 0o644, br#"[{"Config":"c.json","Layers":["layer.tar"]}]"#);
+    tar.file("c.json", 0o644, b"{}");
+    tar.file("layer.tar", 0o644, &[7; 2048]);
+    let tar = tar.finish();
+    assert_eq!(read(&tar).unwrap().images[0].layers[0].size, 2048);
+    let cut = tar.len() - 1024 - 512; // the end of an archive is two empty blocks
+    assert!(matches!(read(&tar[..cut]), Err(ArchiveError::Read(_))));
+}
+
 #[test]
 fn names_become_full() {
     for (short, full) in [

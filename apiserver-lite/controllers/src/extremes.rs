@@ -16,8 +16,9 @@ use proto_api::names::{Names, Profile};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::Plan;
 use crate::endpoint_slices::SliceContext;
-use crate::node_lifecycle::{self, ClusterHealth, NodeClocks, NodeHealth};
+use crate::node_lifecycle::{self, ClusterHealth, NodeClocks, NodeHealth, ZoneEvictions};
 use crate::pod_gc::{self, PodNode};
 use crate::volumes::{VolumeAnnotations, expand, fit};
 use crate::{
@@ -197,7 +198,10 @@ fn nodes_and_leases() {
             let health = NodeHealth::update(None, node, Some(&lease), steady);
             let clocks = NodeClocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
-                let some = ClusterHealth::of(names(), Some(node), [node].into_iter(), now);
+                let mut evicted = ZoneEvictions::default();
+                evicted.note(names(), node, &Plan::default(), now);
+                let some =
+                    ClusterHealth::of(names(), Some(node), [node].into_iter(), &evicted, now);
                 for cluster in [some, ClusterHealth::SomeReady, ClusterHealth::NoneReady] {
                     drop(node_lifecycle::plan(names(), node, &health, grace, clocks, cluster));
                 }

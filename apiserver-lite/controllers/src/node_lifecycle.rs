@@ -4,6 +4,7 @@
 //! A kubelet is silent when neither its lease nor its heartbeat has changed for the grace period. The period is measured with this machine's
 //! monotonic clock from the last observed change, because the clocks of nodes may differ.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proto_api::coordination::v1::Lease;
@@ -134,12 +135,51 @@ const SMALL_ZONE: usize = 50;
 const FAILED_MIN: usize = 3;
 const FAILED_PERCENT: usize = 55;
 
+/// Region and zone of a node.
+type Zone = [Option<String>; 2];
+
+fn zone_of(keys: &[String; 2], node: &Node) -> Zone {
+    keys.each_ref().map(|key| node.metadata.labels.get(key).cloned())
+}
+
+fn zone_keys(names: &Names) -> [String; 2] {
+    ["region", "zone"].map(|name| names.sub_label("topology", name))
+}
+
+/// When a node of each zone got the taint by which its pods are evicted. The cache of nodes shows it later, and other nodes are planned before that.
+#[derive(Debug, Default)]
+pub struct ZoneEvictions(BTreeMap<Zone, i64>);
+
+impl ZoneEvictions {
+    /// Notes what is planned for a node.
+    pub fn note(&mut self, names: &Names, node: &Node, plan: &Plan, now: Time) {
+        let now = now.unix().unwrap_or(0);
+        // The taints tell of those before.
+        let is_recent = |at: i64| now.saturating_sub(at).abs() <= BETWEEN_NODES_OF_FAILING_ZONE;
+        self.0.retain(|_, at| is_recent(*at));
+        let keys = eviction_keys(names);
+        let adds = |write: &ApiWrite| {
+            let ApiWrite::Patch { patch, .. } = write else { return false };
+            let taints = patch.pointer("/spec/taints").and_then(Value::as_array);
+            taints.into_iter().flatten().any(|taint| {
+                let key = taint["key"].as_str().unwrap_or_default();
+                taint["effect"] == "NoExecute" && keys.iter().any(|own| own == key)
+            })
+        };
+        if evictions(&keys, node).next().is_none() && plan.writes.iter().any(adds) {
+            self.0.insert(zone_of(&zone_keys(names), node), now);
+        }
+    }
+}
+
 impl ClusterHealth {
-    /// The state of all nodes, for `node` if it exists. Which nodes of its zone are being evicted is known from their taints.
+    /// The state of all nodes, for `node` if it exists. Which nodes of its zone are being evicted is known from their taints, and from `evicted` for the
+    /// latest.
     pub fn of<'a>(
         names: &Names,
         node: Option<&Node>,
         nodes: impl Iterator<Item = &'a Node> + Clone,
+        evicted: &ZoneEvictions,
         now: Time,
     ) -> Self {
         if !nodes.clone().any(is_ready) {
@@ -150,10 +190,11 @@ impl ClusterHealth {
         let Some(node) = node.filter(|node| evictions(&evicting, node).next().is_none()) else {
             return Self::SomeReady;
         };
-        let keys = ["region", "zone"].map(|name| names.sub_label("topology", name));
+        let keys = zone_keys(names);
         let zone = |node: &'a Node| keys.each_ref().map(|key| node.metadata.labels.get(key));
         let own = keys.each_ref().map(|key| node.metadata.labels.get(key));
-        let (mut ready, mut failed, mut last) = (0_usize, 0_usize, None);
+        let noted = evicted.0.get(&zone_of(&keys, node)).copied();
+        let (mut ready, mut failed, mut last) = (0_usize, 0_usize, noted);
         for other in nodes.filter(|other| zone(other) == own) {
             let count = if is_ready(other) { &mut ready } else { &mut failed };
             *count = count.saturating_add(1);

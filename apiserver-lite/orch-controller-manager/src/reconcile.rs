@@ -23,7 +23,9 @@ use apiserver_controllers::api_writes::{ApiWrite, Effect};
 use apiserver_controllers::disruption::controller as owner_of;
 use apiserver_controllers::endpoint_slices::Manager;
 use apiserver_controllers::node_cidr;
-use apiserver_controllers::node_lifecycle::{self, ClusterHealth, NodeClocks, NodeHealth};
+use apiserver_controllers::node_lifecycle::{
+    self, ClusterHealth, NodeClocks, NodeHealth, ZoneEvictions,
+};
 use apiserver_controllers::volumes::{VolumeAnnotations, attach};
 use apiserver_controllers::write_events::WriteEvent;
 use apiserver_controllers::{
@@ -84,6 +86,8 @@ struct ReconcilerState {
     node_health: Mutex<BTreeMap<String, NodeHealth>>,
     /// The health of the cluster at the last reconcile of a node.
     cluster: Mutex<Option<ClusterHealth>>,
+    /// The latest evictions of nodes.
+    zone_evictions: Mutex<ZoneEvictions>,
     /// When each node that pods name was first found missing.
     vanished: Mutex<ExpiringMap<String, ()>>,
     /// When each pod with a limited toleration was first seen with its node's taints.
@@ -110,6 +114,7 @@ impl Default for ReconcilerState {
             unobserved: Mutex::new(ExpiringMap::new(UNOBSERVED_KEPT)),
             node_health: Mutex::default(),
             cluster: Mutex::default(),
+            zone_evictions: Mutex::default(),
             vanished: Mutex::new(ExpiringMap::new(pods::VANISHED)),
             tainted: Mutex::default(),
             assigned_cidrs: tokio::sync::Mutex::default(),
@@ -300,6 +305,8 @@ impl Reconciler {
     }
 
     fn plan_node(&self, name: &str) -> Plan {
+        // Until the plan is noted no other node is planned.
+        let mut evicted = lock(&self.state.zone_evictions);
         let key = ObjectKey::new("", name);
         let found = self.informers.nodes.get(&key);
         let cluster = match found.as_deref() {
@@ -307,7 +314,7 @@ impl Reconciler {
             found => {
                 let all = self.informers.nodes.objects();
                 let all = all.iter().map(|node| &**node);
-                ClusterHealth::of(self.informers.names, found, all, now())
+                ClusterHealth::of(self.informers.names, found, all, &evicted, now())
             }
         };
         let mut health = lock(&self.state.node_health);
@@ -332,14 +339,10 @@ impl Reconciler {
         let latest = NodeHealth::update(health.get(name), &node, lease.as_deref(), clocks.steady);
         record(health.get(name), Some(&latest));
         health.insert(name.to_owned(), latest.clone());
-        node_lifecycle::plan(
-            self.informers.names,
-            &node,
-            &latest,
-            self.settings.grace,
-            clocks,
-            cluster,
-        )
+        let (names, grace) = (self.informers.names, self.settings.grace);
+        let plan = node_lifecycle::plan(names, &node, &latest, grace, clocks, cluster);
+        evicted.note(names, &node, &plan, clocks.wall);
+        plan
     }
 
     /// Executes the writes of a plan in order, up to the first failure, and remembers what the caches have to show before the next plan of the

@@ -94,7 +94,8 @@ fn no_pods_are_evicted_while_no_node_is_ready() {
     assert!(taints(&silent, ClusterHealth::SomeReady).is_empty());
     let health = |other: &Node| {
         let wall = Time::from_unix(100);
-        ClusterHealth::of(names(), Some(&silent), [&silent, other].into_iter(), wall)
+        let (nodes, none) = ([&silent, other].into_iter(), ZoneEvictions::default());
+        ClusterHealth::of(names(), Some(&silent), nodes, &none, wall)
     };
     assert_eq!(health(&node("True")), ClusterHealth::SomeReady);
     assert_eq!(health(&node("False")), ClusterHealth::NoneReady);
@@ -143,13 +144,20 @@ fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail(
         let nodes = zone("a", all, failed, since);
         let (node, wall) = (nodes.get(1).unwrap(), Time::from_unix(1000));
         let nodes = nodes.iter().chain(&others);
-        let found = ClusterHealth::of(names(), Some(node), nodes, wall);
+        let none = ZoneEvictions::default();
+        let found = ClusterHealth::of(names(), Some(node), nodes, &none, wall);
         assert_eq!(found, expected, "{failed} of {all}, {since:?}");
     }
     let nodes = zone("a", 10, 6, Some(0));
     let of = |node: &Node| {
         let nodes = nodes.iter().chain(&others);
-        ClusterHealth::of(names(), Some(node), nodes, Time::from_unix(1000))
+        ClusterHealth::of(
+            names(),
+            Some(node),
+            nodes,
+            &ZoneEvictions::default(),
+            Time::from_unix(1000),
+        )
     };
     assert_eq!(of(&nodes[0]), ClusterHealth::SomeReady, "it keeps its taint");
     let steady = Instant::now();
@@ -162,6 +170,34 @@ fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail(
     assert_eq!(patched(&waiting), ["node.kubernetes.io/unreachable:NoSchedule"]);
     assert_eq!(waiting.requeue_after, Some(Duration::from_secs(7)));
     assert_eq!(patched(&planned(&nodes[1], never)), patched(&waiting));
+}
+
+/// The next node of a zone is planned before the cache shows the taint of the one before.
+#[test]
+fn an_eviction_counts_before_the_cache_shows_it() {
+    let nodes = [zone("a", 10, 2, None), zone("b", 9, 1, None)].concat();
+    let (first, second, elsewhere) = (&nodes[0], &nodes[1], &nodes[10]);
+    let mut evicted = ZoneEvictions::default();
+    let health = |node: &Node, evicted: &ZoneEvictions, now: i64| {
+        ClusterHealth::of(names(), Some(node), nodes.iter(), evicted, Time::from_unix(now))
+    };
+    let steady = Instant::now();
+    let planned = |node: &Node, cluster| {
+        let clocks = NodeClocks { steady, wall: Time::from_unix(1000) };
+        plan(names(), node, &NodeHealth::update(None, node, None, steady), GRACE, clocks, cluster)
+    };
+    let waits = planned(second, ClusterHealth::NotNow(None));
+    evicted.note(names(), second, &waits, Time::from_unix(1000));
+    assert_eq!(health(first, &evicted, 1000), ClusterHealth::SomeReady, "it has no such taint");
+    let taints = planned(first, ClusterHealth::SomeReady);
+    evicted.note(names(), first, &taints, Time::from_unix(1000));
+    let left = |secs| ClusterHealth::NotNow(Some(Duration::from_secs(secs)));
+    assert_eq!(health(second, &evicted, 1003), left(7));
+    assert_eq!(health(second, &evicted, 1010), ClusterHealth::SomeReady);
+    assert_eq!(health(second, &evicted, 500), left(10), "after the clock was set back");
+    assert_eq!(health(elsewhere, &evicted, 1003), ClusterHealth::SomeReady);
+    evicted.note(names(), second, &waits, Time::from_unix(1101));
+    assert!(evicted.0.is_empty(), "it is forgotten");
 }
 
 #[test]

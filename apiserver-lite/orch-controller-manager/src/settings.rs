@@ -11,6 +11,7 @@ use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
+use apiserver_workloads::stateful_set::MaxUnavailable;
 use clap::Parser;
 use proto_api::Cidr;
 use proto_client::serving::flags::ServingFlags;
@@ -173,6 +174,8 @@ pub struct Settings {
     pub auto_generates_tokens: bool,
     /// What the taint out-of-service of a node means.
     pub out_of_service: OutOfServiceTaint,
+    /// What `maxUnavailable` of a StatefulSet's update means.
+    pub max_unavailable: MaxUnavailable,
     /// Warnings to log.
     pub warnings: Vec<String>,
 }
@@ -181,6 +184,9 @@ pub struct Settings {
 const OUT_OF_SERVICE: &str = "NodeOutOfServiceVolumeDetach";
 /// The feature gate that stops token secrets from being created for every service account.
 const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
+
+/// The feature gate of `maxUnavailable` of StatefulSets.
+const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
 
 /// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
@@ -243,13 +249,19 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let gates = feature_gates::resolve_gates(&[], &[NO_TOKENS, OUT_OF_SERVICE], &gates)?;
+        let own = [NO_TOKENS, OUT_OF_SERVICE, MAX_UNAVAILABLE];
+        let gates = feature_gates::resolve_gates(&[], &own, &gates)?;
         let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
             true => OutOfServiceTaint::NodeIsOff,
             false => OutOfServiceTaint::Ignored,
         };
+        let max_unavailable = match gates.gates.is_on(MAX_UNAVAILABLE) {
+            true => MaxUnavailable::Counts,
+            false => MaxUnavailable::Ignored,
+        };
         Ok(Settings {
             out_of_service,
+            max_unavailable,
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
             enabled: EnabledControllers::parse(&self.controllers)?,
@@ -396,6 +408,14 @@ mod tests {
         assert_eq!(means(&[]), Ok(OutOfServiceTaint::Ignored));
         let on = "--feature-gates=NodeOutOfServiceVolumeDetach=true";
         assert_eq!(means(&[on]), Ok(OutOfServiceTaint::NodeIsOff));
+    }
+
+    #[test]
+    fn max_unavailable_of_stateful_sets_is_ignored_unless_its_gate_is_on() {
+        let means = |args: &[&str]| settings(args).map(|settings| settings.max_unavailable);
+        assert_eq!(means(&[]), Ok(MaxUnavailable::Ignored));
+        let on = "--feature-gates=MaxUnavailableStatefulSet=true";
+        assert_eq!(means(&[on]), Ok(MaxUnavailable::Counts));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The statefulset controller: pods with ordinals, names, hostnames and claims of their own, created and deleted in the order of their ordinals, or all
 //! at once with the policy `Parallel`. They are updated from the highest ordinal down to the partition.
 //!
-//! Of the features that are off in Kubernetes 1.25 by default, `maxUnavailable` and the retention policy of claims are not here.
+//! Of the features that are off in Kubernetes 1.25 by default, the retention policy of claims is not here.
 
 mod identity;
 mod steps;
@@ -31,6 +31,16 @@ pub struct Observed<'a> {
     pub revisions: &'a [Arc<ControllerRevision>],
     /// A claim of its namespace, by name.
     pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
+    pub max_unavailable: MaxUnavailable,
+}
+
+/// What `maxUnavailable` of an update means, by the feature gate `MaxUnavailableStatefulSet`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// So many pods are updated at a time.
+    Counts,
+    /// Nothing: one pod is updated at a time.
+    Ignored,
 }
 
 /// A revision and its template.

@@ -43,6 +43,7 @@ impl Reconciler {
             pods: &informers.pods.within(&key.namespace),
             revisions: &informers.revisions.within(&key.namespace),
             claim: &|name| informers.claims.get(&ObjectKey::new(&key.namespace, name)),
+            max_unavailable: self.settings.max_unavailable,
         };
         stateful_set::plan(informers.names, &seen, now())
     }

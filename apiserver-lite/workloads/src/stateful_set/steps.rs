@@ -6,18 +6,18 @@ use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::{is_ready, is_terminating};
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
-use proto_api::Time;
 use proto_api::apps::v1::{StatefulSet, StatefulSetStatus};
 use proto_api::core::v1::Pod;
 use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
+use proto_api::{IntOrString, Time};
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
 use proto_client::events::correlate::EventReport;
 use serde_json::json;
 
 use super::identity::{claims, name_label, new_pod, ordinal, pod_name};
-use super::{Observed, Revision};
+use super::{MaxUnavailable, Observed, Revision};
 use crate::claim::Claimant;
 use crate::pods::{available_in, delete, is_available, revision};
 
@@ -181,10 +181,52 @@ impl Steps<'_> {
         Next::Continue
     }
 
+    /// How many pods may be unavailable while others are updated; none if that does not count.
+    fn max_unavailable(&self) -> Option<usize> {
+        let rolling = self.set().spec.update_strategy.rolling_update.as_ref()?;
+        let value = rolling.max_unavailable.as_ref()?;
+        let wanted = i64::from(self.set().spec.replicas.unwrap_or(1).max(0));
+        let part = match value {
+            IntOrString::Int(number) => i64::from(*number),
+            IntOrString::String(text) => {
+                let percent = text.strip_suffix('%').and_then(|text| text.parse::<i64>().ok());
+                wanted.saturating_mul(percent.unwrap_or(0)).div_euclid(100)
+            }
+        };
+        let counts = self.seen.max_unavailable == MaxUnavailable::Counts;
+        counts.then(|| usize::try_from(part.max(1)).unwrap_or(usize::MAX))
+    }
+
+    /// Deletes the highest ordinals that are not updated, as long as no more than `most` pods are unavailable.
+    fn update_several(
+        &self,
+        replicas: &[&Pod],
+        most: usize,
+        status: &mut StatefulSetStatus,
+        plan: &mut Plan,
+    ) {
+        let stays = |pod: &&&Pod| self.is_available(pod) && !is_terminating(pod);
+        let wanted = usize::try_from(self.set().spec.replicas.unwrap_or(1)).unwrap_or(0);
+        let unavailable = wanted.saturating_sub(replicas.iter().filter(stays).count());
+        let old = replicas.iter().rev().take_while(|pod| ordinal(pod) >= self.partition());
+        let old = old.filter(|pod| revision(pod) != self.update.name && !is_terminating(pod));
+        for pod in old.take(most.saturating_sub(unavailable)) {
+            self.delete(pod, plan);
+            add(&mut status.current_replicas, -1);
+        }
+    }
+
+    fn partition(&self) -> i32 {
+        let rolling = self.set().spec.update_strategy.rolling_update.as_ref();
+        rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
+    }
+
     /// Deletes the highest ordinal that is not updated; waits for those above it.
     fn update(&self, replicas: &[&Pod], status: &mut StatefulSetStatus, plan: &mut Plan) {
-        let rolling = self.set().spec.update_strategy.rolling_update.as_ref();
-        let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or(0);
+        if let Some(most) = self.max_unavailable() {
+            return self.update_several(replicas, most, status, plan);
+        }
+        let partition = self.partition();
         // With the policy `Parallel` pods may be missing still: they are waited for.
         let mut above = self.set().spec.replicas.unwrap_or(1).max(0);
         for pod in replicas.iter().rev() {

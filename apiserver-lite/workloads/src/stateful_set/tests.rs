@@ -51,6 +51,7 @@ pub(super) fn planned(seen: &World) -> Plan {
         pods: &seen.pods(),
         revisions: &seen.list(ObjectKind::ControllerRevision),
         claim: &|name| seen.get(ObjectKind::PersistentVolumeClaim, name).map(Arc::new),
+        max_unavailable: MaxUnavailable::Counts,
     };
     plan(names(), &observed, seen.time())
 }
@@ -241,6 +242,47 @@ fn updates_go_down_to_the_partition_and_new_pods_below_it_are_old() {
     let done = status(&world);
     assert_eq!(done.current_revision, done.update_revision);
     assert_eq!((done.current_replicas, done.updated_replicas), (3, 3));
+}
+
+/// The pods that an update deletes at first, of ten with this `maxUnavailable` and partition, of which some are not ready.
+fn updated_at_once(most: &str, partition: i32, unready: &[&str]) -> Vec<String> {
+    let mut set = set(10, "Parallel");
+    let rolling = set.spec.update_strategy.rolling_update.get_or_insert_default();
+    let number = most.parse().map(proto_api::IntOrString::Int);
+    rolling.max_unavailable = Some(number.unwrap_or_else(|_| most.into()));
+    rolling.partition = Some(partition);
+    let mut world = world(set);
+    run_all(&mut world);
+    unready.iter().for_each(|pod| world.set_state(pod, "Running", false));
+    change_template(&mut world, "new");
+    settle(&mut world);
+    let pods = world.pods();
+    let going = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+    let mut going: Vec<_> = going.map(|pod| pod.metadata.name.replace("web-", "")).collect();
+    going.reverse();
+    if unready.is_empty() {
+        run_all(&mut world);
+        let new = world.pods().iter().filter(|pod| pod.spec.scheduler_name == "new").count();
+        assert_eq!(i32::try_from(new), Ok(10 - partition));
+    }
+    going
+}
+
+#[test]
+fn max_unavailable_pods_are_updated_at_a_time() {
+    assert_eq!(updated_at_once("1", 0, &[]), ["9"]);
+    assert_eq!(updated_at_once("3", 0, &[]), ["9", "8", "7"]);
+    assert_eq!(updated_at_once("25%", 0, &[]), ["9", "8"]);
+    assert_eq!(updated_at_once("1%", 0, &[]), ["9"], "at least one");
+    assert_eq!(updated_at_once("100%", 8, &[]), ["9", "8"]);
+    assert_eq!(
+        updated_at_once("3", 0, &["web-0", "web-9"]),
+        ["9", "8"],
+        "9 is unavailable already"
+    );
+    assert_eq!(updated_at_once("2", 0, &["web-0", "web-9"]), [""; 0]);
+    assert_eq!(updated_at_once("-5", 0, &[]), ["9"]);
+    assert_eq!(updated_at_once("x", 0, &[]), ["9"]);
 }
 
 #[test]

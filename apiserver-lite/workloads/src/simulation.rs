@@ -1,4 +1,10 @@
 //! A server for tests: it keeps objects as JSON, executes writes as the API server does, and can lose the controller between any two of them.
+//! Below it are the histories of controllers of `apiserver-controllers` that work on one another's objects.
+
+mod disruptions;
+mod nodes;
+mod replica_sets;
+mod rollouts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -164,8 +170,9 @@ impl World {
                     let name = format!("{prefix}x{}", self.created + 1);
                     object["metadata"]["name"] = json!(name);
                 }
-                if kind == ObjectKind::Pod {
-                    object["status"] = json!({"phase": "Pending"});
+                match kind {
+                    ObjectKind::Pod => object["status"] = json!({"phase": "Pending"}),
+                    _ => object["metadata"]["generation"] = json!(1),
                 }
                 if !self.objects.contains_key(&(kind, key_of(&object))) {
                     self.stamp(&mut object);
@@ -194,6 +201,10 @@ impl World {
                 }
                 let mut next = stored.clone();
                 merge_patch::apply(&mut next, patch);
+                if next["spec"] != stored["spec"] {
+                    let generation = stored["metadata"]["generation"].as_i64().unwrap_or(0);
+                    next["metadata"]["generation"] = json!(generation + 1);
+                }
                 self.stamp(&mut next);
                 self.objects.insert((*kind, key.clone()), next);
                 if *kind == ObjectKind::Pod {

@@ -23,3 +23,6 @@ pub use charge::{Charge, Refusal, charge};
 pub use counted_resources::{Counted, Kind};
 pub use resource_amounts::Amounts;
 pub use usage::{Usage, with_growth};
+
+#[cfg(test)]
+mod histories;

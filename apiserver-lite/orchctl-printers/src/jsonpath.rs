@@ -13,7 +13,7 @@ use crate::json;
 pub const TEMPLATE_LEN_MAX: usize = 64 << 10;
 /// Deepest nesting of ranges, unions and filters.
 pub const DEPTH_MAX: usize = 32;
-/// Most results of one expression.
+/// Most results of the expressions and ranges of a template.
 pub const RESULTS_MAX: usize = 1_000_000;
 
 /// Why a template cannot be used, or not on this object.
@@ -127,7 +127,7 @@ impl Template {
         missing: MissingFields,
     ) -> Result<Vec<&'a Value>, JsonPathError> {
         let mut found = Vec::new();
-        find(&mut found, &self.parts, object, missing)?;
+        find(&mut found, &self.parts, object, missing, &mut Results::default())?;
         Ok(found)
     }
 
@@ -137,7 +137,7 @@ impl Template {
     /// When an expression has no meaning for the object.
     pub fn render(&self, object: &Value, missing: MissingFields) -> Result<String, JsonPathError> {
         let mut out = String::new();
-        render(&mut out, &self.parts, object, missing)?;
+        render(&mut out, &self.parts, object, missing, &mut Results::default())?;
         Ok(out)
     }
 }
@@ -178,19 +178,39 @@ impl Path {
     }
 }
 
+/// How many results the expressions and ranges of a template have had: ranges in ranges multiply them.
+#[derive(Default)]
+struct Results(usize);
+
+impl Results {
+    /// What the path leads to, counted.
+    fn of<'a>(
+        &mut self,
+        path: &Path,
+        object: &'a Value,
+        missing: MissingFields,
+    ) -> Result<Vec<&'a Value>, JsonPathError> {
+        let found = path.find(object, missing)?;
+        self.0 = self.0.saturating_add(found.len());
+        eval::check_count(self.0)?;
+        Ok(found)
+    }
+}
+
 fn find<'a>(
     found: &mut Vec<&'a Value>,
     parts: &[Part],
     object: &'a Value,
     missing: MissingFields,
+    results: &mut Results,
 ) -> Result<(), JsonPathError> {
     for part in parts {
         match part {
             Part::Text(_) => {}
-            Part::Expression(path) => found.extend(path.find(object, missing)?),
+            Part::Expression(path) => found.extend(results.of(path, object, missing)?),
             Part::Range(path, inner) => {
-                for item in path.find(object, missing)? {
-                    find(found, inner, item, missing)?;
+                for item in results.of(path, object, missing)? {
+                    find(found, inner, item, missing, results)?;
                 }
             }
         }
@@ -203,12 +223,13 @@ fn render(
     parts: &[Part],
     object: &Value,
     missing: MissingFields,
+    results: &mut Results,
 ) -> Result<(), JsonPathError> {
     for part in parts {
         match part {
             Part::Text(text) => out.push_str(text),
             Part::Expression(path) => {
-                let found = path.find(object, missing)?;
+                let found = results.of(path, object, missing)?;
                 let text = |value: &Value| match value {
                     Value::Null => "<nil>".to_owned(),
                     value => text_of(value),
@@ -217,8 +238,8 @@ fn render(
                 out.push_str(&texts.join(" "));
             }
             Part::Range(path, inner) => {
-                for item in path.find(object, missing)? {
-                    render(out, inner, item, missing)?;
+                for item in results.of(path, object, missing)? {
+                    render(out, inner, item, missing, results)?;
                 }
             }
         }

@@ -14,14 +14,19 @@ fn eval_error<T>(text: impl Into<String>) -> Result<T, JsonPathError> {
     Err(JsonPathError::Evaluation(text.into()))
 }
 
+/// Refuses more than [`RESULTS_MAX`] results.
+pub(super) fn check_count(results: usize) -> Result<(), JsonPathError> {
+    if results > RESULTS_MAX {
+        return eval_error(format!("more than {RESULTS_MAX} results"));
+    }
+    Ok(())
+}
+
 /// Follows the steps of `path` from all of `values`.
 pub(super) fn walk<'a>(path: &Path, values: Vec<&'a Value>, missing: MissingFields) -> Found<'a> {
     let mut values = values;
     for step in &path.steps {
         values = follow(step, values, missing)?;
-        if values.len() > RESULTS_MAX {
-            return eval_error(format!("more than {RESULTS_MAX} results"));
-        }
     }
     Ok(values)
 }
@@ -35,7 +40,12 @@ fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: MissingFields) -> Fo
                 return eval_error(format!("{name} is not found"));
             }
         }
-        Step::Wildcard => values.into_iter().for_each(|value| found.extend(children(value))),
+        Step::Wildcard => {
+            for value in values {
+                found.extend(children(value));
+                check_count(found.len())?;
+            }
+        }
         Step::Recursive => {
             for value in values {
                 descend(value, &mut found)?;
@@ -47,11 +57,13 @@ fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: MissingFields) -> Fo
         Step::Slice(slice) => {
             for value in values {
                 cut(slice, value, &mut found)?;
+                check_count(found.len())?;
             }
         }
         Step::Union(paths) => {
             for path in paths {
                 found.extend(walk(path, values.clone(), missing)?);
+                check_count(found.len())?;
             }
         }
         Step::Filter(filter) => {
@@ -71,6 +83,7 @@ fn follow<'a>(step: &Step, values: Vec<&'a Value>, missing: MissingFields) -> Fo
                         found.push(item);
                     }
                 }
+                check_count(found.len())?;
             }
         }
     }
@@ -87,9 +100,7 @@ fn children(value: &Value) -> Vec<&Value> {
 
 /// The value and all below it that have children.
 fn descend<'a>(value: &'a Value, found: &mut Vec<&'a Value>) -> Result<(), JsonPathError> {
-    if found.len() > RESULTS_MAX {
-        return eval_error(format!("more than {RESULTS_MAX} results"));
-    }
+    check_count(found.len())?;
     let children = children(value);
     if !children.is_empty() {
         found.push(value);

@@ -140,8 +140,18 @@ fn nesting_and_results_are_bounded() {
     for _ in 0..60 {
         deep = json!([deep, 1]);
     }
-    let parsed = Template::parse(&format!("{{{}}}", "..".repeat(40))).expect("valid");
-    assert!(parsed.render(&deep, MissingFields::Skipped).is_err());
+    // Steps, ranges in ranges, and unions of many members multiply their results.
+    for template in [
+        format!("{{{}}}", "..".repeat(40)),
+        format!("{}{{end}}", "{range ..}".repeat(10)),
+        format!("{{{}[{}0]}}", "[0,0]".repeat(18), "0,".repeat(50)),
+    ] {
+        let parsed = Template::parse(&template).expect("valid");
+        let error = parsed.render(&deep, MissingFields::Skipped).expect_err(&template);
+        assert_eq!(error.to_string(), "more than 1000000 results");
+    }
+    let ranges = Template::parse(&"{range ..}".repeat(10)).expect("valid");
+    assert!(ranges.find(&deep, MissingFields::Skipped).is_err());
 }
 
 #[test]

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::RemainingContent;
+use apiserver_controllers::other_servers::{self, OtherResource};
 use proto_api::schema;
-use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
+use proto_client::dynamic::{Dynamic, get_json};
+use proto_client::request::{self, Collection};
 use proto_client::{Client, ClientError, DeleteParams, ListParams};
 
 /// Objects or definitions that are read at a time. Only the first so many objects of a kind are looked at for their finalizers.
@@ -22,15 +23,22 @@ pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
         Err(error) if error.is_not_found() => {}
         Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
     }
+    let mut collections: Vec<_> = collections.into_iter().map(|one| (one, Deletes::All)).collect();
+    match of_other_servers(client, name, &mut remains).await {
+        Ok(others) => collections.extend(others),
+        // A server without APIServices passes nothing on.
+        Err(error) if error.is_not_found() => {}
+        Err(error) => remains.failures.push(format!("apiservices: {error}")),
+    }
     // Other versions of a resource have the same objects: they are read only if the server does not serve those before.
     let mut done = BTreeSet::new();
-    for collection in collections {
+    for (collection, deletes) in collections {
         let plural = collection.plural.clone();
         let resource = (collection.group.clone(), plural.clone());
         if done.contains(&resource) {
             continue;
         }
-        match delete_all_of(client, collection, &mut remains).await {
+        match delete_all_of(client, collection, deletes, &mut remains).await {
             // A resource that the server does not serve has no objects.
             Err(error) if error.is_not_found() => continue,
             Err(error) => remains.failures.push(format!("{plural}: {error}")),
@@ -72,10 +80,51 @@ async fn custom(client: &Client, name: &str) -> Result<Vec<Collection>, ClientEr
     }
 }
 
+/// How the objects of a collection are deleted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deletes {
+    /// By one request.
+    All,
+    /// One by one: the server knows no deletions of collections.
+    Each,
+}
+
+/// Those that other API servers serve. What cannot be asked for its resources may have objects, for which the namespace waits.
+async fn of_other_servers(
+    client: &Client,
+    name: &str,
+    remains: &mut RemainingContent,
+) -> Result<Vec<(Collection, Deletes)>, ClientError> {
+    let services = Dynamic::new(client.clone(), other_servers::api_services(client.names()));
+    let list = services.list(&ListParams::default()).await?;
+    let mut found = Vec::new();
+    for version in other_servers::versions(&list) {
+        match get_json(client, request::get(version.path())).await {
+            Ok(list) => {
+                let all = other_servers::resources(&list, &version);
+                found.extend(all.iter().filter_map(|one| deletable(one, name)));
+            }
+            Err(error) => {
+                let (group, version) = (&version.group, &version.version);
+                remains.undiscovered.push(format!("{group}/{version}: {error}"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The collection of a namespaced resource, if its objects can be listed and deleted.
+fn deletable(other: &OtherResource, name: &str) -> Option<(Collection, Deletes)> {
+    let is_meant = other.resource.namespaced && other.has(&["list", "delete"]);
+    let deletes = if other.has(&["deletecollection"]) { Deletes::All } else { Deletes::Each };
+    is_meant.then(|| (other.resource.collection(Some(name)), deletes))
+}
+
 /// Deletes the objects of a collection, and counts what is left.
 async fn delete_all_of(
     client: &Client,
     collection: Collection,
+    deletes: Deletes,
     remains: &mut RemainingContent,
 ) -> Result<(), ClientError> {
     // Resource and group; of the core group, which is empty, the dot remains.
@@ -88,7 +137,18 @@ async fn delete_all_of(
     }
     // Background also for kinds with another default: dependents are in the namespace too, or are collected later.
     let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
-    objects.delete_collection(&ListParams::default(), &delete).await?;
+    match deletes {
+        Deletes::All => objects.delete_collection(&ListParams::default(), &delete).await?,
+        Deletes::Each => {
+            let page = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
+            for object in objects.list(&page).await?.items {
+                match objects.delete(&object.metadata.name, &delete).await {
+                    Err(error) if !error.is_not_found() => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+    }
     let left = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
     let left = objects.list(&left).await?;
     if left.items.is_empty() {

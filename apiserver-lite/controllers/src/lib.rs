@@ -18,6 +18,7 @@ pub mod name_hash;
 pub mod namespace;
 pub mod node_cidr;
 pub mod node_lifecycle;
+pub mod other_servers;
 pub mod owners;
 mod plan;
 pub mod pod_gc;

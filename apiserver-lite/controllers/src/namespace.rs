@@ -15,6 +15,8 @@ pub struct RemainingContent {
     pub finalizers: BTreeMap<String, usize>,
     /// Errors of deletions and lists.
     pub failures: Vec<String>,
+    /// The versions of groups whose resources are unknown, with the reasons: they may have objects.
+    pub undiscovered: Vec<String>,
 }
 
 /// The next step of a terminating namespace.
@@ -36,7 +38,7 @@ pub fn plan(
     now: Time,
 ) -> NamespaceStep {
     let mut next = namespace.clone();
-    if remains.objects.is_empty() && remains.failures.is_empty() {
+    if *remains == RemainingContent::default() {
         next.spec.finalizers.retain(|other| other != finalizer);
         return NamespaceStep::Finalize(Box::new(next));
     }
@@ -90,10 +92,17 @@ fn conditions(remains: &RemainingContent) -> [NamespaceCondition; 5] {
         let message = format!("Some content in the namespace has finalizers remaining: {list}");
         Some(("SomeFinalizersRemain", message))
     };
+    let undiscovered = || {
+        let (count, list) = (remains.undiscovered.len(), remains.undiscovered.join(", "));
+        let message = format!(
+            "Discovery failed for some groups, {count} failing: unable to retrieve the complete list of server APIs: {list}"
+        );
+        Some(("DiscoveryFailed", message))
+    };
     [
         condition(
             "NamespaceDeletionDiscoveryFailure",
-            None,
+            if remains.undiscovered.is_empty() { None } else { undiscovered() },
             "ResourcesDiscovered",
             "All resources successfully discovered",
         ),
@@ -167,7 +176,7 @@ mod tests {
         let remains = RemainingContent {
             objects: BTreeMap::from([("pods".into(), 2)]),
             finalizers: BTreeMap::from([("example.com/hold".into(), 1)]),
-            failures: vec![],
+            ..RemainingContent::default()
         };
         let NamespaceStep::Report(reported) = step(&namespace(), &remains, 9) else {
             unreachable!("news to report")
@@ -196,6 +205,17 @@ mod tests {
         let times: Vec<_> =
             failed.status.conditions.iter().map(|c| c.last_transition_time.unix()).collect();
         assert_eq!(times, [Some(9), Some(9), Some(11), Some(11), Some(11)]);
+        // Objects of a server that does not answer may be left.
+        let unknown = RemainingContent {
+            undiscovered: vec!["e.com/v1: away".into()],
+            ..RemainingContent::default()
+        };
+        let NamespaceStep::Report(waits) = step(&failed, &unknown, 12) else {
+            unreachable!("news")
+        };
+        let first = &waits.status.conditions[0];
+        assert_eq!((first.status.as_str(), first.reason.as_str()), ("True", "DiscoveryFailed"));
+        assert!(first.message.ends_with("server APIs: e.com/v1: away"), "{}", first.message);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_controllers::custom_resources::CustomResource;
+use apiserver_controllers::other_servers::OtherResource;
 use proto_api::names::Names;
 use proto_api::schema;
 use proto_client::ObjectKey;
@@ -34,8 +35,17 @@ pub struct CollectedKind {
     pub kind: Cow<'static, str>,
     /// Whether it is namespaced.
     pub namespaced: bool,
-    /// Whether a definition has added it: its objects have no strategic merge patch.
-    pub custom: bool,
+    pub origin: Origin,
+}
+
+/// Where a kind comes from. All but built-in ones come and go, and their objects have no strategic merge patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    BuiltIn,
+    /// A CustomResourceDefinition.
+    Definition,
+    /// Another API server.
+    OtherServer,
 }
 
 impl From<&CustomResource> for CollectedKind {
@@ -46,8 +56,25 @@ impl From<&CustomResource> for CollectedKind {
             plural: resource.plural.clone().into(),
             kind: resource.kind.clone().into(),
             namespaced: resource.namespaced,
-            custom: true,
+            origin: Origin::Definition,
         }
+    }
+}
+
+impl From<&OtherResource> for CollectedKind {
+    fn from(other: &OtherResource) -> Self {
+        Self { origin: Origin::OtherServer, ..Self::from(&other.resource) }
+    }
+}
+
+impl CollectedKind {
+    pub fn is_built_in(&self) -> bool {
+        self.origin == Origin::BuiltIn
+    }
+
+    /// Whether both are the same objects, perhaps in other versions.
+    pub fn has_same_objects(&self, other: &Self) -> bool {
+        (&self.group, &self.plural) == (&other.group, &other.plural)
     }
 }
 
@@ -84,7 +111,7 @@ impl Kinds {
                     plural: resource.plural.into(),
                     kind: resource.kind.into(),
                     namespaced: resource.namespaced,
-                    custom: false,
+                    origin: Origin::BuiltIn,
                 });
             }
         }
@@ -136,10 +163,12 @@ impl Kinds {
 
     /// The kinds that controllers create for an owner of this kind.
     pub fn dependents_of(&self, owner: KindId) -> Vec<KindId> {
-        let Some(owner) = self.get(owner).filter(|owner| !owner.custom) else { return Vec::new() };
+        let Some(owner) = self.get(owner).filter(|owner| owner.is_built_in()) else {
+            return Vec::new();
+        };
         let made = MADE_FOR.iter().find(|(of, _)| *of == owner.kind);
         let made = made.map_or(&[][..], |(_, made)| made);
-        let built_in = self.iter().filter(|(_, k)| !k.custom);
+        let built_in = self.iter().filter(|(_, k)| k.is_built_in());
         built_in.filter(|(_, k)| made.contains(&k.plural.as_ref())).map(|(id, _)| id).collect()
     }
 

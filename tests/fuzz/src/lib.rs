@@ -6,12 +6,19 @@
 
 pub mod agent;
 pub mod api;
+pub mod archives;
 pub mod custom_resources;
 pub mod dns;
 pub mod identity;
+pub mod joining;
+pub mod managed;
 pub mod netfilter;
+pub mod operators;
+pub mod paths;
 pub mod programs;
 pub mod schema;
+pub mod streams;
+pub mod webhooks;
 
 /// One decoder or a few that read the same bytes.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +51,13 @@ targets! {
     agent: cri_log, journal, node_texts, dbus;
     programs: proxy_config, store_log;
     identity: bearer, id_token, client_certificate, identity_files, webhook_answer;
+    managed: field_set, managed_fields, server_side_apply;
+    webhooks: admission_answer, conversion_answer, match_condition;
+    operators: operator_files;
+    joining: certificate_request, cluster_info;
+    streams: client_frames, session_frames;
+    archives: copied_archive, image_archive;
+    paths: path_expressions;
 }
 
 /// Texts as inputs.

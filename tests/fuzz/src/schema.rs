@@ -6,13 +6,13 @@ use apiserver_schema::{DecodedObject, Engine, Format, Strictness};
 
 use crate::api;
 
-fn engine() -> &'static Engine {
+pub(crate) fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(|| Engine::new(api::names()))
 }
 
 /// What was read is written in every form, and means the same in each.
-fn rewritten(read: &DecodedObject) {
+pub(crate) fn rewritten(read: &DecodedObject) {
     let engine = engine();
     let json = engine.encode_json(&read.object);
     let decode = |format, bytes: &[u8]| {

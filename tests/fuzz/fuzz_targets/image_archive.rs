@@ -1,0 +1,4 @@
+//! The target `image_archive` as a program.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| orch_fuzz::archives::image_archive::check(bytes));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -13,6 +14,7 @@ use proto_client::events::recorder;
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
 use proto_daemon::admin::{AdminPages, AdminServer};
+use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates::{self, GateErrors};
@@ -27,13 +29,15 @@ use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
 
+use crate::config::FromFile;
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::SchedulerMetrics;
-use crate::scheduling_cycle::{ClusterCaches, Scheduler, SchedulerReports};
+use crate::scheduling_cycle::{ClusterCaches, ProfileInUse, Scheduler, SchedulerReports};
 use crate::storage_informers::StorageInformers;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::DisruptionBudget;
+use apiserver_scheduling::profile::Profile;
 
 /// Assigns pods to nodes.
 #[derive(Parser, Debug)]
@@ -47,7 +51,7 @@ pub struct SchedulerFlags {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// The schedulerName of the pods to schedule.
+    /// The schedulerName of the pods to schedule; of the first profile, if a file has several.
     /// [default: default-scheduler]
     #[arg(long, value_name = "NAME")]
     pub scheduler_name: Option<String>,
@@ -86,7 +90,7 @@ const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
 /// A metric cannot be registered.
 pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
     reference.file = Some(crate::config::describe()?);
-    reference.add_metrics("scheduler", |metrics, _| SchedulerMetrics::new(metrics, "").map(drop))
+    reference.add_metrics("scheduler", |metrics, _| SchedulerMetrics::new(metrics).map(drop))
 }
 
 /// Runs until a stop signal.
@@ -96,13 +100,16 @@ pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
 pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let names = flags.common.names();
     log::init(flags.common.log());
-    let from_file = flags.common.config.as_deref().map(|path| crate::config::load(path, names));
-    let from_file = from_file.transpose().map_err(Failure::usage)?.unwrap_or_default();
+    let from_file =
+        flags.common.config.as_deref().map(|path| crate::config::load(path, names, &flags.leader));
+    let from_file = from_file.transpose().map_err(Failure::usage)?;
+    let mut from_file = from_file.unwrap_or_else(|| FromFile::none(names));
+    if let Some(name) = flags.scheduler_name {
+        from_file.rename_first(name).map_err(Failure::usage)?;
+    }
     let gates = gate_warnings(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
     from_file.warnings.iter().chain(&gates).for_each(|warning| tracing::warn!("{warning}"));
     let leader = flags.leader.over(from_file.leader_election);
-    let name = flags.scheduler_name.or(from_file.scheduler_name);
-    let name = name.unwrap_or_else(|| "default-scheduler".to_owned());
     let environment = |name: &str| std::env::var(name).ok();
     let config = match flags.kubeconfig.as_ref().or(from_file.kubeconfig.as_ref()) {
         Some(path) => file::load(path, None),
@@ -120,7 +127,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = proto_daemon::build_info!();
     let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
-    let counters = SchedulerMetrics::new(&metrics, &name).map_err(Failure::run)?;
+    let counters = SchedulerMetrics::new(&metrics).map_err(Failure::run)?;
     let health = Health::new(readiness.clone());
     let pages = AdminPages { health, metrics, status: board.clone() };
 
@@ -131,7 +138,8 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
         election::candidate(&leader, &client, &lock, page).map_err(Failure::usage)?;
-    let dependencies = Dependencies { client, name, board, counters, led };
+    let FromFile { profiles, retry, .. } = from_file;
+    let dependencies = Dependencies { client, profiles, retry, board, counters, led };
     let schedule = tokio::spawn(schedule(dependencies, readiness, drain.watch()));
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
@@ -153,7 +161,8 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
 /// What the scheduler is built from.
 struct Dependencies {
     client: Client,
-    name: String,
+    profiles: Vec<Profile>,
+    retry: Backoff,
     board: StatusBoard,
     counters: SchedulerMetrics,
     /// Whether this instance is the leader.
@@ -161,7 +170,7 @@ struct Dependencies {
 }
 
 async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
-    let Dependencies { client, name, board, counters, mut led } = dependencies;
+    let Dependencies { client, profiles, retry, board, counters, mut led } = dependencies;
     let syncing = readiness.guard("caches-synced");
     let names = client.names();
     let trigger = CycleTrigger::default();
@@ -196,10 +205,14 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     let nodes =
         tokio::spawn(nodes.run(drain.clone(), move |change| on_change.node_changed(&change)));
     let (storage, mut tasks) = StorageInformers::start(&client, &trigger, &drain);
-    let (events, writer) = recorder(client.clone(), &name, "");
-    let on_change = trigger.clone();
-    let writer = writer.yielding(Box::new(move || on_change.many_starting()));
-    let writer = tokio::spawn(writer.run(drain.clone()));
+    let mut in_use = Vec::new();
+    for profile in profiles {
+        let (events, writer) = recorder(client.clone(), &profile.name, "");
+        let on_change = trigger.clone();
+        let writer = writer.yielding(Box::new(move || on_change.many_starting()));
+        tasks.push(tokio::spawn(writer.run(drain.clone())));
+        in_use.push(ProfileInUse { profile: Arc::new(profile), events });
+    }
     // Without all pods and nodes, requested resources would count as free.
     tokio::select! {
         () = drain.asked() => return,
@@ -224,10 +237,10 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         namespaces: namespaces_store,
         budgets: budgets_store,
     };
-    let reporting = SchedulerReports { events, counters, status: board.task("schedule") };
-    let scheduler = Scheduler::new(client, name, caches, storage, reporting);
+    let reporting = SchedulerReports { counters, status: board.task("schedule") };
+    let scheduler = Scheduler::new(client, in_use, retry, caches, storage, reporting);
     scheduler.run(trigger, drain).await;
-    tasks.extend([pods, nodes, namespaces, budgets, writer]);
+    tasks.extend([pods, nodes, namespaces, budgets]);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }
 

@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 use proto_client::ObjectKey;
 use proto_daemon::backoff::Backoff;
 
-/// Shortest time between a failure and the next attempt after a change.
-const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
+/// Shortest time between a failure and the next attempt after a change, unless the configuration file says it.
+pub const RETRY: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 /// Interval of attempts without a change.
 const WITHOUT_CHANGE: Duration = Duration::from_secs(60);
 
 /// Pods that could not be scheduled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BackoffQueue {
+    retry: Backoff,
     pods: BTreeMap<ObjectKey, Wait>,
     /// Number of changes that may help any pod.
     changes: u64,
@@ -46,6 +48,11 @@ pub enum Failure {
 }
 
 impl BackoffQueue {
+    /// An empty queue with this time between a failure and the next attempt after a change.
+    pub fn new(retry: Backoff) -> Self {
+        Self { retry, pods: BTreeMap::new(), changes: 0, assigned: 0 }
+    }
+
     /// Notes a change that may help any pod.
     pub fn note_cluster_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
@@ -92,9 +99,9 @@ impl BackoffQueue {
         let changed = wait.seen.0 != self.changes;
         let pod_assigned = wait.seen.1 != self.assigned;
         let pause = match wait.why {
-            Failure::Error => RETRY.delay(wait.failures, 1.0),
-            Failure::Unschedulable if changed => RETRY.delay(wait.failures, 1.0),
-            Failure::PodAffinity if changed || pod_assigned => RETRY.delay(wait.failures, 1.0),
+            Failure::Error => self.retry.delay(wait.failures, 1.0),
+            Failure::Unschedulable if changed => self.retry.delay(wait.failures, 1.0),
+            Failure::PodAffinity if changed || pod_assigned => self.retry.delay(wait.failures, 1.0),
             // The volume controller's progress does not depend on the pod's failures.
             Failure::Volumes if changed => Duration::ZERO,
             Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => WITHOUT_CHANGE,
@@ -122,7 +129,7 @@ mod tests {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let key = ObjectKey::new("ns", "a");
-        let mut backoff = BackoffQueue::default();
+        let mut backoff = BackoffQueue::new(RETRY);
         assert_eq!(backoff.due(&key, "u", at(0)), Due::Now);
         backoff.note_failure(&key, "u", Failure::Unschedulable, at(0));
         assert_eq!(backoff.due(&key, "u", at(5)), Due::At(at(60)));
@@ -142,7 +149,7 @@ mod tests {
     fn pods_with_affinity_are_retried_when_a_pod_is_assigned() {
         let (start, one, other) =
             (Instant::now(), ObjectKey::new("ns", "a"), ObjectKey::new("ns", "b"));
-        let mut backoff = BackoffQueue::default();
+        let mut backoff = BackoffQueue::new(RETRY);
         backoff.note_failure(&one, "u", Failure::PodAffinity, start);
         backoff.note_failure(&other, "u", Failure::Unschedulable, start);
         assert_eq!(backoff.count_affinity_waits(), 1);
@@ -157,7 +164,7 @@ mod tests {
     #[test]
     fn a_pod_is_retried_at_once_when_its_volumes_are_bound() {
         let (start, key) = (Instant::now(), ObjectKey::new("ns", "a"));
-        let mut backoff = BackoffQueue::default();
+        let mut backoff = BackoffQueue::new(RETRY);
         for _ in 0..5 {
             backoff.note_failure(&key, "u", Failure::Volumes, start);
         }
@@ -170,7 +177,7 @@ mod tests {
     fn an_error_is_retried_without_a_change() {
         let start = Instant::now();
         let key = ObjectKey::new("ns", "a");
-        let mut backoff = BackoffQueue::default();
+        let mut backoff = BackoffQueue::new(RETRY);
         backoff.note_failure(&key, "u", Failure::Error, start);
         assert_eq!(backoff.due(&key, "u", start), Due::At(start + RETRY.first));
         backoff.retain(|_, uid| uid != "u");

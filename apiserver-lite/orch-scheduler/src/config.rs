@@ -1,36 +1,73 @@
 //! The configuration file, a KubeSchedulerConfiguration. Fields without effect give a warning.
 
-use std::path::{Path, PathBuf};
+pub(crate) mod profiles;
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use apiserver_scheduling::profile::Profile;
 use proto_api::names::Names;
 use proto_client::election::{LEASE_SECS_MAX, Times, TimesError};
+use proto_daemon::backoff::Backoff;
 use proto_daemon::config::{self, ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::exit::Failure;
-use proto_daemon::leader_flags::LeaderElection;
+use proto_daemon::leader_flags::{LeaderElection, LeaderFlags};
 use proto_daemon::reference::FileReference;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::backoff_queue::RETRY;
+use profiles::FileProfile;
+
+/// The longest back-off that can be set.
+const BACKOFF_SECS_MAX: u64 = 86_400;
+
 /// The fields of the file that have an effect.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct FromFile {
     /// The kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
-    /// The `schedulerName` of the pods to schedule.
-    pub scheduler_name: Option<String>,
+    /// How pods are scheduled, by their `schedulerName`; at least one.
+    pub profiles: Vec<Profile>,
+    /// The back-off of pods that fit on no node.
+    pub retry: Backoff,
     /// How one of several instances is chosen, where no flag says it.
     pub leader_election: LeaderElection,
     /// A warning for each field that is set and has no effect.
     pub warnings: Vec<String>,
 }
 
+impl FromFile {
+    /// What is done without a file.
+    pub fn none(names: &Names) -> Self {
+        select_fields(names, &File::default())
+    }
+
+    /// Gives the first profile another name.
+    ///
+    /// # Errors
+    /// Another profile has it.
+    pub fn rename_first(&mut self, name: String) -> Result<(), FieldError> {
+        if self.profiles.iter().skip(1).any(|profile| profile.name == name) {
+            let why = "is the name of another profile of the file";
+            return Err(FieldError::new("--scheduler-name", why));
+        }
+        if let Some(first) = self.profiles.first_mut() {
+            first.name = name;
+        }
+        Ok(())
+    }
+}
+
 /// All fields of v1; `Value` for those without effect.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 struct File {
     client_connection: ClientConnection,
-    profiles: Vec<Profile>,
+    profiles: Vec<FileProfile>,
     leader_election: LeaderElection,
+    pod_initial_backoff_seconds: u64,
+    pod_max_backoff_seconds: u64,
     // Without effect.
     parallelism: Value,
     healthz_bind_address: Value,
@@ -38,9 +75,26 @@ struct File {
     enable_profiling: Value,
     enable_contention_profiling: Value,
     percentage_of_nodes_to_score: Value,
-    pod_initial_backoff_seconds: Value,
-    pod_max_backoff_seconds: Value,
     extenders: Value,
+}
+
+impl Default for File {
+    fn default() -> Self {
+        Self {
+            client_connection: ClientConnection::default(),
+            profiles: Vec::new(),
+            leader_election: LeaderElection::default(),
+            pod_initial_backoff_seconds: RETRY.first.as_secs(),
+            pod_max_backoff_seconds: RETRY.longest.as_secs(),
+            parallelism: Value::Null,
+            healthz_bind_address: Value::Null,
+            metrics_bind_address: Value::Null,
+            enable_profiling: Value::Null,
+            enable_contention_profiling: Value::Null,
+            percentage_of_nodes_to_score: Value::Null,
+            extenders: Value::Null,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -53,26 +107,17 @@ struct ClientConnection {
     burst: Value,
 }
 
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Profile {
-    scheduler_name: String,
-    percentage_of_nodes_to_score: Value,
-    plugins: Value,
-    plugin_config: Value,
-}
-
 impl Configuration for File {
     fn validate(&self) -> Vec<FieldError> {
-        let mut faults = Vec::new();
-        if self.profiles.len() > 1 {
-            let why = "must be one at most: multiple profiles are not supported";
-            faults.push(FieldError::new("profiles", why));
+        let mut faults = profiles::find_faults(&self.profiles);
+        let first = self.pod_initial_backoff_seconds;
+        if !(1..=BACKOFF_SECS_MAX).contains(&first) {
+            let why = format!("must be between 1 and {BACKOFF_SECS_MAX}");
+            faults.push(FieldError::new("podInitialBackoffSeconds", why));
         }
-        if self.leader_election.leader_elect
-            && let Err(error) = Times::of(&self.leader_election).check()
-        {
-            faults.push(time_fault(error));
+        if !(first..=BACKOFF_SECS_MAX).contains(&self.pod_max_backoff_seconds) {
+            let why = format!("must be between podInitialBackoffSeconds and {BACKOFF_SECS_MAX}");
+            faults.push(FieldError::new("podMaxBackoffSeconds", why));
         }
         faults
     }
@@ -90,12 +135,29 @@ fn time_fault(error: TimesError) -> FieldError {
     FieldError::new(format!("leaderElection.{field}"), why)
 }
 
-/// Reads the file.
+/// Reads the file. What flags say of leader election stands in its place, as in Kubernetes.
 ///
 /// # Errors
-/// It cannot be read, is of another type, or has an unknown or invalid field.
-pub fn load(path: &Path, names: &Names) -> Result<FromFile, ConfigError> {
-    config::load::<File>(path, &types(names)).map(|file| select_fields(&file))
+/// It cannot be read, is of another type, or has an unknown field, or one that is invalid with the flags.
+pub fn load(path: &Path, names: &Names, leader: &LeaderFlags) -> Result<FromFile, ConfigError> {
+    let file = config::load::<File>(path, &types(names))?;
+    settle(path, names, file, leader)
+}
+
+fn settle(
+    path: &Path,
+    names: &Names,
+    mut file: File,
+    leader: &LeaderFlags,
+) -> Result<FromFile, ConfigError> {
+    file.leader_election = leader.over(file.leader_election);
+    if file.leader_election.leader_elect
+        && let Err(error) = Times::of(&file.leader_election).check()
+    {
+        let faults = vec![time_fault(error)];
+        return Err(ConfigError::Invalid { path: path.to_owned(), faults });
+    }
+    Ok(select_fields(names, &file))
 }
 
 /// The file's fields, for the program's reference.
@@ -103,7 +165,7 @@ pub fn load(path: &Path, names: &Names) -> Result<FromFile, ConfigError> {
 /// # Errors
 /// The defaults are no JSON.
 pub fn describe() -> Result<FileReference, Failure> {
-    let file = File { profiles: vec![Profile::default()], ..File::default() };
+    let file = File { profiles: vec![FileProfile::default()], ..File::default() };
     let names = Names::new(proto_api::names::Profile::Kubernetes);
     let [newest, ..] = types(names);
     let mut reference = FileReference::new(newest, &file)?;
@@ -141,12 +203,19 @@ fn types(names: &Names) -> [FileType; 3] {
     ["v1", "v1beta3", "v1beta2"].map(version)
 }
 
-fn select_fields(file: &File) -> FromFile {
-    let profile = file.profiles.first();
+fn select_fields(names: &Names, file: &File) -> FromFile {
+    let mut profiles = profiles::select_profiles(names, &file.profiles);
+    if profiles.is_empty() {
+        profiles.push(Profile::new(names, profiles::DEFAULT_NAME));
+    }
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     FromFile {
         kubeconfig: text(&file.client_connection.kubeconfig).map(PathBuf::from),
-        scheduler_name: profile.and_then(|profile| text(&profile.scheduler_name)),
+        profiles,
+        retry: Backoff {
+            first: Duration::from_secs(file.pod_initial_backoff_seconds),
+            longest: Duration::from_secs(file.pod_max_backoff_seconds),
+        },
         leader_election: file.leader_election.clone(),
         warnings: without_effect(file),
     }
@@ -154,7 +223,9 @@ fn select_fields(file: &File) -> FromFile {
 
 fn without_effect(file: &File) -> Vec<String> {
     let set = fields_without_effect(file).into_iter().filter(|(_, value)| !value.is_null());
-    set.map(|(name, _)| format!("configuration field {name} has no effect")).collect()
+    let unused = set.map(|(name, _)| format!("configuration field {name} has no effect"));
+    let of_profiles = file.profiles.iter().enumerate();
+    unused.chain(of_profiles.flat_map(|(nth, of)| profiles::list_warnings(nth, of))).collect()
 }
 
 fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
@@ -166,8 +237,6 @@ fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
         ("enableProfiling", &file.enable_profiling),
         ("enableContentionProfiling", &file.enable_contention_profiling),
         ("percentageOfNodesToScore", &file.percentage_of_nodes_to_score),
-        ("podInitialBackoffSeconds", &file.pod_initial_backoff_seconds),
-        ("podMaxBackoffSeconds", &file.pod_max_backoff_seconds),
         ("extenders", &file.extenders),
         ("clientConnection.acceptContentTypes", &connection.accept_content_types),
         ("clientConnection.contentType", &connection.content_type),
@@ -177,8 +246,14 @@ fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
     for profile in &file.profiles {
         fields.extend([
             ("profiles[0].percentageOfNodesToScore", &profile.percentage_of_nodes_to_score),
-            ("profiles[0].plugins", &profile.plugins),
-            ("profiles[0].pluginConfig", &profile.plugin_config),
+            ("profiles[0].plugins.queueSort", &profile.plugins.queue_sort),
+            ("profiles[0].plugins.preFilter", &profile.plugins.pre_filter),
+            ("profiles[0].plugins.preScore", &profile.plugins.pre_score),
+            ("profiles[0].plugins.reserve", &profile.plugins.reserve),
+            ("profiles[0].plugins.permit", &profile.plugins.permit),
+            ("profiles[0].plugins.preBind", &profile.plugins.pre_bind),
+            ("profiles[0].plugins.bind", &profile.plugins.bind),
+            ("profiles[0].plugins.postBind", &profile.plugins.post_bind),
         ]);
     }
     fields
@@ -186,28 +261,42 @@ fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use proto_api::names;
 
     use super::*;
 
-    fn read(text: &str) -> Result<FromFile, String> {
-        let names = Names::new(names::Profile::Kubernetes);
-        let file = config::parse::<File>(Path::new("f"), text, &types(names));
-        file.map(|file| select_fields(&file)).map_err(|error| error.to_string())
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        leader: LeaderFlags,
     }
 
-    const HEAD: &str =
+    pub(super) fn read(text: &str) -> Result<FromFile, String> {
+        read_with(text, &[])
+    }
+
+    fn read_with(text: &str, flags: &[&str]) -> Result<FromFile, String> {
+        let (path, names) = (Path::new("f"), Names::new(names::Profile::Kubernetes));
+        let flags = Flags::try_parse_from([&["test"], flags].concat()).unwrap();
+        let file = config::parse::<File>(path, text, &types(names));
+        let settled = file.and_then(|file| settle(path, names, file, &flags.leader));
+        settled.map_err(|error| error.to_string())
+    }
+
+    pub(super) const HEAD: &str =
         "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
 
     #[test]
     fn fields_with_an_effect_are_read_and_the_rest_gives_warnings() {
         let text = format!(
             "{HEAD}clientConnection: {{kubeconfig: /k, qps: 50}}\nleaderElection: {{leaderElect: false, resourceName: mine, leaseDuration: 1m0s}}\n\
-             profiles: [{{schedulerName: mine, plugins: {{score: {{disabled: [{{name: '*'}}]}}}}}}]\n"
+             profiles: [{{schedulerName: mine, percentageOfNodesToScore: 50}}]\npodMaxBackoffSeconds: 30\n"
         );
         let fields = read(&text).unwrap();
         assert_eq!(fields.kubeconfig, Some("/k".into()));
-        assert_eq!(fields.scheduler_name.as_deref(), Some("mine"));
+        assert_eq!(fields.profiles.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["mine"]);
+        assert_eq!((fields.retry.first.as_secs(), fields.retry.longest.as_secs()), (1, 30));
         let elected = LeaderElection {
             leader_elect: false,
             resource_name: "mine".into(),
@@ -216,14 +305,17 @@ mod tests {
         };
         assert_eq!(fields.leader_election, elected);
         assert_eq!(fields.warnings.len(), 2, "{:?}", fields.warnings);
-        assert_eq!(read(HEAD).unwrap(), FromFile::default());
+        let names = Names::new(names::Profile::Kubernetes);
+        assert_eq!(read(HEAD).unwrap(), FromFile::none(names));
     }
 
     #[test]
     fn invalid_files_are_rejected() {
         for (text, why) in [
             (format!("{HEAD}nonsense: 1\n"), "nonsense: unknown field"),
-            (format!("{HEAD}profiles: [{{}}, {{}}]\n"), "profiles: must be one at most"),
+            (format!("{HEAD}podInitialBackoffSeconds: 0\n"), "podInitialBackoffSeconds: must be"),
+            (format!("{HEAD}podInitialBackoffSeconds: 20\n"), "podMaxBackoffSeconds: must be"),
+            (format!("{HEAD}podMaxBackoffSeconds: 86401\n"), "podMaxBackoffSeconds: must be"),
             ("apiVersion: v1\nkind: Config\n".to_owned(), "expected apiVersion"),
             (
                 format!("{HEAD}leaderElection: {{leaseDuration: 5s}}\n"),
@@ -235,6 +327,28 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         let names = Names::new(names::Profile::Kubernetes);
-        assert!(load(Path::new("/nowhere/config.yaml"), names).is_err());
+        let flags = Flags::try_parse_from(["test"]).unwrap();
+        assert!(load(Path::new("/nowhere/config.yaml"), names, &flags.leader).is_err());
+    }
+
+    #[test]
+    fn a_file_has_to_be_valid_with_its_flags() {
+        let short = format!("{HEAD}leaderElection: {{leaseDuration: 5s}}\n");
+        let flags = ["--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=1s"];
+        let leader = read_with(&short, &flags).unwrap().leader_election;
+        let secs = [leader.lease_duration, leader.renew_deadline, leader.retry_period];
+        assert_eq!(secs.map(|of| of.as_secs()), [5, 3, 1]);
+        assert!(read_with(&short, &["--leader-elect=false"]).is_ok());
+        let error = read_with(HEAD, &["--leader-elect-lease-duration=5s"]).unwrap_err();
+        assert!(error.contains("leaderElection.leaseDuration: must be greater"), "{error}");
+    }
+
+    #[test]
+    fn a_flag_names_the_first_profile() {
+        let text = format!("{HEAD}profiles: [{{schedulerName: a}}, {{schedulerName: b}}]\n");
+        let mut found = read(&text).unwrap();
+        assert!(found.rename_first("b".into()).is_err());
+        found.rename_first("c".into()).unwrap();
+        assert_eq!(found.profiles.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["c", "b"]);
     }
 }

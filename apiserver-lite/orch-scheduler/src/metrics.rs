@@ -37,15 +37,14 @@ pub struct SchedulerMetrics {
     pending: IntGaugeVec,
     preemptions: IntCounter,
     victims: Histogram,
-    profile: String,
 }
 
 impl SchedulerMetrics {
-    /// Registers the metrics; `profile` is the scheduler's name.
+    /// Registers the metrics.
     ///
     /// # Errors
     /// A name is registered already.
-    pub fn new(metrics: &Metrics, profile: &str) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let labels = &["result", "profile"];
         let attempts =
             Opts::new("scheduler_schedule_attempts_total", "Scheduling attempts, by result.");
@@ -70,12 +69,12 @@ impl SchedulerMetrics {
             attempts: metrics.register(IntCounterVec::new(attempts, labels)?)?,
             durations: metrics.register(HistogramVec::new(durations, labels)?)?,
             pending: metrics.register(IntGaugeVec::new(pending, &["queue"])?)?,
-            profile: profile.to_owned(),
         })
     }
 
-    pub fn count_attempt(&self, result: Attempt, took: Duration) {
-        let labels = &[result.label(), self.profile.as_str()];
+    /// Counts an attempt for a pod with this `schedulerName`.
+    pub fn count_attempt(&self, profile: &str, result: Attempt, took: Duration) {
+        let labels = &[result.label(), profile];
         self.attempts.with_label_values(labels).inc();
         self.durations.with_label_values(labels).observe(took.as_secs_f64());
     }

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto_client::events::Recorder;
+use proto_api::core::v1::ObjectReference;
+use proto_client::events::{EventKind, Recorder};
 use proto_client::{Client, ObjectKey, Store};
+use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::statusz::TaskStatus;
 
@@ -24,9 +26,11 @@ use apiserver_scheduling::nominations::{NominatedLoads, Nominations};
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::DisruptionBudget;
+use apiserver_scheduling::profile::Profile;
 use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
-    FitError, NodeChoice, NodeView, SelectError, StorageView, isolate_pod, select_node,
+    FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, isolate_pod,
+    select_node,
 };
 use apiserver_scheduling::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;
@@ -46,9 +50,8 @@ pub struct Scheduler {
     storage: StorageInformers,
     annotations: BindingAnnotations,
     caches: ClusterCaches,
-    events: Recorder,
-    /// The `schedulerName` of the pods to schedule.
-    name: String,
+    /// How pods are scheduled, by their `schedulerName`.
+    profiles: BTreeMap<String, ProfileInUse>,
     counters: SchedulerMetrics,
     status: TaskStatus,
     /// Pods bound by this scheduler that the watch shows without a node, by uid.
@@ -57,6 +60,12 @@ pub struct Scheduler {
     reserved: BTreeMap<String, NodeReservation>,
     nominations: Nominations,
     backoff: BackoffQueue,
+}
+
+/// A profile, and the events of its pods.
+pub struct ProfileInUse {
+    pub profile: Arc<Profile>,
+    pub events: Recorder,
 }
 
 /// The caches of pods, nodes, namespaces and disruption budgets.
@@ -73,7 +82,6 @@ pub struct ClusterCaches {
 
 /// Where a scheduler reports.
 pub struct SchedulerReports {
-    pub events: Recorder,
     /// Metrics.
     pub counters: SchedulerMetrics,
     /// The status page.
@@ -81,29 +89,49 @@ pub struct SchedulerReports {
 }
 
 impl Scheduler {
-    /// A scheduler of the pods with this `schedulerName`.
+    /// A scheduler of the pods of these profiles, which waits so long after a failure.
     pub fn new(
         client: Client,
-        name: String,
+        profiles: Vec<ProfileInUse>,
+        retry: Backoff,
         caches: ClusterCaches,
         storage: StorageInformers,
         reporting: SchedulerReports,
     ) -> Self {
         let annotations = BindingAnnotations::new(client.names());
-        let SchedulerReports { events, counters, status } = reporting;
+        let SchedulerReports { counters, status } = reporting;
+        let profiles = profiles.into_iter().map(|of| (of.profile.name.clone(), of)).collect();
         Self {
             client,
             storage,
             annotations,
             caches,
-            events,
-            name,
+            profiles,
             counters,
             status,
             assumed: BTreeMap::new(),
             reserved: BTreeMap::new(),
             nominations: Nominations::default(),
-            backoff: BackoffQueue::default(),
+            backoff: BackoffQueue::new(retry),
+        }
+    }
+
+    /// How a pod is scheduled; none for pods of other schedulers.
+    fn profile_of(&self, pod: &PodInfo) -> Option<Arc<Profile>> {
+        self.profiles.get(&pod.scheduler).map(|of| of.profile.clone())
+    }
+
+    /// Records an event that scheduling `pod` has led to.
+    fn record(
+        &self,
+        pod: &PodInfo,
+        about: &ObjectReference,
+        kind: EventKind,
+        reason: &'static str,
+        message: &str,
+    ) {
+        if let Some(of) = self.profiles.get(&pod.scheduler) {
+            of.events.event(about, kind, reason, message);
         }
     }
 
@@ -197,7 +225,7 @@ impl Scheduler {
             }
             Failure::Error => Attempt::Error,
         };
-        self.counters.count_attempt(attempt, begun.elapsed());
+        self.counters.count_attempt(&pod.scheduler, attempt, begun.elapsed());
         add(&mut tally.failed, 1);
         self.backoff.note_failure(&pod.key, &pod.uid, failure, Instant::now());
         if let Due::At(at) = self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
@@ -230,7 +258,9 @@ impl Scheduler {
     /// The pods of this scheduler without a node, by priority and then by age.
     fn pending(&self, pods: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
         let is_pending = |pod: &&Arc<PodInfo>| {
-            pod.node.is_empty() && pod.phase == PodPhase::Active && pod.scheduler == self.name
+            pod.node.is_empty()
+                && pod.phase == PodPhase::Active
+                && self.profiles.contains_key(&pod.scheduler)
         };
         let mut pending: Vec<Arc<PodInfo>> = pods.iter().filter(is_pending).cloned().collect();
         pending.sort_by(|a, b| {
@@ -294,10 +324,11 @@ impl Scheduler {
     ) -> Result<(usize, Arc<PodInfo>), Failure> {
         let storage_view = StorageView { storage, annotations: &self.annotations };
         let mut nominated = NominatedLoads::of(pod, loads, view.nominated);
-        let namespaces = view.namespaces;
+        let Some(profile) = self.profile_of(pod) else { return Err(Failure::Error) };
+        let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
         let selected = isolate_pod(pod, || {
             let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated };
-            select_node(pod, nodes, namespaces, storage_view)
+            select_node(pod, nodes, rules, storage_view)
         });
         nominated.take_back(loads);
         let NodeChoice { nth, volumes } = match selected {

@@ -9,6 +9,7 @@ use proto_api::names::Names;
 
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
+use crate::profile::Profile;
 use crate::resource_amounts::{CPU, MEMORY, PODS};
 
 /// A pending pod that requests `cpu` millicores and `memory` bytes.
@@ -31,7 +32,10 @@ pub fn node(name: &str) -> NodeInfo {
     let allocatable = [(CPU, 4000), (MEMORY, 8 << 30), (PODS, 110)];
     NodeInfo {
         name: name.into(),
-        labels: BTreeMap::from([("zone".into(), format!("zone-{name}"))]),
+        labels: BTreeMap::from([
+            ("zone".into(), format!("zone-{name}")),
+            (names().label("hostname"), name.into()),
+        ]),
         allocatable: allocatable.into_iter().map(|(r, amount)| (r.into(), amount)).collect(),
         ..NodeInfo::default()
     }
@@ -40,4 +44,9 @@ pub fn node(name: &str) -> NodeInfo {
 /// The names of Kubernetes.
 pub fn names() -> &'static Names {
     Names::new(proto_api::names::Profile::Kubernetes)
+}
+
+/// The default profile.
+pub fn profile() -> Profile {
+    Profile::new(names(), "default-scheduler")
 }

@@ -9,14 +9,14 @@ use proto_api::core::v1::{Container, Node, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::examples::{names, node};
+use crate::examples::{names, node, profile};
 use crate::filter::check;
 use crate::node_info::NodeInfo;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
 use crate::resource_amounts::{CPU, MEMORY};
-use crate::score::select_best;
+use crate::score::{ScoreView, select_best};
 use values::variants;
 
 fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
@@ -33,12 +33,13 @@ fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
 
 /// Filters and scores the nodes, and assigns the pod to all of them.
 fn schedule(pod: &PodInfo, loads: &mut [NodeLoad]) {
-    drop(InterPodState::of(pod, loads, &NamespaceLabels::new()));
+    let (namespaces, profile) = (NamespaceLabels::new(), profile());
+    drop(InterPodState::of(pod, loads, &namespaces, &profile));
     for load in loads.iter() {
-        let _ = check(pod, load);
+        let _ = check(pod, load, &profile);
     }
     let all: Vec<&NodeLoad> = loads.iter().collect();
-    let _ = select_best(pod, &all, loads, &NamespaceLabels::new());
+    let _ = select_best(pod, &all, ScoreView { loads, namespaces: &namespaces, profile: &profile });
     loads.iter_mut().for_each(|load| load.add(pod.clone()));
 }
 
@@ -98,5 +99,5 @@ fn requests_that_overflow_are_infeasible() {
     }
     let info = PodInfo::of(names(), &pod);
     assert_eq!(info.requests[CPU], i64::MAX);
-    assert!(check(&info, &NodeLoad::empty(Arc::new(node("a")))).is_err());
+    assert!(check(&info, &NodeLoad::empty(Arc::new(node("a"))), &profile()).is_err());
 }

@@ -3,9 +3,10 @@
 use proto_api::core::v1::{Taint, Toleration};
 
 use crate::node_info::{Admission, NodeInfo};
-use crate::node_selector::matches_selector;
+use crate::node_selector::{matches_required, matches_selector};
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
+use crate::profile::{Filter, Profile, ResourceFit};
 use crate::refusal::Refusal;
 use crate::resource_amounts::{CPU, MEMORY, PODS};
 use crate::taints::tolerates;
@@ -15,25 +16,44 @@ use crate::taints::tolerates;
 ///
 /// # Errors
 /// Why the pod cannot run on the node.
-pub fn check(pod: &PodInfo, load: &NodeLoad) -> Result<(), Vec<Refusal>> {
-    let node = &load.node;
-    if node.admission == Admission::Cordoned && !tolerates_cordon(pod, node) {
-        return Err(vec![Refusal::Unschedulable]);
+pub fn check(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Result<(), Vec<Refusal>> {
+    if let Some(refusal) = refusal(pod, load, profile) {
+        return Err(vec![refusal]);
     }
-    if let Some(taint) = find_untolerated(&pod.tolerations, &node.taints) {
-        return Err(vec![Refusal::Taint { key: taint.key.clone(), value: taint.value.clone() }]);
+    if !profile.asks(Filter::NodeResourcesFit) {
+        return Ok(());
     }
-    if !matches_selector(pod, node) {
-        return Err(vec![Refusal::NodeAffinity]);
-    }
-    if pod.host_ports.iter().any(|port| load.ports.is_taken(port)) {
-        return Err(vec![Refusal::HostPorts]);
-    }
-    if pod.disks.iter().any(|disk| load.disks.is_refused(disk)) {
-        return Err(vec![Refusal::Disk]);
-    }
-    let refusals = insufficient_resources(pod, load);
+    let refusals = insufficient_resources(pod, load, &profile.fit);
     if refusals.is_empty() { Ok(()) } else { Err(refusals) }
+}
+
+/// Why the pod cannot run on the node, whatever resources are left.
+fn refusal(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Option<Refusal> {
+    let (node, asks) = (&load.node, |filter| profile.asks(filter));
+    let is_cordoned = node.admission == Admission::Cordoned && !tolerates_cordon(pod, node);
+    if is_cordoned && asks(Filter::NodeUnschedulable) {
+        return Some(Refusal::Unschedulable);
+    }
+    if asks(Filter::TaintToleration)
+        && let Some(taint) = find_untolerated(&pod.tolerations, &node.taints)
+    {
+        return Some(Refusal::Taint { key: taint.key.clone(), value: taint.value.clone() });
+    }
+    if asks(Filter::NodeAffinity) {
+        let added = profile.added_affinity.required.as_ref();
+        if added.is_some_and(|required| !matches_required(required, node)) {
+            return Some(Refusal::EnforcedNodeAffinity);
+        }
+        if !matches_selector(pod, node) {
+            return Some(Refusal::NodeAffinity);
+        }
+    }
+    let takes_port = || pod.host_ports.iter().any(|port| load.ports.is_taken(port));
+    if asks(Filter::NodePorts) && takes_port() {
+        return Some(Refusal::HostPorts);
+    }
+    let is_refused = || pod.disks.iter().any(|disk| load.disks.is_refused(disk));
+    (asks(Filter::VolumeRestrictions) && is_refused()).then_some(Refusal::Disk)
 }
 
 // === Taints ===
@@ -54,7 +74,17 @@ fn find_untolerated<'a>(tolerations: &[Toleration], taints: &'a [Taint]) -> Opti
 
 // === Resources ===
 
-fn insufficient_resources(pod: &PodInfo, load: &NodeLoad) -> Vec<Refusal> {
+impl ResourceFit {
+    /// Whether nodes need not have the resource. Only extended ones can be left out.
+    fn ignores(&self, resource: &str) -> bool {
+        let group = resource.split_once('/').map(|(group, _)| group);
+        group.is_some_and(|group| {
+            self.ignored_resources.contains(resource) || self.ignored_groups.contains(group)
+        })
+    }
+}
+
+fn insufficient_resources(pod: &PodInfo, load: &NodeLoad, fit: &ResourceFit) -> Vec<Refusal> {
     let allocatable = |resource: &str| load.node.allocatable.get(resource).copied().unwrap_or(0);
     let mut refusals = Vec::new();
     if load.pod_count >= allocatable(PODS) {
@@ -63,7 +93,7 @@ fn insufficient_resources(pod: &PodInfo, load: &NodeLoad) -> Vec<Refusal> {
     let requested = |resource: &str| load.requested.get(resource).copied().unwrap_or(0);
     // CPU and memory come first.
     let order = |resource: &&String| (*resource != CPU, *resource != MEMORY, (*resource).clone());
-    let mut resources: Vec<&String> = pod.requests.keys().collect();
+    let mut resources: Vec<&String> = pod.requests.keys().filter(|r| !fit.ignores(r)).collect();
     resources.sort_by_key(order);
     for resource in resources {
         let request = pod.requests.get(resource).copied().unwrap_or(0);

@@ -22,6 +22,7 @@ pub mod placement;
 pub mod pod_affinity;
 pub mod pod_info;
 pub mod preemption;
+pub mod profile;
 pub mod refusal;
 pub mod resource_amounts;
 pub mod score;

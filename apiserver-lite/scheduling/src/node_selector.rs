@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+use proto_api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 use crate::node_info::NodeInfo;
 use crate::pod_info::PodInfo;
@@ -10,14 +10,14 @@ use crate::pod_info::PodInfo;
 /// Whether the node matches the pod's node selector and required node affinity.
 pub fn matches_selector(pod: &PodInfo, node: &NodeInfo) -> bool {
     let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
-    let required = pod.required.as_ref();
     pod.node_selector.iter().all(has)
-        && required.is_none_or(|required| {
-            required
-                .node_selector_terms
-                .iter()
-                .any(|term| matches_term(term, &node.name, &node.labels))
-        })
+        && pod.required.as_ref().is_none_or(|required| matches_required(required, node))
+}
+
+/// Whether the node matches one of the terms.
+pub fn matches_required(required: &NodeSelector, node: &NodeInfo) -> bool {
+    let mut terms = required.node_selector_terms.iter();
+    terms.any(|term| matches_term(term, &node.name, &node.labels))
 }
 
 /// The field that selects a node by its name.

@@ -8,6 +8,7 @@ use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
 use crate::placement::{Spread, Term};
 use crate::pod_info::{PodInfo, PodPhase};
+use crate::profile::{Filter, Profile};
 use crate::refusal::Refusal;
 use crate::resource_amounts::add;
 
@@ -85,8 +86,30 @@ enum AffinityDomains {
 }
 
 impl InterPodState {
-    /// Computes the state for `pod`.
-    pub fn of(pod: &PodInfo, loads: &[NodeLoad], namespaces: &NamespaceLabels) -> Self {
+    /// Computes the state for `pod`, of the filters that the profile asks.
+    pub fn of(
+        pod: &PodInfo,
+        loads: &[NodeLoad],
+        namespaces: &NamespaceLabels,
+        profile: &Profile,
+    ) -> Self {
+        let mut state = match profile.asks(Filter::InterPodAffinity) {
+            true => Self::of_affinity(pod, loads, namespaces),
+            false => Self::default(),
+        };
+        let spreads = &pod.constraints.topology_spread;
+        let spreads = if profile.asks(Filter::PodTopologySpread) { &spreads[..] } else { &[] };
+        for spread in spreads {
+            let topology_keys = spreads.iter().map(|spread| spread.topology_key.as_str());
+            state.topology_spread.push((
+                spread.topology_key.clone(),
+                spread.allowed_domains(pod, loads, topology_keys),
+            ));
+        }
+        state
+    }
+
+    fn of_affinity(pod: &PodInfo, loads: &[NodeLoad], namespaces: &NamespaceLabels) -> Self {
         let constraints = &pod.constraints;
         let domains = |topology_key: &str, terms: &[Term]| -> BTreeSet<String> {
             let all = |other: &Arc<PodInfo>| terms.iter().all(|t| t.selects(other, namespaces));
@@ -118,14 +141,6 @@ impl InterPodState {
         for (label, domains) in affinity {
             let affinity = if first { AffinityDomains::Any } else { AffinityDomains::In(domains) };
             state.affinity.push((label.clone(), affinity));
-        }
-        for spread in &constraints.topology_spread {
-            let topology_keys =
-                constraints.topology_spread.iter().map(|spread| spread.topology_key.as_str());
-            state.topology_spread.push((
-                spread.topology_key.clone(),
-                spread.allowed_domains(pod, loads, topology_keys),
-            ));
         }
         state
     }

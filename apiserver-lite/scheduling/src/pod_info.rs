@@ -181,16 +181,20 @@ fn requests(pod: &Pod) -> Amounts {
     sum
 }
 
+/// The same with defaults for containers without requests.
 fn weight(pod: &Pod) -> (i64, i64) {
-    let of = |container: &Container, resource: &str, default: i64| {
-        let request = container.resources.requests.get(resource);
-        request.map_or(default, |quantity| amount(resource, quantity))
+    let spec = &pod.spec;
+    let of = |resource: &str, default: i64| {
+        let request = |container: &Container| {
+            let request = container.resources.requests.get(resource);
+            request.map_or(default, |quantity| amount(resource, quantity))
+        };
+        let sum = spec.containers.iter().map(request).fold(0, i64::saturating_add);
+        let largest = spec.init_containers.iter().map(request).max().unwrap_or(0);
+        let overhead = spec.overhead.get(resource).map_or(0, |quantity| amount(resource, quantity));
+        sum.max(largest).saturating_add(overhead)
     };
-    let sum = |resource, default| {
-        let requests = pod.spec.containers.iter().map(|container| of(container, resource, default));
-        requests.fold(0, i64::saturating_add)
-    };
-    (sum(CPU, DEFAULT_CPU), sum(MEMORY, DEFAULT_MEMORY))
+    (of(CPU, DEFAULT_CPU), of(MEMORY, DEFAULT_MEMORY))
 }
 
 fn host_ports(pod: &Pod) -> Vec<HostPort> {
@@ -222,6 +226,6 @@ mod tests {
         assert_eq!(requests(&pod)[CPU], 700);
         pod.spec.overhead.insert(CPU.into(), "50m".parse().unwrap());
         assert_eq!(requests(&pod)[CPU], 750);
-        assert_eq!(weight(&pod), (500, 400 << 20));
+        assert_eq!(weight(&pod), (750, 400 << 20));
     }
 }

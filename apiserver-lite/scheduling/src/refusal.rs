@@ -19,6 +19,8 @@ pub enum Refusal {
     },
     /// The node does not match the pod's selector or node affinity.
     NodeAffinity,
+    /// The node does not match the node affinity of the profile.
+    EnforcedNodeAffinity,
     /// A host port of the pod is in use on the node.
     HostPorts,
     /// The node has its maximum number of pods.
@@ -61,6 +63,9 @@ impl fmt::Display for Refusal {
                 write!(f, "node(s) had untolerated taint {{{key}: {value}}}")
             }
             Self::NodeAffinity => f.write_str("node(s) didn't match Pod's node affinity/selector"),
+            Self::EnforcedNodeAffinity => {
+                f.write_str("node(s) didn't match scheduler-enforced node affinity")
+            }
             Self::HostPorts => {
                 f.write_str("node(s) didn't have free ports for the requested pod ports")
             }

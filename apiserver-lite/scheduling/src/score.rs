@@ -1,8 +1,9 @@
-//! The Score extension point: NodeResourcesFit (least allocated), NodeResourcesBalancedAllocation, NodeAffinity, TaintToleration, InterPodAffinity,
-//! PodTopologySpread, ImageLocality and the spreading of a controller's pods. Each plugin gives 0 to 100 points, which are weighted as in Kubernetes.
+//! The Score extension point: NodeResourcesFit, NodeResourcesBalancedAllocation, NodeAffinity, TaintToleration, InterPodAffinity, PodTopologySpread and
+//! ImageLocality. Each plugin gives 0 to 100 points, which the profile weighs.
 
 mod image_locality;
 mod pod_affinity;
+mod resources;
 mod topology_spread;
 
 use std::cmp::Reverse;
@@ -11,87 +12,62 @@ use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
 use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::PodInfo;
-use crate::resource_amounts::{CPU, MEMORY};
+use crate::profile::{MAX_POINTS, Profile, Score};
 use crate::taints::tolerates;
 
-const MAX_POINTS: i64 = 100;
+/// What scores look at besides the pod.
+#[derive(Clone, Copy)]
+pub struct ScoreView<'a> {
+    /// All nodes.
+    pub loads: &'a [NodeLoad],
+    pub namespaces: &'a NamespaceLabels,
+    pub profile: &'a Profile,
+}
 
-/// Selects the best node, by its index in `feasible`; none if that is empty. `loads` are all nodes.
-pub fn select_best(
-    pod: &PodInfo,
-    feasible: &[&NodeLoad],
-    loads: &[NodeLoad],
-    namespaces: &NamespaceLabels,
-) -> Option<usize> {
+/// Selects the best node, by its index in `feasible`; none if that is empty.
+pub fn select_best(pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'_>) -> Option<usize> {
     if feasible.len() <= 1 {
         return feasible.len().checked_sub(1);
     }
-    let affinity = normalize(feasible.iter().map(|load| preferred_weight(pod, load)).collect());
-    let taints =
-        normalize_reversed(feasible.iter().map(|load| count_untolerated(pod, load)).collect());
-    // A pod with topology spread preferences is scored by these, not by the number of its siblings.
-    let spread = match pod.constraints.preferred_spread.is_empty() {
-        true => normalize_reversed(feasible.iter().map(|load| count_siblings(pod, load)).collect()),
-        false => topology_spread::points(pod, feasible, loads),
-    };
-    let inter_pod = pod_affinity::points(pod, feasible, loads, namespaces);
-    let images = image_locality::points(pod, feasible, loads);
-    let score = |nth: usize, load: &NodeLoad| {
-        let at = |points: &[i64]| points.get(nth).copied().unwrap_or(0);
-        let weighed = [
-            (1, least_allocated(pod, load)),
-            (1, balanced_allocation(pod, load)),
-            (1, at(&images)),
-            (2, at(&affinity)),
-            (2, at(&inter_pod)),
-            (2, at(&spread)),
-            (3, at(&taints)),
-        ];
-        let weighed = weighed.into_iter().map(|(weight, points)| points.saturating_mul(weight));
-        weighed.fold(0, i64::saturating_add)
-    };
+    let mut sums = vec![0_i64; feasible.len()];
+    for (score, weight) in &view.profile.scores {
+        for (sum, points) in sums.iter_mut().zip(points(*score, pod, feasible, view)) {
+            *sum = sum.saturating_add(points.saturating_mul(*weight));
+        }
+    }
     // Ties are broken by the number of pods, then by name.
-    let ranked = feasible.iter().enumerate();
+    let ranked = feasible.iter().zip(sums).enumerate();
     ranked
-        .min_by_key(|(nth, load)| (Reverse(score(*nth, load)), load.pod_count, *nth))
+        .min_by_key(|(nth, (load, sum))| (Reverse(*sum), load.pod_count, *nth))
         .map(|(nth, _)| nth)
 }
 
-/// The fractions of CPU and memory that would be allocated with the pod.
-fn allocated_fractions(pod: &PodInfo, load: &NodeLoad) -> [f64; 2] {
-    let fraction = |resource: &str, used: i64| {
-        let whole = load.node.allocatable.get(resource).copied().unwrap_or(0);
-        if whole <= 0 { 1.0 } else { (used as f64 / whole as f64).min(1.0) }
+/// The points of each feasible node by one score.
+fn points(score: Score, pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'_>) -> Vec<i64> {
+    let ScoreView { loads, namespaces, profile } = view;
+    let each = |points: &dyn Fn(&NodeLoad) -> i64| -> Vec<i64> {
+        feasible.iter().map(|load| points(load)).collect()
     };
-    let (cpu, memory) = pod.weight;
-    [
-        fraction(CPU, load.weight.0.saturating_add(cpu)),
-        fraction(MEMORY, load.weight.1.saturating_add(memory)),
-    ]
-}
-
-fn points(part: f64) -> i64 {
-    (part.clamp(0.0, 1.0) * MAX_POINTS as f64) as i64
-}
-
-/// NodeResourcesLeastAllocated: more points for more free resources.
-fn least_allocated(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let [cpu, memory] = allocated_fractions(pod, load);
-    i64::midpoint(points(1.0 - cpu), points(1.0 - memory))
-}
-
-/// NodeResourcesBalancedAllocation: more points for similar fractions of CPU and memory.
-fn balanced_allocation(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let [cpu, memory] = allocated_fractions(pod, load);
-    points(1.0 - (cpu - memory).abs() / 2.0)
+    match score {
+        Score::NodeResourcesFit => each(&|load| resources::score_fit(pod, load, &profile.fit)),
+        Score::NodeResourcesBalancedAllocation => {
+            each(&|load| resources::score_balance(pod, load, &profile.balanced))
+        }
+        Score::ImageLocality => image_locality::points(pod, feasible, loads),
+        Score::NodeAffinity => normalize(each(&|load| preferred_weight(pod, load, profile))),
+        Score::InterPodAffinity => {
+            let weight = profile.hard_pod_affinity_weight;
+            pod_affinity::points(pod, feasible, loads, namespaces, weight)
+        }
+        Score::PodTopologySpread => topology_spread::points(pod, feasible, loads, profile),
+        Score::TaintToleration => normalize_reversed(each(&|load| count_untolerated(pod, load))),
+    }
 }
 
 /// NodeAffinity: the weights of the preferred terms that the node matches.
-fn preferred_weight(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let met = pod
-        .preferred
-        .iter()
-        .filter(|term| matches_term(&term.preference, &load.node.name, &load.node.labels));
+fn preferred_weight(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> i64 {
+    let all = profile.added_affinity.preferred.iter().chain(&pod.preferred);
+    let met = all.filter(|term| matches_term(&term.preference, &load.node.name, &load.node.labels));
     met.map(|term| i64::from(term.weight)).fold(0, i64::saturating_add)
 }
 
@@ -100,12 +76,6 @@ fn count_untolerated(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let soft = load.node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
     let untolerated = soft.filter(|taint| !pod.tolerations.iter().any(|t| tolerates(t, taint)));
     i64::try_from(untolerated.count()).unwrap_or(MAX_POINTS)
-}
-
-/// The number of pods of the same controller on the node.
-fn count_siblings(pod: &PodInfo, load: &NodeLoad) -> i64 {
-    let controller = pod.controller.as_ref();
-    controller.and_then(|uid| load.by_controller.get(uid)).copied().unwrap_or(0)
 }
 
 /// Scales the values so that the largest becomes 100.
@@ -130,7 +100,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::examples::{node, pod};
+    use crate::examples::{node, pod, profile};
     use crate::placement::{Spread, Term, WeightedTerm};
 
     fn loads(names: &[&str]) -> Vec<NodeLoad> {
@@ -138,9 +108,14 @@ mod tests {
     }
 
     fn chosen(pod: &PodInfo, loads: &[NodeLoad]) -> String {
+        chosen_by(&profile(), pod, loads)
+    }
+
+    fn chosen_by(profile: &Profile, pod: &PodInfo, loads: &[NodeLoad]) -> String {
         let feasible: Vec<&NodeLoad> = loads.iter().collect();
         let namespaces = NamespaceLabels::new();
-        select_best(pod, &feasible, loads, &namespaces)
+        let view = ScoreView { loads, namespaces: &namespaces, profile };
+        select_best(pod, &feasible, view)
             .map_or_else(String::new, |nth| loads[nth].node.name.clone())
     }
 
@@ -181,6 +156,48 @@ mod tests {
         let mut stranger = sibling;
         stranger.controller = Some("other".into());
         assert_eq!(chosen(&stranger, &loads), "a");
+    }
+
+    #[test]
+    fn siblings_are_spread_over_zones() {
+        let mut loads = loads(&["a", "b", "c"]);
+        for (load, zone) in loads.iter_mut().zip(["x", "x", "y"]) {
+            let mut node = (*load.node).clone();
+            node.labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+            load.node = Arc::new(node);
+        }
+        let mut sibling = pod("s", 100, 1 << 20);
+        sibling.controller = Some("set".into());
+        loads[0].add(sibling.clone());
+        loads[2].add(pod("x", 400, 800 << 20));
+        assert_eq!(chosen(&sibling, &loads), "c");
+        let mut none = profile();
+        none.default_spread.clear();
+        assert_eq!(chosen_by(&none, &sibling, &loads), "b");
+    }
+
+    #[test]
+    fn a_profile_says_which_scores_count() {
+        let mut loads = loads(&["a", "b"]);
+        loads[0].add(pod("x", 2000, 4 << 30));
+        let small = pod("p", 100, 1 << 20);
+        assert_eq!(chosen(&small, &loads), "b");
+        let mut packed = profile();
+        packed.fit.strategy = crate::profile::FitStrategy::MostAllocated;
+        assert_eq!(chosen_by(&packed, &small, &loads), "a");
+        let mut none = profile();
+        none.scores.clear();
+        assert_eq!(chosen_by(&none, &small, &loads), "b", "it has fewer pods");
+        let requirement = NodeSelectorRequirement {
+            key: "zone".into(),
+            operator: "In".into(),
+            values: vec!["zone-a".into()],
+        };
+        let preference =
+            NodeSelectorTerm { match_expressions: vec![requirement], ..Default::default() };
+        let mut added = profile();
+        added.added_affinity.preferred = vec![PreferredSchedulingTerm { weight: 1, preference }];
+        assert_eq!(chosen_by(&added, &small, &loads), "a");
     }
 
     #[test]

@@ -7,8 +7,9 @@ use crate::nodes::NodeLoad;
 use crate::nominations::NominatedLoads;
 use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
+use crate::profile::{Filter, Profile};
 use crate::refusal::{Refusal, summary};
-use crate::score::select_best;
+use crate::score::{ScoreView, select_best};
 use crate::volumes::{BindingAnnotations, ClaimRequirements, StorageSnapshot, VolumeChoice};
 
 /// A node selected for a pod.
@@ -52,11 +53,18 @@ impl FitError {
     }
 }
 
+/// How a pod is scheduled, and what is known besides nodes and storage.
+#[derive(Clone, Copy)]
+pub struct SelectionRules<'a> {
+    pub profile: &'a Profile,
+    pub namespaces: &'a NamespaceLabels,
+}
+
 /// Checks nodes for one pod: resources, ports, taints, affinity, topology spread and volumes.
 pub struct PodFilters<'a> {
     pod: &'a PodInfo,
     claims: ClaimRequirements,
-    namespaces: &'a NamespaceLabels,
+    rules: SelectionRules<'a>,
     storage_view: StorageView<'a>,
 }
 
@@ -70,20 +78,30 @@ impl<'a> PodFilters<'a> {
     /// Why no node is feasible.
     pub fn of(
         pod: &'a PodInfo,
-        namespaces: &'a NamespaceLabels,
+        rules: SelectionRules<'a>,
         storage_view: StorageView<'a>,
     ) -> Result<Self, Refusal> {
         let claims = ClaimRequirements::of(pod, storage_view.storage, storage_view.annotations)?;
-        Ok(Self { pod, claims, namespaces, storage_view })
+        Ok(Self { pod, claims, rules, storage_view })
+    }
+
+    fn inter_pod(&self, loads: &[NodeLoad]) -> InterPodState {
+        InterPodState::of(self.pod, loads, self.rules.namespaces, self.rules.profile)
+    }
+
+    /// Whether a claim that only one pod may use is used by another.
+    fn is_taken(&self, loads: &[NodeLoad]) -> bool {
+        self.rules.profile.asks(Filter::VolumeRestrictions)
+            && self.claims.is_used_by_another(self.pod, loads)
     }
 
     /// Checks every node.
     fn check_all(&self, loads: &[NodeLoad]) -> Vec<Checked> {
-        if self.claims.is_used_by_another(self.pod, loads) {
+        if self.is_taken(loads) {
             let why = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
             return loads.iter().map(|_| Err(vec![Refusal::Claims(why.to_owned())])).collect();
         }
-        let inter_pod = InterPodState::of(self.pod, loads, self.namespaces);
+        let inter_pod = self.inter_pod(loads);
         loads.iter().map(|load| self.check(load, &inter_pod)).collect()
     }
 
@@ -92,11 +110,11 @@ impl<'a> PodFilters<'a> {
     pub fn fits_on(&self, nth: usize, loads: &[NodeLoad], depends_on_pods: bool) -> bool {
         let Some(load) = loads.get(nth) else { return false };
         // Most loads fail here, without a look at all pods.
-        if check(self.pod, load).is_err() || self.claims.is_used_by_another(self.pod, loads) {
+        if check(self.pod, load, self.rules.profile).is_err() || self.is_taken(loads) {
             return false;
         }
         let inter_pod = match depends_on_pods {
-            true => InterPodState::of(self.pod, loads, self.namespaces),
+            true => self.inter_pod(loads),
             false => InterPodState::default(),
         };
         self.check(load, &inter_pod).is_ok()
@@ -104,9 +122,10 @@ impl<'a> PodFilters<'a> {
 
     fn check(&self, load: &NodeLoad, inter_pod: &InterPodState) -> Checked {
         let StorageView { storage, annotations } = self.storage_view;
-        check(self.pod, load)?;
-        let volumes =
-            self.claims.check(self.pod, load, storage, annotations).map_err(|r| vec![r])?;
+        let profile = self.rules.profile;
+        check(self.pod, load, profile)?;
+        let volumes = self.claims.check(self.pod, load, storage, annotations, profile);
+        let volumes = volumes.map_err(|refusal| vec![refusal])?;
         inter_pod.refusal(&load.node).map_or(Ok(volumes), |refusal| Err(vec![refusal]))
     }
 }
@@ -126,11 +145,11 @@ pub struct NodeView<'a> {
 pub fn select_node(
     pod: &PodInfo,
     nodes: NodeView<'_>,
-    namespaces: &NamespaceLabels,
+    rules: SelectionRules<'_>,
     storage_view: StorageView<'_>,
 ) -> Result<NodeChoice, SelectError> {
     let NodeView { loads, nominated } = nodes;
-    let filters = PodFilters::of(pod, namespaces, storage_view).map_err(|refusal| {
+    let filters = PodFilters::of(pod, rules, storage_view).map_err(|refusal| {
         let refusals = loads.iter().map(|_| vec![refusal.clone()]).collect();
         SelectError::NoFeasibleNode(FitError { refusals })
     })?;
@@ -143,7 +162,7 @@ pub fn select_node(
             *with = without;
         }
     }
-    let selected = select_checked(pod, loads, checked, namespaces);
+    let selected = select_checked(pod, loads, checked, rules);
     nominated.take_back(loads);
     selected
 }
@@ -153,12 +172,13 @@ fn select_checked(
     pod: &PodInfo,
     loads: &[NodeLoad],
     mut checked: Vec<Checked>,
-    namespaces: &NamespaceLabels,
+    rules: SelectionRules<'_>,
 ) -> Result<NodeChoice, SelectError> {
     let fitting = |(nth, checked): (usize, &Checked)| checked.is_ok().then_some(nth);
     let feasible: Vec<usize> = checked.iter().enumerate().filter_map(fitting).collect();
     let candidates: Vec<&NodeLoad> = feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
-    let best = select_best(pod, &candidates, loads, namespaces)
+    let SelectionRules { profile, namespaces } = rules;
+    let best = select_best(pod, &candidates, ScoreView { loads, namespaces, profile })
         .and_then(|best| feasible.get(best).copied());
     match best.map(|nth| (nth, checked.swap_remove(nth))) {
         Some((nth, Ok(volumes))) => Ok(NodeChoice { nth, volumes }),
@@ -190,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::examples::{names, node, pod};
+    use crate::examples::{names, node, pod, profile};
     use crate::placement::Term;
     use crate::resource_amounts::{CPU, MEMORY, PODS};
 
@@ -199,10 +219,11 @@ mod tests {
         let annotations = BindingAnnotations::new(names());
         let storage = StorageSnapshot::default();
         let storage_view = StorageView { storage: &storage, annotations: &annotations };
-        let namespaces = NamespaceLabels::new();
+        let (namespaces, profile) = (NamespaceLabels::new(), profile());
+        let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
         let (mut loads, mut nominated) = (loads.to_vec(), NominatedLoads::default());
         let nodes = NodeView { loads: &mut loads, nominated: &mut nominated };
-        select_node(pod, nodes, &namespaces, storage_view).map(|choice| choice.nth)
+        select_node(pod, nodes, rules, storage_view).map(|choice| choice.nth)
     }
 
     fn loads(count: usize) -> Vec<NodeLoad> {
@@ -245,7 +266,9 @@ mod tests {
             let mut nominated = NominatedLoads::of(pod, &loads, &waiting);
             let mut seen = loads.clone();
             let nodes = NodeView { loads: &mut seen, nominated: &mut nominated };
-            let found = select_node(pod, nodes, &NamespaceLabels::new(), storage_view);
+            let (namespaces, profile) = (NamespaceLabels::new(), profile());
+            let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
+            let found = select_node(pod, nodes, rules, storage_view);
             assert_eq!(format!("{seen:?}"), format!("{loads:?}"), "they are as before");
             found.is_ok()
         };
@@ -269,7 +292,7 @@ mod tests {
                 let pod = pod(&nth.to_string(), cpu, gib << 30);
                 match select(&pod, &loads) {
                     Ok(nth) => loads[nth].add(pod),
-                    Err(_) => prop_assert!(loads.iter().all(|load| check(&pod, load).is_err())),
+                    Err(_) => prop_assert!(loads.iter().all(|load| check(&pod, load, &profile()).is_err())),
                 }
             }
             for load in loads {

@@ -29,6 +29,7 @@ use crate::node_info::NodeInfo;
 use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
+use crate::profile::{Filter, Profile};
 use crate::refusal::Refusal;
 use limits::Limits;
 
@@ -168,6 +169,7 @@ impl ClaimRequirements {
         load: &NodeLoad,
         storage: &StorageSnapshot,
         annotations: &BindingAnnotations,
+        profile: &Profile,
     ) -> Result<Vec<VolumeChoice>, Refusal> {
         let node = load.node.as_ref();
         if self.volume_missing {
@@ -176,10 +178,13 @@ impl ClaimRequirements {
         if self.bound.iter().any(|volume| !is_reachable(volume, node)) {
             return Err(Refusal::VolumeNodeAffinity);
         }
-        if self.bound.iter().any(|volume| !is_in_zone(volume, node, annotations)) {
+        let elsewhere = |volume: &Arc<PersistentVolume>| !is_in_zone(volume, node, annotations);
+        if profile.asks(Filter::VolumeZone) && self.bound.iter().any(elsewhere) {
             return Err(Refusal::VolumeZone);
         }
-        if storage.limits.is_exceeded(pod, load, storage, annotations) {
+        if profile.asks(Filter::NodeVolumeLimits)
+            && storage.limits.is_exceeded(pod, load, storage, annotations)
+        {
             return Err(Refusal::MaxVolumeCount);
         }
         let mut assumed: BTreeSet<&str> = BTreeSet::new();

@@ -40,11 +40,11 @@ impl Scheduler {
                 self.note_failure(&pod, Failure::Error, begun, tally);
                 continue;
             }
-            self.counters.count_attempt(Attempt::Scheduled, begun.elapsed());
+            self.counters.count_attempt(&pod.scheduler, Attempt::Scheduled, begun.elapsed());
             add(&mut tally.bound, 1);
             self.backoff.remove(&pod.key);
             let message = format!("Successfully assigned {} to {node}", pod.key);
-            self.events.event(&pod.reference, EventKind::Normal, "Scheduled", message);
+            self.record(&pod, &pod.reference, EventKind::Normal, "Scheduled", &message);
             tracing::info!(pod = %pod.key, uid = pod.uid, node, "pod bound");
             self.assumed.insert(pod.uid.clone(), (assigned, Instant::now()));
         }
@@ -75,7 +75,7 @@ impl Scheduler {
         why: &str,
         nomination: Nomination,
     ) {
-        self.events.event(&pod.reference, EventKind::Warning, "FailedScheduling", why);
+        self.record(pod, &pod.reference, EventKind::Warning, "FailedScheduling", why);
         let mut status = serde_json::Map::new();
         if let Some(condition) = failure_condition(pod.unscheduled.as_ref(), reason, why, now()) {
             status.insert("conditions".to_owned(), json!([condition]));

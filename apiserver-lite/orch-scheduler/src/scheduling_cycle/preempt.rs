@@ -6,7 +6,7 @@ use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::{Candidate, Preemption, select_preemption};
-use apiserver_scheduling::select_node::{FitError, PodFilters, StorageView};
+use apiserver_scheduling::select_node::{FitError, PodFilters, SelectionRules, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
 use proto_api::core::v1::Pod;
 use proto_client::events::EventKind;
@@ -36,7 +36,8 @@ impl Scheduler {
         storage: &StorageSnapshot,
         error: &FitError,
     ) -> (Option<String>, Nomination) {
-        if loads.is_empty() {
+        let Some(profile) = self.profile_of(pod) else { return (None, Nomination::Unchanged) };
+        if loads.is_empty() || !profile.preempts {
             return (None, Nomination::Unchanged);
         }
         let nominated = self.nominations.node_of(pod).to_owned();
@@ -44,7 +45,8 @@ impl Scheduler {
             let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
             let storage_view = StorageView { storage, annotations: &self.annotations };
             // No node suits its claims: a nomination is useless.
-            let Ok(filters) = PodFilters::of(pod, namespaces, storage_view) else {
+            let rules = SelectionRules { profile: &profile, namespaces };
+            let Ok(filters) = PodFilters::of(pod, rules, storage_view) else {
                 return (None, self.drop_nomination(pod, &nominated));
             };
             isolate_sync(|| select_preemption(pod, loads, error, &nominated, &budgets, &filters))
@@ -113,7 +115,7 @@ impl Scheduler {
                 }
             }
             let message = format!("Preempted by {} on node {node}", pod.key);
-            self.events.event(&victim.reference, EventKind::Normal, "Preempted", message);
+            self.record(pod, &victim.reference, EventKind::Normal, "Preempted", &message);
             tracing::info!(pod = %pod.key, uid = pod.uid, victim = %victim.key, victim_uid = victim.uid, node, "pod of lower priority deleted");
         }
         self.counters.observe_victims(candidate.victims.len());

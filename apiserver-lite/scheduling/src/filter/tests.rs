@@ -5,13 +5,13 @@ use std::sync::Arc;
 use proto_api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::*;
-use crate::examples::{node, pod};
+use crate::examples::{node, pod, profile};
 use crate::pod_info::HostPort;
 use crate::refusal::summary;
 
 fn refusals(pod: &PodInfo, node: NodeInfo) -> String {
     let load = NodeLoad::empty(Arc::new(node));
-    check(pod, &load).err().map_or_else(String::new, |all| summary(1, [all]))
+    check(pod, &load, &profile()).err().map_or_else(String::new, |all| summary(1, [all]))
 }
 
 #[test]
@@ -19,7 +19,7 @@ fn resources() {
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(pod("first", 3000, 1 << 30));
     let reasons = |pod: &PodInfo, load: &NodeLoad| {
-        check(pod, load)
+        check(pod, load, &profile())
             .err()
             .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
     };
@@ -34,6 +34,40 @@ fn resources() {
     assert_eq!(reasons(&gpu, &load).unwrap(), "Insufficient example.com/gpu");
     load.pod_count = 110;
     assert_eq!(reasons(&pod("b", 0, 0), &load).unwrap(), "Too many pods");
+}
+
+#[test]
+fn a_profile_says_which_filters_are_asked() {
+    let mut cordoned = node("a");
+    cordoned.admission = Admission::Cordoned;
+    cordoned.taints.push(taint("k", "v", "NoSchedule"));
+    let load = NodeLoad::empty(Arc::new(cordoned));
+    let mut wanted = pod("p", 9000, 0);
+    wanted.requests.insert("example.com/gpu".into(), 1);
+    wanted.node_selector.insert("zone".into(), "other".into());
+    let mut profile = profile();
+    let mut reasons = Vec::new();
+    for left_out in [
+        Filter::NodeUnschedulable,
+        Filter::TaintToleration,
+        Filter::NodeAffinity,
+        Filter::NodeResourcesFit,
+    ] {
+        reasons.push(check(&wanted, &load, &profile).unwrap_err().len());
+        profile.left_out.insert(left_out);
+    }
+    assert_eq!(reasons, [1, 1, 1, 2]);
+    assert_eq!(check(&wanted, &load, &profile), Ok(()));
+    profile.left_out.remove(&Filter::NodeResourcesFit);
+    profile.fit.ignored_groups.insert("example.com".into());
+    let cpu = vec![Refusal::Insufficient("cpu".into())];
+    assert_eq!(check(&wanted, &load, &profile), Err(cpu), "only extended resources");
+    profile.left_out.clear();
+    let required = NodeSelector { node_selector_terms: vec![NodeSelectorTerm::default()] };
+    profile.added_affinity.required = Some(required);
+    let open = NodeLoad::empty(Arc::new(node("a")));
+    let enforced = vec![Refusal::EnforcedNodeAffinity];
+    assert_eq!(check(&pod("p", 1, 1), &open, &profile), Err(enforced));
 }
 
 #[test]
@@ -159,7 +193,7 @@ fn host_ports() {
         second.host_ports = vec![wanted];
         let mut load = NodeLoad::empty(Arc::new(node("a")));
         load.add(first);
-        check(&second, &load).is_ok()
+        check(&second, &load, &profile()).is_ok()
     };
     assert!(!check_ports(port(80, "TCP", ""), port(80, "TCP", "")));
     assert!(!check_ports(port(80, "TCP", "10.0.0.1"), port(80, "TCP", "0.0.0.0")));
@@ -188,7 +222,7 @@ fn host_port_checks_are_not_quadratic() {
     // A step is a look at a port or an address.
     let steps = proto_api::steps::count_during(|| {
         load.add(there);
-        assert!(check(&wanted, &load).is_ok());
+        assert!(check(&wanted, &load, &profile()).is_ok());
     });
     assert_eq!(steps, 80_000, "one for each port that is there, and one for each that is wanted");
 }

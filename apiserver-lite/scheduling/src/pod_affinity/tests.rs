@@ -8,7 +8,7 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;
-use crate::examples::{names, node};
+use crate::examples::{names, node, profile};
 
 fn loads() -> Vec<NodeLoad> {
     [("n1", "a"), ("n2", "a"), ("n3", "b")]
@@ -60,7 +60,7 @@ fn set_anti_affinity(pod: &mut Pod, term: PodAffinityTerm) {
 fn check_nodes(pod: &PodInfo, loads: &[NodeLoad]) -> String {
     let namespaces =
         NamespaceLabels::from([("other".into(), BTreeMap::from([("team".into(), "x".into())]))]);
-    let inter_pod = InterPodState::of(pod, loads, &namespaces);
+    let inter_pod = InterPodState::of(pod, loads, &namespaces, &profile());
     let mark = |load: &NodeLoad| match inter_pod.refusal(&load.node) {
         None => ".",
         Some(Refusal::PodAntiAffinity) => "anti-affinity",

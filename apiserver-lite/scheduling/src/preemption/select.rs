@@ -98,18 +98,19 @@ pub fn select_preemption(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::examples::{names, node, pod};
+    use crate::examples::{names, node, pod, profile};
     use crate::pod_affinity::NamespaceLabels;
     use crate::refusal::Refusal;
-    use crate::select_node::StorageView;
+    use crate::select_node::{SelectionRules, StorageView};
     use crate::volumes::{BindingAnnotations, StorageSnapshot};
 
     fn preemption(pod: &PodInfo, loads: &[NodeLoad], refusals: Vec<Vec<Refusal>>) -> Preemption {
         let annotations = BindingAnnotations::new(names());
         let storage = StorageSnapshot::default();
         let view = StorageView { storage: &storage, annotations: &annotations };
-        let namespaces = NamespaceLabels::new();
-        let filters = PodFilters::of(pod, &namespaces, view).unwrap_or_else(|why| panic!("{why}"));
+        let (namespaces, profile) = (NamespaceLabels::new(), profile());
+        let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
+        let filters = PodFilters::of(pod, rules, view).unwrap_or_else(|why| panic!("{why}"));
         select_preemption(pod, loads, &FitError { refusals }, "", &[], &filters)
     }
 

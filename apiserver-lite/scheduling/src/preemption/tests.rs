@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::examples::{node, pod};
+use crate::examples::{node, pod, profile};
 use crate::filter::check;
 
 fn running(name: &str, cpu: i64, priority: i32, started: i64) -> PodInfo {
@@ -29,7 +29,7 @@ fn victims(
     load: &NodeLoad,
     budgets: &[Arc<DisruptionBudget>],
 ) -> Option<(Vec<String>, usize)> {
-    let found = select_victims(pod, 0, load, budgets, |load| check(pod, load).is_ok())?;
+    let found = select_victims(pod, 0, load, budgets, |load| check(pod, load, &profile()).is_ok())?;
     Some((found.victims.iter().map(|pod| pod.key.name.clone()).collect(), found.violations))
 }
 
@@ -141,7 +141,7 @@ proptest! {
             .map(|(nth, (cpu, priority, started))| running(&format!("a{nth}"), cpu, priority, started))
             .collect();
         let (load, wanting) = (loaded(&pods), wanting(cpu, priority));
-        let fits = |load: &NodeLoad| check(&wanting, load).is_ok();
+        let fits = |load: &NodeLoad| check(&wanting, load, &profile()).is_ok();
         let found = select_victims(&wanting, 0, &load, &[budget("a", allowed)], fits);
         let Some(found) = found else {
             let none_lower = pods.iter().all(|pod| pod.priority >= priority);

@@ -7,18 +7,17 @@ use crate::placement::{Term, WeightedTerm};
 use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::PodInfo;
 
-/// What a required affinity term of a running pod that selects the new one counts, as `hardPodAffinityWeight`'s default.
-const REQUIRED_WEIGHT: i64 = 1;
-
 /// The points of each topology key and value.
 type DomainPoints<'a> = BTreeMap<(&'a str, &'a str), i64>;
 
-/// The points of the feasible nodes, from 0 to 100. `loads` are all nodes.
+/// The points of the feasible nodes, from 0 to 100. `loads` are all nodes; a required affinity term of a running pod that selects the new one counts
+/// `required_weight`.
 pub(super) fn points(
     pod: &PodInfo,
     feasible: &[&NodeLoad],
     loads: &[NodeLoad],
     namespaces: &NamespaceLabels,
+    required_weight: i64,
 ) -> Vec<i64> {
     let mut by_domain = DomainPoints::new();
     let has_preferences = pod.constraints.has_preferences();
@@ -37,7 +36,7 @@ pub(super) fn points(
             };
             let own = &pod.constraints.preferred;
             own.iter().for_each(|WeightedTerm { weight, term }| count(term, *weight, other));
-            constraints.affinity.iter().for_each(|term| count(term, REQUIRED_WEIGHT, pod));
+            constraints.affinity.iter().for_each(|term| count(term, required_weight, pod));
             let theirs = &constraints.preferred;
             theirs.iter().for_each(|WeightedTerm { weight, term }| count(term, *weight, pod));
         }

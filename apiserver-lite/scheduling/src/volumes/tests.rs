@@ -8,7 +8,7 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;
-use crate::examples::{names, node, pod};
+use crate::examples::{names, node, pod, profile};
 
 /// A pod that uses claims.
 fn user(name: &str, claims: &[&str]) -> PodInfo {
@@ -90,7 +90,7 @@ fn at(name: &str, pod: &PodInfo, storage: &StorageSnapshot) -> String {
     let annotations = BindingAnnotations::new(names());
     let load = NodeLoad::empty(Arc::new(node(name)));
     let checked = ClaimRequirements::of(pod, storage, &annotations)
-        .and_then(|claims| claims.check(pod, &load, storage, &annotations));
+        .and_then(|claims| claims.check(pod, &load, storage, &annotations, &profile()));
     match checked {
         Err(refusal) => refusal.to_string(),
         Ok(choices) => {
@@ -293,7 +293,10 @@ fn volume_limits_of_a_driver() {
     load.add(user("first", &["c"]));
     let said = |pod: PodInfo| {
         let needs = ClaimRequirements::of(&pod, &storage, &annotations).unwrap();
-        needs.check(&pod, &load, &storage, &annotations).err().map(|refusal| refusal.to_string())
+        needs
+            .check(&pod, &load, &storage, &annotations, &profile())
+            .err()
+            .map(|refusal| refusal.to_string())
     };
     let full = Some("node(s) exceed max volume count".to_owned());
     assert_eq!(said(user("p", &["d"])), full);

@@ -1,0 +1,172 @@
+//! Profiles of files as Kubernetes' documentation has them.
+
+use apiserver_scheduling::profile::AddedAffinity;
+
+use super::super::tests::{HEAD, read as read_file};
+use super::*;
+
+fn profiles(text: &str) -> Vec<Profile> {
+    read_file(&format!("{HEAD}profiles:\n{text}")).expect(text).profiles
+}
+
+fn one(text: &str) -> Profile {
+    let [profile] = profiles(text).try_into().expect("one profile");
+    profile
+}
+
+fn default() -> Profile {
+    Profile::new(Names::new(proto_api::names::Profile::Kubernetes), DEFAULT_NAME)
+}
+
+#[test]
+fn several_profiles_have_their_own_plugins() {
+    let text = "- schedulerName: default-scheduler\n- schedulerName: no-scoring-scheduler\n  plugins:\n    preScore: {disabled: [{name: '*'}]}\n    score: {disabled: [{name: '*'}]}\n";
+    let [first, second] = profiles(text).try_into().expect("two profiles");
+    assert_eq!(first, default());
+    let scores = Vec::new();
+    assert_eq!(second, Profile { name: "no-scoring-scheduler".into(), scores, ..default() });
+    assert_eq!(one("- {}\n"), default());
+}
+
+#[test]
+fn plugins_are_left_out_and_weighed() {
+    let weight = |profile: &Profile, score| {
+        profile.scores.iter().find(|(of, _)| *of == score).map(|(_, weight)| *weight)
+    };
+    let weighed = one(
+        "- plugins: {score: {disabled: [{name: ImageLocality}], enabled: [{name: NodeAffinity, weight: 5}, {name: TaintToleration}]}}\n",
+    );
+    assert_eq!(weight(&weighed, Score::ImageLocality), None);
+    assert_eq!(weight(&weighed, Score::NodeAffinity), Some(5));
+    assert_eq!(weight(&weighed, Score::TaintToleration), Some(1));
+    assert_eq!(weight(&weighed, Score::PodTopologySpread), Some(2));
+    assert!(weighed.left_out.is_empty() && weighed.preempts);
+    let multi = one(
+        "- plugins: {multiPoint: {disabled: [{name: NodeAffinity}, {name: DefaultPreemption}]}, filter: {disabled: [{name: NodePorts}]}}\n",
+    );
+    assert_eq!(multi.left_out, BTreeSet::from([Filter::NodeAffinity, Filter::NodePorts]));
+    assert_eq!((weight(&multi, Score::NodeAffinity), multi.preempts), (None, false));
+    let only = one(
+        "- plugins: {multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 3}]}, score: {enabled: [{name: ImageLocality, weight: 2}]}}\n",
+    );
+    assert_eq!(only.scores, [(Score::NodeResourcesFit, 3), (Score::ImageLocality, 2)]);
+    assert_eq!(only.left_out.len(), Filter::ALL.len() - 1);
+    let again = one(
+        "- plugins: {multiPoint: {enabled: [{name: NodeResourcesFit, weight: 3}]}, score: {disabled: [{name: NodeResourcesFit}]}}\n",
+    );
+    assert_eq!(weight(&again, Score::NodeResourcesFit), None);
+}
+
+#[test]
+fn arguments_are_read() {
+    let fit = one(
+        "- pluginConfig: [{name: NodeResourcesFit, args: {apiVersion: kubescheduler.config.k8s.io/v1, kind: NodeResourcesFitArgs, ignoredResources: [example.com/foo], scoringStrategy: {type: RequestedToCapacityRatio, resources: [{name: intel.com/foo, weight: 3}, {name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}]}}}}]\n",
+    );
+    let shape = vec![(0, 0), (100, 100)];
+    assert_eq!(fit.fit.strategy, FitStrategy::RequestedToCapacityRatio(shape));
+    assert_eq!(fit.fit.resources, [("intel.com/foo".to_owned(), 3), ("cpu".to_owned(), 1)]);
+    assert!(fit.fit.ignored_resources.contains("example.com/foo"));
+    let others = one(
+        "- pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 7}}, {name: PodTopologySpread, args: {defaultingType: List}}, {name: NodeAffinity, args: {addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: foo, operator: In, values: [bar]}]}]}}}}, {name: NodeResourcesBalancedAllocation, args: {resources: [{name: cpu}, {name: example.com/gpu}]}}]\n",
+    );
+    assert_eq!(others.hard_pod_affinity_weight, 7);
+    assert_eq!(others.default_spread, []);
+    let AddedAffinity { required, preferred } = &others.added_affinity;
+    assert_eq!(required.as_ref().map(|of| of.node_selector_terms.len()), Some(1));
+    assert!(preferred.is_empty());
+    assert_eq!(others.balanced, ["cpu", "example.com/gpu"]);
+}
+
+#[test]
+fn faults_name_their_field() {
+    for (text, why) in [
+        (
+            "- {schedulerName: a}\n- {schedulerName: a}\n",
+            "profiles[1].schedulerName: \"a\" is the name of another profile",
+        ),
+        ("- {schedulerName: a}\n- {}\n", "profiles[1].schedulerName: is required"),
+        (
+            "- plugins: {score: {enabled: [{name: Mine}]}}\n",
+            "profiles[0].plugins.score.enabled[0].name: there is no plugin \"Mine\"",
+        ),
+        ("- plugins: {score: {enabled: [{name: '*'}]}}\n", "there is no plugin \"*\""),
+        (
+            "- plugins: {score: {enabled: [{name: ImageLocality, weight: -1}]}}\n",
+            "enabled[0].weight: must be between 0 and",
+        ),
+        (
+            "- plugins: {score: {enabled: [{name: ImageLocality, weight: 99999999999}]}}\n",
+            "enabled[0].weight: must be between 0 and",
+        ),
+        ("- plugins: {scores: {}}\n", "scores: unknown field"),
+        (
+            "- pluginConfig: [{name: Mine}]\n",
+            "profiles[0].pluginConfig[0].name: there is no plugin \"Mine\"",
+        ),
+        ("- pluginConfig: [{name: NodePorts}]\n", "plugin \"NodePorts\" has no arguments"),
+        (
+            "- pluginConfig: [{name: InterPodAffinity}, {name: InterPodAffinity}]\n",
+            "pluginConfig[1].name: stands there twice",
+        ),
+        (
+            "- pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]\n",
+            "args.hardPodAffinityWeight: must be between 0 and 100",
+        ),
+        (
+            "- pluginConfig: [{name: InterPodAffinity, args: {weight: 1}}]\n",
+            "pluginConfig[0].args: unknown field `weight`",
+        ),
+        (
+            "- pluginConfig: [{name: InterPodAffinity, args: {kind: NodeAffinityArgs}}]\n",
+            "args.kind: must be InterPodAffinityArgs",
+        ),
+        (
+            "- pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: Best}}}]\n",
+            "args.scoringStrategy.type: must be",
+        ),
+        (
+            "- pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {resources: [{name: cpu, weight: 101}]}}}]\n",
+            "resources[0].weight: must be between 1 and 100",
+        ),
+        (
+            "- pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: RequestedToCapacityRatio}}}]\n",
+            "shape: is required",
+        ),
+        (
+            "- pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 5, score: 1}, {utilization: 5, score: 1}]}}}}]\n",
+            "shape[1].utilization",
+        ),
+        (
+            "- pluginConfig: [{name: NodeResourcesFit, args: {scoringStrategy: {type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 5, score: 11}]}}}}]\n",
+            "shape[0].score",
+        ),
+        (
+            "- pluginConfig: [{name: PodTopologySpread, args: {defaultConstraints: [{maxSkew: 1}], defaultingType: List}}]\n",
+            "args.defaultConstraints: must be empty",
+        ),
+        (
+            "- pluginConfig: [{name: PodTopologySpread, args: {defaultingType: Mine}}]\n",
+            "args.defaultingType: must be System or List",
+        ),
+        (
+            "- pluginConfig: [{name: NodeResourcesBalancedAllocation, args: {resources: [{name: cpu, weight: 2}]}}]\n",
+            "resources[0].weight: must be between 1 and 1",
+        ),
+    ] {
+        let error = read_file(&format!("{HEAD}profiles:\n{text}")).expect_err(text);
+        assert!(error.contains(why), "{text}{error}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_said() {
+    let text = "- plugins: {multiPoint: {disabled: [{name: VolumeBinding}, {name: NodePorts}]}}\n  pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 10}}]\n";
+    let warnings = read_file(&format!("{HEAD}profiles:\n{text}")).expect("valid").warnings;
+    assert_eq!(
+        warnings,
+        [
+            "profiles[0].plugins.multiPoint: VolumeBinding is not left out",
+            "profiles[0].pluginConfig: arguments of DefaultPreemption have no effect",
+        ]
+    );
+}

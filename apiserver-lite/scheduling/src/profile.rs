@@ -1,0 +1,163 @@
+//! Profiles: which filters a scheduler asks, how it weighs scores, and the arguments of both. Names and defaults are those of kube-scheduler 1.25.
+
+use std::collections::BTreeSet;
+
+use proto_api::core::v1::{NodeSelector, PreferredSchedulingTerm};
+use proto_api::names::Names;
+
+use crate::resource_amounts::{CPU, MEMORY};
+
+/// Most points of a node by one score.
+pub const MAX_POINTS: i64 = 100;
+/// Largest weight of a score, so that all scores together stay far from the range's end.
+pub const WEIGHT_MAX: i64 = i32::MAX as i64;
+
+/// A filter that a profile can leave out. VolumeBinding is none of them: without it the volumes of a pod would not be selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Filter {
+    NodeUnschedulable,
+    TaintToleration,
+    NodeAffinity,
+    NodePorts,
+    NodeResourcesFit,
+    VolumeRestrictions,
+    NodeVolumeLimits,
+    VolumeZone,
+    PodTopologySpread,
+    InterPodAffinity,
+}
+
+impl Filter {
+    /// All of them, by their names.
+    pub const ALL: [(&'static str, Self); 10] = [
+        ("NodeUnschedulable", Self::NodeUnschedulable),
+        ("TaintToleration", Self::TaintToleration),
+        ("NodeAffinity", Self::NodeAffinity),
+        ("NodePorts", Self::NodePorts),
+        ("NodeResourcesFit", Self::NodeResourcesFit),
+        ("VolumeRestrictions", Self::VolumeRestrictions),
+        ("NodeVolumeLimits", Self::NodeVolumeLimits),
+        ("VolumeZone", Self::VolumeZone),
+        ("PodTopologySpread", Self::PodTopologySpread),
+        ("InterPodAffinity", Self::InterPodAffinity),
+    ];
+}
+
+/// What makes one node better than another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Score {
+    NodeResourcesFit,
+    NodeResourcesBalancedAllocation,
+    ImageLocality,
+    NodeAffinity,
+    InterPodAffinity,
+    PodTopologySpread,
+    TaintToleration,
+}
+
+impl Score {
+    /// All of them, by their names, with their weights.
+    pub const ALL: [(&'static str, Self, i64); 7] = [
+        ("NodeResourcesFit", Self::NodeResourcesFit, 1),
+        ("NodeResourcesBalancedAllocation", Self::NodeResourcesBalancedAllocation, 1),
+        ("ImageLocality", Self::ImageLocality, 1),
+        ("NodeAffinity", Self::NodeAffinity, 2),
+        ("InterPodAffinity", Self::InterPodAffinity, 2),
+        ("PodTopologySpread", Self::PodTopologySpread, 2),
+        ("TaintToleration", Self::TaintToleration, 3),
+    ];
+}
+
+/// How pods with one `schedulerName` are scheduled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// The `schedulerName`.
+    pub name: String,
+    /// Filters that are not asked.
+    pub left_out: BTreeSet<Filter>,
+    /// The scores that count, with their weights.
+    pub scores: Vec<(Score, i64)>,
+    pub fit: ResourceFit,
+    /// Resources whose used shares are alike on a balanced node.
+    pub balanced: Vec<String>,
+    /// What a required affinity term of a running pod that selects the new one counts.
+    pub hard_pod_affinity_weight: i64,
+    pub added_affinity: AddedAffinity,
+    /// Constraints of pods that have none themselves: the pods of one controller are spread over these domains where possible.
+    pub default_spread: Vec<DefaultSpread>,
+    /// The label of nodes whose value each node has alone.
+    pub hostname_label: String,
+    /// Whether pods of lower priority end for pods that fit on no node.
+    pub preempts: bool,
+}
+
+/// The arguments of NodeResourcesFit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResourceFit {
+    pub strategy: FitStrategy,
+    /// Resources that score, with their weights.
+    pub resources: Vec<(String, i64)>,
+    /// Extended resources that nodes need not have.
+    pub ignored_resources: BTreeSet<String>,
+    /// The same by what stands before the slash.
+    pub ignored_groups: BTreeSet<String>,
+}
+
+/// Which nodes are better.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FitStrategy {
+    /// Those with more room.
+    LeastAllocated,
+    /// Those with less room.
+    MostAllocated,
+    /// By points of this shape: utilisation in percent, in rising order, and 0 to 100 points.
+    RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
+
+/// Node affinity that every pod of a profile has besides its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AddedAffinity {
+    pub required: Option<NodeSelector>,
+    pub preferred: Vec<PreferredSchedulingTerm>,
+}
+
+/// A default spread constraint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultSpread {
+    /// The label of nodes whose values are the domains.
+    pub topology_key: String,
+    pub max_skew: i64,
+}
+
+impl Profile {
+    /// The default profile for pods with this `schedulerName`.
+    pub fn new(names: &Names, name: &str) -> Self {
+        let (both, hostname_label) = ([CPU, MEMORY].map(str::to_owned), names.label("hostname"));
+        let spread = |topology_key, max_skew| DefaultSpread { topology_key, max_skew };
+        Self {
+            name: name.to_owned(),
+            left_out: BTreeSet::new(),
+            scores: Score::ALL.iter().map(|(_, score, weight)| (*score, *weight)).collect(),
+            fit: ResourceFit {
+                strategy: FitStrategy::LeastAllocated,
+                resources: both.iter().map(|resource| (resource.clone(), 1)).collect(),
+                ignored_resources: BTreeSet::new(),
+                ignored_groups: BTreeSet::new(),
+            },
+            balanced: both.into(),
+            hard_pod_affinity_weight: 1,
+            added_affinity: AddedAffinity::default(),
+            default_spread: vec![
+                spread(hostname_label.clone(), 3),
+                spread(names.sub_label("topology", "zone"), 5),
+            ],
+            hostname_label,
+            preempts: true,
+        }
+    }
+
+    /// Whether a filter is asked.
+    pub fn asks(&self, filter: Filter) -> bool {
+        !self.left_out.contains(&filter)
+    }
+}

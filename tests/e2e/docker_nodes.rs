@@ -1,28 +1,29 @@
 //! A cluster of Docker nodes (`hack/dind`), on a Docker daemon of the case's own.
 
+mod beside;
 mod daemon;
 mod debian_root;
+mod loss;
+mod traffic;
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use agent_runtime::image::{ImageFile, ImageTar};
 use anyhow::{Context as _, Result, bail, ensure};
 use docker_cluster::DockerCluster;
 use orch_tests::wait::until;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::context::{Context, bin_dir};
 use daemon::Daemon;
+use traffic::{NODE_PORT, PUBLISHED_PORT, Traffic, now};
 
 /// Nodes start again, are found to be lost, and pods move.
 const LONG: Duration = Duration::from_secs(180);
 /// Address of the pods' Service.
-const SERVICE: &str = "10.96.7.7 80";
-/// How often a Service of three pods is asked, so that one that should not answer would have.
-const QUESTIONS: usize = 30;
-/// The pod that asks the Service all the time, on the first node.
-const CLIENT: &str = "client";
-/// A pod on each node that says its name, pods that leave a lost node, a Service of them all, and who asks it.
+const SERVICE_ADDRESS: &str = "10.96.7.7";
+/// A pod on each node that says its name and repeats what is sent to it, pods that leave a lost node, and a Service of them all.
 const PODS: &str = r#"
 apiVersion: apps/v1
 kind: DaemonSet
@@ -37,7 +38,7 @@ spec:
       - name: web
         image: orch.local/demo:1
         imagePullPolicy: Never
-        args: [sh, -c, "mkdir -p /www; cat /etc/hostname > /www/index.html; exec busybox httpd -f -p 8080 -h /www"]
+        args: [sh, -c, "mkdir -p /www; cat /etc/hostname > /www/index.html; nc -ll -p 9000 -e cat & exec busybox httpd -f -p 8080 -h /www"]
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 ---
 apiVersion: apps/v1
@@ -58,13 +59,19 @@ spec:
       - name: web
         image: orch.local/demo:1
         imagePullPolicy: Never
-        args: [sh, -c, "mkdir -p /www; cat /etc/hostname > /www/index.html; exec busybox httpd -f -p 8080 -h /www"]
+        args: [sh, -c, "mkdir -p /www; cat /etc/hostname > /www/index.html; nc -ll -p 9000 -e cat & exec busybox httpd -f -p 8080 -h /www"]
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1
 kind: Service
 metadata: {name: web}
-spec: {clusterIP: 10.96.7.7, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+spec:
+  type: NodePort
+  clusterIP: 10.96.7.7
+  selector: {app: web}
+  ports:
+  - {name: page, port: 80, targetPort: 8080, nodePort: 30080}
+  - {name: echo, port: 9000}
 "#;
 
 pub async fn docker_nodes_survive_restarts_loss_and_upgrade(_: &Context) -> Result<()> {
@@ -80,17 +87,21 @@ pub async fn docker_nodes_survive_restarts_loss_and_upgrade(_: &Context) -> Resu
 async fn live(daemon: &mut Daemon) -> Result<()> {
     let words = daemon.words();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let docker = DockerCluster::create("e2e").nodes(3).through(&words).start()?;
-    let (archive, manifest) = (daemon.file("demo.tar"), daemon.file("pods.yaml"));
-    std::fs::write(&archive, cluster::images::busybox()?.bytes())?;
-    std::fs::write(&manifest, PODS)?;
-    docker.load_archive(&archive)?;
+    daemon.script(&["image"])?;
+    let begun = Instant::now();
+    let plan = DockerCluster::create("e2e").nodes(3).publish(PUBLISHED_PORT, NODE_PORT);
+    let docker = plan.through(&words).start()?;
+    println!("    three nodes were Ready {:.1} s after create", begun.elapsed().as_secs_f64());
     let cluster = Cluster { nodes: docker.nodes()?, docker };
     ensure!(cluster.nodes.len() == 3, "{:?}", cluster.nodes);
     let config = std::fs::read_to_string(cluster.docker.kubeconfig())?;
     ensure!(config.contains("https://127.0.0.1:"), "it leads elsewhere than to the published port");
+    // The image of nodes has that of these pods.
+    let manifest = daemon.file("pods.yaml");
+    std::fs::write(&manifest, PODS)?;
     cluster.orchctl(daemon, &["apply", "-f", &manifest.display().to_string()])?;
     cluster.pods_reach_each_other(daemon, "at first").await?;
+    cluster.has_another_beside(daemon).await?;
 
     cluster.docker.restart(&cluster.nodes[1])?;
     cluster.pods_reach_each_other(daemon, "after a restart of a node").await?;
@@ -98,12 +109,7 @@ async fn live(daemon: &mut Daemon) -> Result<()> {
     cluster.pods_reach_each_other(daemon, "after a restart of Docker").await?;
     cluster.upgrade(daemon).await?;
     cluster.lose_a_node(daemon).await?;
-    // Another machine in the place of the lost one.
-    cluster.docker.remove_node(&cluster.nodes[2])?;
-    let added = cluster.docker.add_node()?;
-    ensure!(added == cluster.nodes[2], "{added}");
-    cluster.docker.load_archive(&archive)?;
-    cluster.pods_reach_each_other(daemon, "after a node was replaced").await?;
+    cluster.load_an_archive(daemon)?;
     cluster.renew(daemon).await?;
 
     let logs = daemon.file("logs");
@@ -172,7 +178,7 @@ impl Cluster {
                 let said = self.ask(daemon, &from.pod, &format!("{} 8080", to.address))?;
                 ensure!(said == to.pod, "{} asked {} and got {said:?}", from.pod, to.pod);
             }
-            let said = self.ask(daemon, &from.pod, SERVICE)?;
+            let said = self.ask(daemon, &from.pod, &format!("{SERVICE_ADDRESS} 80"))?;
             ensure!(places.iter().any(|place| place.pod == said), "the Service said {said:?}");
         }
         Ok(())
@@ -184,61 +190,25 @@ impl Cluster {
         Ok(self.orchctl(daemon, &["exec", pod, "--", "sh", "-c", &script])?.trim().to_owned())
     }
 
-    /// Starts a pod that asks the Service all the time and writes down how it went.
-    fn start_client(&self, daemon: &Daemon) -> Result<()> {
-        let script = format!(
-            "while true; do case $({} | tail -n 1) in web-*|mobile-*) echo ok;; *) echo bad;; esac >> /tmp/answers; done",
-            request(SERVICE)
-        );
-        let container = json!({
-            "name": CLIENT,
-            "image": cluster::images::BUSYBOX_IMAGE,
-            "imagePullPolicy": "Never",
-            "args": ["sh", "-c", script],
-        });
-        let client = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": CLIENT},
-            "spec": {"nodeName": self.nodes[0], "containers": [container]},
-        });
-        let file = daemon.file("client.json");
-        std::fs::write(&file, client.to_string())?;
-        self.orchctl(daemon, &["apply", "-f", &file.display().to_string()])?;
-        Ok(())
-    }
-
-    /// All programs are exchanged while a pod asks the Service: each connection is answered, and no container starts again.
+    /// All programs are exchanged while connections are opened from each node and from outside: each is answered, those that are open stay so, and no container
+    /// starts again.
     async fn upgrade(&self, daemon: &Daemon) -> Result<()> {
-        self.start_client(daemon)?;
-        let answers = |what: &str| -> Result<usize> {
-            let script = format!("busybox grep -c {what} /tmp/answers; true");
-            let said = self.orchctl(daemon, &["exec", CLIENT, "--", "sh", "-c", &script])?;
-            said.trim().parse().with_context(|| format!("{what}: {said:?}"))
-        };
-        let more = async |than: usize| {
-            until("the Service is asked", LONG, async || match answers("ok") {
-                Ok(count) if count > than => Ok(count),
-                Ok(count) => Err(format!("{count} answers")),
-                Err(error) => Err(format!("{error:#}")),
-            })
-            .await
-        };
-        let before = more(QUESTIONS).await?;
-        let restarts = self.restarts(daemon)?;
+        let traffic = Traffic::start(self, daemon, &self.nodes).await?;
+        let (from, restarts, echoes) = (now()?, self.restarts(daemon)?, traffic.echoes()?);
         self.docker.upgrade()?;
-        more(before + QUESTIONS).await?;
-        let bad = answers("bad")?;
-        ensure!(bad == 0, "{bad} connections failed while the programs were exchanged");
-        let now = self.restarts(daemon)?;
-        ensure!(now == restarts, "containers have started again: {restarts:?}, {now:?}");
-        let executable = ["sh", "-c", "readlink /proc/$(pgrep -x orchlet)/exe"];
+        traffic.more().await?;
+        traffic.is_undisturbed(from, "while all programs were exchanged")?;
+        traffic.open_ones_go_on(&echoes).await?;
+        let after = self.restarts(daemon)?;
+        ensure!(after == restarts, "containers have started again: {restarts:?}, {after:?}");
+        let executables =
+            "for one in orchlet orch-proxy; do readlink /proc/$(pgrep -x $one)/exe; done";
         for node in &self.nodes {
-            let file = self.docker.run_on(node, &executable)?;
-            ensure!(file.starts_with("/usr/local/lib/orch-"), "{node} runs {file}");
+            let files = self.docker.run_on(node, &["sh", "-c", executables])?;
+            let is_new = |file: &str| file.starts_with("/usr/local/lib/orch-");
+            ensure!(files.lines().count() == 2 && files.lines().all(is_new), "{node}: {files}");
         }
-        self.orchctl(daemon, &["delete", "pod", CLIENT, "--grace-period=1"])?;
-        Ok(())
+        traffic.end().await
     }
 
     /// How often each container of the pods was started again.
@@ -253,33 +223,26 @@ impl Cluster {
         Ok(counts)
     }
 
-    /// A node that is cut off is found out: its pods leave it, and once it counts as lost the Service never leads to it. Then it is stopped, too.
-    async fn lose_a_node(&self, daemon: &Daemon) -> Result<()> {
-        let lost = self.nodes[2].as_str();
-        let run = |arguments: &[&str]| -> Result<()> {
-            let output = self.docker.docker(arguments).output()?;
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            ensure!(output.status.success(), "docker {arguments:?}: {said}");
-            Ok(())
-        };
-        run(&["network", "disconnect", "orch-dind-e2e", lost])?;
-        until("pods have left the lost node", LONG, async || {
-            let places = self.ready_pods(daemon).map_err(|error| format!("{error:#}"))?;
-            let mobile = places.iter().filter(|place| place.pod.starts_with("mobile-")).count();
-            match places.iter().all(|place| place.node != lost) && mobile == 3 {
-                true => Ok(()),
-                false => Err(format!("{mobile} pods are Ready")),
-            }
-        })
-        .await?;
-        let places = self.ready_pods(daemon)?;
-        let from = places.first().context("no pod is left")?;
-        for question in 0..QUESTIONS {
-            let said = self.ask(daemon, &from.pod, SERVICE)?;
-            let is_known = places.iter().any(|place| place.pod == said);
-            ensure!(is_known, "question {question}: the Service said {said:?}");
+    /// An archive of images goes to every node, also to one that was added later.
+    fn load_an_archive(&self, daemon: &Daemon) -> Result<()> {
+        let archive = daemon.file("archive.tar");
+        let file = ImageFile::Directory { path: "tmp", mode: 0o755 };
+        let name = "e2e.local/archive:1";
+        std::fs::write(&archive, ImageTar::single_layer(name, &[file], &["/x"]).bytes())?;
+        self.docker.load_archive(&archive)?;
+        for node in &self.nodes {
+            let line = ["ctr", "-n", "k8s.io", "images", "ls", "-q"];
+            let images = self.docker.run_on(node, &line)?;
+            ensure!(images.lines().any(|image| image == name), "{node}: {images}");
         }
-        run(&["stop", lost])
+        Ok(())
+    }
+
+    fn run_docker(&self, arguments: &[&str]) -> Result<()> {
+        let output = self.docker.docker(arguments).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "docker {arguments:?}: {said}");
+        Ok(())
     }
 }
 

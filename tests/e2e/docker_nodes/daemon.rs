@@ -1,5 +1,6 @@
 //! A Docker daemon in network and mount namespaces of its own: its rules of forwarding do not reach the machine's other clusters.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,11 +14,17 @@ use orch_tests::wait::until;
 use crate::context::PATIENCE;
 
 /// Where everything lies.
-const DIR: &str = "/var/tmp/orch-e2e-docker";
+pub const DIR: &str = "/var/tmp/orch-e2e-docker";
 /// The cgroup of its containers.
 const CGROUP: &str = "/orch-e2e-docker";
-/// What makes the namespaces that it is started in the daemon's.
-const SET_UP: &str = "ip link set lo up && touch \"$DIR/held\" && exec sleep 1000000";
+/// What makes the namespaces that it is started in the daemon's, which writes to /run and /etc; where /etc cannot be an overlay, it writes to the machine's.
+const SET_UP: &str = r#"
+    ip link set lo up && mount -t tmpfs tmpfs /run || exit 1
+    mkdir -p "$DIR/etc" "$DIR/etc-work"
+    mount -t overlay -o "lowerdir=/etc,upperdir=$DIR/etc,workdir=$DIR/etc-work" overlay /etc || true
+    touch "$DIR/held" && exec sleep 1000000"#;
+/// What makes clusters.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hack/dind");
 
 pub struct Daemon {
     /// Where the programs lie.
@@ -79,12 +86,31 @@ impl Daemon {
         .to_vec()
     }
 
-    /// A program of the build, where the daemon publishes ports.
-    pub fn program(&self, name: &str) -> Command {
+    /// A program where the daemon publishes ports.
+    pub fn inside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--target", &self.holder.id().to_string()]);
-        command.arg(self.bin.join(name)).stdin(Stdio::null());
+        command.arg(program).stdin(Stdio::null());
         command
+    }
+
+    /// A program of the build, in the same place.
+    pub fn program(&self, name: &str) -> Command {
+        self.inside(self.bin.join(name))
+    }
+
+    /// What a shell's line prints that is run in the same place, with this Docker.
+    pub fn shell(&self, line: &str) -> Result<String> {
+        let words = self.words();
+        let (first, rest) = words.split_first().context("words")?;
+        printed(self.inside(first).args(rest).args(["sh", "-c", line]))
+    }
+
+    /// What `hack/dind` prints.
+    pub fn script(&self, arguments: &[&str]) -> Result<String> {
+        let words = self.words();
+        let (first, rest) = words.split_first().context("words")?;
+        printed(Command::new(first).args(rest).arg(SCRIPT).args(arguments))
     }
 
     /// A file of the case's.
@@ -131,10 +157,7 @@ impl Daemon {
     fn docker(&self, arguments: &[&str]) -> Result<String> {
         let words = self.words();
         let (first, rest) = words.split_first().context("words")?;
-        let output = Command::new(first).args(rest).arg("docker").args(arguments).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "docker {arguments:?}: {said}");
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        printed(Command::new(first).args(rest).arg("docker").args(arguments))
     }
 
     /// No container, volume, network or cgroup of a cluster.
@@ -166,6 +189,14 @@ impl Daemon {
     }
 }
 
+/// The standard output of a command that succeeds.
+fn printed(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{:?}: {said}", command.get_args());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 async fn end(pid: i32, signal: Signal) -> Result<()> {
     if let Some(process) = Identity::of(pid).ok().and_then(|one| one.open()) {
         process.signal(signal)?;
@@ -183,7 +214,12 @@ fn cgroups() -> Vec<PathBuf> {
 
 /// Ends what a run that was cut off has left, the daemon before the namespaces: it ends its containers. Then removes the files.
 async fn clear() -> Result<()> {
-    for (program, signal) in [("dockerd", Signal::SIGTERM), ("sleep", Signal::SIGKILL)] {
+    let programs = [
+        ("sh", Signal::SIGKILL), // a client
+        ("dockerd", Signal::SIGTERM),
+        ("sleep", Signal::SIGKILL),
+    ];
+    for (program, signal) in programs {
         for pid in all_pids()? {
             let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
             let of_ours = format!("DIR={DIR}");

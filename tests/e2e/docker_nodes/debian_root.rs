@@ -11,7 +11,7 @@ use super::daemon::Daemon;
 /// Directories of a host that a reset leaves as Debian has them.
 const DIRS: [&str; 7] = ["/etc", "/opt", "/root", "/srv", "/tmp", "/usr", "/var"];
 /// What Docker, the node's first process and the container runtime make there.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 9] = [
     "/etc/cni",
     "/etc/containerd",
     "/etc/docker-node",
@@ -19,7 +19,6 @@ const OTHERS: [&str; 10] = [
     "/etc/hosts",
     "/etc/mtab",
     "/opt/containerd",
-    "/var/lib/containerd",
     "/var/log/containerd.log",
     "/tmp/",
 ];
@@ -64,7 +63,9 @@ impl Cluster {
             let is_own = |path: &&str| !OTHERS.iter().any(|other| path.starts_with(other));
             said.lines().filter(is_own).map(str::to_owned).collect()
         };
-        let find = [&["find"], &DIRS[..], &["-xdev"]].concat();
+        // containerd removes layers meanwhile, and a directory that is gone makes find fail.
+        let skip = ["-xdev", "-path", "/var/lib/containerd", "-prune", "-o", "-print"];
+        let find = [&["find"], &DIRS[..], &skip].concat();
         let now = listed(&self.docker.run_on(node, &find)?);
         let image = ["run", "--rm", "--network=none", "--entrypoint=find", "orch-node"];
         let output = self.docker.docker(&[&image, &find[1..]].concat()).output()?;

@@ -24,6 +24,7 @@ mod subresources;
 mod templates;
 #[cfg(test)]
 mod tests;
+mod watches;
 
 use other_servers::NameUse;
 pub use other_servers::{OtherApi, PART_LEN_MAX, part_of};
@@ -182,7 +183,8 @@ fn paths<'a>(
 ) -> impl Iterator<Item = Entry> + 'a {
     let of_kind = move |kind| {
         let resource = operations::of_resource(described, version, kind);
-        resource.chain(subresources::of_kind(described, version, kind))
+        let watches = watches::of_kind(described, version, kind);
+        resource.chain(watches).chain(subresources::of_kind(described, version, kind))
     };
     let all = described.resources().filter(wanted).flat_map(of_kind);
     all.map(|(path, item)| (Key::Owned(path), Value::Map(item)))

@@ -28,7 +28,7 @@ pub(super) fn of_resource(
 
 /// What a path of a resource addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PathScope {
+pub(super) enum PathScope {
     /// The collection across all namespaces.
     AllNamespaces,
     /// The collection in one namespace, or of a cluster-scoped kind.
@@ -48,7 +48,8 @@ impl PathScope {
     }
 }
 
-fn path(kind: &Kind, scope: PathScope) -> String {
+/// The path of a kind's resource.
+pub(super) fn path(kind: &Kind, scope: PathScope) -> String {
     match scope {
         PathScope::Item => item_path(kind),
         PathScope::Collection if kind.namespaced() => {
@@ -161,7 +162,7 @@ pub(super) fn body(
 }
 
 /// A reference to the schema of a kind of all groups.
-fn shared(engine: &Engine, version: OpenApiVersion, kind: &str) -> Value {
+pub(super) fn shared(engine: &Engine, version: OpenApiVersion, kind: &str) -> Value {
     engine.kind("", "v1", kind).map(|kind| reference(engine, version, kind)).unwrap_or_default()
 }
 

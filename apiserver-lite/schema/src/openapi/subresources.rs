@@ -6,7 +6,7 @@ use super::operation::{Operation, parameter};
 use super::operations::{PRODUCED, body, capital, group_version, item_path, path_parameters};
 use super::schemas::{gvk, reference};
 use super::templates::{ANY, OPERATIONS, OperationTemplate};
-use super::{Described, OpenApiVersion};
+use super::{Described, OpenApiVersion, watches};
 use crate::object::Kind;
 use crate::shape::Type;
 use crate::value::{Map, Value};
@@ -61,8 +61,14 @@ pub(super) fn referred<'a>(
     api_version: &str,
 ) -> Vec<&'a Arc<Kind>> {
     let engine = described.engine;
-    let shared = SHARED.iter().filter_map(|name| engine.kind("", "v1", name));
-    let own = parents.flat_map(|parent| all(described, parent)).map(|subresource| subresource.kind);
+    let parents: Vec<&Arc<Kind>> = parents.collect();
+    let event = parents.iter().any(|parent| watches::has_paths(parent)).then_some(watches::EVENT);
+    let shared = SHARED.into_iter().chain(event);
+    let shared = shared.filter_map(|name| engine.kind("", "v1", name));
+    let own = parents
+        .into_iter()
+        .flat_map(|parent| all(described, parent))
+        .map(|subresource| subresource.kind);
     let mut kinds: Vec<&Arc<Kind>> =
         shared.chain(own).filter(|kind| kind.api_version != api_version).collect();
     kinds.sort_by_key(|kind| Arc::as_ptr(kind));

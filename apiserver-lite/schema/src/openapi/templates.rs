@@ -22,6 +22,18 @@ pub(super) struct OperationTemplate {
 
 const WRITE_QUERY: &[(&str, &str)] =
     &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")];
+/// Of lists and watches.
+pub(super) const LIST_QUERY: &[(&str, &str)] = &[
+    ("allowWatchBookmarks", "boolean"),
+    ("continue", "string"),
+    ("fieldSelector", "string"),
+    ("labelSelector", "string"),
+    ("limit", "integer"),
+    ("resourceVersion", "string"),
+    ("resourceVersionMatch", "string"),
+    ("timeoutSeconds", "integer"),
+    ("watch", "boolean"),
+];
 const WRITTEN: &[&str] = &["application/json", "application/yaml"];
 /// Deletions read their options in any form.
 pub(super) const ANY: &[&str] = &["*/*"];
@@ -35,17 +47,7 @@ pub(super) const OPERATIONS: &[OperationTemplate] = &[
         action: "list",
         word: "list",
         consumes: &[],
-        query: &[
-            ("allowWatchBookmarks", "boolean"),
-            ("continue", "string"),
-            ("fieldSelector", "string"),
-            ("labelSelector", "string"),
-            ("limit", "integer"),
-            ("resourceVersion", "string"),
-            ("resourceVersionMatch", "string"),
-            ("timeoutSeconds", "integer"),
-            ("watch", "boolean"),
-        ],
+        query: LIST_QUERY,
         codes: &["200"],
     },
     OperationTemplate {

@@ -348,3 +348,50 @@ fn names_of_operations_are_unique_in_all_documents() {
     assert_eq!(ids.len(), unique.len());
     assert!(ids.len() > 400, "{}", ids.len());
 }
+
+#[test]
+fn watches_have_the_paths_of_old_clients() {
+    let engine = engine();
+    let core = parse(&v3_document(&engine, "api/v1").expect("document"));
+    let older = parse(&v2_json(&engine));
+    for (path, action, id, places) in [
+        ("/api/v1/watch/pods", "watchlist", "watchCoreV1PodListForAllNamespaces", ""),
+        (
+            "/api/v1/watch/namespaces/{namespace}/pods",
+            "watchlist",
+            "watchCoreV1NamespacedPodList",
+            "namespace",
+        ),
+        (
+            "/api/v1/watch/namespaces/{namespace}/pods/{name}",
+            "watch",
+            "watchCoreV1NamespacedPod",
+            "name namespace",
+        ),
+        ("/api/v1/watch/nodes", "watchlist", "watchCoreV1NodeList", ""),
+        ("/api/v1/watch/nodes/{name}", "watch", "watchCoreV1Node", "name"),
+        ("/api/v1/watch/namespaces/{name}", "watch", "watchCoreV1Namespace", "name"),
+    ] {
+        for document in [&core, &older] {
+            let (item, get) = (&document["paths"][path], &document["paths"][path]["get"]);
+            assert_eq!(
+                (&get["x-kubernetes-action"], &get["operationId"]),
+                (&json!(action), &json!(id)),
+                "{path}"
+            );
+            let parameters = item["parameters"].as_array().expect("parameters").iter();
+            let of_path = parameters.filter(|one| one["in"] == "path");
+            let names: Vec<&str> = of_path.filter_map(|one| one["name"].as_str()).collect();
+            assert_eq!(names.join(" "), places, "{path}");
+        }
+        let answer = &core["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]
+            ["schema"]["$ref"];
+        assert_eq!(answer, "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent");
+    }
+    let paths = older["paths"].as_object().expect("paths");
+    assert!(paths.contains_key("/apis/apps/v1/watch/namespaces/{namespace}/deployments/{name}"));
+    for none in ["bindings", "selfsubjectaccessreviews", "componentstatuses"] {
+        let named = |path: &&String| path.contains("/watch/") && path.contains(&format!("/{none}"));
+        assert_eq!(paths.keys().find(named), None);
+    }
+}

@@ -14,6 +14,7 @@ use apiserver_schema::openapi::OtherApi;
 use serde_json::Value;
 
 use crate::node_proxy::{DialScope, ProxyTarget, Scheme, Trust};
+use crate::other_documents::OtherDocuments;
 
 /// What is known of other API servers besides their APIServices.
 #[derive(Default)]
@@ -24,6 +25,8 @@ pub struct Aggregation {
     resources: RwLock<HashMap<String, Arc<Value>>>,
     /// What they publish of them in OpenAPI, by name of the APIService.
     open_api: RwLock<BTreeMap<String, Arc<OtherApi>>>,
+    /// Their v3 documents that are under way.
+    pub documents: OtherDocuments,
 }
 
 impl Aggregation {
@@ -53,6 +56,13 @@ impl Aggregation {
     pub fn open_api(&self) -> Vec<Arc<OtherApi>> {
         let all = self.open_api.read().unwrap_or_else(PoisonError::into_inner);
         all.values().cloned().collect()
+    }
+
+    /// The hash by which a server lists the v3 document of an APIService, if it is known.
+    #[must_use]
+    pub fn v3_hash(&self, name: &str) -> Option<String> {
+        let all = self.open_api.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(name).and_then(|of| of.v3_hash.clone())
     }
 
     /// Changes what other servers publish in OpenAPI.

@@ -30,17 +30,24 @@ pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBod
     if !accepted || len < LEN_MIN {
         return Response::new(body::parts(parts));
     }
-    let shared = parts.clone();
-    match panics::spawn_blocking(move || gzip(&shared)).await {
-        Ok(Ok(packed)) => {
-            let mut response = Response::new(body::full(packed));
-            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-            response
-        }
-        // Writing to memory does not fail; the task fails only while the runtime shuts down.
-        _ => Response::new(body::parts(parts)),
+    match pack(parts.clone()).await {
+        Some(packed) => packed_response(packed.into()),
+        None => Response::new(body::parts(parts)),
     }
+}
+
+/// `parts` compressed on a blocking thread.
+pub async fn pack(parts: Vec<Bytes>) -> Option<Vec<u8>> {
+    // Writing to memory does not fail; the task fails only while the runtime shuts down.
+    panics::spawn_blocking(move || gzip(&parts)).await.ok()?.ok()
+}
+
+/// A response of what is compressed.
+pub fn packed_response(packed: Bytes) -> Response<ResponseBody> {
+    let mut response = Response::new(body::full(packed));
+    response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    response
 }
 
 fn gzip(parts: &[Bytes]) -> std::io::Result<Vec<u8>> {

@@ -23,6 +23,7 @@ mod negotiate;
 mod node_proxy;
 mod open_api_documents;
 mod open_api_fetches;
+mod other_documents;
 mod overload;
 mod peer;
 mod render;

@@ -172,18 +172,28 @@ fn hash_in(index: &serde_json::Value, path: &str) -> Option<String> {
     (is_plain && hash.len() <= HASH_LEN_MAX).then(|| hash.to_owned())
 }
 
+/// # Errors
+/// 503 if the server is not available.
+pub fn check_available(service: &ApiService) -> Result<(), ApiError> {
+    let (group, version) = (&service.group, &service.version);
+    let why = || {
+        let name = &service.name;
+        format!(
+            "cannot get /openapi/v3/apis/{group}/{version} of {name}: the APIService is not available"
+        )
+    };
+    if service.available { Ok(()) } else { Err(ApiError::unavailable(why())) }
+}
+
 /// The v3 document of another server's group version.
 ///
 /// # Errors
-/// 503 if the server is not available or has none.
+/// 503 if the server does not answer; 404 if it has none.
 pub async fn v3_document(server: &HttpServer, service: &ApiService) -> Result<Bytes, ApiError> {
     let path = format!("/openapi/v3/apis/{}/{}", service.group, service.version);
     let unavailable = |why: String| {
         ApiError::unavailable(format!("cannot get {path} of {}: {why}", service.name))
     };
-    if !service.available {
-        return Err(unavailable("the APIService is not available".to_owned()));
-    }
     let answer = get(server, service, &path, None, DOCUMENT_LEN_MAX).await;
     let answer = answer.map_err(|error| unavailable(error.status().message.clone()))?;
     match answer.status() {

@@ -11,10 +11,13 @@ use http::{Request, Response};
 use proto_api::schema::Resource;
 use proto_daemon::panics;
 
-use crate::body::{ResponseBody, set_type};
-use crate::compress::{is_accepted as accepts_gzip, response as large_response};
+use crate::body::{self, ResponseBody, set_type};
+use crate::compress::{
+    is_accepted as accepts_gzip, pack, packed_response, response as large_response,
+};
 use crate::open_api_documents::{DocumentName, Parts};
-use crate::open_api_fetches::v3_document;
+use crate::open_api_fetches::{check_available, v3_document};
+use crate::other_documents::OtherDocumentName;
 use crate::server::HttpServer;
 
 /// Media type of OpenAPI v2 in Protobuf. Clients request it with `@` instead of the last dot; older ones cannot parse that in a
@@ -38,18 +41,43 @@ pub async fn serve<B>(
         true => OPENAPI_V2_PROTOBUF,
         false => "application/json",
     };
-    let document = match served_elsewhere(&server.core, rest).filter(|_| !is_v2) {
-        Some(service) => v3_document(server, &service).await?,
+    let packed = accepts_gzip(request.headers());
+    let mut response = match served_elsewhere(&server.core, rest).filter(|_| !is_v2) {
+        Some(service) => of_other_server(server, &service, packed).await?,
         None => {
             let (shared, rest) = (server.clone(), rest.to_owned());
             let made = panics::spawn_blocking(move || own(&shared, (is_v2, protobuf, rest)));
-            made.await.map_err(ApiError::internal)?.ok_or_else(ApiError::no_such_resource)?
+            let made = made.await.map_err(ApiError::internal)?;
+            large_response(vec![made.ok_or_else(ApiError::no_such_resource)?], packed).await
         }
     };
-    let packed = accepts_gzip(request.headers());
-    let mut response = large_response(vec![document], packed).await;
     set_type(&mut response, media_type);
     Ok(response)
+}
+
+/// The v3 document of another server's group version.
+async fn of_other_server(
+    server: &HttpServer,
+    service: &ApiService,
+    packed: bool,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let document = |packed| {
+        let hash = server.aggregation.v3_hash(&service.name);
+        let name = OtherDocumentName { service: service.uid.clone(), hash, packed };
+        server.aggregation.documents.get(name, async move {
+            let plain = v3_document(server, service).await?;
+            if !packed {
+                return Ok(plain);
+            }
+            let packed = pack(vec![plain]).await;
+            Ok(packed.ok_or_else(|| ApiError::internal("the server stops"))?.into())
+        })
+    };
+    check_available(service)?;
+    Ok(match packed {
+        true => packed_response(document(true).await?),
+        false => Response::new(body::parts(vec![document(false).await?])),
+    })
 }
 
 /// The APIService of another server whose group version the path `apis/GROUP/VERSION` is.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_token::jwt::JwtError;
-use apiserver_token::{PublicKey, jwt};
+use apiserver_token::{Algorithm, PublicKey, jwt};
 use http::Uri;
 use proto_api::names::Names;
 use proto_client::config::{Credential, Pem, TlsSettings};
@@ -53,7 +53,7 @@ pub struct OidcSettings {
     pub required_claims: Vec<(String, String)>,
     /// Authorities of the provider's certificate; the system's when not set.
     pub ca_file: Option<PathBuf>,
-    /// Accepted algorithms of signatures: RS256, ES256, ES384.
+    /// Names of the accepted [`Algorithm`]s of signatures.
     pub signing_algs: Vec<String>,
 }
 
@@ -86,6 +86,8 @@ pub struct Oidc(Arc<Provider>);
 /// The identity provider, as far as it is known.
 struct Provider {
     settings: OidcSettings,
+    /// Accepted algorithms of signatures.
+    algorithms: Vec<Algorithm>,
     names: &'static Names,
     client: Client,
     keys: RwLock<Arc<[PublicKey]>>,
@@ -121,19 +123,13 @@ impl Oidc {
         if settings.client_id.is_empty() {
             return Err(invalid("--oidc-issuer-url and --oidc-client-id must be given together"));
         }
-        let known = ["RS256", "ES256", "ES384"];
-        if let Some(other) = settings.signing_algs.iter().find(|alg| !known.contains(&alg.as_str()))
-        {
-            return Err(OidcError::Settings(format!(
-                "--oidc-signing-algs: {other} is not supported, of RS256, ES256, ES384"
-            )));
-        }
+        let algorithms = algorithms(&settings.signing_algs)?;
         if let Some(path) = &settings.ca_file {
             check_authorities(path)?;
         }
         let client = client(&settings, url, names)?;
         let (keys, asked, asking) = Default::default();
-        Ok(Self(Arc::new(Provider { settings, names, client, keys, asked, asking })))
+        Ok(Self(Arc::new(Provider { settings, algorithms, names, client, keys, asked, asking })))
     }
 
     /// The user of an ID token; `None` for a token of another issuer.
@@ -153,7 +149,7 @@ impl Oidc {
     /// Verifies with the known keys, whatever the provider does. Only a token that none of them signed waits for new ones.
     async fn verify(&self, token: &str) -> Result<Map<String, Value>, OidcError> {
         let provider = &self.0;
-        match jwt::verify(token, &provider.keys()) {
+        match provider.verify(token) {
             Err(JwtError::Signature) => {}
             outcome => {
                 if outcome.is_ok() && provider.begins_asking(KEYS_AGE) {
@@ -163,18 +159,22 @@ impl Oidc {
             }
         }
         let _turn = provider.asking.lock().await;
-        match jwt::verify(token, &provider.keys()) {
+        match provider.verify(token) {
             Err(JwtError::Signature) if provider.begins_asking(ASK_INTERVAL) => {}
             outcome => return Ok(outcome?),
         }
         // A task of its own: it goes on when the client that has caused it leaves.
         let asked = tokio::spawn(provider.clone().fetch_keys()).await;
         asked.map_err(|error| OidcError::Answer(error.to_string()))??;
-        Ok(jwt::verify(token, &provider.keys())?)
+        Ok(provider.verify(token)?)
     }
 }
 
 impl Provider {
+    fn verify(&self, token: &str) -> Result<Map<String, Value>, JwtError> {
+        jwt::verify(token, &self.keys(), &self.algorithms)
+    }
+
     fn keys(&self) -> Arc<[PublicKey]> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -195,10 +195,8 @@ impl Provider {
         let answer = client.call(request::get(path)).await?;
         let set: KeySet = serde_json::from_slice(&answer.body)
             .map_err(|error| OidcError::Answer(error.to_string()))?;
-        let keys = set.keys.iter().take(KEYS_MAX).filter_map(PublicKey::from_jwk);
-        let is_accepted =
-            |key: &PublicKey| self.settings.signing_algs.iter().any(|a| a == key.algorithm());
-        let keys: Arc<[PublicKey]> = keys.filter(is_accepted).collect();
+        let keys: Arc<[PublicKey]> =
+            set.keys.iter().take(KEYS_MAX).filter_map(PublicKey::from_jwk).collect();
         let issuer = &self.settings.issuer_url;
         tracing::info!(
             issuer,
@@ -228,6 +226,17 @@ impl Provider {
         let (server, path) = server_and_path(&uri);
         Ok((client(&self.settings, server, self.names)?, path))
     }
+}
+
+/// The algorithms of `--oidc-signing-algs`.
+fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, OidcError> {
+    let supported = |name: &String| {
+        Algorithm::from_name(name).ok_or_else(|| {
+            let all = Algorithm::ALL.map(Algorithm::name).join(", ");
+            OidcError::Settings(format!("--oidc-signing-algs: {name:?} is not supported, of {all}"))
+        })
+    };
+    names.iter().map(supported).collect()
 }
 
 /// The client reads the file at its first request: a wrong one is found here.

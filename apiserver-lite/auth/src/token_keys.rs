@@ -9,12 +9,17 @@ use proto_client::reloading_file::{Changed, ReloadingFile};
 use proto_daemon::exit::chain;
 use tokio::time::Instant;
 
+const SIGNING: &str = "--service-account-signing-key-file";
+const VERIFYING: &str = "--service-account-key-file";
+
 /// A key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenKeysError {
     /// It cannot be read.
-    #[error("cannot read key file {path}")]
+    #[error("{flag}: cannot read {path}")]
     Read {
+        /// The flag that names the file.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// The error of the operating system.
@@ -22,8 +27,10 @@ pub enum TokenKeysError {
         source: std::io::Error,
     },
     /// It holds no usable key.
-    #[error("key file {path}")]
+    #[error("{flag}: cannot use {path}")]
     Key {
+        /// The flag that names the file.
+        flag: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -75,7 +82,7 @@ impl SigningKeyFile {
 
     fn read(path: &Path, file: ReloadingFile) -> Result<Self, TokenKeysError> {
         let parse = |pem: &[u8]| SigningKey::from_pem(pem).map(Arc::new);
-        KeyFile::read(path, file, parse, Instant::now()).map(Self)
+        KeyFile::read((SIGNING, path), file, parse, Instant::now()).map(Self)
     }
 }
 
@@ -91,7 +98,7 @@ impl VerifyingKeyFiles {
     pub fn load(paths: &[PathBuf]) -> Result<Self, TokenKeysError> {
         let read = |path: &PathBuf| {
             let file = ReloadingFile::file(path.clone());
-            KeyFile::read(path, file, PublicKey::all_from_pem, Instant::now())
+            KeyFile::read((VERIFYING, path), file, PublicKey::all_from_pem, Instant::now())
         };
         paths.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
@@ -153,16 +160,16 @@ struct KeyFile<K> {
 
 impl<K> KeyFile<K> {
     fn read(
-        path: &Path,
+        (flag, path): (&'static str, &Path),
         mut file: ReloadingFile,
         parse: fn(&[u8]) -> Result<K, KeyError>,
         now: Instant,
     ) -> Result<Self, TokenKeysError> {
         let path = path.to_owned();
         match file.current(now) {
-            Err(source) => Err(TokenKeysError::Read { path, source }),
+            Err(source) => Err(TokenKeysError::Read { flag, path, source }),
             Ok((content, _)) => match parse(&content) {
-                Err(source) => Err(TokenKeysError::Key { path, source }),
+                Err(source) => Err(TokenKeysError::Key { flag, path, source }),
                 Ok(keys) => Ok(Self { path, file, parse, keys }),
             },
         }
@@ -267,11 +274,10 @@ mod tests {
             files.map(|_| ()).unwrap_err().to_string()
         };
         let signing = |file: &Path| SigningKeyFile::load(file).map(|_| ()).unwrap_err().to_string();
-        for error in [verifying(&empty), signing(&empty)] {
-            assert_eq!(error, format!("key file {}", empty.display()));
-        }
-        for error in [verifying(&lost), signing(&lost)] {
-            assert_eq!(error, format!("cannot read key file {}", lost.display()));
+        for (path, what) in [(&empty, "use"), (&lost, "read")] {
+            let named = |flag: &str| format!("{flag}: cannot {what} {}", path.display());
+            assert_eq!(verifying(path), named("--service-account-key-file"));
+            assert_eq!(signing(path), named("--service-account-signing-key-file"));
         }
     }
 }

@@ -1,9 +1,10 @@
-//! JSON Web Tokens: compact JWS, one algorithm per key.
+//! JSON Web Tokens: compact JWS.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::algorithm::Algorithm;
 use crate::keys::{KeyError, PublicKey, SigningKey};
 
 /// Longest token that is parsed, in bytes; a bound token has about 1 KiB.
@@ -15,6 +16,9 @@ pub enum JwtError {
     /// It is not three base64url parts with a valid header and claims.
     #[error("the token is malformed")]
     Malformed,
+    /// Its algorithm is unknown, or not among those that are accepted.
+    #[error("the signature algorithm is not accepted")]
+    Algorithm,
     /// No known key verifies the signature.
     #[error("the signature does not match any key")]
     Signature,
@@ -36,7 +40,7 @@ struct Header {
 /// [`KeyError::Sign`] when signing fails.
 pub fn sign<C: Serialize>(claims: &C, key: &SigningKey) -> Result<String, KeyError> {
     let header = Header {
-        alg: key.public().algorithm().to_owned(),
+        alg: key.public().algorithm().name().to_owned(),
         kid: key.public().id().to_owned(),
         crit: None,
     };
@@ -52,11 +56,15 @@ pub fn sign<C: Serialize>(claims: &C, key: &SigningKey) -> Result<String, KeyErr
     Ok(token)
 }
 
-/// Verifies the signature with `keys` and returns the claims. Times and audiences are not checked.
+/// Verifies the signature with `keys`, if its algorithm is among `accepted`, and returns the claims. Times and audiences are not checked.
 ///
 /// # Errors
 /// [`JwtError`] when the token is malformed or no key verifies it.
-pub fn verify<C: DeserializeOwned>(token: &str, keys: &[PublicKey]) -> Result<C, JwtError> {
+pub fn verify<C: DeserializeOwned>(
+    token: &str,
+    keys: &[PublicKey],
+    accepted: &[Algorithm],
+) -> Result<C, JwtError> {
     if token.len() > TOKEN_LEN_MAX {
         return Err(JwtError::Malformed);
     }
@@ -69,11 +77,12 @@ pub fn verify<C: DeserializeOwned>(token: &str, keys: &[PublicKey]) -> Result<C,
         return Err(JwtError::Malformed);
     }
     let signature = decode(signature)?;
-    let fits = |key: &&PublicKey| {
-        let named = header.kid.is_empty() || key.id().is_empty() || key.id() == header.kid;
-        key.algorithm() == header.alg && named
-    };
-    if !keys.iter().filter(fits).any(|key| key.verifies(signed.as_bytes(), &signature)) {
+    let algorithm = Algorithm::from_name(&header.alg).filter(|found| accepted.contains(found));
+    let algorithm = algorithm.ok_or(JwtError::Algorithm)?;
+    let named =
+        |key: &&PublicKey| header.kid.is_empty() || key.id().is_empty() || key.id() == header.kid;
+    let signed_by = |key: &PublicKey| key.verifies(algorithm, signed.as_bytes(), &signature);
+    if !keys.iter().filter(named).any(signed_by) {
         return Err(JwtError::Signature);
     }
     serde_json::from_slice(&decode(claims)?).map_err(|_| JwtError::Malformed)
@@ -95,9 +104,42 @@ mod tests {
         let key = key();
         let token = sign(&json!({"sub": "a"}), &key).unwrap();
         assert_eq!(
-            verify::<Value>(&token, std::slice::from_ref(key.public())).unwrap()["sub"],
+            verify::<Value>(&token, std::slice::from_ref(key.public()), &Algorithm::ALL).unwrap()["sub"],
             "a"
         );
+    }
+
+    /// Tokens made by OpenSSL (`testdata/README.md`), one for each algorithm that an RSA key has, and of other keys.
+    #[test]
+    fn tokens_of_every_algorithm_are_verified_where_it_is_accepted() {
+        let (rsa, p384) = (include_str!("../testdata/rsa.pub"), include_str!("../testdata/ec.crt"));
+        let pem = [rsa, p384, include_str!("../testdata/p256.pub")].concat();
+        let keys = PublicKey::all_from_pem(pem.as_bytes()).unwrap();
+        let rows: Vec<_> = include_str!("../testdata/tokens.tsv")
+            .lines()
+            .map(|line| line.split_once('\t').unwrap())
+            .collect();
+        let verified =
+            |token: &str, accepted: &[Algorithm]| verify::<Value>(token, &keys, accepted);
+        assert_eq!(rows.len(), 9);
+        for (name, token) in rows {
+            let Some(algorithm) = Algorithm::from_name(name) else {
+                assert_eq!(name, "ES512");
+                assert_eq!(verified(token, &Algorithm::ALL), Err(JwtError::Algorithm));
+                continue;
+            };
+            assert_eq!(verified(token, &[algorithm]), Ok(json!({"sub": "a"})), "{name}");
+            let others = Algorithm::ALL.map(|other| (other != algorithm).then_some(other));
+            let others: Vec<Algorithm> = others.into_iter().flatten().collect();
+            assert_eq!(verified(token, &others), Err(JwtError::Algorithm), "{name}");
+            // The signature is of the header too: another algorithm in it is another text.
+            for other in others {
+                let (_, rest) = token.split_once('.').unwrap();
+                let header = URL_SAFE_NO_PAD.encode(json!({"alg": other.name()}).to_string());
+                let renamed = verified(&format!("{header}.{rest}"), &Algorithm::ALL);
+                assert_eq!(renamed, Err(JwtError::Signature), "{name} as {}", other.name());
+            }
+        }
     }
 
     #[test]
@@ -106,25 +148,26 @@ mod tests {
         let keys = [mine.public().clone()];
         let token = sign(&json!({"sub": "a"}), &mine).unwrap();
         let stranger = sign(&json!({"sub": "a"}), &key()).unwrap();
-        assert_eq!(verify::<Value>(&stranger, &keys), Err(JwtError::Signature));
+        let verify = |token: &str| super::verify::<Value>(token, &keys, &Algorithm::ALL);
+        assert_eq!(verify(&stranger), Err(JwtError::Signature));
         let mut parts: Vec<&str> = token.split('.').collect();
         let claims = URL_SAFE_NO_PAD.encode(r#"{"sub":"b"}"#);
         parts[1] = &claims;
-        assert_eq!(verify::<Value>(&parts.join("."), &keys), Err(JwtError::Signature));
+        assert_eq!(verify(&parts.join(".")), Err(JwtError::Signature));
         let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
-        assert_eq!(verify::<Value>(&format!("{none}.{claims}."), &keys), Err(JwtError::Signature));
+        assert_eq!(verify(&format!("{none}.{claims}.")), Err(JwtError::Algorithm));
         let critical = URL_SAFE_NO_PAD.encode(r#"{"alg":"ES256","crit":["b64"]}"#);
         let critical = format!("{critical}.{claims}.AAAA");
-        assert_eq!(verify::<Value>(&critical, &keys), Err(JwtError::Malformed));
+        assert_eq!(verify(&critical), Err(JwtError::Malformed));
         for garbage in ["", "a", "a.b", "a.b.c", "....", &"x".repeat(TOKEN_LEN_MAX + 1)] {
-            assert!(verify::<Value>(garbage, &keys).is_err(), "{garbage:.20}");
+            assert!(verify(garbage).is_err(), "{garbage:.20}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_is_a_token(text in "[a-zA-Z0-9_.-]{0,200}") {
-            prop_assert!(verify::<Value>(&text, &[]).is_err());
+            prop_assert!(verify::<Value>(&text, &[], &Algorithm::ALL).is_err());
         }
     }
 }

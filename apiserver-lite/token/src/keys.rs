@@ -13,8 +13,13 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey as ParsedKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use crate::algorithm::Algorithm;
+
 /// Shortest modulus of an RSA key that verifies signatures, in bytes.
 const RSA_LEN_MIN: usize = 2048 / 8;
+
+/// Why P-521 and other curves are refused.
+const OTHER_CURVE: &str = "an ECDSA key that is neither P-256 nor P-384";
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +43,8 @@ pub enum KeyError {
 pub struct PublicKey {
     id: String,
     kind: PublicKind,
+    /// The only algorithm that it is for, if its JSON Web Key names one.
+    only: Option<Algorithm>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,10 +110,12 @@ impl PublicKey {
                 }
                 PublicKind::Rsa { n, e }
             }
-            ParsedKey::EC(point) => Self::curve_of(point.data())?,
+            // Other curves have points of the same lengths.
+            ParsedKey::EC(point) if ec_spki(point.data()) == spki => Self::curve_of(point.data())?,
+            ParsedKey::EC(_) => return Err(rejected(OTHER_CURVE.to_owned())),
             _ => return Err(rejected("neither RSA nor ECDSA".to_owned())),
         };
-        Ok(Self { id: key_id(spki), kind })
+        Ok(Self { id: key_id(spki), kind, only: None })
     }
 
     /// The curve follows from the length of an uncompressed point (SEC1 section 2.3.3).
@@ -114,7 +123,7 @@ impl PublicKey {
         match point.len() {
             65 => Ok(PublicKind::P256(point.to_vec())),
             97 => Ok(PublicKind::P384(point.to_vec())),
-            _ => Err(KeyError::Rejected("ECDSA key is neither P-256 nor P-384".to_owned())),
+            _ => Err(KeyError::Rejected(OTHER_CURVE.to_owned())),
         }
     }
 
@@ -137,9 +146,14 @@ impl PublicKey {
             }
             _ => return None,
         };
-        let key = Self { id: text("kid").unwrap_or_default().to_owned(), kind };
-        let fits = |field: &str, wanted: &str| text(field).is_none_or(|value| value == wanted);
-        (fits("use", "sig") && fits("alg", key.algorithm())).then_some(key)
+        let only = match text("alg") {
+            None => None,
+            Some(name) => Some(Algorithm::from_name(name)?),
+        };
+        let key = Self { id: text("kid").unwrap_or_default().to_owned(), kind, only };
+        let is_of_the_kind = only.is_none_or(|algorithm| key.has(algorithm));
+        let signs = text("use").is_none_or(|purpose| purpose == "sig");
+        (signs && is_of_the_kind).then_some(key)
     }
 
     /// The `kid` in token headers: base64url of the SHA-256 of the public key's DER, or what a JSON Web Key says.
@@ -148,25 +162,37 @@ impl PublicKey {
         &self.id
     }
 
-    /// JWS algorithm of this key; tokens with another one are refused.
+    /// The algorithm of tokens that this server signs with the key.
     #[must_use]
-    pub fn algorithm(&self) -> &'static str {
+    pub fn algorithm(&self) -> Algorithm {
         match self.kind {
-            PublicKind::Rsa { .. } => "RS256",
-            PublicKind::P256(_) => "ES256",
-            PublicKind::P384(_) => "ES384",
+            PublicKind::Rsa { .. } => Algorithm::Rs256,
+            PublicKind::P256(_) => Algorithm::Es256,
+            PublicKind::P384(_) => Algorithm::Es384,
         }
     }
 
-    /// Whether `signature` is this key's signature of `message`.
+    /// Whether signatures of this key may have the algorithm: one of its curve, any of RSA for an RSA key that names none.
     #[must_use]
-    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+    pub fn has(&self, algorithm: Algorithm) -> bool {
+        let of_the_kind = match self.kind {
+            PublicKind::Rsa { .. } => algorithm.of_rsa().is_some(),
+            PublicKind::P256(_) | PublicKind::P384(_) => algorithm == self.algorithm(),
+        };
+        of_the_kind && self.only.is_none_or(|only| only == algorithm)
+    }
+
+    /// Whether `signature` is this key's signature of `message` by `algorithm`.
+    #[must_use]
+    pub fn verifies(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+        if !self.has(algorithm) {
+            return false;
+        }
         let outcome = match &self.kind {
-            PublicKind::Rsa { n, e } => RsaPublicKeyComponents { n, e }.verify(
-                &signature::RSA_PKCS1_2048_8192_SHA256,
-                message,
-                signature,
-            ),
+            PublicKind::Rsa { n, e } => match algorithm.of_rsa() {
+                Some(of_rsa) => RsaPublicKeyComponents { n, e }.verify(of_rsa, message, signature),
+                None => return false,
+            },
             PublicKind::P256(point) => {
                 UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point)
                     .verify(message, signature)
@@ -185,7 +211,7 @@ impl PublicKey {
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let curve = |name: &str, point: &[u8]| {
             let (x, y) = point.get(1..).unwrap_or_default().split_at(point.len() / 2);
-            json!({"use": "sig", "kty": "EC", "kid": self.id, "crv": name, "alg": self.algorithm(), "x": text(x), "y": text(y)})
+            json!({"use": "sig", "kty": "EC", "kid": self.id, "crv": name, "alg": self.algorithm().name(), "x": text(x), "y": text(y)})
         };
         match &self.kind {
             PublicKind::Rsa { n, e } => {
@@ -223,9 +249,10 @@ impl SigningKey {
             SectionKind::EcPrivateKey => sec1_candidates(der)
                 .iter()
                 .find_map(|pkcs8| Self::ecdsa(pkcs8))
-                .ok_or_else(|| KeyError::Rejected("not a P-256 or P-384 key".to_owned())),
+                .ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned())),
             _ => match Self::ecdsa(der) {
                 Some(key) => Ok(key),
+                None if is_ecdsa(der) => Err(KeyError::Rejected(OTHER_CURVE.to_owned())),
                 None => RsaKeyPair::from_pkcs8(der).map_err(rejected).map(Self::rsa),
             },
         }
@@ -238,7 +265,7 @@ impl SigningKey {
         let parts = RsaPublicKeyComponents::<Vec<u8>>::from(public);
         let kind = PublicKind::Rsa { n: parts.n, e: parts.e };
         Self {
-            public: PublicKey { id: key_id(&spki), kind },
+            public: PublicKey { id: key_id(&spki), kind, only: None },
             pair: SigningPair::Rsa(pair),
             random: SystemRandom::new(),
         }
@@ -255,7 +282,7 @@ impl SigningKey {
             algorithms.iter().find_map(|a| EcdsaKeyPair::from_pkcs8(a, pkcs8, &random).ok())?;
         let point = pair.public_key().as_ref();
         let kind = PublicKey::curve_of(point).ok()?;
-        let public = PublicKey { id: key_id(&ec_spki(point)), kind };
+        let public = PublicKey { id: key_id(&ec_spki(point)), kind, only: None };
         Some(Self { public, pair: SigningPair::Ecdsa(pair), random })
     }
 
@@ -328,6 +355,11 @@ fn sec1_candidates(sec1: &[u8]) -> [Vec<u8>; 2] {
         let algorithm = der(0x30, &[OID_EC, curve]);
         der(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &der(0x04, &[sec1])])
     })
+}
+
+/// Whether a PKCS#8 key says that it is an ECDSA key.
+fn is_ecdsa(pkcs8: &[u8]) -> bool {
+    pkcs8.windows(OID_EC.len()).any(|part| part == OID_EC)
 }
 
 /// One DER element: tag, length, concatenated content.

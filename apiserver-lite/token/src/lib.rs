@@ -1,9 +1,11 @@
 //! io: service account tokens: keys, JWTs, and the claims of legacy tokens in Secrets. The API server issues and verifies bound
 //! tokens; the controller manager issues legacy tokens.
 
+mod algorithm;
 pub mod jwt;
 mod keys;
 mod legacy_token;
 
+pub use algorithm::Algorithm;
 pub use keys::{KeyError, PublicKey, SigningKey};
 pub use legacy_token::LegacyToken;

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use apiserver_token::SigningKey;
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use proto_api::names::Profile;
 use proto_client::testing::{StubRequest, StubServer, json_response};
 use serde_json::json;
@@ -133,14 +135,40 @@ impl Provider {
         Oidc::new(settings, Names::new(Profile::Kubernetes)).unwrap()
     }
 
-    /// A token as the provider issues it, after `change`.
-    fn token(&self, key: &SigningKey, change: impl FnOnce(&mut Value)) -> String {
-        let mut claims = json!({
+    fn claims(&self) -> Value {
+        json!({
             "iss": self.url, "aud": ["other", "cluster"], "sub": "u1", "exp": NOW + 60, "nbf": NOW,
             "hd": "example.org", "groups": ["dev", "ops"], "email": "u@example.org",
-        });
+        })
+    }
+
+    /// A token as the provider issues it, after `change`.
+    fn token(&self, key: &SigningKey, change: impl FnOnce(&mut Value)) -> String {
+        let mut claims = self.claims();
         change(&mut claims);
         jwt::sign(&claims, key).unwrap()
+    }
+
+    /// A token signed by an RSA key in PKCS#1 with an algorithm that this project's own tokens do not have.
+    fn rsa_token(&self, pem: &str, name: &str) -> String {
+        use ring::signature as by;
+        let how: &dyn by::RsaEncoding = match name {
+            "RS256" => &by::RSA_PKCS1_SHA256,
+            "RS384" => &by::RSA_PKCS1_SHA384,
+            "RS512" => &by::RSA_PKCS1_SHA512,
+            "PS256" => &by::RSA_PSS_SHA256,
+            "PS384" => &by::RSA_PSS_SHA384,
+            "PS512" => &by::RSA_PSS_SHA512,
+            other => panic!("{other}"),
+        };
+        let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+        let key = by::RsaKeyPair::from_der(&STANDARD.decode(text).unwrap()).unwrap();
+        let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let signed = format!("{}.{}", part(&json!({"alg": name})), part(&self.claims()));
+        let mut signature = vec![0; key.public().modulus_len()];
+        let random = ring::rand::SystemRandom::new();
+        key.sign(how, &random, signed.as_bytes(), &mut signature).unwrap();
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 }
 
@@ -222,6 +250,47 @@ async fn tokens_with_wrong_claims_or_signatures_are_refused() {
     assert!(matches!(oidc.user(&unknown, now()).await, Err(OidcError::Token(_))));
     let rsa_only = provider.reader(|settings| settings.signing_algs = vec!["RS256".into()]);
     assert!(rsa_only.user(&provider.token(&key, |_| {}), now()).await.is_err());
+}
+
+/// A key of RSA, for an algorithm or for all of RSA, signs ID tokens by each; the flag says which count.
+#[tokio::test]
+async fn id_tokens_have_an_algorithm_of_the_flag_and_of_their_key() {
+    let pem = include_str!("../../../token/testdata/rsa.key");
+    let public = SigningKey::from_pem(pem.as_bytes()).unwrap().public().jwk();
+    let provider = Provider::start().await;
+    let published = |alg: Value| {
+        let mut key = public.clone();
+        key["alg"] = alg;
+        *provider.keys.lock().unwrap() = vec![key];
+    };
+    let all = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"];
+    let accepts = async |flag: &[&str], token: &str| {
+        let signing_algs = flag.iter().map(|&name| name.to_owned()).collect();
+        let oidc = provider.reader(|settings| settings.signing_algs = signing_algs);
+        oidc.user(token, now()).await.is_ok_and(|user| user.is_some())
+    };
+    for name in all {
+        let token = provider.rsa_token(pem, name);
+        published(Value::Null);
+        assert!(accepts(&all, &token).await, "{name}");
+        assert!(accepts(&[name], &token).await, "{name} alone");
+        let others: Vec<&str> = all.into_iter().filter(|other| *other != name).collect();
+        assert!(!accepts(&others, &token).await, "{name} where others are accepted");
+        published(name.into());
+        assert!(accepts(&all, &token).await, "{name} by a key for it");
+        published(others[0].into());
+        assert!(!accepts(&all, &token).await, "{name} by a key for {}", others[0]);
+    }
+}
+
+/// A token that could not be accepted by any key does not cost the provider a request.
+#[tokio::test]
+async fn algorithms_that_are_not_accepted_ask_for_no_keys() {
+    let provider = Provider::start().await;
+    let oidc = provider.reader(|settings| settings.signing_algs = vec!["RS256".into()]);
+    let refused = oidc.user(&provider.token(&key(), |_| {}), now()).await;
+    assert!(matches!(refused, Err(OidcError::Token(JwtError::Algorithm))), "{refused:?}");
+    assert_eq!(provider.asked.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
@@ -308,5 +377,18 @@ fn contradicting_settings_are_refused() {
     assert!(refused(|settings| settings.issuer_url = "http://a/".into()));
     assert!(refused(|settings| settings.issuer_url = "x".into()));
     assert!(refused(|settings| settings.client_id.clear()));
-    assert!(refused(|settings| settings.signing_algs = vec!["none".into()]));
+    let algorithms = |names: &str| {
+        let signing_algs = names.split(',').map(str::to_owned).collect();
+        let settings = OidcSettings { signing_algs, ..settings.clone() };
+        Oidc::new(settings, Names::new(Profile::Kubernetes)).map(drop).map_err(|e| e.to_string())
+    };
+    assert_eq!(algorithms("RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384"), Ok(()));
+    for (names, refused) in
+        [("none", "none"), ("RS256,ES512", "ES512"), ("HS256,ES256", "HS256"), ("rs256", "rs256")]
+    {
+        let why = format!(
+            "--oidc-signing-algs: {refused:?} is not supported, of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384"
+        );
+        assert_eq!(algorithms(names), Err(why));
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_auth::{KeySet, TokenKeys, User};
-use apiserver_token::{KeyError, LegacyToken, jwt};
+use apiserver_token::{Algorithm, KeyError, LegacyToken, jwt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
@@ -195,7 +195,8 @@ impl TokenIssuer {
         token: &str,
         audiences: &[String],
     ) -> Result<(User, Vec<String>), TokenError> {
-        let claims: Map<String, Value> = jwt::verify(token, self.keys.current().verifying())?;
+        let keys = self.keys.current();
+        let claims: Map<String, Value> = jwt::verify(token, keys.verifying(), &Algorithm::ALL)?;
         if LegacyToken::is(self.names, &claims) {
             return self.authenticate_legacy(objects, token, &claims, audiences);
         }

@@ -48,7 +48,8 @@ fn configuration(server: &Server) -> Value {
         format!("https://{address}/openid/v1/jwks")
     };
     let keys = tokens.keys();
-    let mut algorithms: Vec<&str> = keys.verifying().iter().map(PublicKey::algorithm).collect();
+    let mut algorithms: Vec<&str> =
+        keys.verifying().iter().map(|key| key.algorithm().name()).collect();
     algorithms.sort_unstable();
     algorithms.dedup();
     json!({

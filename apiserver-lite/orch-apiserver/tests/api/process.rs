@@ -179,6 +179,36 @@ fn bad_usage_ends_with_64_before_anything_happens() {
     }
 }
 
+/// What signs tokens and cannot be verified is refused at the start, by its flag and its value.
+#[test]
+fn keys_and_algorithms_that_cannot_be_verified_are_refused_by_name() {
+    let curve = |file: &str| format!("{}/../token/testdata/{file}", env!("CARGO_MANIFEST_DIR"));
+    let oidc = ["--oidc-issuer-url=https://a.example", "--oidc-client-id=c"];
+    let oidc = oidc.map(str::to_owned);
+    let (signing, verifying) = ("--service-account-signing-key-file", "--service-account-key-file");
+    let issuer = "--service-account-issuer=https://a.example".to_owned();
+    for (flag, value, others) in [
+        ("--oidc-signing-algs", "ES512", &oidc[..]),
+        ("--oidc-signing-algs", "none", &oidc),
+        (verifying, &curve("p521.pub"), &[]),
+        (verifying, &curve("k256.pub"), &[]),
+        (verifying, &curve("short.pub"), &[]),
+        (signing, &curve("p521.key"), std::slice::from_ref(&issuer)),
+        (signing, &curve("p521.sec1.key"), std::slice::from_ref(&issuer)),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
+            .args(["--bind-address=127.0.0.1", "--secure-port=0"])
+            .arg(format!("{flag}={value}"))
+            .args(others)
+            .output()
+            .expect("started");
+        let says = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{flag}={value}: {says}");
+        let named = says.lines().any(|line| line.contains(flag) && line.contains(value));
+        assert!(named, "{flag}={value}: {says}");
+    }
+}
+
 /// Workers have a stack of 1 MiB. Bodies as deep as they are read are acted on, deeper ones refused, in each format and by each kind of write.
 #[tokio::test]
 async fn deep_bodies_end_no_process() {

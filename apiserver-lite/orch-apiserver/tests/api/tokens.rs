@@ -166,6 +166,13 @@ async fn forged_service_account_tokens_are_refused() {
         ("no algorithm, signed", format!("{}.{claims}.{signature}", encode(&header_with("none")))),
         ("no algorithm, in capitals", format!("{}.{claims}.", encode(&header_with("NONE")))),
         ("another algorithm", format!("{}.{claims}.{signature}", encode(&header_with("ES256")))),
+        ("of another length", format!("{}.{claims}.{signature}", encode(&header_with("ES512")))),
+        ("of another key type", format!("{}.{claims}.{signature}", encode(&header_with("PS384")))),
+        ("an unknown algorithm", format!("{}.{claims}.{signature}", encode(&header_with("EdDSA")))),
+        (
+            "an algorithm that is no text",
+            format!("{}.{claims}.{signature}", encode(&json!({"alg": 1}))),
+        ),
         ("an RSA key's", format!("{}.{claims}.{signature}", encode(&rs256))),
         ("an HMAC with the PEM", hmac(&header_with("HS256"), &of_claims, PUBLIC.as_bytes())),
         ("an HMAC with the DER", hmac(&json!({"alg": "HS256"}), &of_claims, &der)),
@@ -184,21 +191,26 @@ async fn forged_service_account_tokens_are_refused() {
 async fn service_account_tokens_with_a_wrong_claim_are_refused() {
     type Change = fn(&mut Value);
     let fixture = Fixture::start().await;
-    let good: [(&str, Change); 4] = [
+    let good: [(&str, Change); 5] = [
         ("unchanged", |_| {}),
         ("expired by less than the clocks may differ", |c| c["exp"] = (now() - 30).into()),
         ("valid from soon on", |c| c["nbf"] = (now() + 30).into()),
+        ("issued by a clock that is ahead", |c| c["iat"] = (now() + 30).into()),
         ("one audience as a text", |c| c["aud"] = ISSUER.into()),
     ];
     for (what, change) in good {
         fixture.accept(what, &fixture.signed(change).await).await;
     }
-    let refused: [(&str, Change); 16] = [
+    let refused: [(&str, Change); 20] = [
         ("expired", |c| c["exp"] = (now() - 70).into()),
         ("expired long ago", |c| c["exp"] = 0.into()),
         ("no expiry", |c| drop(c.as_object_mut().unwrap().remove("exp"))),
         ("an expiry that is a text", |c| c["exp"] = "4102444800".into()),
+        ("an expiry beyond all numbers", |c| c["exp"] = u64::MAX.into()),
+        ("an expiry before all time", |c| c["exp"] = i64::MIN.into()),
         ("not yet valid", |c| c["nbf"] = (now() + 120).into()),
+        ("not valid for long", |c| c["nbf"] = i64::MAX.into()),
+        ("a beginning that is a text", |c| c["nbf"] = "0".into()),
         ("issued in the future", |c| c["iat"] = (now() + 120).into()),
         ("another audience", |c| c["aud"] = json!(["vault"])),
         ("no audience", |c| c["aud"] = json!([])),
@@ -219,6 +231,73 @@ async fn service_account_tokens_with_a_wrong_claim_are_refused() {
     let long = fixture.signed(|c| c["x"] = "x".repeat(12 << 10).into()).await;
     assert!(long.len() > 16 << 10);
     fixture.refuse("a token longer than any", &long).await;
+}
+
+/// As Kubernetes has it: a key of the flag verifies what it has signed, by each of its algorithms.
+#[tokio::test]
+async fn service_account_tokens_may_have_any_algorithm_of_an_rsa_key() {
+    use ring::signature as by;
+    let fixture = Fixture::start().await;
+    let claims = claims_of(&fixture.issue(Value::Null).await);
+    let pem = include_str!("../../../token/testdata/rsa.key");
+    let der = pem.lines().filter(|line| !line.starts_with('-')).collect::<String>();
+    let key = by::RsaKeyPair::from_der(&STANDARD.decode(der).unwrap()).unwrap();
+    let algorithms: [(&str, &dyn by::RsaEncoding); 6] = [
+        ("RS256", &by::RSA_PKCS1_SHA256),
+        ("RS384", &by::RSA_PKCS1_SHA384),
+        ("RS512", &by::RSA_PKCS1_SHA512),
+        ("PS256", &by::RSA_PSS_SHA256),
+        ("PS384", &by::RSA_PSS_SHA384),
+        ("PS512", &by::RSA_PSS_SHA512),
+    ];
+    for (name, how) in algorithms {
+        let sign = |claims: &Value| {
+            let signed = format!("{}.{}", encode(&json!({"alg": name})), encode(claims));
+            let mut signature = vec![0; key.public().modulus_len()];
+            let random = ring::rand::SystemRandom::new();
+            key.sign(how, &random, signed.as_bytes(), &mut signature).unwrap();
+            format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+        };
+        let good = sign(&claims);
+        fixture.accept(name, &good).await;
+        let mut expired = claims.clone();
+        expired["exp"] = (now() - 70).into();
+        fixture.refuse(&format!("{name}, expired"), &sign(&expired)).await;
+        let (_, rest) = good.split_once('.').unwrap();
+        for (other, _) in algorithms.iter().filter(|(other, _)| *other != name) {
+            let renamed = format!("{}.{rest}", encode(&json!({"alg": other})));
+            fixture.refuse(&format!("{name} as {other}"), &renamed).await;
+        }
+    }
+}
+
+/// A header without a bearer token is none; one with more is refused like any wrong token.
+#[tokio::test]
+async fn malformed_authorization_headers_authenticate_nobody() {
+    let fixture = Fixture::start().await;
+    let good = fixture.issue(Value::Null).await;
+    let ask = async |value: &str| {
+        let headers = [("authorization", value)];
+        fixture.server.without_certificate(http::Method::GET, CORE, &headers, "").await
+    };
+    for scheme in ["Bearer", "bearer", "BEARER"] {
+        assert_eq!(ask(&format!("{scheme} {good}")).await.code(), 200, "{scheme}");
+    }
+    for value in [
+        good.clone(),
+        "Bearer".to_owned(),
+        "Bearer ".to_owned(),
+        format!("Bearer{good}"),
+        format!("Basic {}", STANDARD.encode(format!("x:{good}"))),
+        format!("Token {good}"),
+        format!("Bearer ,{good}"),
+        format!("Bearer \"{good}\""),
+    ] {
+        let refused = ask(&value).await.expect(401);
+        let shown = refused.to_string();
+        assert_eq!(refused["message"], "Unauthorized", "{value}: {shown}");
+        assert!(!shown.contains(&good[..20]), "{shown}");
+    }
 }
 
 /// What a token is bound to is gone, or is another object of the same name.

@@ -10,10 +10,17 @@ fn generated() -> String {
 fn signs_and_verifies() {
     let key = SigningKey::from_pem(generated().as_bytes()).unwrap();
     let signature = key.sign(b"claims").unwrap();
-    assert!(key.public().verifies(b"claims", &signature));
-    assert!(!key.public().verifies(b"other", &signature));
-    assert!(!key.public().verifies(b"claims", &signature[1..]));
-    assert_eq!(key.public().algorithm(), "ES256");
+    let verifies = |message, signature| {
+        let accepted = Algorithm::ALL.map(|algorithm| {
+            let good = key.public().verifies(algorithm, message, signature);
+            good.then(|| algorithm.name())
+        });
+        accepted.into_iter().flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(verifies(b"claims", &signature), ["ES256"]);
+    assert!(verifies(b"other", &signature).is_empty());
+    assert!(verifies(b"claims", &signature[1..]).is_empty());
+    assert_eq!(key.public().algorithm(), Algorithm::Es256);
 }
 
 #[test]
@@ -40,17 +47,57 @@ fn ids_are_those_of_kubernetes_in_every_form_of_a_key() {
     ] {
         let keys = PublicKey::all_from_pem(pem.as_bytes()).unwrap();
         assert_eq!(keys.len(), 1, "{pem}");
-        assert_eq!((keys[0].id(), keys[0].algorithm()), (id, algorithm), "{pem}");
-        assert_eq!(PublicKey::from_jwk(&keys[0].jwk()).as_ref(), Some(&keys[0]));
+        assert_eq!((keys[0].id(), keys[0].algorithm().name()), (id, algorithm), "{pem}");
+        let (mut published, only) = (keys[0].jwk(), Algorithm::from_name(algorithm));
+        let key = PublicKey::from_jwk(&published);
+        assert_eq!(key, Some(PublicKey { only, ..keys[0].clone() }), "{pem}");
+        published["alg"].take();
+        assert_eq!(PublicKey::from_jwk(&published).as_ref(), Some(&keys[0]), "{pem}");
     }
     for pem in [include_str!("../../testdata/rsa.key"), include_str!("../../testdata/ec.key")] {
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         let signature = key.sign(b"claims").unwrap();
-        assert!(key.public().verifies(b"claims", &signature));
+        assert!(key.public().verifies(key.public().algorithm(), b"claims", &signature));
         assert_eq!(
             PublicKey::all_from_pem(pem.as_bytes()).unwrap(),
             std::slice::from_ref(key.public())
         );
+    }
+}
+
+/// A JSON Web Key of RSA is for the algorithm that it names, or for all of RSA.
+#[test]
+fn an_rsa_key_has_the_algorithms_that_it_says() {
+    let key = &PublicKey::all_from_pem(include_bytes!("../../testdata/rsa.pub")).unwrap()[0];
+    let names = |key: &PublicKey| {
+        let all = Algorithm::ALL.into_iter().filter(|&algorithm| key.has(algorithm));
+        all.map(Algorithm::name).collect::<Vec<_>>()
+    };
+    let of_rsa = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"];
+    assert_eq!(names(key), of_rsa);
+    let mut published = key.jwk();
+    for name in of_rsa {
+        published["alg"] = name.into();
+        assert_eq!(names(&PublicKey::from_jwk(&published).unwrap()), [name]);
+    }
+    for name in ["ES256", "RSA-OAEP", "HS256", "none", "rs256", ""] {
+        published["alg"] = name.into();
+        assert_eq!(PublicKey::from_jwk(&published), None, "{name:?}");
+    }
+}
+
+/// P-521, for which `ring` has nothing, and a curve whose points have the length of P-256's.
+#[test]
+fn keys_of_other_curves_are_refused_in_every_form() {
+    for pem in [
+        &include_bytes!("../../testdata/p521.key")[..],
+        include_bytes!("../../testdata/p521.sec1.key"),
+        include_bytes!("../../testdata/p521.pub"),
+        include_bytes!("../../testdata/k256.pub"),
+    ] {
+        let refused = PublicKey::all_from_pem(pem).unwrap_err().to_string();
+        let expected = "unsupported or invalid key: an ECDSA key that is neither P-256 nor P-384";
+        assert_eq!(refused, expected, "{}", String::from_utf8_lossy(pem));
     }
 }
 
@@ -75,7 +122,8 @@ fn jwk_shows_both_coordinates() {
     assert_eq!(jwk["crv"], "P-256");
     assert_eq!(jwk["x"].as_str().unwrap().len(), 43);
     assert_eq!(jwk["y"].as_str().unwrap().len(), 43);
-    assert_eq!(PublicKey::from_jwk(&jwk).as_ref(), Some(key.public()));
+    let only = Some(Algorithm::Es256);
+    assert_eq!(PublicKey::from_jwk(&jwk), Some(PublicKey { only, ..key.public().clone() }));
     for (field, value) in
         [("use", "enc"), ("alg", "ES384"), ("kty", "oct"), ("crv", "P-521"), ("x", "!")]
     {

@@ -5,16 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
 use cluster::apply::apply;
 use cluster::directory::ClusterDirectory;
 use cluster::processes::Identity;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
 use cluster::{down, supervisor, up};
+use http::{Method, Request, header};
 use orch_tests::wait::until;
-use proto_api::core::v1::{Namespace, Pod};
+use proto_api::authentication::v1::TokenRequest;
+use proto_api::core::v1::{Namespace, Pod, ServiceAccount};
 use proto_api::names::Names;
-use proto_client::{Client, DeleteParams};
+use proto_client::{Client, DeleteParams, SharedToken};
+use serde_json::Value;
 use tokio::process::Command;
 
 /// How long a condition may take; a loaded machine is slow, not wrong.
@@ -123,6 +127,35 @@ impl Context {
     pub async fn discard(&self, namespace: &str) -> Result<()> {
         self.client.all::<Namespace>().delete(namespace, &DeleteParams::default()).await?;
         Ok(())
+    }
+
+    /// A client with nothing but a token of a service account.
+    pub async fn account(&self, namespace: &str, name: &str) -> Result<Client> {
+        let accounts = self.client.within::<ServiceAccount>(namespace);
+        let issued: TokenRequest =
+            accounts.create_sub(name, "token", &TokenRequest::default()).await?;
+        let token = SharedToken::default();
+        token.set(&issued.status.token);
+        Ok(self.client.anonymous()?.with_token(token))
+    }
+
+    /// The status of the answer to a request. `PATCH` is a merge patch, `APPLY` a server-side apply.
+    pub async fn status(client: &Client, method: &str, path: &str, body: &Value) -> Result<u16> {
+        let text = if body.is_null() { String::new() } else { body.to_string() };
+        let (method, media) = match method {
+            "PATCH" => (method, "application/merge-patch+json"),
+            "APPLY" => ("PATCH", "application/apply-patch+yaml"),
+            _ => (method, "application/json"),
+        };
+        let request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes())?)
+            .uri(path)
+            .header(header::CONTENT_TYPE, media)
+            .body(Bytes::from(text))?;
+        match client.call(request).await {
+            Ok(answer) => Ok(answer.status),
+            Err(error) => error.code().with_context(|| format!("{method} {path}: {error}")),
+        }
     }
 
     /// Applies a manifest.

@@ -36,6 +36,7 @@ mod orchadm;
 mod pod_fields;
 mod pods;
 mod quotas;
+mod roles;
 mod scheduling;
 mod services;
 mod stolen_credentials;
@@ -102,6 +103,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(faults::a_killed_proxy_keeps_forwarding),
         case!(faults::a_killed_api_server_loses_no_write),
         case!(identity::a_node_joins_by_token_and_renews_its_certificates),
+        case!(roles::a_summed_role_gives_what_its_parts_give),
         case!(stolen_credentials::each_opens_only_what_it_is_for),
         case!(orchadm::two_hosts_become_a_cluster_and_are_hosts_again),
         case!(orchadm::control_planes_share_an_etcd),

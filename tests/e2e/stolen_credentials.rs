@@ -1,15 +1,15 @@
 //! What somebody can do who has come by a credential of the cluster: of a node, of a pod, or none. The cluster runs as `hack/up` makes it.
 
-use anyhow::{Context as _, Result, ensure};
-use bytes::Bytes;
-use http::{Method, Request, header};
+mod node;
+mod resources;
+
+use anyhow::{Result, ensure};
 use orch_tests::wait::until;
-use proto_api::authentication::v1::TokenRequest;
 use proto_api::certificates::v1::CertificateSigningRequest;
-use proto_api::core::v1::{Pod, ServiceAccount};
+use proto_api::core::v1::{Node, Pod};
 use proto_api::object::to_json_value;
 use proto_client::config::file;
-use proto_client::{Client, DeleteParams, SharedToken, WriteParams};
+use proto_client::{Client, DeleteParams, WriteParams};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ type Attempt<'a> = (&'a str, String, Value, u16);
 async fn check(who: &str, client: &Client, attempts: Vec<Attempt<'_>>) -> Result<()> {
     let mut wrong = Vec::new();
     for (method, path, body, expected) in attempts {
-        let got = status(client, method, &path, &body).await?;
+        let got = Context::status(client, method, &path, &body).await?;
         if got != expected {
             wrong.push(format!("{method} {path}: {got}, expected {expected}"));
         }
@@ -32,37 +32,47 @@ async fn check(who: &str, client: &Client, attempts: Vec<Attempt<'_>>) -> Result
     Ok(())
 }
 
-async fn status(client: &Client, method: &str, path: &str, body: &Value) -> Result<u16> {
-    let text = if body.is_null() { String::new() } else { body.to_string() };
-    let media = match method {
-        "PATCH" => "application/merge-patch+json",
-        _ => "application/json",
-    };
-    let request = Request::builder()
-        .method(Method::from_bytes(method.as_bytes())?)
-        .uri(path)
-        .header(header::CONTENT_TYPE, media)
-        .body(Bytes::from(text))?;
-    match client.call(request).await {
-        Ok(answer) => Ok(answer.status),
-        Err(error) => error.code().with_context(|| format!("{method} {path}: {error}")),
-    }
-}
+/// The PersistentVolume of the other node's pod.
+const DISK: &str = "stolen-disk";
 
-/// Two Secrets, each used by a pod of another node. The second node is in the API only.
+/// Secrets that the other node's pod refers to, each in its own way; `debugged` in an ephemeral container, `disk` in its PersistentVolume.
+const SECRETS: [&str; 6] = ["theirs", "projected", "variable", "pulled", "debugged", "disk"];
+
+/// Secrets, used by a pod of each node. The second node is in the API only.
 fn manifests(ns: &str) -> String {
-    let secret = |name: &str| {
-        format!(
-            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: {ns}}}\nstringData: {{k: v}}\n"
-        )
+    let object = |kind: &str, name: &str, rest: &str| {
+        format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {ns}}}\n{rest}")
     };
-    let on = |name: &str, node: &str, secret: &str| {
-        let volume = format!("{{name: s, secret: {{secretName: {secret}}}}}");
-        pod(ns, name, WAIT) + &format!("  nodeName: {node}\n  volumes: [{volume}]\n")
-    };
-    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: elsewhere}\n".to_owned();
-    let pods = [on("here", "node-1", "ours"), on("there", "elsewhere", "theirs")];
-    [&[secret("ours"), secret("theirs"), node][..], &pods].concat().join("---\n")
+    let secret = |name: &str| object("Secret", name, "stringData: {k: v}\n");
+    let here = pod(ns, "here", WAIT)
+        + "  nodeName: node-1\n  volumes: [{name: s, secret: {secretName: ours}}]\n";
+    let volumes = "[{name: s, secret: {secretName: theirs}}, {name: p, projected: {sources: [{secret: {name: projected}}]}}, \
+        {name: c, configMap: {name: theirs}}, {name: d, persistentVolumeClaim: {claimName: data}}]";
+    let variable = "{name: A, valueFrom: {secretKeyRef: {name: variable, key: k}}}";
+    let there = pod(ns, "there", WAIT)
+        + &format!("    env: [{variable}]\n  nodeName: elsewhere\n  volumes: {volumes}\n")
+        + "  imagePullSecrets: [{name: pulled}]\n";
+    let size = "{storage: 1Gi}";
+    let volume = format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {DISK}}}\nspec:\n  capacity: {size}\n  accessModes: [ReadWriteOnce]\n  \
+         claimRef: {{namespace: {ns}, name: data}}\n  \
+         csi: {{driver: a.example, volumeHandle: a, nodePublishSecretRef: {{namespace: {ns}, name: disk}}}}\n"
+    );
+    let claim = format!(
+        "spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {size}}}, volumeName: {DISK}, storageClassName: \"\"}}\n"
+    );
+    let mut all: Vec<String> = SECRETS.into_iter().map(secret).collect();
+    all.extend([
+        secret("ours"),
+        object("ConfigMap", "theirs", "data: {k: v}\n"),
+        object("ServiceAccount", "other", ""),
+        volume,
+        object("PersistentVolumeClaim", "data", &claim),
+        "apiVersion: v1\nkind: Node\nmetadata: {name: elsewhere}\n".to_owned(),
+        here,
+        there,
+    ]);
+    all.join("---\n")
 }
 
 pub async fn each_opens_only_what_it_is_for(c: &Context) -> Result<()> {
@@ -71,14 +81,11 @@ pub async fn each_opens_only_what_it_is_for(c: &Context) -> Result<()> {
     c.pod_ready(&ns, "here").await?;
     let done = try_all(c, &ns).await;
     let admin = &c.client;
-    status(
-        admin,
-        "DELETE",
-        &format!("/api/v1/namespaces/{ns}/pods/there"),
-        &json!({"gracePeriodSeconds": 0}),
-    )
-    .await?;
-    status(admin, "DELETE", "/api/v1/nodes/elsewhere", &Value::Null).await?;
+    let now = json!({"gracePeriodSeconds": 0});
+    Context::status(admin, "DELETE", &within(&ns, "pods/there"), &now).await?;
+    Context::status(admin, "DELETE", &core("nodes/elsewhere"), &Value::Null).await?;
+    Context::status(admin, "DELETE", &core(&format!("persistentvolumes/{DISK}")), &Value::Null)
+        .await?;
     c.discard(&ns).await?;
     done
 }
@@ -86,19 +93,30 @@ pub async fn each_opens_only_what_it_is_for(c: &Context) -> Result<()> {
 async fn try_all(c: &Context, ns: &str) -> Result<()> {
     let config = file::load(&c.spec.client_config("orchlet-node-1"), None)?;
     let node = Client::new(&config, c.names, "e2e")?;
+    let debugger = json!({"spec": {"ephemeralContainers": [{
+        "name": "d", "image": "i", "envFrom": [{"secretRef": {"name": "debugged"}}],
+    }]}});
+    let ephemeral = within(ns, "pods/there/ephemeralcontainers");
+    ensure!(
+        Context::status(&c.client, "PATCH", &ephemeral, &debugger).await? == 200,
+        "no debugger"
+    );
     let there = c.client.within::<Pod>(ns).get("there").await?.metadata.uid;
-    check("a node", &node, of_node(c, ns, &there)?).await?;
+    let uid = c.client.all::<Node>().get("node-1").await?.metadata.uid;
+    check("a node", &node, node::attempts(c, ns, (&uid, &there))?).await?;
     certificates_of_another_node(c, &node).await?;
+    let all = resources::served(&c.client).await?;
+    check("a node, of all resources", &node, resources::attempts(ns, &all, node::has)).await?;
 
-    let accounts = c.client.within::<ServiceAccount>(ns);
-    let issued: TokenRequest =
-        accounts.create_sub("default", "token", &TokenRequest::default()).await?;
-    let token = SharedToken::default();
-    token.set(&issued.status.token);
-    let pod = c.client.anonymous()?.with_token(token);
+    let pod = c.account(ns, "default").await?;
     check("a pod", &pod, of_pod(c, ns)).await?;
+    let own = |resource: &str, _: &str| is_review_of_oneself(resource);
+    check("a pod, of all resources", &pod, resources::attempts(ns, &all, own)).await?;
 
-    check("nobody", &c.client.anonymous()?, of_nobody(ns)).await
+    let nobody = c.client.anonymous()?;
+    check("nobody", &nobody, of_nobody(ns)).await?;
+    check("nobody, of all resources", &nobody, resources::attempts(ns, &all, |_, _| false)).await?;
+    check("nobody, of all paths", &nobody, resources::paths(&c.client).await?).await
 }
 
 /// Requests for the certificates of another node wait for an administrator. The controllers take requests one by one: when a later one of the node's own is
@@ -175,120 +193,16 @@ fn labels(key: impl Into<String>) -> Value {
     json!({"metadata": {"labels": {key.into(): "x"}}})
 }
 
+/// Reviews of one's own rights are for everybody who is known.
+fn is_review_of_oneself(resource: &str) -> bool {
+    resource.starts_with("authorization/selfsubject")
+        || resource.starts_with("authentication/selfsubject")
+}
+
 fn own_review(c: &Context) -> (String, Value) {
     let attributes = json!({"verb": "get", "resource": "pods"});
     let path = in_group(c, "authorization", "selfsubjectaccessreviews");
     (path, json!({"spec": {"resourceAttributes": attributes}}))
-}
-
-/// `there` is the uid of the other node's pod.
-fn of_node(c: &Context, ns: &str, there: &str) -> Result<Vec<Attempt<'static>>> {
-    let mut all = objects_of_others(c, ns, there);
-    all.extend(pods_to_itself(c, ns));
-    all.extend(more_rights(c, ns)?);
-    Ok(all)
-}
-
-/// What a node needs, and what belongs to others.
-fn objects_of_others(c: &Context, ns: &str, there: &str) -> Vec<Attempt<'static>> {
-    let none = || Value::Null;
-    let here = |rest: &str| within(ns, rest);
-    let by_name = json!({"kind": "Pod", "apiVersion": "v1", "name": "there"});
-    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "there", "uid": there});
-    let to_node = json!({"kind": "Node", "apiVersion": "v1", "name": "elsewhere"});
-    let to = |bound: Value| json!({"spec": {"boundObjectRef": bound}});
-    let leases = format!("namespaces/{}/leases", c.names.node_lease_namespace());
-    vec![
-        ("GET", here("secrets/ours"), none(), 200),
-        ("GET", core("nodes/node-1"), none(), 200),
-        ("GET", core("pods?fieldSelector=spec.nodeName%3Dnode-1"), none(), 200),
-        ("GET", here("secrets/theirs"), none(), 403),
-        ("GET", here("secrets"), none(), 403),
-        ("GET", core("secrets"), none(), 403),
-        ("GET", here("secrets?watch=1"), none(), 403),
-        ("GET", within(c.names.system_namespace(), "configmaps"), none(), 403),
-        ("POST", here("serviceaccounts/default/token"), json!({}), 403),
-        ("POST", here("serviceaccounts/default/token"), to(by_name), 403),
-        ("POST", here("serviceaccounts/default/token"), to(bound), 403),
-        ("POST", here("serviceaccounts/default/token"), to(to_node), 403),
-        ("PATCH", core("nodes/elsewhere/status"), json!({"status": {"phase": "x"}}), 403),
-        ("PATCH", core("nodes/elsewhere"), labels("a"), 403),
-        ("DELETE", core("nodes/elsewhere"), none(), 403),
-        ("PATCH", here("pods/there/status"), json!({"status": {"message": "x"}}), 403),
-        ("DELETE", here("pods/there"), none(), 403),
-        ("POST", here("pods/there/eviction"), json!({"metadata": {"name": "there"}}), 403),
-        ("GET", in_group(c, "coordination", &format!("{leases}/elsewhere")), none(), 403),
-        ("GET", in_group(c, "storage", "csinodes/elsewhere"), none(), 403),
-    ]
-}
-
-/// Steering of pods: labels, taints, pods of its own making.
-fn pods_to_itself(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
-    let here = |rest: &str| within(ns, rest);
-    let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
-    let absent = json!({"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"});
-    let owner = json!({"metadata": {"ownerReferences": [absent]}});
-    let pod = |node: &str, mirror: bool, volumes: Value| {
-        let annotations =
-            if mirror { json!({c.names.label("config.mirror"): "x"}) } else { json!({}) };
-        let container = json!({"name": "c", "image": "i"});
-        json!({
-            "metadata": {"name": "made", "annotations": annotations},
-            "spec": {
-                "nodeName": node, "containers": [container], "volumes": volumes,
-                "automountServiceAccountToken": false, "enableServiceLinks": false,
-            },
-        })
-    };
-    let secret_volume = json!([{"name": "s", "secret": {"secretName": "theirs"}}]);
-    let restricted = c.names.sub_label("node-restriction", "secure");
-    let role = c.names.sub_label("node-role", "control-plane");
-    vec![
-        ("PATCH", core("nodes/node-1"), labels(restricted), 403),
-        ("PATCH", core("nodes/node-1"), labels(role), 403),
-        ("PATCH", core("nodes/node-1"), taint, 403),
-        ("PATCH", core("nodes/node-1"), owner, 403),
-        ("DELETE", core("nodes/node-1"), Value::Null, 403),
-        ("PATCH", here("pods/here/status"), labels("app"), 403),
-        ("PATCH", here("pods/here"), labels("app"), 403),
-        ("POST", here("pods"), pod("node-1", false, json!([])), 403),
-        ("POST", here("pods"), pod("elsewhere", true, json!([])), 403),
-        ("POST", here("pods"), pod("node-1", true, secret_volume), 403),
-        // A mirror that its Node does not own would be counted by a controller.
-        ("POST", here("pods"), pod("node-1", true, json!([])), 403),
-        ("POST", here("pods/here/binding"), json!({"target": {"name": "node-1"}}), 403),
-        ("PATCH", here("pods/here/ephemeralcontainers"), json!({"spec": {}}), 403),
-    ]
-}
-
-/// Roles, accounts, certificates, and ways into pods and nodes.
-fn more_rights(c: &Context, ns: &str) -> Result<Vec<Attempt<'static>>> {
-    let none = || Value::Null;
-    let here = |rest: &str| within(ns, rest);
-    let rbac = c.names.group("rbac.authorization");
-    let role = json!({"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": rbac});
-    let subject = json!({"kind": "Group", "name": "system:nodes", "apiGroup": rbac});
-    let binding = json!({"metadata": {"name": "more"}, "roleRef": role, "subjects": [subject]});
-    let requests =
-        |rest: &str| in_group(c, "certificates", &format!("certificatesigningrequests{rest}"));
-    let (review, attributes) = own_review(c);
-    Ok(vec![
-        ("POST", in_group(c, "rbac.authorization", "clusterrolebindings"), binding, 403),
-        ("POST", here("serviceaccounts"), json!({"metadata": {"name": "mine"}}), 403),
-        // Nobody may ask to be an administrator.
-        ("POST", requests(""), request_for_masters(c)?, 403),
-        ("PUT", requests("/masters/approval"), json!({}), 403),
-        ("PUT", requests("/masters/status"), json!({}), 403),
-        ("DELETE", requests("/masters"), none(), 403),
-        ("GET", core("nodes/elsewhere/proxy/pods"), none(), 403),
-        ("GET", core("nodes/node-1/proxy/pods"), none(), 403),
-        ("GET", here("pods/here/log"), none(), 403),
-        ("POST", here("pods/here/exec?command=id"), none(), 403),
-        ("POST", here("pods/here/portforward"), none(), 403),
-        ("GET", here("pods/here/proxy/"), none(), 403),
-        ("GET", here("services/a/proxy/"), none(), 403),
-        ("POST", review, attributes, 201),
-    ])
 }
 
 /// Discovery, and nothing beyond.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::demo::http_get;
 use orch_tests::wait::until;
 use proto_api::core::v1::{Pod, Service};
-use proto_client::{DeleteParams, Patch, WriteParams};
+use proto_client::{DeleteParams, ListParams, Patch, WriteParams};
 use serde_json::json;
 
 use crate::context::{Context, PATIENCE};
@@ -42,7 +42,8 @@ pub async fn the_demo_answers_from_the_host_and_from_a_pod(c: &Context) -> Resul
     let from_pod = c.in_pod_network(&client, &["curl", "-sS", "-m", "20", &url]).await?;
     ensure!(from_pod == "hello from the demo\n", "the pod saw {from_pod:?}");
     // A pod reaches itself through its Service too.
-    let web = c.client.within::<Pod>("demo").get("web-1").await?;
+    let pods = c.client.within::<Pod>("demo").list(&ListParams::labels("app=web")).await?;
+    let web = pods.items.into_iter().next().context("a pod of the demo")?;
     for _ in 0..8 {
         let answer = c.in_pod_network(&web, &["curl", "-sS", "-m", "20", &url]).await?;
         ensure!(answer == "hello from the demo\n", "a back-end saw {answer:?}");

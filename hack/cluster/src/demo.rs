@@ -1,14 +1,17 @@
-//! What `up` waits for and shows: the API, the nodes, and the demo answering over its Service.
+//! What `up` waits for and shows: the API, the nodes, the demo answering over its Service, and its rolling update meanwhile.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_bootstrap::waiting::{self, NotYet};
+use proto_api::apps::v1::{Deployment, DeploymentStatus};
 use proto_api::core::v1::{Node, Pod};
 use proto_api::names::Names;
-use proto_client::{Client, ListParams, config, request};
+use proto_client::{Client, ListParams, Patch, WriteParams, config, request};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -22,6 +25,10 @@ const MANIFESTS: &str = include_str!("../../demo.yaml");
 const NAMESPACE: &str = "demo";
 /// As in the manifests.
 const NODE_PORT: u16 = 30080;
+const DEPLOYMENT: &str = "web";
+const REPLICAS: i32 = 2;
+/// An annotation of the pods' template. A new value of it is a new template.
+const RELEASE: &str = "release";
 /// How long each step of `up` may take before it gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks.
@@ -82,8 +89,66 @@ pub async fn run(spec: &Spec, client: &Client, progress: &Progress) -> Result<()
     progress.step("demo applied", apply(client, MANIFESTS)).await?;
     progress.step("demo pods ready", wait_pods(client)).await?;
     let answer = progress.step("demo answers on its node port", query_service(spec)).await?;
+    let rolled = progress.step("demo rolled out again", roll_out(spec, client, progress)).await?;
     println!("\n{}:{NODE_PORT} says: {}", first_address(spec)?.ip(), answer.trim());
+    println!("{rolled}");
     Ok(())
+}
+
+/// Gives the demo's pods a new template, and asks it all the time until they are replaced. Gives what came of it.
+async fn roll_out(spec: &Spec, client: &Client, progress: &Progress) -> Result<String> {
+    let (address, api) = (first_address(spec)?, client.within::<Deployment>(NAMESPACE));
+    let before = pods(client).await?;
+    let generation = api.get(DEPLOYMENT).await?.metadata.generation;
+    let release = json!({ RELEASE: format!("{}", generation.saturating_add(1)) });
+    let template = json!({ "metadata": { "annotations": release } });
+    let patch = Patch::Merge(json!({ "spec": { "template": template } }));
+    let changed = api.patch(DEPLOYMENT, &patch, &WriteParams::default()).await?;
+    let (mut answers, mut failures, mut shown) = (0_u32, 0_u32, String::new());
+    until("the demo is rolled out", async || {
+        match http_get(address, "/").await {
+            Ok(_) => answers = answers.saturating_add(1),
+            Err(_) => failures = failures.saturating_add(1),
+        }
+        let found = api.get(DEPLOYMENT).await.map_err(|e| NotYet(e.to_string()))?;
+        let status = found.status;
+        if status.observed_generation < changed.metadata.generation {
+            return Err(NotYet("its change is not observed".to_owned()));
+        }
+        let state = format_rollout(&status);
+        if state != shown {
+            progress.show(&state);
+            shown.clone_from(&state);
+        }
+        if is_rolled_out(&status) { Ok(()) } else { Err(NotYet(state)) }
+    })
+    .await?;
+    let after = pods(client).await?;
+    let replaced = before.difference(&after).count();
+    Ok(format!(
+        "its rolling update replaced {replaced} pods; {answers} requests were answered meanwhile, {failures} were not"
+    ))
+}
+
+/// The uids of the demo's pods that are not on their way out.
+async fn pods(client: &Client) -> Result<BTreeSet<String>> {
+    let pods = client.within::<Pod>(NAMESPACE).list(&ListParams::labels("app=web")).await?;
+    let staying = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(staying.map(|pod| pod.metadata.uid).collect())
+}
+
+/// Whether all pods are those of the newest template.
+fn is_rolled_out(status: &DeploymentStatus) -> bool {
+    let counts = [status.replicas, status.updated_replicas, status.available_replicas];
+    counts == [REPLICAS; 3]
+}
+
+fn format_rollout(status: &DeploymentStatus) -> String {
+    let (updated, old) = (status.updated_replicas, status.replicas - status.updated_replicas);
+    let available = status.available_replicas;
+    format!(
+        "rolling update: {updated} of {REPLICAS} pods are new, {old} old, {available} available"
+    )
 }
 
 /// Puts the demo's image on every node.
@@ -101,10 +166,10 @@ async fn wait_pods(client: &Client) -> Result<()> {
         let pods =
             api.list(&ListParams::labels("app=web")).await.map_err(|e| NotYet(e.to_string()))?;
         let ready = pods.items.iter().filter(|pod| is_pod_ready(pod)).count();
-        if ready >= 2 {
+        if i32::try_from(ready).is_ok_and(|ready| ready >= REPLICAS) {
             Ok(())
         } else {
-            Err(NotYet(format!("{ready} of 2 ready: {}", states(&pods.items))))
+            Err(NotYet(format!("{ready} of {REPLICAS} ready: {}", states(&pods.items))))
         }
     })
     .await
@@ -195,4 +260,37 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
 /// Looks until `look` gives `Ok`; the last `Err` says what was seen instead.
 async fn until<T>(what: &str, look: impl AsyncFnMut() -> Result<T, NotYet>) -> Result<T> {
     Ok(waiting::until(what, PATIENCE, POLL, look).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollout_is_over_when_all_pods_are_new_and_available() {
+        let status = |replicas, updated_replicas, available_replicas| DeploymentStatus {
+            replicas,
+            updated_replicas,
+            available_replicas,
+            ..DeploymentStatus::default()
+        };
+        assert!(is_rolled_out(&status(2, 2, 2)));
+        for (replicas, updated, available) in [(2, 0, 2), (3, 1, 2), (3, 2, 3), (2, 2, 1)] {
+            assert!(!is_rolled_out(&status(replicas, updated, available)));
+        }
+        let text = "rolling update: 1 of 2 pods are new, 2 old, 2 available";
+        assert_eq!(format_rollout(&status(3, 1, 2)), text);
+    }
+
+    #[test]
+    fn the_manifests_have_what_is_waited_for() {
+        let all = proto_api::yaml::parse_all(MANIFESTS).expect("YAML");
+        let of =
+            |kind: &str| all.iter().find(|object| object["kind"] == kind).expect("it is there");
+        let (deployment, service) = (of("Deployment"), of("Service"));
+        assert_eq!(deployment["spec"]["replicas"], REPLICAS);
+        assert_eq!(deployment["metadata"]["name"], DEPLOYMENT);
+        assert_eq!(service["spec"]["ports"][0]["nodePort"], NODE_PORT);
+        assert!(all.iter().skip(1).all(|object| object["metadata"]["namespace"] == NAMESPACE));
+    }
 }

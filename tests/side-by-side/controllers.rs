@@ -47,7 +47,7 @@ const COMPARED: [(&str, &[&str]); 3] = [
     ),
     ("/apis/batch/v1", &["jobs"]),
 ];
-/// Resources that 1.20 has in a version that ended with 1.25: its controllers look after them with its own API server only.
+/// Resources that 1.20 has in a version that ended with 1.25. Our API server serves both here; with that of 1.20 our controllers leave them alone.
 const BETA: [(&str, &str); 2] =
     [("policy", "poddisruptionbudgets"), ("discovery", "endpointslices")];
 /// Their kinds.
@@ -76,15 +76,13 @@ pub struct Wanted {
     ours_with_theirs: bool,
 }
 
-/// Both controller managers with each API server. Disruption budgets and EndpointSlices are in a version of 1.25 or of 1.20, so that each is looked after by
-/// the controller manager of its server only.
+/// Both controller managers with our API server, and theirs with its own.
 pub async fn run(wanted: &Wanted, programs: &Programs, dir: &Path) -> Result<Report> {
     programs.theirs()?;
     let ours = follow_course(Side::Ours, Side::Ours, programs, dir).await?;
     let theirs = follow_course(Side::Theirs, Side::Ours, programs, dir).await?;
     let mut report = Report { text: String::new(), faults: 0 };
-    let mut differences = snapshot::compare(&ours, &theirs);
-    differences.retain(is_of_both_releases);
+    let differences = snapshot::compare(&ours, &theirs);
     tell(&mut report, "Both with orch-apiserver", &theirs, &differences)?;
     if !wanted.one_server {
         let theirs = follow_course(Side::Theirs, Side::Theirs, programs, dir).await?;

@@ -28,6 +28,8 @@ const PODS: &str = "10.244.0.0/16";
 const POLL: Duration = Duration::from_millis(20);
 /// Requests a second of Kubernetes' clients: no limit that is felt. Ours have none.
 const RATE: &str = "5000";
+/// What programs of release 1.20 ask for and release 1.25 has in v1 only.
+const OLD_VERSIONS: &str = "policy/v1beta1,batch/v1beta1,discovery.k8s.io/v1beta1";
 
 /// The project that a program is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +99,7 @@ impl Plane {
         let config = self.pki.client_of("scheduler")?;
         let flags = match side {
             Side::Ours => arguments::scheduler(&config, &self.pki.files),
-            Side::Theirs => {
-                let mut flags = self.their_flags(&config);
-                if self.side == Side::Ours {
-                    // It asks for policy/v1beta1, which ended with 1.25, and waits for ever.
-                    flags.push(("feature-gates", "PodDisruptionBudget=false".into()));
-                }
-                flags
-            }
+            Side::Theirs => self.their_flags(&config),
         };
         self.spawn(side, "scheduler", flags)
     }
@@ -191,7 +186,9 @@ fn our_server(programs: &Programs, pki: &Pki, dir: &Path, names: &'static Names)
         service_cidr: SERVICE_CIDR,
         domain: DOMAIN,
     };
-    command_line(&programs.ours, "orch-apiserver", names, &server.flags())
+    let mut flags = server.flags();
+    flags.push(("runtime-config", OLD_VERSIONS.into()));
+    command_line(&programs.ours, "orch-apiserver", names, &flags)
 }
 
 fn their_server(programs: &Path, pki: &Pki, dir: &Path) -> Result<KubernetesServer> {

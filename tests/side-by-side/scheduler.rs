@@ -48,6 +48,9 @@ pub struct Wanted {
     /// Number of pods
     #[arg(long, default_value_t = 100, value_name = "N")]
     pods: usize,
+    /// Leaves out the runs with Kubernetes' own API server
+    #[arg(long)]
+    one_server: bool,
 }
 
 /// A scheduler with an API server.
@@ -71,11 +74,10 @@ struct Outcome {
 pub async fn run(wanted: &Wanted, programs: &Programs, dir: &Path) -> Result<Report> {
     let mut pairs = vec![(Side::Ours, Side::Ours)];
     if programs.theirs.is_some() {
-        pairs.extend([
-            (Side::Theirs, Side::Ours),
-            (Side::Ours, Side::Theirs),
-            (Side::Theirs, Side::Theirs),
-        ]);
+        pairs.push((Side::Theirs, Side::Ours));
+        if !wanted.one_server {
+            pairs.extend([(Side::Ours, Side::Theirs), (Side::Theirs, Side::Theirs)]);
+        }
     }
     let mut outcomes = Vec::new();
     for (scheduler, server) in pairs {

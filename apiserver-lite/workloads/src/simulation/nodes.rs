@@ -20,7 +20,6 @@ use super::World;
 
 const NODES: u8 = 5;
 const GRACE: u64 = 40;
-const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// How long the pods of each node tolerate that it fails: not at all, for a while, for ever.
 const TOLERATED: [Option<Option<i64>>; 3] = [None, Some(Some(25)), Some(None)];
 /// Between the evictions of two nodes of a zone.
@@ -354,7 +353,8 @@ proptest! {
         history.run(100, Some(0));
         let node = history.world.get::<Node>(ObjectKind::Node, "n0").expect("a node");
         prop_assert_eq!(ready(&node), "Unknown");
-        prop_assert!(evicting(&node).all(|taint| taint.key == UNREACHABLE));
+        let unreachable = names().sub_label("node", "unreachable");
+        prop_assert!(evicting(&node).all(|taint| taint.key == unreachable));
         prop_assert_eq!(history.kinds_on(0), ["n0-2"]);
         for nth in 1..NODES {
             prop_assert_eq!(history.kinds_on(nth).len(), 3);

@@ -18,7 +18,6 @@ use super::World;
 use crate::pods::is_available;
 
 const LABEL: &str = "app";
-const REVISION: &str = "deployment.kubernetes.io/revision";
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -376,7 +375,9 @@ impl History {
         assert_eq!([status.replicas, status.updated_replicas], [wanted; 2]);
         assert_eq!([status.available_replicas, status.unavailable_replicas], [wanted, 0]);
         assert_eq!(status.observed_generation, deployment.metadata.generation);
-        let of = |set: &ReplicaSet| set.metadata.annotations[REVISION].parse::<u32>().expect("one");
+        let revision = names().sub_label("deployment", "revision");
+        let of =
+            |set: &ReplicaSet| set.metadata.annotations[&revision].parse::<u32>().expect("one");
         let revisions: BTreeSet<u32> = sets.iter().map(|set| of(set)).collect();
         assert_eq!(revisions.len(), sets.len(), "two sets have one revision");
         let newest = sets.iter().max_by_key(|set| of(set)).expect("a set");

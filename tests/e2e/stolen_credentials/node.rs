@@ -27,8 +27,8 @@ pub fn attempts(
     Ok(all)
 }
 
-/// What the role of nodes has, by resource and verb, of objects that are not there. The authorizer has its own rules for the rest of the role: Secrets, ConfigMaps,
-/// claims, volumes, tokens, Leases.
+/// What the role of nodes has, by resource and verb, of objects that are not there. For the rest of the role the authorizer has rules of its own: Secrets,
+/// ConfigMaps, claims, volumes, tokens, Leases.
 pub fn has(resource: &str, verb: &str) -> bool {
     let (reads, writes) = (["get", "list", "watch"], ["create", "update", "patch"]);
     match resource {

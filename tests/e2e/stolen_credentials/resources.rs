@@ -46,8 +46,8 @@ pub async fn served(client: &Client) -> Result<Vec<Resource>> {
     Ok(all)
 }
 
-/// Each verb of each resource, on objects that are not there, must be refused, but for those that `has` knows by resource and verb. A resource has the first part of
-/// its group in front: `pods`, `apps/deployments`.
+/// Each verb of each resource, on objects that are not there, must be refused, but for those that `has` knows by resource and verb. A resource has the first
+/// part of its group in front: `pods`, `apps/deployments`.
 pub fn attempts(
     ns: &str,
     all: &[Resource],

@@ -150,6 +150,7 @@ impl Cluster {
                 pods: &pods,
                 revisions: &revisions,
                 claim: &claim,
+                max_unavailable: stateful_set::MaxUnavailable::Ignored,
             };
             plan.absorb(stateful_set::plan(names, &seen, now));
         }

@@ -1,10 +1,12 @@
-//! Match conditions: expressions in CEL that all must hold for a webhook to be called, as in Kubernetes 1.28. `authorizer` is no variable of theirs.
+//! Match conditions: expressions in CEL that all must hold for a webhook to be called, as in Kubernetes 1.28. What they ask of `authorizer` is a value:
+//! the caller finds the answer, and evaluates them again with it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use apiserver_custom_resources::{
-    EvaluationError, Expression, ExpressionCompiler, ExpressionError, ValueType,
+    AccessInput, AccessQuestion, EvaluationError, Expression, ExpressionCompiler, ExpressionError,
+    ValueType,
 };
 use apiserver_schema::validate::Cause;
 use apiserver_schema::value::cut;
@@ -70,6 +72,8 @@ pub enum Verdict {
     All,
     /// The one of this name does not: the webhook is not called.
     Excluded(String),
+    /// They need the answer to a question of `authorizer`.
+    Asks(AccessQuestion),
     /// None says no, but some cannot be evaluated; why. The failure policy decides.
     Failed(String),
 }
@@ -83,6 +87,8 @@ pub struct ConditionInput<'a> {
     pub old_object: &'a Value,
     /// [`Review::request_tree`](crate::Review::request_tree).
     pub request: &'a Value,
+    /// What `authorizer` knows.
+    pub access: &'a AccessInput,
 }
 
 impl MatchConditions {
@@ -114,7 +120,7 @@ impl MatchConditions {
         let (mut excluded, mut failures) = (None, Vec::new());
         for condition in self.0.iter() {
             let holds = match &condition.compiled {
-                Ok(expression) => expression.holds(&values, &mut budget),
+                Ok(expression) => expression.holds(&values, Some(input.access), &mut budget),
                 Err(error) => {
                     failures
                         .push(format!("expression '{}' cannot be used: {error}", condition.text));
@@ -124,6 +130,7 @@ impl MatchConditions {
             match holds {
                 Ok(true) => {}
                 Ok(false) => excluded = excluded.or_else(|| Some(condition.name.clone())),
+                Err(EvaluationError::Unanswered(question)) => return Verdict::Asks(*question),
                 // As in Kubernetes nothing is known then, not even of those that were evaluated.
                 Err(error @ EvaluationError::OutOfBudget) => {
                     return Verdict::Failed(error.to_string());
@@ -148,6 +155,7 @@ pub(crate) fn compiler() -> ExpressionCompiler {
         ("object", ValueType::Any),
         ("oldObject", ValueType::Any),
         ("request", REQUEST),
+        ("authorizer", ValueType::Authorizer),
     ])
 }
 
@@ -174,6 +182,7 @@ pub fn check_conditions(configuration: &Object) -> Result<(), FieldErrors> {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_custom_resources::{AccessAnswer, AccessSubject};
     use apiserver_schema::value::parse_json;
     use serde_json::{Value as Json, json};
 
@@ -196,8 +205,76 @@ mod tests {
             "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "CREATE", "namespace": "n",
             "userInfo": {"username": "system:node:a", "groups": ["system:nodes"]}, "dryRun": false,
         }));
-        let input = ConditionInput { object: &object, old_object: &Value::Null, request: &request };
-        conditions(expressions).evaluate(input)
+        let conditions = conditions(expressions);
+        let mut access = AccessInput::default();
+        access.requested.resource = "pods".to_owned();
+        // Nodes may get pods, and cannot be asked about metrics.
+        loop {
+            let input = ConditionInput {
+                object: &object,
+                old_object: &Value::Null,
+                request: &request,
+                access: &access,
+            };
+            let Verdict::Asks(question) = conditions.evaluate(input) else {
+                return conditions.evaluate(input);
+            };
+            let answer = match &question.subject {
+                AccessSubject::Path(path) => AccessAnswer {
+                    error: format!("nothing knows {path}"),
+                    ..AccessAnswer::default()
+                },
+                AccessSubject::Resource(of) => AccessAnswer {
+                    allowed: of.resource == "pods" && question.verb == "get",
+                    reason: format!("{:?} {of:?}", question.service_account),
+                    ..AccessAnswer::default()
+                },
+            };
+            assert_eq!(access.answers.insert(question, answer), None, "asked once");
+        }
+    }
+
+    #[test]
+    fn conditions_ask_what_users_may_do() {
+        let holds = [
+            "authorizer.requestResource.check('get').allowed()",
+            "!authorizer.requestResource.check('delete').allowed()",
+            "!authorizer.group('apps').resource('deployments').namespace('n').check('get').allowed()",
+            "authorizer.path('/metrics').check('get').error() == 'nothing knows /metrics'",
+            "authorizer.path('/metrics').check('get').errored() && !authorizer.path('/metrics').check('get').allowed()",
+            "authorizer.serviceAccount('n', 'a').group('g').resource('pods').subresource('log').name('p').check('get').reason() \
+             == 'Some((\"n\", \"a\")) AccessResource { group: \"g\", resource: \"pods\", subresource: \"log\", namespace: \"\", name: \"p\" }'",
+        ];
+        for condition in holds {
+            assert_eq!(verdict(&[condition]), Verdict::All, "{condition}");
+            let not = format!("!({condition})");
+            assert_eq!(verdict(&[&not]), Verdict::Excluded("c0".to_owned()), "{not}");
+        }
+        for (condition, words) in [
+            ("authorizer.path('').check('get').allowed()", "path must not be empty"),
+            (
+                "authorizer.group('').resource('').check('get').allowed()",
+                "resource must not be empty",
+            ),
+            (
+                "authorizer.serviceAccount('', 'a').path('/').check('get').allowed()",
+                "invalid service account namespace",
+            ),
+            // Three of 350,000 steps each are more than the 1,000,000 of an expression.
+            (
+                "['a', 'b', 'c'].all(x, !authorizer.path(x).check('get').allowed())",
+                "actual cost limit exceeded",
+            ),
+        ] {
+            let Verdict::Failed(why) = verdict(&[condition]) else { panic!("{condition}") };
+            assert!(why.ends_with(words), "{why}");
+        }
+        let checks = |at: usize| format!("!authorizer.path('/{at}').check('get').allowed()");
+        let many: Vec<String> = (0..8).map(checks).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(verdict(&many[..7]), Verdict::All);
+        let Verdict::Failed(why) = verdict(&many) else { panic!("the budget of a webhook") };
+        assert!(why.contains("running out of cost budget"), "{why}");
     }
 
     #[test]

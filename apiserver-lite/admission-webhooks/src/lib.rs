@@ -21,6 +21,9 @@ mod review;
 mod rules;
 
 pub use answer::{ANSWER_LEN_MAX, Answer, AnswerError, ExpectedReview, read_answer};
+pub use apiserver_custom_resources::{
+    AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject,
+};
 pub use conditions::{ConditionInput, MatchConditions, Verdict, check_conditions};
 pub use configuration::{
     FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, ReviewVersion, Selectors, Target,

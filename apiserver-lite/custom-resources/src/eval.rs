@@ -1,5 +1,6 @@
 //! Runs programs on the values of objects, which are read in place, within a budget.
 
+mod access;
 mod functions;
 mod lists;
 mod run;
@@ -7,5 +8,6 @@ mod texts;
 mod urls;
 mod value;
 
+pub use access::{AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject};
 pub(crate) use run::Run;
 pub(crate) use value::{Fail, Val};

@@ -7,8 +7,8 @@ use apiserver_schema::Value;
 
 use crate::cel::cost::CALL_MAX;
 use crate::cel::program::{CompileError, Program, Variable};
-use crate::cel::types::{REQUEST_MAX, SizedType, Ty};
-use crate::eval::{Fail, Run, Val};
+use crate::cel::types::{Access, REQUEST_MAX, SizedType, Ty};
+use crate::eval::{AccessInput, AccessQuestion, Fail, Run, Val};
 use crate::pattern::Patterns;
 
 /// Longest expression, in bytes.
@@ -25,6 +25,8 @@ pub enum ValueType {
     Texts,
     /// A map of lists of texts.
     TextLists,
+    /// The variable `authorizer`; its value is an [`AccessInput`].
+    Authorizer,
     /// A map with these fields and no others.
     Fields(&'static [(&'static str, ValueType)]),
 }
@@ -36,6 +38,7 @@ impl ValueType {
         match self {
             ValueType::Any => SizedType::plain(Ty::Dyn),
             ValueType::Bool => SizedType::new(Ty::Bool, 1, 4),
+            ValueType::Authorizer => SizedType::plain(Ty::Access(Access::Authorizer)),
             ValueType::Text => text(),
             ValueType::Texts => SizedType::list(text(), max),
             ValueType::TextLists => {
@@ -81,6 +84,9 @@ pub enum EvaluationError {
         "validation failed due to running out of cost budget, no further validation rules will be run"
     )]
     OutOfBudget,
+    /// It asks what a user may do, and has no answer yet.
+    #[error("no answer whether a user may {}", .0.verb)]
+    Unanswered(Box<AccessQuestion>),
     /// It cannot be computed. The words are Kubernetes'.
     #[error("expression '{text}' resulted in error: {why}")]
     Failed {
@@ -137,13 +143,14 @@ impl Expression {
     /// Whether it holds for these values. Its steps are taken from `budget`.
     ///
     /// # Errors
-    /// It cannot be computed, or the budget does not suffice.
+    /// It cannot be computed, the budget does not suffice, or it asks a question that `access` has no answer to.
     pub fn holds(
         &self,
         values: &[(&str, &Value)],
+        access: Option<&AccessInput>,
         budget: &mut u64,
     ) -> Result<bool, EvaluationError> {
-        let mut run = Run::new(&self.program, CALL_MAX);
+        let mut run = Run::new(&self.program, CALL_MAX).with_access(access);
         let found = run.run_with(values);
         // An expression that is only a literal takes its time too.
         let spent = run.spent().max(1);
@@ -156,6 +163,7 @@ impl Expression {
             Ok(Val::Bool(holds)) => return Ok(holds),
             Ok(_) => ExpressionError::NoDecision.to_string(),
             Err(Fail::Limit) => "operation cancelled: actual cost limit exceeded".to_owned(),
+            Err(Fail::Unanswered(question)) => return Err(EvaluationError::Unanswered(question)),
             Err(Fail::Error(why)) => why,
         };
         Err(EvaluationError::Failed { text: self.text.clone(), why })
@@ -184,7 +192,7 @@ mod tests {
             value(r#"{"metadata":{"namespace":"n","labels":{"a.b/c":"d"}},"spec":{"n":3}}"#);
         let request = value(r#"{"namespace":"n","groups":["g"],"extra":{"k":["v"]},"dry":false}"#);
         let values = [("object", &object), ("request", &request), ("none", &Value::Null)];
-        compiler().compile(text).expect(text).holds(&values, budget)
+        compiler().compile(text).expect(text).holds(&values, None, budget)
     }
 
     #[test]

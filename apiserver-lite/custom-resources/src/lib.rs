@@ -48,6 +48,7 @@ pub use definition::{
     Conversion, Definition, Names, Scope, Subresources, Version, Webhook, WebhookTarget,
     read_definition,
 };
+pub use eval::{AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject};
 pub use expression::{EvaluationError, Expression, ExpressionCompiler, ExpressionError, ValueType};
 pub use field_path::{FieldPath, FieldPathError};
 pub use json_path::JsonPath;

@@ -91,6 +91,8 @@ pub(crate) struct Rule {
     pub(crate) text: String,
     pub(crate) message: String,
     pub(crate) message_expression: String,
+    /// `optionalOldSelf`: whether it runs without a stored value, too.
+    pub(crate) has_optional_old: bool,
     /// The kind of error that a failure is.
     pub(crate) reason: Cause,
     /// The field that a failure is about, below the value of the rule; `None` for the value itself.
@@ -106,6 +108,7 @@ impl Rule {
             text: rule.str("rule").to_owned(),
             message: rule.str("message").to_owned(),
             message_expression: rule.str("messageExpression").to_owned(),
+            has_optional_old: rule.get("optionalOldSelf") == Some(&Value::Bool(true)),
             reason: read_reason(rule.str("reason")).unwrap_or(Cause::Invalid),
             field_path: FieldPath::parse(rule.str("fieldPath")).ok(),
             program: None,

@@ -6,7 +6,7 @@ use apiserver_schema::validate::Cause;
 use apiserver_schema::{Map, Value};
 
 use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
-use crate::cel::program::{CompileError, Program};
+use crate::cel::program::{CompileError, Program, RuleTypes};
 use crate::errors::{ErrorList, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
 use crate::field_path::FieldPath;
@@ -28,13 +28,15 @@ pub(crate) fn compile(node: &mut Node, patterns: &mut Patterns) {
     if !node.rules.is_empty() {
         let decl = declare(node);
         for rule in &mut node.rules {
-            rule.program = Some(match &decl {
-                Some(decl) => Program::compile(&rule.text, decl, patterns),
+            let has_optional_old = rule.has_optional_old;
+            let decls = decl.as_ref().map(|decl| RuleTypes { decl, has_optional_old });
+            rule.program = Some(match decls {
+                Some(decls) => Program::compile(&rule.text, decls, patterns),
                 None => Err(CompileError::NoType),
             });
-            if let (Some(decl), false) = (&decl, rule.message_expression.is_empty()) {
+            if let (Some(decls), false) = (decls, rule.message_expression.is_empty()) {
                 rule.message_program =
-                    Program::compile_message(&rule.message_expression, decl, patterns).ok();
+                    Program::compile_message(&rule.message_expression, decls, patterns).ok();
             }
         }
     }
@@ -162,7 +164,7 @@ impl Checker<'_> {
         };
         // A null is no stored value to compare with.
         let old = old.filter(|old| **old != Value::Null);
-        if program.uses_old && old.is_none() {
+        if program.uses_old && !program.has_optional_old && old.is_none() {
             return Next::Continue;
         }
         let mut run = Run::new(program, CALL_MAX);
@@ -198,6 +200,10 @@ impl Checker<'_> {
             }
             Err(Fail::Error(why)) => {
                 self.invalid(node, path, &format!("{why} evaluating rule: {name}"));
+            }
+            // Rules have no variable that asks.
+            Err(Fail::Unanswered(_)) => {
+                self.invalid(node, path, &format!("no such attribute evaluating rule: {name}"));
             }
         }
         Next::Continue

@@ -23,6 +23,16 @@ pub(crate) enum Kind {
         of: Box<Expr>,
         field: String,
     },
+    /// `of.?field`
+    OptionalSelect {
+        of: Box<Expr>,
+        field: String,
+    },
+    /// `of[?at]`
+    OptionalIndex {
+        of: Box<Expr>,
+        at: Box<Expr>,
+    },
     /// The macro `has`.
     Has {
         of: Box<Expr>,
@@ -63,10 +73,12 @@ impl Kind {
     /// The expressions below it.
     pub(crate) fn parts(&self) -> Vec<&Expr> {
         match self {
-            Kind::Select { of, .. } | Kind::Has { of, .. } | Kind::Not(of) | Kind::Negate(of) => {
-                vec![of]
-            }
-            Kind::Index { of, at } => vec![of, at],
+            Kind::Select { of, .. }
+            | Kind::OptionalSelect { of, .. }
+            | Kind::Has { of, .. }
+            | Kind::Not(of)
+            | Kind::Negate(of) => vec![of],
+            Kind::Index { of, at } | Kind::OptionalIndex { of, at } => vec![of, at],
             Kind::Call { target, args, .. } => target.as_deref().into_iter().chain(args).collect(),
             Kind::List(parts) | Kind::Every(parts) | Kind::Some(parts) => parts.iter().collect(),
             Kind::Map(entries) => entries.iter().flat_map(|(key, value)| [key, value]).collect(),
@@ -134,4 +146,15 @@ pub(crate) enum FoldKind {
     ExistsOne,
     Map,
     Filter,
+    /// `optMap`, over the value of an optional.
+    OptMap,
+    /// `optFlatMap`, whose result is an optional already.
+    OptFlatMap,
+}
+
+impl FoldKind {
+    /// Whether it is over the value of an optional, not over items.
+    pub(crate) fn is_of_optional(self) -> bool {
+        matches!(self, FoldKind::OptMap | FoldKind::OptFlatMap)
+    }
 }

@@ -6,7 +6,7 @@ use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
 use super::cost;
 use super::lexer::Fault;
 use super::signatures;
-use super::types::{REQUEST_MAX, SizedType, Ty};
+use super::types::{Access, REQUEST_MAX, SizedType, Ty};
 
 /// What is known of an expression before it runs.
 pub(crate) struct Checked {
@@ -59,6 +59,8 @@ pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
         Kind::Bytes(bytes) => literal(Ty::Bytes, bytes.len()),
         Kind::Ident(name) => check_name(expr, name, scope),
         Kind::Select { of, field } => check_field(expr, of, field, scope),
+        Kind::OptionalSelect { of, field } => optional(check_field(expr, of, field, scope)?),
+        Kind::OptionalIndex { of, at } => optional(check_index(expr, of, at, scope)?),
         Kind::Has { of, field } => {
             let field = check_field(expr, of, field, scope)?;
             Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: field.cost })
@@ -135,7 +137,11 @@ fn check_name(expr: &Expr, name: &str, scope: &Scope<'_>) -> Result<Checked, Fau
 fn check_field(expr: &Expr, of: &Expr, field: &str, scope: &Scope<'_>) -> Result<Checked, Fault> {
     let of = check(of, scope)?;
     let cost = plus(of.cost, 1);
-    let decl = match &of.decl.ty {
+    let (inside, is_optional) = unwrapped(&of.decl);
+    let decl = match &inside.ty {
+        Ty::Access(Access::Authorizer) if field == "requestResource" => {
+            Some(SizedType::plain(Ty::Access(Access::Resource)))
+        }
         Ty::Object(fields) => fields.get(field).cloned(),
         Ty::Map(key, value) if key.ty.fits(&Ty::Text) => Some(SizedType::clone(value)),
         Ty::Dyn => Some(SizedType::new(Ty::Dyn, of.decl.max, 1)),
@@ -145,19 +151,37 @@ fn check_field(expr: &Expr, of: &Expr, field: &str, scope: &Scope<'_>) -> Result
         }
     };
     let decl = decl.ok_or_else(|| Fault::new(expr.at, format!("undefined field '{field}'")))?;
-    Ok(Checked { decl, cost })
+    Ok(Checked { decl: if is_optional { SizedType::optional(decl) } else { decl }, cost })
+}
+
+/// The type of the value that an optional may have, and whether it is one.
+fn unwrapped(decl: &SizedType) -> (&SizedType, bool) {
+    match &decl.ty {
+        Ty::Optional(value) => (value, true),
+        _ => (decl, false),
+    }
+}
+
+/// What may be missing is an optional, and what an optional may have is one already.
+fn optional(found: Checked) -> Result<Checked, Fault> {
+    let decl = match found.decl.ty {
+        Ty::Optional(_) => found.decl,
+        _ => SizedType::optional(found.decl),
+    };
+    Ok(Checked { decl, cost: found.cost })
 }
 
 fn check_index(expr: &Expr, of: &Expr, at: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
     let (of, at) = (check(of, scope)?, check(at, scope)?);
     let cost = plus(plus(of.cost, at.cost), 1);
-    let decl = match &of.decl.ty {
+    let (inside, is_optional) = unwrapped(&of.decl);
+    let decl = match &inside.ty {
         Ty::List(item) if matches!(at.decl.ty, Ty::Int | Ty::Dyn) => SizedType::clone(item),
         Ty::Map(key, value) if key.ty.fits(&at.decl.ty) => SizedType::clone(value),
         Ty::Dyn => SizedType::new(Ty::Dyn, of.decl.max, 1),
         other => return Err(no_overload(expr, "_[_]", &[other, &at.decl.ty])),
     };
-    Ok(Checked { decl, cost })
+    Ok(Checked { decl: if is_optional { SizedType::optional(decl) } else { decl }, cost })
 }
 
 fn check_call(
@@ -352,6 +376,9 @@ fn arithmetic(operator: Operator, left: &Ty, right: &Ty) -> Option<Ty> {
 
 fn check_fold(expr: &Expr, fold: &Fold, scope: &Scope<'_>) -> Result<Checked, Fault> {
     let range = check(&fold.range, scope)?;
+    if matches!(fold.kind, FoldKind::OptMap | FoldKind::OptFlatMap) {
+        return check_optional_map(expr, fold, range, scope);
+    }
     let item = match &range.decl.ty {
         Ty::List(item) => SizedType::clone(item),
         Ty::Map(key, _) => SizedType::clone(key),
@@ -377,11 +404,33 @@ fn check_fold(expr: &Expr, fold: &Fold, scope: &Scope<'_>) -> Result<Checked, Fa
         FoldKind::Exists => (1, plus(each, 4), SizedType::plain(Ty::Bool)),
         FoldKind::ExistsOne => (2, plus(each, 2), SizedType::plain(Ty::Bool)),
         FoldKind::Filter => (11, plus(each, 12), SizedType::list(item.clone(), range.decl.max)),
-        FoldKind::Map => {
+        FoldKind::Map | FoldKind::OptMap | FoldKind::OptFlatMap => {
             let result = mapped.unwrap_or(body).decl;
             (11, plus(each, 12), SizedType::list(result, range.decl.max))
         }
     };
     let cost = plus(plus(range.cost, once), range.decl.max.saturating_mul(each));
     Ok(Checked { decl, cost })
+}
+
+/// `optMap` and `optFlatMap`: what becomes of the value of an optional.
+fn check_optional_map(
+    expr: &Expr,
+    fold: &Fold,
+    range: Checked,
+    scope: &Scope<'_>,
+) -> Result<Checked, Fault> {
+    let value = match &range.decl.ty {
+        Ty::Optional(value) => SizedType::clone(value),
+        Ty::Dyn => range.decl.clone(),
+        other => return Err(no_overload(expr, "optMap", &[other])),
+    };
+    let inner = Scope { name: &fold.var, decl: &value, outer: Some(scope) };
+    let body = check(&fold.body, &inner)?;
+    let decl = match (fold.kind, &body.decl.ty) {
+        (FoldKind::OptMap, _) => SizedType::optional(body.decl),
+        (_, Ty::Optional(_) | Ty::Dyn) => body.decl,
+        (_, other) => return Err(no_overload(expr, "optFlatMap", &[other])),
+    };
+    Ok(Checked { decl, cost: plus(plus(range.cost, body.cost), 1) })
 }

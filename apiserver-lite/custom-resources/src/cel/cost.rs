@@ -16,6 +16,9 @@ pub(crate) const LIST: u64 = 10;
 /// Steps to make a map.
 pub(crate) const MAP: u64 = 30;
 
+/// Steps to ask what a user may do, as in Kubernetes.
+pub(crate) const CHECK: u64 = 350_000;
+
 /// Bytes that are counted, copied or compared in one step, where nothing else is done with them.
 pub(crate) const PASSED: u64 = 1_000;
 
@@ -63,6 +66,10 @@ pub(crate) fn function(name: &str, sizes: &[u64]) -> u64 {
         "indexOf" | "lastIndexOf" => walk(size(0)).saturating_mul(walk(size(1)).max(1)).max(1),
         "isSorted" | "sum" | "min" | "max" => size(0).max(1),
         "join" => size(0).max(1),
+        "check" => CHECK.saturating_add(pass(size(0))).saturating_add(pass(size(1))),
+        "path" | "group" | "serviceAccount" | "resource" | "subresource" | "namespace" | "name" => {
+            sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(pass(*size)))
+        }
         _ => 1,
     }
 }

@@ -277,6 +277,7 @@ impl Parser {
         loop {
             let at = self.at();
             if self.accept(".") {
+                let optional = self.accept("?");
                 let field = match self.advance() {
                     Token::Ident(name) => name,
                     other => {
@@ -287,16 +288,23 @@ impl Parser {
                         return Err(Fault::new(at, why));
                     }
                 };
-                expr = if self.accept("(") {
+                expr = if optional {
+                    self.make(at, Kind::OptionalSelect { of: Box::new(expr), field })?
+                } else if self.accept("(") {
                     let args = self.list(")")?;
                     self.method(at, expr, field, args)?
                 } else {
                     self.make(at, Kind::Select { of: Box::new(expr), field })?
                 };
             } else if self.accept("[") {
-                let index = self.ternary()?;
+                let optional = self.accept("?");
+                let (of, index) = (Box::new(expr), Box::new(self.ternary()?));
                 self.expect("]")?;
-                expr = self.make(at, Kind::Index { of: Box::new(expr), at: Box::new(index) })?;
+                let kind = match optional {
+                    true => Kind::OptionalIndex { of, at: index },
+                    false => Kind::Index { of, at: index },
+                };
+                expr = self.make(at, kind)?;
             } else {
                 return Ok(expr);
             }
@@ -394,7 +402,14 @@ impl Parser {
         name: String,
         args: Vec<Expr>,
     ) -> Result<Expr, Fault> {
+        let is_optional = matches!(&target.kind, Kind::Ident(of) if of == "optional");
         let kind = match (name.as_str(), args.len()) {
+            ("of" | "none" | "ofNonZeroValue", _) if is_optional => {
+                let name = format!("optional.{name}");
+                return self.make(at, Kind::Call { name, target: None, args });
+            }
+            ("optMap", 2) => FoldKind::OptMap,
+            ("optFlatMap", 2) => FoldKind::OptFlatMap,
             ("all", 2) => FoldKind::All,
             ("exists", 2) => FoldKind::Exists,
             ("exists_one", 2) => FoldKind::ExistsOne,

@@ -16,6 +16,8 @@ pub(crate) struct Program {
     pub(crate) expr: Expr,
     /// Whether it compares with the stored value.
     pub(crate) uses_old: bool,
+    /// Whether the stored value is an optional.
+    pub(crate) has_optional_old: bool,
     /// The regular expressions that it names.
     pub(crate) patterns: HashMap<String, Arc<Pattern>>,
     /// Estimated cost of a run.
@@ -45,19 +47,19 @@ impl Program {
     /// Compiles a rule of values of a type. The error says where the fault is.
     pub(crate) fn compile(
         text: &str,
-        decl: &SizedType,
+        decls: RuleTypes<'_>,
         patterns: &mut Patterns,
     ) -> Result<Self, CompileError> {
-        Self::compile_to(text, decl, patterns, Ty::Bool)
+        Self::compile_to(text, decls, patterns, Ty::Bool)
     }
 
     /// Compiles an expression of a message.
     pub(crate) fn compile_message(
         text: &str,
-        decl: &SizedType,
+        decls: RuleTypes<'_>,
         patterns: &mut Patterns,
     ) -> Result<Self, CompileError> {
-        Self::compile_to(text, decl, patterns, Ty::Text)
+        Self::compile_to(text, decls, patterns, Ty::Text)
     }
 
     /// Compiles an expression that decides about variables.
@@ -71,12 +73,15 @@ impl Program {
 
     fn compile_to(
         text: &str,
-        decl: &SizedType,
+        RuleTypes { decl, has_optional_old }: RuleTypes<'_>,
         patterns: &mut Patterns,
         wanted: Ty,
     ) -> Result<Self, CompileError> {
-        let variables = [Variable { name: "self", decl }, Variable { name: "oldSelf", decl }];
-        Self::compile_with(text, &variables, patterns, wanted, decl.least)
+        let optional = has_optional_old.then(|| SizedType::optional(decl.clone()));
+        let old = Variable { name: "oldSelf", decl: optional.as_ref().unwrap_or(decl) };
+        let variables = [Variable { name: "self", decl }, old];
+        let program = Self::compile_with(text, &variables, patterns, wanted, decl.least)?;
+        Ok(Program { has_optional_old, ..program })
     }
 
     /// `least` are the fewest bytes of a value that it is run for.
@@ -103,12 +108,21 @@ impl Program {
         }
         Ok(Program {
             uses_old: mentions(&expr, "oldSelf"),
+            has_optional_old: false,
             expr,
             patterns,
             cost: checked.cost,
             values_max: REQUEST_MAX.checked_div(least.saturating_add(1)).unwrap_or(REQUEST_MAX),
         })
     }
+}
+
+/// The types of `self` and `oldSelf`.
+#[derive(Clone, Copy)]
+pub(crate) struct RuleTypes<'a> {
+    pub(crate) decl: &'a SizedType,
+    /// Whether `oldSelf` is an optional, which rules see without a stored value as well.
+    pub(crate) has_optional_old: bool,
 }
 
 /// A variable of an expression.

@@ -1,9 +1,9 @@
-//! Functions and methods with their types, as letters of [`Ty::letter`]. In results `e` is the type of a list's items, `S` a list of
-//! texts, `U` an URL and `q` a map of lists of texts.
+//! Functions and methods with their types, as letters of [`Ty::letter`]. In results `e` is the type of a list's items or of the value of an optional, `S` a
+//! list of texts, `U` an URL, `q` a map of lists of texts, and `o` an optional of the argument.
 
 use std::sync::Arc;
 
-use super::types::{SizedType, Ty};
+use super::types::{Access, SizedType, Ty};
 
 /// Name, target (empty for functions), arguments, result.
 pub(crate) type Signature = (&'static str, &'static str, &'static str, char);
@@ -111,9 +111,41 @@ pub(crate) const SIGNATURES: &[Signature] = &[
     ("getMilliseconds", "D", "", 'i'),
 ];
 
+/// Those of optionals: values that may be missing.
+const OPTIONALS: &[Signature] = &[
+    ("optional.of", "", "*", 'o'),
+    ("optional.ofNonZeroValue", "", "*", 'o'),
+    ("optional.none", "", "", 'o'),
+    ("hasValue", "O", "", 'B'),
+    ("value", "O", "", 'e'),
+    ("orValue", "O", "*", 'e'),
+    ("or", "O", "O", 'O'),
+];
+
+/// Those of the variable `authorizer` and of what it gives.
+const ACCESS: &[Signature] = &[
+    ("path", "A", "s", 'P'),
+    ("group", "A", "s", 'G'),
+    ("serviceAccount", "A", "ss", 'A'),
+    ("resource", "G", "s", 'R'),
+    ("subresource", "R", "s", 'R'),
+    ("namespace", "R", "s", 'R'),
+    ("name", "R", "s", 'R'),
+    ("check", "P", "s", 'C'),
+    ("check", "R", "s", 'C'),
+    ("allowed", "C", "", 'B'),
+    ("reason", "C", "", 's'),
+    ("errored", "C", "", 'B'),
+    ("error", "C", "", 's'),
+];
+
+fn all() -> impl Iterator<Item = &'static Signature> {
+    SIGNATURES.iter().chain(OPTIONALS).chain(ACCESS)
+}
+
 /// Whether there is a function or method of this name.
 pub(crate) fn exists(name: &str) -> bool {
-    matches!(name, "type" | "dyn") || SIGNATURES.iter().any(|signature| signature.0 == name)
+    matches!(name, "type" | "dyn") || all().any(|signature| signature.0 == name)
 }
 
 /// The type of a call's result; `None` if no function has these types. The size is `max` where nothing else is known.
@@ -132,7 +164,7 @@ pub(crate) fn result(
         '*' => true,
         letter => want == '*' || letter == want,
     };
-    let mut found = SIGNATURES.iter().filter(|(have, on, with, _)| {
+    let mut found = all().filter(|(have, on, with, _)| {
         *have == name
             && match (target, on.chars().next()) {
                 (Some(target), Some(want)) => fits(want, target),
@@ -147,6 +179,7 @@ pub(crate) fn result(
         return Some(SizedType::new(Ty::Dyn, max, 1)); // dynamic values decide
     }
     let text = || SizedType::new(Ty::Text, max, 2);
+    let access = |access| SizedType::plain(Ty::Access(access));
     Some(match letter {
         'i' => SizedType::plain(Ty::Int),
         'u' => SizedType::plain(Ty::Uint),
@@ -162,9 +195,29 @@ pub(crate) fn result(
             let values = SizedType::list(text(), max);
             SizedType::new(Ty::Map(Arc::new(text()), Arc::new(values)), max, 2)
         }
+        'A' => access(Access::Authorizer),
+        'P' => access(Access::Path),
+        'G' => access(Access::Group),
+        'R' => access(Access::Resource),
+        'C' => access(Access::Decision),
+        'o' => SizedType::optional(args.first().map_or(SizedType::plain(Ty::Dyn), Clone::clone)),
+        'O' => return same_optionals(target?, args),
         _ => match target.map(|target| &target.ty) {
             Some(Ty::List(item)) => SizedType::clone(item),
+            Some(Ty::Optional(value)) => {
+                let fits = args.iter().all(|arg| arg.ty.fits(&value.ty));
+                return fits.then(|| SizedType::clone(value));
+            }
             _ => SizedType::new(Ty::Dyn, max, 1),
         },
+    })
+}
+
+/// The type of one optional or another.
+fn same_optionals(target: &SizedType, args: &[SizedType]) -> Option<SizedType> {
+    let fits = args.iter().all(|arg| arg.ty.fits(&target.ty));
+    fits.then(|| match (&target.ty, args) {
+        (Ty::Dyn, [arg]) => arg.clone(),
+        _ => target.clone(),
     })
 }

@@ -34,6 +34,20 @@ pub(crate) enum Ty {
     Object(Arc<BTreeMap<String, SizedType>>),
     Url,
     Type,
+    /// A value that may be missing.
+    Optional(Arc<SizedType>),
+    /// Questions about what a user may do, and their answers.
+    Access(Access),
+}
+
+/// A step from the variable `authorizer` to a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Authorizer,
+    Path,
+    Group,
+    Resource,
+    Decision,
 }
 
 impl SizedType {
@@ -49,6 +63,24 @@ impl SizedType {
     pub(crate) fn list(item: SizedType, max: u64) -> Self {
         SizedType::new(Ty::List(Arc::new(item)), max, 2)
     }
+
+    pub(crate) fn optional(value: SizedType) -> Self {
+        let (max, least) = (value.max, value.least);
+        SizedType::new(Ty::Optional(Arc::new(value)), max, least)
+    }
+}
+
+impl Access {
+    /// The name of the type in messages, as in Kubernetes.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Access::Authorizer => "kubernetes.authorization.Authorizer",
+            Access::Path => "kubernetes.authorization.PathCheck",
+            Access::Group => "kubernetes.authorization.GroupCheck",
+            Access::Resource => "kubernetes.authorization.ResourceCheck",
+            Access::Decision => "kubernetes.authorization.Decision",
+        }
+    }
 }
 
 impl Ty {
@@ -60,6 +92,8 @@ impl Ty {
             (Ty::Map(key, value), Ty::Map(other_key, other_value)) => {
                 key.ty.fits(&other_key.ty) && value.ty.fits(&other_value.ty)
             }
+            (Ty::Optional(left), Ty::Optional(right)) => left.ty.fits(&right.ty),
+            (Ty::Access(left), Ty::Access(right)) => left == right,
             (Ty::Object(_), Ty::Object(_)) => true,
             (Ty::Null, Ty::Object(_) | Ty::Duration | Ty::Timestamp)
             | (Ty::Object(_) | Ty::Duration | Ty::Timestamp, Ty::Null) => true,
@@ -85,6 +119,12 @@ impl Ty {
             Ty::Object(_) => 'o',
             Ty::Url => 'U',
             Ty::Type => 't',
+            Ty::Optional(_) => 'O',
+            Ty::Access(Access::Authorizer) => 'A',
+            Ty::Access(Access::Path) => 'P',
+            Ty::Access(Access::Group) => 'G',
+            Ty::Access(Access::Resource) => 'R',
+            Ty::Access(Access::Decision) => 'C',
         }
     }
 }
@@ -107,6 +147,8 @@ impl fmt::Display for Ty {
             Ty::Object(_) => f.write_str("object"),
             Ty::Url => f.write_str("kubernetes.URL"),
             Ty::Type => f.write_str("type"),
+            Ty::Optional(value) => write!(f, "optional_type({})", value.ty),
+            Ty::Access(access) => f.write_str(access.name()),
         }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) fn call<'a>(
     args: &[Val<'a>],
 ) -> Result<Val<'a>, Fail> {
     match (target, args) {
+        (None, []) if name == "optional.none" => Ok(Val::Optional(None)),
         (None, [arg]) => call_on_one(name, arg),
         (None, [Val::Text(text), Val::Text(pattern)]) if name == "matches" => {
             texts::matches(run, text, pattern).map(Val::Bool)
@@ -26,6 +27,8 @@ pub(crate) fn call<'a>(
         (Some(value), []) if name == "size" => size(value),
         (Some(Val::Text(text)), args) => texts::call(run, name, text, args),
         (Some(Val::List(items)), args) => call_on_list(run, name, items, args),
+        (Some(Val::Optional(value)), args) => call_on_optional(name, value.as_deref(), args),
+        (Some(Val::Access(access)), args) => access.call(run, name, args),
         (Some(Val::Url(url)), []) => url.part(name).ok_or_else(Fail::no_overload),
         (Some(Val::Duration(nanos)), []) => {
             times::part_of_duration(name, *nanos).map(Val::Int).ok_or_else(Fail::no_overload)
@@ -55,6 +58,8 @@ fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
         "size" => size(arg),
         "type" => Ok(Val::Type(arg.type_name())),
         "dyn" => Ok(arg.clone()),
+        "optional.of" => Ok(Val::optional(Some(arg.clone()))),
+        "optional.ofNonZeroValue" => Ok(Val::optional((!is_zero(arg)).then(|| arg.clone()))),
         "int" => to_int(arg),
         "uint" => to_uint(arg),
         "double" => to_double(arg),
@@ -90,6 +95,32 @@ fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
                 Fail::error(format!("URL parse error during conversion from string: {:?}", &**text))
             })
         }
+        _ => Err(Fail::no_overload()),
+    }
+}
+
+/// Whether it is what a field has that is not set.
+fn is_zero(value: &Val<'_>) -> bool {
+    match value {
+        Val::Null | Val::Bool(false) | Val::Int(0) | Val::Uint(0) | Val::Optional(None) => true,
+        Val::Double(number) => *number == 0.0,
+        Val::Duration(nanos) => *nanos == 0,
+        Val::Text(_) | Val::Bytes(_) | Val::List(_) | Val::Map(_) => value.size() == 0,
+        _ => false,
+    }
+}
+
+fn call_on_optional<'a>(
+    name: &str,
+    value: Option<&Val<'a>>,
+    args: &[Val<'a>],
+) -> Result<Val<'a>, Fail> {
+    match (name, value, args) {
+        ("hasValue", value, []) => Ok(Val::Bool(value.is_some())),
+        ("value", Some(value), []) | ("orValue", Some(value), [_]) => Ok(value.clone()),
+        ("value", None, []) => Err(Fail::error("optional.none() dereference")),
+        ("or", Some(value), [Val::Optional(_)]) => Ok(Val::optional(Some(value.clone()))),
+        ("orValue", None, [other]) | ("or", None, [other @ Val::Optional(_)]) => Ok(other.clone()),
         _ => Err(Fail::no_overload()),
     }
 }

@@ -20,6 +20,11 @@ pub(crate) fn equal<'a>(run: &mut Run<'a>, left: &Val<'a>, right: &Val<'a>) -> R
         (Val::Null, Val::Null) => true,
         (Val::Type(left), Val::Type(right)) => left == right,
         (Val::Url(left), Val::Url(right)) => left == right,
+        (Val::Access(left), Val::Access(right)) => left == right,
+        (Val::Optional(None), Val::Optional(None)) => true,
+        (Val::Optional(Some(left)), Val::Optional(Some(right))) => {
+            return equal(run, left, right);
+        }
         (Val::List(left), Val::List(right)) => return equal_lists(run, left, right),
         (Val::Map(left), Val::Map(right)) => return equal_maps(run, left, right),
         (left, right) => order(left, right) == Some(Ordering::Equal),

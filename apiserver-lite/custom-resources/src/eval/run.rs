@@ -6,6 +6,7 @@ use std::rc::Rc;
 use apiserver_schema::Value;
 use base64::Engine as _;
 
+use super::access::{AccessAnswer, AccessInput, AccessQuestion, AccessVal};
 use super::value::{Entries, Fail, Items, Text, Val, order};
 use super::{functions, lists};
 use crate::cel::TYPE_NAMES;
@@ -37,11 +38,24 @@ pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,
     spent: u64,
     limit: u64,
+    /// What `authorizer` knows, in programs that have it.
+    access: Option<&'a AccessInput>,
 }
 
 impl<'a> Run<'a> {
     pub(crate) fn new(program: &'a Program, limit: u64) -> Self {
-        Run { program, spent: 0, limit }
+        Run { program, spent: 0, limit, access: None }
+    }
+
+    /// A run of a program that has the variable `authorizer`.
+    pub(crate) fn with_access(self, access: Option<&'a AccessInput>) -> Self {
+        Run { access, ..self }
+    }
+
+    /// The answer to a question.
+    pub(crate) fn answer(&self, question: &AccessQuestion) -> Result<AccessAnswer, Fail> {
+        let answer = self.access.and_then(|access| access.answers.get(question));
+        answer.cloned().ok_or_else(|| Fail::Unanswered(Box::new(question.clone())))
     }
 
     /// Steps so far.
@@ -62,7 +76,11 @@ impl<'a> Run<'a> {
         value: &'a Value,
         old: Option<&'a Value>,
     ) -> Result<Val<'a>, Fail> {
-        let old = old.map_or(Ok(Val::Null), |old| self.load(old, Some(node)))?;
+        let old = old.map(|old| self.load(old, Some(node))).transpose()?;
+        let old = match self.program.has_optional_old {
+            true => Val::optional(old),
+            false => old.unwrap_or(Val::Null),
+        };
         let outer = Scope { name: "oldSelf", value: old, outer: None };
         let value = self.load(value, Some(node))?;
         let program = self.program;
@@ -71,7 +89,9 @@ impl<'a> Run<'a> {
 
     /// Evaluates the program for values that no schema describes.
     pub(crate) fn run_with(&mut self, values: &[(&str, &'a Value)]) -> Result<Val<'a>, Fail> {
-        self.eval_with(values, None)
+        let authorizer = self.access.map(|_| AccessVal::authorizer());
+        let outer = authorizer.map(|value| Scope { name: "authorizer", value, outer: None });
+        self.eval_with(values, outer.as_ref())
     }
 
     fn eval_with(
@@ -137,8 +157,9 @@ impl<'a> Run<'a> {
         self.charge(match &expr.kind {
             Kind::Ident(name)
             | Kind::Select { field: name, .. }
+            | Kind::OptionalSelect { field: name, .. }
             | Kind::Has { field: name, .. } => (name.len() as u64 / cost::PASSED).saturating_add(1),
-            Kind::Index { .. } | Kind::Not(_) | Kind::Negate(_) => 1,
+            Kind::Index { .. } | Kind::OptionalIndex { .. } | Kind::Not(_) | Kind::Negate(_) => 1,
             _ => 0,
         })?;
         match &expr.kind {
@@ -155,11 +176,23 @@ impl<'a> Run<'a> {
             Kind::Ident(name) => self.name(name, scope),
             Kind::Select { of, field } => {
                 let of = self.eval(of, scope)?;
+                if matches!(of, Val::Optional(_)) {
+                    return self.select_optional(&of, field);
+                }
                 self.field(&of, field)?.ok_or_else(|| Fail::error(format!("no such key: {field}")))
+            }
+            Kind::OptionalSelect { of, field } => {
+                let of = self.eval(of, scope)?;
+                self.select_optional(&of, field)
+            }
+            Kind::OptionalIndex { of, at } => {
+                let (of, at) = (self.eval(of, scope)?, self.eval(at, scope)?);
+                self.optional_index(&of, &at)
             }
             Kind::Has { of, field } => {
                 let of = self.eval(of, scope)?;
-                Ok(Val::Bool(self.field(&of, field)?.is_some()))
+                let found = self.select_optional(&of, field)?;
+                Ok(Val::Bool(matches!(found, Val::Optional(Some(_)))))
             }
             Kind::Index { of, at } => {
                 let (of, at) = (self.eval(of, scope)?, self.eval(at, scope)?);
@@ -187,14 +220,23 @@ impl<'a> Run<'a> {
             Kind::Every(parts) => self.logic(parts, false, scope),
             Kind::Some(parts) => self.logic(parts, true, scope),
             Kind::If { condition, then, otherwise } => {
-                self.charge(cost::BRANCH)?;
-                match self.eval(condition, scope)? {
-                    Val::Bool(true) => self.eval(then, scope),
-                    Val::Bool(false) => self.eval(otherwise, scope),
-                    _ => Err(Fail::no_overload()),
-                }
+                self.branch([condition, then, otherwise], scope)
             }
             Kind::Fold(fold) => self.fold(fold, scope),
+        }
+    }
+
+    /// `condition ? then : otherwise`
+    fn branch(
+        &mut self,
+        [condition, then, otherwise]: [&'a Expr; 3],
+        scope: &Scope<'_, 'a>,
+    ) -> Result<Val<'a>, Fail> {
+        self.charge(cost::BRANCH)?;
+        match self.eval(condition, scope)? {
+            Val::Bool(true) => self.eval(then, scope),
+            Val::Bool(false) => self.eval(otherwise, scope),
+            _ => Err(Fail::no_overload()),
         }
     }
 
@@ -234,8 +276,33 @@ impl<'a> Run<'a> {
                 self.load(value, node.and_then(|node| node.field(&key))).map(Some)
             }
             Val::Map(entries) => self.entry(entries, &Val::Text(Text::Borrowed(name))),
+            Val::Access(of) => Ok(self.access.and_then(|input| of.field(name, input))),
             _ => Err(Fail::no_overload()),
         }
+    }
+
+    /// The field of a value that may be missing, which may be missing itself.
+    fn select_optional(&mut self, of: &Val<'a>, name: &'a str) -> Result<Val<'a>, Fail> {
+        let found = match of {
+            Val::Optional(None) => None,
+            Val::Optional(Some(of)) => self.field(of, name)?,
+            of => self.field(of, name)?,
+        };
+        Ok(Val::optional(found))
+    }
+
+    /// The item or entry of what may be missing, which may be missing itself.
+    fn optional_index(&mut self, of: &Val<'a>, at: &Val<'a>) -> Result<Val<'a>, Fail> {
+        Ok(Val::optional(match (of, at) {
+            (Val::Optional(None), _) => None,
+            (Val::Optional(Some(of)), at) => return self.optional_index(of, at),
+            (Val::List(items), Val::Int(at)) => {
+                let found = usize::try_from(*at).ok().map(|at| self.item(items, at)).transpose()?;
+                found.flatten()
+            }
+            (Val::Map(entries), key) => self.entry(entries, key)?,
+            _ => return Err(Fail::no_overload()),
+        }))
     }
 
     /// The value of a key; `None` if there is none.
@@ -265,6 +332,7 @@ impl<'a> Run<'a> {
 
     fn index(&mut self, of: &Val<'a>, at: &Val<'a>) -> Result<Val<'a>, Fail> {
         match (of, at) {
+            (Val::Optional(_), at) => self.optional_index(of, at),
             (Val::List(items), Val::Int(at)) => {
                 let found = usize::try_from(*at).ok().map(|at| self.item(items, at)).transpose()?;
                 found.flatten().ok_or_else(|| Fail::error(format!("index out of bounds: {at}")))
@@ -326,7 +394,7 @@ impl<'a> Run<'a> {
                 Ok(Val::Bool(flag)) if flag == decisive => return Ok(Val::Bool(decisive)),
                 Ok(Val::Bool(_)) => {}
                 Ok(_) => failed = failed.or(Some(Fail::no_overload())),
-                Err(Fail::Limit) => return Err(Fail::Limit),
+                Err(fail) if fail.is_final() => return Err(fail),
                 Err(fail) => failed = failed.or(Some(fail)),
             }
         }
@@ -366,6 +434,18 @@ impl<'a> Run<'a> {
     fn fold(&mut self, fold: &'a Fold, scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
         let range = self.eval(&fold.range, scope)?;
         let items = match range {
+            Val::Optional(value) if fold.kind.is_of_optional() => {
+                let Some(value) = value else { return Ok(Val::Optional(None)) };
+                self.charge(1)?;
+                let value = Val::clone(&value);
+                let inner = Scope { name: &fold.var, value, outer: Some(scope) };
+                return match (fold.kind, self.eval(&fold.body, &inner)?) {
+                    (FoldKind::OptMap, made) => Ok(Val::optional(Some(made))),
+                    (_, made @ Val::Optional(_)) => Ok(made),
+                    _ => Err(Fail::no_overload()),
+                };
+            }
+            _ if fold.kind.is_of_optional() => return Err(Fail::no_overload()),
             Val::List(items) => items,
             Val::Map(Entries::Tree(map, _)) => {
                 self.charge(map.len() as u64)?;
@@ -404,7 +484,7 @@ impl<'a> Run<'a> {
         let holds = match self.eval(&fold.body, scope) {
             Ok(Val::Bool(holds)) => Ok(holds),
             Ok(_) => Err(Fail::no_overload()),
-            Err(Fail::Limit) => return Err(Fail::Limit),
+            Err(fail) if fail.is_final() => return Err(fail),
             Err(fail) => Err(fail),
         };
         match (fold.kind, holds) {
@@ -446,7 +526,7 @@ impl<'a> Folded<'a> {
             FoldKind::All => Val::Bool(true),
             FoldKind::Exists => Val::Bool(false),
             FoldKind::ExistsOne => Val::Bool(self.count == 1),
-            FoldKind::Map | FoldKind::Filter => Val::list(self.made),
+            _ => Val::list(self.made),
         })
     }
 }

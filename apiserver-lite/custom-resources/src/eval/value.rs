@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use apiserver_schema::{Map, Value};
 
+use super::access::{AccessQuestion, AccessVal};
 use super::urls::Url;
 use crate::errors::shortened;
 use crate::node::Node;
@@ -17,6 +18,8 @@ pub(crate) enum Fail {
     Limit,
     /// It cannot be computed.
     Error(String),
+    /// Nothing outside has answered this question yet.
+    Unanswered(Box<AccessQuestion>),
 }
 
 impl Fail {
@@ -26,6 +29,11 @@ impl Fail {
 
     pub(crate) fn no_overload() -> Self {
         Fail::error("no such overload")
+    }
+
+    /// Whether it ends the run, whatever other parts of the expression are.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Fail::Limit | Fail::Unanswered(_))
     }
 }
 
@@ -46,6 +54,8 @@ pub(crate) enum Val<'a> {
     Map(Entries<'a>),
     Url(Rc<Url>),
     Type(&'static str),
+    Optional(Option<Rc<Val<'a>>>),
+    Access(Rc<AccessVal>),
 }
 
 #[derive(Clone, Debug)]
@@ -105,6 +115,10 @@ impl<'a> Val<'a> {
         Val::List(Items::Made(Rc::new(items)))
     }
 
+    pub(crate) fn optional(value: Option<Self>) -> Self {
+        Val::Optional(value.map(Rc::new))
+    }
+
     /// Elements or bytes; 1 for others.
     pub(crate) fn size(&self) -> u64 {
         match self {
@@ -113,6 +127,7 @@ impl<'a> Val<'a> {
             Val::List(items) => items.len() as u64,
             Val::Map(entries) => entries.len() as u64,
             Val::Url(url) => url.text.len() as u64,
+            Val::Access(access) => access.size(),
             _ => 1,
         }
     }
@@ -140,6 +155,8 @@ impl<'a> Val<'a> {
             Val::Map(_) => "map",
             Val::Url(_) => "kubernetes.URL",
             Val::Type(_) => "type",
+            Val::Optional(_) => "optional_type",
+            Val::Access(of) => of.access.name(),
         }
     }
 }

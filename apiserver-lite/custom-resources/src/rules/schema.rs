@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Value};
 
 use super::cel_types::declare;
 use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
-use crate::cel::program::{CompileError, Program};
+use crate::cel::program::{CompileError, Program, RuleTypes};
 use crate::cel::types::SizedType;
 use crate::errors::{ErrorList, Path, quote};
 use crate::field_path::FieldPath;
@@ -137,12 +137,14 @@ impl Checker<'_> {
             let detail = "message must be specified if rule contains line breaks";
             self.errors.required(&path.field("message"), detail);
         }
-        let program = match decl {
-            Some(decl) => Program::compile(text, decl, self.patterns),
+        let has_optional_old = rule.get("optionalOldSelf") == Some(&Value::Bool(true));
+        let decls = decl.map(|decl| RuleTypes { decl, has_optional_old });
+        let program = match decls {
+            Some(decls) => Program::compile(text, decls, self.patterns),
             None => Err(CompileError::NoType),
         };
         match program {
-            Ok(program) => self.costs(text, &program, place, path),
+            Ok(program) => self.costs(rule, &program, place, path),
             Err(why) => {
                 let shown = format!(
                     "apiextensions.ValidationRule{{Rule:{}, Message:{}}}",
@@ -157,7 +159,7 @@ impl Checker<'_> {
                 self.errors.push(&path.field("rule"), cause, Some(shown), &detail);
             }
         }
-        self.message_expression(rule, decl, place, path);
+        self.message_expression(rule, decls, place, path);
         self.reason(rule, &path.field("reason"));
         self.field_path(rule, node, &path.field("fieldPath"));
     }
@@ -190,7 +192,7 @@ impl Checker<'_> {
     fn message_expression(
         &mut self,
         rule: &Map,
-        decl: Option<&SizedType>,
+        decls: Option<RuleTypes<'_>>,
         place: Place<'_>,
         path: Path<'_>,
     ) {
@@ -199,9 +201,9 @@ impl Checker<'_> {
             let detail = "messageExpression must be non-empty if specified";
             return self.errors.required(&path.field("messageExpression"), detail);
         }
-        let Some(decl) = decl.filter(|_| !text.is_empty()) else { return };
+        let Some(decls) = decls.filter(|_| !text.is_empty()) else { return };
         let field = path.field("messageExpression");
-        match Program::compile_message(text, decl, self.patterns) {
+        match Program::compile_message(text, decls, self.patterns) {
             Err(why) => self.errors.invalid_text(&field, text, &why.to_string()),
             Ok(program) => {
                 self.cost(&program, place, &field, "estimated messageExpression cost");
@@ -219,9 +221,13 @@ impl Checker<'_> {
         }
     }
 
-    fn costs(&mut self, text: &str, program: &Program, place: Place<'_>, path: Path<'_>) {
-        let field = path.field("rule");
+    fn costs(&mut self, rule: &Map, program: &Program, place: Place<'_>, path: Path<'_>) {
+        let (text, field) = (rule.str("rule"), path.field("rule"));
         self.cost(program, place, &field, "estimated rule cost");
+        if let Some(set) = rule.get("optionalOldSelf").filter(|_| !program.uses_old) {
+            let detail = "may not be set if oldSelf is not used in rule";
+            self.errors.invalid(&path.field("optionalOldSelf"), set, detail);
+        }
         if let Some(atomic) = place.atomic.filter(|_| program.uses_old) {
             let detail = format!(
                 "oldSelf cannot be used on the uncorrelatable portion of the schema within {atomic}"

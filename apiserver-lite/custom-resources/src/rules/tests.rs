@@ -1,14 +1,16 @@
 //! Tests of rules: what they mean, what is refused when they are written, and that none runs long.
 
 mod messages;
+mod optional_old_self;
 
 use apiserver_schema::Value;
 
 use super::cel_types::declare;
 use super::{Checker, Next};
 use crate::cel::cost::PASSED;
-use crate::cel::program::Program;
+use crate::cel::program::{Program, RuleTypes};
 use crate::cel::signatures::SIGNATURES;
+use crate::cel::types::SizedType;
 use crate::errors::{ErrorList, Path};
 use crate::pattern::Patterns;
 use crate::testing::{definition, definition_with, schema, value};
@@ -33,6 +35,10 @@ const OBJECT: &str = r#"{"apiVersion":"e.com/v1","kind":"W","metadata":{"name":"
     "n":3,"m":-2,"x":1.5,"b":true,"s":"hello","t":"aé","date":"2024-02-29","at":"2024-02-29T10:30:15Z","wait":"1h30m",
     "raw":"aGk=","port":8080,"list":[1,2,3],"names":["a","b"],"set":["x","y"],"keyed":[{"k":"a","v":1},{"k":"b","v":2}],
     "map":{"k":1,"l":2},"a.b-c":7,"namespace":"ns","inner":{"v":1}}}"#;
+
+fn types(decl: &SizedType) -> RuleTypes<'_> {
+    RuleTypes { decl, has_optional_old: false }
+}
 
 /// What a rule of the root says about the object: nothing if it holds.
 fn verdict(rule: &str, old: Option<&str>) -> Vec<String> {
@@ -172,7 +178,7 @@ fn refusal(rule: &str) -> String {
     let schema = schema(PROPERTIES);
     let node = schema.root.property("spec").expect("a property");
     let decl = declare(node).expect("a type");
-    Program::compile(rule, &decl, &mut Patterns::default())
+    Program::compile(rule, types(&decl), &mut Patterns::default())
         .map(|_| String::new())
         .unwrap_or_else(|why| why.to_string())
 }
@@ -389,7 +395,7 @@ fn steps_of(rule: &str, properties: &str, object: &Value) -> (u64, u64) {
     let schema = schema(properties);
     let node = schema.root.property("spec").expect("a property");
     let decl = declare(node).expect("a type");
-    let program = Program::compile(rule, &decl, &mut Patterns::default()).expect(rule);
+    let program = Program::compile(rule, types(&decl), &mut Patterns::default()).expect(rule);
     let spec = object.as_map().and_then(|root| root.get("spec")).expect("a spec");
     let mut run = crate::eval::Run::new(&program, u64::MAX);
     assert!(run.run(node, spec, None).is_ok(), "{rule}");

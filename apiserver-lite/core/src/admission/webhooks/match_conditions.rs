@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 
-use apiserver_admission_webhooks::{ConditionInput, FailurePolicy, Verdict, Version};
+use apiserver_admission_webhooks::{
+    AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject, ConditionInput,
+    FailurePolicy, Verdict, Version,
+};
+use apiserver_auth::{Attributes, Authorization, Decision, Subject, User};
 use apiserver_schema::{Kind, Object, Value};
+
+use tokio::time::timeout_at;
 
 use super::WebhookReview;
 use crate::conversion;
@@ -28,10 +34,26 @@ impl WebhookReview<'_> {
         let new = self.tree(object, kind).await?;
         let old = self.tree(self.old, kind).await?;
         let request = self.described(version, object).request_tree().map_err(ApiError::internal)?;
-        let input = ConditionInput { object: &new, old_object: &old, request: &request };
+        let mut access = self.access();
+        // Each question has a price of the conditions' budget, so that there are few.
+        let verdict = loop {
+            let input = ConditionInput {
+                object: &new,
+                old_object: &old,
+                request: &request,
+                access: &access,
+            };
+            match conditions.evaluate(input) {
+                Verdict::Asks(question) => {
+                    let answer = self.answer(&question).await;
+                    access.answers.insert(question, answer);
+                }
+                verdict => break verdict,
+            }
+        };
         let (configuration, name) = (&webhook.configuration, &webhook.name);
         let metrics = &self.call.server.webhooks.metrics;
-        let reason = match conditions.evaluate(input) {
+        let reason = match verdict {
             Verdict::All => return Ok(true),
             Verdict::Excluded(condition) => {
                 tracing::debug!(
@@ -43,6 +65,7 @@ impl WebhookReview<'_> {
                 metrics.excluded(self.counted(remote));
                 return Ok(false);
             }
+            Verdict::Asks(question) => format!("no answer to {question:?}"),
             Verdict::Failed(reason) => reason,
         };
         metrics.condition_failed(self.counted(remote));
@@ -65,6 +88,48 @@ impl WebhookReview<'_> {
         let name = self.name(object);
         let about = StatusTarget { kind: &request.resource, name, group: &request.group };
         Err(ApiError::forbidden(about, &reason))
+    }
+
+    /// What `authorizer` knows before it is asked.
+    fn access(&self) -> AccessInput {
+        let request = self.call.request;
+        let requested = AccessResource {
+            group: request.group.clone(),
+            resource: request.resource.clone(),
+            subresource: request.subresource.clone(),
+            namespace: request.namespace.clone(),
+            name: request.name.clone(),
+        };
+        AccessInput { requested, ..AccessInput::default() }
+    }
+
+    /// What the authorizers of the server say of a user.
+    async fn answer(&self, question: &AccessQuestion) -> AccessAnswer {
+        let account = question.service_account.as_ref();
+        let account = account.map(|(namespace, name)| User::service_account(namespace, name));
+        let account = account.map(User::authenticated);
+        let subject = match &question.subject {
+            AccessSubject::Path(path) => Subject::Path(path),
+            AccessSubject::Resource(of) => Subject::Resource {
+                group: &of.group,
+                version: "*",
+                resource: &of.resource,
+                subresource: &of.subresource,
+                namespace: &of.namespace,
+                name: &of.name,
+            },
+        };
+        let user = account.as_ref().unwrap_or(self.call.user);
+        let attributes = Attributes { user, verb: &question.verb, subject };
+        let authorized = self.call.server.authorizer.authorize(&attributes);
+        let authorized = timeout_at(self.deadline, authorized).await.unwrap_or_else(|_| {
+            Authorization::failed("the request's time for webhooks is used up".to_owned())
+        });
+        AccessAnswer {
+            allowed: authorized.decision == Decision::Allow,
+            reason: authorized.reason,
+            error: authorized.error,
+        }
     }
 
     /// The object as clients read it in that version; null for none.

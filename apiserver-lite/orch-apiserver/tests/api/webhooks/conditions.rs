@@ -1,10 +1,17 @@
 //! Match conditions: which requests webhooks are not called about, and what becomes of requests when conditions fail.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use orch_apiserver::Config;
+use orch_apiserver::config::AuthorizationMode;
 use serde_json::{Value, json};
 
 use super::hook::{Does, Hook, MUTATING, VALIDATING, configuration, rule};
 use super::{MAPS, configure, map, message};
-use crate::support::TestServer;
+use crate::custom_resources::define;
+use crate::support::{TestServer, kubernetes};
 
 /// The fields of a webhook with these conditions.
 fn when(expressions: &[&str]) -> Value {
@@ -146,7 +153,8 @@ async fn conditions_that_are_none_are_refused() {
                 "webhooks[0].matchConditions[1].expression: Invalid value: \"object.\": compilation failed",
             ),
             (vec!["request.zz == 'a'"], "undefined field 'zz'"),
-            (vec!["authorizer.path('/x').check('get').allowed()"], "undeclared reference to"),
+            (vec!["authorizer.path('/x').check('get')"], "must evaluate to bool"),
+            (vec!["authorizer.path('/x').allowed()"], "found no matching overload for 'allowed'"),
             (vec![" "], "webhooks[0].matchConditions[0].expression: Required value"),
             (many.clone(), "webhooks[0].matchConditions: Too many: 65: must have at most 64 items"),
         ] {
@@ -163,4 +171,103 @@ async fn conditions_that_are_none_are_refused() {
             "{refused}"
         );
     }
+}
+
+#[tokio::test]
+async fn conditions_ask_the_authorizers_of_the_server() {
+    let server = TestServer::with(Config {
+        authorization: vec![AuthorizationMode::Rbac],
+        ..Config::for_tests(kubernetes())
+    })
+    .await;
+    let account = json!({"metadata": {"name": "reader"}}).to_string();
+    server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+    let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]);
+    let role = json!({"metadata": {"name": "reader"}, "rules": rules}).to_string();
+    server.post(&format!("{roles}/roles"), role).await.expect(201);
+    let binding = json!({"metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+        "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": "default"}]});
+    server.post(&format!("{roles}/rolebindings"), binding.to_string()).await.expect(201);
+    let hook = hook().await;
+    let of_reader = "authorizer.serviceAccount('default', 'reader').group('').resource('configmaps').namespace('default')";
+    // The administrator may do everything, the account may read in its namespace.
+    for (expression, holds) in [
+        ("authorizer.requestResource.check('breakglass').allowed()".to_owned(), true),
+        ("authorizer.path('/healthz').check('get').allowed()".to_owned(), true),
+        (format!("{of_reader}.check('get').allowed()"), true),
+        (format!("{of_reader}.name('m').check('get').allowed()"), true),
+        (format!("{of_reader}.check('create').allowed()"), false),
+        (format!("{of_reader}.subresource('x').check('get').allowed()"), false),
+        (of_reader.replace(".namespace('default')", ".check('get').allowed()"), false),
+        (
+            "authorizer.serviceAccount('default', 'other').requestResource.check('get').allowed()"
+                .to_owned(),
+            false,
+        ),
+        (format!("{of_reader}.check('create').errored()"), false),
+    ] {
+        configure(&server, VALIDATING, "c", &[hook.webhook("/v", &when(&[&expression]))]).await;
+        server.post(&format!("{MAPS}?dryRun=All"), map("m")).await.expect(201);
+        assert_eq!(hook.take_paths().len(), usize::from(holds), "{expression}");
+        server.delete(&format!("{VALIDATING}/c")).await.expect(200);
+    }
+}
+
+/// Each condition needs the object in the version of its webhook, which a conversion webhook makes: it waits until both are asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn conditions_of_validating_webhooks_are_judged_at_one_time() {
+    let server = TestServer::start().await;
+    let (waiting, most) =
+        (Arc::new((Mutex::new(0_usize), Condvar::new())), Arc::new(AtomicUsize::new(0)));
+    let most_of_hook = Arc::clone(&most);
+    let hook = Hook::serve(move |path, review| {
+        if path != "/convert" {
+            return Does::allow(review);
+        }
+        let (count, more) = &*waiting;
+        let mut count = count.lock().unwrap();
+        *count += 1;
+        more.notify_all();
+        let both = more.wait_timeout_while(count, Duration::from_secs(10), |count| *count < 2);
+        let (mut count, _) = both.unwrap();
+        most_of_hook.fetch_max(*count, Ordering::Relaxed);
+        more.notify_all();
+        *count = count.saturating_sub(usize::from(*count == 1));
+        let request = &review["request"];
+        let mut objects = request["objects"].clone();
+        for object in objects.as_array_mut().unwrap() {
+            object["apiVersion"] = request["desiredAPIVersion"].clone();
+        }
+        let response = json!({"uid": request["uid"], "result": {"status": "Success"}, "convertedObjects": objects});
+        let answer = json!({"apiVersion": review["apiVersion"], "kind": "ConversionReview", "response": response});
+        Does::Answer(answer.to_string().into_bytes())
+    })
+    .await;
+    let version = |name: &str| {
+        json!({"name": name, "served": true, "storage": name == "v1",
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
+    };
+    let client =
+        json!({"url": format!("https://{}/convert", hook.address), "caBundle": hook.authority});
+    let definition = json!({"metadata": {"name": "hosts.example.com"}, "spec": {
+        "group": "example.com", "scope": "Namespaced", "names": {"plural": "hosts", "kind": "Host"},
+        "versions": [version("v1"), version("v2")],
+        "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": client, "conversionReviewVersions": ["v1"]}}}});
+    define(&server, &definition).await;
+    let mut fields = when(&["object.apiVersion == 'example.com/v2'"]);
+    fields["rules"] = json!([{"operations": ["CREATE"], "apiGroups": ["example.com"], "apiVersions": ["v2"], "resources": ["hosts"]}]);
+    let webhooks = ["/a", "/b"].map(|path| hook.webhook(path, &fields));
+    configure(&server, VALIDATING, "v", &webhooks).await;
+    let host = json!({"apiVersion": "example.com/v1", "kind": "Host", "metadata": {"name": "h"}});
+    server
+        .post("/apis/example.com/v1/namespaces/default/hosts", host.to_string())
+        .await
+        .expect(201);
+    assert!(most.load(Ordering::Relaxed) >= 2, "one after the other");
+    let mut called = hook.take_paths();
+    called.retain(|path| path != "/convert");
+    called.sort();
+    assert_eq!(called, ["/a", "/b"]);
 }

@@ -145,7 +145,9 @@ pub mod conversion_answer {
 pub mod match_condition {
     use std::sync::OnceLock;
 
-    use apiserver_admission_webhooks::{ConditionInput, Verdict, check_conditions, read_webhooks};
+    use apiserver_admission_webhooks::{
+        AccessInput, ConditionInput, Verdict, check_conditions, read_webhooks,
+    };
     use apiserver_schema::value::write_json_string;
     use apiserver_schema::{Format, Object, Strictness};
 
@@ -187,7 +189,8 @@ pub mod match_condition {
         let webhook = read_webhooks(&configuration(condition)?).into_iter().next()?;
         let Input { object, request } = input()?;
         // What it asks of `authorizer` has no answer.
-        let input = ConditionInput { object, old_object: &Value::Null, request };
+        let access = &AccessInput::default();
+        let input = ConditionInput { object, old_object: &Value::Null, request, access };
         webhook.selectors.ok().map(|selectors| selectors.conditions.evaluate(input))
     }
 

@@ -28,8 +28,8 @@ pub struct Pair {
     method: Method,
     paths: [String; 2],
     bodies: [Bytes; 2],
-    content_type: &'static str,
-    accept: &'static str,
+    content_type: String,
+    accept: String,
 }
 
 /// Content types.
@@ -42,8 +42,8 @@ impl Pair {
             method,
             paths: [paths(Whose::Theirs), paths(Whose::Ours)],
             bodies: [Bytes::new(), Bytes::new()],
-            content_type: JSON,
-            accept: JSON,
+            content_type: JSON.to_owned(),
+            accept: JSON.to_owned(),
         }
     }
 
@@ -58,14 +58,19 @@ impl Pair {
         Self { bodies: [Bytes::from_static(body), Bytes::from_static(body)], ..self }
     }
 
+    /// With these texts as its body.
+    pub fn texts(self, bodies: [String; 2]) -> Self {
+        Self { bodies: bodies.map(Bytes::from), ..self }
+    }
+
     /// With another content type.
-    pub fn of(self, content_type: &'static str) -> Self {
-        Self { content_type, ..self }
+    pub fn of(self, content_type: &str) -> Self {
+        Self { content_type: content_type.to_owned(), ..self }
     }
 
     /// For another form of the answer.
-    pub fn accepting(self, accept: &'static str) -> Self {
-        Self { accept, ..self }
+    pub fn accepting(self, accept: &str) -> Self {
+        Self { accept: accept.to_owned(), ..self }
     }
 
     /// As shown in reports.
@@ -103,8 +108,8 @@ pub async fn send(client: &Client, whose: Whose, case: &Case) -> Vec<Answer> {
         let request = Request::builder()
             .method(step.method.clone())
             .uri(path)
-            .header(header::CONTENT_TYPE, step.content_type)
-            .header(header::ACCEPT, step.accept)
+            .header(header::CONTENT_TYPE, &step.content_type)
+            .header(header::ACCEPT, &step.accept)
             .body(step.bodies[at].clone());
         let answer = match request {
             Ok(request) => read(client.call(request).await),

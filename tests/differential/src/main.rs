@@ -1,6 +1,7 @@
 //! The same requests to Kubernetes' own kube-apiserver and to ours, and what differs between the answers (`hack/differential`).
 //!
-//! [`fields`] and [`protocol`] make the requests (pure, always the same); [`case`] sends them; [`compare`] says what differs; [`table`] has the reasons.
+//! [`fields`] and [`protocol`] make requests (pure, always the same), [`replay`] has those of clients of others; [`case`] sends them; [`compare`] says what
+//! differs; [`table`] has the reasons.
 
 mod case;
 mod change;
@@ -8,6 +9,7 @@ mod compare;
 mod fields;
 mod open_api;
 mod protocol;
+mod replay;
 mod report;
 mod resource;
 mod servers;
@@ -54,12 +56,18 @@ struct Flags {
     /// The table of explained differences.
     #[arg(long)]
     table: PathBuf,
-    /// Plurals of the resources to compare, with commas; all without it.
+    /// Plurals of the resources to compare, with commas, and `recorded` for the requests of other clients; all without it.
     #[arg(long, value_delimiter = ',')]
     kinds: Vec<String>,
     /// Where differential.md and unexplained.tsv are written.
     #[arg(long)]
     out: PathBuf,
+}
+
+impl Flags {
+    fn compares(&self, what: &str) -> bool {
+        self.kinds.is_empty() || self.kinds.iter().any(|one| one == what)
+    }
 }
 
 #[tokio::main]
@@ -93,13 +101,17 @@ async fn run(flags: &Flags, programs: &Programs, table: &Table) -> Result<Report
     let (resources, left_out) = Resource::all(&clients[0], &api).await?;
     let mut run = Run { clients, api: &api, table, report: Report::default() };
     for resource in &resources {
-        if flags.kinds.is_empty() || flags.kinds.contains(&resource.plural) {
+        if flags.compares(&resource.plural) {
             if let Err(error) = run.compare(resource).await {
                 println!("{}: {error:#}", resource.full_name());
                 run.report.fail();
             }
             println!("{}: {}", resource.full_name(), run.report.summary());
         }
+    }
+    if flags.compares("recorded") {
+        run.replay().await?;
+        println!("recorded: {}", run.report.summary());
     }
     let report = run.report;
     std::fs::create_dir_all(&flags.out)?;

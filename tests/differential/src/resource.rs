@@ -146,12 +146,21 @@ impl Resource {
     }
 }
 
+/// The version of Kubernetes 1.20 that has the objects which ours serves in `version`.
+pub fn their_version<'a>(version: &'a str, plural: &str) -> &'a str {
+    // Of these versions 1.20 has other resources.
+    let is_there = matches!(plural, "jobs" | "podsecuritypolicies");
+    let renamed = RENAMED.iter().find(|(_, ours)| *ours == version && !is_there);
+    renamed.map_or(version, |(theirs, _)| theirs)
+}
+
 /// The version that ours serves the objects of a version of Kubernetes 1.20 as.
 pub fn our_version(version: &str) -> &str {
     RENAMED.iter().find(|(theirs, _)| *theirs == version).map_or(version, |(_, ours)| ours)
 }
 
-fn root(version: &str) -> String {
+/// The path of a version of a group.
+pub fn root(version: &str) -> String {
     let root = if version.contains('/') { "apis" } else { "api" };
     format!("/{root}/{version}")
 }

@@ -1,6 +1,7 @@
 //! Group versions of other API servers: who is asked what in whose name, what becomes of requests when they fail, and how they are listed.
 
 mod backend;
+mod controllers;
 mod open_api;
 
 use std::net::IpAddr;

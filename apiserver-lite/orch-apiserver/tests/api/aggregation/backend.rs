@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
@@ -55,6 +55,12 @@ pub struct Backend {
     pub events: mpsc::Sender<Bytes>,
     /// Whether its OpenAPI documents never come.
     pub documents_hang: Arc<AtomicBool>,
+    /// Whether they are answered 503.
+    pub documents_fail: Arc<AtomicBool>,
+    /// Requests for them.
+    pub documents: Arc<AtomicUsize>,
+    /// Its objects, which a deletion removes.
+    pub flunders: Arc<Mutex<Vec<Value>>>,
 }
 
 #[derive(Clone)]
@@ -62,6 +68,9 @@ struct Shared {
     got: Arc<Mutex<Vec<Got>>>,
     events: Arc<Mutex<Option<mpsc::Receiver<Bytes>>>>,
     documents_hang: Arc<AtomicBool>,
+    documents_fail: Arc<AtomicBool>,
+    documents: Arc<AtomicUsize>,
+    flunders: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Backend {
@@ -77,10 +86,18 @@ impl Backend {
         let (events, receiver) = mpsc::channel(4);
         let got = Arc::default();
         let documents_hang = Arc::<AtomicBool>::default();
+        let (documents_fail, documents, flunders) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<AtomicUsize>::default(),
+            Arc::<Mutex<Vec<Value>>>::default(),
+        );
         let shared = Shared {
             got: Arc::clone(&got),
             events: Arc::new(Mutex::new(Some(receiver))),
             documents_hang: Arc::clone(&documents_hang),
+            documents_fail: Arc::clone(&documents_fail),
+            documents: Arc::clone(&documents),
+            flunders: Arc::clone(&flunders),
         };
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
@@ -88,7 +105,16 @@ impl Backend {
             }
         });
         let authority = STANDARD.encode(certificate);
-        Self { address, authority, got, events, documents_hang }
+        Self {
+            address,
+            authority,
+            got,
+            events,
+            documents_hang,
+            documents_fail,
+            documents,
+            flunders,
+        }
     }
 
     /// The requests since the last time, but for those of checks.
@@ -147,15 +173,25 @@ async fn answer(
         });
         return Response::new(StreamBody::new(frames).boxed_unsync());
     }
+    if path.starts_with("/openapi/") {
+        shared.documents.fetch_add(1, Ordering::Relaxed);
+    }
     if path.starts_with("/openapi/") && shared.documents_hang.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }
     let (code, body) = match (head.method.as_str(), path.rsplit('/').next().unwrap_or_default()) {
-        ("GET", _) if path.starts_with("/openapi/") => open_api(&path),
+        ("GET", _) if path.starts_with("/openapi/") => {
+            match shared.documents_fail.load(Ordering::Relaxed) {
+                true => (503, json!({})),
+                false => open_api(&path),
+            }
+        }
         ("GET", "v1alpha1") => (200, resources()),
-        ("GET", "flunders") => (200, json!({"kind": "FlunderList", "items": []})),
+        ("GET" | "DELETE", "flunders") => flunders(&shared, &head.method, &path, ""),
         ("POST", "flunders") => (201, serde_json::from_slice(&body).unwrap()),
-        ("DELETE", "flunders") => (200, json!({"kind": "Status", "status": "Success"})),
+        ("GET" | "DELETE", name) if path.contains("/flunders/") && name != "moved" => {
+            flunders(&shared, &head.method, &path, name)
+        }
         ("GET", "moved") => (302, json!({})),
         _ => (404, json!({"kind": "Status", "reason": "NotFound", "message": "no flunder"})),
     };
@@ -164,12 +200,43 @@ async fn answer(
     response.body(full(Bytes::from(body.to_string()))).unwrap()
 }
 
+/// Reads or removes objects: that of a name, or those of a namespace, or all.
+fn flunders(shared: &Shared, method: &http::Method, path: &str, name: &str) -> (u16, Value) {
+    let mut all = shared.flunders.lock().unwrap();
+    let is_meant = |object: &Value| {
+        let metadata = &object["metadata"];
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        let is_within = path.contains(&format!("/namespaces/{namespace}/"));
+        let is_named = name.is_empty() || metadata["name"] == name;
+        is_named && (is_within || !path.contains("/namespaces/"))
+    };
+    let (meant, others): (Vec<Value>, Vec<Value>) = all.drain(..).partition(is_meant);
+    let found = meant.clone();
+    *all = if method == http::Method::DELETE { others } else { [others, meant].concat() };
+    match (name, found.first()) {
+        ("", _) if method == http::Method::DELETE => {
+            (200, json!({"kind": "Status", "status": "Success"}))
+        }
+        ("", _) => (
+            200,
+            json!({"kind": "FlunderList", "apiVersion": "wardle.example.com/v1alpha1",
+                "metadata": {"resourceVersion": "1"}, "items": found}),
+        ),
+        (_, Some(object)) => (200, object.clone()),
+        (name, None) => (
+            404,
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+                "message": "no flunder", "details": {"name": name, "group": "wardle.example.com", "kind": "flunders"}}),
+        ),
+    }
+}
+
 fn full(bytes: Bytes) -> Answer {
     Full::new(bytes).boxed_unsync()
 }
 
 fn resources() -> Value {
-    let verbs = json!(["create", "delete", "deletecollection", "get", "list", "watch"]);
+    let verbs = json!(["create", "delete", "deletecollection", "get", "list", "patch", "watch"]);
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "wardle.example.com/v1alpha1", "resources": [
         {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": verbs}]})
 }

@@ -77,3 +77,56 @@ async fn documents_do_not_wait_for_a_server_that_answers_nothing() {
     // Its objects are served all the same.
     world.server.get(super::FLUNDERS).await.expect(200);
 }
+
+/// The time until the documents are fetched again passes on the clock of the test.
+#[tokio::test]
+async fn documents_of_a_server_that_stops_to_answer_are_kept() {
+    let test = "documents_of_a_server_that_stops_to_answer_are_kept";
+    let Some(world) = World::new(test).await else { return };
+    let (server, backend) = (&world.server, &world.backend);
+    world.ready().await;
+    merged(server).await;
+    let index = server.get("/openapi/v3").await.expect(200);
+    let address = index["paths"][INDEXED]["serverRelativeURL"].as_str().unwrap().to_owned();
+    backend.documents_fail.store(true, Ordering::Relaxed);
+    // A round ends before the next one begins.
+    for _ in 0..2 {
+        let before = backend.documents.load(Ordering::Relaxed);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(61)).await;
+        tokio::time::resume();
+        // The documents of both versions.
+        for _ in 0..2400 {
+            if backend.documents.load(Ordering::Relaxed) >= before + 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(backend.documents.load(Ordering::Relaxed) >= before + 2, "they are not fetched");
+    }
+    let document = server.get("/openapi/v2").await.expect(200);
+    assert!(document["paths"][PATH].is_object(), "what was published stays");
+    let index = server.get("/openapi/v3").await.expect(200);
+    assert_eq!(index["paths"][INDEXED]["serverRelativeURL"], address.as_str());
+    // The document itself is the other server's.
+    server.get(&address).await.expect(503);
+}
+
+#[tokio::test]
+async fn requests_for_a_document_of_another_server_share_it() {
+    let test = "requests_for_a_document_of_another_server_share_it";
+    let Some(world) = World::new(test).await else { return };
+    let (server, backend) = (&world.server, &world.backend);
+    world.ready().await;
+    merged(server).await;
+    backend.documents_hang.store(true, Ordering::Relaxed);
+    let before = backend.documents.load(Ordering::Relaxed);
+    let path = format!("/openapi/v3/{INDEXED}");
+    let all = futures_util::future::join_all((0..8).map(|_| server.get(&path)));
+    let some = tokio::time::timeout(Duration::from_secs(2), all).await;
+    assert!(some.is_err(), "nothing is answered");
+    assert_eq!(backend.documents.load(Ordering::Relaxed), before + 1);
+    backend.documents_hang.store(false, Ordering::Relaxed);
+    let theirs = server.get(&path).await.expect(200);
+    assert_eq!(theirs["paths"], json!({"theirs": {}}));
+}

@@ -1,0 +1,3 @@
+//! What the recorder of requests and the comparison share.
+
+pub mod recording;

@@ -9,9 +9,8 @@ use super::action_context::ActionContext;
 use super::action_result::{ActionFailure, ActionResult};
 use super::pod_context::PodContext;
 
-/// The id of the image if an operator has imported it meanwhile, unless the pull policy is
-/// `Always`.
-async fn find_imported(
+/// The id of the image if it was put on the node since it was missed, by whatever means, unless the pull policy is `Always`.
+async fn find_present(
     shared: &PodContext,
     context: &ActionContext,
     image: &str,
@@ -19,7 +18,7 @@ async fn find_imported(
 ) -> Option<String> {
     let always =
         find_container(&context.pod, container).is_some_and(|c| c.image_pull_policy == "Always");
-    if always || !shared.images.is_imported(image) {
+    if always {
         return None;
     }
     shared.runtime.image(image).await.ok()?.map(|image| image.id)
@@ -31,7 +30,7 @@ pub(super) async fn pull(
     image: &str,
     container: &str,
 ) -> Result<ActionResult, ActionFailure> {
-    if let Some(id) = find_imported(shared, context, image, container).await {
+    if let Some(id) = find_present(shared, context, image, container).await {
         return Ok(ActionResult::Image(ObservedImage::Present { id }));
     }
     let missing = missing_secrets(&context.pod, &context.objects);

@@ -21,7 +21,7 @@ spec:
   containers:
   - name: page
     image: e2e.local/copy:1
-    imagePullPolicy: Never
+    imagePullPolicy: IfNotPresent
     command: [/bin/busybox, sh, -c, "busybox mkdir /www; echo beside > /www/index.html; exec busybox httpd -f -p 8080 -h /www"]
 ---
 apiVersion: v1
@@ -39,12 +39,13 @@ impl Cluster {
         let docker = plan().publish(PORT, 30080).start()?;
         let other = Cluster { nodes: docker.nodes()?, docker };
         ensure!(other.nodes == ["beside-control-plane"], "{:?}", other.nodes);
-        let import = format!("tar -C / -c bin/busybox | docker import - {IMAGE}");
-        daemon.shell(&import)?;
-        other.docker.load(IMAGE)?;
         let manifest = daemon.file("page.yaml");
         std::fs::write(&manifest, PAGE)?;
         other.orchctl(daemon, &["apply", "-f", &manifest.display().to_string()])?;
+        other.misses_its_image(daemon).await?;
+        let import = format!("tar -C / -c bin/busybox | docker import - {IMAGE}");
+        daemon.shell(&import)?;
+        other.docker.load(IMAGE)?;
         until("the published port leads to the page", LONG, async || {
             let ask = format!("curl --silent --max-time 3 http://127.0.0.1:{PORT}/");
             match daemon.shell(&ask) {
@@ -69,6 +70,17 @@ impl Cluster {
         other.docker.delete()?;
         ensure!(daemon.script(&["list"])?.trim() == "e2e", "more than one cluster was removed");
         self.pods_reach_each_other(daemon, "after another cluster was removed").await
+    }
+
+    /// No registry has the image, and the pod says so; the pod starts once the image is loaded.
+    async fn misses_its_image(&self, daemon: &Daemon) -> Result<()> {
+        until("the pod misses its image", LONG, async || {
+            let line = ["get", "pod", "page", "--no-headers"];
+            let said = self.orchctl(daemon, &line).map_err(|error| format!("{error:#}"))?;
+            let is_missed = said.contains("ErrImagePull") || said.contains("ImagePullBackOff");
+            if is_missed { Ok(()) } else { Err(said) }
+        })
+        .await
     }
 
     /// Nothing of the other cluster is in this one.

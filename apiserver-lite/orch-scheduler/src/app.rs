@@ -10,7 +10,7 @@ use clap::Parser;
 use proto_api::core::v1::Namespace;
 use proto_client::config::file;
 use proto_client::election;
-use proto_client::events::recorder;
+use proto_client::events::{Recorder, recorder};
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
 use proto_daemon::admin::{AdminPages, AdminServer};
@@ -28,6 +28,7 @@ use proto_daemon::reference::Reference;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::config::FromFile;
 use crate::cycle_trigger::CycleTrigger;
@@ -207,10 +208,8 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     let (storage, mut tasks) = StorageInformers::start(&client, &trigger, &drain);
     let mut in_use = Vec::new();
     for profile in profiles {
-        let (events, writer) = recorder(client.clone(), &profile.name, "");
-        let on_change = trigger.clone();
-        let writer = writer.yielding(Box::new(move || on_change.many_starting()));
-        tasks.push(tokio::spawn(writer.run(drain.clone())));
+        let (events, writer) = start_recorder(&client, &profile.name, &trigger, &drain);
+        tasks.push(writer);
         in_use.push(ProfileInUse { profile: Arc::new(profile), events });
     }
     // Without all pods and nodes, requested resources would count as free.
@@ -241,7 +240,20 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     let scheduler = Scheduler::new(client, in_use, retry, caches, storage, reporting);
     scheduler.run(trigger, drain).await;
     tasks.extend([pods, nodes, namespaces, budgets]);
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    tasks.iter().for_each(JoinHandle::abort);
+}
+
+/// Events in the name of a profile, and the task that writes them. It lets a burst of pods go first.
+fn start_recorder(
+    client: &Client,
+    profile: &str,
+    trigger: &CycleTrigger,
+    drain: &DrainWatch,
+) -> (Recorder, JoinHandle<()>) {
+    let (events, writer) = recorder(client.clone(), profile, "");
+    let trigger = trigger.clone();
+    let writer = writer.yielding(Box::new(move || trigger.many_starting()));
+    (events, tokio::spawn(writer.run(drain.clone())))
 }
 
 /// What the log says of feature gates: this program consults none of them.

@@ -192,11 +192,11 @@ fn keep<T: Resource, K: Ord + Clone>(
 impl WatchedObjects {
     fn known(&self) -> KnownObjects {
         KnownObjects {
-            claims: super::known(&self.claims),
-            volumes: super::known(&self.volumes),
-            drivers: super::known(&self.drivers),
-            attachments: super::known(&self.attachments),
-            secrets: super::known(&self.secrets),
+            claims: super::read_watched(&self.claims),
+            volumes: super::read_watched(&self.volumes),
+            drivers: super::read_watched(&self.drivers),
+            attachments: super::read_watched(&self.attachments),
+            secrets: super::read_watched(&self.secrets),
         }
     }
 }

@@ -77,6 +77,11 @@ fn arguments_are_read() {
     assert_eq!(others.balanced, ["cpu", "example.com/gpu"]);
 }
 
+fn assert_fault(profiles: &str, why: &str) {
+    let error = read_file(&format!("{HEAD}profiles:\n{profiles}")).expect_err(profiles);
+    assert!(error.contains(why), "{profiles}{error}");
+}
+
 #[test]
 fn faults_name_their_field() {
     for (text, why) in [
@@ -108,6 +113,14 @@ fn faults_name_their_field() {
             "- pluginConfig: [{name: InterPodAffinity}, {name: InterPodAffinity}]\n",
             "pluginConfig[1].name: stands there twice",
         ),
+    ] {
+        assert_fault(text, why);
+    }
+}
+
+#[test]
+fn faults_of_arguments_name_their_field() {
+    for (text, why) in [
         (
             "- pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 101}}]\n",
             "args.hardPodAffinityWeight: must be between 0 and 100",
@@ -153,8 +166,7 @@ fn faults_name_their_field() {
             "resources[0].weight: must be between 1 and 1",
         ),
     ] {
-        let error = read_file(&format!("{HEAD}profiles:\n{text}")).expect_err(text);
-        assert!(error.contains(why), "{text}{error}");
+        assert_fault(text, why);
     }
 }
 

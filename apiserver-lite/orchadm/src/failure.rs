@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use orchctl_printers::terminal::visible;
 
 /// Checks that failed before anything was changed.
 #[derive(Debug, thiserror::Error)]
@@ -34,19 +35,26 @@ const CAUSES_SHOWN: u8 = 5;
 /// The exit code of a command, which says why it failed.
 pub fn report_failure(ended: Result<()>, verbosity: u8) -> ExitCode {
     let Err(error) = ended else { return ExitCode::SUCCESS };
+    eprintln!("{}", text_of(&error, verbosity));
     if error.downcast_ref::<PreflightFailed>().is_some() {
-        eprintln!("error execution phase preflight: {error}");
         return ExitCode::from(2);
-    }
-    if verbosity >= CAUSES_SHOWN {
-        eprintln!("error: {error:?}");
-    } else {
-        eprintln!("error: {error:#}");
     }
     match error.downcast_ref::<NotValid>() {
         Some(_) => ExitCode::from(3),
         None => ExitCode::FAILURE,
     }
+}
+
+/// What is printed of an error, which may quote a server or a file: nothing of it acts on the terminal.
+fn text_of(error: &anyhow::Error, verbosity: u8) -> String {
+    let text = if error.downcast_ref::<PreflightFailed>().is_some() {
+        format!("error execution phase preflight: {error}")
+    } else if verbosity >= CAUSES_SHOWN {
+        format!("error: {error:?}")
+    } else {
+        format!("error: {error:#}")
+    };
+    visible(&text).into_owned()
 }
 
 #[cfg(test)]
@@ -64,5 +72,16 @@ mod tests {
         assert_eq!(code(failed.into()), format!("{:?}", ExitCode::from(2)));
         let wrong: Result<()> = Err(not_valid("y")).context("the file");
         assert_eq!(code(wrong.unwrap_err()), format!("{:?}", ExitCode::from(3)));
+    }
+
+    #[test]
+    fn what_others_wrote_does_not_act_on_the_terminal() {
+        for verbosity in [0, CAUSES_SHOWN] {
+            let error = anyhow::anyhow!("refused: \u{1b}]0;owned\u{7}").context("the token");
+            let text = text_of(&error, verbosity);
+            assert!(text.contains("^[]0;owned\\u{7}") && !text.contains('\u{1b}'), "{text}");
+        }
+        let failed = PreflightFailed(vec![("Swap".into(), "\u{1b}[2J\ton".into())]);
+        assert!(text_of(&failed.into(), 0).ends_with("[ERROR Swap]: ^[[2J\ton\n[preflight] If you know what you are doing, you can make a check non-fatal with `--ignore-preflight-errors=...`"));
     }
 }

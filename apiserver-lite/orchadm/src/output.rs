@@ -1,6 +1,8 @@
-//! What a command says: lines for people as kubeadm has them, or one JSON object a line.
+//! What a command says: lines for people as kubeadm has them, or one JSON object a line. What the text of a server could do to the terminal is
+//! shown instead of done.
 
 use clap::ValueEnum;
+use orchctl_printers::terminal::visible;
 use serde_json::{Value, json};
 
 /// Form of the output (`-o`, `--output`).
@@ -24,7 +26,7 @@ impl Output {
     /// Progress: what was done in a phase.
     pub fn log(&self, phase: &str, message: &str) {
         match self.format {
-            Format::Text => println!("[{phase}] {message}"),
+            Format::Text => println!("[{phase}] {}", visible(message)),
             Format::Json => println!("{}", json!({"phase": phase, "message": message})),
         }
     }
@@ -32,7 +34,7 @@ impl Output {
     /// Something to know that stops nothing.
     pub fn warn(&self, phase: &str, name: &str, message: &str) {
         match self.format {
-            Format::Text => eprintln!("[{phase}] [WARNING {name}]: {message}"),
+            Format::Text => eprintln!("[{phase}] [WARNING {name}]: {}", visible(message)),
             Format::Json => {
                 println!("{}", json!({"phase": phase, "warning": name, "message": message}));
             }
@@ -47,7 +49,7 @@ impl Output {
     /// The result of a command: a text, or its value as JSON.
     pub fn result(&self, text: &str, value: &Value) {
         match self.format {
-            Format::Text => println!("{}", text.trim_end()),
+            Format::Text => println!("{}", visible(text.trim_end())),
             Format::Json => println!("{value}"),
         }
     }

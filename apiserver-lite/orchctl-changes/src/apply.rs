@@ -107,7 +107,9 @@ pub async fn run(
 fn check(flags: &Flags) -> Result<(), CommandError> {
     let wrong = |text: &str| Err(CommandError::with_text(text));
     if flags.selection.is_empty() {
-        return wrong("must specify one of -f and -k");
+        return wrong(
+            "name the objects with -f: a file, a directory, a URL, or - for standard input",
+        );
     }
     if flags.force_conflicts && !flags.server_side {
         return wrong("--force-conflicts only works with --server-side");

@@ -80,9 +80,9 @@ pub async fn run(
             let there = find(session, namespace, &pod, &args, output).await?;
             download(session, &there, &path, to, output).await
         }
-        (End::Here(_), End::Here(_)) => {
-            Err(CommandError::with_text("one of src or dest must be a remote file specification"))
-        }
+        (End::Here(_), End::Here(_)) => Err(CommandError::with_text(
+            "one of src or dest must be a remote file specification: POD:PATH or NAMESPACE/POD:PATH",
+        )),
         _ => Err(CommandError::with_text("one of src or dest must be a local file specification")),
     }
 }

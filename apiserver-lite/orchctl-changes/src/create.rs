@@ -196,7 +196,9 @@ async fn run_files(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.selection.is_empty() {
-        return Err(CommandError::with_text("must specify one of -f and -k, or what to create"));
+        return Err(CommandError::with_text(
+            "name what to create, or files with -f: `orchctl create --help` lists the kinds",
+        ));
     }
     let mut errors = Vec::new();
     let mut count = 0_usize;
@@ -226,10 +228,11 @@ impl CommonFlags {
         mut object: Value,
         output: &mut Output,
     ) -> Result<(), CommandError> {
-        self.record.annotate(session, &mut object, output).await?;
         if self.save_config {
             object = apply::recorded(session.names().await?, &object);
         }
+        // No part of what is applied: a later apply keeps it.
+        self.record.annotate(session, &mut object, output).await?;
         let made = if self.results.sends() {
             let write = Write {
                 validation: Some(validation(self.validate)),

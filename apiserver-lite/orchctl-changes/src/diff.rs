@@ -62,7 +62,9 @@ async fn compare(
     output: &mut Output,
 ) -> Result<bool, CommandError> {
     if args.selection.is_empty() {
-        return Err(CommandError::with_text("must specify one of -f and -k"));
+        return Err(CommandError::with_text(
+            "name the objects with -f: a file, a directory, a URL, or - for standard input",
+        ));
     }
     let engine = Engine::new(session.names().await?);
     let mut differs = false;

@@ -10,6 +10,7 @@ use proto_api::yaml;
 use proto_daemon::private_files;
 use serde_json::Value;
 
+use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
@@ -38,6 +39,8 @@ pub struct Args {
     /// Show which fields belong to which manager, too
     #[arg(long)]
     show_managed_fields: bool,
+    #[command(flatten)]
+    record: RecordFlags,
 }
 
 /// Runs the command.
@@ -82,7 +85,7 @@ async fn edit(
     let path = in_editor(session, &format!("{head}{text}"), ending).await?;
     let edited = std::fs::read_to_string(&path)?;
     let keep = |why: String| error_with_copy(&why, &path);
-    let after: Value = match yaml::parse(&edited) {
+    let mut after: Value = match yaml::parse(&edited) {
         Ok(after) => after,
         Err(error) => return Err(keep(format!("the edited text cannot be read: {error}"))),
     };
@@ -97,6 +100,7 @@ async fn edit(
             return Err(keep(format!("{field} of {} cannot be changed", place.title())));
         }
     }
+    args.record.annotate(session, &mut after, output).await?;
     let change = requests::changed(session, &shown, &after).await?;
     let results = ResultFlags::default();
     let write = results.write(&args.field_manager)?;

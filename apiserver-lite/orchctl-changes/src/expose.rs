@@ -7,6 +7,7 @@ use orchctl_plans::generate::cluster::{self, ScaleTarget};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use serde_json::{Value, json};
 
+use crate::record::RecordFlags;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
@@ -53,6 +54,8 @@ pub struct ExposeArgs {
     #[arg(long, value_name = "NAME", default_value = "kubectl-expose")]
     field_manager: String,
     #[command(flatten)]
+    record: RecordFlags,
+    #[command(flatten)]
     results: ResultFlags,
 }
 
@@ -87,19 +90,29 @@ pub async fn run_expose(
             )));
         }
         let made = service::exposed(&object, wanted).map_err(requests::argument)?;
-        create(session, &place, "exposed", made, (&args.results, &args.field_manager), output)
-            .await?;
+        let how =
+            Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
+        create(session, &place, "exposed", made, how, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates an object next to the one at `place`.
+/// How an object is created next to another.
+#[derive(Clone, Copy)]
+pub(crate) struct Creation<'a> {
+    pub(crate) results: &'a ResultFlags,
+    /// Who writes.
+    pub(crate) manager: &'a str,
+    pub(crate) record: &'a RecordFlags,
+}
+
+/// Creates an object next to the one at `beside`.
 pub(crate) async fn create(
     session: &Session,
     beside: &Place,
     done: &str,
     mut object: Value,
-    (results, manager): (&ResultFlags, &str),
+    how: Creation<'_>,
     output: &mut Output,
 ) -> Result<Place, CommandError> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -109,17 +122,18 @@ pub(crate) async fn create(
     let place = Place { resource, namespace: beside.namespace.clone(), name: name.to_owned() };
     // A manifest says its namespace only where the command line does.
     if let (true, Some(namespace), Some(metadata)) = (
-        results.sends() || session.names_namespace(),
+        how.results.sends() || session.names_namespace(),
         &place.namespace,
         object.get_mut("metadata").and_then(Value::as_object_mut),
     ) {
         metadata.insert("namespace".into(), json!(namespace));
     }
-    if results.sends() {
-        let write = results.write(manager)?;
+    how.record.annotate(session, &mut object, output).await?;
+    if how.results.sends() {
+        let write = how.results.write(how.manager)?;
         object = requests::create(session, place.collection(), &object, &write).await?;
     }
-    results.print_result(output, &place, &object, done)?;
+    how.results.print_result(output, &place, &object, done)?;
     Ok(place)
 }
 
@@ -147,6 +161,8 @@ pub struct AutoscaleArgs {
     #[arg(long, value_name = "NAME", default_value = "kubectl-autoscale")]
     field_manager: String,
     #[command(flatten)]
+    record: RecordFlags,
+    #[command(flatten)]
     results: ResultFlags,
 }
 
@@ -172,8 +188,9 @@ pub async fn run_autoscale(
         };
         let name = if args.name.is_empty() { &place.name } else { &args.name };
         let made = cluster::autoscaler(name, &scaled).map_err(requests::argument)?;
-        create(session, &place, "autoscaled", made, (&args.results, &args.field_manager), output)
-            .await?;
+        let how =
+            Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
+        create(session, &place, "autoscaled", made, how, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

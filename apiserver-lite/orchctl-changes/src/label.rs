@@ -7,6 +7,7 @@ use orchctl_plans::edits::{self, Edit};
 use proto_client::Patch;
 use serde_json::{Map, Value, json};
 
+use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
 use crate::targets::{self, Target, TargetFlags};
@@ -31,6 +32,8 @@ pub struct Args {
     /// Who writes
     #[arg(long, value_name = "NAME")]
     field_manager: Option<String>,
+    #[command(flatten)]
+    record: RecordFlags,
     #[command(flatten)]
     results: ResultFlags,
 }
@@ -131,22 +134,27 @@ async fn change(
             writeln!(output.out, "label \"{key}\" not found.")?;
         }
     }
-    let removed_only = edited.patch.values().all(Value::is_null);
-    if edited.patch.is_empty() {
+    let mut patch = json!({"metadata": {}});
+    let recorded = args.record.annotate(session, &mut patch, output).await?;
+    if edited.patch.is_empty() && !recorded {
         let done = if words.noun == "label" { "not labeled" } else { words.done };
         return args.results.print_result(output, &place, &object, done);
     }
-    let mut metadata = json!({words.field: edited.patch});
+    // What the command sets itself counts before what is recorded of it.
+    for (key, value) in &edited.patch {
+        patch["metadata"][words.field][key.as_str()] = value.clone();
+    }
     if !args.resource_version.is_empty() {
-        metadata["resourceVersion"] = json!(args.resource_version);
+        patch["metadata"]["resourceVersion"] = json!(args.resource_version);
     }
     let changed = if args.results.sends() {
         let manager = args.field_manager.as_deref().unwrap_or(words.manager);
-        let patch = Patch::Merge(json!({"metadata": metadata}));
-        requests::patch(session, place.path(None), &patch, &args.results.write(manager)?).await?
+        let write = args.results.write(manager)?;
+        requests::patch(session, place.path(None), &Patch::Merge(patch), &write).await?
     } else {
-        with_entries(object, words.field, &edited.patch)
+        with_entries(object, &patch)
     };
+    let removed_only = !edited.patch.is_empty() && edited.patch.values().all(Value::is_null);
     let done = if removed_only { words.undone } else { words.done };
     args.results.print_result(output, &place, &changed, done)
 }
@@ -155,14 +163,18 @@ fn entries<'a>(object: &'a Value, field: &str) -> Option<&'a Map<String, Value>>
     object.pointer(&format!("/metadata/{field}"))?.as_object()
 }
 
-fn with_entries(mut object: Value, field: &str, patch: &Map<String, Value>) -> Value {
-    let mut map = entries(&object, field).cloned().unwrap_or_default();
-    for (key, value) in patch {
-        match value {
-            Value::Null => drop(map.remove(key)),
-            value => drop(map.insert(key.clone(), value.clone())),
+/// The object with the labels and annotations of a patch.
+fn with_entries(mut object: Value, patch: &Value) -> Value {
+    for field in [LABEL.field, ANNOTATE.field] {
+        let Some(patch) = entries(patch, field) else { continue };
+        let mut map = entries(&object, field).cloned().unwrap_or_default();
+        for (key, value) in patch {
+            match value {
+                Value::Null => drop(map.remove(key)),
+                value => drop(map.insert(key.clone(), value.clone())),
+            }
         }
+        object["metadata"][field] = Value::Object(map);
     }
-    object["metadata"][field] = Value::Object(map);
     object
 }

@@ -11,6 +11,7 @@ mod results;
 mod targets;
 
 pub mod apply;
+pub mod auth;
 pub mod certificate;
 pub mod cp;
 pub mod create;

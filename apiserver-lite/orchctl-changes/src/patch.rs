@@ -8,8 +8,9 @@ use orchctl_client::manifests::FileFlags;
 use orchctl_client::{CommandError, Output, Session};
 use proto_api::yaml;
 use proto_client::Patch;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
 use crate::targets::{self, TargetFlags};
@@ -53,6 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "kubectl-patch")]
     field_manager: String,
     #[command(flatten)]
+    record: RecordFlags,
+    #[command(flatten)]
     results: ResultFlags,
 }
 
@@ -94,11 +97,16 @@ pub async fn run(
     for target in targets::read(session, &flags, &args.objects, output).await? {
         let path = target.place.path(args.subresource.as_deref());
         match requests::patch(session, path, &patch, &write).await {
-            Ok(object) => {
+            Ok(mut object) => {
                 let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
                 let same = object.get("spec") == target.object.get("spec")
                     && version(&object) == version(&target.object);
                 let done = if same { "patched (no change)" } else { "patched" };
+                let mut cause = json!({});
+                if args.record.annotate(session, &mut cause, output).await? && !write.dry_run {
+                    let path = target.place.path(None);
+                    object = requests::patch(session, path, &Patch::Merge(cause), &write).await?;
+                }
                 args.results.print_result(output, &target.place, &object, done)?;
             }
             Err(error) => errors.push(error),

@@ -7,11 +7,11 @@ use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::change_cause;
 use serde_json::Value;
 
-/// The flag of commands that change workloads.
+/// The flag of commands that change objects.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RecordFlags {
     /// Write the command into the annotation change-cause (deprecated)
-    #[arg(long, hide = true)]
+    #[arg(long)]
     record: bool,
     /// Whether it was said that the flag is deprecated.
     #[arg(skip)]

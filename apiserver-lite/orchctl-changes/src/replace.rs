@@ -12,6 +12,7 @@ use crate::create::{Validation, validation};
 use crate::delete::DeletionFlags;
 use crate::poll::{self, PollIntervals};
 use crate::raw::{self, Body};
+use crate::record::RecordFlags;
 use crate::requests::{self, Deletion, Place, Write};
 use crate::results::{DryRun, ResultFlags};
 
@@ -39,6 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "kubectl-replace")]
     field_manager: String,
     #[command(flatten)]
+    record: RecordFlags,
+    #[command(flatten)]
     results: ResultFlags,
 }
 
@@ -59,7 +62,9 @@ pub async fn run(
         return raw::send(session, request, output).await;
     }
     if args.files.filename.is_empty() {
-        return Err(CommandError::with_text("must specify one of -f and -k"));
+        return Err(CommandError::with_text(
+            "name the objects with -f: a file, a directory, a URL, or - for standard input",
+        ));
     }
     if args.deletion.grace_period >= 0 && !args.deletion.force {
         return Err(CommandError::with_text("--grace-period must have --force specified"));
@@ -94,6 +99,7 @@ async fn replace(
     if args.save_config || apply::last_applied(names, &object).is_some() {
         object = apply::recorded(names, &object);
     }
+    args.record.annotate(session, &mut object, output).await?;
     if args.deletion.force {
         if remove(session, args, &place).await? && args.results.print.output.is_none() {
             writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;

@@ -9,9 +9,10 @@ use orchctl_plans::generate::workload::{self, RunFlags};
 use serde_json::Value;
 
 use crate::exec::{self, StreamFlags};
-use crate::expose;
+use crate::expose::{self, Creation};
 use crate::pods::Chosen;
 use crate::poll::{self, PollIntervals};
+use crate::record::RecordFlags;
 use crate::requests::{self, Deletion, Place};
 use crate::results::{DryRun, ResultFlags};
 
@@ -81,6 +82,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "kubectl-run")]
     field_manager: String,
     #[command(flatten)]
+    record: RecordFlags,
+    #[command(flatten)]
     results: ResultFlags,
 }
 
@@ -124,14 +127,15 @@ pub async fn run(
         tty: args.tty,
         privileged: args.privileged,
     };
-    let pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
+    let mut pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
     let pods = session.discovery().await?.served_kind("v1", "Pod")?.clone();
     let place = Place {
         resource: pods,
         namespace: Some(session.namespace()?.to_owned()),
         name: args.name.clone(),
     };
-    let how = (&args.results, args.field_manager.as_str());
+    let how =
+        Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
     if args.expose {
         let port = args.port.unwrap_or_default().to_string();
         let flags = ExposeFlags { port: &port, ..ExposeFlags::default() };
@@ -142,6 +146,7 @@ pub async fn run(
         expose::create(session, &place, "created", pod, how, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
+    args.record.annotate(session, &mut pod, output).await?;
     let write = args.results.write(&args.field_manager)?;
     requests::create(session, place.collection(), &pod, &write).await?;
     let ended = join(session, &args, &place, output).await;

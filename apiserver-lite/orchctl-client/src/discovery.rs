@@ -192,7 +192,11 @@ impl Discovery {
     pub fn resource(&self, word: &str) -> Result<&ApiResource, CommandError> {
         let lower = word.to_lowercase();
         let unknown = || {
-            CommandError::with_text(format!("the server doesn't have a resource type \"{word}\""))
+            let similar = self.similar_name(&lower);
+            let hint =
+                similar.map(|name| format!("; did you mean \"{name}\"?")).unwrap_or_default();
+            let why = format!("the server doesn't have a resource type \"{word}\"{hint}");
+            CommandError::with_text(why)
         };
         let mut parts = lower.splitn(3, '.');
         let (name, second, third) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
@@ -208,6 +212,17 @@ impl Discovery {
         self.find(name, |resource| resource.group == group)
             .or_else(|| self.find(name, |resource| resource.group.starts_with(group)))
             .ok_or_else(unknown)
+    }
+
+    /// The plural of the resource that a word was probably meant to be.
+    fn similar_name(&self, word: &str) -> Option<&str> {
+        let edits_max = if word.chars().count() < 6 { 1 } else { 2 };
+        let distance = |resource: &ApiResource| {
+            count_edits(word, &resource.plural).min(count_edits(word, &resource.singular))
+        };
+        let similar = self.resources.iter().filter(|resource| distance(resource) <= edits_max);
+        let nearest = similar.min_by_key(|resource| distance(resource))?;
+        Some(&nearest.plural)
     }
 
     /// The resources of a category such as `all`, each in one version; empty for a word that is no category.
@@ -294,6 +309,28 @@ fn with_group(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
+/// Longest word that is compared with others.
+const SIMILAR_LEN_MAX: usize = 63;
+
+/// How many characters have to be inserted, removed or replaced to make one word of another; very many for long words.
+fn count_edits(one: &str, other: &str) -> usize {
+    if one.len() > SIMILAR_LEN_MAX || other.len() > SIMILAR_LEN_MAX || other.is_empty() {
+        return usize::MAX;
+    }
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, c) in one.chars().enumerate() {
+        let mut next = vec![at + 1];
+        for ((known, above), pair) in other.iter().zip(row.iter().skip(1)).zip(row.iter()) {
+            let left = next.last().copied().unwrap_or_default();
+            let replaced = pair + usize::from(*known != c);
+            next.push(replaced.min(above + 1).min(left + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -343,6 +380,17 @@ pub(crate) mod tests {
         ] {
             let found = discovery.resource(word).map(ApiResource::full_name);
             assert_eq!(found.ok().as_deref(), Some(wanted), "{word}");
+        }
+        for (word, hint) in [
+            ("podz", "; did you mean \"pods\"?"),
+            ("pds", "; did you mean \"pods\"?"),
+            ("deploymet", "; did you mean \"deployments\"?"),
+            ("nodes", ""),
+            ("", ""),
+        ] {
+            let error = discovery.resource(word).expect_err("unknown").to_string();
+            let wanted = format!("error: the server doesn't have a resource type \"{word}\"{hint}");
+            assert_eq!(error, wanted);
         }
         let error = discovery.resource("foo").expect_err("unknown");
         assert_eq!(error.to_string(), "error: the server doesn't have a resource type \"foo\"");

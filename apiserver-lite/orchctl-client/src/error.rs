@@ -50,6 +50,11 @@ impl CommandError {
         matches!(self, Self::Client(error) if error.is_not_found())
     }
 
+    /// Whether there was no connection to the server.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Client(ClientError::Transport { .. }))
+    }
+
     /// Whether the output is a closed pipe, which is not an error of the command.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)

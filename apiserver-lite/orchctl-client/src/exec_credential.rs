@@ -1,10 +1,13 @@
 //! Credential programs: `exec` of a user of the client configuration names a program that prints a token or a certificate, and until when it is valid.
 
 use std::io::{IsTerminal as _, Read as _};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use proto_api::MicroTime;
 use proto_api::names::{Names, Profile};
 use proto_client::config::{Identity, Pem};
@@ -14,7 +17,7 @@ use crate::CommandError;
 
 /// Longest output of a program.
 const OUTPUT_LEN_MAX: u64 = 1 << 20;
-/// How long a program may run: people log in meanwhile.
+/// How long a program may run that no person attends. Where there is a terminal, someone may be logging in, and ends the program if it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The pause between looks at a program that has closed its output.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -22,6 +25,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const INFO_VARIABLE: &str = "KUBERNETES_EXEC_INFO";
 /// Versions of the API of such programs, the first of which requires `interactiveMode`.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+/// Longest file of authorities.
+const AUTHORITY_LEN_MAX: u64 = 1 << 20;
 /// What a program learns of the cluster, if it wants that.
 const CLUSTER_FIELDS: [&str; 5] =
     ["server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression"];
@@ -101,13 +106,18 @@ impl CredentialProgram {
     /// # Errors
     /// The program fails, takes too long, or prints something else than credentials.
     pub fn run(&self) -> Result<ExecCredential, CommandError> {
-        let terminal = std::io::stdin().is_terminal();
+        let typed = std::io::stdin().is_terminal();
+        self.run_at(typed, typed || std::io::stderr().is_terminal())
+    }
+
+    /// Runs the program: `typed` if standard input is a terminal, `attended` if a person sees what it says.
+    fn run_at(&self, typed: bool, attended: bool) -> Result<ExecCredential, CommandError> {
         let interactive = match self.text("interactiveMode") {
             "Never" => false,
-            "Always" if !terminal => {
+            "Always" if !typed => {
                 return Err(self.error("it asks questions, and standard input is no terminal"));
             }
-            _ => terminal,
+            _ => typed,
         };
         let mut command = Command::new(self.text("command"));
         let args = self.spec.get("args").and_then(Value::as_array);
@@ -119,11 +129,11 @@ impl CredentialProgram {
                 command.env(name, value);
             }
         }
-        command.env(INFO_VARIABLE, self.info(interactive).to_string());
+        command.env(INFO_VARIABLE, self.info(interactive)?.to_string());
         command.stdin(if interactive { Stdio::inherit() } else { Stdio::null() });
         let child = command.stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| self.error(&error.to_string()))?;
-        let output = self.output(&mut child);
+        let output = self.output(&mut child, Some(self.patience).filter(|_| !attended));
         if output.is_err() {
             // It may have ended by itself meanwhile.
             let _ = child.kill();
@@ -133,7 +143,7 @@ impl CredentialProgram {
     }
 
     /// What the program learns of the request.
-    fn info(&self, interactive: bool) -> Value {
+    fn info(&self, interactive: bool) -> Result<Value, CommandError> {
         let mut spec = json!({"interactive": interactive});
         if self.spec.get("provideClusterInfo") == Some(&Value::Bool(true)) {
             let mut cluster = serde_json::Map::new();
@@ -142,18 +152,72 @@ impl CredentialProgram {
                     cluster.insert(field.to_owned(), value.clone());
                 }
             }
-            if let Some(data) = self.cluster.get("certificate-authority-data") {
-                cluster.insert("certificate-authority-data".to_owned(), data.clone());
+            if let Some(data) = self.authority_data()? {
+                cluster.insert("certificate-authority-data".to_owned(), data);
+            }
+            if let Some(config) = self.cluster_config() {
+                cluster.insert("config".to_owned(), config.clone());
             }
             spec["cluster"] = Value::Object(cluster);
         }
-        json!({"apiVersion": self.text("apiVersion"), "kind": "ExecCredential", "spec": spec})
+        Ok(json!({"apiVersion": self.text("apiVersion"), "kind": "ExecCredential", "spec": spec}))
     }
 
-    /// All that the program prints, once it has ended well.
-    fn output(&self, child: &mut Child) -> Result<Vec<u8>, CommandError> {
-        let deadline = Instant::now().checked_add(self.patience);
-        let slow = || self.error(&format!("it did not end in {} seconds", self.patience.as_secs()));
+    /// The authorities of the cluster: its data, or the contents of its file.
+    fn authority_data(&self) -> Result<Option<Value>, CommandError> {
+        if self.cluster.get("insecure-skip-tls-verify") == Some(&Value::Bool(true)) {
+            return Ok(None);
+        }
+        let set = |field: &str| {
+            self.cluster
+                .get(field)
+                .filter(|value| value.as_str().is_some_and(|text| !text.is_empty()))
+        };
+        if let Some(data) = set("certificate-authority-data") {
+            return Ok(Some(data.clone()));
+        }
+        let Some(path) = set("certificate-authority").and_then(Value::as_str) else {
+            return Ok(None);
+        };
+        let read = || {
+            let mut bytes = Vec::new();
+            std::fs::File::open(Path::new(path))?
+                .take(AUTHORITY_LEN_MAX + 1)
+                .read_to_end(&mut bytes)?;
+            Ok::<_, std::io::Error>(bytes)
+        };
+        let bytes = read().map_err(|error| self.error(&format!("cannot read {path}: {error}")))?;
+        if bytes.len() as u64 > AUTHORITY_LEN_MAX {
+            return Err(self.error(&format!("{path} is longer than {AUTHORITY_LEN_MAX} bytes")));
+        }
+        Ok(Some(BASE64.encode(bytes).into()))
+    }
+
+    /// What the configuration of the cluster says to such programs, in an extension.
+    fn cluster_config(&self) -> Option<&Value> {
+        let names = [Names::new(Profile::Kubernetes), <&Names>::default()];
+        let known = names.map(|names| format!("{}/exec", names.group("client.authentication")));
+        let mut extensions = self.cluster.get("extensions")?.as_array()?.iter();
+        let named = |one: &&Value| {
+            let name = one.get("name").and_then(Value::as_str);
+            name.is_some_and(|name| known.iter().any(|known| known == name))
+        };
+        extensions.find(named)?.get("extension")
+    }
+
+    /// All that the program prints, once it has ended well; for as long as it takes without `patience`.
+    fn output(
+        &self,
+        child: &mut Child,
+        patience: Option<Duration>,
+    ) -> Result<Vec<u8>, CommandError> {
+        let deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
+        let slow = || {
+            let seconds = patience.unwrap_or_default().as_secs();
+            self.error(&format!(
+                "it did not end in {seconds} seconds, and there is no terminal to log in at"
+            ))
+        };
         let Some(stdout) = child.stdout.take() else { return Err(self.error("no output")) };
         let (to, from) = mpsc::channel();
         // A process that outlives the program may keep the pipe open: nothing waits for this thread.
@@ -162,7 +226,11 @@ impl CredentialProgram {
             let read = stdout.take(OUTPUT_LEN_MAX + 1).read_to_end(&mut text);
             let _ = to.send(read.map(|_| text));
         });
-        let text = from.recv_timeout(self.patience).map_err(|_| slow())?;
+        let text = match patience {
+            Some(patience) => from.recv_timeout(patience).ok(),
+            None => from.recv().ok(),
+        };
+        let text = text.ok_or_else(slow)?;
         let text = text.map_err(|error| self.error(&error.to_string()))?;
         if text.len() as u64 > OUTPUT_LEN_MAX {
             return Err(self.error(&format!("it printed more than {OUTPUT_LEN_MAX} bytes")));
@@ -171,7 +239,7 @@ impl CredentialProgram {
             match child.try_wait().map_err(|error| self.error(&error.to_string()))? {
                 Some(status) if status.success() => return Ok(text),
                 Some(status) => return Err(self.error(&format!("it failed with {status}"))),
-                None if deadline.is_some_and(|deadline| Instant::now() < deadline) => {
+                None if deadline.is_none_or(|deadline| Instant::now() < deadline) => {
                     std::thread::sleep(PAUSE);
                 }
                 None => return Err(slow()),
@@ -240,7 +308,7 @@ mod tests {
         let program = CredentialProgram::of(&user(script), &cluster).expect("valid");
         let mut program = program.expect("a program");
         program.patience = Duration::from_millis(500);
-        program.run().map_err(|error| error.to_string())
+        program.run_at(false, false).map_err(|error| error.to_string())
     }
 
     const HEAD: &str =
@@ -270,6 +338,41 @@ mod tests {
             && echo '{{{HEAD}, "status": {{"token": "t"}}}}'"#
         );
         assert!(run(&script).is_ok());
+    }
+
+    fn cluster_info(cluster: &Value) -> Result<Value, String> {
+        let program = CredentialProgram::of(&user("true"), cluster).expect("valid");
+        let info = program.expect("a program").info(false).map_err(|error| error.to_string())?;
+        Ok(info["spec"]["cluster"].clone())
+    }
+
+    #[test]
+    fn a_program_learns_the_authorities_of_a_file_and_its_own_part_of_the_configuration() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("ca.crt");
+        std::fs::write(&path, "ca").expect("file");
+        let extensions = json!([{"name": "other", "extension": 1},
+            {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}]);
+        let mut cluster =
+            json!({"server": "s", "certificate-authority": path, "extensions": extensions});
+        let wanted = json!({"server": "s", "certificate-authority-data": "Y2E=", "config": {"audience": "a"}});
+        assert_eq!(cluster_info(&cluster), Ok(wanted));
+        cluster["insecure-skip-tls-verify"] = json!(true);
+        let info = cluster_info(&cluster).expect("valid");
+        assert_eq!(info.get("certificate-authority-data"), None, "the server is not verified");
+        let missing = json!({"certificate-authority": directory.path().join("none")});
+        assert!(cluster_info(&missing).expect_err("no file").contains("cannot read"));
+    }
+
+    #[test]
+    fn only_a_program_that_no_person_attends_has_a_limit() {
+        let script = format!(r#"sleep 0.3; echo '{{{HEAD}, "status": {{"token": "t"}}}}'"#);
+        let program = CredentialProgram::of(&user(&script), &json!({})).expect("valid");
+        let mut program = program.expect("a program");
+        program.patience = Duration::from_millis(1);
+        assert!(program.run_at(false, true).is_ok());
+        let error = program.run_at(false, false).err().expect("too slow").to_string();
+        assert!(error.contains("there is no terminal to log in at"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::Args;
 
 /// Flags of every command.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Flags of every command")]
 pub struct GlobalFlags {
     /// File with the client configuration, instead of those of the environment
     #[arg(long, global = true, value_name = "FILE")]

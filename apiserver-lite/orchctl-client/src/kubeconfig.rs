@@ -17,7 +17,7 @@ use crate::{CommandError, GlobalFlags};
 /// Longest file that is read.
 const FILE_LEN_MAX: u64 = 8 << 20;
 /// The server when nothing names one.
-const DEFAULT_SERVER: &str = "http://localhost:8080";
+pub(crate) const DEFAULT_SERVER: &str = "http://localhost:8080";
 /// How often a lock is tried before it counts as left behind, and the pause between.
 const LOCK_TRIES: u32 = 40;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);

@@ -21,7 +21,7 @@ const SELECTIONS_MAX: usize = 100_000;
 pub fn parse(discovery: &Discovery, args: &[String]) -> Result<Vec<Selection>, CommandError> {
     let Some((first, rest)) = args.split_first() else {
         return Err(CommandError::with_text(
-            "you must specify the type of resource, or files with -f",
+            "name an object: TYPE NAME or TYPE/NAME (`orchctl api-resources` lists the types)",
         ));
     };
     if args.iter().any(|arg| arg.contains('/')) {

@@ -1,6 +1,6 @@
 //! Where a command reads and writes: the program's streams, or buffers in tests.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal as _, Read, Write};
 
 use orchctl_printers::terminal::visible;
 
@@ -12,15 +12,20 @@ pub struct Output {
     pub err: Box<dyn Write + Send>,
     /// What the user types or pipes.
     pub input: Box<dyn Read + Send>,
+    /// Whether results may have colours: only on a terminal, and not if the user wants none.
+    pub colours: bool,
 }
 
 impl Output {
-    /// The streams of the process.
-    pub fn standard() -> Self {
+    /// The streams of the process; its environment says whether the user wants colours.
+    pub fn standard(environment: impl Fn(&str) -> Option<String>) -> Self {
+        let unwanted = environment("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || environment("TERM").is_none_or(|terminal| terminal == "dumb");
         Self {
             out: Box::new(io::BufWriter::new(io::stdout())),
             err: Box::new(VisibleText(io::stderr())),
             input: Box::new(io::stdin()),
+            colours: !unwanted && io::stdout().is_terminal(),
         }
     }
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
 use crate::exec_credential::CredentialProgram;
-use crate::kubeconfig::{Kubeconfig, Overrides};
+use crate::kubeconfig::{DEFAULT_SERVER, Kubeconfig, Overrides};
 use crate::{CommandError, Discovery, GlobalFlags};
 
 /// Stands for no deadline.
@@ -119,6 +119,13 @@ impl Session {
     /// When one cannot be read.
     pub fn kubeconfig(&self) -> Result<Kubeconfig, CommandError> {
         Kubeconfig::read(self.flags.kubeconfig.as_deref(), |name| self.variable(name))
+    }
+
+    /// Whether neither files, flags nor a pod say where the server is.
+    pub fn lacks_configuration(&self) -> bool {
+        self.flags.server.server.is_none()
+            && self.kubeconfig().is_ok_and(|files| files.is_empty())
+            && self.config().is_ok_and(|config| config.server == DEFAULT_SERVER)
     }
 
     /// The configuration of the client: of files and flags, or that of the pod where there are none.

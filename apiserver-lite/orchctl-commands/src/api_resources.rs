@@ -24,10 +24,10 @@ pub struct Args {
     #[arg(long)]
     no_headers: bool,
     /// Form of the output
-    #[arg(long, short, value_parser = ["wide", "name"])]
+    #[arg(long, short, value_name = "FORM", value_parser = ["wide", "name"])]
     output: Option<String>,
     /// Order of the rows, instead of group and name
-    #[arg(long, value_parser = ["name", "kind"])]
+    #[arg(long, value_name = "COLUMN", value_parser = ["name", "kind"])]
     sort_by: Option<String>,
 }
 

@@ -15,24 +15,20 @@ use serde_json::{Value, json};
 
 use crate::print_flags::PrintFlags;
 
-/// Flags of the command.
-#[derive(clap::Args, Debug)]
-pub struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// Commands that ask.
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum Question {
     /// Ask whether an action is allowed
     CanI(CanIArgs),
     /// Show the name and groups of the user
     Whoami(PrintFlags),
 }
 
+/// Flags of `auth can-i`.
 #[derive(clap::Args, Debug)]
-struct CanIArgs {
+pub struct CanIArgs {
     /// VERB TYPE, VERB TYPE/NAME or VERB /PATH
+    #[arg(value_name = "VERB TYPE")]
     args: Vec<String>,
     /// List what is allowed in the namespace
     #[arg(long)]
@@ -82,11 +78,11 @@ impl CanIArgs {
 /// The server cannot be reached.
 pub async fn run(
     session: &Session,
-    args: Args,
+    question: Question,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    match args.command {
-        Command::CanI(args) => {
+    match question {
+        Question::CanI(args) => {
             if let Some(why) = args.contradiction() {
                 return Err(CommandError::with_text(why));
             }
@@ -95,7 +91,7 @@ pub async fn run(
                 false => can_i(session, args, output).await,
             }
         }
-        Command::Whoami(print) => whoami(session, &print, output).await,
+        Question::Whoami(print) => whoami(session, &print, output).await,
     }
 }
 

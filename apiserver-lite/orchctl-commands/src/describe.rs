@@ -23,6 +23,7 @@ const PAGES_MAX: usize = 10_000;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// TYPE, TYPE NAME_PREFIX..., or TYPE/NAME...
+    #[arg(value_name = "OBJECT")]
     args: Vec<String>,
     /// Files with the objects
     #[command(flatten)]

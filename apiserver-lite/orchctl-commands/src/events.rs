@@ -54,6 +54,10 @@ pub async fn run(
     let form = args.print.form()?;
     let mut fields = Vec::new();
     if let Some(object) = &args.object {
+        if !object.contains('/') {
+            let why = format!("--for={object}: expected TYPE/NAME, as pod/{object}");
+            return Err(CommandError::with_text(why));
+        }
         let selection = names::parse_pair(session.discovery().await?, object)?;
         fields.push(format!("involvedObject.kind={}", selection.resource.kind));
         fields.push(format!("involvedObject.name={}", selection.name.unwrap_or_default()));

@@ -10,6 +10,7 @@ use serde_json::Value;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// TYPE, or a field of one: TYPE.FIELD.FIELD
+    #[arg(value_name = "TYPE")]
     path: String,
     /// The names of all fields below it, without their descriptions
     #[arg(long)]

@@ -18,6 +18,7 @@ use crate::print_flags::PrintFlags;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// TYPE, TYPE NAME..., TYPE,TYPE or TYPE/NAME...
+    #[arg(value_name = "OBJECT")]
     pub args: Vec<String>,
     /// Which objects
     #[command(flatten)]

@@ -11,6 +11,7 @@ use orchctl_client::{CommandError, Output, Session};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// POD [CONTAINER], or TYPE/NAME
+    #[arg(value_name = "POD")]
     args: Vec<String>,
     /// Container of the pods
     #[arg(long, short, value_name = "NAME")]

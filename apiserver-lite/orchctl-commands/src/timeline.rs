@@ -18,7 +18,7 @@ const NODE_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// pod/NAME or the name of a pod
-    #[arg(required = true)]
+    #[arg(value_name = "POD", required = true)]
     args: Vec<String>,
     /// perfetto: a trace as JSON, for Perfetto and Chrome
     #[arg(long, short, value_name = "FORM", value_parser = ["perfetto"])]

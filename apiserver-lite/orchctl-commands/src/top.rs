@@ -48,7 +48,7 @@ struct Flags {
     )]
     selector: String,
     /// Order: the largest first
-    #[arg(long, value_parser = ["cpu", "memory"])]
+    #[arg(long, value_name = "COLUMN", value_parser = ["cpu", "memory"])]
     sort_by: Option<String>,
     /// Leave out the names of columns
     #[arg(long)]

@@ -18,6 +18,7 @@ const FRONTENDS_MAX: usize = 20;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// service/NAME, or the name of a service
+    #[arg(value_name = "SERVICE", required = true)]
     args: Vec<String>,
     /// Only this port, by name or number
     #[arg(long, value_name = "PORT")]

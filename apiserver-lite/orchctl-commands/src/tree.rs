@@ -30,7 +30,7 @@ const OWNERS_MAX: usize = 100;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// TYPE/NAME or TYPE NAME
-    #[arg(required = true)]
+    #[arg(value_name = "OBJECT", required = true)]
     args: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ pub struct Args {
     #[arg(long)]
     client: bool,
     /// Form of the output
-    #[arg(long, short, value_parser = ["json", "yaml"])]
+    #[arg(long, short, value_name = "FORM", value_parser = ["json", "yaml"])]
     output: Option<String>,
 }
 

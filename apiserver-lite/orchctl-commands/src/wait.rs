@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// TYPE NAME..., TYPE/NAME..., or TYPE with --all or --selector
+    #[arg(value_name = "OBJECT")]
     args: Vec<String>,
     /// Files with the objects
     #[command(flatten)]
@@ -51,8 +52,8 @@ pub struct Args {
     /// Objects of all namespaces
     #[arg(long, short = 'A')]
     all_namespaces: bool,
-    /// Form of the output
-    #[arg(long, short, value_parser = ["name", ""], default_value = "", hide_default_value = true)]
+    /// Form of the output: name
+    #[arg(long, short, value_name = "FORM", value_parser = ["name", ""], hide_possible_values = true, default_value = "", hide_default_value = true)]
     output: String,
 }
 

@@ -32,6 +32,7 @@ const REQUESTS_MAX: usize = 8;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// TYPE/NAME, TYPE NAME, or the name of a pod
+    #[arg(value_name = "OBJECT", required = true)]
     args: Vec<String>,
 }
 

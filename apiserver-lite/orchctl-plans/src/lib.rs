@@ -5,6 +5,7 @@
 //! - [`pod_template`]: images, environment, resources and accounts of the pods of a workload.
 //! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
 //! - [`text`]: objects side by side. [`generate`]: objects from flags. [`proxy_rules`]: which requests a proxy passes on.
+//!   [`reconcile_access`]: roles and bindings merged with those of files.
 
 pub mod apply;
 mod argument_error;
@@ -15,6 +16,7 @@ pub mod generate;
 mod keep;
 pub mod pod_template;
 pub mod proxy_rules;
+pub mod reconcile_access;
 pub mod rollout;
 pub mod text;
 

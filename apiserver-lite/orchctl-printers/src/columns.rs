@@ -1,6 +1,7 @@
 //! Rows in aligned columns: every cell but the last of a row is padded to its column's width and three spaces.
 
 use crate::terminal::visible;
+use crate::tone::{PLAIN, Tone};
 
 /// Cells of a row.
 pub type Row = Vec<String>;
@@ -26,6 +27,11 @@ impl Layout {
 
     /// The rows as lines.
     pub fn render(&mut self, rows: &[Row]) -> String {
+        self.render_coloured(rows, None)
+    }
+
+    /// The rows as lines, with the states of a column in their colours.
+    pub fn render_coloured(&mut self, rows: &[Row], states: Option<usize>) -> String {
         let rows: Vec<Row> = rows
             .iter()
             .map(|row| row.iter().map(|cell| visible(cell).into_owned()).collect())
@@ -45,7 +51,10 @@ impl Layout {
         let mut out = String::new();
         for row in &rows {
             for (at, cell) in row.iter().enumerate() {
-                out.push_str(cell);
+                match Tone::of_status(cell).filter(|_| states == Some(at)) {
+                    Some(tone) => out.extend([tone.colour(), cell, PLAIN]),
+                    None => out.push_str(cell),
+                }
                 if at + 1 < row.len() {
                     let width = self.widths.get(at).copied().unwrap_or_default();
                     let spaces = width.saturating_sub(cell.chars().count());
@@ -70,6 +79,15 @@ mod tests {
     fn the_last_cell_is_not_padded() {
         let rows = [row(&["A", "NAME", "X"]), row(&["1", "é-long", "last"])];
         assert_eq!(Layout::default().render(&rows), "A     NAME     X\n1     é-long   last\n");
+    }
+
+    #[test]
+    fn colours_are_those_of_states_alone_and_take_no_width() {
+        let rows = [row(&["STATUS", "X"]), row(&["Running", "Running"]), row(&["\u{1b}[1m", "x"])];
+        assert_eq!(
+            Layout::default().render_coloured(&rows, Some(0)),
+            "STATUS    X\n\u{1b}[32mRunning\u{1b}[0m   Running\n^[[1m      x\n"
+        );
     }
 
     #[test]

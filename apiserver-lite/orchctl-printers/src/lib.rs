@@ -5,7 +5,7 @@
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
 //! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`tree`]: owners and dependents; [`state`]: what of an object is ready;
 //!   [`why`]: what is wrong with it; [`timeline`]: how a pod started.
-//! - [`terminal`]: what a server's text may not do.
+//! - [`terminal`]: what a server's text may not do; [`tone`]: the colours of states.
 
 pub mod age;
 pub mod columns;
@@ -22,6 +22,7 @@ pub mod state;
 pub mod table;
 pub mod terminal;
 pub mod timeline;
+pub mod tone;
 pub mod tree;
 pub mod why;
 

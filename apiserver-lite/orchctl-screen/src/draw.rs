@@ -36,7 +36,7 @@ pub fn draw(screen: &Screen, frame: &mut Frame<'_>, now: i64, colours: bool) {
         return;
     }
     let line = |at: u16| Rect { y: area.y.saturating_add(at), height: 1, ..area };
-    frame.render_widget(Paragraph::new(head(screen)), line(0));
+    frame.render_widget(Paragraph::new(head(screen, colours)), line(0));
     if area.height > 1 {
         let foot = foot(screen, colours);
         frame.render_widget(Paragraph::new(foot), line(area.height.saturating_sub(1)));
@@ -74,7 +74,7 @@ fn style_of(tone: RowStyle, colours: bool) -> Style {
 }
 
 /// The views, and whose objects are shown.
-fn head(screen: &Screen) -> Line<'static> {
+fn head(screen: &Screen, colours: bool) -> Line<'static> {
     let mut spans = Vec::new();
     for (at, view) in View::ALL.into_iter().enumerate() {
         let style = if view == screen.view { reversed() } else { Style::new() };
@@ -85,6 +85,13 @@ fn head(screen: &Screen) -> Line<'static> {
     if screen.view != View::Logs && screen.is_loaded {
         let more = if screen.rows.is_partial() { " of more" } else { "" };
         spans.push(Span::raw(format!("  {}{more}", screen.rows.count())));
+        let failing = if screen.view == View::Events { "warnings" } else { "failing" };
+        for (tone, words) in [(RowStyle::Alarm, failing), (RowStyle::Attention, "not ready")] {
+            let count = screen.rows.count_of(tone);
+            if count > 0 {
+                spans.push(Span::styled(format!("  {count} {words}"), style_of(tone, colours)));
+            }
+        }
     }
     if !screen.filter.is_empty() {
         spans.push(Span::styled(format!("  /{}", screen.filter), bold()));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use orchctl_printers::table::{self, TableOptions};
+use orchctl_printers::tone::Tone;
 use orchctl_printers::{age, objects};
 use serde_json::Value;
 
@@ -142,6 +143,11 @@ impl Rows {
         self.rows.len()
     }
 
+    /// How many rows are meant so.
+    pub fn count_of(&self, tone: RowStyle) -> usize {
+        self.rows.values().filter(|row| row.tone == tone).count()
+    }
+
     /// Whether there are more objects than rows.
     pub fn is_partial(&self) -> bool {
         self.is_partial
@@ -226,8 +232,11 @@ impl Rows {
                 None => Cell { text: text::cell(&shown), since: None },
             })
             .collect();
-        let status = self.heads.iter().position(|head| head == "STATUS");
-        let status = status.and_then(|at| cells.get(at)).map_or("", |cell| cell.text.as_str());
+        let cell_of = |name: &str| {
+            let at = self.heads.iter().position(|head| head == name);
+            at.and_then(|at| cells.get(at)).map_or("", |cell| cell.text.as_str())
+        };
+        let tone = tone_of(cell_of("STATUS"), cell_of("READY"));
         let kind = if self.view == View::Nodes { "Node" } else { "Pod" };
         let target = Target {
             api_version: "v1".to_owned(),
@@ -235,7 +244,6 @@ impl Rows {
             namespace: objects::namespace(object).to_owned(),
             name: objects::name(object).to_owned(),
         };
-        let tone = tone_of_status(status);
         self.put(key(object), Row { target, tone, cells, time: created.unwrap_or_default() });
     }
 
@@ -289,15 +297,14 @@ fn key(object: &Value) -> String {
     format!("{}/{}", objects::namespace(object), objects::name(object))
 }
 
-/// Of a status of nodes and pods in the server's tables.
-fn tone_of_status(status: &str) -> RowStyle {
-    match status {
-        "" | "Running" | "Completed" | "Ready" | "Succeeded" => RowStyle::Plain,
-        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" => RowStyle::Attention,
-        other if other.starts_with("Ready,") || other.starts_with("Init:") => {
-            let is_wrong = ["Error", "BackOff"].iter().any(|word| other.contains(word));
-            if is_wrong { RowStyle::Alarm } else { RowStyle::Attention }
-        }
-        _ => RowStyle::Alarm,
+/// Of a node or pod in the server's tables; `ready` is as `1/2`.
+fn tone_of(status: &str, ready: &str) -> RowStyle {
+    let is_partly_ready = ready.split_once('/').is_some_and(|(ready, all)| ready != all);
+    match Tone::of_status(status) {
+        Some(Tone::Well) if status == "Running" && is_partly_ready => RowStyle::Attention,
+        Some(Tone::Well) => RowStyle::Plain,
+        Some(Tone::Attention) => RowStyle::Attention,
+        None if status.is_empty() => RowStyle::Plain,
+        Some(Tone::Alarm) | None => RowStyle::Alarm,
     }
 }

@@ -98,6 +98,13 @@ fn news_change_rows_and_the_cursor_stays_on_its_object() {
 }
 
 #[test]
+fn what_is_not_well_is_counted() {
+    let pods = [("a", "Running"), ("b", "Error"), ("c", "Pending"), ("d", "CrashLoopBackOff")];
+    assert!(picture(&with_pods(&pods), 80, 6)[0].ends_with("  4  2 failing  1 not ready"));
+    assert!(picture(&with_pods(&[("a", "Running")]), 80, 6)[0].ends_with("  1"));
+}
+
+#[test]
 fn rows_are_bounded() {
     let names: Vec<String> = (0..rows::ROWS_MAX + 5).map(|at| format!("p{at}")).collect();
     let names: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "Running")).collect();
@@ -144,6 +151,7 @@ fn a_filter_and_a_namespace_are_typed() {
     let lines = picture(&screen, 60, 6);
     assert_eq!(lines[5], "/RUN");
     assert!(lines[2].contains("web        a ") && lines[3].contains("bc"), "{lines:?}");
+    assert!(lines[0].ends_with("  3  1 failing  /RUN"), "{lines:?}");
     press(&mut screen, "\r");
     assert!(picture(&screen, 80, 6)[0].ends_with("/RUN"));
     assert_eq!(screen.press(Key::Escape), None);

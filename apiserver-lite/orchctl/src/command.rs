@@ -9,7 +9,7 @@ use orchctl_client::{CommandError, GlobalFlags, Output, Session};
 use orchctl_commands as commands;
 use orchctl_commands::{api_resources, api_versions, get, version};
 
-use crate::arguments;
+use crate::{arguments, help};
 
 /// Asks and changes the API of a cluster, as kubectl does.
 #[derive(Debug, Parser)]
@@ -37,8 +37,8 @@ pub enum Command {
     ClusterInfo(commands::cluster_info::Args),
     /// Show and edit the client configuration
     Config(commands::config::Args),
-    /// Ask who the user is and what is allowed
-    Auth(commands::auth::Args),
+    /// Ask who the user is and what is allowed, and bring roles and bindings up to date
+    Auth(changes::auth::Args),
     /// Show objects in words, with what belongs to them
     Describe(commands::describe::Args),
     /// Show the fields of a kind
@@ -129,8 +129,8 @@ pub struct CompletionArgs {
 
 /// Reads the command line.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let command = arguments::with_boolean_values(Arguments::command());
-    let mut matches = command.try_get_matches_from(words)?;
+    let command = help::with_help(arguments::with_boolean_values(Arguments::command()));
+    let mut matches = command.try_get_matches_from(help_as_flag(words))?;
     let mut parsed = Arguments::from_arg_matches_mut(&mut matches)?;
     if let Command::Create(create) = &parsed.command
         && create.names_users()
@@ -139,6 +139,16 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::E
         parsed.flags.identity.user = None;
     }
     Ok(parsed)
+}
+
+/// `orchctl help COMMAND` means `orchctl COMMAND --help`.
+fn help_as_flag(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = words.collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
 }
 
 /// The exit code when a command line is no valid one.
@@ -161,7 +171,7 @@ pub async fn run(
         Command::Version(args) => version::run(session, args, output).await,
         Command::ClusterInfo(args) => commands::cluster_info::run(session, args, output).await,
         Command::Config(args) => commands::config::run(session, args, output).await,
-        Command::Auth(args) => commands::auth::run(session, args, output).await,
+        Command::Auth(args) => changes::auth::run(session, args, output).await,
         Command::Describe(args) => commands::describe::run(session, args, output).await,
         Command::Explain(args) => commands::explain::run(session, args, output).await,
         Command::Events(args) => commands::events::run(session, args, output).await,

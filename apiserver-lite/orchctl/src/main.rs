@@ -8,6 +8,7 @@
 
 mod arguments;
 mod command;
+mod help;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -28,6 +29,9 @@ fn main() -> ExitCode {
             let _ = error.print();
             if !error.use_stderr() {
                 return ExitCode::SUCCESS;
+            }
+            if let Some(hint) = help::hint(&error) {
+                let _ = writeln!(std::io::stderr(), "\n{hint}");
             }
             return ExitCode::from(command::exit_code_of_usage(std::env::args_os()));
         }
@@ -55,12 +59,19 @@ fn main() -> ExitCode {
 }
 
 async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
-    let environment = Arc::new(|name: &str| std::env::var(name).ok());
+    let environment = |name: &str| std::env::var(name).ok();
+    let mut output = Output::standard(environment);
+    let environment = Arc::new(environment);
     let session = Session::new(parsed.flags, environment, Box::new(VisibleText(std::io::stderr())));
-    let mut output = Output::standard();
     let ended = command::run(&session, parsed.command, &mut output).await;
     output.out.flush()?;
-    let code = ended?;
+    let code = match ended {
+        Err(error) if error.is_unreachable() && session.lacks_configuration() => {
+            let hint = "There is no client configuration: name one with --kubeconfig or KUBECONFIG, or the server with --server.";
+            return Err(CommandError::Several(vec![error, CommandError::Plain(hint.to_owned())]));
+        }
+        ended => ended?,
+    };
     match session.warnings() {
         count if count > 0 && session.flags().warnings_as_errors => {
             let noun = if count == 1 { "warning" } else { "warnings" };

@@ -59,16 +59,13 @@ fn count_parts(rule: &Rule) -> usize {
     rule.verbs.len().saturating_mul(resources.saturating_add(rule.urls.len()))
 }
 
-/// A rule as rules of one verb and one target each.
+/// A rule as rules of one verb and one target each, in the order of Kubernetes: by group, resource and verb, then paths.
 fn split_rule(rule: &Rule) -> Vec<Rule> {
     let one = |text: &String| vec![text.clone()];
     let mut parts = Vec::new();
-    for verb in &rule.verbs {
-        for url in &rule.urls {
-            parts.push(Rule { verbs: one(verb), urls: one(url), ..Rule::default() });
-        }
-        for group in &rule.groups {
-            for resource in &rule.resources {
+    for group in &rule.groups {
+        for resource in &rule.resources {
+            for verb in &rule.verbs {
                 let part = Rule {
                     verbs: one(verb),
                     groups: one(group),
@@ -83,6 +80,10 @@ fn split_rule(rule: &Rule) -> Vec<Rule> {
                 parts.extend(named);
             }
         }
+    }
+    for url in &rule.urls {
+        let of_url = |verb| Rule { verbs: one(verb), urls: one(url), ..Rule::default() };
+        parts.extend(rule.verbs.iter().map(of_url));
     }
     parts
 }
@@ -135,7 +136,7 @@ mod tests {
         let missing =
             missing_rules(&pods, &[rule(&["get", "delete"], &[""], &["pods", "secrets"], &[])]);
         let texts: Vec<_> = missing.iter().map(|r| (&*r.verbs[0], &*r.resources[0])).collect();
-        assert_eq!(texts, [("get", "secrets"), ("delete", "pods"), ("delete", "secrets")]);
+        assert_eq!(texts, [("delete", "pods"), ("get", "secrets"), ("delete", "secrets")]);
         // Parts may come from several rules, one part must not.
         let split = [rule(&["get"], &[""], &["pods"], &[]), rule(&["list"], &[""], &["pods"], &[])];
         assert!(missing_rules(&split, &pods).is_empty());

@@ -11,6 +11,7 @@ use browser::Browser;
 use bytes::Bytes;
 use http::{Response, header};
 use orch_apiserver::Config;
+use proto_api::yaml;
 use proto_client::testing::{StubRequest, StubServer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -203,53 +204,42 @@ async fn start_node(more: Arc<Notify>) -> SocketAddr {
 const MARKUP: &str =
     "Back-off <script>window.owned=1</script><img src=x onerror='window.owned=1'>\u{202e}";
 
+/// What the full screen shows, too.
+const OBJECTS: &str = include_str!("../../../orchctl/tests/screen/objects.yaml");
+
+/// Makes the objects; the agent of all nodes is at `node`, and texts of some have markup.
 async fn fill(server: &TestServer, node: SocketAddr) {
-    let create = async |path: &str, object: Value| {
+    let create = async |path: &str, object: &Value| {
         server.post(path, object.to_string()).await.expect(201);
     };
-    create("/api/v1/namespaces", json!({"metadata": {"name": "shop"}})).await;
-    for namespace in ["default", "shop"] {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
-        create(&path, json!({"metadata": {"name": "default"}})).await;
+    for mut object in yaml::parse_all(OBJECTS).expect("valid") {
+        let text = |pointer: &str| {
+            object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let (kind, name) = (text("/kind"), text("/metadata/name"));
+        let within = match text("/metadata/namespace").as_str() {
+            "" => String::new(),
+            namespace => format!("namespaces/{namespace}/"),
+        };
+        let path = format!("/api/v1/{within}{}s", kind.to_lowercase());
+        if kind == "Node" {
+            object["metadata"]["annotations"] = json!({"note": MARKUP});
+            object["status"]["addresses"] = json!([{"type": "InternalIP", "address": node.ip()}]);
+            object["status"]["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": node.port()}});
+        }
+        create(&path, &object).await;
+        if kind == "Pod" {
+            let path = format!("{path}/{name}/status");
+            let status = json!({"status": object["status"]}).to_string();
+            server.merge_patch(&path, &status).await.expect(200);
+        }
     }
-    for name in ["worker-1", "worker-2"] {
-        let ready = if name == "worker-1" { "True" } else { "Unknown" };
-        let object = json!({
-            "metadata": {"name": name, "annotations": {"note": MARKUP}},
-            "status": {
-                "addresses": [{"type": "InternalIP", "address": node.ip()}],
-                "daemonEndpoints": {"kubeletEndpoint": {"Port": node.port()}},
-                "conditions": [{"type": "Ready", "status": ready}],
-                "nodeInfo": {"kubeletVersion": "v1.25.0"},
-            },
-        });
-        create("/api/v1/nodes", object).await;
-    }
-    for (name, node) in [("cart-1", "worker-1"), ("cart-2", "worker-1"), ("search-1", "worker-2")] {
-        let waiting = json!({"waiting": {"reason": "CrashLoopBackOff"}});
-        let running = json!({"running": {"startedAt": "2026-11-26T08:00:00Z"}});
-        let is_well = name != "search-1";
-        let state = if is_well { running } else { waiting };
-        let object = json!({
-            "metadata": {"name": name},
-            "spec": {"nodeName": node, "containers": [{"name": "main", "image": "registry.example/app:1"}]},
-        });
-        create("/api/v1/namespaces/shop/pods", object).await;
-        let status = json!({"status": {"phase": "Running", "containerStatuses": [{
-            "name": "main", "ready": is_well, "restartCount": if is_well { 0 } else { 7 },
-            "state": state, "image": "registry.example/app:1", "imageID": "",
-        }]}});
-        let path = format!("/api/v1/namespaces/shop/pods/{name}/status");
-        server.merge_patch(&path, &status.to_string()).await.expect(200);
-    }
-    for (name, kind, message) in [("a", "Normal", "image is present"), ("b", "Warning", MARKUP)] {
-        let object = json!({
-            "metadata": {"name": name}, "type": kind, "reason": "Told", "message": message,
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "search-1"},
-            "lastTimestamp": "2026-11-26T08:00:00Z",
-        });
-        create("/api/v1/namespaces/shop/events", object).await;
-    }
+    let event = json!({
+        "metadata": {"name": "markup"}, "type": "Warning", "reason": "BackOff", "message": MARKUP,
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "search-1"},
+        "lastTimestamp": "2026-11-26T08:00:00Z",
+    });
+    create("/api/v1/namespaces/shop/events", &event).await;
 }
 
 const TABLE: &str = "document.querySelector('#rows tbody').innerText";
@@ -269,6 +259,18 @@ async fn keep(browser: &mut Browser, name: &str) {
     }
 }
 
+/// No script but the page's own ran or runs, and the token is kept nowhere.
+async fn assert_page_is_closed(browser: &mut Browser) {
+    assert_eq!(browser.complaints(), &[] as &[String]);
+    assert_eq!(browser.value("document.scripts.length + document.images.length").await, 1);
+    assert_eq!(browser.value("typeof window.owned").await, "undefined");
+    let traces = "localStorage.length + sessionStorage.length + document.cookie.length + (location.href + document.body.innerText).split('a-token').length";
+    assert_eq!(browser.value(traces).await, 1, "the token leaves traces");
+    // Not even script that gets into the page is run.
+    let inject = "(() => { const one = document.createElement('script'); try { one.textContent = 'window.owned = 1'; document.body.append(one); } catch {} return typeof window.owned; })()";
+    assert_eq!(browser.value(inject).await, "undefined");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_browser_shows_the_objects_of_the_api() {
     let Some(program) = browser::find() else {
@@ -283,7 +285,7 @@ async fn a_browser_shows_the_objects_of_the_api() {
     let more = Arc::new(Notify::new());
     fill(&server, start_node(more.clone()).await).await;
 
-    let mut browser = Browser::start(program, 1200, 640).await;
+    let mut browser = Browser::start(program, 1200, 600).await;
     browser.go(&format!("https://{}/ui/", server.address())).await;
     browser
         .wait_for("document.getElementById('notice').innerText.includes('give a bearer token')")
@@ -295,7 +297,14 @@ async fn a_browser_shows_the_objects_of_the_api() {
     browser
         .wait_for(&format!("{TABLE}.includes('search-1') && {TABLE}.includes('CrashLoopBackOff')"))
         .await;
+    let counts = "document.getElementById('state').innerText";
+    browser.wait_for(&format!("{counts} === '17 pods, 3 failing, 5 not ready'")).await;
+    // An object, with what happened to it.
+    browser.value("[...document.querySelectorAll('#rows tbody tr')].find((one) => one.innerText.includes('payment')).click(); true").await;
+    let happened = "document.querySelector('#object ul').innerText";
+    browser.wait_for(&format!("{happened}.includes('Failed: Failed to pull image')")).await;
     keep(&mut browser, "web-page.png").await;
+    browser.value("document.getElementById('close').click(); true").await;
     let pod = json!({"metadata": {"name": "late"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     server.post("/api/v1/namespaces/shop/pods", pod.to_string()).await.expect(201);
     browser.wait_for(&format!("{TABLE}.includes('late')")).await;
@@ -333,14 +342,7 @@ async fn a_browser_shows_the_objects_of_the_api() {
         .await;
     browser.wait_for("document.getElementById('state').innerText.includes('ended')").await;
 
-    assert_eq!(browser.complaints(), &[] as &[String]);
-    assert_eq!(browser.value("document.scripts.length + document.images.length").await, 1);
-    assert_eq!(browser.value("typeof window.owned").await, "undefined");
-    let traces = "localStorage.length + sessionStorage.length + document.cookie.length + (location.href + document.body.innerText).split('a-token').length";
-    assert_eq!(browser.value(traces).await, 1, "the token leaves traces");
-    // Not even script that gets into the page is run.
-    let inject = "(() => { const one = document.createElement('script'); try { one.textContent = 'window.owned = 1'; document.body.append(one); } catch {} return typeof window.owned; })()";
-    assert_eq!(browser.value(inject).await, "undefined");
+    assert_page_is_closed(&mut browser).await;
     let handler = "(() => { try { document.body.innerHTML = '<img src=x onerror=\"window.owned=1\">'; return 'markup'; } catch { return 'refused'; } })()";
     assert_eq!(browser.value(handler).await, "refused");
 }
@@ -367,7 +369,7 @@ async fn the_page_comes_back_to_a_server_that_was_away() {
     let type_token = "document.getElementById('token').value = 'a-token-of-alice'; document.getElementById('use').click(); true";
     browser.value(type_token).await;
     show(&mut browser, "nodes").await;
-    browser.wait_for("document.getElementById('state').innerText === '0'").await;
+    browser.wait_for("document.getElementById('state').innerText === '0 nodes'").await;
     server.stop().await;
     browser.wait_for("!document.getElementById('notice').hidden").await;
     let server = TestServer::with(config).await;

@@ -54,7 +54,9 @@ pub async fn run_set(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     if args.files.filename.is_empty() {
-        return Err(CommandError::with_text("must specify one of -f and -k"));
+        return Err(CommandError::with_text(
+            "name the objects with -f: a file, a directory, a URL, or - for standard input",
+        ));
     }
     let names = session.names().await?;
     let mut changes = Vec::new();

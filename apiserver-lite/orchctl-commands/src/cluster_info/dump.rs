@@ -147,7 +147,8 @@ impl Dump<'_> {
             return self.print.print(&self.form, object, true, output);
         };
         let out = Box::new(io::BufWriter::new(create(directory, &format!("{file}.{end}"))?));
-        let mut file = Output { out, err: Box::new(io::sink()), input: Box::new(io::empty()) };
+        let mut file =
+            Output { out, err: Box::new(io::sink()), input: Box::new(io::empty()), colours: false };
         self.print.print(&self.form, object, true, &mut file)?;
         Ok(file.out.flush()?)
     }

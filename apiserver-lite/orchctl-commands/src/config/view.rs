@@ -31,6 +31,7 @@ pub(super) struct ViewArgs {
 #[derive(clap::Args, Debug)]
 pub(super) struct ContextsArgs {
     /// Only these
+    #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Leave out the names of columns
     #[arg(long)]

@@ -58,7 +58,9 @@ pub(super) async fn tables(
         }
         let cells = |row| table::cells(&whole, row, &options, None);
         rows.extend(table::rows(&whole).iter().map(cells));
-        output.out.write_all(Layout::default().render(&rows).as_bytes())?;
+        let states = state_column(&whole, &options, output);
+        let text = Layout::default().render_coloured(&rows, states);
+        output.out.write_all(text.as_bytes())?;
     }
     output.out.flush()?;
     if printed == 0 && errors.is_empty() && !args.select.ignore_not_found {
@@ -103,6 +105,16 @@ pub(super) async fn objects(
     args.print.print(form, objects::list_of(items), !args.table.no_headers, output)?;
     output.out.flush()?;
     CommandError::collect(errors)
+}
+
+/// The column of states, if the output may have colours.
+pub(super) fn state_column(
+    table: &Value,
+    options: &TableOptions,
+    output: &Output,
+) -> Option<usize> {
+    let heads = table::heads(table, options);
+    heads.iter().position(|head| head == "STATUS").filter(|_| output.colours)
 }
 
 /// Which columns the flags ask for.

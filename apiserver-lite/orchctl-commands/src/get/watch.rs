@@ -135,6 +135,8 @@ impl Printer<'_> {
         let columns = self.table.as_ref().unwrap_or(&table);
         let cells = |row| table::cells(columns, row, &self.options, Some(event));
         rows.extend(table::rows(&table).iter().map(cells));
-        Ok(output.out.write_all(self.layout.render(&rows).as_bytes())?)
+        let states = print_response::state_column(columns, &self.options, output);
+        let text = self.layout.render_coloured(&rows, states);
+        Ok(output.out.write_all(text.as_bytes())?)
     }
 }

@@ -214,6 +214,7 @@ mod tests {
             out: Box::new(io::sink()),
             err: Box::new(io::sink()),
             input: Box::new(io::empty()),
+            colours: false,
         };
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {
             "containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]}});

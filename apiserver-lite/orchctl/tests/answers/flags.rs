@@ -124,3 +124,23 @@ async fn a_program_gives_the_credentials_and_is_run_again_when_they_end() {
     let (code, _, said) = ask(home.path(), &[&config, "--token=right", "get", "--raw", "/x"]).await;
     assert_eq!(code, Some(0), "{said}");
 }
+
+#[tokio::test]
+async fn without_a_configuration_that_is_said() {
+    if tokio::net::TcpStream::connect("localhost:8080").await.is_ok() {
+        println!("SKIPPED without_a_configuration_that_is_said: port 8080 is in use here");
+        return;
+    }
+    let home = tempfile::tempdir().expect("a directory");
+    let hint = "There is no client configuration: name one with --kubeconfig or KUBECONFIG";
+    let (code, _, said) = ask(home.path(), &["get", "pods"]).await;
+    assert_eq!(code, Some(1), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    let refused = "The connection to the server localhost:8080 was refused - did you specify the right host or port?";
+    assert!(
+        matches!(lines.as_slice(), [first, .., last] if *first == refused && last.starts_with(hint)),
+        "{said}"
+    );
+    let (_, _, said) = ask(home.path(), &["get", "pods", "--server=http://localhost:8080"]).await;
+    assert!(said.contains("was refused") && !said.contains(hint), "{said}");
+}

@@ -56,6 +56,12 @@ const FILES: &[(&str, &str)] = &[
     ("ssa.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: served}\ndata: {a: b}\n"),
     ("node.yaml", include_str!("node.yaml")),
     ("csr.yaml", include_str!("csr.yaml")),
+    ("roles.yaml", include_str!("roles.yaml")),
+    ("other-roles.yaml", include_str!("other-roles.yaml")),
+    (
+        "single-recorded.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: single-recorded, labels: {app: single}}\nspec: {containers: [{name: c, image: i}]}\n",
+    ),
 ];
 
 /// What a program said to each line.

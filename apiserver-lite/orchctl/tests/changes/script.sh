@@ -212,3 +212,50 @@ k delete deploy/app svc/front
 k delete secret s --cascade=orphan --wait=false
 k delete cm a -l x=y
 k delete nonsense x
+# reconciled access
+k auth reconcile -f $DIR/roles.yaml --dry-run=client 2>&1
+k auth reconcile -f $DIR/roles.yaml 2>&1
+k auth reconcile -f $DIR/roles.yaml 2>&1
+k get namespace teams -o name
+k get cm no-role
+k auth reconcile -f $DIR/other-roles.yaml --dry-run=server 2>&1
+k auth reconcile -f $DIR/other-roles.yaml 2>&1
+k get role reader -n teams -o jsonpath='{.rules}{.metadata.labels}'
+k get rolebinding readers -n teams -o jsonpath='{.subjects}'
+k auth reconcile -f $DIR/other-roles.yaml --remove-extra-permissions --remove-extra-subjects --dry-run=client 2>&1
+k auth reconcile -f $DIR/other-roles.yaml --remove-extra-permissions --remove-extra-subjects -o name 2>&1
+k get role reader -n teams -o jsonpath='{.rules}'
+k get rolebinding readers -n teams -o jsonpath='{.subjects}'
+sed 's/name: scraper}/name: cluster-admin}/' $DIR/roles.yaml | k auth reconcile -f - 2>&1
+k get clusterrolebinding scrapers -o jsonpath='{.roleRef.name}{.subjects}'
+: k annotate clusterrole scraper rbac.authorization.kubernetes.io/autoupdate=false
+sed 's/verbs: \[get\]/verbs: [post]/' $DIR/roles.yaml | k auth reconcile -f - 2>&1
+k get clusterrole scraper -o jsonpath='{.rules}'
+k auth reconcile -f $DIR/roles.yaml -n other
+k auth reconcile
+# recorded commands
+: k create configmap recorded --from-literal=a=b
+k label cm recorded x=y --record
+k get cm recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'
+: k annotate cm recorded kubernetes.io/change-cause-
+k annotate cm recorded a=b --record
+k get cm recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'
+k annotate cm recorded kubernetes.io/change-cause=mine --overwrite --record
+k get cm recorded -o jsonpath='{.metadata.annotations.kubernetes\.io/change-cause}'
+: k annotate cm recorded kubernetes.io/change-cause-
+k patch cm recorded --type=merge -p '{"data":{"a":"c"}}' --record
+k get cm recorded -o jsonpath='{.metadata.annotations}{.data}' | grep -o 'record=true\|"a":"c"'
+: k annotate cm recorded kubernetes.io/change-cause-
+KUBE_EDITOR='sed -i s/a:\ c/a:\ d/' k edit cm recorded --record
+k get cm recorded -o jsonpath='{.metadata.annotations}{.data}' | grep -o 'record=true\|"a":"d"'
+k create -f $DIR/single-recorded.yaml --save-config --record
+k get pod single-recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'
+k apply -f $DIR/single-recorded.yaml
+k get pod single-recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'
+k expose pod single-recorded --port=80 --record --name=recorded
+k get service recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'
+k run recorded --image=i --record
+k get pod recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'
+: k create deployment app --image=i
+k autoscale deploy app --min=1 --max=2 --name=recorded --record
+k get hpa recorded -o jsonpath='{.metadata.annotations}' | grep -o 'record=true'

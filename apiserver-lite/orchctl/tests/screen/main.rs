@@ -5,44 +5,39 @@
 #[path = "../answers/server.rs"]
 #[allow(dead_code, reason = "shared with the test of answers, which asks more")]
 mod server;
+mod states;
 mod terminal;
 mod terminal_svg;
 
 use std::path::Path;
 
+use proto_api::yaml;
+use serde_json::{Value, json};
 use server::Server;
 use terminal::Terminal;
 
 const OBJECTS: &str = include_str!("objects.yaml");
 
-/// A server with objects, and the line that starts the program in a shell: what it leaves behind is shown after it.
-async fn prepare() -> (Server, String) {
+/// A server with objects in their states.
+async fn start_server() -> Server {
     let server = Server::start().await;
-    server.run(&["create", "namespace", "shop"]).await;
-    server.run(&["create", "serviceaccount", "default", "-n", "shop"]).await;
     server.create(OBJECTS).await;
-    for (name, ready, state) in [
-        ("cart-1", true, r#"{"running": {"startedAt": "2026-11-26T08:00:00Z"}}"#),
-        ("search-1", false, r#"{"waiting": {"reason": "CrashLoopBackOff"}}"#),
-    ] {
-        let patch = format!(
-            r#"{{"status": {{"phase": "Running", "containerStatuses": [{{"name": "main", "ready": {ready}, "restartCount": {}, "state": {state},
-            "image": "registry.example/app:1", "imageID": ""}}]}}}}"#,
-            if ready { 0 } else { 7 }
-        );
-        let arguments = [
-            "patch",
-            "pod",
-            name,
-            "-n",
-            "shop",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ];
-        server.run(&arguments).await;
+    for object in yaml::parse_all(OBJECTS).expect("valid") {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        if let (Some("Pod"), Some(name), Some(namespace)) =
+            (text("/kind"), text("/metadata/name"), text("/metadata/namespace"))
+        {
+            let patch = json!({"status": object["status"]}).to_string();
+            let arguments = ["patch", "pod", name, "-n", namespace, "--subresource=status"];
+            server.run(&[&arguments[..], &["--type=merge", "-p", &patch]].concat()).await;
+        }
     }
+    server
+}
+
+/// Such a server, and the line that starts the program in a shell: what it leaves behind is shown after it.
+async fn prepare() -> (Server, String) {
+    let server = start_server().await;
     let program = env!("CARGO_BIN_EXE_orchctl");
     let config = server.path().join("config");
     let line = format!(
@@ -67,10 +62,17 @@ async fn keys_lead_through_the_views() {
     }
     let (server, line) = prepare().await;
     let terminal = Terminal::start(server.path(), 100, 24, &line);
-    let text = terminal.wait_for("cart-1");
+    let text = terminal.wait_for("warehouse-0");
     assert!(text.contains("NAMESPACE") && !text.contains("before"), "{text}");
+    assert!(text.contains("17  3 failing  5 not ready"), "{text}");
+    // The last but one.
+    terminal.press(&["End", "k", "w"]);
+    terminal.wait_for("why pod/search-1");
+    let why = terminal.coloured();
+    terminal.press(&["q"]);
+    terminal.wait_for("STATUS");
     if let Some(directory) = std::env::var_os("ORCH_PICTURES") {
-        let picture = terminal_svg::draw(&terminal.coloured(), 100);
+        let picture = terminal_svg::draw(&[&terminal.coloured(), &why], 100);
         std::fs::write(Path::new(&directory).join("full-screen.svg"), picture).expect("a file");
     }
     // What happens later is shown, too.

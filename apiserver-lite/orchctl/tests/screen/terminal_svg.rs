@@ -76,19 +76,35 @@ fn runs(line: &str, look: &mut Look) -> Vec<(usize, Look, String)> {
     runs
 }
 
-/// The picture of a terminal of this width.
-pub(crate) fn draw(text: &str, width: u16) -> String {
-    let lines: Vec<&str> = text.lines().collect();
+/// The picture of terminals of this width, one below the other. Empty lines at the end of one are left out.
+pub(crate) fn draw(texts: &[&str], width: u16) -> String {
     let pixels = (f64::from(width) * CHAR_WIDTH) as usize + 2 * MARGIN;
-    let height = lines.len() * LINE_HEIGHT + 2 * MARGIN;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{pixels}\" height=\"{height}\" viewBox=\"0 0 {pixels} {height}\">\n\
-         <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{BACK}\"/>\n\
-         <g font-family=\"ui-monospace, DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"13\" xml:space=\"preserve\">\n"
-    );
+    let mut screens = String::new();
+    let mut top = 0;
+    for text in texts {
+        if top > 0 {
+            top += MARGIN;
+        }
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let height = lines.len() * LINE_HEIGHT + 2 * MARGIN;
+        let _ = writeln!(
+            screens,
+            "<rect y=\"{top}\" width=\"100%\" height=\"{height}\" rx=\"8\" fill=\"{BACK}\"/>"
+        );
+        draw_lines(&lines, top + MARGIN, &mut screens);
+        top += height;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{pixels}\" height=\"{top}\" viewBox=\"0 0 {pixels} {top}\">\n\
+         <g font-family=\"ui-monospace, DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"13\" xml:space=\"preserve\">\n\
+         {screens}</g>\n</svg>\n"
+    )
+}
+
+fn draw_lines(lines: &[&str], top: usize, out: &mut String) {
     let mut look = Look::default();
     for (at, line) in lines.iter().enumerate() {
-        let bottom = MARGIN + (at + 1) * LINE_HEIGHT - 4;
+        let bottom = top + (at + 1) * LINE_HEIGHT - 4;
         for (column, look, text) in runs(line, &mut look) {
             let (left, wide) = (
                 MARGIN as f64 + column as f64 * CHAR_WIDTH,
@@ -115,14 +131,14 @@ pub(crate) fn draw(text: &str, width: u16) -> String {
             );
         }
     }
-    out.push_str("</g>\n</svg>\n");
-    out
 }
 
 #[test]
 fn colours_become_runs_of_text() {
-    let picture = draw("a\u{1b}[7m b<\u{1b}[0m\n\u{1b}[1;31mr\u{1b}[38;5;1med\u{1b}[0m", 10);
+    let picture =
+        draw(&["a\u{1b}[7m b<\u{1b}[0m\n\u{1b}[1;31mr\u{1b}[38;5;1med\u{1b}[0m\n\n", "x"], 10);
     assert!(picture.contains(">a</text>") && picture.contains("> b&lt;</text>"), "{picture}");
-    assert_eq!(picture.matches("<rect").count(), 2);
+    assert_eq!(picture.matches("<rect").count(), 3);
+    assert!(picture.contains("height=\"66\" rx"), "two lines and margins: {picture}");
     assert!(picture.contains("fill=\"#ff8a80\" font-weight=\"bold\">red</text>"), "{picture}");
 }

@@ -66,13 +66,13 @@ mod tests {
     use super::*;
     use crate::test_support::{TestContextParts, pod_context};
 
-    /// The messages of events about a pull of this duration, and where they point.
-    async fn events_of_pull(take: Duration) -> Vec<(String, String)> {
+    /// What a pull of `image:1` gives with a pull policy, and the events about it.
+    async fn pull_with(
+        runtime: FakeRuntime,
+        policy: &str,
+    ) -> (Result<ActionResult, ActionFailure>, Vec<(String, String)>) {
         let dir = tempfile::tempdir().expect("tempdir");
         let (journal, _) = Journal::open(&dir.path().join("journal.redb"), "boot").expect("open");
-        let (runtime, _happened) = FakeRuntime::new();
-        runtime.offer_image("image:1");
-        runtime.slow_pulls(take);
         let api = Arc::<Api>::default();
         let shared = pod_context(TestContextParts {
             dir: dir.path(),
@@ -82,7 +82,9 @@ mod tests {
             journal,
         });
         let mut pod = Pod::default();
-        pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
+        let image_pull_policy = policy.to_owned();
+        pod.spec.containers =
+            vec![Container { name: "c".into(), image_pull_policy, ..Container::default() }];
         let context = ActionContext {
             pod: Arc::new(pod),
             source: PodSource::Api,
@@ -93,13 +95,41 @@ mod tests {
             ending: watch::channel(None).1,
         };
         let pulled = pull(&shared, &context, "image:1", "c").await;
+        let events = api.events.lock().expect("lock");
+        assert!(events.iter().all(|event| event.reason == "Pulling"), "{events:?}");
+        let shown = |event: &events::PodEvent| (event.field_path.clone(), event.message.clone());
+        (pulled, events.iter().map(shown).collect())
+    }
+
+    /// The messages of events about a pull of this duration, and where they point.
+    async fn events_of_pull(take: Duration) -> Vec<(String, String)> {
+        let (runtime, _happened) = FakeRuntime::new();
+        runtime.offer_image("image:1");
+        runtime.slow_pulls(take);
+        let (pulled, events) = pull_with(runtime, "").await;
         let Ok(ActionResult::Image(ObservedImage::Present { id })) = pulled else {
             panic!("{pulled:?}");
         };
         assert_eq!(id, "sha256:image:1");
-        let events = api.events.lock().expect("lock");
-        assert!(events.iter().all(|event| event.reason == "Pulling"), "{events:?}");
-        events.iter().map(|event| (event.field_path.clone(), event.message.clone())).collect()
+        events
+    }
+
+    #[tokio::test]
+    async fn an_image_that_was_loaded_meanwhile_is_not_pulled() {
+        for policy in ["IfNotPresent", ""] {
+            let (runtime, _happened) = FakeRuntime::new();
+            // No registry has it.
+            runtime.add_image("image:1");
+            let (pulled, _) = pull_with(runtime, policy).await;
+            assert!(
+                matches!(&pulled, Ok(ActionResult::Image(ObservedImage::Present { .. }))),
+                "{policy}: {pulled:?}"
+            );
+        }
+        let (runtime, _happened) = FakeRuntime::new();
+        runtime.add_image("image:1");
+        let (pulled, _) = pull_with(runtime, "Always").await;
+        assert!(pulled.is_err(), "{pulled:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_controllers::custom_resources::CustomResource;
-use apiserver_controllers::other_servers::OtherResource;
 use proto_api::names::Names;
 use proto_api::schema;
 use proto_client::ObjectKey;
@@ -35,17 +34,8 @@ pub struct CollectedKind {
     pub kind: Cow<'static, str>,
     /// Whether it is namespaced.
     pub namespaced: bool,
-    pub origin: Origin,
-}
-
-/// Where a kind comes from. All but built-in ones come and go, and their objects have no strategic merge patch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    BuiltIn,
-    /// A CustomResourceDefinition.
-    Definition,
-    /// Another API server.
-    OtherServer,
+    /// Whether a definition has added it: its objects have no strategic merge patch.
+    pub custom: bool,
 }
 
 impl From<&CustomResource> for CollectedKind {
@@ -56,25 +46,8 @@ impl From<&CustomResource> for CollectedKind {
             plural: resource.plural.clone().into(),
             kind: resource.kind.clone().into(),
             namespaced: resource.namespaced,
-            origin: Origin::Definition,
+            custom: true,
         }
-    }
-}
-
-impl From<&OtherResource> for CollectedKind {
-    fn from(other: &OtherResource) -> Self {
-        Self { origin: Origin::OtherServer, ..Self::from(&other.resource) }
-    }
-}
-
-impl CollectedKind {
-    pub fn is_built_in(&self) -> bool {
-        self.origin == Origin::BuiltIn
-    }
-
-    /// Whether both are the same objects, perhaps in other versions.
-    pub fn has_same_objects(&self, other: &Self) -> bool {
-        (&self.group, &self.plural) == (&other.group, &other.plural)
     }
 }
 
@@ -111,7 +84,7 @@ impl Kinds {
                     plural: resource.plural.into(),
                     kind: resource.kind.into(),
                     namespaced: resource.namespaced,
-                    origin: Origin::BuiltIn,
+                    custom: false,
                 });
             }
         }
@@ -163,12 +136,10 @@ impl Kinds {
 
     /// The kinds that controllers create for an owner of this kind.
     pub fn dependents_of(&self, owner: KindId) -> Vec<KindId> {
-        let Some(owner) = self.get(owner).filter(|owner| owner.is_built_in()) else {
-            return Vec::new();
-        };
+        let Some(owner) = self.get(owner).filter(|owner| !owner.custom) else { return Vec::new() };
         let made = MADE_FOR.iter().find(|(of, _)| *of == owner.kind);
         let made = made.map_or(&[][..], |(_, made)| made);
-        let built_in = self.iter().filter(|(_, k)| k.is_built_in());
+        let built_in = self.iter().filter(|(_, k)| !k.custom);
         built_in.filter(|(_, k)| made.contains(&k.plural.as_ref())).map(|(id, _)| id).collect()
     }
 

@@ -25,7 +25,7 @@ impl ApiServer {
     }
 
     fn is_custom(&self, kind: KindId) -> bool {
-        self.kinds.get(kind).is_some_and(|kind| !kind.is_built_in())
+        self.kinds.get(kind).is_some_and(|kind| kind.custom)
     }
 
     /// Changes the owners of an object whose kind has no strategic merge patch: all of them are written, if the object has not changed meanwhile.

@@ -1,14 +1,12 @@
-//! The watches of all kinds: those of definitions and of other API servers are started and ended as these come and go.
+//! The watches of all kinds: those of definitions are started and ended as the definitions come and go.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_controllers::custom_resources::{self, CustomResource};
-use apiserver_controllers::other_servers::{self, OtherVersion};
 use proto_api::meta::v1::PartialObjectMetadata;
-use proto_client::dynamic::{Dynamic, get_json};
-use proto_client::request;
+use proto_client::dynamic::Dynamic;
 use proto_client::{Api, Change, Client, ClientError, ListParams, ObjectKey, Reflector, Store};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
@@ -18,16 +16,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::index::{Index, Ownership};
-use crate::kinds::{CollectedKind, Id, KindId, Kinds, Origin};
+use crate::kinds::{CollectedKind, Id, KindId, Kinds};
 use crate::process::{OwnershipCaches, lock};
 
 /// Back-off of the discovery of served kinds.
 const PROBE: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
-/// Time after which other API servers are asked again what they serve.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
-/// Longest wait for such an answer.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Counts the collector's work in metrics.
 pub trait WorkCounter: Send + Sync {
@@ -96,7 +90,7 @@ pub struct Watches {
     drain: DrainWatch,
     caches: InformerCaches,
     running: BTreeMap<KindId, JoinHandle<()>>,
-    /// Woken when a definition or an APIService has changed.
+    /// Woken when a definition has changed.
     defined: Arc<Notify>,
 }
 
@@ -128,36 +122,28 @@ impl Watches {
     /// Starts the watch of a kind, which drops `ready` when its cache is complete.
     pub fn start(&mut self, kind: KindId, ready: Option<mpsc::Sender<()>>) {
         let Some(collection) = self.kinds.collection(kind, None) else { return };
-        let names = self.client.names();
-        let kinds_come_from =
-            [custom_resources::definitions(names), other_servers::api_services(names)];
-        let adds_kinds = kinds_come_from
-            .iter()
-            .any(|one| (&one.group, &one.plural) == (&collection.group, &collection.plural));
+        let definitions = custom_resources::definitions(self.client.names());
+        let are_definitions =
+            (&collection.group, &collection.plural) == (&definitions.group, &definitions.plural);
         let api = self.client.metadata(collection);
         let reflector = Reflector::projected(api.clone(), ListParams::default(), Ownership::of);
         self.caches.insert(kind, reflector.store());
         let mut filled = Filled { kind, taker: self.taker.clone(), ready, defined: None };
-        if adds_kinds {
+        if are_definitions {
             filled.defined = Some(self.defined.clone());
         }
         let task = tokio::spawn(keep(api, reflector, filled, self.drain.clone()));
         self.running.insert(kind, task);
     }
 
-    /// Follows the definitions and other API servers until drained.
+    /// Follows the definitions until drained.
     pub async fn run(mut self) {
         let drain = self.drain.clone();
         loop {
-            tokio::select! {
-                () = drain.asked() => return,
-                () = self.follow_other_servers() => {}
-            }
             let defined = self.defined.clone();
             tokio::select! {
                 () = drain.asked() => return,
                 () = defined.notified() => {}
-                () = tokio::time::sleep(ASK_AGAIN) => continue,
             }
             tokio::select! {
                 () = drain.asked() => return,
@@ -166,79 +152,11 @@ impl Watches {
         }
     }
 
-    /// Starts the watches of kinds that other API servers serve, and ends those of servers that are gone. Those of a server that does not answer go on.
-    /// Garbage collection waits for none of them.
-    async fn follow_other_servers(&mut self) {
-        let services = other_servers::api_services(self.client.names());
-        let services = Dynamic::new(self.client.clone(), services);
-        let versions = match services.list(&ListParams::default()).await {
-            Ok(list) => other_servers::versions(&list),
-            Err(error) if is_unserved(&error) => Vec::new(),
-            Err(error) => {
-                let error = chain(&error);
-                tracing::debug!(error, "cannot list APIServices; retried");
-                return;
-            }
-        };
-        let (mut served, mut silent) = (Vec::<CollectedKind>::new(), Vec::new());
-        for version in &versions {
-            match self.resources_of(version).await {
-                Some(found) => {
-                    let is_new = |kind: &CollectedKind| {
-                        !served.iter().any(|have| have.has_same_objects(kind))
-                    };
-                    let new: Vec<_> = found.into_iter().filter(is_new).collect();
-                    served.extend(new);
-                }
-                None => silent.push(version),
-            }
-        }
-        let is_silent = |kind: &CollectedKind| {
-            silent.iter().any(|of| of.group == kind.group && of.version == kind.version)
-        };
-        let others = self.kinds.iter().filter(|(_, kind)| kind.origin == Origin::OtherServer);
-        for (id, kind) in others {
-            if !served.contains(&kind) && !is_silent(&kind) {
-                self.end(id);
-            }
-        }
-        let known: Vec<_> = self.kinds.iter().map(|(_, kind)| kind).collect();
-        let is_known = |kind: &CollectedKind| known.iter().any(|have| have.has_same_objects(kind));
-        for kind in served.into_iter().filter(|kind| !is_known(kind)) {
-            let id = self.kinds.add(kind);
-            self.start(id, None);
-        }
-    }
-
-    /// The kinds that another server serves in a version; `None` if it does not say.
-    async fn resources_of(&self, version: &OtherVersion) -> Option<Vec<CollectedKind>> {
-        if !version.available {
-            return None;
-        }
-        let list = get_json(&self.client, request::get(version.path()));
-        let list = tokio::time::timeout(ANSWER_WAIT_MAX, list).await.ok()?;
-        let list = match list {
-            Ok(list) => list,
-            Err(error) => {
-                let (path, error) = (version.path(), chain(&error));
-                tracing::debug!(
-                    path,
-                    error,
-                    "cannot list the resources of another API server; retried"
-                );
-                return None;
-            }
-        };
-        let all = other_servers::resources(&list, version);
-        let collected = all.iter().filter(|one| one.has(&["delete", "list", "patch", "watch"]));
-        Some(collected.map(CollectedKind::from).collect())
-    }
-
     /// Starts the watches of kinds that definitions have added, and ends those of definitions that are gone. Retried until there is an answer.
     pub async fn follow_definitions(&mut self, ready: Option<mpsc::Sender<()>>) {
         let served: Vec<CollectedKind> =
             self.defined().await.iter().map(CollectedKind::from).collect();
-        for (id, kind) in self.kinds.iter().filter(|(_, kind)| kind.origin == Origin::Definition) {
+        for (id, kind) in self.kinds.iter().filter(|(_, kind)| kind.custom) {
             if !served.contains(&kind) {
                 self.end(id);
             }

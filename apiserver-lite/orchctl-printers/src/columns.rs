@@ -86,7 +86,7 @@ mod tests {
         let rows = [row(&["STATUS", "X"]), row(&["Running", "Running"]), row(&["\u{1b}[1m", "x"])];
         assert_eq!(
             Layout::default().render_coloured(&rows, Some(0)),
-            "STATUS    X\n\u{1b}[32mRunning\u{1b}[0m   Running\n^[[1m      x\n"
+            "STATUS    X\n\u{1b}[32mRunning\u{1b}[0m   Running\n^[[1m     x\n"
         );
     }
 

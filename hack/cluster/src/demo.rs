@@ -123,11 +123,24 @@ async fn roll_out(spec: &Spec, client: &Client, progress: &Progress) -> Result<S
         if is_rolled_out(&status) { Ok(()) } else { Err(NotYet(state)) }
     })
     .await?;
+    wait_ended(client).await?;
     let after = pods(client).await?;
     let replaced = before.difference(&after).count();
     Ok(format!(
         "its rolling update replaced {replaced} pods; {answers} requests were answered meanwhile, {failures} were not"
     ))
+}
+
+/// Waits until the replaced pods are gone, so that what is listed afterwards stays.
+async fn wait_ended(client: &Client) -> Result<()> {
+    let api = client.within::<Pod>(NAMESPACE);
+    until("the replaced pods are gone", async || {
+        let pods = api.list(&ListParams::labels("app=web")).await;
+        let pods = pods.map_err(|e| NotYet(e.to_string()))?.items;
+        let ending = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
+        if ending == 0 { Ok(()) } else { Err(NotYet(format!("{ending} are ending"))) }
+    })
+    .await
 }
 
 /// The uids of the demo's pods that are not on their way out.

@@ -69,7 +69,7 @@ fn pods_are_a_table_whose_ages_grow() {
     assert_eq!(
         picture(&screen, 80, 6),
         [
-            " 1 nodes  2 pods  3 events  4 logs   all namespaces  2",
+            " 1 nodes  2 pods  3 events  4 logs   all namespaces  2  1 failing",
             "NAMESPACE  NAME  READY  STATUS            RESTARTS  AGE",
             "web        a     1/1    Running           0         60s",
             "web        bb    1/1    CrashLoopBackOff  0         60s",
@@ -148,7 +148,7 @@ fn the_newest_event_comes_first_and_none_speaks_to_the_terminal() {
 fn a_filter_and_a_namespace_are_typed() {
     let mut screen = with_pods(&[("a", "Running"), ("bb", "Error"), ("bc", "Running")]);
     press(&mut screen, "/RUNx\x7f");
-    let lines = picture(&screen, 60, 6);
+    let lines = picture(&screen, 80, 6);
     assert_eq!(lines[5], "/RUN");
     assert!(lines[2].contains("web        a ") && lines[3].contains("bc"), "{lines:?}");
     assert!(lines[0].ends_with("  3  1 failing  /RUN"), "{lines:?}");

@@ -94,9 +94,11 @@ pub(crate) fn draw(texts: &[&str], width: u16) -> String {
         draw_lines(&lines, top + MARGIN, &mut screens);
         top += height;
     }
+    // `white-space`, because Chromium does not let a group's `xml:space` reach its texts.
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{pixels}\" height=\"{top}\" viewBox=\"0 0 {pixels} {top}\">\n\
          <g font-family=\"ui-monospace, DejaVu Sans Mono, Menlo, Consolas, monospace\" font-size=\"13\" xml:space=\"preserve\">\n\
+         <style>text {{ white-space: pre }}</style>\n\
          {screens}</g>\n</svg>\n"
     )
 }
@@ -139,6 +141,7 @@ fn colours_become_runs_of_text() {
         draw(&["a\u{1b}[7m b<\u{1b}[0m\n\u{1b}[1;31mr\u{1b}[38;5;1med\u{1b}[0m\n\n", "x"], 10);
     assert!(picture.contains(">a</text>") && picture.contains("> b&lt;</text>"), "{picture}");
     assert_eq!(picture.matches("<rect").count(), 3);
+    assert!(picture.contains("text { white-space: pre }"), "spaces are kept: {picture}");
     assert!(picture.contains("height=\"66\" rx"), "two lines and margins: {picture}");
     assert!(picture.contains("fill=\"#ff8a80\" font-weight=\"bold\">red</text>"), "{picture}");
 }

@@ -5,15 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::RemainingContent;
 use apiserver_controllers::other_servers::{self, OtherResource};
+use proto_api::meta::v1::PartialObjectMetadata;
 use proto_api::schema;
 use proto_client::dynamic::{Dynamic, get_json};
 use proto_client::request::{self, Collection};
-use proto_client::{Client, ClientError, DeleteParams, ListParams};
+use proto_client::{Api, Client, ClientError, DeleteParams, ListParams};
 
 /// Objects or definitions that are read at a time. Only the first so many objects of a kind are looked at for their finalizers.
 const PAGE_LEN: u32 = 500;
 
-/// Deletes the objects of the namespace `name`. Returns what is left. Of the objects only metadata is read, and of each kind one page.
+/// Most pages of objects that are deleted one by one in a round: the next round goes on.
+const PAGES_MAX: usize = 40;
+
+/// Deletes the objects of the namespace `name`. Returns what is left. Of the objects only metadata is read, and of kinds that are deleted at once one page.
 pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
     let mut remains = RemainingContent::default();
     let mut collections = built_in(client, name);
@@ -139,15 +143,7 @@ async fn delete_all_of(
     let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
     match deletes {
         Deletes::All => objects.delete_collection(&ListParams::default(), &delete).await?,
-        Deletes::Each => {
-            let page = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
-            for object in objects.list(&page).await?.items {
-                match objects.delete(&object.metadata.name, &delete).await {
-                    Err(error) if !error.is_not_found() => return Err(error),
-                    _ => {}
-                }
-            }
-        }
+        Deletes::Each => delete_each(&objects, &delete).await?,
     }
     let left = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
     let left = objects.list(&left).await?;
@@ -160,6 +156,35 @@ async fn delete_all_of(
     let finalizers = left.items.iter().flat_map(|object| &object.metadata.finalizers);
     count_each(finalizers, &mut remains.finalizers);
     Ok(())
+}
+
+/// Deletes the objects one by one, all that can be: one that is refused stops none of the others.
+///
+/// # Errors
+/// The first, after all have been tried.
+async fn delete_each(
+    objects: &Api<PartialObjectMetadata>,
+    delete: &DeleteParams,
+) -> Result<(), ClientError> {
+    let mut done = Ok(());
+    let mut params = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
+    for _ in 0..PAGES_MAX {
+        let page = match objects.list(&params).await {
+            Ok(page) => page,
+            Err(error) => return done.and(Err(error)),
+        };
+        for object in page.items {
+            match objects.delete(&object.metadata.name, delete).await {
+                Err(error) if !error.is_not_found() => done = done.and(Err(error)),
+                _ => {}
+            }
+        }
+        if page.metadata.continue_.is_empty() {
+            break;
+        }
+        params.continue_ = Some(page.metadata.continue_);
+    }
+    done
 }
 
 fn count_each<'a>(
@@ -205,5 +230,43 @@ mod tests {
         assert_eq!(requested("autoscaling", "nothing").await, [format!("v2/{plural}")]);
         let both = [format!("v2/{plural}"), format!("v1/{plural}")];
         assert_eq!(requested("autoscaling", "/autoscaling/v2/").await, both);
+    }
+
+    #[tokio::test]
+    async fn each_object_of_another_server_is_deleted_whatever_is_refused() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&deleted);
+        let server = StubServer::start(move |request| {
+            let things = "/apis/other.example/v1/namespaces/n/things";
+            let thing = |name: &str| json!({"metadata": {"name": name, "namespace": "n"}});
+            let refusal = |why: &str| {
+                json_response(403, &json!({"kind": "Status", "code": 403, "message": why}))
+            };
+            if let Some(name) = request.path.strip_prefix(&format!("{things}/")) {
+                noted.lock().unwrap().push(name.to_owned());
+                return Some(match name {
+                    "a" | "c" => refusal(&format!("{name} stays")),
+                    _ => json_response(200, &json!({"kind": "Status", "status": "Success"})),
+                });
+            }
+            let body = match request.path.as_str() {
+                "/apis/apiregistration.k8s.io/v1/apiservices" => json!({"items": [{"spec": {
+                    "group": "other.example", "version": "v1", "service": {"name": "s"}}}]}),
+                "/apis/other.example/v1" => json!({"resources": [{"name": "things",
+                    "kind": "Thing", "namespaced": true, "verbs": ["list", "delete"]}]}),
+                path if path == things && request.query.contains("continue=next") => {
+                    json!({"metadata": {"continue": ""}, "items": [thing("c"), thing("d")]})
+                }
+                path if path == things => {
+                    json!({"metadata": {"continue": "next"}, "items": [thing("a"), thing("b")]})
+                }
+                _ => json!({"metadata": {}, "items": []}),
+            };
+            Some(json_response(200, &body))
+        });
+        let remains = delete_content(&server.await.client(), "n").await;
+        assert_eq!(*deleted.lock().unwrap(), ["a", "b", "c", "d"]);
+        assert_eq!(remains.failures.len(), 1, "{remains:?}");
+        assert!(remains.failures[0].contains("a stays"), "{remains:?}");
     }
 }

@@ -104,10 +104,8 @@ pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
                 return Err(no_overload(expr, "_?_:_", &types));
             }
             let cost = plus(condition.cost, plus(then.cost.max(otherwise.cost), cost::BRANCH));
-            let max = then.decl.max.max(otherwise.decl.max);
-            let dynamic = matches!(otherwise.decl.ty, Ty::Dyn);
-            let ty = if dynamic { Ty::Dyn } else { then.decl.ty };
-            Ok(Checked { decl: SizedType::new(ty, max, 1), cost })
+            let either = then.decl.or(&otherwise.decl);
+            Ok(Checked { decl: SizedType::new(either.ty, either.max, 1), cost })
         }
         Kind::Fold(fold) => check_fold(expr, fold, scope),
     }

@@ -206,7 +206,10 @@ pub(crate) fn result(
             Some(Ty::List(item)) => SizedType::clone(item),
             Some(Ty::Optional(value)) => {
                 let fits = args.iter().all(|arg| arg.ty.fits(&value.ty));
-                return fits.then(|| SizedType::clone(value));
+                // The value or, instead of it, the argument.
+                return fits.then(|| {
+                    args.iter().fold(SizedType::clone(value), |either, arg| either.or(arg))
+                });
             }
             _ => SizedType::new(Ty::Dyn, max, 1),
         },
@@ -217,7 +220,7 @@ pub(crate) fn result(
 fn same_optionals(target: &SizedType, args: &[SizedType]) -> Option<SizedType> {
     let fits = args.iter().all(|arg| arg.ty.fits(&target.ty));
     fits.then(|| match (&target.ty, args) {
-        (Ty::Dyn, [arg]) => arg.clone(),
-        _ => target.clone(),
+        (Ty::Dyn, [arg]) => SizedType::new(arg.ty.clone(), arg.max.max(target.max), arg.least),
+        _ => args.iter().fold(target.clone(), |either, arg| either.or(arg)),
     })
 }

@@ -68,6 +68,37 @@ impl SizedType {
         let (max, least) = (value.max, value.least);
         SizedType::new(Ty::Optional(Arc::new(value)), max, least)
     }
+
+    /// The type of what is a value of this type or of a fitting one: as large as either, inside as well.
+    pub(crate) fn or(&self, other: &SizedType) -> Self {
+        // What has no elements says nothing about those of the other.
+        let inner = |left: &Arc<SizedType>, right: &Arc<SizedType>| {
+            if Arc::ptr_eq(left, right) || other.max == 0 {
+                Arc::clone(left)
+            } else if self.max == 0 {
+                Arc::clone(right)
+            } else {
+                Arc::new(left.or(right))
+            }
+        };
+        let ty = match (&self.ty, &other.ty) {
+            (Ty::Dyn, _) | (_, Ty::Dyn) => Ty::Dyn,
+            (Ty::List(left), Ty::List(right)) => Ty::List(inner(left, right)),
+            (Ty::Map(key, value), Ty::Map(other_key, other_value)) => {
+                Ty::Map(inner(key, other_key), inner(value, other_value))
+            }
+            (Ty::Optional(left), Ty::Optional(right)) => Ty::Optional(Arc::new(left.or(right))),
+            (Ty::Object(left), Ty::Object(right)) if !Arc::ptr_eq(left, right) => {
+                let either = left.iter().map(|(name, field)| {
+                    let same = right.get(name).filter(|other| other.ty.fits(&field.ty));
+                    (name.clone(), same.map_or_else(|| field.clone(), |other| field.or(other)))
+                });
+                Ty::Object(Arc::new(either.collect()))
+            }
+            (left, _) => left.clone(),
+        };
+        SizedType::new(ty, self.max.max(other.max), self.least.min(other.least))
+    }
 }
 
 impl Access {

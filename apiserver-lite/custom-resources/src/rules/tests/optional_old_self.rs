@@ -109,3 +109,44 @@ fn optionals_are_values_of_all_rules() {
         assert!(found.len() == 1 && found[0].contains(expected), "{rule}: {found:?}");
     }
 }
+
+#[test]
+fn what_stands_for_a_missing_value_counts() {
+    let errors = |rule: &str| {
+        let list = |most: u32, items: &str| {
+            format!(r#"{{"type":"array","maxItems":{most},"items":{items}}}"#)
+        };
+        let text = r#"{"type":"string","maxLength":1}"#;
+        let (small, big) = (list(1, text), list(1_000_000, text));
+        let (smalls, bigs) = (list(1, &small), list(1, &big));
+        let schema = format!(
+            r#"{{"o":{{"type":"object","properties":{{"small":{small},"big":{big},"smalls":{smalls},"bigs":{bigs}}},
+            "x-kubernetes-validations":[{{"rule":"{rule}"}}]}}}}"#
+        );
+        let found = crate::validate_definition(&definition(&schema), None);
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for list in [
+        "self.?small.orValue(self.BIG)",
+        "self.?small.or(self.?BIG).value()",
+        "self.?small.or(optional.of(self.BIG)).orValue([])",
+        "optional.of(self.small).orValue(self.BIG)",
+        "self.?smalls.orValue(self.BIGs)[0]",
+        "self.?smalls.or(self.?BIGs).value()[0]",
+        "(has(self.small) ? self.smalls : self.BIGs)[0]",
+        "(has(self.small) ? self.BIGs : self.smalls)[0]",
+    ] {
+        let rule = format!("{list}.all(a, {list}.all(b, a == b || a != b))");
+        assert_eq!(errors(&rule.replace("BIG", "small")), Vec::<String>::new(), "{rule}");
+        let found = errors(&rule.replace("BIG", "big"));
+        let exceeds = |error: &String| error.contains("estimated rule cost exceeds budget");
+        assert!(found.iter().any(exceeds), "{rule}: {found:?}");
+    }
+    // An empty list takes nothing from the type of the items.
+    for list in ["self.?small.orValue([])", "(has(self.small) ? [] : self.small)"] {
+        let search = |part: &str| format!("{list}.all(a, {list}.all(b, {part}))");
+        assert_eq!(errors(&search("a.contains(b)")), Vec::<String>::new());
+        let found = errors(&search("a == 1"));
+        assert!(found.iter().any(|error| error.contains("no matching overload")), "{found:?}");
+    }
+}

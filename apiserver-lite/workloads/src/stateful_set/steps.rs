@@ -197,7 +197,8 @@ impl Steps<'_> {
         counts.then(|| usize::try_from(part.max(1)).unwrap_or(usize::MAX))
     }
 
-    /// Deletes the highest ordinals that are not updated, as long as no more than `most` pods are unavailable.
+    /// Deletes the highest ordinals that are not updated, as long as no more than `most` pods are unavailable. Pods that are not ready, which may
+    /// be what the update is to mend, go first: without them no more are unavailable; but no more than `most` are replaced at a time.
     fn update_several(
         &self,
         replicas: &[&Pod],
@@ -205,12 +206,22 @@ impl Steps<'_> {
         status: &mut StatefulSetStatus,
         plan: &mut Plan,
     ) {
-        let stays = |pod: &&&Pod| self.is_available(pod) && !is_terminating(pod);
+        let stays = |pod: &Pod| self.is_available(pod) && !is_terminating(pod);
+        // Failed pods are being replaced already.
+        let is_old = |pod: &Pod| {
+            revision(pod) != self.update.name
+                && !is_terminating(pod)
+                && pod.status.phase != "Failed"
+        };
         let wanted = usize::try_from(self.set().spec.replicas.unwrap_or(1)).unwrap_or(0);
-        let unavailable = wanted.saturating_sub(replicas.iter().filter(stays).count());
+        let without = |pods: usize| most.saturating_sub(wanted.saturating_sub(pods));
+        let available = replicas.iter().filter(|pod| stays(pod)).count();
+        let at_rest = replicas.iter().filter(|pod| stays(pod) || is_old(pod)).count();
         let old = replicas.iter().rev().take_while(|pod| ordinal(pod) >= self.partition());
-        let old = old.filter(|pod| revision(pod) != self.update.name && !is_terminating(pod));
-        for pod in old.take(most.saturating_sub(unavailable)) {
+        let (ready, broken): (Vec<&Pod>, Vec<&Pod>) =
+            old.filter(|pod| is_old(pod)).partition(|pod| runs_ready(pod));
+        let broken = broken.into_iter().take(without(at_rest));
+        for pod in broken.chain(ready.into_iter().take(without(available))) {
             self.delete(pod, plan);
             add(&mut status.current_replicas, -1);
         }

@@ -277,12 +277,55 @@ fn max_unavailable_pods_are_updated_at_a_time() {
     assert_eq!(updated_at_once("100%", 8, &[]), ["9", "8"]);
     assert_eq!(
         updated_at_once("3", 0, &["web-0", "web-9"]),
-        ["9", "8"],
-        "9 is unavailable already"
+        ["9", "8", "0"],
+        "two are unavailable already"
     );
-    assert_eq!(updated_at_once("2", 0, &["web-0", "web-9"]), [""; 0]);
+    assert_eq!(updated_at_once("2", 0, &["web-0", "web-9"]), ["9", "0"]);
+    assert_eq!(updated_at_once("1", 0, &["web-0", "web-3"]), ["3"], "one at a time");
+    assert_eq!(updated_at_once("2", 1, &["web-0", "web-3"]), ["3"], "0 stays old");
+    assert_eq!(updated_at_once("2", 4, &["web-0", "web-3"]), [""; 0]);
     assert_eq!(updated_at_once("-5", 0, &[]), ["9"]);
     assert_eq!(updated_at_once("x", 0, &[]), ["9"]);
+}
+
+#[test]
+fn pods_that_an_update_mends_are_replaced_first() {
+    for most in [1, 2, 20] {
+        let mut set = set(4, "Parallel");
+        let rolling = set.spec.update_strategy.rolling_update.get_or_insert_default();
+        rolling.max_unavailable = Some(proto_api::IntOrString::Int(most));
+        let mut world = world(set);
+        run_all(&mut world);
+        let break_old = |world: &mut World| {
+            for pod in world.pods().iter().filter(|pod| pod.spec.scheduler_name != "new") {
+                world.set_state(&pod.metadata.name, "Running", false);
+            }
+        };
+        break_old(&mut world);
+        change_template(&mut world, "new");
+        for _ in 0..20 {
+            settle(&mut world);
+            let pods = world.pods();
+            let going = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some());
+            assert!(going.count() <= usize::try_from(most).unwrap_or_default());
+            run_kubelets(&mut world);
+            break_old(&mut world);
+        }
+        assert!(world.pods().iter().all(|pod| pod.spec.scheduler_name == "new"), "{most}");
+    }
+    // A failed pod is deleted once.
+    let mut set = set(4, "Parallel");
+    let rolling = set.spec.update_strategy.rolling_update.get_or_insert_default();
+    rolling.max_unavailable = Some(proto_api::IntOrString::Int(4));
+    let mut world = world(set);
+    run_all(&mut world);
+    world.set_state("web-1", "Failed", false);
+    change_template(&mut world, "new");
+    let made = planned(&world);
+    world.run(&made, usize::MAX);
+    let plan = planned(&world);
+    let deletes = plan.writes.iter().filter(|write| matches!(write, ApiWrite::Delete { .. }));
+    assert_eq!(deletes.count(), 4, "{plan:?}");
 }
 
 #[test]

@@ -105,7 +105,11 @@ pub async fn run(
                 let mut cause = json!({});
                 if args.record.annotate(session, &mut cause, output).await? && !write.dry_run {
                     let path = target.place.path(None);
-                    object = requests::patch(session, path, &Patch::Merge(cause), &write).await?;
+                    match requests::patch(session, path, &Patch::Merge(cause), &write).await {
+                        Ok(recorded) => object = recorded,
+                        // The object is patched all the same, which is printed, and others follow.
+                        Err(error) => errors.push(error),
+                    }
                 }
                 args.results.print_result(output, &target.place, &object, done)?;
             }

@@ -29,3 +29,26 @@ async fn recorded_commands_are_the_causes_of_changes() {
     let image = "jsonpath={.spec.template.spec.containers[0].image} {.spec.replicas}";
     assert_eq!(server.run(&["get", "deploy/web", "-o", image]).await, "i:3 2");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cause_that_is_refused_loses_no_other_error() {
+    let server = Server::start().await;
+    // So long that a cause does not fit.
+    let long = "x".repeat(262_000);
+    let map = |name: &str, metadata: &str| {
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, {metadata}}}\n")
+    };
+    let labels = "labels: {a: b}";
+    let big = map("big", &format!("{labels}, annotations: {{a: {long}}}"));
+    let maps = [map("refused", "labels: {a: c}"), big, map("small", labels)];
+    server.create(&maps.join("---\n")).await;
+    let patch = r#"[{"op": "test", "path": "/metadata/labels/a", "value": "b"}, {"op": "add", "path": "/data", "value": {"k": "v"}}]"#;
+    let arguments =
+        ["patch", "cm", "refused", "big", "small", "--type=json", "-p", patch, "--record"];
+    let answer = server.ask(&arguments).await;
+    assert_eq!(answer.code, Some(1), "{}", answer.err);
+    assert_eq!(answer.out, "configmap/big patched\nconfigmap/small patched\n");
+    assert!(answer.err.contains("refused") && answer.err.contains("Too long"), "{}", answer.err);
+    let data = "jsonpath={.items[*].data.k}";
+    assert_eq!(server.run(&["get", "cm", "big", "small", "-o", data]).await, "v v");
+}

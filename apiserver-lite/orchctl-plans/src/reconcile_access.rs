@@ -162,12 +162,13 @@ pub fn binding(
     let Some(stored) = stored else {
         return whole(Operation::Create, texts(subjects(&wanted).iter().collect()), false);
     };
-    if stored.get("roleRef") != wanted.get("roleRef") {
+    let compared = with_groups(names, stored);
+    if compared.get("roleRef") != wanted.get("roleRef") {
         return whole(Operation::Recreate, Vec::new(), is_protected(names, stored));
     }
     let mut object = with_metadata(stored, &wanted);
-    let missing = lacking(subjects(&wanted), subjects(stored));
-    let extra = lacking(subjects(stored), subjects(&wanted));
+    let missing = lacking(subjects(&wanted), subjects(&compared));
+    let extra = lacking(subjects(&compared), subjects(&wanted));
     if !remove_extra {
         add(&mut object, &[], "subjects", missing.iter().map(|subject| (*subject).clone()));
     } else if !missing.is_empty() || !extra.is_empty() {
@@ -183,21 +184,27 @@ pub fn binding(
     }
 }
 
-/// The binding with the groups that the server adds where a file leaves them out.
+/// The binding as the server stores it: the groups of its role, users and groups are set, and what is empty is left out.
 fn with_groups(names: &Names, binding: &Value) -> Value {
     let mut binding = binding.clone();
     let group = Value::from(names.group("rbac"));
-    let add = |reference: &mut Value| {
-        if let Some(map) = reference.as_object_mut()
-            && map.get("apiGroup").is_none_or(|own| own == "")
-            && map.get("kind").is_some_and(|kind| kind != "ServiceAccount")
-        {
-            map.insert("apiGroup".into(), group.clone());
+    let set = |reference: &mut Map<String, Value>| {
+        if reference.get("apiGroup").is_none_or(|own| own == "" || own.is_null()) {
+            reference.insert("apiGroup".into(), group.clone());
         }
     };
-    binding.get_mut("roleRef").into_iter().for_each(add);
+    binding.get_mut("roleRef").and_then(Value::as_object_mut).into_iter().for_each(set);
     let subjects = binding.get_mut("subjects").and_then(Value::as_array_mut);
-    subjects.into_iter().flatten().for_each(add);
+    for subject in subjects.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if subject.get("kind").is_some_and(|kind| kind == "User" || kind == "Group") {
+            set(subject);
+        }
+        for field in ["apiGroup", "namespace"] {
+            if subject.get(field).is_some_and(|own| own == "" || own.is_null()) {
+                subject.remove(field);
+            }
+        }
+    }
     binding
 }
 
@@ -390,5 +397,53 @@ mod tests {
         }
         let same = binding(names(), Some(&stored), &short, true);
         assert_eq!(same.operation, Operation::Nothing);
+    }
+
+    #[test]
+    fn a_subject_is_compared_as_it_is_stored() {
+        let with = |subject: Value| {
+            let mut binding = a_binding("r", &[]);
+            binding["subjects"] = json!([subject]);
+            binding
+        };
+        let account = json!({"kind": "ServiceAccount", "name": "s", "namespace": "n"});
+        let user = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "a"});
+        let group = json!({"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "g"});
+        let forms = [
+            (
+                json!({"kind": "ServiceAccount", "apiGroup": "", "name": "s", "namespace": "n"}),
+                &account,
+            ),
+            (
+                json!({"kind": "ServiceAccount", "apiGroup": null, "name": "s", "namespace": "n"}),
+                &account,
+            ),
+            (json!({"kind": "User", "apiGroup": "", "name": "a", "namespace": ""}), &user),
+            (json!({"kind": "Group", "name": "g"}), &group),
+        ];
+        for (given, stored) in forms {
+            // Either way around: a server may keep what is empty.
+            for (stored, wanted) in [(stored, &given), (&given, stored)] {
+                for remove_extra in [false, true] {
+                    let same = binding(
+                        names(),
+                        Some(&with(stored.clone())),
+                        &with(wanted.clone()),
+                        remove_extra,
+                    );
+                    assert_eq!(same.operation, Operation::Nothing, "{stored} {wanted}");
+                }
+            }
+            let created = binding(names(), None, &with(given), false);
+            assert_eq!(created.object["subjects"][0], *stored);
+        }
+        // What the server refuses stays as it is given.
+        let odd = json!({"kind": "Node", "name": "s"});
+        let other =
+            json!({"kind": "ServiceAccount", "apiGroup": "x", "name": "s", "namespace": "n"});
+        for refused in [odd, other] {
+            let created = binding(names(), None, &with(refused.clone()), false);
+            assert_eq!(created.object["subjects"][0], refused);
+        }
     }
 }

@@ -129,6 +129,7 @@ async fn write(
             return requests::update(session, place.path(None), object, &write).await;
         }
         Operation::Recreate => {
+            check_create(session, place, object, &write).await?;
             let uid = stored.and_then(|stored| stored.pointer("/metadata/uid"));
             let uid = uid.and_then(Value::as_str).map(str::to_owned);
             match requests::delete(session, place, &Deletion { uid, ..Deletion::default() }).await {
@@ -139,6 +140,21 @@ async fn write(
         Operation::Create => ensure_namespace(session, place).await?,
     }
     requests::create(session, place.collection(), object, &write).await
+}
+
+/// Fails if the server would refuse to create an object that is still there: then it must not be deleted. Who may grant, and what is valid, is
+/// checked before the name.
+async fn check_create(
+    session: &Session,
+    place: &Place,
+    object: &Value,
+    write: &requests::Write,
+) -> Result<(), CommandError> {
+    let checks = requests::Write { dry_run: true, ..write.clone() };
+    match requests::create(session, place.collection(), object, &checks).await {
+        Err(error) if requests::code(&error) != Some(409) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Creates the namespace of an object if it is missing and the user may.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "this file is a test")]
 
+mod access;
 mod causes;
 mod escapes;
 mod events;

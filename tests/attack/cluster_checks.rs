@@ -24,6 +24,8 @@ const PEAK_KB_MAX: u64 = 700 << 10;
 const REST_KB_MAX: u64 = 400 << 10;
 /// Longest time without an answer of the canary, or of the API server.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Longest time of an answer that a node has to make: on two cores a busy runtime takes seconds for a new process.
+const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// Between two questions.
 const PACE: Duration = Duration::from_millis(200);
 /// As in the demo's manifests.
@@ -46,6 +48,8 @@ struct State {
     sent: BTreeMap<(&'static str, String), u64>,
     /// Most memory of each program, kB.
     peaks: BTreeMap<String, u64>,
+    /// Longest time of each kind of answer that has a bound.
+    slowest: BTreeMap<&'static str, Duration>,
     findings: Vec<String>,
 }
 
@@ -78,6 +82,25 @@ impl Judge {
             println!("FINDING: {what}");
             state.findings.push(what);
         }
+    }
+
+    /// The answer of a node, which has [`ANSWER_MAX`]; `None` is a finding.
+    pub async fn within<T>(
+        &self,
+        what: &'static str,
+        answer: impl Future<Output = T>,
+    ) -> Option<T> {
+        let start = Instant::now();
+        let answer = timeout(ANSWER_MAX, answer).await.ok();
+        let took = start.elapsed();
+        let mut state = self.state();
+        let slowest = state.slowest.entry(what).or_default();
+        *slowest = took.max(*slowest);
+        drop(state);
+        if answer.is_none() {
+            self.find(format!("{what}: no answer within {} s", ANSWER_MAX.as_secs()));
+        }
+        answer
     }
 
     /// Looks for the marker in what was answered.
@@ -118,6 +141,9 @@ impl Judge {
         }
         let peaks = state.peaks.iter().map(|(name, kb)| format!("{name} {} MB", kb >> 10));
         println!("\nmost memory: {}", peaks.collect::<Vec<_>>().join(", "));
+        let slowest = state.slowest.iter();
+        let slowest = slowest.map(|(what, took)| format!("{what} {:.1} s", took.as_secs_f64()));
+        println!("slowest answers: {}", slowest.collect::<Vec<_>>().join(", "));
         let all: u64 = state.sent.values().sum();
         println!("seed {seed}, {seconds} s, {all} attacks, {} findings", state.findings.len());
         state.findings.iter().for_each(|finding| println!("  {finding}"));

@@ -1,18 +1,23 @@
 //! Connections that send nothing, too little or garbage, to the API server and to the node's endpoint.
 
+use std::fs::File;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nix::sched::{CloneFlags, setns};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{Target, generate};
+use crate::{Target, generate, node_checks};
 
 /// Silent connections that are held to each server.
 const SILENT: usize = 1000;
+/// Of these, opened between two looks at those that are held.
+const BATCH: usize = 100;
 /// Port of the node's endpoint.
 const KUBELET_PORT: u16 = 10250;
 /// The beginning of a TLS handshake that never goes on: a record of 512 bytes of which five are sent.
@@ -25,24 +30,67 @@ fn servers(target: &Target) -> Vec<SocketAddr> {
     std::iter::once(api).chain(nodes).collect()
 }
 
-/// Holds silent and half-open connections to each server until the end; those that are closed are opened again, a few at a time.
+/// Where connections come from.
+enum Origin {
+    /// The machine of the test.
+    Host,
+    /// The network namespace of a pod.
+    Pod(File),
+}
+
+impl Origin {
+    /// Sockets that are not connected yet. A socket belongs to the namespace in which it was made, so a thread enters the pod's and ends.
+    fn sockets(&self, count: usize) -> io::Result<Vec<TcpSocket>> {
+        let make = || (0..count).map(|_| TcpSocket::new_v4()).collect();
+        match self {
+            Self::Host => make(),
+            Self::Pod(namespace) => std::thread::scope(|scope| {
+                let within = scope.spawn(|| {
+                    setns(namespace, CloneFlags::CLONE_NEWNET)?;
+                    make()
+                });
+                within.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
+            }),
+        }
+    }
+}
+
+/// Holds silent connections from the test's machine.
 pub async fn silent(target: Target) {
+    hold(target, "silent connection", Origin::Host).await;
+}
+
+/// Holds as many from a pod of the first node.
+pub async fn silent_from_pod(target: Target) {
+    match node_checks::canary(&target).await.and_then(|pod| node_checks::network_of(&pod)) {
+        Ok(namespace) => {
+            hold(target, "silent connection from a pod", Origin::Pod(namespace)).await;
+        }
+        Err(error) => target.judge.find(format!("no pod to connect from: {error:#}")),
+    }
+}
+
+/// Holds silent and half-open connections to each server until the end; those that are closed are opened again, a few at a time.
+async fn hold(target: Target, attack: &'static str, origin: Origin) {
     let servers = servers(&target);
     let mut held: Vec<(SocketAddr, TcpStream)> = Vec::new();
     while Instant::now() < target.until {
         for server in &servers {
             let open = held.iter().filter(|(at, _)| at == server).count();
-            for number in open..SILENT.min(open + 100) {
-                let Ok(Ok(mut socket)) =
-                    timeout(Duration::from_secs(1), TcpStream::connect(server)).await
-                else {
-                    target.judge.count("silent connection", "refused");
+            let sockets = match origin.sockets(BATCH.min(SILENT.saturating_sub(open))) {
+                Ok(sockets) => sockets,
+                Err(error) => return target.judge.find(format!("{attack}: no socket: {error}")),
+            };
+            for (number, socket) in sockets.into_iter().enumerate() {
+                let opened = timeout(Duration::from_secs(1), socket.connect(*server)).await;
+                let Ok(Ok(mut socket)) = opened else {
+                    target.judge.count(attack, "refused");
                     break;
                 };
                 if number % 2 == 1 {
                     let _ = socket.write_all(&HALF_HELLO).await;
                 }
-                target.judge.count("silent connection", "open");
+                target.judge.count(attack, "open");
                 held.push((*server, socket));
             }
         }

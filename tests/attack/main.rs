@@ -1,12 +1,13 @@
 //! Attacks a running cluster within limits, and judges the cluster's behaviour (`hack/attack`).
 //!
 //! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled_http2_clients`], [`tokens`] and [`pods`] send them;
-//! [`cluster_checks`] watches the programs, a canary and a file whose content no response may have.
+//! [`cluster_checks`] watches the programs, a canary and a file whose content no response may have; [`node_checks`] log, exec and metrics.
 
 mod cluster_checks;
 mod connections;
 mod generate;
 mod manifests;
+mod node_checks;
 mod pods;
 mod requests;
 mod stalled_http2_clients;
@@ -105,12 +106,16 @@ async fn attack(flags: &Flags) -> Result<usize> {
     manifests::prepare(&target).await?;
 
     println!("attack: seed {}, {} s", flags.seed, flags.seconds);
-    let watching = tokio::spawn(cluster_checks::watch(target.clone()));
+    let judging = [
+        tokio::spawn(cluster_checks::watch(target.clone())),
+        tokio::spawn(node_checks::watch(target.clone())),
+    ];
     let attackers = [
         tokio::spawn(requests::every_number(target.clone())),
         tokio::spawn(requests::random(target.clone(), flags.seed)),
         tokio::spawn(requests::random(target.clone(), flags.seed.wrapping_add(1 << 32))),
         tokio::spawn(connections::silent(target.clone())),
+        tokio::spawn(connections::silent_from_pod(target.clone())),
         tokio::spawn(connections::junk(target.clone(), flags.seed)),
         tokio::spawn(stalled_http2_clients::hold(target.clone())),
         tokio::spawn(stalled_http2_clients::hold_known(target.clone())),
@@ -120,7 +125,9 @@ async fn attack(flags: &Flags) -> Result<usize> {
     for attacker in attackers {
         attacker.await.context("an attacker failed")?;
     }
-    watching.await.context("the judge failed")?;
+    for judge in judging {
+        judge.await.context("the judge failed")?;
+    }
     cluster_checks::at_rest(&target).await;
     Ok(judge.report(flags.seed, flags.seconds))
 }

@@ -109,19 +109,17 @@ fn bomb_tail(bomb: &[Json]) -> Vec<Json> {
 async fn read_logs(target: &Target, pod: &str) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}/log");
     let Ok(request) = Request::get(path).body(Bytes::new()) else { return };
-    let answer = match timeout(Duration::from_secs(5), target.client.call(request)).await {
-        Ok(Ok(answer)) => {
+    let asked = target.judge.within("log of a pod", target.client.call(request));
+    let answer = match asked.await {
+        Some(Ok(answer)) => {
             target.judge.read("log of a pod", &answer.body);
             answer.status.to_string()
         }
-        Ok(Err(error)) => {
+        Some(Err(error)) => {
             let code = error.code().map(|code| code.to_string());
             code.unwrap_or_else(|| format!("{:#}", anyhow::Error::from(error)))
         }
-        Err(_) => {
-            target.judge.find("the log of a pod: no answer within 5 s".to_owned());
-            "no answer".to_owned()
-        }
+        None => "no answer".to_owned(),
     };
     target.judge.count("log of a pod", answer);
 }

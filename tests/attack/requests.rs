@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Builder;
 use http::{Method, Request};
 use proto_api::schema::{self, Resource};
 use proto_client::ClientError;
@@ -229,6 +230,16 @@ async fn write(target: &Target, random: &mut StdRng, path: &str, object: &str, m
         }
         _ => send(target, "random object: create", Method::POST, path, JSON, body).await,
     }
+}
+
+/// The handshake of a WebSocket with these subprotocols.
+pub fn websocket(path: &str, protocols: &str) -> Builder {
+    Request::get(path)
+        .header("connection", "Upgrade")
+        .header("upgrade", "websocket")
+        .header("sec-websocket-version", "13")
+        .header("sec-websocket-key", "AQIDBAUGBwgJCgsMDQ4PEA==")
+        .header("sec-websocket-protocol", protocols)
 }
 
 /// Opens a watch and leaves it after a moment.

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{NAMESPACE, Target, generate, manifests};
+use crate::{NAMESPACE, Target, generate, manifests, requests};
 
 /// A request that takes longer is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,12 +74,7 @@ async fn list(client: &Client, token: &str) -> String {
 fn handshake(token: &str) -> Builder {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps?watch=1&timeoutSeconds=1");
     let token = URL_SAFE_NO_PAD.encode(token);
-    Request::get(path)
-        .header("connection", "Upgrade")
-        .header("upgrade", "websocket")
-        .header("sec-websocket-version", "13")
-        .header("sec-websocket-key", "AQIDBAUGBwgJCgsMDQ4PEA==")
-        .header("sec-websocket-protocol", format!("{SUBPROTOCOL}{token}, v4.channel.k8s.io"))
+    requests::websocket(&path, &format!("{SUBPROTOCOL}{token}, v4.channel.k8s.io"))
 }
 
 async fn open_websocket(client: &Client, token: &str) -> String {

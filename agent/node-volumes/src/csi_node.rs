@@ -244,8 +244,52 @@ impl DriverAnnouncer for WithDevices {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Mutex;
+
     use proto_api::names::Profile;
+    use proto_client::testing::{StubRequest, StubServer, json_response};
+    use serde_json::Value;
+
+    use super::*;
+
+    const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
+    const NODE_PATH: &str = "/api/v1/nodes/n1";
+
+    fn node(version: u32, ids: &str) -> Value {
+        json!({"kind": "Node", "apiVersion": "v1", "metadata": {
+            "name": "n1", "uid": "n", "resourceVersion": version.to_string(), "annotations": {NODE_IDS: ids},
+        }})
+    }
+
+    #[tokio::test]
+    async fn drivers_that_change_at_the_same_time_keep_each_others_ids() {
+        // A driver adds itself after each of the first two reads.
+        let ids = |added: u32| json!({"a": "1", "b": "2", "c": added.to_string()}).to_string();
+        let added = Mutex::new(0);
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let seen = written.clone();
+        let answer = move |request: &StubRequest| {
+            assert_eq!(request.path, NODE_PATH);
+            let mut added = added.lock().expect("no panic");
+            let before = node(*added, &ids(*added));
+            if request.method == "GET" {
+                *added = (*added + 1).min(2);
+                return Some(json_response(200, &before));
+            }
+            let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
+            if patch["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"] {
+                seen.lock().expect("no panic").push(patch["metadata"]["annotations"].clone());
+                return Some(json_response(200, &before));
+            }
+            let failure = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Conflict", "code": 409});
+            Some(json_response(409, &failure))
+        };
+        let client = StubServer::start(answer).await.client();
+        let drivers = ClusterDrivers { client, node: "n1".into() };
+        drivers.show("a", None).await.expect("written");
+        let wanted = json!({"b": "2", "c": "2"}).to_string();
+        assert_eq!(*written.lock().expect("no panic"), [json!({NODE_IDS: wanted})]);
+    }
 
     #[test]
     fn a_driver_does_not_relabel_its_node() {

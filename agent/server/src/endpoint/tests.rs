@@ -44,6 +44,7 @@ use http_body_util::BodyExt as _;
 use proto_api::core::v1::Pod;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// An agent with the pods `a/web` and `b/web`, whose containers `c` log to one file.
@@ -51,6 +52,8 @@ struct Agent {
     log: PathBuf,
     streaming: SocketAddr,
     running: AtomicBool,
+    /// Ends one command `wait`.
+    ended: Notify,
 }
 
 impl Agent {
@@ -114,7 +117,12 @@ impl NodeView for Agent {
         _: Duration,
     ) -> BoxFuture<'a, Result<ExecOutput, ViewError>> {
         let stdout = command.join("+").into_bytes();
-        Box::pin(async { Ok(ExecOutput { stdout, ..ExecOutput::default() }) })
+        Box::pin(async move {
+            if command == ["wait"] {
+                self.ended.notified().await;
+            }
+            Ok(ExecOutput { stdout, ..ExecOutput::default() })
+        })
     }
 
     fn checkpoint<'a>(
@@ -210,6 +218,7 @@ async fn bench(anonymous: Anonymous, authorization: Authorization) -> Bench {
         log,
         streaming: echoing_runtime().await,
         running: AtomicBool::new(false),
+        ended: Notify::new(),
     });
     let names = Names::new(Profile::Kubernetes);
     let pages = AdminPages {

@@ -7,7 +7,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::places::PLACES_MAX;
+use crate::places::{PLACES_MAX, PLACES_MAX_PER_NAMESPACE};
 
 /// How long an answer may take before it counts as none: far beyond what it takes.
 const NONE: Duration = Duration::from_secs(60);
@@ -76,4 +76,29 @@ async fn followers_in_one_namespace_leave_logs_and_sessions_to_others() {
         assert!(log.as_ref().is_ok_and(|log| log.contains("two")), "{path}: {log:?}");
     }
     drop((followed, session));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_of_run_are_bounded_in_number() {
+    let bench = bench(Anonymous::Allowed, Authorization::AlwaysAllow).await;
+    let run = |command: &str| {
+        let request = Request::post(format!("/run/a/web/c?cmd={command}"));
+        let (client, request) = (bench.client.clone(), request.body(Bytes::new()).expect("valid"));
+        async move { client.call(request).await.map_err(|error| error.code()) }
+    };
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..=PLACES_MAX_PER_NAMESPACE {
+        waiting.spawn(run("wait"));
+    }
+    // Commands wait for their end: the first answer is that of the one too many.
+    let refused = timeout(NONE, waiting.join_next()).await.expect("an answer");
+    let refused = refused.expect("a request").expect("no panic");
+    assert_eq!(refused.expect_err("one too many"), Some(429));
+    for _ in 0..PLACES_MAX_PER_NAMESPACE {
+        bench.agent.ended.notify_one();
+        let done = timeout(NONE, waiting.join_next()).await.expect("an answer");
+        assert_eq!(done.expect("a request").expect("no panic").expect("done").body, "wait");
+    }
+    let after = timeout(NONE, run("ls")).await.expect("an answer");
+    assert_eq!(after.expect("a place is free").body, "ls");
 }

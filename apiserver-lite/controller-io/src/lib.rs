@@ -4,6 +4,7 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+pub mod eviction_flags;
 pub mod execute_write;
 pub mod fetch_scale;
 pub mod informers;

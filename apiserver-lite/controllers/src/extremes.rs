@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 
 use crate::Plan;
 use crate::endpoint_slices::SliceContext;
-use crate::node_lifecycle::{self, ClusterHealth, NodeClocks, NodeHealth, ZoneEvictions};
+use crate::node_lifecycle::{
+    self, ClusterHealth, EvictionRates, NodeClocks, NodeHealth, ZoneEvictions,
+};
 use crate::pod_gc::{self, PodNode};
 use crate::volumes::{VolumeAnnotations, expand, fit};
 use crate::{
@@ -198,10 +200,16 @@ fn nodes_and_leases() {
             let health = NodeHealth::update(None, node, Some(&lease), steady);
             let clocks = NodeClocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
-                let mut evicted = ZoneEvictions::default();
+                let (mut evicted, rates) = (ZoneEvictions::default(), EvictionRates::default());
                 evicted.note(names(), node, &Plan::default(), now);
-                let some =
-                    ClusterHealth::of(names(), Some(node), [node].into_iter(), &evicted, now);
+                let some = ClusterHealth::of(
+                    names(),
+                    &rates,
+                    Some(node),
+                    [node].into_iter(),
+                    &evicted,
+                    now,
+                );
                 for cluster in [some, ClusterHealth::SomeReady, ClusterHealth::NoneReady] {
                     drop(node_lifecycle::plan(names(), node, &health, grace, clocks, cluster));
                 }

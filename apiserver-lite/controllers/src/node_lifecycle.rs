@@ -20,6 +20,11 @@ use crate::Plan;
 use crate::addresses::{is_ready as is_pod_ready, pod_reference};
 use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
+mod rates;
+
+pub use rates::EvictionRates;
+use rates::Pace;
+
 /// The conditions that the kubelet reports.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -125,15 +130,8 @@ pub enum ClusterHealth {
     NoneReady,
 }
 
-/// Between the evictions of two nodes of a zone (`--node-eviction-rate` in Kubernetes), also where most nodes of a large zone have failed
-/// (`--secondary-node-eviction-rate`).
-const BETWEEN_NODES: i64 = 10;
-const BETWEEN_NODES_OF_FAILING_ZONE: i64 = 100;
-/// Nodes up to which a zone is small: if most of its nodes fail, no more are evicted.
-const SMALL_ZONE: usize = 50;
-/// Nodes that have to fail before a zone does, and the percentage of its nodes that these have to be.
-const FAILED_MIN: usize = 3;
-const FAILED_PERCENT: usize = 55;
+/// How long evictions are noted, in seconds. The caches show them sooner.
+const NOTED_SECS: i64 = 100;
 
 /// Region and zone of a node.
 type Zone = [Option<String>; 2];
@@ -146,17 +144,21 @@ fn zone_keys(names: &Names) -> [String; 2] {
     ["region", "zone"].map(|name| names.sub_label("topology", name))
 }
 
-/// When a node of each zone got the taint by which its pods are evicted. The cache of nodes shows it later, and other nodes are planned before that.
+/// When nodes of each zone got the taint by which their pods are evicted, by name. The cache of nodes shows it later, and other nodes are planned before
+/// that.
 #[derive(Debug, Default)]
-pub struct ZoneEvictions(BTreeMap<Zone, i64>);
+pub struct ZoneEvictions(BTreeMap<Zone, BTreeMap<String, i64>>);
 
 impl ZoneEvictions {
     /// Notes what is planned for a node.
     pub fn note(&mut self, names: &Names, node: &Node, plan: &Plan, now: Time) {
         let now = now.unix().unwrap_or(0);
         // The taints tell of those before.
-        let is_recent = |at: i64| now.saturating_sub(at).abs() <= BETWEEN_NODES_OF_FAILING_ZONE;
-        self.0.retain(|_, at| is_recent(*at));
+        let is_recent = |at: i64| now.saturating_sub(at).abs() <= NOTED_SECS;
+        self.0.retain(|_, nodes| {
+            nodes.retain(|_, at| is_recent(*at));
+            !nodes.is_empty()
+        });
         let keys = eviction_keys(names);
         let adds = |write: &ApiWrite| {
             let ApiWrite::Patch { patch, .. } = write else { return false };
@@ -167,7 +169,8 @@ impl ZoneEvictions {
             })
         };
         if evictions(&keys, node).next().is_none() && plan.writes.iter().any(adds) {
-            self.0.insert(zone_of(&zone_keys(names), node), now);
+            let zone = self.0.entry(zone_of(&zone_keys(names), node)).or_default();
+            zone.insert(node.metadata.name.clone(), now);
         }
     }
 }
@@ -177,6 +180,7 @@ impl ClusterHealth {
     /// latest.
     pub fn of<'a>(
         names: &Names,
+        rates: &EvictionRates,
         node: Option<&Node>,
         nodes: impl Iterator<Item = &'a Node> + Clone,
         evicted: &ZoneEvictions,
@@ -193,27 +197,32 @@ impl ClusterHealth {
         let keys = zone_keys(names);
         let zone = |node: &'a Node| keys.each_ref().map(|key| node.metadata.labels.get(key));
         let own = keys.each_ref().map(|key| node.metadata.labels.get(key));
-        let noted = evicted.0.get(&zone_of(&keys, node)).copied();
-        let (mut ready, mut failed, mut last) = (0_usize, 0_usize, noted);
+        let noted = evicted.0.get(&zone_of(&keys, node));
+        let is_noted =
+            |node: &Node| noted.is_some_and(|noted| noted.contains_key(&node.metadata.name));
+        let mut evictions_at: Vec<i64> = noted.into_iter().flatten().map(|(_, at)| *at).collect();
+        let (mut ready, mut failed) = (0_usize, 0_usize);
         for other in nodes.filter(|other| zone(other) == own) {
             let count = if is_ready(other) { &mut ready } else { &mut failed };
             *count = count.saturating_add(1);
             let tainted =
                 evictions(&evicting, other).filter_map(|taint| taint.time_added?.unix()).max();
-            last = last.max(tainted);
+            evictions_at.extend(tainted.filter(|_| !is_noted(other)));
         }
-        let all = ready.saturating_add(failed);
-        let fails = ready > 0
-            && failed >= FAILED_MIN
-            && failed.saturating_mul(100) >= all.saturating_mul(FAILED_PERCENT);
-        let pause = match fails {
-            true if all <= SMALL_ZONE => return Self::NotNow(None),
-            true => BETWEEN_NODES_OF_FAILING_ZONE,
-            false => BETWEEN_NODES,
+        match rates.pace(ready, failed) {
+            Some(pace) => Self::at_pace(pace, evictions_at, now.unix().unwrap_or(0)),
+            None => Self::NotNow(None),
+        }
+    }
+
+    /// Whether one more node may be evicted after those.
+    fn at_pace(pace: Pace, mut evictions_at: Vec<i64>, now: i64) -> Self {
+        let Some(before) = evictions_at.len().checked_sub(pace.nodes) else {
+            return Self::SomeReady;
         };
-        let now = now.unix().unwrap_or(0);
-        let left = last.map_or(0, |last: i64| last.saturating_add(pause).saturating_sub(now));
-        match u64::try_from(left.min(pause)) {
+        let (_, last, _) = evictions_at.select_nth_unstable(before);
+        let left = last.saturating_add(pace.seconds).saturating_sub(now);
+        match u64::try_from(left.min(pace.seconds)) {
             Ok(left) if left > 0 => Self::NotNow(Some(Duration::from_secs(left))),
             _ => Self::SomeReady,
         }

@@ -314,7 +314,8 @@ impl Reconciler {
             found => {
                 let all = self.informers.nodes.objects();
                 let all = all.iter().map(|node| &**node);
-                ClusterHealth::of(self.informers.names, found, all, &evicted, now())
+                let rates = &self.settings.evictions;
+                ClusterHealth::of(self.informers.names, rates, found, all, &evicted, now())
             }
         };
         let mut health = lock(&self.state.node_health);

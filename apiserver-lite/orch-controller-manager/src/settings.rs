@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_autoscaling_controller::AutoscalingFlags;
+use apiserver_controller_io::eviction_flags::EvictionFlags;
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
+use apiserver_controllers::node_lifecycle::EvictionRates;
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
@@ -103,6 +105,10 @@ pub struct ControllerManagerFlags {
     #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
     pub node_monitor_grace_period: Duration,
 
+    /// Evictions of failed nodes.
+    #[command(flatten)]
+    pub evictions: EvictionFlags,
+
     /// How long to wait for a node that is not ready to unmount an unused volume before it is detached by force.
     #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = go_duration::parse)]
     pub attach_detach_unmount_timeout: Duration,
@@ -160,6 +166,8 @@ pub struct Settings {
     pub authority: Option<Arc<Authority>>,
     /// See `--node-monitor-grace-period`.
     pub grace: Duration,
+    /// How fast nodes of a zone are evicted.
+    pub evictions: EvictionRates,
     /// See `--attach-detach-unmount-timeout`.
     pub unmount: Duration,
     /// See `--terminated-pod-gc-threshold`.
@@ -274,6 +282,7 @@ impl ControllerManagerFlags {
                 .transpose()?,
             authority: self.authority()?,
             grace: self.node_monitor_grace_period,
+            evictions: self.evictions.rates(),
             unmount: self.attach_detach_unmount_timeout,
             ended_pods_max: self.terminated_pod_gc_threshold,
             quota_sync_period: self.resource_quota_sync_period.max(Duration::from_secs(1)),

@@ -95,7 +95,7 @@ fn no_pods_are_evicted_while_no_node_is_ready() {
     let health = |other: &Node| {
         let wall = Time::from_unix(100);
         let (nodes, none) = ([&silent, other].into_iter(), ZoneEvictions::default());
-        ClusterHealth::of(names(), Some(&silent), nodes, &none, wall)
+        ClusterHealth::of(names(), &EvictionRates::default(), Some(&silent), nodes, &none, wall)
     };
     assert_eq!(health(&node("True")), ClusterHealth::SomeReady);
     assert_eq!(health(&node("False")), ClusterHealth::NoneReady);
@@ -111,11 +111,15 @@ fn zone(name: &str, all: usize, failed: usize, since: Option<i64>) -> Vec<Node> 
         })
         .collect();
     if let Some(since) = since {
-        let key = "node.kubernetes.io/unreachable".to_owned();
-        let (effect, time_added) = ("NoExecute".to_owned(), Some(Time::from_unix(since)));
-        nodes[0].spec.taints.push(Taint { key, effect, time_added, ..Taint::default() });
+        taint(&mut nodes[0], since);
     }
     nodes
+}
+
+fn taint(node: &mut Node, since: i64) {
+    let key = "node.kubernetes.io/unreachable".to_owned();
+    let (effect, time_added) = ("NoExecute".to_owned(), Some(Time::from_unix(since)));
+    node.spec.taints.push(Taint { key, effect, time_added, ..Taint::default() });
 }
 
 /// Most nodes of a zone fail together because of the network between them and the control plane: their pods run on.
@@ -145,7 +149,8 @@ fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail(
         let (node, wall) = (nodes.get(1).unwrap(), Time::from_unix(1000));
         let nodes = nodes.iter().chain(&others);
         let none = ZoneEvictions::default();
-        let found = ClusterHealth::of(names(), Some(node), nodes, &none, wall);
+        let found =
+            ClusterHealth::of(names(), &EvictionRates::default(), Some(node), nodes, &none, wall);
         assert_eq!(found, expected, "{failed} of {all}, {since:?}");
     }
     let nodes = zone("a", 10, 6, Some(0));
@@ -153,6 +158,7 @@ fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail(
         let nodes = nodes.iter().chain(&others);
         ClusterHealth::of(
             names(),
+            &EvictionRates::default(),
             Some(node),
             nodes,
             &ZoneEvictions::default(),
@@ -172,14 +178,71 @@ fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail(
     assert_eq!(patched(&planned(&nodes[1], never)), patched(&waiting));
 }
 
+/// The flags of kube-controller-manager have their meaning with other values.
+#[test]
+fn the_pace_of_evictions_follows_the_rates() {
+    let others = zone("b", 9, 0, None);
+    let wait = |secs| ClusterHealth::NotNow(Some(Duration::from_secs(secs)));
+    let (never, now) = (ClusterHealth::NotNow(None), ClusterHealth::SomeReady);
+    let with = |healthy, failing, small_zone, failed_share| EvictionRates {
+        healthy,
+        failing,
+        small_zone,
+        failed_share,
+    };
+    for (rates, all, failed, since, expected) in [
+        (with(0.5, 0.01, 50, 0.55), 10, 2, &[999][..], wait(1)),
+        (with(0.5, 0.01, 50, 0.55), 10, 2, &[998], now),
+        // Pauses are rounded up, numbers of nodes down.
+        (with(0.3, 0.01, 50, 0.55), 10, 2, &[997], wait(1)),
+        (with(0.0, 1.0, 50, 0.55), 10, 2, &[], never),
+        (with(f64::NAN, 1.0, 50, 0.55), 10, 2, &[], never),
+        (with(2.5, 0.01, 50, 0.55), 10, 4, &[1000], now),
+        (with(2.5, 0.01, 50, 0.55), 10, 4, &[1000, 1000], wait(1)),
+        (with(2.5, 0.01, 50, 0.55), 10, 4, &[1000, 999], now),
+        (with(1e300, 0.01, 50, 0.55), 10, 4, &[1000, 1000, 1000], now),
+        (with(1e-300, 0.01, 50, 0.55), 10, 4, &[1000], wait(31_536_000)),
+        // Large and small zones.
+        (with(0.1, 0.2, 9, 0.55), 10, 6, &[998], wait(3)),
+        (with(0.1, 0.2, 10, 0.55), 10, 6, &[], never),
+        (with(0.1, 0.0, 9, 0.55), 10, 6, &[], never),
+        (with(0.1, 0.2, u32::MAX, 0.55), 60, 40, &[], never),
+        // The share that has to fail; three nodes at least.
+        (with(0.1, 0.2, 50, 0.3), 10, 3, &[], never),
+        (with(0.1, 0.2, 50, 0.31), 10, 3, &[], now),
+        (with(0.1, 0.2, 50, 0.0), 10, 2, &[], now),
+        (with(0.1, 0.2, 50, 0.0), 10, 3, &[], never),
+        (with(0.1, 0.2, 50, 1.0), 10, 9, &[990], now),
+        (with(0.1, 0.2, 50, 0.55), 20, 11, &[], never),
+        (with(0.1, 0.2, 50, 0.55), 20, 10, &[], now),
+    ] {
+        let mut nodes = zone("a", all, failed, None);
+        for (node, since) in nodes.iter_mut().zip(since) {
+            taint(node, *since);
+        }
+        let (node, wall) = (&nodes[failed - 1], Time::from_unix(1000));
+        let (all, none) = (nodes.iter().chain(&others), ZoneEvictions::default());
+        let found = ClusterHealth::of(names(), &rates, Some(node), all, &none, wall);
+        assert_eq!(found, expected, "{rates:?}, {failed} failed, {since:?}");
+    }
+}
+
 /// The next node of a zone is planned before the cache shows the taint of the one before.
 #[test]
 fn an_eviction_counts_before_the_cache_shows_it() {
-    let nodes = [zone("a", 10, 2, None), zone("b", 9, 1, None)].concat();
-    let (first, second, elsewhere) = (&nodes[0], &nodes[1], &nodes[10]);
+    let mut nodes = [zone("a", 10, 3, None), zone("b", 9, 1, None)].concat();
+    nodes.iter_mut().enumerate().for_each(|(nth, node)| node.metadata.name = format!("n{nth}"));
+    let (first, second, elsewhere) = (&nodes[0].clone(), &nodes[1].clone(), &nodes[10].clone());
     let mut evicted = ZoneEvictions::default();
     let health = |node: &Node, evicted: &ZoneEvictions, now: i64| {
-        ClusterHealth::of(names(), Some(node), nodes.iter(), evicted, Time::from_unix(now))
+        ClusterHealth::of(
+            names(),
+            &EvictionRates::default(),
+            Some(node),
+            nodes.iter(),
+            evicted,
+            Time::from_unix(now),
+        )
     };
     let steady = Instant::now();
     let planned = |node: &Node, cluster| {
@@ -198,6 +261,16 @@ fn an_eviction_counts_before_the_cache_shows_it() {
     assert_eq!(health(elsewhere, &evicted, 1003), ClusterHealth::SomeReady);
     evicted.note(names(), second, &waits, Time::from_unix(1101));
     assert!(evicted.0.is_empty(), "it is forgotten");
+    let twice = EvictionRates { healthy: 2.0, ..EvictionRates::default() };
+    let wall = Time::from_unix(1000);
+    evicted.note(names(), first, &taints, wall);
+    taint(&mut nodes[0], 1000);
+    let third = |evicted: &ZoneEvictions| {
+        ClusterHealth::of(names(), &twice, Some(&nodes[2]), nodes.iter(), evicted, wall)
+    };
+    assert_eq!(third(&evicted), ClusterHealth::SomeReady, "noted and shown, it counts once");
+    evicted.note(names(), second, &taints, wall);
+    assert_eq!(third(&evicted), left(1));
 }
 
 #[test]

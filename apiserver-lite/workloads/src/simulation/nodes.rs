@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind};
 use apiserver_controllers::node_lifecycle::{
-    self, ClusterHealth, NodeClocks, NodeHealth, ZoneEvictions,
+    self, ClusterHealth, EvictionRates, NodeClocks, NodeHealth, ZoneEvictions,
 };
 use apiserver_controllers::taint_manager::{self, Eviction, TaintAge};
 use proptest::prelude::*;
@@ -222,7 +222,14 @@ impl History {
         let nodes = all.iter().map(|node| &**node);
         let cluster = match node_lifecycle::is_ready(node) {
             true => ClusterHealth::SomeReady,
-            false => ClusterHealth::of(names(), Some(node), nodes, &self.evicted, wall),
+            false => ClusterHealth::of(
+                names(),
+                &EvictionRates::default(),
+                Some(node),
+                nodes,
+                &self.evicted,
+                wall,
+            ),
         };
         let steady = self.steady();
         let before = self.cluster.replace(cluster);

@@ -218,6 +218,12 @@ pub(crate) fn is_finished(object: &Object) -> bool {
     object.deletion_timestamp().is_some() && grace.unwrap_or(0) == 0 && !has_finalizers(object)
 }
 
+/// Whether a deleted object has `deletionGracePeriodSeconds`. Kubernetes' registries of namespaces and of definitions set the time of a deletion only.
+#[must_use]
+pub(crate) fn shows_grace(object: &Object) -> bool {
+    !object.kind.is("", "Namespace") && !strategy::is_definition(object)
+}
+
 /// Sets the fields besides `deletionTimestamp` that show a deletion: the phase of a namespace.
 pub(crate) fn mark_deleted(object: &mut Object) {
     if object.kind.is("", "Namespace") {

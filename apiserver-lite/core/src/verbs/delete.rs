@@ -201,6 +201,7 @@ fn next_step(object: &Object, options: &DeleteOptions, now: OffsetDateTime) -> D
     let marked = object.deletion_timestamp().and_then(time_of);
     let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
     let was = was.map(|seconds| seconds.clamp(0, GRACE_SECS_MAX));
+    let was = was.or_else(|| marked.map(|_| 0));
     let grace = match (was, options.grace_secs) {
         // A running grace period is shortened only by an explicit request.
         (Some(was), None) if marked.is_some() => was,
@@ -227,7 +228,9 @@ fn next_step(object: &Object, options: &DeleteOptions, now: OffsetDateTime) -> D
     }
     let metadata = next.metadata_mut();
     metadata.insert("deletionTimestamp", timestamp(end_of_grace(marked, was, grace, now)));
-    metadata.insert("deletionGracePeriodSeconds", grace);
+    if registry::shows_grace(object) {
+        metadata.insert("deletionGracePeriodSeconds", grace);
+    }
     if next.generation() > 0 && marked.is_none() {
         next.set_generation(next.generation().saturating_add(1));
     }

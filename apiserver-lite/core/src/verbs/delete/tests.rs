@@ -73,6 +73,28 @@ fn a_shorter_period_counts_from_the_first_request() {
     assert_eq!(next_step(&pod, &options(Some(0), None), NOW), DeletionStep::Remove);
 }
 
+#[test]
+fn namespaces_and_definitions_show_no_grace_period() {
+    let engine = engine();
+    let namespace =
+        serde_json::json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}});
+    let definition = serde_json::json!({"metadata": {"name": "things.example.com"}, "spec": {}});
+    let account = serde_json::json!({"metadata": {"name": "a", "namespace": "b", "finalizers": ["example.org/a"]}});
+    for (kind, group, body, expected) in [
+        ("Namespace", "", namespace, None),
+        ("CustomResourceDefinition", "apiextensions.k8s.io", definition, None),
+        ("ServiceAccount", "", account, Some(0)),
+    ] {
+        let object = object(&engine, kind, group, body);
+        let DeletionStep::Mark(next) = next_step(&object, &options(None, None), NOW) else {
+            panic!("{kind} is not marked")
+        };
+        assert!(next.deletion_timestamp().is_some(), "{kind}");
+        assert_eq!(next.metadata().unwrap().int("deletionGracePeriodSeconds"), expected, "{kind}");
+        assert_eq!(next_step(&next, &options(None, None), NOW), DeletionStep::Wait, "{kind}");
+    }
+}
+
 fn policies() -> impl Strategy<Value = Option<Propagation>> {
     use Propagation::{Background, Foreground, Orphan};
     prop_oneof![Just(None), Just(Some(Background)), Just(Some(Foreground)), Just(Some(Orphan))]

@@ -173,6 +173,14 @@ impl ZoneEvictions {
             zone.insert(node.metadata.name.clone(), now);
         }
     }
+
+    /// Forgets what is noted for a node whose taint was not written: its zone has its turn again.
+    pub fn take_back(&mut self, node: &str) {
+        self.0.retain(|_, nodes| {
+            nodes.remove(node);
+            !nodes.is_empty()
+        });
+    }
 }
 
 impl ClusterHealth {

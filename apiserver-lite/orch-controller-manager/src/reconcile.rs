@@ -346,6 +346,15 @@ impl Reconciler {
         plan
     }
 
+    /// Gives a zone its turn of evictions back when the taints of its node are refused. What a server that fails has written is not known.
+    fn take_turn_back(&self, reconcile_key: &ReconcileKey, error: &ClientError) {
+        if let ReconcileKey::NodeLifecycle(node) = reconcile_key
+            && error.code().is_some_and(|code| code < 500)
+        {
+            lock(&self.state.zone_evictions).take_back(node);
+        }
+    }
+
     /// Executes the writes of a plan in order, up to the first failure, and remembers what the caches have to show before the next plan of the
     /// key.
     async fn apply(
@@ -380,6 +389,7 @@ impl Reconciler {
                     {
                         effects.extend(effect);
                     }
+                    self.take_turn_back(reconcile_key, &error);
                     failure = Some(error);
                     break;
                 }

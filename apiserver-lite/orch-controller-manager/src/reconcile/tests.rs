@@ -32,7 +32,8 @@ pGziH41gluODZeVE/KGqrNi8N4GhRANCAAQ1CRAJ6ncz/N3nPyXP8nzDH7KHLv4G
 ";
 
 /// The collections that are cached: API version, path and kind.
-const CACHED: [(&str, &str, &str); 7] = [
+const CACHED: [(&str, &str, &str); 8] = [
+    ("v1", "/api/v1/nodes", "NodeList"),
     ("v1", "/api/v1/serviceaccounts", "ServiceAccountList"),
     ("v1", "/api/v1/secrets", "SecretList"),
     ("v1", "/api/v1/services", "ServiceList"),
@@ -45,12 +46,14 @@ const CACHED: [(&str, &str, &str); 7] = [
 /// What the server has.
 #[derive(Clone, Default)]
 struct Server {
-    /// The objects that the caches show, by plural.
+    /// The objects that the caches show, one or a list, by plural.
     cached: BTreeMap<&'static str, Value>,
     /// The objects that the server has, by path.
     objects: BTreeMap<String, Value>,
     /// Whether it refuses to read them.
     refuses: bool,
+    /// The path of an object that it refuses to write, and with which code.
+    unwritable: Option<(&'static str, u16)>,
     /// Method, path and body of each write.
     writes: Arc<Mutex<Vec<(String, Value)>>>,
 }
@@ -79,6 +82,9 @@ impl Server {
         if request.method != "GET" {
             let body = serde_json::from_slice(&request.body).unwrap_or_default();
             lock(&self.writes).push((format!("{} {path}", request.method), body));
+            if let Some((_, code)) = self.unwritable.filter(|(of, _)| *of == path) {
+                return Some((code, json!({"kind": "Status", "status": "Failure", "code": code})));
+            }
             let object = self.objects.get(path.trim_end_matches("/status"));
             return Some((200, object.cloned().unwrap_or_else(|| json!({"kind": "Status"}))));
         }
@@ -87,7 +93,10 @@ impl Server {
                 return None;
             }
             let shown = self.cached.get(path.rsplit_once('/')?.1);
-            let items: Vec<&Value> = shown.into_iter().collect();
+            let items: Vec<&Value> = match shown {
+                Some(Value::Array(all)) => all.iter().collect(),
+                one => one.into_iter().collect(),
+            };
             let metadata = json!({"resourceVersion": "9"});
             let list =
                 json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items});
@@ -134,9 +143,20 @@ impl Server {
         key: ReconcileKey,
         token_key: Option<Arc<SigningKey>>,
     ) -> Option<Vec<(String, Value)>> {
+        let done = self.reconciler(token_key).await.run(key).await;
+        let writes = std::mem::take(&mut *lock(&self.writes));
+        if done.is_err() {
+            assert_eq!(writes, [], "nothing is written when a read fails");
+        }
+        done.ok().map(|_| writes)
+    }
+
+    /// A reconciler of this server with complete caches.
+    async fn reconciler(&self, token_key: Option<Arc<SigningKey>>) -> Reconciler {
         let client = self.start().await;
         let (mut informers, _) = reflectors::make(&client);
         let all = ListParams::default;
+        informers.nodes = fill(Reflector::whole(client.all(), all())).await;
         informers.service_accounts = fill(Reflector::whole(client.all(), all())).await;
         informers.token_secrets =
             fill(Reflector::projected(client.all(), all(), slim_secret)).await;
@@ -152,12 +172,7 @@ impl Server {
         let counters = ControllerMetrics::new(&metrics).expect("metrics");
         let (board, recorders) = (StatusBoard::default(), BTreeMap::new());
         let shown = Observability { board, counters, recorders };
-        let done = Reconciler::new(accounts, informers, settings, shown).run(key).await;
-        let writes = std::mem::take(&mut *lock(&self.writes));
-        if done.is_err() {
-            assert_eq!(writes, [], "nothing is written when a read fails");
-        }
-        done.ok().map(|_| writes)
+        Reconciler::new(accounts, informers, settings, shown)
     }
 }
 
@@ -413,4 +428,37 @@ fn an_active_job_is_forgotten_only_when_the_server_has_it_not() {
     assert_eq!(body["status"].get("active"), None);
     let refusing = Server { refuses: true, ..server() };
     assert_eq!(refusing.reconcile(key()), None);
+}
+
+#[tokio::test]
+async fn a_zone_has_its_turn_again_when_a_taint_is_refused() {
+    let node = |name: &str, ready: &str| {
+        let condition = |kind: &str| json!({"type": kind, "status": ready});
+        let conditions = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"].map(condition);
+        json!({"kind": "Node", "apiVersion": "v1",
+            "metadata": {"name": name, "uid": name, "resourceVersion": "7"},
+            "status": {"conditions": conditions}})
+    };
+    let nodes = json!([node("a", "Unknown"), node("b", "Unknown"), node("c", "True")]);
+    // What a server that fails has written is not known: the turn is used up.
+    for (code, evicts) in [(200, false), (422, true), (409, true), (500, false)] {
+        let server = Server {
+            unwritable: (code != 200).then_some(("/api/v1/nodes/a", code)),
+            ..Server::default()
+                .showing("nodes", nodes.clone())
+                .having("/api/v1/nodes/a", nodes[0].clone())
+                .having("/api/v1/nodes/b", nodes[1].clone())
+        };
+        let reconciler = server.reconciler(None).await;
+        let first = reconciler.run(ReconcileKey::NodeLifecycle("a".into())).await;
+        assert_eq!(first.is_err(), matches!(code, 422 | 500), "{first:?}");
+        let second = reconciler.run(ReconcileKey::NodeLifecycle("b".into())).await;
+        assert!(second.is_ok(), "{second:?}");
+        let writes = lock(&server.writes);
+        let lines: Vec<&str> = writes.iter().map(|(line, _)| line.as_str()).collect();
+        assert_eq!(lines, ["PATCH /api/v1/nodes/a", "PATCH /api/v1/nodes/b"]);
+        let taints = |at: usize| writes[at].1["spec"]["taints"].to_string();
+        assert!(taints(0).contains("NoExecute"), "{}", taints(0));
+        assert_eq!(taints(1).contains("NoExecute"), evicts, "{code}: {}", taints(1));
+    }
 }

@@ -218,7 +218,12 @@ fn check_container(
         _ => (&[], ""),
     };
     for name in forbidden {
-        if container.get(name).is_some_and(|value| !value.is_empty()) {
+        // A hook or probe without anything is set all the same; requirements without anything are none.
+        let is_set = match container.get(name) {
+            Some(Value::Map(map)) => *name != "resources" || !map.is_empty(),
+            found => found.is_some_and(|value| !value.is_empty()),
+        };
+        if is_set {
             errors.forbidden(&path.field(name), detail);
         }
     }

@@ -1153,6 +1153,7 @@ fn ephemeral_containers_see_what_is_there_and_reserve_nothing() {
         ("resources", json!({"limits": {"cpu": "1"}})),
         ("livenessProbe", get.clone()),
         ("lifecycle", json!({"preStop": get})),
+        ("lifecycle", json!({})),
     ] {
         let refused = format!(
             "spec.ephemeralContainers[0].{field}: Forbidden: cannot be set for an Ephemeral Container"
@@ -1160,6 +1161,29 @@ fn ephemeral_containers_see_what_is_there_and_reserve_nothing() {
         assert_eq!(debug(json!({field: value})), [refused]);
     }
     assert_eq!(debug(json!({"resources": {}})), Vec::<String>::new());
+}
+
+#[test]
+fn init_containers_have_neither_hooks_nor_probes() {
+    let init = |field: &str, value: &Json| {
+        let container = json!([{"name": "i", "image": "i", field: value}]);
+        faults(&with(&plain_pod(), "/spec/initContainers", &container))
+    };
+    let get = json!({"httpGet": {"path": "/", "port": 80}});
+    for (field, value) in [
+        ("lifecycle", json!({"preStop": get})),
+        ("lifecycle", json!({})),
+        ("lifecycle", json!({"postStart": null})),
+        ("livenessProbe", get.clone()),
+        ("readinessProbe", get.clone()),
+        ("startupProbe", get.clone()),
+    ] {
+        assert_eq!(init(field, &value), [format!("spec.initContainers[0].{field}")], "{value}");
+    }
+    for field in ["lifecycle", "resources", "ports"] {
+        assert_eq!(init(field, &Json::Null), Vec::<String>::new(), "{field}");
+    }
+    assert_eq!(init("resources", &json!({})), Vec::<String>::new());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Reconciles against a server whose caches lag: what they show and what the server has are given apart.
 
+mod missing_nodes;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,8 +1,11 @@
 //! Runs programs on the values of objects, which are read in place, within a budget.
 
 mod access;
+mod addresses;
+mod formats;
 mod functions;
 mod lists;
+mod quantities;
 mod run;
 mod texts;
 mod urls;

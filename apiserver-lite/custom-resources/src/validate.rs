@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::rules;
 
 mod embedded;
-mod formats;
+pub(crate) mod formats;
 mod lists;
 #[cfg(test)]
 mod tests;

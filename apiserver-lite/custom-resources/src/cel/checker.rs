@@ -1,10 +1,13 @@
 //! Types and estimated costs of expressions.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
 use super::cost;
+use super::estimate;
 use super::lexer::Fault;
+use super::names::is_keyword;
 use super::signatures;
 use super::types::{Access, REQUEST_MAX, SizedType, Ty};
 
@@ -63,7 +66,7 @@ pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
         Kind::OptionalIndex { of, at } => optional(check_index(expr, of, at, scope)?),
         Kind::Has { of, field } => {
             let field = check_field(expr, of, field, scope)?;
-            Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: field.cost })
+            Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: field.cost.saturating_sub(1) })
         }
         Kind::Index { of, at } => check_index(expr, of, at, scope),
         Kind::Call { name, target, args } => check_call(expr, name, target.as_deref(), args, scope),
@@ -103,7 +106,7 @@ pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
                 let types = [&Ty::Bool, &then.decl.ty, &otherwise.decl.ty];
                 return Err(no_overload(expr, "_?_:_", &types));
             }
-            let cost = plus(condition.cost, plus(then.cost.max(otherwise.cost), cost::BRANCH));
+            let cost = plus(condition.cost, then.cost.max(otherwise.cost));
             let either = then.decl.or(&otherwise.decl);
             Ok(Checked { decl: SizedType::new(either.ty, either.max, 1), cost })
         }
@@ -140,7 +143,7 @@ fn check_field(expr: &Expr, of: &Expr, field: &str, scope: &Scope<'_>) -> Result
         Ty::Access(Access::Authorizer) if field == "requestResource" => {
             Some(SizedType::plain(Ty::Access(Access::Resource)))
         }
-        Ty::Object(fields) => fields.get(field).cloned(),
+        Ty::Object(fields) => property(fields, field).cloned(),
         Ty::Map(key, value) if key.ty.fits(&Ty::Text) => Some(SizedType::clone(value)),
         Ty::Dyn => Some(SizedType::new(Ty::Dyn, of.decl.max, 1)),
         other => {
@@ -150,6 +153,12 @@ fn check_field(expr: &Expr, of: &Expr, field: &str, scope: &Scope<'_>) -> Result
     };
     let decl = decl.ok_or_else(|| Fault::new(expr.at, format!("undefined field '{field}'")))?;
     Ok(Checked { decl: if is_optional { SizedType::optional(decl) } else { decl }, cost })
+}
+
+/// The property of a name. One of CEL's own words may stand for its escaped name, as in Kubernetes since 1.32: `namespace` for `__namespace__`.
+fn property<'a>(fields: &'a BTreeMap<String, SizedType>, name: &str) -> Option<&'a SizedType> {
+    let escaped = || fields.get(&format!("__{name}__"));
+    fields.get(name).or_else(|| is_keyword(name).then(escaped).flatten())
 }
 
 /// The type of the value that an optional may have, and whether it is one.
@@ -196,17 +205,12 @@ fn check_call(
     let target = target.map(|target| check(target, scope)).transpose()?;
     let args: Vec<Checked> = args.iter().map(|arg| check(arg, scope)).collect::<Result<_, _>>()?;
     let parts = || target.iter().chain(&args);
-    let counted = |ty: &Ty| !matches!(ty, Ty::Text | Ty::Dyn);
-    let size = |part: &Checked| match name {
-        "size" if counted(&part.decl.ty) => 1,
-        _ => part.decl.max,
-    };
-    let sizes: Vec<u64> = parts().map(size).collect();
-    let cost = parts().fold(cost::function(name, &sizes), |sum, part| plus(sum, part.cost));
     let max = parts().map(|part| part.decl.max).max().unwrap_or(REQUEST_MAX);
+    let of_parts = parts().fold(0, |sum, part| plus(sum, part.cost));
     let decls: Vec<SizedType> = args.iter().map(|arg| arg.decl.clone()).collect();
-    let result = signatures::result(name, target.as_ref().map(|target| &target.decl), &decls, max);
-    if let Some(decl) = result {
+    let on = target.as_ref().map(|target| &target.decl);
+    if let Some(decl) = signatures::result(name, on, &decls, max) {
+        let cost = plus(of_parts, estimate::function(name, on, &decls));
         return Ok(Checked { decl, cost });
     }
     let types: Vec<String> = decls.iter().map(|decl| decl.ty.to_string()).collect();
@@ -222,8 +226,7 @@ fn check_call(
 fn check_list(parts: &[Expr], scope: &Scope<'_>) -> Result<Checked, Fault> {
     let parts: Vec<Checked> =
         parts.iter().map(|part| check(part, scope)).collect::<Result<_, _>>()?;
-    let made = plus(cost::LIST, cost::walk(parts.len() as u64));
-    let cost = parts.iter().fold(made, |sum, part| plus(sum, part.cost));
+    let cost = parts.iter().fold(cost::LIST, |sum, part| plus(sum, part.cost));
     let item = common(parts.iter().map(|part| &part.decl));
     Ok(Checked { decl: SizedType::list(item, parts.len() as u64), cost })
 }
@@ -243,9 +246,14 @@ fn common<'a>(decls: impl Iterator<Item = &'a SizedType>) -> SizedType {
 
 fn check_map(entries: &[(Expr, Expr)], scope: &Scope<'_>) -> Result<Checked, Fault> {
     let (mut keys, mut values) = (Vec::new(), Vec::new());
-    let mut cost = plus(cost::MAP, entries.len() as u64);
+    let mut cost = cost::MAP;
     for (key, value) in entries {
+        let at = key.at;
         let (key, value) = (check(key, scope)?, check(value, scope)?);
+        // No value has such keys, and types that hold one type twice grow without bounds.
+        if key.decl.ty.is_composite() {
+            return Err(Fault::new(at, format!("unsupported key type: {}", key.decl.ty)));
+        }
         cost = plus(cost, plus(key.cost, value.cost));
         keys.push(key.decl);
         values.push(value.decl);
@@ -266,7 +274,7 @@ fn check_logic(
         if !part_checked.decl.ty.fits(&Ty::Bool) {
             return Err(no_overload(expr, function, &[&Ty::Bool, &part_checked.decl.ty]));
         }
-        cost = plus(cost, plus(part_checked.cost, cost::BRANCH));
+        cost = plus(cost, part_checked.cost);
     }
     Ok(Checked { decl: SizedType::plain(Ty::Bool), cost })
 }
@@ -277,19 +285,11 @@ fn check_binary(
     left: Checked,
     right: Checked,
 ) -> Result<Checked, Fault> {
-    let (left_max, right_max) = (left.decl.max, right.decl.max);
     let args = plus(left.cost, right.cost);
     let wrong = || no_overload(expr, operator.function(), &[&left.decl.ty, &right.decl.ty]);
-    let smaller = left_max.min(right_max);
     let (decl, own) = match operator {
         Operator::Equal | Operator::NotEqual if left.decl.ty.fits(&right.decl.ty) => {
-            let own = match &left.decl.ty {
-                Ty::Text | Ty::Bytes | Ty::List(_) | Ty::Map(..) | Ty::Object(_) | Ty::Url => {
-                    cost::walk(smaller).max(1)
-                }
-                _ => 1,
-            };
-            (SizedType::plain(Ty::Bool), own)
+            (SizedType::plain(Ty::Bool), estimate::comparison(&left.decl, &right.decl))
         }
         Operator::In => {
             let fits = match &right.decl.ty {
@@ -300,14 +300,22 @@ fn check_binary(
             if !fits {
                 return Err(wrong());
             }
-            let own = if matches!(right.decl.ty, Ty::Map(..)) { 1 } else { right_max.max(1) };
-            (SizedType::plain(Ty::Bool), own)
+            (SizedType::plain(Ty::Bool), estimate::search(&right.decl))
         }
         Operator::Less | Operator::LessOrEqual | Operator::Greater | Operator::GreaterOrEqual => {
             let ordered = |ty: &Ty| {
                 !matches!(
                     ty,
-                    Ty::List(_) | Ty::Map(..) | Ty::Object(_) | Ty::Url | Ty::Type | Ty::Null
+                    Ty::List(_)
+                        | Ty::Map(..)
+                        | Ty::Object(_)
+                        | Ty::Url
+                        | Ty::Type
+                        | Ty::Null
+                        | Ty::Ip
+                        | Ty::Cidr
+                        | Ty::Quantity
+                        | Ty::Format
                 )
             };
             if !left.decl.ty.fits(&right.decl.ty)
@@ -316,19 +324,17 @@ fn check_binary(
             {
                 return Err(wrong());
             }
-            let text = matches!(left.decl.ty, Ty::Text | Ty::Bytes);
-            (SizedType::plain(Ty::Bool), if text { cost::walk(smaller).max(1) } else { 1 })
+            (SizedType::plain(Ty::Bool), estimate::comparison(&left.decl, &right.decl))
         }
         Operator::Equal | Operator::NotEqual => return Err(wrong()),
         _ => {
             let ty = arithmetic(operator, &left.decl.ty, &right.decl.ty).ok_or_else(wrong)?;
-            let sum = plus(left_max, right_max);
-            let walked = matches!(ty, Ty::Text | Ty::Bytes | Ty::List(_));
-            let own = if walked { cost::walk(sum).max(1) } else { 1 };
+            let sum = plus(left.decl.max, right.decl.max);
+            let own = estimate::arithmetic(&ty, sum);
             (SizedType::new(ty, sum, 1), own)
         }
     };
-    Ok(Checked { decl, cost: plus(args, own.max(1)) })
+    Ok(Checked { decl, cost: plus(args, own) })
 }
 
 /// The type of a sum, difference, product or quotient.

@@ -3,11 +3,15 @@
 use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
 use super::lexer::{Fault, Token, tokens};
 use super::names::is_keyword;
+use super::signatures;
 
 /// Deepest nesting of an expression: each level takes stack when it is checked and run.
 pub(crate) const DEPTH_MAX: usize = 50;
 /// Most parts of an expression.
 const PARTS_MAX: usize = 20_000;
+
+/// What stands before the dot in names of functions: `optional.of`.
+const NAMESPACES: [&str; 3] = ["format", "ip", "optional"];
 
 /// Parses an expression.
 pub(crate) fn parse(text: &str) -> Result<Expr, Fault> {
@@ -402,12 +406,15 @@ impl Parser {
         name: String,
         args: Vec<Expr>,
     ) -> Result<Expr, Fault> {
-        let is_optional = matches!(&target.kind, Kind::Ident(of) if of == "optional");
-        let kind = match (name.as_str(), args.len()) {
-            ("of" | "none" | "ofNonZeroValue", _) if is_optional => {
-                let name = format!("optional.{name}");
+        if let Kind::Ident(of) = &target.kind
+            && NAMESPACES.contains(&of.as_str())
+        {
+            let name = format!("{of}.{name}");
+            if signatures::exists(&name) {
                 return self.make(at, Kind::Call { name, target: None, args });
             }
+        }
+        let kind = match (name.as_str(), args.len()) {
             ("optMap", 2) => FoldKind::OptMap,
             ("optFlatMap", 2) => FoldKind::OptFlatMap,
             ("all", 2) => FoldKind::All,

@@ -1,9 +1,18 @@
 //! Functions and methods with their types, as letters of [`Ty::letter`]. In results `e` is the type of a list's items or of the value of an optional, `S` a
-//! list of texts, `U` an URL, `q` a map of lists of texts, and `o` an optional of the argument.
+//! list of texts, `U` an URL, `q` a map of lists of texts, `o` an optional of the argument, `v` an optional list of texts, and `f` an optional format.
 
 use std::sync::Arc;
 
 use super::types::{Access, SizedType, Ty};
+
+/// Longest text of an address, and of a block of them.
+const IP_LEN_MAX: u64 = 39;
+const CIDR_LEN_MAX: u64 = 43;
+/// Longest name of a format, as in Kubernetes.
+const FORMAT_LEN_MAX: u64 = 64;
+/// Most texts that say what is wrong about one of a format, and the longest.
+const COMPLAINTS_MAX: u64 = 8;
+const COMPLAINT_LEN_MAX: u64 = 2_048;
 
 /// Name, target (empty for functions), arguments, result.
 pub(crate) type Signature = (&'static str, &'static str, &'static str, char);
@@ -109,6 +118,56 @@ pub(crate) const SIGNATURES: &[Signature] = &[
     ("getMinutes", "D", "", 'i'),
     ("getSeconds", "D", "", 'i'),
     ("getMilliseconds", "D", "", 'i'),
+    ("isIP", "", "s", 'B'),
+    ("ip", "", "s", 'a'),
+    ("ip.isCanonical", "", "s", 'B'),
+    ("string", "", "a", 's'),
+    ("family", "a", "", 'i'),
+    ("isUnspecified", "a", "", 'B'),
+    ("isLoopback", "a", "", 'B'),
+    ("isLinkLocalMulticast", "a", "", 'B'),
+    ("isLinkLocalUnicast", "a", "", 'B'),
+    ("isGlobalUnicast", "a", "", 'B'),
+    ("isCIDR", "", "s", 'B'),
+    ("cidr", "", "s", 'c'),
+    ("string", "", "c", 's'),
+    ("containsIP", "c", "a", 'B'),
+    ("containsIP", "c", "s", 'B'),
+    ("containsCIDR", "c", "c", 'B'),
+    ("containsCIDR", "c", "s", 'B'),
+    ("ip", "c", "", 'a'),
+    ("masked", "c", "", 'c'),
+    ("prefixLength", "c", "", 'i'),
+    ("isQuantity", "", "s", 'B'),
+    ("quantity", "", "s", 'Q'),
+    ("isInteger", "Q", "", 'B'),
+    ("asInteger", "Q", "", 'i'),
+    ("asApproximateFloat", "Q", "", 'd'),
+    ("sign", "Q", "", 'i'),
+    ("sign", "", "Q", 'i'),
+    ("add", "Q", "Q", 'Q'),
+    ("add", "Q", "i", 'Q'),
+    ("sub", "Q", "Q", 'Q'),
+    ("sub", "Q", "i", 'Q'),
+    ("isLessThan", "Q", "Q", 'B'),
+    ("isGreaterThan", "Q", "Q", 'B'),
+    ("compareTo", "Q", "Q", 'i'),
+    ("format.named", "", "s", 'f'),
+    ("format.dns1123Label", "", "", 'F'),
+    ("format.dns1123Subdomain", "", "", 'F'),
+    ("format.dns1035Label", "", "", 'F'),
+    ("format.qualifiedName", "", "", 'F'),
+    ("format.portName", "", "", 'F'),
+    ("format.dns1123LabelPrefix", "", "", 'F'),
+    ("format.dns1123SubdomainPrefix", "", "", 'F'),
+    ("format.dns1035LabelPrefix", "", "", 'F'),
+    ("format.labelValue", "", "", 'F'),
+    ("format.uri", "", "", 'F'),
+    ("format.uuid", "", "", 'F'),
+    ("format.byte", "", "", 'F'),
+    ("format.date", "", "", 'F'),
+    ("format.datetime", "", "", 'F'),
+    ("validate", "F", "s", 'v'),
 ];
 
 /// Those of optionals: values that may be missing.
@@ -178,8 +237,31 @@ pub(crate) fn result(
     if found.any(|(_, _, _, other)| other != letter) {
         return Some(SizedType::new(Ty::Dyn, max, 1)); // dynamic values decide
     }
+    if let Some(known) = of_letter(*letter, max) {
+        return Some(known);
+    }
+    Some(match letter {
+        'o' => SizedType::optional(args.first().map_or(SizedType::plain(Ty::Dyn), Clone::clone)),
+        'O' => return same_optionals(target?, args),
+        _ => match target.map(|target| &target.ty) {
+            Some(Ty::List(item)) => SizedType::clone(item),
+            Some(Ty::Optional(value)) => {
+                let fits = args.iter().all(|arg| arg.ty.fits(&value.ty));
+                // The value or, instead of it, the argument.
+                return fits.then(|| {
+                    args.iter().fold(SizedType::clone(value), |either, arg| either.or(arg))
+                });
+            }
+            _ => SizedType::new(Ty::Dyn, max, 1),
+        },
+    })
+}
+
+/// The type of a result whose letter says all of it, with at most `max` elements or bytes.
+fn of_letter(letter: char, max: u64) -> Option<SizedType> {
     let text = || SizedType::new(Ty::Text, max, 2);
     let access = |access| SizedType::plain(Ty::Access(access));
+    let format = || SizedType::new(Ty::Format, FORMAT_LEN_MAX, 2);
     Some(match letter {
         'i' => SizedType::plain(Ty::Int),
         'u' => SizedType::plain(Ty::Uint),
@@ -200,19 +282,16 @@ pub(crate) fn result(
         'G' => access(Access::Group),
         'R' => access(Access::Resource),
         'C' => access(Access::Decision),
-        'o' => SizedType::optional(args.first().map_or(SizedType::plain(Ty::Dyn), Clone::clone)),
-        'O' => return same_optionals(target?, args),
-        _ => match target.map(|target| &target.ty) {
-            Some(Ty::List(item)) => SizedType::clone(item),
-            Some(Ty::Optional(value)) => {
-                let fits = args.iter().all(|arg| arg.ty.fits(&value.ty));
-                // The value or, instead of it, the argument.
-                return fits.then(|| {
-                    args.iter().fold(SizedType::clone(value), |either, arg| either.or(arg))
-                });
-            }
-            _ => SizedType::new(Ty::Dyn, max, 1),
-        },
+        'a' => SizedType::new(Ty::Ip, IP_LEN_MAX, 2),
+        'c' => SizedType::new(Ty::Cidr, CIDR_LEN_MAX, 2),
+        'Q' => SizedType::new(Ty::Quantity, 1, 1),
+        'F' => format(),
+        'f' => SizedType::optional(format()),
+        'v' => {
+            let why = SizedType::new(Ty::Text, COMPLAINT_LEN_MAX, 2);
+            SizedType::optional(SizedType::list(why, COMPLAINTS_MAX))
+        }
+        _ => return None,
     })
 }
 

@@ -34,6 +34,12 @@ pub(crate) enum Ty {
     Object(Arc<BTreeMap<String, SizedType>>),
     Url,
     Type,
+    Ip,
+    /// A block of addresses.
+    Cidr,
+    Quantity,
+    /// A named format of texts.
+    Format,
     /// A value that may be missing.
     Optional(Arc<SizedType>),
     /// Questions about what a user may do, and their answers.
@@ -126,10 +132,20 @@ impl Ty {
             (Ty::Optional(left), Ty::Optional(right)) => left.ty.fits(&right.ty),
             (Ty::Access(left), Ty::Access(right)) => left == right,
             (Ty::Object(_), Ty::Object(_)) => true,
-            (Ty::Null, Ty::Object(_) | Ty::Duration | Ty::Timestamp)
-            | (Ty::Object(_) | Ty::Duration | Ty::Timestamp, Ty::Null) => true,
+            (Ty::Null, other) | (other, Ty::Null) if other.is_comparable_to_null() => true,
             (left, right) => std::mem::discriminant(left) == std::mem::discriminant(right),
         }
+    }
+
+    /// Whether null may stand beside values of the type, none of which it is equal to.
+    fn is_comparable_to_null(&self) -> bool {
+        let is_library = matches!(self, Ty::Ip | Ty::Cidr | Ty::Quantity | Ty::Format);
+        is_library || matches!(self, Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Optional(_))
+    }
+
+    /// Whether values of the type have parts.
+    pub(crate) fn is_composite(&self) -> bool {
+        matches!(self, Ty::List(_) | Ty::Map(..) | Ty::Object(_) | Ty::Optional(_))
     }
 
     /// A letter for the type, as in signatures.
@@ -150,6 +166,10 @@ impl Ty {
             Ty::Object(_) => 'o',
             Ty::Url => 'U',
             Ty::Type => 't',
+            Ty::Ip => 'a',
+            Ty::Cidr => 'c',
+            Ty::Quantity => 'Q',
+            Ty::Format => 'F',
             Ty::Optional(_) => 'O',
             Ty::Access(Access::Authorizer) => 'A',
             Ty::Access(Access::Path) => 'P',
@@ -178,6 +198,10 @@ impl fmt::Display for Ty {
             Ty::Object(_) => f.write_str("object"),
             Ty::Url => f.write_str("kubernetes.URL"),
             Ty::Type => f.write_str("type"),
+            Ty::Ip => f.write_str("net.IP"),
+            Ty::Cidr => f.write_str("net.CIDR"),
+            Ty::Quantity => f.write_str("kubernetes.Quantity"),
+            Ty::Format => f.write_str("kubernetes.NamedFormat"),
             Ty::Optional(value) => write!(f, "optional_type({})", value.ty),
             Ty::Access(access) => f.write_str(access.name()),
         }

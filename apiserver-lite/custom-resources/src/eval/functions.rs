@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::run::Run;
 use super::urls::Url;
 use super::value::{Fail, Items, Val};
-use super::{lists, texts};
+use super::{addresses, formats, lists, quantities, texts};
 use crate::cel::ast::Operator;
 use crate::cel::cost;
 use crate::errors::show_float;
@@ -20,6 +20,10 @@ pub(crate) fn call<'a>(
 ) -> Result<Val<'a>, Fail> {
     match (target, args) {
         (None, []) if name == "optional.none" => Ok(Val::Optional(None)),
+        (None, []) => {
+            let format = name.strip_prefix("format.").and_then(formats::named);
+            format.map(Val::Format).ok_or_else(Fail::no_overload)
+        }
         (None, [arg]) => call_on_one(name, arg),
         (None, [Val::Text(text), Val::Text(pattern)]) if name == "matches" => {
             texts::matches(run, text, pattern).map(Val::Bool)
@@ -29,6 +33,12 @@ pub(crate) fn call<'a>(
         (Some(Val::List(items)), args) => call_on_list(run, name, items, args),
         (Some(Val::Optional(value)), args) => call_on_optional(name, value.as_deref(), args),
         (Some(Val::Access(access)), args) => access.call(run, name, args),
+        (Some(Val::Ip(ip)), []) => addresses::call_on_ip(name, *ip),
+        (Some(Val::Cidr(block)), args) => addresses::call_on_block(name, block, args),
+        (Some(Val::Quantity(quantity)), args) => quantities::call(name, **quantity, args),
+        (Some(Val::Format(format)), [Val::Text(text)]) if name == "validate" => {
+            Ok(formats::validate(format, text))
+        }
         (Some(Val::Url(url)), []) => url.part(name).ok_or_else(Fail::no_overload),
         (Some(Val::Duration(nanos)), []) => {
             times::part_of_duration(name, *nanos).map(Val::Int).ok_or_else(Fail::no_overload)
@@ -82,6 +92,15 @@ fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
             Val::Text(text) => times::parse_time(text)
                 .map(Val::Time)
                 .ok_or_else(|| Fail::error(format!("invalid timestamp {:?}", &**text))),
+            _ => Err(Fail::no_overload()),
+        },
+        "ip" | "isIP" | "ip.isCanonical" | "cidr" | "isCIDR" => match arg {
+            Val::Text(text) => addresses::read(name, text),
+            _ => Err(Fail::no_overload()),
+        },
+        "quantity" | "isQuantity" | "sign" => quantities::call_on_one(name, arg),
+        "format.named" => match arg {
+            Val::Text(name) => Ok(Val::optional(formats::named(name).map(Val::Format))),
             _ => Err(Fail::no_overload()),
         },
         "url" | "isURL" => {
@@ -221,6 +240,8 @@ fn to_text<'a>(arg: &Val<'a>) -> Result<Val<'a>, Fail> {
             Val::text(times::format_time(*nanos).ok_or_else(|| Fail::error("timestamp overflow"))?)
         }
         Val::Url(url) => Val::text(url.text.as_str()),
+        Val::Ip(ip) => Val::text(ip.to_string()),
+        Val::Cidr(block) => Val::text(block.to_string()),
         _ => return Err(Fail::no_overload()),
     })
 }

@@ -21,6 +21,10 @@ pub(crate) fn equal<'a>(run: &mut Run<'a>, left: &Val<'a>, right: &Val<'a>) -> R
         (Val::Type(left), Val::Type(right)) => left == right,
         (Val::Url(left), Val::Url(right)) => left == right,
         (Val::Access(left), Val::Access(right)) => left == right,
+        (Val::Ip(left), Val::Ip(right)) => left == right,
+        (Val::Cidr(left), Val::Cidr(right)) => left == right,
+        (Val::Quantity(left), Val::Quantity(right)) => left == right,
+        (Val::Format(left), Val::Format(right)) => left == right,
         (Val::Optional(None), Val::Optional(None)) => true,
         (Val::Optional(Some(left)), Val::Optional(Some(right))) => {
             return equal(run, left, right);

@@ -1,10 +1,13 @@
 //! Values of expressions. Those of an object are read in place.
 
 use std::cmp::Ordering;
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 
 use apiserver_schema::{Map, Value};
+use ipnet::IpNet;
+use proto_api::Quantity;
 
 use super::access::{AccessQuestion, AccessVal};
 use super::urls::Url;
@@ -54,6 +57,12 @@ pub(crate) enum Val<'a> {
     Map(Entries<'a>),
     Url(Rc<Url>),
     Type(&'static str),
+    Ip(IpAddr),
+    /// A block of addresses, with what is set beyond its prefix.
+    Cidr(IpNet),
+    Quantity(Rc<Quantity>),
+    /// The name of a format.
+    Format(&'static str),
     Optional(Option<Rc<Val<'a>>>),
     Access(Rc<AccessVal>),
 }
@@ -155,6 +164,10 @@ impl<'a> Val<'a> {
             Val::Map(_) => "map",
             Val::Url(_) => "kubernetes.URL",
             Val::Type(_) => "type",
+            Val::Ip(_) => "net.IP",
+            Val::Cidr(_) => "net.CIDR",
+            Val::Quantity(_) => "kubernetes.Quantity",
+            Val::Format(_) => "kubernetes.NamedFormat",
             Val::Optional(_) => "optional_type",
             Val::Access(of) => of.access.name(),
         }

@@ -24,6 +24,7 @@ mod errors;
 mod eval;
 mod expression;
 mod field_path;
+mod formats;
 mod json_path;
 mod node;
 mod open_api;

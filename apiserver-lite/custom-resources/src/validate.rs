@@ -8,7 +8,6 @@ use crate::node::Node;
 use crate::rules;
 
 mod embedded;
-pub(crate) mod formats;
 mod lists;
 #[cfg(test)]
 mod tests;

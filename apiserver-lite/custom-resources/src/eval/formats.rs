@@ -7,7 +7,7 @@ use apiserver_schema::value::cut;
 
 use super::value::Val;
 use crate::errors::quote;
-use crate::validate::formats;
+use crate::formats;
 
 const NAMES: [&str; 14] = [
     "dns1123Label",

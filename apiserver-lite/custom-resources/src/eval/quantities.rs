@@ -13,7 +13,7 @@ pub(crate) fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail
         ("isQuantity", Val::Text(text)) => Ok(Val::Bool(text.parse::<Quantity>().is_ok())),
         ("quantity", Val::Text(text)) => {
             let read: Result<Quantity, _> = text.parse();
-            read.map(made).map_err(|error| Fail::error(error.to_string()))
+            read.map(make_value).map_err(|error| Fail::error(error.to_string()))
         }
         ("sign", Val::Quantity(quantity)) => call(name, **quantity, &[]),
         _ => Err(Fail::no_overload()),
@@ -28,8 +28,8 @@ pub(crate) fn call<'a>(name: &str, quantity: Quantity, args: &[Val<'a>]) -> Resu
         ("asInteger", []) => Val::Int(integer(quantity).ok_or_else(no_integer)?),
         ("asApproximateFloat", []) => Val::Double(approximate(quantity)),
         ("sign", []) => Val::Int(quantity.cmp(&Quantity::ZERO) as i64),
-        ("add", [other]) => made(quantity + operand(other)?),
-        ("sub", [other]) => made(quantity - operand(other)?),
+        ("add", [other]) => make_value(quantity + operand(other)?),
+        ("sub", [other]) => make_value(quantity - operand(other)?),
         ("isLessThan", [Val::Quantity(other)]) => Val::Bool(quantity < **other),
         ("isGreaterThan", [Val::Quantity(other)]) => Val::Bool(quantity > **other),
         ("compareTo", [Val::Quantity(other)]) => Val::Int(quantity.cmp(other) as i64),
@@ -37,7 +37,7 @@ pub(crate) fn call<'a>(name: &str, quantity: Quantity, args: &[Val<'a>]) -> Resu
     })
 }
 
-fn made<'a>(quantity: Quantity) -> Val<'a> {
+fn make_value<'a>(quantity: Quantity) -> Val<'a> {
     Val::Quantity(Rc::new(quantity))
 }
 

@@ -6,8 +6,8 @@ use apiserver_schema::validate::Cause;
 use apiserver_schema::value::write_json;
 use apiserver_schema::{Map, Value};
 
-use super::formats;
 use crate::errors::{ErrorList, Path, quote, show, show_float};
+use crate::formats;
 use crate::node::{AdditionalProperties, Checks, Node, Type};
 
 /// Most nodes of schemas that are compared with values of one object: schemas under `anyOf` multiply with the items of lists.

@@ -158,7 +158,7 @@ async fn delete_all_of(
     Ok(())
 }
 
-/// Deletes the objects one by one, all that can be: one that is refused stops none of the others.
+/// Deletes the objects one by one, all that can be: one that is refused stops none of the others, and a server that does not answer stops all.
 ///
 /// # Errors
 /// The first, after all have been tried.
@@ -175,8 +175,13 @@ async fn delete_each(
         };
         for object in page.items {
             match objects.delete(&object.metadata.name, delete).await {
-                Err(error) if !error.is_not_found() => done = done.and(Err(error)),
-                _ => {}
+                Ok(_) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) if error.code().is_some_and(|code| code < 500) => {
+                    done = done.and(Err(error));
+                }
+                // A server that fails or does not answer takes the next round's time, not this one's for each object.
+                Err(error) => return done.and(Err(error)),
             }
         }
         if page.metadata.continue_.is_empty() {
@@ -232,15 +237,15 @@ mod tests {
         assert_eq!(requested("autoscaling", "/autoscaling/v2/").await, both);
     }
 
-    #[tokio::test]
-    async fn each_object_of_another_server_is_deleted_whatever_is_refused() {
+    /// What a server with the objects `a` to `d` is asked to delete, where it answers `code` for `a` and `c`; and what of it fails.
+    async fn delete_four(code: u16) -> (Vec<String>, Vec<String>) {
         let deleted = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&deleted);
         let server = StubServer::start(move |request| {
             let things = "/apis/other.example/v1/namespaces/n/things";
             let thing = |name: &str| json!({"metadata": {"name": name, "namespace": "n"}});
             let refusal = |why: &str| {
-                json_response(403, &json!({"kind": "Status", "code": 403, "message": why}))
+                json_response(code, &json!({"kind": "Status", "code": code, "message": why}))
             };
             if let Some(name) = request.path.strip_prefix(&format!("{things}/")) {
                 noted.lock().unwrap().push(name.to_owned());
@@ -265,8 +270,20 @@ mod tests {
             Some(json_response(200, &body))
         });
         let remains = delete_content(&server.await.client(), "n").await;
-        assert_eq!(*deleted.lock().unwrap(), ["a", "b", "c", "d"]);
-        assert_eq!(remains.failures.len(), 1, "{remains:?}");
-        assert!(remains.failures[0].contains("a stays"), "{remains:?}");
+        (deleted.lock().unwrap().clone(), remains.failures)
+    }
+
+    #[tokio::test]
+    async fn each_object_of_another_server_is_deleted_whatever_is_refused() {
+        let (deleted, failures) = delete_four(403).await;
+        assert_eq!(deleted, ["a", "b", "c", "d"]);
+        assert!(failures.len() == 1 && failures[0].contains("a stays"), "{failures:?}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_fails_is_left_until_the_next_round() {
+        let (deleted, failures) = delete_four(500).await;
+        assert!(deleted.iter().all(|name| name == "a"), "{deleted:?}");
+        assert!(failures.len() == 1 && failures[0].contains("a stays"), "{failures:?}");
     }
 }

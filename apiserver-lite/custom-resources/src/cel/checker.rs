@@ -233,15 +233,14 @@ fn check_list(parts: &[Expr], scope: &Scope<'_>) -> Result<Checked, Fault> {
 
 /// The type of all values, or `dyn`.
 fn common<'a>(decls: impl Iterator<Item = &'a SizedType>) -> SizedType {
-    let mut decls = decls.peekable();
-    let Some(first) = decls.peek().copied() else { return SizedType::plain(Ty::Dyn) };
-    let (mut same, mut max) = (true, 0);
-    for decl in decls {
-        same &= std::mem::discriminant(&decl.ty) == std::mem::discriminant(&first.ty)
-            && decl.ty.fits(&first.ty);
-        max = decl.max.max(max);
-    }
-    SizedType::new(if same { first.ty.clone() } else { Ty::Dyn }, max, 1)
+    let mut decls = decls.cloned();
+    let Some(first) = decls.next() else { return SizedType::plain(Ty::Dyn) };
+    let all = decls.fold(first, |all, decl| {
+        let is_same = std::mem::discriminant(&decl.ty) == std::mem::discriminant(&all.ty)
+            && decl.ty.fits(&all.ty);
+        if is_same { all.or(&decl) } else { SizedType::new(Ty::Dyn, all.max.max(decl.max), 1) }
+    });
+    SizedType::new(all.ty, all.max, 1)
 }
 
 fn check_map(entries: &[(Expr, Expr)], scope: &Scope<'_>) -> Result<Checked, Fault> {
@@ -331,6 +330,7 @@ fn check_binary(
             let ty = arithmetic(operator, &left.decl.ty, &right.decl.ty).ok_or_else(wrong)?;
             let sum = plus(left.decl.max, right.decl.max);
             let own = estimate::arithmetic(&ty, sum);
+            let ty = if matches!(ty, Ty::List(_)) { left.decl.or(&right.decl).ty } else { ty };
             (SizedType::new(ty, sum, 1), own)
         }
     };

@@ -57,10 +57,8 @@ fn complaints(format: &str, text: &str) -> Vec<String> {
     }
 }
 
-/// The prefix of a name, with a letter for `-` at its end.
+/// The prefix of a name, with a letter for `-` at its end and what stands before it, as in Kubernetes.
 fn completed(prefix: &str) -> Cow<'_, str> {
-    match prefix.strip_suffix('-') {
-        Some(start) => Cow::Owned(format!("{start}a")),
-        None => Cow::Borrowed(prefix),
-    }
+    let start = prefix.strip_suffix('-').and_then(|start| start.get(..start.len().checked_sub(1)?));
+    start.map_or(Cow::Borrowed(prefix), |start| Cow::Owned(format!("{start}a")))
 }

@@ -360,7 +360,7 @@ impl<'a> Run<'a> {
     }
 
     fn list(&mut self, parts: &'a [Expr], scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
-        self.charge(cost::LIST.saturating_add(cost::walk(parts.len() as u64)))?;
+        self.charge(cost::LIST.saturating_add(parts.len() as u64))?;
         let parts: Result<Vec<_>, Fail> = parts.iter().map(|part| self.eval(part, scope)).collect();
         Ok(Val::list(parts?))
     }
@@ -453,6 +453,7 @@ impl<'a> Run<'a> {
                 Items::Made(Rc::new(keys.collect()))
             }
             Val::Map(Entries::Made(entries)) => {
+                self.charge(entries.len() as u64)?;
                 Items::Made(Rc::new(entries.iter().map(|(key, _)| key.clone()).collect()))
             }
             _ => return Err(Fail::no_overload()),

@@ -306,6 +306,31 @@ fn rules_of_texts_without_a_limit_are_estimated_as_kubernetes_does() {
 }
 
 #[test]
+fn parts_of_made_lists_are_as_large_as_any_of_them() {
+    let list = r#"{"type":"array","items":{"type":"integer"}}"#;
+    let object = format!(r#"{{"type":"object","properties":{{"l":{list}}}}}"#);
+    let found = |rule: &str| {
+        errors_of(&format!(
+            r#"{{"o":{{"type":"object","properties":{{"l":{list},"a":{object},"b":{object}}},
+            "x-kubernetes-validations":[{{"rule":"{rule}"}}]}}}}"#
+        ))
+    };
+    for (rule, is_dear) in [
+        ("[[], [1]][1].all(x, x > 0)", false),
+        ("[[[]], [self.l]][1][0].all(x, self.l.all(y, x == y))", true),
+        ("([[]] + [self.l])[1].all(x, self.l.all(y, x == y))", true),
+        // Of objects of two schemas nothing is known.
+        ("(has(self.a) ? self.a : self.b).l.all(x, x > 0 || x < 9)", true),
+        ("(has(self.a) ? self.a : self.a).l.all(x, x > 0)", false),
+    ] {
+        let found = found(rule);
+        let exceeds =
+            found.iter().any(|error| error.contains("estimated rule cost exceeds budget"));
+        assert_eq!((exceeds, found.is_empty()), (is_dear, !is_dear), "{rule}: {found:?}");
+    }
+}
+
+#[test]
 fn rules_of_items_count_for_each_item() {
     let items = |limit: &str| {
         format!(

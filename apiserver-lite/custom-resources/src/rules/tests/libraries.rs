@@ -67,7 +67,7 @@ fn formats_say_what_is_wrong() {
         ("portName", "http-1", "HTTP"),
         ("dns1123LabelPrefix", "my-", "my_"),
         ("dns1123SubdomainPrefix", "my.prefix.-", "my_"),
-        ("dns1035LabelPrefix", "my-", "1-"),
+        ("dns1035LabelPrefix", "my-", "1a-"),
         ("labelValue", "My-Value", "a!"),
         ("uri", "http://example.com", "example.com"),
         ("uuid", "123e4567-e89b-12d3-a456-426614174000", "123e4567"),
@@ -79,7 +79,10 @@ fn formats_say_what_is_wrong() {
         holds(&format!("format.{format}().validate('{bad}').value().all(t, t != '')"));
         holds(&format!("format.named('{format}').value() == format.{format}()"));
     }
+    let long = "a".repeat(63);
+    holds(&format!("!format.dns1123LabelPrefix().validate('{long}-').hasValue()"));
     for rule in [
+        "format.dns1123LabelPrefix().validate('-').hasValue()",
         "format.uri() != format.uuid() && !format.named('nothing').hasValue()",
         "format.byte().validate('a') == optional.of(['invalid base64'])",
         "format.datetime().validate('a') == optional.of(['invalid datetime'])",

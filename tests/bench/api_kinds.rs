@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use proto_api::Collection;
 use proto_api::apps::v1::Deployment;
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use proto_client::{Api, Client, Patch, WriteParams, request};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
+use proto_api::Collection;
 use proto_api::apps::v1::Deployment;
 use proto_api::autoscaling::v2::HorizontalPodAutoscaler;
 use proto_client::ListParams;
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use tokio::process::Command;
 
 use crate::context::{Context, output};

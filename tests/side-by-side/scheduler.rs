@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use orch_tests::processes::{cpu, memory_peak};
+use proto_api::Collection;
 use proto_api::core::v1::{Node, Pod};
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use proto_client::{Client, ListParams, Patch, Reflector, WriteParams};
 use proto_daemon::drain::Drain;
 use serde_json::Value;

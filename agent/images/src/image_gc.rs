@@ -15,7 +15,7 @@ use agent_node::image_gc::{
 use agent_node::image_name::ImageName;
 use agent_runtime::RuntimeError;
 use agent_telemetry::node_events::NodeEvents;
-use proto_client::events::EventKind;
+use proto_api::event_report::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::panics::spawn_blocking;
 use proto_daemon::statusz::TaskStatus;

@@ -25,7 +25,7 @@ use agent_node::image_gc::ImageGcLimits;
 use agent_node::priority;
 use agent_pod::desired::{Disruption, PodSource};
 use agent_pod::events::{PodEvent, Severity};
-use proto_client::events::EventKind;
+use proto_api::event_report::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use agent_host::kernel_log::{KERNEL_LOG, KernelLog};
 use agent_node::oom::parse_victim;
 use agent_telemetry::node_events::NodeEvents;
-use proto_client::events::EventKind;
+use proto_api::event_report::EventKind;
 use proto_daemon::statusz::TaskStatus;
 
 /// Follows the kernel log until it cannot be read.

@@ -9,9 +9,11 @@ use agent_sources::mirrors::is_mirror_of;
 use agent_workers::status_patch;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use proto_api::ObjectKey;
 use proto_api::core::v1::{Pod, PodStatus};
-use proto_client::events::{EventKind, Recorder, reference};
-use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, WriteParams};
+use proto_api::event_report::{EventKind, reference};
+use proto_client::events::Recorder;
+use proto_client::{Client, ClientError, DeleteParams, Patch, Store, WriteParams};
 use proto_daemon::exit::chain;
 
 /// Writes what the agent reports to the API: pods, events and the Node.

@@ -25,7 +25,7 @@ use agent_node::shutdown::{ShutdownGroups, TERMINATED_MESSAGE, TERMINATED_REASON
 use agent_pod::desired::Disruption;
 use agent_telemetry::node_events::NodeEvents;
 use agent_workers::pod_context::PodContext;
-use proto_client::events::EventKind;
+use proto_api::event_report::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_interfaces::PodSourceEvent;
 use agent_pod::desired::PodSource;
+use proto_api::ObjectKey;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
-use proto_client::{Change, Client, ListParams, ObjectKey, Reflector, Store};
+use proto_client::{Change, Client, ListParams, Reflector, Store};
 use tokio::sync::{Notify, mpsc};
 
 use crate::mirrors::is_mirror;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use agent_telemetry::node_events::NodeEvents;
 use proto_api::core::v1::Pod;
+use proto_api::event_report::EventKind;
 use proto_api::names::Names;
-use proto_client::events::EventKind;
 use tokio::sync::watch;
 
 pub use directory::Directory;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use agent_interfaces::PodSourceEvent;
 use agent_pod::desired::PodSource;
+use proto_api::ObjectKey;
 use proto_api::core::v1::{Node, Pod};
 use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
-use proto_client::{Change, Client, DeleteParams, ObjectKey, Store, WriteParams};
+use proto_client::{Change, Client, DeleteParams, Store, WriteParams};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::manifests::{ManifestPods, StaticPods};

@@ -1,7 +1,8 @@
 //! Events about the Node object.
 
 use proto_api::core::v1::ObjectReference;
-use proto_client::events::{EventKind, Recorder};
+use proto_api::event_report::EventKind;
+use proto_client::events::Recorder;
 
 /// Records events of the node. Cheap to clone. Without an API server they are logged.
 #[derive(Clone, Debug)]

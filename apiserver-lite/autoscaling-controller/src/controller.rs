@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proto_api::ObjectKey;
 use proto_api::autoscaling::v2::HorizontalPodAutoscaler;
 use proto_client::events::recorder;
-use proto_client::{Change, Client, ClientError, ListParams, ObjectKey, Reflector};
+use proto_client::{Change, Client, ClientError, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;

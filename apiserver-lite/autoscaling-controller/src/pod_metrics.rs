@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use apiserver_autoscaling::{ContainerUsage, PodUsage};
-use proto_api::duration;
+use proto_api::{Collection, duration};
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use proto_client::{Client, ClientError, ListParams};
 use serde_json::Value;
 

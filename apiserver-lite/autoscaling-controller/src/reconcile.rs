@@ -9,10 +9,12 @@ use apiserver_autoscaling::{
     Severity, needs_metrics, plan, without_scale,
 };
 use apiserver_clock::now;
+use proto_api::ObjectKey;
 use proto_api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use proto_api::core::v1::Pod;
-use proto_client::events::{EventKind, Recorder, reference};
-use proto_client::{Client, ClientError, ListParams, ObjectKey, Store, WriteParams};
+use proto_api::event_report::{EventKind, reference};
+use proto_client::events::Recorder;
+use proto_client::{Client, ClientError, ListParams, Store, WriteParams};
 use proto_daemon::exit::chain;
 
 use crate::flags::AutoscalingFlags;

@@ -2,9 +2,9 @@
 
 use apiserver_autoscaling::Scale;
 use proto_api::autoscaling::v2::CrossVersionObjectReference;
-use proto_api::{schema, uri};
+use proto_api::{Collection, schema, uri};
 use proto_client::dynamic::{Dynamic, get_json};
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use proto_client::{Client, ClientError, WriteParams};
 use serde_json::{Value, json};
 

@@ -1,8 +1,7 @@
 //! Puts manifests into the API: creates what is missing, merges into what is there.
 
-use proto_api::schema;
+use proto_api::{Collection, schema};
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use proto_client::{Client, Patch, WriteParams};
 use serde_json::Value;
 

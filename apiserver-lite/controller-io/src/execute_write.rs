@@ -7,9 +7,9 @@ use apiserver_controllers::api_writes::{
     ApiWrite, Effect, EffectState, ObjectKind, Part, WrittenObject,
 };
 use apiserver_controllers::for_every_written_kind;
-use proto_api::{Kind, Resource};
+use proto_api::{Kind, ObjectKey, Resource, merge_patch};
 use proto_client::dynamic::Dynamic;
-use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams, merge_patch};
+use proto_client::{Client, ClientError, DeleteParams, Patch, WriteParams};
 use serde_json::Value;
 
 /// A write under way. It is on the heap: the state of all kinds of writes in one frame would take most of a thread's stack.

@@ -2,8 +2,8 @@
 
 use apiserver_controllers::disruption::OwnerScale;
 use proto_api::meta::v1::OwnerReference;
-use proto_api::schema;
-use proto_client::request::{self, Collection};
+use proto_api::{Collection, schema};
+use proto_client::request;
 use proto_client::{Client, ClientError, dynamic};
 use serde_json::Value;
 

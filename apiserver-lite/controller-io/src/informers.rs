@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
-use proto_api::Resource;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
 use proto_api::coordination::v1::Lease;
@@ -18,7 +17,8 @@ use proto_api::names::Names;
 use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
-use proto_client::{ObjectKey, Store};
+use proto_api::{ObjectKey, Resource};
+use proto_client::Store;
 
 use crate::pods_by_label::PodsByLabel;
 use crate::pods_by_node::PodsByNode;

@@ -6,9 +6,9 @@ use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::RemainingContent;
 use apiserver_controllers::other_servers::{self, OtherResource};
 use proto_api::meta::v1::PartialObjectMetadata;
-use proto_api::schema;
+use proto_api::{Collection, schema};
 use proto_client::dynamic::{Dynamic, get_json};
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use proto_client::{Api, Client, ClientError, DeleteParams, ListParams};
 
 /// Objects or definitions that are read at a time. Only the first so many objects of a kind are looked at for their finalizers.

@@ -3,8 +3,8 @@
 
 use apiserver_controllers::api_writes::{Effect, ObjectKind};
 use apiserver_controllers::for_every_written_kind;
-use proto_api::Resource;
-use proto_client::{Client, ClientError, ListParams, ObjectKey};
+use proto_api::{ObjectKey, Resource};
+use proto_client::{Client, ClientError, ListParams};
 
 use crate::informers::shows;
 

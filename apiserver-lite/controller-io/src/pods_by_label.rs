@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::Pod;
-use proto_client::ObjectKey;
 
 /// Names of pods by namespace and what they have.
 type Found = BTreeMap<(String, Mark), BTreeSet<String>>;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::Pod;
-use proto_client::ObjectKey;
 
 /// Pod keys by node name. Cheap to clone.
 #[derive(Clone, Debug, Default)]

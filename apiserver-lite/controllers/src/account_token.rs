@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use proto_api::ObjectKey;
 use proto_api::core::v1::{ObjectReference, Secret, ServiceAccount};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
-use proto_client::ObjectKey;
 use serde_json::{Value, json};
 
 use crate::Plan;

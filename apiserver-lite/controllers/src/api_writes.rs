@@ -1,6 +1,6 @@
 //! Writes to the API server as values, and the effects that caches show after them.
 
-use proto_client::ObjectKey;
+use proto_api::ObjectKey;
 use serde_json::Value;
 
 /// One write. It is conditional on the resource version or uid that the plan was made from, so that a plan from a stale cache fails instead of

@@ -1,7 +1,7 @@
 //! The resources that CustomResourceDefinitions add, for controllers of all kinds: read from a list of definitions.
 
+use proto_api::Collection;
 use proto_api::names::Names;
-use proto_client::request::Collection;
 use serde_json::Value;
 
 /// A served custom resource, in its preferred version.

@@ -13,8 +13,7 @@ use proto_api::core::v1::{ObjectReference, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
-use proto_api::{Kind, Time};
-use proto_client::ObjectKey;
+use proto_api::{Kind, ObjectKey, Time};
 use serde_json::json;
 
 use crate::api_writes::{ApiWrite, ObjectKind, Part};
@@ -71,7 +70,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         false => OldPods::Gone,
     };
     let revision = DeploymentRevision::of(names, deployment, newest, &old);
-    let about = proto_client::events::reference(deployment, names);
+    let about = proto_api::event_report::reference(deployment, names);
     let size_annotations = SizeAnnotations::of(names, deployment);
     let scales = rollout::is_scaled(deployment, &size_annotations, newest, &old);
     let mut made = Made::Nothing;

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto_api::core::v1::Pod;
+use proto_api::event_report::{EventKind, EventReport, reference};
 use proto_api::meta::v1::{Condition, OwnerReference};
 use proto_api::names::Names;
 use proto_api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use proto_api::selectors::Selector;
 use proto_api::{IntOrString, Time};
-use proto_client::events::correlate::EventReport;
-use proto_client::events::{EventKind, reference};
 
 use crate::Plan;
 use crate::addresses::{is_ready, is_terminating};

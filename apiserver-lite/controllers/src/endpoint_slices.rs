@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::{Pod, Service};
 use proto_api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
-use proto_client::ObjectKey;
 
 use crate::Plan;
 use crate::addresses::{

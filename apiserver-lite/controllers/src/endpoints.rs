@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
-use proto_client::ObjectKey;
 
 use crate::Plan;
 use crate::addresses::{

@@ -1,5 +1,5 @@
-//! io: plans of the controllers. Each file plans the writes of one controller from objects and the time, and does no IO itself: the crate is io
-//! because it imports `proto_client`, for values only. Writes are values ([`api_writes`]); orch-controller-manager executes them.
+//! pure: plans of the controllers. Each file plans the writes of one controller from objects and the time. Writes are values ([`api_writes`]);
+//! orch-controller-manager executes them.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use proto_api::Cidr;
 use proto_api::core::v1::Node;
-use proto_client::ObjectKey;
+use proto_api::{Cidr, ObjectKey};
 use serde_json::{Value, json};
 
 use crate::Plan;

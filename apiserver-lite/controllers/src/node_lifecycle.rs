@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint};
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::names::Names;
-use proto_api::{MicroTime, Time};
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::{MicroTime, ObjectKey, Time};
 use serde_json::{Value, json};
 
 use crate::Plan;

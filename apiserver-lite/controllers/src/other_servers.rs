@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use proto_api::Collection;
 use proto_api::names::Names;
-use proto_client::request::Collection;
 use serde_json::Value;
 
 use crate::custom_resources::CustomResource;

@@ -1,7 +1,7 @@
 //! Owner references: create, adopt and release. The garbage collector acts on them.
 
+use proto_api::ObjectKey;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
-use proto_client::ObjectKey;
 use serde_json::json;
 
 use crate::api_writes::{ApiWrite, ObjectKind, Part};

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto_api::Time;
+use proto_api::event_report::EventReport;
 use proto_api::meta::v1::ObjectMeta;
-use proto_client::ObjectKey;
-use proto_client::events::correlate::EventReport;
+use proto_api::{ObjectKey, Time};
 
 use crate::api_writes::{ApiWrite, ObjectKind};
 use crate::replica_failure::FailureStatus;

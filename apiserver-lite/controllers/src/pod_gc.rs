@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::{Node, Pod, Taint};
-use proto_client::ObjectKey;
 
 use crate::Plan;
 use crate::addresses::{has_ended, is_terminating};

@@ -27,7 +27,7 @@ pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Tim
     let Some(selector) = selector else { return Plan::default() };
     let asked = DesiredPods {
         metadata: &set.metadata,
-        about: proto_client::events::reference(set, names),
+        about: proto_api::event_report::reference(set, names),
         api_version: names.api_version(ReplicaSet::GROUP, ReplicaSet::VERSION),
         kind: ReplicaSet::KIND,
         selector,

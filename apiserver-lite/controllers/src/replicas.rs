@@ -8,8 +8,7 @@ use proto_api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
-use proto_api::{Kind, Time};
-use proto_client::ObjectKey;
+use proto_api::{Kind, ObjectKey, Time};
 
 use crate::addresses::{has_ended, is_terminating};
 use crate::api_writes::{ApiWrite, ObjectKind};

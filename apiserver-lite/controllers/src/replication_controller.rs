@@ -23,7 +23,7 @@ pub fn plan<P: AsRef<Pod>>(
     let template = controller.spec.template.as_ref().unwrap_or(&none);
     let asked = DesiredPods {
         metadata: &controller.metadata,
-        about: proto_client::events::reference(controller, names),
+        about: proto_api::event_report::reference(controller, names),
         api_version: names
             .api_version(ReplicationController::GROUP, ReplicationController::VERSION),
         kind: ReplicationController::KIND,

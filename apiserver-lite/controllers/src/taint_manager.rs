@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use apiserver_scheduling::taints::tolerates;
-use proto_api::Time;
 use proto_api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::event_report::{EventKind, EventReport};
+use proto_api::{ObjectKey, Time};
 
 use crate::Plan;
 use crate::addresses::{is_terminating, pod_reference};

@@ -23,12 +23,11 @@ pub mod protection;
 pub mod volume;
 
 use proto_api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::event_report::{EventKind, EventReport, reference};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 use proto_api::storage::v1::StorageClass;
-use proto_api::{Quantity, Resource};
-use proto_client::ObjectKey;
-use proto_client::events::{EventKind, correlate::EventReport, reference};
+use proto_api::{ObjectKey, Quantity, Resource};
 use serde_json::{Value, json};
 
 use crate::api_writes::{ApiWrite, ObjectKind, Part};

@@ -1,9 +1,8 @@
 //! Events of single writes, for success and failure. Reasons and messages are those of Kubernetes.
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::ObjectReference;
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::event_report::{EventKind, EventReport};
 
 /// Maximum length of an event's message in characters, as in Kubernetes.
 const MESSAGE_MAX: usize = 1024;

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto_api::Collection;
 use proto_client::dynamic::get_json;
 use proto_client::params::{Patch, WriteParams};
-use proto_client::request::{self, Collection, JSON};
+use proto_client::request::{self, JSON};
 use proto_client::{Client, ClientError};
 use serde_json::{Value, json};
 

@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use proto_api::Time;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 use proto_api::names::{Names, Profile};
-use proto_client::ObjectKey;
+use proto_api::{ObjectKey, Time};
 
 use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};

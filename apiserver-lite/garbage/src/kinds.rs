@@ -5,9 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use apiserver_controllers::custom_resources::CustomResource;
 use proto_api::names::Names;
-use proto_api::schema;
-use proto_client::ObjectKey;
-use proto_client::request::Collection;
+use proto_api::{Collection, ObjectKey, schema};
 
 /// Index of a kind in [`Kinds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! Plans the actions for one object from its state, its owners and its dependents. Pure.
 
+use proto_api::ObjectKey;
 use proto_api::meta::v1::OwnerReference;
-use proto_client::ObjectKey;
 
 use super::index::{FOREGROUND, ORPHAN, Ownership, Stage};
 use super::kinds::Id;

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use proto_api::ObjectKey;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
-use proto_client::ObjectKey;
 
 use super::index::{Index, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};

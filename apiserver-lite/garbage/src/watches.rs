@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_controllers::custom_resources::{self, CustomResource};
+use proto_api::ObjectKey;
 use proto_api::meta::v1::PartialObjectMetadata;
 use proto_client::dynamic::Dynamic;
-use proto_client::{Api, Change, Client, ClientError, ListParams, ObjectKey, Reflector, Store};
+use proto_client::{Api, Change, Client, ClientError, ListParams, Reflector, Store};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;

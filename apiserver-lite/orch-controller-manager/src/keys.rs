@@ -10,7 +10,7 @@ mod workloads;
 use std::fmt;
 
 use apiserver_controllers::account_token::TokenReference;
-use proto_client::ObjectKey;
+use proto_api::ObjectKey;
 
 pub use changes::WatchedKind;
 use changes::split;

@@ -36,9 +36,9 @@ use apiserver_workloads::cron_job::ResumedSchedules;
 use apiserver_workloads::daemon_set::FailedPods;
 use apiserver_workloads::job::UncountedJobs;
 use proto_api::core::v1::Namespace;
-use proto_api::{Cidr, Quantity};
+use proto_api::{Cidr, ObjectKey, Quantity};
 use proto_client::events::Recorder;
-use proto_client::{Client, ClientError, ObjectKey};
+use proto_client::{Client, ClientError};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 use tokio::sync::Semaphore;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use proto_client::ObjectKey;
+use proto_api::ObjectKey;
 use proto_daemon::backoff::Backoff;
 
 /// Shortest time between a failure and the next attempt after a change, unless the configuration file says it.

@@ -9,15 +9,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::ObjectReference;
-use proto_client::events::{EventKind, Recorder};
-use proto_client::{Client, ObjectKey, Store};
+use proto_api::event_report::EventKind;
+use proto_client::events::Recorder;
+use proto_client::{Client, Store};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
+use crate::isolate_pod::isolate_pod;
 use crate::metrics::{Attempt, SchedulerMetrics};
 use crate::storage_informers::StorageInformers;
 use apiserver_scheduling::node_info::NodeInfo;
@@ -29,8 +32,7 @@ use apiserver_scheduling::preemption::DisruptionBudget;
 use apiserver_scheduling::profile::Profile;
 use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
-    FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, isolate_pod,
-    select_node,
+    FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, select_node,
 };
 use apiserver_scheduling::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;

@@ -1,7 +1,7 @@
 //! What the server serves: groups, versions and resources, and which of them a word of the command line means.
 
 use futures_util::future::join_all;
-use proto_client::request::Collection;
+use proto_api::Collection;
 use serde::Deserialize;
 
 use crate::{CommandError, Session};

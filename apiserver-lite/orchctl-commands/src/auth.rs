@@ -9,8 +9,9 @@ use clap::Subcommand;
 use orchctl_client::{ApiResource, CommandError, Output, Session};
 use orchctl_printers::columns::Layout;
 use orchctl_printers::{objects, rules as rows};
+use proto_api::Collection;
 use proto_client::WriteParams;
-use proto_client::request::{self, Collection, JSON};
+use proto_client::request::{self, JSON};
 use serde_json::{Value, json};
 
 use crate::print_flags::PrintFlags;

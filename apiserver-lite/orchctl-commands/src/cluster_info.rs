@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_printers::objects;
-use proto_api::uri;
-use proto_client::request;
-use proto_client::{ListParams, request::Collection};
+use proto_api::{Collection, uri};
+use proto_client::{ListParams, request};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]

@@ -8,8 +8,9 @@ use orchctl_client::names::{self, Selection};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
 use orchctl_printers::describe::{self, Backend, Context, Related, Unread};
 use orchctl_printers::objects;
+use proto_api::Collection;
 use proto_client::ListParams;
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use serde_json::Value;
 
 use crate::{events, time};

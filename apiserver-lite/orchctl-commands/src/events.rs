@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use orchctl_client::{CommandError, LineReader, Output, Session, names};
 use orchctl_printers::columns::{Layout, Row};
 use orchctl_printers::{Form, age, objects};
+use proto_api::Collection;
 use proto_client::ListParams;
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use serde_json::Value;
 
 use crate::print_flags::PrintFlags;

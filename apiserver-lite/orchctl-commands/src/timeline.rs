@@ -6,7 +6,8 @@ use std::time::Duration;
 use orchctl_client::{CommandError, Output, Session, names};
 use orchctl_printers::objects;
 use orchctl_printers::timeline::{self, History, NodeStep};
-use proto_client::request::{self, Collection};
+use proto_api::Collection;
+use proto_client::request;
 use serde_json::Value;
 
 use crate::{describe, time};

@@ -6,9 +6,9 @@ use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_printers::columns::{Layout, Row};
 use orchctl_printers::objects;
-use proto_api::{Quantity, Time};
+use proto_api::{Collection, Quantity, Time};
 use proto_client::ListParams;
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use serde_json::Value;
 
 use crate::time;

@@ -11,8 +11,9 @@ use orchctl_client::{ApiResource, CommandError, Discovery, Output, Session};
 use orchctl_printers::describe::Unread;
 use orchctl_printers::objects;
 use orchctl_printers::tree::{self, Line, Member, Owner};
+use proto_api::Collection;
 use proto_client::ListParams;
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use serde_json::Value;
 
 use crate::time;

@@ -9,8 +9,9 @@ use futures_util::{StreamExt as _, stream};
 use orchctl_client::{ApiResource, CommandError, Output, Session, names};
 use orchctl_printers::why::{self, Case, Lookup, PodCase, Verdict};
 use orchctl_printers::{objects, terminal, timeline as moments};
+use proto_api::Collection;
 use proto_client::ListParams;
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use serde_json::Value;
 
 use crate::{describe, time, timeline};

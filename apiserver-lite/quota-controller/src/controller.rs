@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::ResourceQuota;
-use proto_client::{Change, Client, ClientError, ListParams, ObjectKey, Reflector};
+use proto_client::{Change, Client, ClientError, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;

@@ -6,9 +6,8 @@ use apiserver_controllers::custom_resources;
 use apiserver_quota::Kind;
 use proto_api::core::v1::ResourceQuotaSpec;
 use proto_api::names::Names;
-use proto_api::schema;
+use proto_api::{Collection, schema};
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use proto_client::{Client, ClientError, ListParams};
 
 /// A kind with the version in which it is read.

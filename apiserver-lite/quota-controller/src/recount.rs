@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use apiserver_clock::now;
 use apiserver_quota::{Kind, Usage, with_growth};
-use proto_api::Resource;
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
-use proto_client::{Api, Client, ClientError, ListParams, ObjectKey, WriteParams};
+use proto_api::{ObjectKey, Resource};
+use proto_client::{Api, Client, ClientError, ListParams, WriteParams};
 
 use crate::kinds::{ReadKind, counted_kinds, custom_kinds};
 

@@ -1,5 +1,5 @@
-//! io, by its imports only: where pods are placed. [`filter`], [`pod_affinity`] and [`volumes`] find the nodes that a pod fits on, [`score`] ranks them,
-//! and [`preemption`] finds the pods of lower priority that may end for it. No clock, no requests: [`select_node`] gets all state as arguments.
+//! pure: where pods are placed. [`filter`], [`pod_affinity`] and [`volumes`] find the nodes that a pod fits on, [`score`] ranks them, and [`preemption`]
+//! finds the pods of lower priority that may end for it. [`select_node`] gets all state as arguments.
 //!
 //! Names, weights and messages are those of kube-scheduler 1.25.
 

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use proto_api::Resource as _;
 use proto_api::core::v1::{
     Container, NodeSelector, ObjectReference, Pod, PodCondition, PreferredSchedulingTerm,
     Toleration,
 };
 use proto_api::names::Names;
-use proto_client::ObjectKey;
+use proto_api::{ObjectKey, Resource as _};
 
 use crate::claim_use::{ClaimUse, claims_of};
 use crate::disks::{self, PodDisk};
@@ -105,7 +104,7 @@ impl PodInfo {
         Self {
             key: ObjectKey::of(metadata),
             uid: metadata.uid.clone(),
-            reference: proto_client::events::reference(pod, names),
+            reference: proto_api::event_report::reference(pod, names),
             node: spec.node_name.clone(),
             phase: phase(pod),
             has_started: !matches!(status.phase.as_str(), "" | "Pending"),

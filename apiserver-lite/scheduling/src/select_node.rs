@@ -1,7 +1,5 @@
 //! The filter and score extension points: selects the best node that a pod fits on.
 
-use proto_daemon::panics::isolate_sync;
-
 use crate::filter::check;
 use crate::nodes::NodeLoad;
 use crate::nominations::NominatedLoads;
@@ -35,7 +33,7 @@ pub struct StorageView<'a> {
 pub enum SelectError {
     /// No node is feasible. The pod waits until something changes.
     NoFeasibleNode(FitError),
-    /// The selection panicked, which events do not mention. The pod is retried after its back-off.
+    /// The selection panicked inside a boundary of the caller. Events do not mention it; the pod is retried after its back-off.
     Panicked,
 }
 
@@ -189,20 +187,6 @@ fn select_checked(
     }
 }
 
-/// Selects a node within a panic boundary: a panic fails this pod only, and without a message for users.
-pub fn isolate_pod<T>(
-    pod: &PodInfo,
-    select: impl FnOnce() -> Result<T, SelectError>,
-) -> Result<T, SelectError> {
-    match isolate_sync(select) {
-        Ok(found) => found,
-        Err(panicked) => {
-            tracing::error!(pod = %pod.key, uid = pod.uid, %panicked, "scheduling the pod panicked; retried after its back-off");
-            Err(SelectError::Panicked)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -241,16 +225,6 @@ mod tests {
         };
         assert_eq!(why(&pod("p", 5000, 0), &loads), "0/2 nodes are available: 2 Insufficient cpu.");
         assert_eq!(why(&pod("p", 1, 0), &[]), "no nodes available to schedule pods");
-    }
-
-    #[test]
-    fn a_pod_whose_handling_panics_fails_alone() {
-        let pod = pod("p", 1, 1);
-        let hostile = || -> Result<(), SelectError> { panic!("hostile") };
-        assert_eq!(isolate_pod(&pod, hostile), Err(SelectError::Panicked));
-        assert_eq!(isolate_pod(&pod, || Ok(1)), Ok(1));
-        let no = SelectError::NoFeasibleNode(FitError::default());
-        assert_eq!(isolate_pod(&pod, || Err::<(), _>(no.clone())), Err(no));
     }
 
     #[test]

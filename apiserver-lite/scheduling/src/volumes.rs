@@ -15,13 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use proto_api::event_report::reference;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
 use proto_api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
-use proto_api::{Quantity, Resource as _};
-use proto_client::ObjectKey;
-use proto_client::events::reference;
+use proto_api::{ObjectKey, Quantity, Resource as _};
 use serde_json::{Value, json};
 
 use crate::claim_use::ClaimUse;

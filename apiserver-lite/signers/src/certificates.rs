@@ -14,14 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_clock::now;
-use proto_api::Time;
 use proto_api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
-use proto_client::{
-    Change, Client, ClientError, DeleteParams, ListParams, ObjectKey, Reflector, WriteParams,
-};
+use proto_api::{ObjectKey, Time};
+use proto_client::{Change, Client, ClientError, DeleteParams, ListParams, Reflector, WriteParams};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;

@@ -9,10 +9,11 @@ use apiserver_testing::{Cluster, Config};
 use bytes::Bytes;
 use http::Request;
 use orch_apiserver::config::AuthorizationMode;
+use proto_api::Collection;
 use proto_api::names::{Names, Profile};
 use proto_client::config::file;
 use proto_client::dynamic::{Dynamic, get_json};
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use proto_client::{Client, ClientError, DeleteParams, ListParams, SharedToken, WriteParams};
 use serde_json::{Value, json};
 

@@ -18,11 +18,10 @@ use apiserver_cron::schedule::Schedule;
 use apiserver_cron::zone::Zone;
 use proto_api::batch::v1::{CronJob, CronJobStatus, Job, JobCondition};
 use proto_api::core::v1::ObjectReference;
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 use proto_api::{Kind, Time};
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
 
 use crate::job::delete_tree;
 
@@ -316,18 +315,18 @@ impl Turn<'_> {
     }
 
     fn reference(&self, job: &Job) -> ObjectReference {
-        proto_client::events::reference(job, self.names)
+        proto_api::event_report::reference(job, self.names)
     }
 
     // === Events ===
 
     fn report(&self, kind: EventKind, reason: &'static str, message: String) -> EventReport {
-        let about = proto_client::events::reference(self.cron_job, self.names);
+        let about = proto_api::event_report::reference(self.cron_job, self.names);
         EventReport { about, kind, reason: reason.into(), message }
     }
 
     fn event(&self, done: (&'static str, String), failed: (&'static str, String)) -> WriteEvent {
-        let about = proto_client::events::reference(self.cron_job, self.names);
+        let about = proto_api::event_report::reference(self.cron_job, self.names);
         WriteEvent { about, operation: ReplicaOperation::Other { done, failed } }
     }
 }

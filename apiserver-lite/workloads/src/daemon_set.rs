@@ -12,14 +12,12 @@ use std::sync::Arc;
 use apiserver_controllers::Plan;
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
-use proto_api::Time;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet};
 use proto_api::core::v1::{Node, Pod};
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Names;
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::{ObjectKey, Time};
 use serde_json::json;
 
 use crate::claim::Claimant;
@@ -102,7 +100,7 @@ pub fn plan(names: &Names, seen: &Observed<'_>, failed: &mut FailedPods, now: Ti
 
 fn selects_all(names: &Names, set: &DaemonSet) -> EventReport {
     EventReport {
-        about: proto_client::events::reference(set, names),
+        about: proto_api::event_report::reference(set, names),
         kind: EventKind::Warning,
         reason: "SelectingAll".into(),
         message: "This daemon set is selecting all pods. A non-empty selector is required."
@@ -132,7 +130,7 @@ fn push_changes(
     (set, hash): (&DaemonSet, &str),
     changes: &PodChanges<'_>,
 ) {
-    let about = proto_client::events::reference(set, names);
+    let about = proto_api::event_report::reference(set, names);
     for node in changes.create.iter().take(BURST_MAX) {
         let template = template::of_node(names, set, hash, node);
         let pod = from_template(&template, &set.metadata, claimant.reference());

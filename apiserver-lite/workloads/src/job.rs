@@ -19,14 +19,12 @@ use std::time::Duration;
 use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::{has_ended, is_ready, is_terminating};
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
-use proto_api::Time;
 use proto_api::batch::v1::{Job, JobStatus};
 use proto_api::core::v1::Pod;
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::{ObjectKey, Time};
 use serde_json::json;
 
 use crate::claim::Claimant;
@@ -167,7 +165,7 @@ fn report(
     reason: &'static str,
     message: String,
 ) -> EventReport {
-    let about = proto_client::events::reference(job, names);
+    let about = proto_api::event_report::reference(job, names);
     EventReport { about, kind, reason: reason.into(), message }
 }
 

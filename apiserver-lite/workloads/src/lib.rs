@@ -1,5 +1,5 @@
-//! io: plans of the controllers that run pods by other rules than a number of replicas: DaemonSets, StatefulSets, Jobs and CronJobs. Each plans writes from
-//! objects and the time and does no IO itself; the crate is io because it imports `apiserver-controllers`, whose plans are values.
+//! pure: plans of the controllers that run pods by other rules than a number of replicas: DaemonSets, StatefulSets, Jobs and CronJobs. Each plans writes
+//! from objects and the time, in the form of `apiserver-controllers`.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind};
-use proto_api::Time;
 use proto_api::core::v1::{Pod, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
-use proto_client::ObjectKey;
+use proto_api::{ObjectKey, Time};
 
 /// Label with the revision that a pod was made from. It has no domain.
 pub(crate) const REVISION_LABEL: &str = "controller-revision-hash";

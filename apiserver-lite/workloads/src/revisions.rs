@@ -3,11 +3,10 @@
 
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
 use apiserver_controllers::name_hash::name_hash;
-use proto_api::RawJson;
 use proto_api::apps::v1::ControllerRevision;
 use proto_api::core::v1::PodTemplateSpec;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
-use proto_client::ObjectKey;
+use proto_api::{ObjectKey, RawJson};
 use serde_json::{Value, json};
 
 /// Default of `revisionHistoryLimit`.

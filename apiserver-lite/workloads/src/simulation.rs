@@ -12,8 +12,7 @@ use std::sync::Arc;
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, WrittenObject};
 use apiserver_controllers::{Plan, for_every_written_kind};
 use proto_api::core::v1::{Pod, PodCondition};
-use proto_api::{Kind, Time};
-use proto_client::{ObjectKey, merge_patch};
+use proto_api::{Kind, ObjectKey, Time, merge_patch};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

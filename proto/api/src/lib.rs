@@ -6,6 +6,8 @@
 //!   `apiVersion` and `kind` is written and read ([`object`]).
 //! - [`schema`]: every message of every group as static tables, for code that works on any kind.
 //! - [`Quantity`], [`IntOrString`], [`Time`], [`MicroTime`], [`RawJson`]: the API's own scalars.
+//! - [`ObjectKey`], [`Collection`], [`event_report`], [`merge_patch`]: names and paths of objects, events
+//!   about them and changes of them, as values.
 //! - [`selectors`], [`status`], [`yaml`], [`names`], [`node_labels`], [`duration`], [`Cidr`], [`uri`], [`sha256_hex`].
 //!
 //! Names on the wire become `snake_case`: `hostIP` is `host_ip`, `podIPs` is `pod_ips`, `type` is
@@ -14,13 +16,17 @@
 
 mod cidr;
 pub mod codec;
+mod collection;
 mod digest;
 pub mod duration;
+pub mod event_report;
 mod int_or_string;
+pub mod merge_patch;
 pub mod migration;
 pub mod names;
 pub mod node_labels;
 pub mod object;
+mod object_key;
 pub mod quantity;
 mod raw;
 pub mod schema;
@@ -32,9 +38,11 @@ pub mod uri;
 pub mod yaml;
 
 pub use cidr::{Cidr, CidrError};
+pub use collection::Collection;
 pub use digest::sha256_hex;
 pub use int_or_string::IntOrString;
 pub use object::{Kind, List, Resource};
+pub use object_key::ObjectKey;
 pub use prost::Message;
 pub use quantity::Quantity;
 pub use raw::{RawJson, StringList};

@@ -5,13 +5,13 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use http::Request;
 use proto_api::meta::v1::PartialObjectMetadata;
-use proto_api::{Kind, List, Resource};
+use proto_api::{Collection, Kind, List, Resource};
 
 use crate::client::{Client, label};
 use crate::content::Encoding;
 use crate::error::{ClientError, DecodeError};
 use crate::params::{DeleteParams, ListParams, Patch, WriteParams};
-use crate::request::{self, Collection};
+use crate::request;
 
 /// Objects of one kind, in one namespace or in all. Cheap to make and to clone.
 #[derive(Debug)]

@@ -1,13 +1,14 @@
 //! Objects of kinds known only at run time, as JSON trees: for namespace deletion and for tools.
 
 use bytes::Bytes;
+use proto_api::Collection;
 use serde_json::Value;
 
 use crate::client::{Client, label};
 use crate::content;
 use crate::error::ClientError;
 use crate::params::{DeleteParams, ListParams, Patch, WriteParams};
-use crate::request::{self, Collection};
+use crate::request;
 
 /// Objects of one kind as JSON trees.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proto_api::core::v1::{Event, EventSource, ObjectReference};
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::ObjectMeta;
-use proto_api::names::Names;
-use proto_api::{MicroTime, Resource, Time};
+use proto_api::{MicroTime, Time};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::params::{Patch, WriteParams};
-use correlate::{Correlator, EventDecision, EventReport};
+use correlate::{Correlator, EventDecision};
 
 /// Events that wait to be written; more are dropped and counted. A full node's pods, all made at once.
 const QUEUE_LEN_MAX: usize = 1024;
@@ -37,25 +37,6 @@ const HELD_LOOK: Duration = Duration::from_millis(250);
 const TRIES_MAX: u32 = 7;
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(5) };
-
-/// Normal or Warning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EventKind {
-    /// Information.
-    Normal,
-    /// A problem.
-    Warning,
-}
-
-impl EventKind {
-    /// The value of the field `type`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
-}
 
 /// Records events. Cheap to clone; all clones feed one task.
 #[derive(Clone, Debug)]
@@ -90,20 +71,6 @@ pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Write
     let recorder = Recorder { warnings: to_warnings, normal: to_normal, dropped: Arc::default() };
     let is_busy = Box::new(|| false);
     (recorder, Writer { event_writer, warnings, normal, is_busy, rate: Rate::new(0, 0) })
-}
-
-/// The reference to an object that an event is about.
-pub fn reference<T: Resource>(object: &T, names: &Names) -> ObjectReference {
-    let metadata = object.metadata();
-    ObjectReference {
-        api_version: names.api_version(T::GROUP, T::VERSION),
-        kind: T::KIND.to_owned(),
-        namespace: metadata.namespace.clone(),
-        name: metadata.name.clone(),
-        uid: metadata.uid.clone(),
-        resource_version: metadata.resource_version.clone(),
-        field_path: String::new(),
-    }
 }
 
 impl Recorder {
@@ -278,6 +245,7 @@ fn event(said: &EventReport, name: &str, count: i32, source: &EventSource, now: 
 mod tests {
     use futures_util::FutureExt as _;
     use proto_api::core::v1::Pod;
+    use proto_api::event_report::reference;
     use proto_daemon::drain::Drain;
 
     use super::*;

@@ -7,48 +7,16 @@ mod cache;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use proto_api::Resource;
-use proto_api::meta::v1::ObjectMeta;
+use proto_api::{Collection, ObjectKey, Resource};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::panics::isolate_sync;
 use tokio::sync::watch as state;
 
 use crate::api::Api;
 use crate::params::ListParams;
-use crate::request::Collection;
 use crate::served_resources::ServedResources;
 use crate::watch::{Observed, watch};
 use cache::Cache;
-
-/// Namespace and name of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    /// Empty for kinds without namespaces.
-    pub namespace: String,
-    pub name: String,
-}
-
-impl ObjectKey {
-    /// From its parts.
-    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
-    }
-
-    /// Of an object.
-    pub fn of(metadata: &ObjectMeta) -> Self {
-        Self::new(&metadata.namespace, &metadata.name)
-    }
-}
-
-impl std::fmt::Display for ObjectKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.namespace.is_empty() {
-            f.write_str(&self.name)
-        } else {
-            write!(f, "{}/{}", self.namespace, self.name)
-        }
-    }
-}
 
 /// One change of the map.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto_api::Collection;
 use proto_daemon::backoff::{Backoff, Retries};
 use serde_json::Value;
 
 use crate::client::Client;
 use crate::dynamic::get_json;
 use crate::error::ClientError;
-use crate::request::{self, Collection};
+use crate::request;
 
 /// The resources of some versions of groups. A version that was not asked about counts as served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

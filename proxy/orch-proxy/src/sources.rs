@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use proto_api::MicroTime;
 use proto_api::core::v1::Service;
 use proto_api::discovery::v1::EndpointSlice;
-use proto_client::{Change, Client, ListParams, ObjectKey, Reflector};
+use proto_api::{MicroTime, ObjectKey};
+use proto_client::{Change, Client, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
 use proxy_nameserver::SharedZone;

@@ -10,15 +10,15 @@ use proto_api::core::v1::{
     CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
 };
+use proto_api::event_report::{EventKind, reference};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::{Names, Profile};
 use proto_api::storage::v1::{StorageClass, VolumeAttachment};
-use proto_api::{Quantity, Resource, Time};
+use proto_api::{ObjectKey, Quantity, Resource, Time};
 use proto_client::config::file;
-use proto_client::events::{EventKind, Recorder, recorder, reference};
+use proto_client::events::{Recorder, recorder};
 use proto_client::{
-    Client, ClientError, DeleteParams, ListParams, ObjectKey, Patch, Reflector, Store as Map,
-    WriteParams,
+    Client, ClientError, DeleteParams, ListParams, Patch, Reflector, Store as Map, WriteParams,
 };
 use proto_daemon::drain::Drain;
 use serde_json::{Value, json};

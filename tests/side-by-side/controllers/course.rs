@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::apply::{apply_one, create_one};
+use proto_api::Collection;
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
 use proto_client::{Client, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 

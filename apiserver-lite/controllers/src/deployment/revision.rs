@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use proto_api::ObjectKey;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
-use proto_client::ObjectKey;
 use serde_json::{Map, Value, json};
 
 use crate::api_writes::{ApiWrite, ObjectKind, Part};

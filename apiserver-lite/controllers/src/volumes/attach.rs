@@ -11,16 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proto_api::Resource as _;
 use proto_api::core::v1::{AttachedVolume, Node, PersistentVolume, Pod};
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::migration;
 use proto_api::names::Names;
 use proto_api::sha256_hex;
 use proto_api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::{ObjectKey, Resource as _};
 use serde_json::json;
 
 use super::event_report;

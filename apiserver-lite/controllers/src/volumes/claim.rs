@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::event_report::EventKind;
 use proto_api::names::Names;
 use proto_api::storage::v1::StorageClass;
-use proto_client::events::EventKind;
 use serde_json::{Map, Value, json};
 
 use super::fit::{self, Choice};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use proto_api::Kind as _;
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use proto_api::event_report::EventKind;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
-use proto_client::events::EventKind;
 
 use super::{ephemeral_claim_name, event_report, is_ephemeral_claim_of};
 use crate::Plan;

@@ -2,8 +2,8 @@
 
 use proto_api::Quantity;
 use proto_api::core::v1::PersistentVolumeClaim;
+use proto_api::event_report::EventKind;
 use proto_api::names::Names;
-use proto_client::events::EventKind;
 
 use super::{event_report, storage};
 use crate::Plan;

@@ -11,8 +11,7 @@ use proptest::prelude::*;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::object::{from_json_value, to_json_value};
 use proto_api::storage::v1::StorageClass;
-use proto_api::{Resource, Time};
-use proto_client::merge_patch;
+use proto_api::{Resource, Time, merge_patch};
 use serde_json::Value;
 
 use super::claim::ClaimContext;

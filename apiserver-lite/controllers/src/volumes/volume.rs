@@ -1,8 +1,8 @@
 //! The persistentvolume-binder's volumes: phase and reclaim policy.
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use proto_api::event_report::EventKind;
 use proto_api::names::Names;
-use proto_client::events::EventKind;
 use serde_json::{Value, json};
 
 use super::{VolumeAnnotations, conditional_patch, event_report, fit, has_annotation};

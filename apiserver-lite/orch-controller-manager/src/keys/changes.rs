@@ -13,6 +13,7 @@ use apiserver_controllers::node_lifecycle::{is_newly_assigned, is_ready, loses_r
 use apiserver_controllers::owners;
 use apiserver_controllers::service_account;
 use apiserver_controllers::taint_manager;
+use proto_api::ObjectKey;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
@@ -22,7 +23,7 @@ use proto_api::core::v1::{
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::rbac::v1::ClusterRole;
 use proto_api::selectors::Selector;
-use proto_client::{Change, ObjectKey};
+use proto_client::Change;
 
 use super::{ReconcileKey, disruption, volumes, workloads};
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::addresses::is_ready;
 use apiserver_controllers::disruption;
+use proto_api::ObjectKey;
 use proto_api::core::v1::Pod;
 use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::selectors::Selector;
-use proto_client::{Change, ObjectKey};
+use proto_client::Change;
 
 use super::{ReconcileKey, WatchedKind, split};
 

@@ -7,9 +7,10 @@ use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::volumes::{
     VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit,
 };
+use proto_api::ObjectKey;
 use proto_api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
-use proto_client::{Change, ObjectKey};
+use proto_client::Change;
 
 use super::{ReconcileKey, WatchedKind, split};
 

@@ -10,8 +10,8 @@ use proto_api::batch::v1::{CronJob, Job};
 use proto_api::core::v1::{Node, Pod};
 use proto_api::meta::v1::{LabelSelector, ObjectMeta};
 use proto_api::selectors::Selector;
-use proto_api::{Kind, Resource};
-use proto_client::{Change, ObjectKey, Store};
+use proto_api::{Kind, ObjectKey, Resource};
+use proto_client::{Change, Store};
 
 use super::changes::keys_of_scaled;
 use super::{ReconcileKey, WatchedKind, split};

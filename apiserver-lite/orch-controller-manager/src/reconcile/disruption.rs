@@ -7,11 +7,10 @@ use apiserver_clock::now;
 use apiserver_controller_io::fetch_scale::fetch_scale;
 use apiserver_controllers::disruption::{self, OwnerScale};
 use apiserver_controllers::owners;
-use proto_api::Kind;
 use proto_api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use proto_api::core::v1::ReplicationController;
 use proto_api::meta::v1::OwnerReference;
-use proto_client::ObjectKey;
+use proto_api::{Kind, ObjectKey};
 
 use super::{ReconcileError, Reconciler};
 use crate::keys::ReconcileKey;

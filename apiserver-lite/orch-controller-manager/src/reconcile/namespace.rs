@@ -7,12 +7,11 @@ use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::namespace_content::delete_content;
 use apiserver_controllers::api_writes::ApiWrite;
 use apiserver_controllers::namespace::{NamespaceStep, next_round, plan};
-use proto_api::Resource as _;
 use proto_api::core::v1::Namespace;
 use proto_api::object::to_json_value;
+use proto_api::{Collection, ObjectKey, Resource as _};
 use proto_client::dynamic::Dynamic;
-use proto_client::request::Collection;
-use proto_client::{Client, ObjectKey, WriteParams};
+use proto_client::{Client, WriteParams};
 
 use super::{REQUEUE, ReconcileError, Reconciler};
 

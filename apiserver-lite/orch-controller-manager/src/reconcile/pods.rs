@@ -8,9 +8,8 @@ use apiserver_controllers::addresses::pod_reference;
 use apiserver_controllers::pod_gc::{self, PodNode, QUARANTINE};
 use apiserver_controllers::taint_manager::{self, Eviction, TaintAge};
 use apiserver_controllers::{Plan, node_lifecycle};
-use proto_api::Time;
 use proto_api::core::v1::{Node, ObjectReference, Pod, Taint};
-use proto_client::ObjectKey;
+use proto_api::{ObjectKey, Time};
 
 use super::{ReconcileError, Reconciler, lock};
 use crate::keys::ReconcileKey;

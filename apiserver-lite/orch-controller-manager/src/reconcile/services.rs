@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use apiserver_controllers::endpoint_slices::{self, Manager, SliceContext};
 use apiserver_controllers::{Plan, endpoints, mirror};
+use proto_api::ObjectKey;
 use proto_api::core::v1::Service;
-use proto_client::{Client, ObjectKey};
+use proto_client::Client;
 
 use super::{ReconcileError, Reconciler};
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use apiserver_controllers::Plan;
 use apiserver_controllers::account_token::{self, TokenReference, TokenSigner};
 use apiserver_token::{LegacyToken, jwt};
+use proto_api::ObjectKey;
 use proto_api::core::v1::{Secret, ServiceAccount};
-use proto_client::{Client, ObjectKey};
+use proto_client::Client;
 
 use super::{ReconcileError, Reconciler};
 

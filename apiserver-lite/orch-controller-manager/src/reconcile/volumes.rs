@@ -12,9 +12,9 @@ use apiserver_controllers::volumes::{
     claim_of, claims_of, ephemeral, ephemeral_claim_name, expand, has_annotation,
     is_ephemeral_claim_of, protection, storage, volume,
 };
-use proto_api::Quantity;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use proto_client::{Client, ListParams, ObjectKey};
+use proto_api::{ObjectKey, Quantity};
+use proto_client::{Client, ListParams};
 
 use super::{REQUEUE, ReconcileError, Reconciler, lock};
 use crate::keys::{ReconcileKey, users};

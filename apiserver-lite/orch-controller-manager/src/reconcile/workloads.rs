@@ -6,8 +6,9 @@ use std::sync::Arc;
 use apiserver_clock::now;
 use apiserver_controllers::Plan;
 use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
+use proto_api::ObjectKey;
 use proto_api::batch::v1::Job;
-use proto_client::{Client, ListParams, ObjectKey};
+use proto_client::{Client, ListParams};
 
 use super::{ReconcileError, Reconciler, lock};
 use crate::keys::ReconcileKey;

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use apiserver_clock::now;
 use futures_util::future::join_all;
-use proto_api::Time;
 use proto_api::core::v1::{Binding, ObjectReference, Pod, PodCondition};
+use proto_api::event_report::EventKind;
 use proto_api::meta::v1::ObjectMeta;
-use proto_client::events::EventKind;
-use proto_client::{ClientError, ObjectKey, Patch, WriteParams};
+use proto_api::{ObjectKey, Time};
+use proto_client::{ClientError, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::{Value, json};
 

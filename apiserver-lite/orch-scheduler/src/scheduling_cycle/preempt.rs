@@ -9,7 +9,7 @@ use apiserver_scheduling::preemption::{Candidate, Preemption, select_preemption}
 use apiserver_scheduling::select_node::{FitError, PodFilters, SelectionRules, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
 use proto_api::core::v1::Pod;
-use proto_client::events::EventKind;
+use proto_api::event_report::EventKind;
 use proto_client::{DeleteParams, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use proto_daemon::panics::isolate_sync;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use orchctl_client::{CommandError, LineReader, Output, Session};
 use orchctl_printers::{Form, objects};
-use proto_api::uri;
+use proto_api::{Collection, uri};
 use proto_client::ListParams;
-use proto_client::request::{self, Collection};
+use proto_client::request;
 use proto_daemon::private_files;
 use serde_json::Value;
 

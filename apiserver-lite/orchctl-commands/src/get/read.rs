@@ -4,7 +4,8 @@ use orchctl_client::manifests;
 use orchctl_client::names::{self, Selection};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
 use orchctl_printers::{objects, table};
-use proto_client::request::{self, Collection};
+use proto_api::Collection;
+use proto_client::request;
 use proto_client::{ClientError, ListParams};
 use serde_json::Value;
 

@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use orchctl_client::{CommandError, Output, Session, names};
 use orchctl_printers::objects;
-use proto_api::duration;
 use proto_api::names::Names;
-use proto_client::request::Collection;
+use proto_api::{Collection, duration};
 use proto_client::{ListParams, request};
 use serde_json::{Map, Value};
 

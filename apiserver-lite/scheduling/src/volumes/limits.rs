@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto_api::ObjectKey;
 use proto_api::storage::v1::CSINode;
-use proto_client::ObjectKey;
 
 use super::{BindingAnnotations, StorageSnapshot};
 use crate::nodes::NodeLoad;

@@ -7,10 +7,9 @@ use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::{is_ready, is_terminating};
 use proto_api::apps::v1::DaemonSet;
 use proto_api::core::v1::{Node, Pod, PodSpec};
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::names::Names;
 use proto_api::{IntOrString, Time};
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
 
 use super::PodChanges;
 use super::failed_pods::FailedPods;
@@ -81,7 +80,7 @@ impl<'a> Placement<'a> {
                 (pod.spec.node_name.is_empty(), created, &pod.metadata.name)
             });
         }
-        let about = proto_client::events::reference(set, names);
+        let about = proto_api::event_report::reference(set, names);
         Self { set, nodes: nodes.collect(), pods, about }
     }
 

@@ -7,9 +7,8 @@ use apiserver_controllers::addresses::has_ended;
 use proto_api::Time;
 use proto_api::batch::v1::{Job, JobCondition, JobStatus};
 use proto_api::core::v1::Pod;
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::names::Names;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
 
 use super::counts::Counts;
 use super::{failure_policy, is_suspended, report};

@@ -176,7 +176,7 @@ fn value(pod: &Pod) -> impl Ord + use<> {
 impl PodChanges<'_> {
     /// Adds the writes and their events.
     pub(super) fn push(&self, work: &Work<'_>, plan: &mut Plan) {
-        let about = proto_client::events::reference(work.job, work.names);
+        let about = proto_api::event_report::reference(work.job, work.names);
         for index in &self.create {
             let event = WriteEvent { about: about.clone(), operation: ReplicaOperation::Create };
             plan.push_with_event(ApiWrite::Create(work.new_pod(*index).into()), event);
@@ -193,7 +193,7 @@ impl PodChanges<'_> {
 
 /// Deletes pods, with the events of it.
 pub(super) fn push_deletions(work: &Work<'_>, pods: &[&Pod], plan: &mut Plan) {
-    let about = proto_client::events::reference(work.job, work.names);
+    let about = proto_api::event_report::reference(work.job, work.names);
     for pod in pods.iter().take(BURST_MAX) {
         let event = WriteEvent { about: about.clone(), operation: ReplicaOperation::Delete };
         plan.push_with_event(delete(pod), event);

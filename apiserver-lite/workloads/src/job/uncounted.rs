@@ -9,8 +9,8 @@ use apiserver_controllers::Plan;
 use apiserver_controllers::api_writes::ApiWrite;
 use proto_api::Time;
 use proto_api::batch::v1::{Job, UncountedTerminatedPods};
+use proto_api::event_report::EventKind;
 use proto_api::names::Names;
-use proto_client::events::EventKind;
 
 use super::{is_terminating_job, report};
 

@@ -8,12 +8,10 @@ use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
 use proto_api::apps::v1::{StatefulSet, StatefulSetStatus};
 use proto_api::core::v1::Pod;
+use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
-use proto_api::{IntOrString, Time};
-use proto_client::ObjectKey;
-use proto_client::events::EventKind;
-use proto_client::events::correlate::EventReport;
+use proto_api::{IntOrString, ObjectKey, Time};
 use serde_json::json;
 
 use super::identity::{claims, name_label, new_pod, ordinal, pod_name};
@@ -346,7 +344,7 @@ impl Steps<'_> {
     }
 
     fn event(&self, done: (&'static str, String), failed: (&'static str, String)) -> WriteEvent {
-        let about = proto_client::events::reference(self.set(), self.names);
+        let about = proto_api::event_report::reference(self.set(), self.names);
         WriteEvent { about, operation: ReplicaOperation::Other { done, failed } }
     }
 
@@ -364,7 +362,7 @@ impl Steps<'_> {
     }
 
     fn warning(&self, reason: &'static str, message: String) -> EventReport {
-        let about = proto_client::events::reference(self.set(), self.names);
+        let about = proto_api::event_report::reference(self.set(), self.names);
         EventReport { about, kind: EventKind::Warning, reason: reason.into(), message }
     }
 }

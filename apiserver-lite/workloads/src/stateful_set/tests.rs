@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use apiserver_controllers::api_writes::WrittenObject;
+use proto_api::ObjectKey;
 use proto_api::core::v1::Volume;
 use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
-use proto_client::ObjectKey;
 
 use super::*;
 use crate::pods::REVISION_LABEL;

@@ -8,9 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto_api::core::v1::ObjectReference;
-
-use super::EventKind;
+use proto_api::event_report::{EventKind, EventReport};
 
 /// An event is counted in an earlier one for this long after that was last seen.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -24,19 +22,6 @@ const BURST: f64 = 25.0;
 const ONE_EVERY: Duration = Duration::from_secs(300);
 /// Objects and messages that are kept; the least recently seen are removed first.
 const ENTRIES_MAX: usize = 4096;
-
-/// An event as a component reports it, before correlation.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EventReport {
-    /// The object.
-    pub about: ObjectReference,
-    /// Normal or Warning.
-    pub kind: EventKind,
-    /// One word that programs match.
-    pub reason: Cow<'static, str>,
-    /// A sentence for people.
-    pub message: String,
-}
 
 /// The decision about an event.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,6 +161,8 @@ fn make_room<K: Ord, V>(map: &mut BTreeMap<K, V>, seen: impl Fn(&V) -> Duration)
 
 #[cfg(test)]
 mod tests {
+    use proto_api::core::v1::ObjectReference;
+
     use super::*;
 
     fn said(object: &str, message: &str) -> EventReport {

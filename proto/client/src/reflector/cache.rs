@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use super::{Change, ObjectKey};
+use proto_api::ObjectKey;
+
+use super::Change;
 
 /// Objects by namespace and name, with the version at which each was last seen.
 #[derive(Debug)]

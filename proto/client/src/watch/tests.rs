@@ -2,12 +2,13 @@
 //! changed meanwhile.
 
 use proto_api::core::v1::ConfigMap;
+use proto_api::{Collection, ObjectKey};
 use proto_daemon::drain::{Drain, DrainOutcome};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::reflector::{Change, ObjectKey, Reflector, Store};
+use crate::reflector::{Change, Reflector, Store};
 use crate::testing::{ReceivedRequest, Server};
 
 fn map(name: &str, version: u32) -> Value {
@@ -156,7 +157,7 @@ async fn a_watch_survives_errors_of_the_server() {
 #[tokio::test]
 async fn metadata_only_objects_are_requested_and_read() {
     let mut server = Server::plain().await;
-    let collection = crate::request::Collection {
+    let collection = Collection {
         group: "example.org".to_owned(),
         version: "v1".to_owned(),
         plural: "things".to_owned(),

@@ -1,0 +1,33 @@
+//! Namespace and name, by which caches and work queues find an object.
+
+use crate::meta::v1::ObjectMeta;
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Empty for kinds without namespaces.
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// From its parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Of an object.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self::new(&metadata.namespace, &metadata.name)
+    }
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}

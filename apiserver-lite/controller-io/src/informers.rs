@@ -136,6 +136,7 @@ impl Informers {
             ObjectKind::ReplicaSet => metadata(&self.replica_sets, key),
             ObjectKind::ReplicationController => metadata(&self.replication_controllers, key),
             ObjectKind::Secret => metadata(&self.token_secrets, key),
+            ObjectKind::Service => metadata(&self.services, key),
             ObjectKind::ServiceAccount => metadata(&self.service_accounts, key),
             ObjectKind::StatefulSet => metadata(&self.stateful_sets, key),
             ObjectKind::VolumeAttachment => metadata(&self.attachments, key),

@@ -4,8 +4,10 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+pub mod accounts;
 pub mod eviction_flags;
 pub mod execute_write;
+pub mod expiring_map;
 pub mod fetch_scale;
 pub mod informers;
 pub mod metrics;

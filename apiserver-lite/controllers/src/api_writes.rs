@@ -111,6 +111,7 @@ macro_rules! for_every_written_kind {
             ReplicaSet: proto_api::apps::v1::ReplicaSet,
             ReplicationController: proto_api::core::v1::ReplicationController,
             Secret: proto_api::core::v1::Secret,
+            Service: proto_api::core::v1::Service,
             ServiceAccount: proto_api::core::v1::ServiceAccount,
             StatefulSet: proto_api::apps::v1::StatefulSet,
             VolumeAttachment: proto_api::storage::v1::VolumeAttachment

@@ -13,6 +13,7 @@ pub mod deployment;
 pub mod disruption;
 pub mod endpoint_slices;
 pub mod endpoints;
+pub mod load_balancer_addresses;
 pub mod mirror;
 pub mod name_hash;
 pub mod namespace;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_autoscaling_controller::{self as autoscaling, AutoscalingController};
+use apiserver_controller_io::accounts::{Accounts, Renewal, run_renewals};
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::metrics::ControllerMetrics;
 use apiserver_controller_io::volume_counts::{VolumeCounts, VolumeGauges};
@@ -31,7 +32,6 @@ use proto_daemon::work_queue::{WorkQueue, run_workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::accounts::{Accounts, Renewal, run_renewals};
 use crate::keys::{CONTROLLERS, EVENT_SOURCES};
 use crate::reconcile::{Observability, Reconciler};
 use crate::reflectors::{self, Reflectors, Sink};

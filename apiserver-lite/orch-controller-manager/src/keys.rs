@@ -4,6 +4,7 @@
 
 mod changes;
 mod disruption;
+mod load_balancers;
 mod volumes;
 mod workloads;
 
@@ -22,6 +23,8 @@ macro_rules! for_every_key {
         $then! {
             /// The service account `default` of a namespace.
             ServiceAccount(String),
+            /// The addresses of a load balancer.
+            LoadBalancer(ObjectKey),
             /// The token secrets of a service account.
             AccountToken(ObjectKey),
             /// The reference of a service account to a deleted token secret.
@@ -110,6 +113,7 @@ impl ReconcileKey {
             Self::Endpoints(_) => "endpoint",
             Self::Slices(_) => "endpointslice",
             Self::Mirror(_) => "endpointslicemirroring",
+            Self::LoadBalancer(_) => "service",
             Self::Namespace(_) => "namespace",
             Self::PodGc(_) | Self::EndedPods => "podgc",
             Self::NodeLifecycle(_) | Self::PodReadiness(_) | Self::TaintEviction(_) => {
@@ -148,6 +152,7 @@ impl ReconcileKey {
             Self::Job(_) => "job-controller",
             Self::NodeLifecycle(_) | Self::PodReadiness(_) => "node-controller",
             Self::EphemeralClaims(_) => "ephemeral_volume",
+            Self::LoadBalancer(_) => "service-controller",
             Self::ReplicaSet(_) => "replicaset-controller",
             Self::ReplicationController(_) => "replication-controller",
             Self::StatefulSet(_) => "statefulset-controller",
@@ -172,6 +177,7 @@ impl ReconcileKey {
             | Self::Endpoints(key)
             | Self::Slices(key)
             | Self::Mirror(key)
+            | Self::LoadBalancer(key)
             | Self::PodGc(key)
             | Self::PodReadiness(key)
             | Self::TaintEviction(key)
@@ -236,7 +242,7 @@ impl fmt::Debug for ReconcileKey {
 }
 
 /// All controllers, by their names in `--controllers`.
-pub const CONTROLLERS: [&str; 34] = [
+pub const CONTROLLERS: [&str; 35] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
     "clusterrole-aggregation",
@@ -266,6 +272,7 @@ pub const CONTROLLERS: [&str; 34] = [
     "replicationcontroller",
     "resourcequota",
     "root-ca-cert-publisher",
+    "service",
     "serviceaccount",
     "serviceaccount-token",
     "statefulset",
@@ -274,7 +281,7 @@ pub const CONTROLLERS: [&str; 34] = [
 ];
 
 /// The source components of events, see [`ReconcileKey::event_source`], with the controller that records them.
-pub const EVENT_SOURCES: [(&str, &str); 14] = [
+pub const EVENT_SOURCES: [(&str, &str); 15] = [
     ("attachdetach-controller", "attachdetach"),
     ("controllermanager", "disruption"),
     ("cronjob-controller", "cronjob"),
@@ -286,48 +293,11 @@ pub const EVENT_SOURCES: [(&str, &str); 14] = [
     ("persistentvolume-controller", "persistentvolume-binder"),
     ("replicaset-controller", "replicaset"),
     ("replication-controller", "replicationcontroller"),
+    ("service-controller", "service"),
     ("statefulset-controller", "statefulset"),
     ("taint-controller", "nodelifecycle"),
     ("volume_expand", "persistentvolume-expander"),
 ];
-
-/// The service account of a controller, as in Kubernetes; none for the one that serves accounts before they have tokens. The bootstrap roles
-/// (`apiserver-rbac`) say what each may do.
-pub fn account_of(controller: &str) -> Option<&'static str> {
-    Some(match controller {
-        "attachdetach" => "attachdetach-controller",
-        BOOTSTRAP_SIGNER => "bootstrap-signer",
-        "clusterrole-aggregation" => "clusterrole-aggregation-controller",
-        "cronjob" => "cronjob-controller",
-        "csrapproving" | "csrcleaner" | "csrsigning" => "certificate-controller",
-        "daemonset" => "daemon-set-controller",
-        "deployment" => "deployment-controller",
-        "disruption" => "disruption-controller",
-        "endpoint" => "endpoint-controller",
-        "endpointslice" => "endpointslice-controller",
-        "endpointslicemirroring" => "endpointslicemirroring-controller",
-        "ephemeral-volume" => "ephemeral-volume-controller",
-        "garbagecollector" => "generic-garbage-collector",
-        "horizontalpodautoscaling" => "horizontal-pod-autoscaler",
-        "job" => "job-controller",
-        "namespace" => "namespace-controller",
-        "nodeipam" | "nodelifecycle" => "node-controller",
-        "persistentvolume-binder" => "persistent-volume-binder",
-        "persistentvolume-expander" => "expand-controller",
-        "podgc" => "pod-garbage-collector",
-        "pv-protection" => "pv-protection-controller",
-        "pvc-protection" => "pvc-protection-controller",
-        "replicaset" => "replicaset-controller",
-        "replicationcontroller" => "replication-controller",
-        "resourcequota" => "resourcequota-controller",
-        "root-ca-cert-publisher" => "root-ca-cert-publisher",
-        "serviceaccount" => "service-account-controller",
-        "statefulset" => "statefulset-controller",
-        TOKEN_CLEANER => "token-cleaner",
-        "ttl-after-finished" => "ttl-after-finished-controller",
-        _ => return None,
-    })
-}
 
 /// Controllers that `*` does not include, as in Kubernetes.
 pub const ONLY_BY_NAME: [&str; 2] = [BOOTSTRAP_SIGNER, TOKEN_CLEANER];
@@ -338,6 +308,8 @@ const TOKEN_CLEANER: &str = "tokencleaner";
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use apiserver_controller_io::accounts::account_of;
 
     use super::*;
 
@@ -405,6 +377,13 @@ mod tests {
         assert_eq!(sources, EVENT_SOURCES.map(|(source, _)| source).into());
         let slices = ReconcileKey::Slices(ObjectKey::new("ns", "a"));
         assert_eq!(slices.to_string(), "endpointslice ns/a");
+    }
+
+    #[test]
+    fn controllers_have_the_accounts_that_they_have_in_kubernetes() {
+        let accounts: BTreeSet<_> = CONTROLLERS.into_iter().filter_map(account_of).collect();
+        assert_eq!(accounts.len(), 31);
+        assert_eq!(account_of("service"), Some("service-controller"));
     }
 
     #[test]

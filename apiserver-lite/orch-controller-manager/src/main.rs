@@ -10,7 +10,6 @@
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-mod accounts;
 mod app;
 mod keys;
 mod reconcile;

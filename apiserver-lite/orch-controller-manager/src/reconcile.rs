@@ -2,7 +2,6 @@
 
 mod adoption;
 mod disruption;
-mod expiring_map;
 mod namespace;
 mod pods;
 mod services;
@@ -15,13 +14,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use apiserver_clock::now;
+use apiserver_controller_io::accounts::Accounts;
 use apiserver_controller_io::execute_write::execute;
+use apiserver_controller_io::expiring_map::ExpiringMap;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::observe_write::retain_present;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
 use apiserver_controllers::disruption::controller as owner_of;
 use apiserver_controllers::endpoint_slices::Manager;
+use apiserver_controllers::load_balancer_addresses::{AddressShortage, PlannedAddresses};
 use apiserver_controllers::node_cidr;
 use apiserver_controllers::node_lifecycle::{
     self, ClusterHealth, NodeClocks, NodeHealth, ZoneEvictions,
@@ -42,11 +44,9 @@ use proto_client::{Client, ClientError};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 use tokio::sync::Semaphore;
 
-use crate::accounts::Accounts;
 use crate::keys::{CONTROLLERS, ReconcileKey};
 use crate::settings::Settings;
 use apiserver_controller_io::metrics::ControllerMetrics;
-use expiring_map::ExpiringMap;
 
 /// How long the next plan of a key waits for the caches to show the last one's writes. After that the objects are read from the server.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -94,6 +94,8 @@ struct ReconcilerState {
     tainted: Mutex<BTreeMap<ObjectKey, pods::TaintedPod>>,
     /// The CIDRs assigned to each node, by uid. Locked during an assignment, so that no two nodes get the same.
     assigned_cidrs: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
+    /// The addresses planned for load balancers. Locked during an assignment, for the same reason.
+    planned_addresses: tokio::sync::Mutex<PlannedAddresses>,
     /// The state of the attach-detach controller.
     attaching: Mutex<attach::AttachState>,
     /// The requested size that was last announced for each claim, by uid.
@@ -118,6 +120,7 @@ impl Default for ReconcilerState {
             vanished: Mutex::new(ExpiringMap::new(pods::VANISHED)),
             tainted: Mutex::default(),
             assigned_cidrs: tokio::sync::Mutex::default(),
+            planned_addresses: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
             announced: Mutex::default(),
             failed_pods: Mutex::default(),
@@ -137,6 +140,9 @@ pub enum ReconcileError {
     /// No pod CIDR is left.
     #[error("cannot allocate a pod CIDR")]
     Exhausted(#[from] node_cidr::RangeExhausted),
+    /// A load balancer has no address.
+    #[error(transparent)]
+    Addresses(#[from] AddressShortage),
     /// A token cannot be signed.
     #[error("cannot sign the service account token")]
     Token(#[from] apiserver_token::KeyError),
@@ -201,6 +207,9 @@ impl Reconciler {
                 return self.update_disruption(reconcile_key, key).await;
             }
             ReconcileKey::NodeIpam(name) => return self.assign_cidrs(client, name).await,
+            ReconcileKey::LoadBalancer(key) => {
+                return self.assign_addresses(reconcile_key, key).await;
+            }
             ReconcileKey::Claim(_)
             | ReconcileKey::Volume(_)
             | ReconcileKey::ClaimProtection(_)

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use apiserver_autoscaling_controller::AutoscalingFlags;
 use apiserver_controller_io::eviction_flags::EvictionFlags;
+use apiserver_controllers::load_balancer_addresses::{AddressRange, AddressRanges, TooManyRanges};
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::node_lifecycle::EvictionRates;
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
@@ -130,6 +131,11 @@ pub struct ControllerManagerFlags {
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub max_endpoints_per_slice: u32,
 
+    /// Addresses for Services of type LoadBalancer without a class, as CIDRs or FIRST-LAST, which nodes announce with orch-proxy's
+    /// --announce-load-balancer-addresses; none by default. The controller is called `service` in --controllers.
+    #[arg(long, value_name = "RANGES", value_delimiter = ',')]
+    pub service_load_balancer_addresses: Vec<AddressRange>,
+
     /// Number of concurrent reconciles.
     #[arg(long, value_name = "COUNT", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -178,6 +184,8 @@ pub struct Settings {
     pub autoscaling: AutoscalingFlags,
     /// See `--max-endpoints-per-slice`.
     pub endpoints_max: usize,
+    /// See `--service-load-balancer-addresses`.
+    pub load_balancer_ranges: Option<AddressRanges>,
     /// Whether a token secret is created for every service account.
     pub auto_generates_tokens: bool,
     /// What the taint out-of-service of a node means.
@@ -212,6 +220,9 @@ pub enum SettingsError {
     /// The node CIDRs cannot be allocated from the range.
     #[error("--cluster-cidr")]
     Range(#[from] NodeRangeError),
+    /// There are too many ranges of addresses.
+    #[error("--service-load-balancer-addresses")]
+    Addresses(#[from] TooManyRanges),
     /// There is no range to allocate from.
     #[error("--allocate-node-cidrs needs --cluster-cidr")]
     NoRange,
@@ -267,12 +278,18 @@ impl ControllerManagerFlags {
             true => MaxUnavailable::Counts,
             false => MaxUnavailable::Ignored,
         };
+        let load_balancer_ranges = AddressRanges::new(&self.service_load_balancer_addresses)?;
+        let mut enabled = EnabledControllers::parse(&self.controllers)?;
+        if load_balancer_ranges.is_none() {
+            enabled.disable(&["service"]);
+        }
         Ok(Settings {
+            load_balancer_ranges,
             out_of_service,
             max_unavailable,
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
-            enabled: EnabledControllers::parse(&self.controllers)?,
+            enabled,
             node_ranges: self.node_ranges()?,
             root_ca,
             token_key: self
@@ -373,7 +390,8 @@ mod tests {
     fn controllers_are_selected() {
         let count =
             |list: &str| settings(&[&format!("--controllers={list}")]).map(|s| s.enabled.0.len());
-        let all = CONTROLLERS.len() - ONLY_BY_NAME.len();
+        // One needs addresses.
+        let all = CONTROLLERS.len() - ONLY_BY_NAME.len() - 1;
         assert_eq!(count("*"), Ok(all));
         assert_eq!(count("*,-podgc,-namespace"), Ok(all - 2));
         assert_eq!(count("*,tokencleaner"), Ok(all + 1));
@@ -382,6 +400,24 @@ mod tests {
         assert!(
             count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of attachdetach, ")
         );
+    }
+
+    #[test]
+    fn addresses_of_load_balancers_are_allocated_only_with_the_flag() {
+        let has = |args: &[&str]| {
+            settings(args).map(|settings| {
+                (settings.load_balancer_ranges.is_some(), settings.enabled.has("service"))
+            })
+        };
+        assert_eq!(has(&[]), Ok((false, false)));
+        assert_eq!(has(&["--controllers=service"]), Ok((false, false)));
+        let ranges = "--service-load-balancer-addresses=192.0.2.0/28,fd00::1-fd00::9";
+        assert_eq!(has(&[ranges]), Ok((true, true)));
+        assert_eq!(has(&[ranges, "--controllers=*,-service"]), Ok((true, false)));
+        let error = has(&["--service-load-balancer-addresses=192.0.2.9"]).unwrap_err();
+        assert!(error.contains("expected a CIDR"), "{error}");
+        let many = vec!["192.0.2.0/28"; 65].join(",");
+        assert!(has(&[&format!("--service-load-balancer-addresses={many}")]).is_err());
     }
 
     #[test]

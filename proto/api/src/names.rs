@@ -222,6 +222,16 @@ impl Names {
         self.words.root_ca_config_map
     }
 
+    /// The class of load balancers whose addresses our controller manager allocates, as those of Services without a class.
+    pub fn load_balancer_class(&self) -> String {
+        self.label("load-balancer-addresses")
+    }
+
+    /// The annotation of a Service with the name of the node that announces the addresses of its load balancer.
+    pub fn load_balancer_node(&self) -> String {
+        self.label("load-balancer-node")
+    }
+
     /// The prefix of the name of a pod's token volume.
     pub fn token_volume_prefix(&self) -> &'static str {
         self.words.token_volume_prefix

@@ -25,7 +25,7 @@ use proto_api::rbac::v1::ClusterRole;
 use proto_api::selectors::Selector;
 use proto_client::Change;
 
-use super::{ReconcileKey, disruption, volumes, workloads};
+use super::{ReconcileKey, disruption, load_balancers, volumes, workloads};
 
 /// A watched kind whose changes queue keys.
 pub trait WatchedKind: Sized {
@@ -90,10 +90,12 @@ impl WatchedKind for ConfigMap {
 }
 
 impl WatchedKind for Service {
-    fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, ..)) = split(change) else { return Vec::new() };
+    fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
+        let Some((key, new, old)) = split(change) else { return Vec::new() };
         let [endpoints, slices] = keys_of_service(key);
-        vec![endpoints, slices, ReconcileKey::Mirror(key.clone())]
+        let mut keys = vec![endpoints, slices, ReconcileKey::Mirror(key.clone())];
+        keys.extend(load_balancers::keys_of_service(informers, new, old));
+        keys
     }
 }
 
@@ -125,7 +127,8 @@ impl WatchedKind for EndpointSlice {
             Manager::Selector => ReconcileKey::Slices(service),
             Manager::Mirror => ReconcileKey::Mirror(service),
         });
-        task.into_iter().collect()
+        let balanced = new.or(old).and_then(|slice| load_balancers::key_of_slice(informers, slice));
+        task.into_iter().chain(balanced).collect()
     }
 }
 
@@ -252,6 +255,7 @@ impl WatchedKind for Node {
         }
         keys.extend(volumes::keys_of_node(key, new, old));
         keys.extend(workloads::keys_of_node(informers, new, old));
+        keys.extend(load_balancers::keys_of_node(informers, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
         if readiness(new) != readiness(old) || new.is_none() {
             // How many nodes are ready affects the taints of the others.

@@ -1,15 +1,18 @@
 //! Endpoints and EndpointSlices. They are deleted with their Service: one that the cache lacks is read from the server first, because it comes to the cache by
-//! a watch of its own, and Endpoints may be a user's.
+//! a watch of its own, and Endpoints may be a user's. And the addresses of load balancers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_controllers::endpoint_slices::{self, Manager, SliceContext};
+use apiserver_controllers::load_balancer_addresses::Surroundings;
 use apiserver_controllers::{Plan, endpoints, mirror};
 use proto_api::ObjectKey;
 use proto_api::core::v1::Service;
 use proto_client::Client;
 
 use super::{ReconcileError, Reconciler};
+use crate::keys::ReconcileKey;
 
 impl Reconciler {
     /// A Service, from the cache, or from the server if objects of it exist that are deleted without it.
@@ -70,5 +73,27 @@ impl Reconciler {
                 mirror::plan(&context, service.as_deref(), endpoints.as_deref(), &slices)
             }
         })
+    }
+
+    /// Assigns addresses to a load balancer and a node that announces them.
+    pub(super) async fn assign_addresses(
+        &self,
+        reconcile_key: &ReconcileKey,
+        key: &ObjectKey,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let informers = &self.informers;
+        let Some(ranges) = &self.settings.load_balancer_ranges else { return Ok(None) };
+        let Some(service) = informers.services.get(key) else { return Ok(None) };
+        let mut planned_addresses = self.state.planned_addresses.lock().await;
+        let around = Surroundings {
+            names: informers.names,
+            ranges,
+            services: &informers.services.objects(),
+            nodes: &informers.nodes.objects(),
+            slices: &informers.slices.within(&key.namespace),
+        };
+        let planned = planned_addresses.plan(&around, &service);
+        let requeue = self.apply(reconcile_key, planned.plan).await?;
+        planned.shortage.map_or(Ok(requeue), |shortage| Err(shortage.into()))
     }
 }

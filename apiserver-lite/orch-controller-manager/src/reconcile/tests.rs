@@ -167,7 +167,8 @@ impl Server {
         informers.pods = fill(Reflector::whole(client.all(), all())).await;
         informers.jobs = fill(Reflector::whole(client.all(), all())).await;
         informers.cron_jobs = fill(Reflector::whole(client.all(), all())).await;
-        let flags = ControllerManagerFlags::try_parse_from(["test"]).expect("flags");
+        let ranges = "--service-load-balancer-addresses=192.0.2.1-192.0.2.9";
+        let flags = ControllerManagerFlags::try_parse_from(["test", ranges]).expect("flags");
         let settings = Settings { token_key, ..flags.settings().expect("settings") };
         let (accounts, _) = Accounts::new(client, false, []).expect("no TLS");
         let metrics = Metrics::new("test", proto_daemon::build_info!()).expect("metrics");
@@ -463,4 +464,35 @@ async fn a_zone_has_its_turn_again_when_a_taint_is_refused() {
         assert!(taints(0).contains("NoExecute"), "{}", taints(0));
         assert_eq!(taints(1).contains("NoExecute"), evicts, "{code}: {}", taints(1));
     }
+}
+
+#[test]
+fn two_load_balancers_get_different_addresses_before_the_caches_show_the_first() {
+    let service = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "7"},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "ipFamilies": ["IPv4"]}})
+    };
+    let mut server = Server::default().showing("services", json!([service("a"), service("b")]));
+    for name in ["a", "b"] {
+        server = server.having(&format!("/api/v1/namespaces/ns/services/{name}"), service(name));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let reconciler = server.reconciler(None).await;
+        for name in ["a", "b"] {
+            let key = ReconcileKey::LoadBalancer(ObjectKey::new("ns", name));
+            reconciler.run(key).await.expect("the write succeeds");
+        }
+    });
+    let writes = std::mem::take(&mut *lock(&server.writes));
+    let written: Vec<String> = writes
+        .iter()
+        .map(|(line, body)| format!("{line} {}", body["status"]["loadBalancer"]["ingress"]))
+        .collect();
+    let line = |name: &str, address: &str| {
+        format!("PATCH /api/v1/namespaces/ns/services/{name}/status [{{\"ip\":\"{address}\"}}]")
+    };
+    assert_eq!(written, [line("a", "192.0.2.1"), line("b", "192.0.2.2")]);
+    assert_eq!(writes[0].1["metadata"]["resourceVersion"], "7");
 }

@@ -13,8 +13,6 @@ use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::drain::DrainWatch;
 use tokio::sync::watch;
 
-use crate::keys::account_of;
-
 /// Lifetime of a token.
 const EXPIRATION: Duration = Duration::from_secs(3600);
 /// Part of its lifetime after which a token is renewed.
@@ -23,6 +21,45 @@ const RENEW_AT: f64 = 0.8;
 const FIRST_TOKENS_WAIT: Duration = Duration::from_secs(10);
 /// Between two tokens of one account, however often the server refuses them.
 const RENEW_INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// The service account of a controller, as in Kubernetes; none for the one that serves accounts before they have tokens. The bootstrap roles
+/// (`apiserver-rbac`) say what each may do.
+pub fn account_of(controller: &str) -> Option<&'static str> {
+    Some(match controller {
+        "attachdetach" => "attachdetach-controller",
+        "bootstrapsigner" => "bootstrap-signer",
+        "clusterrole-aggregation" => "clusterrole-aggregation-controller",
+        "cronjob" => "cronjob-controller",
+        "csrapproving" | "csrcleaner" | "csrsigning" => "certificate-controller",
+        "daemonset" => "daemon-set-controller",
+        "deployment" => "deployment-controller",
+        "disruption" => "disruption-controller",
+        "endpoint" => "endpoint-controller",
+        "endpointslice" => "endpointslice-controller",
+        "endpointslicemirroring" => "endpointslicemirroring-controller",
+        "ephemeral-volume" => "ephemeral-volume-controller",
+        "garbagecollector" => "generic-garbage-collector",
+        "horizontalpodautoscaling" => "horizontal-pod-autoscaler",
+        "job" => "job-controller",
+        "namespace" => "namespace-controller",
+        "nodeipam" | "nodelifecycle" => "node-controller",
+        "persistentvolume-binder" => "persistent-volume-binder",
+        "persistentvolume-expander" => "expand-controller",
+        "podgc" => "pod-garbage-collector",
+        "pv-protection" => "pv-protection-controller",
+        "pvc-protection" => "pvc-protection-controller",
+        "replicaset" => "replicaset-controller",
+        "replicationcontroller" => "replication-controller",
+        "resourcequota" => "resourcequota-controller",
+        "root-ca-cert-publisher" => "root-ca-cert-publisher",
+        "service" => "service-controller",
+        "serviceaccount" => "service-account-controller",
+        "statefulset" => "statefulset-controller",
+        "tokencleaner" => "token-cleaner",
+        "ttl-after-finished" => "ttl-after-finished-controller",
+        _ => return None,
+    })
+}
 
 /// The identities of the controllers.
 #[derive(Clone)]
@@ -172,7 +209,6 @@ mod tests {
     use proto_client::config::{Credential, TlsSettings};
 
     use super::*;
-    use crate::keys::CONTROLLERS;
 
     #[test]
     fn tokens_are_renewed_before_they_expire_and_not_all_the_time() {
@@ -189,10 +225,11 @@ mod tests {
             namespace: String::new(),
         };
         let own = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
-        let (_, renewals) = Accounts::new(own.clone(), true, CONTROLLERS).expect("a client");
+        let shared =
+            ["nodeipam", "csrsigning", "nodelifecycle", "csrcleaner", "serviceaccount-token"];
+        let (_, renewals) = Accounts::new(own.clone(), true, shared).expect("a client");
         let accounts: Vec<&str> = renewals.iter().map(|renewal| renewal.account).collect();
-        assert_eq!(accounts.len(), 30);
-        assert_eq!(accounts.iter().filter(|account| **account == "node-controller").count(), 1);
+        assert_eq!(accounts, ["node-controller", "certificate-controller"]);
         let (accounts, renewals) = Accounts::new(own, true, ["endpoint"]).expect("a client");
         assert_eq!((accounts.by_account.len(), renewals.len()), (1, 1));
     }

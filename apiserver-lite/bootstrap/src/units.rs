@@ -74,7 +74,8 @@ const PROXY: &[&str] = &[
     "SystemCallArchitectures=native",
     "SystemCallFilter=@system-service",
     "SystemCallErrorNumber=EPERM",
-    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    // The last is for gratuitous ARP.
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK AF_PACKET",
     // The last is for a negative oom_score_adj.
     "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE CAP_SYS_RESOURCE",
     "LimitNOFILE=1048576",

@@ -12,6 +12,7 @@ use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_kernel::{NftMonitor, Socket, Transport};
+use proxy_node_addresses::announcer::Announcer;
 use proxy_pod_routes::router;
 use proxy_rules::Dataplane;
 use proxy_rules::model::ConnectionCounting;
@@ -59,8 +60,8 @@ pub async fn build<T: Transport>(
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
     host::protect_from_oom(config.oom_score_adj);
-    let config =
-        startup::with_protected(&client, startup::with_node_blocks(&client, config).await?);
+    let config = startup::with_node_blocks(&client, config).await?;
+    let config = startup::with_protected(&client, config).await;
     if config.settings.cluster_cidrs.iter().any(|block| !block.is_ipv4()) {
         host::forward_ipv6();
     }
@@ -136,7 +137,7 @@ impl<T: Transport + Send + 'static> NftablesProxy<T> {
         }
         let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
         if let Some(nameserver) = self.nameserver.take()
-            && let Err(error) = dns::start(nameserver, drain.clone())
+            && let Err(error) = dns::start(nameserver, drain.clone()).await
         {
             tracing::error!(%error, "cannot start the DNS thread; DNS is not served");
         }
@@ -172,6 +173,12 @@ impl<T: Transport + Send + 'static> NftablesProxy<T> {
             let status = self.pages.status.task("pod routes");
             let cluster = self.config.settings.cluster_cidrs.clone();
             router::start(&self.client, &self.config.node_name, cluster, status, &drain);
+        }
+        if self.config.settings.announcing.is_some() {
+            let status = self.pages.status.task("addresses of load balancers");
+            let addresses = self.desired.announced_addresses();
+            let announcer = Announcer::new(&self.client, &self.config.node_name, addresses, status);
+            tokio::spawn(announcer.run(drain.clone()));
         }
         self.driver.run_on_thread(drain).await
     }

@@ -38,6 +38,11 @@ pub enum BuildError {
     /// `--detect-local-mode=NodeCIDR` is set and the Node object has no pod CIDRs.
     #[error("node {0} has no spec.podCIDRs")]
     NodeBlocks(String),
+    /// `--announce-load-balancer-addresses` is set, and nothing guards the addresses.
+    #[error(
+        "--announce-load-balancer-addresses needs nf_tables: without its rules the node's own servers would be reachable at the addresses"
+    )]
+    AnnouncingInUserSpace,
     /// The thread cannot be created.
     #[error("cannot start the conntrack cleanup thread")]
     ConntrackCleanup(#[source] std::io::Error),

@@ -205,7 +205,9 @@ fn build_config(
     let mut warnings = settled.warnings;
     let unused = flags.node.unused.list_set_flags();
     warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
-    let settings = settings(&file);
+    let announces = file.dataplane.announce_load_balancer_addresses;
+    let announcing = announces.then(|| node_name.as_str().into());
+    let settings = Settings { announcing, ..settings(&file) };
     let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let health = file.healthz_bind_address.parse::<BindAddress>();
     let metrics = file.metrics_bind_address.parse::<BindAddress>();
@@ -278,6 +280,7 @@ fn settings(file: &ProxyConfiguration) -> Settings {
         // Set when the addresses of the node and of the API server are known.
         protected: BTreeSet::new(),
         kept_ports: BTreeSet::new(),
+        announcing: None,
         // With pod routes no host outside the cluster has a route to pods.
         leaving: if dataplane.pod_routes {
             EgressMasquerade::Masqueraded
@@ -367,6 +370,8 @@ pub(crate) fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyCo
     over(&mut file.dataplane.table, proxy.nft_table);
     over(&mut file.dataplane.pod_routes, proxy.pod_routes);
     over(&mut file.dataplane.service_counters, proxy.service_counters);
+    let announces = proxy.announce_load_balancer_addresses;
+    over(&mut file.dataplane.announce_load_balancer_addresses, announces);
     file.dns = file.dns.overridden(&flags.dns);
     let node = flags.node.clone();
     over(&mut file.dataplane.reset_removed_endpoints, node.reset_removed_endpoints);

@@ -19,13 +19,13 @@ use proxy_dns::{Zone, ZoneError, resolv_conf};
 use proxy_nameserver::{
     BindError, ClientFilter, Listener, NameMetrics, Resolver, SharedZone, Upstreams,
 };
+use proxy_node_addresses::local as addresses;
 use proxy_rules::model::{
     Cidr, EndpointState, LocalEndpoint, LocalSlice, Locality, Protocol, ServiceId, SlicePort,
 };
 use proxy_sync::change_handler::ChangeHandler;
 use tokio::task::JoinSet;
 
-use crate::addresses;
 use crate::config::Config;
 use crate::dns_settings::DnsSettings;
 
@@ -74,8 +74,8 @@ pub struct Nameserver {
 
 /// Serves until drained. The EndpointSlices are set at once, before the first sync, so that a restart changes nothing
 /// in the kernel.
-pub fn start(nameserver: Nameserver, drain: DrainWatch) -> std::io::Result<()> {
-    let local = addresses::local().unwrap_or_default();
+pub async fn start(nameserver: Nameserver, drain: DrainWatch) -> std::io::Result<()> {
+    let local = addresses::local().await.unwrap_or_default();
     let at = nameserver.addresses(&local);
     let slices = nameserver.lead_to(&[None, None], &at);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -136,7 +136,7 @@ impl Nameserver {
                 () = drain.asked() => return,
                 () = tokio::time::sleep(pause) => {}
             }
-            let now = addresses::local().unwrap_or_default();
+            let now = addresses::local().await.unwrap_or_default();
             let wanted = self.addresses(&now);
             *local.write().unwrap_or_else(PoisonError::into_inner) = now;
             if wanted != at && !wanted.is_empty() {
@@ -194,10 +194,10 @@ impl Nameserver {
 }
 
 /// The EndpointSlices that select this server, for `trace` and `diff`.
-pub fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
+pub async fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
     let Some(settings) = &config.dns else { return Vec::new() };
     let at = match settings.bind_addresses.as_slice() {
-        [] => addresses::own(&addresses::local().unwrap_or_default()),
+        [] => addresses::own(&addresses::local().await.unwrap_or_default()),
         configured => configured.to_vec(),
     };
     let slices = slices(config.names, &at, settings.port).into_iter();

@@ -14,6 +14,8 @@ use proxy_netfilter::ct::{
     AddressFamily, Flow, FlowFilter, FlowState, STATUS_DNAT, STATUS_SEEN_REPLY, TupleFilter,
 };
 use proxy_netfilter::nft::{Family, TableRules};
+use proxy_node_addresses::address_table::AddressTableError;
+use proxy_node_addresses::local as addresses;
 use proxy_rules::compare::{Comparison, compare};
 use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;
@@ -21,7 +23,6 @@ use proxy_rules::model::{Protocol, family_of};
 use proxy_rules::trace::{self, Origin, Packet, PacketOutcome, Sender, Trace, text};
 use proxy_sync::table_swap;
 
-use crate::addresses;
 use crate::build_error::BuildError;
 use crate::config::{Config, LoopbackNodePorts};
 use crate::flags::Question;
@@ -61,7 +62,7 @@ pub enum ExplainError {
     Model(#[from] ModelError),
     /// The node's addresses cannot be listed.
     #[error("cannot list the addresses of this node")]
-    Addresses(#[source] nix::Error),
+    Addresses(#[source] AddressTableError),
     /// The tables differ; `diff` exits with 1.
     #[error("the kernel's tables differ from the desired ones")]
     Differs,
@@ -75,7 +76,7 @@ pub enum ExplainError {
 pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainError> {
     let protocol = Protocol::from_name(&question.protocol.to_uppercase())
         .ok_or_else(|| ExplainError::Protocol(question.protocol.clone()))?;
-    let local = addresses::local().map_err(ExplainError::Addresses)?;
+    let local = addresses::local().await.map_err(ExplainError::Addresses)?;
     let is_local = |address: IpAddr| address.is_loopback() || local.contains(&address);
     let packet = packet(question, protocol, &local).await;
     let mut session = Session::new(Socket::open()?);

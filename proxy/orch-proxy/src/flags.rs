@@ -90,6 +90,10 @@ pub struct ProxyFlags {
     /// Count connections to each address and node port of each Service, in the metric service_connections_total.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub service_counters: Option<bool>,
+    /// Announce the addresses of load balancers that the controller manager has given to this node
+    /// (--service-load-balancer-addresses), by ARP and neighbour discovery on the interface of the node's address.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub announce_load_balancer_addresses: Option<bool>,
     /// Delete the proxy's tables and exit.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true")]

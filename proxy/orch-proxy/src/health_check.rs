@@ -18,6 +18,8 @@ use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::{Drain, DrainWatch};
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
+use proxy_node_addresses::address_table::AddressTableError;
+use proxy_node_addresses::local::local;
 use proxy_rules::health::{HealthCheck, HealthChecks};
 use proxy_rules::model::{Cidr, ServiceId};
 use proxy_sync::driver::SyncHealth;
@@ -82,7 +84,7 @@ pub fn start(
 #[derive(Debug, thiserror::Error)]
 enum ListenError {
     #[error("cannot list the addresses of this node")]
-    Addresses(#[source] nix::Error),
+    Addresses(#[source] AddressTableError),
     #[error("no address of this node is within --nodeport-addresses")]
     NoAddress,
     #[error("cannot listen at {0}")]
@@ -153,7 +155,7 @@ impl HealthCheckServers {
     async fn serve(&self, port: u16, service: &ServiceId) -> Result<Drain, ListenError> {
         let drain = Drain::default();
         let mut servers = Vec::new();
-        for address in addresses(&self.blocks)? {
+        for address in addresses(&self.blocks).await? {
             servers.push(bind(address, port).await?);
         }
         for server in servers {
@@ -216,11 +218,11 @@ async fn bind(address: IpAddr, port: u16) -> Result<AdminServer, ListenError> {
 }
 
 /// Addresses to bind: unspecified, or this node's addresses within `blocks`.
-fn addresses(blocks: &[Cidr]) -> Result<Vec<IpAddr>, ListenError> {
+async fn addresses(blocks: &[Cidr]) -> Result<Vec<IpAddr>, ListenError> {
     if blocks.is_empty() {
         return Ok(vec![Ipv6Addr::UNSPECIFIED.into()]);
     }
-    let local = crate::addresses::local().map_err(ListenError::Addresses)?;
+    let local = local().await.map_err(ListenError::Addresses)?;
     let inside = |address: &IpAddr| blocks.iter().any(|block| block.contains(*address));
     let within: Vec<IpAddr> = local.into_iter().filter(inside).collect();
     if within.is_empty() { Err(ListenError::NoAddress) } else { Ok(within) }

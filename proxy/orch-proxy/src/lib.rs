@@ -3,9 +3,8 @@
 //! [`app::build`] does everything that can fail at the start, [`app::NftablesProxy::run`] runs until stopped.
 //! [`sources`] watches the API and reports changes to [`proxy_sync::desired`]; [`proxy_sync::driver`], on a thread of its own, compiles and
 //! commits them; [`proxy_sync::conntrack_cleanup`] deletes stale flows. Optional: [`proxy_pod_routes`] maintains routes to other nodes'
-//! pods, [`dns`] serves the cluster's names to this node's pods.
+//! pods, [`proxy_node_addresses`] announces load balancers' addresses, [`dns`] serves the cluster's names to this node's pods.
 
-pub mod addresses;
 pub mod app;
 pub mod build_error;
 pub mod cleanup;

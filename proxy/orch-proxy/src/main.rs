@@ -11,6 +11,7 @@ use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
 use proto_daemon::runtime::{self, Threads};
+use proxy_node_addresses::address_table;
 use proxy_sync::driver::ThreadError;
 use tokio::task::JoinSet;
 
@@ -70,8 +71,10 @@ fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
 }
 
 fn clean_up(config: &config::Config, flags: CleanupFlags) -> Result<(), Failure> {
-    let tables = cleanup::clean_up(config).map_err(Failure::run);
     runtime::run(Threads::One, async {
+        // Without the tables the node's own servers would be reachable at them.
+        let announced = address_table::withdraw_all().await.map_err(Failure::run);
+        let tables = announced.and(cleanup::clean_up(config).map_err(Failure::run));
         remove_addresses(config).await;
         if flags.routes {
             let routes = proxy_pod_routes::routes::withdraw_all().await.map_err(Failure::run);
@@ -91,6 +94,11 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
     let (mut running, watch) = (JoinSet::new(), drain.watch());
+    if config.settings.announcing.is_none()
+        && let Err(error) = address_table::withdraw_all().await
+    {
+        tracing::warn!(error = %exit::chain(&error), "cannot withdraw the addresses that an earlier process announced");
+    }
     match select_path(&config).map_err(Failure::run)? {
         ForwardingPath::Sockets => {
             let proxy = userspace::build(config).await.map_err(Failure::run)?;

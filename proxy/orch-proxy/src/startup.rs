@@ -13,10 +13,10 @@ use proto_daemon::exit::chain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::statusz::StatusBoard;
 use proxy_nameserver::NameMetrics;
+use proxy_node_addresses::local as addresses;
 use proxy_pod_routes::pod_cidrs::pod_blocks;
 use proxy_sync::change_handler::ChangeHandler;
 
-use crate::addresses;
 use crate::build_error::BuildError;
 use crate::config::{BindFailure, Config, DetectLocal};
 use crate::dns::{self, Nameserver};
@@ -69,14 +69,14 @@ const KUBELET_PORT: u16 = 10250;
 
 /// Adds to the configuration the sockets that no Service may claim by an external address: the API server's, if its
 /// URL has an IP address, and those of the kubelet and of this proxy at the node's addresses.
-pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
+pub(crate) async fn with_protected(client: &Client, mut config: Config) -> Config {
     let server = &client.config().server;
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = server.port_u16().unwrap_or(443);
     let api_server = host.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port));
-    let node = addresses::local().unwrap_or_else(|error| {
+    let node = addresses::local().await.unwrap_or_else(|error| {
         tracing::warn!(
-            %error,
+            error = %chain(&error),
             "cannot list the node's addresses; external addresses of services may take ports of the node"
         );
         BTreeSet::new()

@@ -46,10 +46,13 @@ pub struct UserspaceProxy {
 
 /// Builds the proxy. Deletes tables of an earlier process, which would forward too.
 pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
+    if config.settings.announcing.is_some() {
+        return Err(BuildError::AnnouncingInUserSpace);
+    }
     let client = startup::client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let config =
-        startup::with_protected(&client, startup::with_node_blocks(&client, config).await?);
+    let config = startup::with_node_blocks(&client, config).await?;
+    let config = startup::with_protected(&client, config).await;
     if let Err(error) = cleanup::clean_up(&config) {
         tracing::debug!(
             error = %chain(&error),
@@ -103,7 +106,7 @@ impl UserspaceProxy {
         }
         let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
         if let Some(nameserver) = self.nameserver
-            && let Err(error) = dns::start(nameserver, drain.clone())
+            && let Err(error) = dns::start(nameserver, drain.clone()).await
         {
             tracing::error!(%error, "cannot start the DNS thread; DNS is not served");
         }

@@ -81,6 +81,10 @@ pub struct CompiledService {
     cluster_ips: Box<[IpAddr]>,
     /// Endpoints on this node, which may connect to themselves through the Service; each once.
     hairpin: Box<[IpAddr]>,
+    /// Addresses of a load balancer that a node announces.
+    load_balancer_ips: Box<[IpAddr]>,
+    /// Whether this node announces them.
+    announces: bool,
     /// `spec.loadBalancerSourceRanges`.
     source_ranges: Box<[Cidr]>,
     counting: ConnectionCounting,
@@ -119,6 +123,7 @@ pub fn compile<'a>(
     zone: Option<&str>,
 ) -> CompiledService {
     let (families, counting) = (&layout.families, layout.settings.counting);
+    let announcing = &layout.settings.announcing;
     let mut work = Compilation {
         service,
         settings: &layout.settings,
@@ -144,6 +149,8 @@ pub fn compile<'a>(
     CompiledService {
         cluster_ips,
         hairpin: hairpin(&ports),
+        load_balancer_ips: announced_ips(service, layout),
+        announces: announcing.is_some() && *announcing == service.announced_by,
         source_ranges: service.source_ranges.clone(),
         counting,
         ports: ports.into(),
@@ -269,6 +276,15 @@ impl<'a> Before<'a> {
     }
 }
 
+/// The announced addresses of a Service without those that the node has for itself.
+fn announced_ips(service: &LocalService, layout: &Layout) -> Box<[IpAddr]> {
+    let ips = service.load_balancer_ips.iter().filter(|_| service.announced_by.is_some());
+    let is_free = |ip: &&IpAddr| {
+        layout.families.contains(&family_of(**ip)) && !layout.settings.has_address(**ip)
+    };
+    ips.filter(is_free).copied().collect()
+}
+
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
     let backends = ports.iter().flat_map(|port| port.all.iter().chain(port.here.iter()));
     let here = backends.filter(|backend| backend.place == Locality::Here);
@@ -295,7 +311,9 @@ impl CompiledService {
     pub fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {
         let ips = self.cluster_ips.iter().map(|ip| (Claim::ClusterIp(*ip), Rank::Cluster));
         let hairpin = self.hairpin.iter().map(|ip| (Claim::Hairpin(*ip), Rank::Cluster));
-        ips.chain(hairpin).chain(self.ports.iter().flat_map(CompiledPort::claims))
+        let announced = self.load_balancer_ips.iter();
+        let announced = announced.map(|ip| (Claim::LoadBalancerIp(*ip), Rank::External));
+        ips.chain(hairpin).chain(announced).chain(self.ports.iter().flat_map(CompiledPort::claims))
     }
 
     /// Addresses, `None` for a node port, and ports at which a protocol is served.
@@ -324,6 +342,11 @@ impl CompiledService {
             let address = address_value(ip);
             let key = Value::concat(&[address.bytes(), address.bytes()]);
             entries.push(SetElement { family: family_of(*ip), map: Map::Hairpin, key, data: None });
+        }
+        let announced = self.load_balancer_ips.iter();
+        for ip in announced.filter(|ip| claims.owns(&Claim::LoadBalancerIp(**ip), id)) {
+            let (family, map) = (family_of(*ip), Map::LoadBalancerIps);
+            entries.push(SetElement { family, map, key: address_value(ip), data: None });
         }
         for port in &self.ports {
             for (frontend, policy) in &port.frontends {
@@ -357,6 +380,11 @@ impl CompiledService {
     /// The result for a Service whose compilation failed: nothing is forwarded.
     pub fn failed() -> Self {
         Self { is_over_budget: true, ..Self::default() }
+    }
+
+    /// The addresses of its load balancer that this node announces.
+    pub fn announced(&self) -> &[IpAddr] {
+        if self.announces { &self.load_balancer_ips } else { &[] }
     }
 
     /// Whether something was left out, by budget or failure.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::{Family, TableRules, Value};
 
+use crate::announced_addresses::AnnouncedAddresses;
 use crate::compile::{CompiledService, SetElement};
 use crate::frontend_owners::{Claim, FrontendOwners};
 use crate::hash::FastMap;
@@ -44,13 +45,20 @@ pub struct Dataplane {
     /// This node's zone, if known.
     zone: Option<Box<str>>,
     health_checks: TrackedHealthChecks,
-    node_ports: NodePorts,
+    published: Published,
     /// Ports with dropped traffic because the policy is Local, internal and external.
     without_local_endpoints: [usize; 2],
     /// Services of which something is left out.
     over_budget: BTreeSet<ServiceId>,
     isolate: IsolateFn,
     tables: LoadedTables,
+}
+
+/// What is not served by the tables alone, as of the last pass.
+#[derive(Clone, Debug, Default)]
+struct Published {
+    node_ports: NodePorts,
+    announced: AnnouncedAddresses,
 }
 
 /// What the next pass works off.
@@ -122,7 +130,7 @@ impl Dataplane {
             claims: FrontendOwners::default(),
             zone: None,
             health_checks: TrackedHealthChecks::default(),
-            node_ports: NodePorts::default(),
+            published: Published::default(),
             without_local_endpoints: [0; 2],
             over_budget: BTreeSet::new(),
             isolate: |work| {
@@ -228,13 +236,13 @@ impl Dataplane {
 
     /// Enables [`Dataplane::changed_node_ports`].
     pub fn track_node_ports(&mut self) {
-        self.node_ports.enable_tracking();
+        self.published.node_ports.enable_tracking();
     }
 
     /// Services with node ports that were compiled since the last call, as they are now; `None` for those that have
     /// none any more.
     pub fn changed_node_ports(&mut self) -> Vec<(ServiceId, Option<NodePortService>)> {
-        let changed = self.node_ports.take_changed().into_iter();
+        let changed = self.published.node_ports.take_changed().into_iter();
         let now = |id: ServiceId| {
             let record = self.services.get(&id);
             let now = record.and_then(|record| {
@@ -269,6 +277,11 @@ impl Dataplane {
     /// Health check results as of the last pass, if they changed since the last call.
     pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
         std::mem::take(&mut self.health_checks.changed).then(|| self.health_checks.all.clone())
+    }
+
+    /// The load balancers' addresses that this node announces as of the last pass, if they changed since the last call.
+    pub fn changed_announced_addresses(&mut self) -> Option<BTreeSet<IpAddr>> {
+        self.published.announced.take_changed()
     }
 
     /// Records removed endpoints whose connections are to be reset, if that is enabled.

@@ -27,6 +27,8 @@ pub enum Claim {
     ClusterIp(IpAddr),
     /// Masquerading of an endpoint's connections to itself; the element is the same for every owner.
     Hairpin(IpAddr),
+    /// An address as an announced one of a load balancer; the element is the same for every owner.
+    LoadBalancerIp(IpAddr),
 }
 
 /// Priority of a claim; the smaller wins.
@@ -66,7 +68,11 @@ impl Claim {
             }
             Self::ClusterIp(IpAddr::V4(address)) => Some(word(address.into(), 0, 0, 2)),
             Self::Hairpin(IpAddr::V4(address)) => Some(word(address.into(), 0, 0, 3)),
-            Self::Address { .. } | Self::ClusterIp(_) | Self::Hairpin(_) => None,
+            Self::LoadBalancerIp(IpAddr::V4(address)) => Some(word(address.into(), 0, 0, 4)),
+            Self::Address { .. }
+            | Self::ClusterIp(_)
+            | Self::Hairpin(_)
+            | Self::LoadBalancerIp(_) => None,
         }
     }
 }
@@ -194,6 +200,7 @@ mod tests {
             node(Family::Ip, Udp, 80),
             Claim::ClusterIp(ip),
             Claim::Hairpin(ip),
+            Claim::LoadBalancerIp(ip),
         ];
         let words: BTreeSet<_> = claims.iter().map(|claim| claim.word().unwrap()).collect();
         assert_eq!(words.len(), claims.len());

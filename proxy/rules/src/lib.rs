@@ -9,6 +9,8 @@ pub mod model;
 
 mod hash;
 
+mod announced_addresses;
+
 pub mod budget;
 
 pub mod packed;

@@ -57,6 +57,7 @@ pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService
         cluster_ips,
         external_ips: addresses(spec.external_ips.iter()),
         load_balancer_ips: addresses(ingress.map(|i| &i.ip)),
+        announced_by: announcing_node(service, names).filter(|_| balanced),
         source_ranges: ranges.filter_map(|text| source_range(text.trim())).collect(),
         internal: policy(spec.internal_traffic_policy.as_deref().unwrap_or_default()),
         external,
@@ -65,6 +66,14 @@ pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService
         health_check_port: health_check_port.filter(|_| is_asked),
         ports: spec.ports.iter().filter_map(|port| service_port(port, has_node_ports)).collect(),
     })
+}
+
+/// The node that announces the addresses of a load balancer, unless its class is another controller's.
+fn announcing_node(service: &Service, names: &Names) -> Option<Box<str>> {
+    let class = service.spec.load_balancer_class.as_deref().unwrap_or_default();
+    let is_ours = class.is_empty() || class == names.load_balancer_class();
+    let node = service.metadata.annotations.get(&names.load_balancer_node());
+    node.filter(|node| is_ours && !node.is_empty()).map(|node| node.as_str().into())
 }
 
 /// `sessionAffinity` takes precedence over the proxy's annotation.
@@ -317,6 +326,23 @@ mod tests {
             let local = localise_service(&service, orch()).unwrap();
             assert_eq!(*local.source_ranges, [expect.parse::<Cidr>().unwrap()], "{text}");
         }
+    }
+
+    #[test]
+    fn the_announcing_node_is_read_for_load_balancers_only() {
+        let mut service = web();
+        service.metadata.annotations.insert("orch.io/load-balancer-node".into(), "a".into());
+        let by = |service: &Service| localise_service(service, orch()).unwrap().announced_by;
+        assert_eq!(by(&service), None);
+        service.spec.type_ = "LoadBalancer".into();
+        assert_eq!(by(&service).as_deref(), Some("a"));
+        service.spec.load_balancer_class = Some("orch.io/load-balancer-addresses".into());
+        assert_eq!(by(&service).as_deref(), Some("a"));
+        service.spec.load_balancer_class = Some("example.com/other".into());
+        assert_eq!(by(&service), None);
+        service.spec.load_balancer_class = None;
+        service.metadata.annotations.insert("orch.io/load-balancer-node".into(), "".into());
+        assert_eq!(by(&service), None);
     }
 
     #[test]

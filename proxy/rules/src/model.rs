@@ -108,7 +108,7 @@ impl Choice {
     pub fn sticky(seconds: u32) -> Self {
         let seconds = seconds.clamp(1, Self::STICKY_SECONDS_MAX);
         let exact = seconds <= Self::STICKY_EXACT_MAX;
-        Self::Sticky(if exact { seconds } else { seconds.div_ceil(60) * 60 })
+        Self::Sticky(if exact { seconds } else { seconds.div_ceil(60).saturating_mul(60) })
     }
 
     /// A number below 2^15.
@@ -118,7 +118,7 @@ impl Choice {
             Self::Consistent => 1,
             Self::Sticky(seconds) => {
                 let beyond = seconds.saturating_sub(Self::STICKY_EXACT_MAX).div_ceil(60);
-                1 + seconds.min(Self::STICKY_EXACT_MAX) + beyond
+                seconds.min(Self::STICKY_EXACT_MAX).saturating_add(beyond).saturating_add(1)
             }
         }
     }
@@ -128,10 +128,10 @@ impl Choice {
         let seconds = match code {
             0 => return Some(Self::Random),
             1 => return Some(Self::Consistent),
-            code => code - 1,
+            code => code.saturating_sub(1),
         };
-        let beyond = seconds.saturating_sub(Self::STICKY_EXACT_MAX) * 60;
-        let seconds = seconds.min(Self::STICKY_EXACT_MAX) + beyond;
+        let beyond = seconds.saturating_sub(Self::STICKY_EXACT_MAX).saturating_mul(60);
+        let seconds = seconds.min(Self::STICKY_EXACT_MAX).saturating_add(beyond);
         (seconds <= Self::STICKY_SECONDS_MAX).then_some(Self::Sticky(seconds))
     }
 }
@@ -155,6 +155,8 @@ pub struct LocalService {
     pub external_ips: Box<[IpAddr]>,
     /// `status.loadBalancer.ingress` with `ipMode: VIP`.
     pub load_balancer_ips: Box<[IpAddr]>,
+    /// The node that announces these addresses on the nodes' network. Then they are no other host's, and serve nothing but Services.
+    pub announced_by: Option<Box<str>>,
     /// `spec.loadBalancerSourceRanges`; a family without any is not restricted.
     pub source_ranges: Box<[Cidr]>,
     /// For traffic to cluster IPs.
@@ -273,6 +275,8 @@ pub struct Settings {
     pub protected: BTreeSet<SocketAddr>,
     /// TCP ports of the node that no node port or health check node port may claim.
     pub kept_ports: BTreeSet<u16>,
+    /// The name of this node, if it announces load balancers' addresses.
+    pub announcing: Option<Box<str>>,
 }
 
 /// What happens to TCP connections to removed endpoints.
@@ -309,6 +313,11 @@ impl Settings {
     /// Whether the socket belongs to the node or the cluster, so that no Service may claim it by an external address.
     pub fn protects(&self, address: IpAddr, port: u16, protocol: Protocol) -> bool {
         protocol == Protocol::Tcp && self.protected.contains(&SocketAddr::new(address, port))
+    }
+
+    /// Whether the address belongs to the node or the cluster.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.protected.iter().any(|socket| socket.ip() == address)
     }
 
     /// Whether the node uses this port itself.

@@ -6,6 +6,8 @@
 //! order, as soon as the dataplane is free. The queue is bounded; only when it is full does a watch wait.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -36,6 +38,7 @@ pub struct DesiredForwarding {
     /// How many of the two sources are synced.
     synced: watch::Sender<usize>,
     health_checks: watch::Sender<Arc<HealthChecks>>,
+    announced: watch::Sender<Option<Arc<BTreeSet<IpAddr>>>>,
     loopback: OnceLock<Arc<Forwarder>>,
     metrics: OnceLock<ProxyMetrics>,
 }
@@ -105,6 +108,7 @@ impl DesiredForwarding {
             changed: Notify::new(),
             synced: watch::Sender::new(0),
             health_checks: watch::Sender::new(Arc::default()),
+            announced: watch::Sender::new(None),
             loopback: OnceLock::new(),
             metrics: OnceLock::new(),
         }
@@ -148,6 +152,18 @@ impl DesiredForwarding {
         }
         if let Some(checks) = checks {
             self.health_checks.send_replace(Arc::new(checks));
+        }
+    }
+
+    /// The load balancers' addresses that this node announces and whose rules are committed; `None` before the first commit.
+    pub fn announced_addresses(&self) -> watch::Receiver<Option<Arc<BTreeSet<IpAddr>>>> {
+        self.announced.subscribe()
+    }
+
+    /// Publishes the announced addresses of a pass that was committed.
+    pub fn publish_announced(&self) {
+        if let Some(addresses) = self.plane().changed_announced_addresses() {
+            self.announced.send_replace(Some(Arc::new(addresses)));
         }
     }
 

@@ -454,6 +454,7 @@ impl<T: Transport> Driver<T> {
         self.log_over_budget();
         match result {
             Ok(()) => {
+                self.desired.publish_announced();
                 let services = self.desired.plane().services_len();
                 self.metrics.services.set(i64::try_from(services).unwrap_or(i64::MAX));
                 let bare = self.desired.plane().without_local_endpoints();

@@ -87,6 +87,7 @@ pub struct DataplaneFile {
     pub table: String,
     pub pod_routes: bool,
     pub service_counters: bool,
+    pub announce_load_balancer_addresses: bool,
     pub reset_removed_endpoints: bool,
 }
 

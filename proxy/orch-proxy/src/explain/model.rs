@@ -48,7 +48,7 @@ impl Model {
         let settle = |error: BuildError| ModelError::Client(Box::new(error));
         let client = startup::client(config).map_err(settle)?;
         let config = startup::with_node_blocks(&client, config.clone()).await.map_err(settle)?;
-        let config = startup::with_protected(&client, config);
+        let config = startup::with_protected(&client, config).await;
         let names = config.names;
         let services = all::<Service>(&client, "services").await?;
         let slices = all::<EndpointSlice>(&client, "endpoint slices").await?;
@@ -67,7 +67,7 @@ impl Model {
             (!elsewhere).then(|| (slice.metadata.name.clone(), Arc::new(local)))
         });
         let (services, mut slices) = (services.collect(), slices.collect::<Vec<_>>());
-        slices.extend(dns::own_slices(&config));
+        slices.extend(dns::own_slices(&config).await);
         let zone = node.and_then(|node| local_node::zone(&node, names));
         Ok(Self { zone, services, slices, config })
     }

@@ -43,12 +43,12 @@ async fn the_body_is_what_balancers_parse() {
     assert_eq!(json, expected);
 }
 
-#[test]
-fn servers_listen_everywhere_or_at_addresses_in_the_blocks() {
-    assert_eq!(addresses(&[]).unwrap(), [IpAddr::V6(Ipv6Addr::UNSPECIFIED)]);
+#[tokio::test]
+async fn servers_listen_everywhere_or_at_addresses_in_the_blocks() {
+    assert_eq!(addresses(&[]).await.unwrap(), [IpAddr::V6(Ipv6Addr::UNSPECIFIED)]);
     let block = |text: &str| [text.parse::<Cidr>().unwrap()];
-    assert_eq!(addresses(&block("127.0.0.0/8")).unwrap(), [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
-    assert!(matches!(addresses(&block("240.0.0.0/4")), Err(ListenError::NoAddress)));
+    assert_eq!(addresses(&block("127.0.0.0/8")).await.unwrap(), [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+    assert!(matches!(addresses(&block("240.0.0.0/4")).await, Err(ListenError::NoAddress)));
 }
 
 /// Servers at loopback addresses, with their inputs.

@@ -15,7 +15,7 @@ use proto_api::core::v1::{Endpoints, Node, Service};
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::names::Names;
 use proto_api::object::to_protobuf_envelope;
-use proto_api::{List, Resource};
+use proto_api::{Kind, List, Resource};
 
 /// Cheap to clone; threads end with the process.
 #[derive(Clone)]
@@ -36,6 +36,8 @@ struct State {
     services: BTreeMap<String, Service>,
     slices: BTreeMap<String, EndpointSlice>,
     endpoints: BTreeMap<String, Endpoints>,
+    /// Those of requests for one; lists have none.
+    nodes: BTreeMap<String, Node>,
     /// Every event, by resourceVersion.
     log: Vec<Event>,
 }
@@ -95,6 +97,12 @@ impl Api {
         self.put(ENDPOINTS, endpoints, |state| &mut state.endpoints);
     }
 
+    /// Creates or replaces a Node, which requests for it get.
+    pub fn put_node(&self, node: Node) {
+        let mut state = self.0.state.lock().unwrap();
+        state.nodes.insert(node.metadata.name.clone(), node);
+    }
+
     fn put<T: Resource>(
         &self,
         plural: &'static str,
@@ -129,7 +137,7 @@ impl Api {
                 (SERVICES, false) => self.list(query, &mut writer, |state| &state.services),
                 (SLICES, false) => self.list(query, &mut writer, |state| &state.slices),
                 (ENDPOINTS, false) => self.list(query, &mut writer, |state| &state.endpoints),
-                _ if path.contains("/nodes/") => not_found(&mut writer),
+                _ if path.contains("/nodes/") => self.node(plural, &mut writer),
                 _ => {
                     self.list(query, &mut writer, |_: &State| const { &BTreeMap::<_, Node>::new() })
                 }
@@ -159,7 +167,19 @@ impl Api {
                 list.metadata.continue_ = (from + limit).to_string();
             }
         }
-        let body = to_protobuf_envelope(&list, self.0.names);
+        self.answer(&list, writer)
+    }
+
+    fn node(&self, name: &str, writer: &mut TcpStream) -> std::io::Result<()> {
+        let found = self.0.state.lock().unwrap().nodes.get(name).cloned();
+        match found {
+            Some(node) => self.answer(&node, writer),
+            None => not_found(writer),
+        }
+    }
+
+    fn answer<T: Kind>(&self, object: &T, writer: &mut TcpStream) -> std::io::Result<()> {
+        let body = to_protobuf_envelope(object, self.0.names);
         let media_type = self.0.names.protobuf_media_type();
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {}\r\n\r\n",
@@ -197,7 +217,7 @@ impl Api {
     }
 }
 
-/// There are no Nodes.
+/// There is no Node of that name.
 fn not_found(writer: &mut TcpStream) -> std::io::Result<()> {
     let body = serde_json::json!({
         "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,

@@ -13,7 +13,7 @@ use crate::trace::{Origin, Packet, PacketOutcome, Sender, SetUpdate, possible_ou
 use Locality::{Elsewhere, Here};
 use Origin::{Host, Network};
 use Sender::{Itself, Masqueraded};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 const ENDPOINTS: [(&str, Locality); 3] =
     [("10.244.1.6", Here), ("10.244.2.6", Elsewhere), ("10.244.3.6", Elsewhere)];
@@ -174,6 +174,69 @@ fn source_ranges_guard_the_balancers_address_and_nothing_else() {
         assert_eq!(ask(&node, Network, "192.0.2.1", to, port), served, "{to}");
     }
     assert_eq!(ask(&node, Network, "192.0.2.1", "198.51.100.9", 81), [PacketOutcome::Untouched]);
+}
+
+#[test]
+fn an_announced_address_serves_nothing_but_its_services() {
+    let one = [("10.244.2.6", Elsewhere)];
+    // As on the node that announces them, the addresses are local.
+    let addresses = [ip(NODE), ip("fd00::10")];
+    let announced = |by: Option<&str>| LocalService {
+        load_balancer_ips: addresses.into(),
+        announced_by: by.map(Into::into),
+        ..with_node_port(Policy::Cluster)
+    };
+    let outcomes =
+        |node: &Dataplane| [80, 81, 30080].map(|port| ask(node, Network, "192.0.2.1", NODE, port));
+    let served = sent(&["10.244.2.6"], Masqueraded);
+    let not_announced = node(announced(None), &one);
+    let untouched = vec![PacketOutcome::Untouched];
+    assert_eq!(outcomes(&not_announced), [served.clone(), untouched, served.clone()]);
+    let mut node = node(announced(Some("b")), &one);
+    let dropped = vec![PacketOutcome::Dropped];
+    assert_eq!(outcomes(&node), [served, dropped.clone(), dropped.clone()]);
+    assert_eq!(ask(&node, Network, "2001:db8::1", "fd00::10", 22), dropped);
+    // Another Service with the address, and both without it.
+    let [web, other] = ["web", "other"].map(|name| ServiceId::new("ns", name));
+    node.service_changed(&other, Some(Arc::new(announced(Some("a")))));
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    node.service_changed(&web, None);
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    assert_eq!(ask(&node, Network, "192.0.2.1", NODE, 81), dropped);
+    node.service_changed(&other, None);
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    assert_eq!(ask(&node, Network, "192.0.2.1", NODE, 81), [PacketOutcome::Untouched]);
+}
+
+#[test]
+fn a_node_announces_the_addresses_that_name_it_unless_it_has_them_itself() {
+    let announcing = |name: Option<&str>| {
+        let mut layout = layout();
+        layout.settings.announcing = name.map(Into::into);
+        layout.settings.protected = [SocketAddr::new(ip("198.51.100.7"), 10250)].into();
+        Dataplane::new(layout)
+    };
+    let announced = |node: &mut Dataplane, by: Option<&str>| {
+        let service = LocalService {
+            load_balancer_ips: ["198.51.100.7", "198.51.100.9", "fd00:51::9"].map(ip).into(),
+            announced_by: by.map(Into::into),
+            ..service(&["10.96.0.1"])
+        };
+        node.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service)));
+        if node.pass() == Pass::Reload {
+            node.load();
+        }
+        node.changed_announced_addresses()
+    };
+    let mut node = announcing(Some("a"));
+    assert_eq!(announced(&mut node, Some("b")), Some(BTreeSet::new()));
+    let ours = BTreeSet::from(["198.51.100.9", "fd00:51::9"].map(ip));
+    assert_eq!(announced(&mut node, Some("a")), Some(ours));
+    assert_eq!(announced(&mut node, Some("a")), None);
+    assert_eq!(announced(&mut node, None), Some(BTreeSet::new()));
+    // Without the flag.
+    assert_eq!(announced(&mut announcing(None), Some("a")), Some(BTreeSet::new()));
+    assert_eq!(announced(&mut announcing(None), None), Some(BTreeSet::new()));
 }
 
 #[test]

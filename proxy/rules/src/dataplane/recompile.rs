@@ -140,7 +140,7 @@ impl Dataplane {
             None => self.health_checks.all.remove(id).map(drop),
         };
         self.health_checks.changed |= was.is_some();
-        self.node_ports.record_compiled(id, record.service.as_deref());
+        self.published.node_ports.record_compiled(id, record.service.as_deref());
         let Some(service) = &record.service else { return Some(CompiledService::default()) };
         let (zone, mut made) = (self.zone.as_deref(), None);
         let whole = (self.isolate)(&mut || {
@@ -154,6 +154,7 @@ impl Dataplane {
         let Some(record) = self.services.get_mut(id) else { return };
         let old = std::mem::replace(&mut record.compiled, new);
         let (before, now) =
+        self.published.announced.set(id, record.compiled.announced());
             (old.without_local_endpoints(), record.compiled.without_local_endpoints());
         match (old.is_over_budget(), record.compiled.is_over_budget()) {
             (false, true) => drop(self.over_budget.insert(id.clone())),

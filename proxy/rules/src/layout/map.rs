@@ -27,6 +27,8 @@ pub enum Map {
     /// Address . address: endpoints on this node, whose connections to themselves are masqueraded.
     Hairpin,
     ClusterIps,
+    /// Addresses that nodes announce for load balancers.
+    LoadBalancerIps,
     /// Address . protocol . port: frontends whose traffic is masqueraded.
     Masquerade,
     /// Protocol . port: node ports whose traffic is masqueraded.
@@ -49,7 +51,7 @@ pub enum Map {
 
 impl Map {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Services,
         Self::ServicesExternal,
         Self::NodePorts,
@@ -59,6 +61,7 @@ impl Map {
         Self::NodePortEndpoints,
         Self::Hairpin,
         Self::ClusterIps,
+        Self::LoadBalancerIps,
         Self::Masquerade,
         Self::NodePortMasquerade,
         Self::Affinity,
@@ -72,7 +75,8 @@ impl Map {
 
     /// Maps that many clusters never use, on the path of every new connection: rules look them up only after the first
     /// element exists.
-    pub const SELDOM: [Self; 3] = [Self::Gated, Self::ServicesExternal, Self::Masquerade];
+    pub const SELDOM: [Self; 4] =
+        [Self::Gated, Self::ServicesExternal, Self::Masquerade, Self::LoadBalancerIps];
 
     /// Name in the kernel.
     pub fn name(self) -> &'static str {
@@ -86,6 +90,7 @@ impl Map {
             Self::NodePortEndpoints => "node-port-endpoints",
             Self::Hairpin => "hairpin",
             Self::ClusterIps => "cluster-ips",
+            Self::LoadBalancerIps => "load-balancer-ips",
             Self::Masquerade => "masquerade",
             Self::NodePortMasquerade => "node-port-masquerade",
             Self::Affinity => "affinity",
@@ -116,7 +121,7 @@ impl Map {
             Self::Endpoints => (with_slot(frontend), vec![address, Type::Port]),
             Self::NodePortEndpoints => (with_slot(port), vec![address, Type::Port]),
             Self::Hairpin => (vec![address, address], Vec::new()),
-            Self::ClusterIps => (vec![address], Vec::new()),
+            Self::ClusterIps | Self::LoadBalancerIps => (vec![address], Vec::new()),
             Self::Masquerade | Self::Counted => (frontend, Vec::new()),
             Self::NodePortMasquerade | Self::NodePortCounted => (port, Vec::new()),
             // The first word is padding, see `Class::data`.

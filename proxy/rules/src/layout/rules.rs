@@ -143,6 +143,15 @@ fn frontends(
             let counted = vec![is_in(Map::NodePortCounted, KEY)];
             let parts = [node_port_key(KEY), to_node.clone(), counted];
             rules.push(rule("count the connection to a node port", parts));
+    if is_looked_up(Map::LoadBalancerIps) {
+        // To the node that announces it the address is one of its own.
+        let unused = vec![
+            address(family, End::Destination, KEY),
+            is_in(Map::LoadBalancerIps, KEY),
+            decide(Verdict::Drop),
+        ];
+        rules.push(rule("unused port of a load balancer's address", [unused]));
+    }
         }
         let map = |map, source: Vec<Expr>| {
             [node_port_key(KEY), class(map), to_node.clone(), source, act()]

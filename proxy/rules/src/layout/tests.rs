@@ -43,6 +43,7 @@ fn keys_have_the_lengths_that_the_sets_declare() {
                 Value::concat(&[address_value(&address).bytes(), address_value(&address).bytes()]),
             ),
             (Map::ClusterIps, address_value(&address)),
+            (Map::LoadBalancerIps, address_value(&address)),
             (Map::Affinity, affinity_key(None, (Protocol::Tcp, 80), &address)),
             (Map::Affinity, affinity_key(Some(&address), (Protocol::Tcp, 80), &address)),
             (Map::Live, live_key((&address, 8080), None, (Protocol::Tcp, 80))),

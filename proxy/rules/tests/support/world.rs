@@ -194,7 +194,13 @@ pub fn expected(world: &World, question: &Question) -> Expected {
         .or_else(|| is_node.then(|| owner(world, question, true)).flatten());
     let has = |(s, _): &(LocalService, _)| s.cluster_ips.contains(&question.to);
     let is_cluster_ip = world.services.iter().any(has);
+    let is_announced = world.services.iter().any(|(service, _)| {
+        service.announced_by.is_some() && service.load_balancer_ips.contains(&question.to)
+    });
     let Some((n, port, kind)) = owner else {
+        if is_announced {
+            return each(PacketOutcome::Dropped);
+        }
         return each(if is_cluster_ip { refused } else { PacketOutcome::Untouched });
     };
     let (service, slices) = &world.services[n];
@@ -386,20 +392,22 @@ fn service() -> impl Strategy<Value = LocalService> {
         prop_oneof![addresses("198.51.100.", "fd00:51::"), addresses("10.96.0.", "fd00:96::")],
         addresses("198.51.100.", "fd00:51::"),
     );
-    (addresses, source_ranges(), policy(), policy(), choice(), any::<bool>(), ports()).prop_map(
+    let flags = (any::<bool>(), any::<bool>());
+    (addresses, source_ranges(), policy(), policy(), choice(), flags, ports()).prop_map(
         |(
             (cluster, external, balanced),
             ranges,
             internal,
             external_policy,
             choice,
-            hints,
+            (hints, announced),
             ports,
         )| {
             LocalService {
                 cluster_ips: cluster.into(),
                 external_ips: external.into(),
                 load_balancer_ips: balanced.into(),
+                announced_by: announced.then(|| "a".into()),
                 source_ranges: ranges.into(),
                 internal,
                 external: external_policy,

@@ -1,14 +1,15 @@
-//! Addresses of this node.
+//! Addresses that this node has for itself.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use futures_util::TryStreamExt;
 use netlink_packet_route::route::{RouteAttribute, RouteMessage};
-use nix::ifaddrs::getifaddrs;
 use nix::net::if_::if_indextoname;
 use proxy_rules::model::InterfaceName;
 use rtnetlink::RouteMessageBuilder;
+
+use crate::address_table::{AddressTable, AddressTableError};
 
 /// Destinations of route lookups for the default route: reserved for documentation, and no packet is sent.
 const WORLD: [IpAddr; 2] = [
@@ -16,14 +17,13 @@ const WORLD: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// All addresses of this node's interfaces.
-pub fn local() -> nix::Result<BTreeSet<IpAddr>> {
-    let addresses = getifaddrs()?.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
-    });
-    Ok(addresses.collect())
+/// All addresses of this node's interfaces without those that it announces for load balancers.
+///
+/// # Errors
+/// The kernel does not list them.
+pub async fn local() -> Result<BTreeSet<IpAddr>, AddressTableError> {
+    let table = AddressTable::open()?;
+    Ok(table.addresses().await?.others.into_keys().collect())
 }
 
 /// The source address that the kernel would select for `to`.

@@ -20,6 +20,7 @@ use crate::conversion;
 use crate::field_ownership::ServedVersions;
 use crate::status::ApiError;
 use crate::times::now;
+use crate::verbs::update_common::object_error;
 use crate::versions::convert;
 use crate::webhooks::CallError;
 
@@ -73,8 +74,20 @@ pub async fn apply(
     })
     .await;
     let applied = applied.ok_or_else(ApiError::method_not_allowed)?;
-    let Applied { tree, changed, managed_fields } = applied.map_err(|error| refusal(&error))?;
+    let applied = applied.map_err(|error| match &error {
+        // Its conversion to the versions of other owners fails before it is checked.
+        ApplyError::Internal(_) => misfit(call, config).unwrap_or_else(|| refusal(&error)),
+        _ => refusal(&error),
+    });
+    let Applied { tree, changed, managed_fields } = applied?;
     Ok(AppliedTree { tree, changed, managed_fields })
+}
+
+/// Why a configuration is no object of its kind; `None` if it is one.
+fn misfit(call: &RequestContext<'_>, config: &Value) -> Option<ApiError> {
+    let engine = &call.server.engine;
+    let object = engine.object_of(&call.requested_version, config.clone(), Strictness::Ignore);
+    object.err().map(|error| object_error(&error))
 }
 
 /// Applies `config` to `scale`, the scale of a stored object. The owners that it returns are those of the object: of its replicas they are the

@@ -82,6 +82,27 @@ async fn fields_are_owned_shared_taken_and_given_up() {
     assert_eq!(owners(&reset), [row("e", "Update", &["z"])]);
 }
 
+/// What does not fit is refused as such, also where other owners wrote another version, to which it cannot be converted.
+#[tokio::test]
+async fn a_number_that_does_not_fit_is_refused_in_each_version() {
+    let server = TestServer::start().await;
+    let path = |version: &str| {
+        format!("/apis/autoscaling/{version}/namespaces/default/horizontalpodautoscalers")
+    };
+    let autoscaler = |version: &str, max: i64| {
+        json!({"apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+            "spec": {"maxReplicas": max, "scaleTargetRef": {"kind": "Deployment", "name": "d"}}})
+    };
+    server.post(&path("v2"), autoscaler("v2", 3).to_string()).await.expect(201);
+    for version in ["v1", "v2", "v2beta2"] {
+        let at = format!("{}/h?fieldManager=a&force=true", path(version));
+        let reply = apply(&server, &at, &autoscaler(version, i64::MAX)).await.expect(400);
+        let message = reply["message"].as_str().unwrap_or_default();
+        assert!(message.contains("spec.maxReplicas: expected int32"), "{version}: {message}");
+        apply(&server, &at, &autoscaler(version, 4)).await.expect(200);
+    }
+}
+
 #[tokio::test]
 async fn an_apply_needs_a_manager_and_an_object_of_the_path() {
     let server = TestServer::start().await;

@@ -128,8 +128,10 @@ pub enum ClusterHealth {
     NoneReady,
 }
 
-/// How long evictions are noted, in seconds. The caches show them sooner.
+/// How long evictions are noted at least, in seconds. The caches show them sooner; a node that is deleted shows them no longer.
 const NOTED_SECS: i64 = 100;
+/// Bound of evictions that are noted in a zone. The latest decide whose turn it is.
+const NOTED_MAX: usize = 10_000;
 
 /// Region and zone of a node.
 type Zone = [Option<String>; 2];
@@ -148,11 +150,18 @@ fn zone_keys(names: &Names) -> [String; 2] {
 pub struct ZoneEvictions(BTreeMap<Zone, BTreeMap<String, i64>>);
 
 impl ZoneEvictions {
-    /// Notes what is planned for a node.
-    pub fn note(&mut self, names: &Names, node: &Node, plan: &Plan, now: Time) {
+    /// Notes what is planned for a node, for as long as it delays other evictions.
+    pub fn note(
+        &mut self,
+        names: &Names,
+        rates: &EvictionRates,
+        node: &Node,
+        plan: &Plan,
+        now: Time,
+    ) {
         let now = now.unix().unwrap_or(0);
-        // The taints tell of those before.
-        let is_recent = |at: i64| now.saturating_sub(at).abs() <= NOTED_SECS;
+        let noted_for = rates.longest_pause().max(NOTED_SECS);
+        let is_recent = |at: i64| now.saturating_sub(at).saturating_abs() <= noted_for;
         self.0.retain(|_, nodes| {
             nodes.retain(|_, at| is_recent(*at));
             !nodes.is_empty()
@@ -169,6 +178,10 @@ impl ZoneEvictions {
         if evictions(&keys, node).next().is_none() && plan.writes.iter().any(adds) {
             let zone = self.0.entry(zone_of(&zone_keys(names), node)).or_default();
             zone.insert(node.metadata.name.clone(), now);
+            let oldest = zone.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone());
+            if let Some(oldest) = oldest.filter(|_| zone.len() > NOTED_MAX) {
+                zone.remove(&oldest);
+            }
         }
     }
 

@@ -351,7 +351,7 @@ impl Reconciler {
         health.insert(name.to_owned(), latest.clone());
         let (names, grace) = (self.informers.names, self.settings.grace);
         let plan = node_lifecycle::plan(names, &node, &latest, grace, clocks, cluster);
-        evicted.note(names, &node, &plan, clocks.wall);
+        evicted.note(names, &self.settings.evictions, &node, &plan, clocks.wall);
         plan
     }
 

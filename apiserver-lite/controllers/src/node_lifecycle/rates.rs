@@ -46,6 +46,12 @@ impl Pace {
 }
 
 impl EvictionRates {
+    /// The longest time between two evictions that any zone has, in seconds.
+    pub(super) fn longest_pause(&self) -> i64 {
+        let paces = [self.healthy, self.failing].into_iter().filter_map(Pace::of);
+        paces.map(|pace| pace.seconds).max().unwrap_or(0)
+    }
+
     /// The pace in a zone with these nodes; none if none are to be evicted.
     pub(super) fn pace(&self, ready: usize, failed: usize) -> Option<Pace> {
         let all = ready.saturating_add(failed);

@@ -233,16 +233,9 @@ fn an_eviction_counts_before_the_cache_shows_it() {
     let mut nodes = [zone("a", 10, 3, None), zone("b", 9, 1, None)].concat();
     nodes.iter_mut().enumerate().for_each(|(nth, node)| node.metadata.name = format!("n{nth}"));
     let (first, second, elsewhere) = (&nodes[0].clone(), &nodes[1].clone(), &nodes[10].clone());
-    let mut evicted = ZoneEvictions::default();
+    let (rates, mut evicted) = (EvictionRates::default(), ZoneEvictions::default());
     let health = |node: &Node, evicted: &ZoneEvictions, now: i64| {
-        ClusterHealth::of(
-            names(),
-            &EvictionRates::default(),
-            Some(node),
-            nodes.iter(),
-            evicted,
-            Time::from_unix(now),
-        )
+        ClusterHealth::of(names(), &rates, Some(node), nodes.iter(), evicted, Time::from_unix(now))
     };
     let steady = Instant::now();
     let planned = |node: &Node, cluster| {
@@ -250,26 +243,32 @@ fn an_eviction_counts_before_the_cache_shows_it() {
         plan(names(), node, &NodeHealth::update(None, node, None, steady), GRACE, clocks, cluster)
     };
     let waits = planned(second, ClusterHealth::NotNow(None));
-    evicted.note(names(), second, &waits, Time::from_unix(1000));
+    evicted.note(names(), &rates, second, &waits, Time::from_unix(1000));
     assert_eq!(health(first, &evicted, 1000), ClusterHealth::SomeReady, "it has no such taint");
     let taints = planned(first, ClusterHealth::SomeReady);
-    evicted.note(names(), first, &taints, Time::from_unix(1000));
+    evicted.note(names(), &rates, first, &taints, Time::from_unix(1000));
     let left = |secs| ClusterHealth::NotNow(Some(Duration::from_secs(secs)));
     assert_eq!(health(second, &evicted, 1003), left(7));
     assert_eq!(health(second, &evicted, 1010), ClusterHealth::SomeReady);
     assert_eq!(health(second, &evicted, 500), left(10), "after the clock was set back");
     assert_eq!(health(elsewhere, &evicted, 1003), ClusterHealth::SomeReady);
-    evicted.note(names(), second, &waits, Time::from_unix(1101));
+    evicted.note(names(), &rates, second, &waits, Time::from_unix(1101));
+    assert!(evicted.0.is_empty(), "it is forgotten");
+    let slow = EvictionRates { failing: 0.001, ..rates };
+    evicted.note(names(), &slow, first, &taints, Time::from_unix(1000));
+    evicted.note(names(), &slow, second, &waits, Time::from_unix(2000));
+    assert!(!evicted.0.is_empty(), "a zone that fails waits for 1,000 s");
+    evicted.note(names(), &slow, second, &waits, Time::from_unix(2001));
     assert!(evicted.0.is_empty(), "it is forgotten");
     let twice = EvictionRates { healthy: 2.0, ..EvictionRates::default() };
     let wall = Time::from_unix(1000);
-    evicted.note(names(), first, &taints, wall);
+    evicted.note(names(), &rates, first, &taints, wall);
     taint(&mut nodes[0], 1000);
     let third = |evicted: &ZoneEvictions| {
         ClusterHealth::of(names(), &twice, Some(&nodes[2]), nodes.iter(), evicted, wall)
     };
     assert_eq!(third(&evicted), ClusterHealth::SomeReady, "noted and shown, it counts once");
-    evicted.note(names(), second, &taints, wall);
+    evicted.note(names(), &rates, second, &taints, wall);
     assert_eq!(third(&evicted), left(1));
 }
 

@@ -107,8 +107,11 @@ pub async fn run(
                     let path = target.place.path(None);
                     match requests::patch(session, path, &Patch::Merge(cause), &write).await {
                         Ok(recorded) => object = recorded,
-                        // The object is patched all the same, which is printed, and others follow.
-                        Err(error) => errors.push(error),
+                        // The object is patched all the same: as with kubectl, that is no failure.
+                        Err(error) => session.warn(&format!(
+                            "{} is patched, but its cause of change was not recorded: {error}",
+                            target.place.title()
+                        )),
                     }
                 }
                 args.results.print_result(output, &target.place, &object, done)?;

@@ -31,7 +31,7 @@ async fn recorded_commands_are_the_causes_of_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cause_that_is_refused_loses_no_other_error() {
+async fn a_cause_that_is_refused_is_a_warning_and_loses_no_error() {
     let server = Server::start().await;
     // So long that a cause does not fit.
     let long = "x".repeat(262_000);
@@ -49,6 +49,10 @@ async fn a_cause_that_is_refused_loses_no_other_error() {
     assert_eq!(answer.code, Some(1), "{}", answer.err);
     assert_eq!(answer.out, "configmap/big patched\nconfigmap/small patched\n");
     assert!(answer.err.contains("refused") && answer.err.contains("Too long"), "{}", answer.err);
+    let alone = ["patch", "cm", "big", "--type=json", "-p", patch, "--record"];
+    let answer = server.ask(&alone).await;
+    assert_eq!(answer.code, Some(0), "{}", answer.err);
+    assert!(answer.err.contains("its cause of change was not recorded"), "{}", answer.err);
     let data = "jsonpath={.items[*].data.k}";
     assert_eq!(server.run(&["get", "cm", "big", "small", "-o", data]).await, "v v");
 }

@@ -1,5 +1,6 @@
 //! Connections that send nothing, too little or garbage, to the API server and to the node's endpoint.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
@@ -70,10 +71,12 @@ pub async fn silent_from_pod(target: Target) {
     }
 }
 
-/// Holds silent and half-open connections to each server until the end; those that are closed are opened again, a few at a time.
+/// Holds silent and half-open connections to each server until the end; those that are closed are opened again, a few at a time. That none could be
+/// opened to a server is a finding: nothing was attacked.
 async fn hold(target: Target, attack: &'static str, origin: Origin) {
     let servers = servers(&target);
     let mut held: Vec<(SocketAddr, TcpStream)> = Vec::new();
+    let mut reached: BTreeSet<SocketAddr> = BTreeSet::new();
     while Instant::now() < target.until {
         for server in &servers {
             let open = held.iter().filter(|(at, _)| at == server).count();
@@ -91,11 +94,15 @@ async fn hold(target: Target, attack: &'static str, origin: Origin) {
                     let _ = socket.write_all(&HALF_HELLO).await;
                 }
                 target.judge.count(attack, "open");
+                reached.insert(*server);
                 held.push((*server, socket));
             }
         }
         held.retain(|(_, socket)| is_open(socket));
         sleep(Duration::from_millis(500)).await;
+    }
+    for server in servers.iter().filter(|server| !reached.contains(server)) {
+        target.judge.find(format!("{attack}: none could be opened to {server}"));
     }
 }
 

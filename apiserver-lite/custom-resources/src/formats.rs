@@ -62,19 +62,58 @@ fn matches(pattern: &Pattern, text: &str) -> bool {
     pattern.as_ref().is_some_and(|pattern| pattern.is_match(text))
 }
 
-/// An absolute URI, or an absolute path.
+/// An absolute URI, or an absolute path. Its escapes and its port are checked, as by Go's `url.ParseRequestURI`.
 fn is_request_uri(text: &str) -> bool {
-    let plain = |c: char| !c.is_control() && c != ' ';
-    if text.is_empty() || !text.chars().all(plain) {
+    if text.contains(|c: char| c.is_ascii_control()) {
         return false;
     }
-    if text.starts_with('/') {
+    let (scheme, rest) = match text.strip_prefix('/') {
+        Some(_) => ("", text),
+        None => match text.split_once(':') {
+            Some((scheme, rest)) if !scheme.is_empty() => (scheme, rest),
+            _ => return false,
+        },
+    };
+    let scheme_fits = scheme.is_empty()
+        || scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if !scheme_fits {
+        return false;
+    }
+    // What follows a scheme without a slash is opaque.
+    if !rest.starts_with('/') {
         return true;
     }
-    let Some((scheme, rest)) = text.split_once(':') else { return false };
-    scheme.starts_with(|c: char| c.is_ascii_alphabetic())
-        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
-        && !rest.is_empty()
+    let rest = rest.split_once('?').map_or(rest, |(path, _)| path);
+    let (authority, path) = match rest.strip_prefix("//").filter(|_| !scheme.is_empty()) {
+        Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
+        None => ("", rest),
+    };
+    has_whole_escapes(path) && is_authority(authority)
+}
+
+/// Whether two hexadecimal digits follow each `%`.
+fn has_whole_escapes(text: &str) -> bool {
+    text.split('%').skip(1).all(|after| {
+        after.as_bytes().get(..2).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit))
+    })
+}
+
+/// A user, a host or an address in brackets, and a port of digits, of which only the host cannot be left out.
+fn is_authority(text: &str) -> bool {
+    let (user, host) = text.rsplit_once('@').unwrap_or(("", text));
+    let (host, port) = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) => (address, port),
+            None => return false,
+        },
+        None => host.split_at(host.rfind(':').unwrap_or(host.len())),
+    };
+    let port_fits = match port.strip_prefix(':') {
+        Some(digits) => digits.bytes().all(|b| b.is_ascii_digit()),
+        None => port.is_empty(),
+    };
+    !host.contains(' ') && has_whole_escapes(user) && has_whole_escapes(host) && port_fits
 }
 
 /// An address such as `a@b.c`, also with a name before it: `A <a@b.c>`.
@@ -205,6 +244,11 @@ mod tests {
             ("email", "a@example.com", "a@"),
             ("hostname", "a.example.com", "-a.example.com"),
             ("uri", "https://example.com/a", "example"),
+            ("uri", "/a%20b?c=%zz", "/a%zzb"),
+            ("uri", "https://u@[::1]:8080/", "https://[::1/"),
+            ("uri", "https://example.com:/", "https://example.com:http/"),
+            ("uri", "mailto:a%zz", "1a:b"),
+            ("uri", "/a b", "https://a b/"),
             ("byte", "aGk=", "a?"),
             ("date", "2024-02-29", "2023-02-29"),
             ("datetime", "2024-02-29T10:00:00Z", "2024-02-29 10:00"),

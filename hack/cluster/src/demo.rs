@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use apiserver_bootstrap::program_log;
 use apiserver_bootstrap::waiting::{self, NotYet};
 use proto_api::apps::v1::{Deployment, DeploymentStatus};
 use proto_api::core::v1::{Node, Pod};
@@ -60,20 +61,33 @@ pub async fn connect(spec: &Spec, names: &'static Names) -> Result<Client> {
 }
 
 /// Waits until every node of the plan is registered and Ready.
+///
+/// # Errors
+/// A node is not Ready in time; the error ends with what its orchlet logged last.
 pub async fn wait_nodes(spec: &Spec, client: &Client) -> Result<()> {
     let api = client.all::<Node>();
-    until("the nodes are Ready", async || {
+    let mut waiting: Vec<String> = Vec::new();
+    let ready = until("the nodes are Ready", async || {
         let nodes = api.list(&ListParams::default()).await.map_err(|e| NotYet(e.to_string()))?;
-        let waiting: Vec<String> = spec
-            .node_list()
-            .into_iter()
-            .filter(|planned| !nodes.items.iter().any(|node| is_ready(node, &planned.name)))
-            .map(|planned| planned.name)
+        let planned = spec.node_list().into_iter().map(|planned| planned.name);
+        waiting = planned
+            .filter(|planned| !nodes.items.iter().any(|node| is_ready(node, planned)))
             .collect();
-        let waiting = waiting.join(", ");
-        if waiting.is_empty() { Ok(()) } else { Err(NotYet(format!("not ready: {waiting}"))) }
+        let all = waiting.join(", ");
+        if waiting.is_empty() { Ok(()) } else { Err(NotYet(format!("not ready: {all}"))) }
     })
-    .await
+    .await;
+    ready.map_err(|error| anyhow!("{error:#}\n{}", last_logged(spec, &waiting)))
+}
+
+/// What the orchlet of each of these nodes logged last.
+fn last_logged(spec: &Spec, nodes: &[String]) -> String {
+    let line = |node: &String| {
+        let log = spec.log(&format!("orchlet-{node}"));
+        let last = program_log::last_lines(&log, 1).pop().unwrap_or_else(|| "nothing".to_owned());
+        format!("last line of {}: {last}", log.display())
+    };
+    nodes.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn is_ready(node: &Node, name: &str) -> bool {

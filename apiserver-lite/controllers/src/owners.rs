@@ -24,6 +24,15 @@ pub fn controlled_by(api_version: String, kind: &str, owner: &ObjectMeta) -> Own
     }
 }
 
+/// A reference to an owner that does not control the object: the object goes with it.
+pub fn owned_by(api_version: String, kind: &str, owner: &ObjectMeta) -> OwnerReference {
+    OwnerReference {
+        controller: None,
+        block_owner_deletion: None,
+        ..controlled_by(api_version, kind, owner)
+    }
+}
+
 /// Adopts an orphan; conditional on its version.
 pub fn adopt(kind: ObjectKind, metadata: &ObjectMeta, owner: OwnerReference) -> ApiWrite {
     let mut owners = metadata.owner_references.clone();
@@ -38,7 +47,12 @@ pub fn release(kind: ObjectKind, metadata: &ObjectMeta, owner_uid: &str) -> ApiW
     set_owners(kind, metadata, owners)
 }
 
-fn set_owners(kind: ObjectKind, metadata: &ObjectMeta, owners: Vec<OwnerReference>) -> ApiWrite {
+/// Replaces the owners of an object; conditional on its version.
+pub fn set_owners(
+    kind: ObjectKind,
+    metadata: &ObjectMeta,
+    owners: Vec<OwnerReference>,
+) -> ApiWrite {
     let metadata_patch = json!({
         "uid": metadata.uid,
         "resourceVersion": metadata.resource_version,

@@ -1,6 +1,7 @@
 //! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
 
 mod admission;
+mod gated_fields;
 mod runtime_config;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,6 +14,7 @@ use proto_api::names::Names;
 use proto_client::serving::tls::Terms;
 
 pub use self::admission::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings, UnknownPlugin};
+pub use self::gated_fields::GatedFields;
 pub use self::runtime_config::{RuntimeConfig, RuntimeConfigError};
 pub use crate::auth::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
@@ -84,8 +86,8 @@ pub struct Config {
     pub audit: Option<AuditSettings>,
     /// What is switched on or off (`--runtime-config`).
     pub runtime_config: RuntimeConfig,
-    /// Whether Jobs keep a `podFailurePolicy`; it is dropped from new ones otherwise.
-    pub keeps_pod_failure_policies: bool,
+    /// The fields that feature gates let objects keep.
+    pub gated_fields: GatedFields,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Client certificate for connections to other API servers, which know this one as an authenticating proxy by it.
@@ -305,7 +307,7 @@ impl Config {
             admission: AdmissionSettings::default(),
             audit: None,
             runtime_config: RuntimeConfig::default(),
-            keeps_pod_failure_policies: false,
+            gated_fields: GatedFields::default(),
             node_client: NodeClient::default(),
             proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),

@@ -3,12 +3,14 @@
 
 mod jobs;
 pub mod pods;
+mod stateful_sets;
 
 use apiserver_admission_webhooks::check_conditions;
 use apiserver_schema::update::{Subresource, prepare_for_create};
 use apiserver_schema::{FieldErrors, Kind, Map, Object, Value};
 
 use crate::aggregation::{self, availability};
+use crate::config::Config;
 use crate::context::{RequestContext, about_kind};
 use crate::definitions::{self, strategy};
 use crate::options::GRACE_SECS_MAX;
@@ -26,6 +28,7 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
     let registered =
         object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();
     prepare_for_create(object);
+    drop_disabled(&call.server.config, object, None);
     match (object.kind.short_group, object.kind.kind()) {
         ("", "Pod") => {
             let class = pods::qos_class(object);
@@ -42,9 +45,7 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
             registered.into_iter().for_each(|status| drop(object.fields.insert("status", status)))
         }
         ("certificates", "CertificateSigningRequest") => set_requester(call.user, object),
-        ("batch", "CronJob") => jobs::drop_disabled(&call.server.config, object, None),
         ("batch", "Job") => {
-            jobs::drop_disabled(&call.server.config, object, None);
             // Its pods are counted by their finalizers.
             let tracking = call.server.names.sub_label("batch", "job-tracking");
             object.metadata_mut().map_or_insert("annotations").insert(tracking, "");
@@ -116,9 +117,7 @@ pub(crate) fn prepare_update(
     before: &Object,
     subresource: Subresource,
 ) {
-    if object.kind.short_group == "batch" {
-        jobs::drop_disabled(&server.config, object, Some(before));
-    }
+    drop_disabled(&server.config, object, Some(before));
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
     }
@@ -131,10 +130,22 @@ pub(crate) fn prepare_update(
     }
 }
 
-/// Sets the defaults that are decided outside of the engine: those of definitions. After the engine's.
-pub(crate) fn default(object: &mut Object) {
+/// Sets the defaults that are decided outside of the engine: those of definitions and of fields with a feature. After the engine's.
+pub(crate) fn default(config: &Config, object: &mut Object) {
     if strategy::is_definition(object) {
         strategy::default(object);
+    }
+    if object.kind.is("apps", "StatefulSet") {
+        stateful_sets::default(config, object);
+    }
+}
+
+/// Drops the fields whose feature is off, unless the stored object has them. `before` is that of an update.
+pub(crate) fn drop_disabled(config: &Config, object: &mut Object, before: Option<&Object>) {
+    match (object.kind.short_group, object.kind.kind()) {
+        ("apps", "StatefulSet") => stateful_sets::drop_disabled(config, object, before),
+        ("batch", "CronJob" | "Job") => jobs::drop_disabled(config, object, before),
+        _ => {}
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
-    BootstrapTokens, ComponentAddresses, Config, Credentials, EncryptionSettings, NodeClient,
-    PrivilegedContainers, RequestLimits, RuntimeConfig, Storage,
+    BootstrapTokens, ComponentAddresses, Config, Credentials, EncryptionSettings, GatedFields,
+    NodeClient, PrivilegedContainers, RequestLimits, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
 use clap::{ArgAction, Parser, ValueEnum};
@@ -275,7 +275,7 @@ impl Flags {
         self.serving.tls_terms.checked()?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
-        config.keeps_pod_failure_policies = features.has_failure_policies;
+        config.gated_fields = features.gated_fields;
         if let Some(etcd) = etcd {
             if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
                 return Err(FlagError::new(
@@ -357,7 +357,7 @@ impl Flags {
             admission,
             audit: self.audit.settings(),
             runtime_config,
-            keeps_pod_failure_policies: false,
+            gated_fields: GatedFields::default(),
             event_ttl: cluster.event_ttl,
             resource_metrics_interval: cluster.resource_metrics_interval,
             component_addresses: ComponentAddresses::default(),

@@ -14,7 +14,7 @@ use apiserver_controllers::node_lifecycle::EvictionRates;
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
-use apiserver_workloads::stateful_set::MaxUnavailable;
+use apiserver_workloads::stateful_set;
 use clap::Parser;
 use proto_api::Cidr;
 use proto_client::serving::flags::ServingFlags;
@@ -190,8 +190,7 @@ pub struct Settings {
     pub auto_generates_tokens: bool,
     /// What the taint out-of-service of a node means.
     pub out_of_service: OutOfServiceTaint,
-    /// What `maxUnavailable` of a StatefulSet's update means.
-    pub max_unavailable: MaxUnavailable,
+    pub stateful_sets: stateful_set::Features,
     /// Warnings to log.
     pub warnings: Vec<String>,
 }
@@ -200,9 +199,6 @@ pub struct Settings {
 const OUT_OF_SERVICE: &str = "NodeOutOfServiceVolumeDetach";
 /// The feature gate that stops token secrets from being created for every service account.
 const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
-
-/// The feature gate of `maxUnavailable` of StatefulSets.
-const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
 
 /// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
@@ -268,15 +264,11 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let own = [NO_TOKENS, OUT_OF_SERVICE, MAX_UNAVAILABLE];
+        let own = [&[NO_TOKENS, OUT_OF_SERVICE][..], &stateful_set::Features::GATES].concat();
         let gates = feature_gates::resolve_gates(&[], &own, &gates)?;
         let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
             true => OutOfServiceTaint::NodeIsOff,
             false => OutOfServiceTaint::Ignored,
-        };
-        let max_unavailable = match gates.gates.is_on(MAX_UNAVAILABLE) {
-            true => MaxUnavailable::Counts,
-            false => MaxUnavailable::Ignored,
         };
         let load_balancer_ranges = AddressRanges::new(&self.service_load_balancer_addresses)?;
         let mut enabled = EnabledControllers::parse(&self.controllers)?;
@@ -286,7 +278,7 @@ impl ControllerManagerFlags {
         Ok(Settings {
             load_balancer_ranges,
             out_of_service,
-            max_unavailable,
+            stateful_sets: stateful_set::Features::of(|gate| gates.gates.is_on(gate)),
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
             enabled,
@@ -456,11 +448,16 @@ mod tests {
     }
 
     #[test]
-    fn max_unavailable_of_stateful_sets_is_ignored_unless_its_gate_is_on() {
-        let means = |args: &[&str]| settings(args).map(|settings| settings.max_unavailable);
-        assert_eq!(means(&[]), Ok(MaxUnavailable::Ignored));
-        let on = "--feature-gates=MaxUnavailableStatefulSet=true";
-        assert_eq!(means(&[on]), Ok(MaxUnavailable::Counts));
+    fn features_of_stateful_sets_are_off_unless_their_gates_are_on() {
+        let of = |gates: &[&str]| stateful_set::Features::of(|gate| gates.contains(&gate));
+        let means = |args: &[&str]| settings(args).map(|settings| settings.stateful_sets);
+        assert_eq!(means(&[]), Ok(of(&[])));
+        for gate in stateful_set::Features::GATES {
+            let on = format!("--feature-gates={gate}=true");
+            assert_eq!(means(&[&on]), Ok(of(&[gate])));
+            assert!(settings(&[&on]).is_ok_and(|settings| settings.warnings.is_empty()));
+        }
+        assert_ne!(of(&["MaxUnavailableStatefulSet"]), of(&["StatefulSetAutoDeletePVC"]));
     }
 
     #[test]

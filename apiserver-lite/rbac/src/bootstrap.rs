@@ -1,5 +1,7 @@
 //! The roles and bindings that every cluster starts with: those of `bootstrap.yaml`, in the names of the server's profile.
 
+use std::collections::BTreeMap;
+
 use proto_api::names::Names;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -40,6 +42,9 @@ struct FileRole {
     aggregated_from: Option<String>,
     #[serde(default)]
     rules: Vec<Map<String, Value>>,
+    /// More rules, by the feature gate that they need.
+    #[serde(default)]
+    gated_rules: BTreeMap<String, Vec<Map<String, Value>>>,
 }
 
 #[derive(Deserialize)]
@@ -56,15 +61,19 @@ struct FileBinding {
     service_accounts: Vec<String>,
 }
 
-/// The roles and bindings of a new cluster, roles first.
+/// The roles and bindings of a new cluster, roles first, with the rules of the feature gates that are on.
 ///
 /// # Errors
 /// The compiled-in file cannot be read; a test excludes that.
-pub fn bootstrap_objects(names: &Names) -> Result<Vec<BootstrapObject>, BootstrapPolicyError> {
+pub fn bootstrap_objects(
+    names: &Names,
+    is_on: impl Fn(&str) -> bool,
+) -> Result<Vec<BootstrapObject>, BootstrapPolicyError> {
     let file: PolicyFile = serde_saphyr::from_str(&in_profile(names))?;
     let object = |resource, object| BootstrapObject { resource, object };
     let roles = |all: Vec<FileRole>, resource| {
-        all.into_iter().map(move |role| object(resource, role.object(names)))
+        let roles: Vec<Value> = all.into_iter().map(|role| role.object(names, &is_on)).collect();
+        roles.into_iter().map(move |role| object(resource, role))
     };
     let bindings = |all: Vec<FileBinding>, resource, kind: &'static str| {
         all.into_iter().map(move |binding| object(resource, binding.object(names, kind)))
@@ -125,14 +134,16 @@ pub(crate) fn autoupdate_annotation(names: &Names) -> String {
 }
 
 impl FileRole {
-    fn object(self, names: &Names) -> Value {
+    fn object(self, names: &Names, is_on: impl Fn(&str) -> bool) -> Value {
         let group = names.group("rbac.authorization");
         let label = |role: &str| format!("{group}/aggregate-to-{role}");
         let mut metadata = metadata(names, &self.name, self.namespace.as_deref());
         if let Some(role) = &self.aggregate_to {
             metadata["labels"][label(role)] = "true".into();
         }
-        let mut object = json!({"metadata": metadata, "rules": self.rules});
+        let gated = self.gated_rules.iter().filter(|(gate, _)| is_on(gate));
+        let rules: Vec<_> = self.rules.iter().chain(gated.flat_map(|(_, rules)| rules)).collect();
+        let mut object = json!({"metadata": metadata, "rules": rules});
         if let Some(role) = &self.aggregated_from {
             object["aggregationRule"] =
                 json!({"clusterRoleSelectors": [{"matchLabels": {label(role): "true"}}]});
@@ -170,7 +181,7 @@ mod tests {
     use super::*;
 
     fn objects(profile: Profile) -> Vec<BootstrapObject> {
-        bootstrap_objects(Names::new(profile)).expect("the policy")
+        bootstrap_objects(Names::new(profile), |_| false).expect("the policy")
     }
 
     fn find<'a>(all: &'a [BootstrapObject], resource: &str, name: &str) -> &'a Value {
@@ -232,6 +243,22 @@ mod tests {
     }
 
     #[test]
+    fn claims_are_updated_by_the_controller_of_stateful_sets_with_the_gate_only() {
+        let verbs = |on: bool| -> Vec<String> {
+            let is_on = |gate: &str| on && gate == "StatefulSetAutoDeletePVC";
+            let all = bootstrap_objects(Names::new(Profile::Kubernetes), is_on);
+            let all = all.expect("the policy");
+            let role = find(&all, "clusterroles", "system:controller:statefulset-controller");
+            let rules = role["rules"].as_array().expect("rules").iter();
+            let of_claims = rules.filter(|rule| rule["resources"][0] == "persistentvolumeclaims");
+            let verbs = of_claims.flat_map(|rule| rule["verbs"].as_array().expect("verbs"));
+            verbs.map(|verb| verb.as_str().expect("a verb").to_owned()).collect()
+        };
+        assert_eq!(verbs(false), ["create", "get"]);
+        assert_eq!(verbs(true), ["create", "get", "delete", "patch", "update"]);
+    }
+
+    #[test]
     fn the_rules_of_nodes_are_those_of_their_role() {
         let names = Names::new(Profile::Kubernetes);
         let role =
@@ -245,7 +272,7 @@ mod tests {
     fn no_name_of_kubernetes_is_left_in_another_profile() {
         let names = Names::new(Profile::parse("orch", None).expect("a profile"));
         let text = serde_json::to_string(
-            &bootstrap_objects(names)
+            &bootstrap_objects(names, |_| true)
                 .expect("the policy")
                 .into_iter()
                 .map(|object| object.object)

@@ -10,6 +10,7 @@ pub(crate) const ADDRESS_TYPES: Words = &["FQDN", "IPv4", "IPv6"];
 pub(crate) const AZURE_CACHING_MODES: Words = &["None", "ReadOnly", "ReadWrite"];
 pub(crate) const AZURE_DISK_KINDS: Words = &["Dedicated", "Managed", "Shared"];
 pub(crate) const BINDING_MODES: Words = &["Immediate", "WaitForFirstConsumer"];
+pub(crate) const CLAIM_RETENTION_POLICIES: Words = &["Retain", "Delete"];
 pub(crate) const COMPLETION_MODES: Words = &["Indexed", "NonIndexed"];
 pub(crate) const CONCURRENCY_POLICIES: Words = &["Allow", "Forbid", "Replace"];
 pub(crate) const DEPLOYMENT_STRATEGIES: Words = &["Recreate", "RollingUpdate"];

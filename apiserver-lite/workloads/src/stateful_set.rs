@@ -1,8 +1,7 @@
 //! The statefulset controller: pods with ordinals, names, hostnames and claims of their own, created and deleted in the order of their ordinals, or all
 //! at once with the policy `Parallel`. They are updated from the highest ordinal down to the partition.
-//!
-//! Of the features that are off in Kubernetes 1.25 by default, the retention policy of claims is not here.
 
+mod claim_owners;
 mod identity;
 mod steps;
 
@@ -22,6 +21,9 @@ use crate::revisions::{self, CurrentRevision, History, LiveCount};
 use identity::parent_and_ordinal;
 use steps::Steps;
 
+const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
+const CLAIM_RETENTION: &str = "StatefulSetAutoDeletePVC";
+
 /// What a plan is made from.
 pub struct Observed<'a> {
     pub set: &'a StatefulSet,
@@ -31,7 +33,32 @@ pub struct Observed<'a> {
     pub revisions: &'a [Arc<ControllerRevision>],
     /// A claim of its namespace, by name.
     pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
+    pub features: Features,
+}
+
+/// The features of sets that are off by default in Kubernetes 1.25.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
     pub max_unavailable: MaxUnavailable,
+    pub claim_retention: ClaimRetention,
+}
+
+impl Features {
+    /// Their gates.
+    pub const GATES: [&str; 2] = [MAX_UNAVAILABLE, CLAIM_RETENTION];
+
+    /// The features whose gates are on.
+    pub fn of(is_on: impl Fn(&str) -> bool) -> Self {
+        let max_unavailable = match is_on(MAX_UNAVAILABLE) {
+            true => MaxUnavailable::Counts,
+            false => MaxUnavailable::Ignored,
+        };
+        let claim_retention = match is_on(CLAIM_RETENTION) {
+            true => ClaimRetention::Counts,
+            false => ClaimRetention::Ignored,
+        };
+        Self { max_unavailable, claim_retention }
+    }
 }
 
 /// What `maxUnavailable` of an update means, by the feature gate `MaxUnavailableStatefulSet`.
@@ -40,6 +67,15 @@ pub enum MaxUnavailable {
     /// So many pods are updated at a time.
     Counts,
     /// Nothing: one pod is updated at a time.
+    Ignored,
+}
+
+/// What `persistentVolumeClaimRetentionPolicy` means, by the feature gate `StatefulSetAutoDeletePVC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimRetention {
+    /// Claims get and lose owners by it.
+    Counts,
+    /// Nothing: owners of claims are left as they are.
     Ignored,
 }
 

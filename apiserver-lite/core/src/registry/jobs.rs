@@ -9,7 +9,8 @@ const FAILURE_POLICY: &str = "podFailurePolicy";
 /// Drops what is disabled from an object that is written. `before` is the stored version of an update.
 pub(super) fn drop_disabled(config: &Config, object: &mut Object, before: Option<&Object>) {
     let had = before.and_then(job_spec).is_some_and(has_policy);
-    if config.keeps_pod_failure_policies || had || !job_spec(object).is_some_and(has_policy) {
+    if config.gated_fields.pod_failure_policies || had || !job_spec(object).is_some_and(has_policy)
+    {
         return;
     }
     let is_template = object.kind.kind() == "CronJob";

@@ -21,7 +21,8 @@ const GROUP: &str = "rbac.authorization";
 pub async fn reconcile(server: &Server) -> Result<(), BootstrapError> {
     let unreadable =
         |error| BootstrapError { what: "policy".to_owned(), source: ApiError::internal(error) };
-    let objects = bootstrap_objects(server.names).map_err(unreadable)?;
+    let is_on = |gate: &str| server.config.gated_fields.is_on(gate);
+    let objects = bootstrap_objects(server.names, is_on).map_err(unreadable)?;
     // Concurrent writes share one sync of the log. A cluster in use starts without one of its roles.
     let reconciled = objects.iter().map(|object| reconcile_object(server, object));
     for failed in join_all(reconciled).await.into_iter().filter_map(Result::err) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, RuntimeConfig};
+use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, GatedFields, RuntimeConfig};
 use proto_api::names::Names;
 use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::flags::FlagError;
@@ -13,8 +13,6 @@ use proto_daemon::go_duration;
 const POD_SECURITY: &str = "PodSecurity";
 /// The gate of priority and fairness.
 const FAIRNESS: &str = "APIPriorityAndFairness";
-/// The gate of the pod failure policies of Jobs.
-const FAILURE_POLICY: &str = "JobPodFailurePolicy";
 /// The release whose hidden metrics may be shown.
 const PREVIOUS_RELEASE: &str = "1.24";
 
@@ -42,8 +40,8 @@ pub struct Features {
     pub runtime_config: RuntimeConfig,
     /// Whether priority and fairness may be on.
     pub has_fairness: bool,
-    /// Whether Jobs keep a pod failure policy.
-    pub has_failure_policies: bool,
+    /// The fields that objects keep.
+    pub gated_fields: GatedFields,
     /// What the log says of flags without effect.
     pub warnings: Vec<String>,
 }
@@ -64,8 +62,8 @@ impl FeatureFlags {
             runtime_config.map_err(|error| FlagError::new(format!("--runtime-config: {error}")))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let settled =
-            feature_gates::resolve_gates(&[], &[POD_SECURITY, FAIRNESS, FAILURE_POLICY], &gates);
+        let consulted = [&[POD_SECURITY, FAIRNESS][..], &GatedFields::GATES].concat();
+        let settled = feature_gates::resolve_gates(&[], &consulted, &gates);
         let ResolvedGates { gates, mut warnings } =
             settled.map_err(|errors| FlagError::new(errors.to_string()))?;
         if !gates.is_on(POD_SECURITY) {
@@ -80,7 +78,7 @@ impl FeatureFlags {
         Ok(Features {
             runtime_config,
             has_fairness: gates.is_on(FAIRNESS),
-            has_failure_policies: gates.is_on(FAILURE_POLICY),
+            gated_fields: GatedFields::of(&gates),
             warnings,
         })
     }
@@ -133,10 +131,12 @@ mod tests {
         {
             let (features, _) = settle(&[&format!("--feature-gates={gates}")]).unwrap();
             assert_eq!(features.has_fairness, expected, "{gates}");
-            assert!(!features.has_failure_policies, "alpha");
+            assert_eq!(features.gated_fields, GatedFields::default(), "alpha");
         }
-        let (features, _) = settle(&["--feature-gates=JobPodFailurePolicy=true"]).unwrap();
-        assert_eq!((features.has_failure_policies, features.warnings), (true, Vec::new()));
+        let on = "--feature-gates=JobPodFailurePolicy=true,StatefulSetAutoDeletePVC=true";
+        let (features, _) = settle(&[on]).unwrap();
+        let kept = GatedFields { pod_failure_policies: true, claim_retention_policies: true };
+        assert_eq!((features.gated_fields, features.warnings), (kept, Vec::new()));
         for (gates, expected) in [
             (
                 "ServerSideApply=false",

@@ -11,6 +11,7 @@ use apiserver_workloads::job::UncountedJobs;
 use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
 use http::Method;
 use orch_apiserver::Config;
+use orch_apiserver::config::GatedFields;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
 use proto_api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -58,8 +59,12 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
+        Self::on(TestServer::start().await).await
+    }
+
+    async fn on(server: TestServer) -> Self {
         let (failed, resumed) = (FailedPods::default(), ResumedSchedules::default());
-        let (server, uncounted) = (TestServer::start().await, UncountedJobs::default());
+        let uncounted = UncountedJobs::default();
         let cluster = Self { server, failed, resumed, uncounted };
         for node in ["node-1", "node-2"] {
             let body = json!({"metadata": {"name": node}});
@@ -150,7 +155,7 @@ impl Cluster {
                 pods: &pods,
                 revisions: &revisions,
                 claim: &claim,
-                max_unavailable: stateful_set::MaxUnavailable::Ignored,
+                features: stateful_set::Features::of(|gate| gate == "StatefulSetAutoDeletePVC"),
             };
             plan.absorb(stateful_set::plan(names, &seen, now));
         }
@@ -280,9 +285,8 @@ async fn a_daemon_set_runs_on_each_node_is_updated_and_rolled_back() {
     assert_eq!(numbers, [2, 3]);
 }
 
-#[tokio::test]
-async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
-    let mut cluster = Cluster::start().await;
+/// The spec of a stateful set whose pods have a claim each.
+fn with_claims(replicas: i32) -> Value {
     let requests = json!({"requests": {"storage": "1Gi"}});
     let claim = json!({
         "metadata": {"name": "data"},
@@ -292,12 +296,16 @@ async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
     // The volume is the claim's.
     template["spec"]["containers"][0]["volumeMounts"] =
         json!([{"name": "data", "mountPath": "/data"}]);
-    cluster
-        .create::<StatefulSet>(json!({
-            "selector": selector(), "template": template, "serviceName": "work",
-            "replicas": 2, "volumeClaimTemplates": [claim],
-        }))
-        .await;
+    json!({
+        "selector": selector(), "template": template, "serviceName": "work",
+        "replicas": replicas, "volumeClaimTemplates": [claim],
+    })
+}
+
+#[tokio::test]
+async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
+    let mut cluster = Cluster::start().await;
+    cluster.create::<StatefulSet>(with_claims(2)).await;
     cluster.settle(2_000_000_000).await;
     let names = |pods: &[Arc<Pod>]| -> Vec<String> {
         pods.iter().map(|pod| pod.metadata.name.clone()).collect()
@@ -318,6 +326,71 @@ async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
     let claims = cluster.list::<PersistentVolumeClaim>().await;
     let claims: Vec<&str> = claims.iter().map(|claim| &*claim.metadata.name).collect();
     assert_eq!(claims, ["data-work-0", "data-work-1"]);
+}
+
+/// A server whose stateful sets have retention policies, or not.
+async fn start_with_retention(claim_retention_policies: bool) -> TestServer {
+    let names = Names::new(Profile::Kubernetes);
+    let gated_fields = GatedFields { claim_retention_policies, ..GatedFields::default() };
+    let server = TestServer::with(Config { gated_fields, ..Config::for_tests(names) }).await;
+    let account = r#"{"metadata": {"name": "default"}}"#;
+    server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+    server
+}
+
+#[tokio::test]
+async fn claims_of_a_stateful_set_have_owners_by_its_policy() {
+    let mut cluster = Cluster::on(start_with_retention(true).await).await;
+    let mut spec = with_claims(2);
+    spec["persistentVolumeClaimRetentionPolicy"] =
+        json!({"whenDeleted": "Delete", "whenScaled": "Delete"});
+    cluster.create::<StatefulSet>(spec).await;
+    cluster.run(2_000_000_000).await;
+    let owners = async |cluster: &Cluster| -> Vec<String> {
+        let claims = cluster.list::<PersistentVolumeClaim>().await;
+        let owner = |claim: &Arc<PersistentVolumeClaim>| {
+            let owners = claim.metadata.owner_references.iter();
+            owners.map(|owner| format!("{} {}", owner.kind, owner.name)).collect::<String>()
+        };
+        claims.iter().map(owner).collect()
+    };
+    assert_eq!(owners(&cluster).await, ["StatefulSet work", "StatefulSet work"]);
+    cluster.patch::<StatefulSet>(json!({"spec": {"replicas": 1}})).await;
+    cluster.settle(2_000_000_000).await;
+    assert_eq!(owners(&cluster).await, ["StatefulSet work", "Pod work-1"]);
+    cluster.patch::<StatefulSet>(json!({"spec": {"replicas": 2}})).await;
+    cluster.settle(2_000_000_000).await;
+    assert_eq!(owners(&cluster).await, ["StatefulSet work", "StatefulSet work"]);
+}
+
+#[tokio::test]
+async fn the_retention_policy_of_claims_is_kept_with_its_feature_only() {
+    const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+    const POLICY: &str = "/spec/persistentVolumeClaimRetentionPolicy";
+    let plain = json!({"metadata": {"name": "plain"}, "spec": with_claims(1)});
+    let change = |policy: Value| {
+        json!({"spec": {"persistentVolumeClaimRetentionPolicy": policy}}).to_string()
+    };
+    for is_on in [false, true] {
+        let server = start_with_retention(is_on).await;
+        let kept = |words: [&str; 2]| {
+            is_on.then(|| json!({"whenDeleted": words[0], "whenScaled": words[1]}))
+        };
+        let stored = server.post(SETS, plain.to_string()).await.expect(201);
+        assert_eq!(stored.pointer(POLICY).cloned(), kept(["Retain", "Retain"]));
+        let mut set = json!({"metadata": {"name": "set"}, "spec": with_claims(1)});
+        set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenScaled": "Delete"});
+        let stored = server.post(SETS, set.to_string()).await.expect(201);
+        assert_eq!(stored.pointer(POLICY).cloned(), kept(["Retain", "Delete"]));
+        // It may change. What is dropped is no change.
+        let path = format!("{SETS}/set");
+        let changed = server.merge_patch(&path, &change(json!({"whenDeleted": "Delete"}))).await;
+        let changed = changed.expect(200);
+        assert_eq!(changed.pointer(POLICY).cloned(), kept(["Delete", "Delete"]));
+        assert_eq!(changed["metadata"]["generation"], if is_on { 2 } else { 1 });
+        let wrong = server.merge_patch(&path, &change(json!({"whenDeleted": "Keep"}))).await;
+        assert_eq!(wrong.code(), if is_on { 422 } else { 200 });
+    }
 }
 
 #[tokio::test]
@@ -407,9 +480,10 @@ async fn a_failure_policy_is_kept_with_its_feature_only() {
     let job = json!({"metadata": {"name": "a"}, "spec": spec});
     let cron_job = json!({"metadata": {"name": "a"},
         "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": spec}}});
-    for keeps_pod_failure_policies in [false, true] {
+    for pod_failure_policies in [false, true] {
         let names = Names::new(Profile::Kubernetes);
-        let config = Config { keeps_pod_failure_policies, ..Config::for_tests(names) };
+        let gated_fields = GatedFields { pod_failure_policies, ..GatedFields::default() };
+        let config = Config { gated_fields, ..Config::for_tests(names) };
         let server = TestServer::with(config).await;
         for (path, object, policy) in [
             (JOBS, &job, "/spec/podFailurePolicy"),
@@ -417,14 +491,14 @@ async fn a_failure_policy_is_kept_with_its_feature_only() {
         ] {
             let stored = server.post(path, object.to_string()).await.expect(201);
             let status = stored.pointer(&format!("{policy}/rules/0/onPodConditions/0/status"));
-            assert_eq!(status == Some(&json!("True")), keeps_pod_failure_policies, "{path}");
+            assert_eq!(status == Some(&json!("True")), pod_failure_policies, "{path}");
             // An update does not bring it in either.
             let mut again = stored.clone();
             let parent = policy.trim_end_matches("/podFailurePolicy");
             again.pointer_mut(parent).expect("a spec")["podFailurePolicy"] =
                 object.pointer(policy).expect("a policy").clone();
             let stored = server.put(&format!("{path}/a"), &again).await.expect(200);
-            assert_eq!(stored.pointer(policy).is_some(), keeps_pod_failure_policies, "{path}");
+            assert_eq!(stored.pointer(policy).is_some(), pod_failure_policies, "{path}");
         }
     }
 }

@@ -44,7 +44,7 @@ impl Reconciler {
             pods: &informers.pods.within(&key.namespace),
             revisions: &informers.revisions.within(&key.namespace),
             claim: &|name| informers.claims.get(&ObjectKey::new(&key.namespace, name)),
-            max_unavailable: self.settings.max_unavailable,
+            features: self.settings.stateful_sets,
         };
         stateful_set::plan(informers.names, &seen, now())
     }

@@ -44,8 +44,10 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
         other => errors.not_supported(&strategy, other, supported),
     }
     check_rolling(spec, field, kind, &strategy, errors);
-    if kind == "Deployment" {
-        check_deadlines(spec, &path, errors);
+    match kind {
+        "Deployment" => check_deadlines(spec, &path, errors),
+        "StatefulSet" => check_retention(spec, &path, errors),
+        _ => {}
     }
     let management = spec.str("podManagementPolicy");
     if kind == "StatefulSet" && !enums::POD_MANAGEMENT_POLICIES.contains(&management) {
@@ -89,6 +91,18 @@ fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &
         _ => {
             not_negative(rolling, "partition", &here, errors);
             numbers::count_or_percent_of_whole(rolling, "maxUnavailable", &here, errors);
+        }
+    }
+}
+
+/// Checks what becomes of the claims of a StatefulSet.
+fn check_retention(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let Some(policy) = spec.map(RETENTION_POLICY) else { return };
+    let path = path.field(RETENTION_POLICY);
+    for field in ["whenDeleted", "whenScaled"] {
+        let word = policy.str(field);
+        if !enums::CLAIM_RETENTION_POLICIES.contains(&word) {
+            errors.not_supported(&path.field(field), word, enums::CLAIM_RETENTION_POLICIES);
         }
     }
 }
@@ -203,14 +217,11 @@ pub(super) fn check_selector_unchanged(old: &Object, new: &Object, errors: &mut 
     check_unchanged(old, new, "selector", &path.field("spec"), errors);
 }
 
+const RETENTION_POLICY: &str = "persistentVolumeClaimRetentionPolicy";
+
 /// Fields of a StatefulSet's spec that an update may change.
-const STATEFUL_CHANGEABLE: [&str; 5] = [
-    "minReadySeconds",
-    "persistentVolumeClaimRetentionPolicy",
-    "replicas",
-    "template",
-    "updateStrategy",
-];
+const STATEFUL_CHANGEABLE: [&str; 5] =
+    ["minReadySeconds", RETENTION_POLICY, "replicas", "template", "updateStrategy"];
 
 /// Checks that an update of a StatefulSet changes nothing that its pods and claims are made from.
 pub(super) fn check_stateful_set_update(old: &Object, new: &Object, errors: &mut FieldErrors) {

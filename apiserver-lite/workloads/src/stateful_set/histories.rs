@@ -1,7 +1,9 @@
-//! Random histories of a stateful set: users, kubelets, a cache of any age, and a controller that is lost between two writes.
+//! Random histories of a stateful set: users, kubelets, the garbage collector, a cache of any age, and a controller that is lost between two writes.
 
 use apiserver_controllers::api_writes::WrittenObject;
 use proptest::prelude::*;
+use proto_api::apps::v1::StatefulSetPersistentVolumeClaimRetentionPolicy as RetentionPolicy;
+use proto_api::meta::v1::OwnerReference;
 use proto_api::selectors::Selector;
 
 use super::identity::ordinal;
@@ -22,6 +24,26 @@ enum Step {
     ChangeTemplate(u8),
     Partition(i32),
     Orphan(usize),
+    Policy(Option<[&'static str; 2]>),
+    /// The garbage collector looks at every claim.
+    Collect,
+}
+
+/// What is to become of claims when the set is deleted and when it is scaled down.
+fn policy() -> impl Strategy<Value = Option<[&'static str; 2]>> {
+    let word = || prop_oneof![Just("Retain"), Just("Delete")];
+    prop_oneof![1 => Just(None), 4 => [word(), word()].prop_map(Some)]
+}
+
+fn policy_of(words: [&str; 2]) -> RetentionPolicy {
+    let [when_deleted, when_scaled] = words.map(str::to_owned);
+    RetentionPolicy { when_deleted, when_scaled }
+}
+
+/// Whether claims of the set are deleted with it, and with their pods when it is scaled down.
+fn deletes(set: &StatefulSet) -> [bool; 2] {
+    let policy = set.spec.persistent_volume_claim_retention_policy.clone().unwrap_or_default();
+    [policy.when_deleted, policy.when_scaled].map(|word| word == "Delete")
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -37,6 +59,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3u8).prop_map(Step::ChangeTemplate),
         1 => (0..4i32).prop_map(Step::Partition),
         1 => (0..6usize).prop_map(Step::Orphan),
+        1 => policy().prop_map(Step::Policy),
+        3 => Just(Step::Collect),
     ]
 }
 
@@ -86,6 +110,78 @@ fn apply_step(world: &mut World, cache: &mut World, step: Step) {
             let Some(name) = nth(at) else { return };
             world.edit::<Pod>(ObjectKind::Pod, &name, |pod| pod.metadata.owner_references.clear());
         }
+        Step::Policy(words) => edit(world, |set| {
+            set.spec.persistent_volume_claim_retention_policy = words.map(policy_of);
+        }),
+        Step::Collect => collect(world),
+    }
+}
+
+fn claims(world: &World) -> Vec<Arc<PersistentVolumeClaim>> {
+    world.list(ObjectKind::PersistentVolumeClaim)
+}
+
+/// Deletes the claims all of whose owners are gone. None of them has a pod: it would lose its data.
+fn collect(world: &mut World) {
+    let pods = world.pods();
+    let set = world.get::<StatefulSet>(ObjectKind::StatefulSet, "web");
+    let alive = |owner: &OwnerReference| {
+        set.as_ref().is_some_and(|set| set.metadata.uid == owner.uid)
+            || pods.iter().any(|pod| pod.metadata.uid == owner.uid)
+    };
+    for claim in claims(world) {
+        let owners = &claim.metadata.owner_references;
+        if owners.is_empty() || owners.iter().any(alive) {
+            continue;
+        }
+        let name = &claim.metadata.name;
+        let pod = name.trim_start_matches("data-");
+        assert!(pods.iter().all(|other| other.metadata.name != pod), "{pod} loses its claim");
+        world.remove(ObjectKind::PersistentVolumeClaim, name);
+    }
+}
+
+/// What no plan may do to the owners of claims: a claim gets none but the set, if the policy says so, and a condemned pod, which is deleted after that.
+fn check_owners(seen: &World, set: &StatefulSet, plan: &Plan) {
+    let [with_set, with_pod] = deletes(set);
+    let mut shown = claims(seen);
+    for write in &plan.writes {
+        let (name, owners) = match write {
+            ApiWrite::Create(WrittenObject::PersistentVolumeClaim(claim)) => {
+                (&claim.metadata.name, claim.metadata.owner_references.clone())
+            }
+            ApiWrite::Patch { kind: ObjectKind::PersistentVolumeClaim, key, patch, .. } => {
+                let owners = patch["metadata"]["ownerReferences"].clone();
+                (&key.name, serde_json::from_value(owners).expect("owners"))
+            }
+            ApiWrite::Delete { kind: ObjectKind::Pod, uid, key, .. } => {
+                let nth = parent_and_ordinal(&key.name).map_or(-1, |(_, ordinal)| ordinal);
+                let claim = shown.iter().find(|c| c.metadata.name == format!("data-{}", key.name));
+                let owned = |claim: &Arc<PersistentVolumeClaim>| {
+                    claim.metadata.owner_references.iter().any(|owner| owner.uid == *uid)
+                };
+                let is_condemned = nth >= set.spec.replicas.unwrap_or(1);
+                let expected = is_condemned && with_pod;
+                assert!(claim.is_none_or(|claim| owned(claim) == expected), "{key}: {plan:?}");
+                continue;
+            }
+            _ => continue,
+        };
+        let nth = parent_and_ordinal(name).map_or(-1, |(_, ordinal)| ordinal);
+        let before = shown.iter().position(|claim| claim.metadata.name == *name);
+        let had = before.map_or_else(Vec::new, |at| shown[at].metadata.owner_references.clone());
+        for owner in owners.iter().filter(|owner| !had.contains(owner)) {
+            assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
+            match owner.kind.as_str() {
+                "StatefulSet" => assert!(with_set && owner.uid == set.metadata.uid, "{owner:?}"),
+                _ => assert!(with_pod && nth >= set.spec.replicas.unwrap_or(1), "{owner:?}"),
+            }
+        }
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.name.clone_from(name);
+        claim.metadata.owner_references = owners;
+        before.into_iter().for_each(|at| drop(shown.remove(at)));
+        shown.push(Arc::new(claim));
     }
 }
 
@@ -137,34 +233,56 @@ fn check(seen: &World, plan: &Plan) {
         }
     }
     assert!(!is_ordered || pod_writes <= 1, "one after the other: {plan:?}");
+    check_owners(seen, &set, plan);
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
     fn random_histories_keep_the_order_and_end_with_the_wanted_pods(
-        policy in prop_oneof![3 => Just("OrderedReady"), 1 => Just("Parallel")],
+        order in prop_oneof![3 => Just("OrderedReady"), 1 => Just("Parallel")],
+        retention in policy(),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
-        let mut world = world(set(3, policy));
+        let mut first = set(3, order);
+        first.spec.persistent_volume_claim_retention_policy = retention.map(policy_of);
+        let mut world = world(first);
         let mut cache = world.clone();
-        let mut claims = 0;
         for step in steps {
+            let before = claims(&world).len();
             apply_step(&mut world, &mut cache, step);
-            let now = world.list::<PersistentVolumeClaim>(ObjectKind::PersistentVolumeClaim).len();
-            prop_assert!(now >= claims, "a claim was deleted");
-            claims = now;
+            let is_collection = matches!(step, Step::Collect);
+            prop_assert!(is_collection || claims(&world).len() >= before, "a claim was deleted");
         }
         for _ in 0..25 {
             let plan = planned(&world);
             check(&world, &plan);
             settle(&mut world);
             run_kubelets(&mut world);
+            collect(&mut world);
         }
         settle(&mut world);
         check_end(&world);
+        check_deletion(world);
     }
+}
+
+/// The set and its pods go, and with them the claims that are to go: no claim outlives its owner.
+fn check_deletion(mut world: World) {
+    let set: StatefulSet = world.get(ObjectKind::StatefulSet, "web").expect("the set");
+    let [with_set, _] = deletes(&set);
+    world.remove(ObjectKind::StatefulSet, &set.metadata.name);
+    pod_names(&world).iter().for_each(|name| world.remove(ObjectKind::Pod, name));
+    collect(&mut world);
+    let left = claims(&world);
+    let wanted = set.spec.replicas.unwrap_or(1);
+    let of_wanted = |claim: &&Arc<PersistentVolumeClaim>| {
+        parent_and_ordinal(&claim.metadata.name).is_some_and(|(_, nth)| nth < wanted)
+    };
+    let expected = if with_set { 0 } else { usize::try_from(wanted).expect("a number") };
+    assert_eq!(left.iter().filter(of_wanted).count(), expected);
+    assert!(left.iter().all(|claim| claim.metadata.owner_references.is_empty()));
 }
 
 fn check_end(world: &World) {

@@ -1,29 +1,35 @@
 //! The next steps of a set, in the order of its ordinals: create what is missing, delete what is too much, then update.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::{is_ready, is_terminating};
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
+use apiserver_controllers::owners::set_owners;
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
 use proto_api::apps::v1::{StatefulSet, StatefulSetStatus};
-use proto_api::core::v1::Pod;
+use proto_api::core::v1::{PersistentVolumeClaim, Pod};
 use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
 use proto_api::{IntOrString, ObjectKey, Time};
 use serde_json::json;
 
+use super::claim_owners::{ClaimUser, Retention};
 use super::identity::{claims, name_label, new_pod, ordinal, pod_name};
-use super::{MaxUnavailable, Observed, Revision};
+use super::{ClaimRetention, MaxUnavailable, Observed, Revision};
 use crate::claim::Claimant;
 use crate::pods::{available_in, delete, is_available, revision};
 
 /// When a pod is tried again whose name another pod has, or whose claim is being deleted: no watch of the set reports it.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Maximum number of replicas that one plan looks at, and of pods that it creates.
+/// Maximum number of replicas that one plan looks at, of pods that it creates, and of pods whose claims it gives other owners.
 const BURST_MAX: usize = 500;
+
+/// When the claims are looked at that were too many for one plan.
+const NEXT_BURST: Duration = Duration::from_secs(1);
 
 /// What the steps depend on.
 pub(super) struct Steps<'a> {
@@ -61,7 +67,9 @@ impl Steps<'_> {
             .partition(|pod| ordinal(pod) < wanted);
         replicas.sort_by_key(|pod| ordinal(pod));
         condemned.sort_by_key(|pod| ordinal(pod));
-        if self.fill(&replicas, wanted, &mut status, plan) == Next::Wait
+        if self.change_owners(&replicas, wanted, plan) == Next::Wait
+            || self.fill(&replicas, wanted, &mut status, plan) == Next::Wait
+            || self.change_owners(&condemned, wanted, plan) == Next::Wait
             || self.shrink(&condemned, &mut status, plan) == Next::Wait
             || self.set().spec.update_strategy.type_ == "OnDelete"
         {
@@ -128,6 +136,10 @@ impl Steps<'_> {
         let mut created = 0_usize;
         for nth in 0..wanted {
             let Some(pod) = present.next_if(|pod| ordinal(pod) == nth) else {
+                if self.has_stale_claim(nth) {
+                    plan.requeue_in(RETRY);
+                    return Next::Wait;
+                }
                 self.create(nth, status, plan);
                 created = created.saturating_add(1);
                 if self.is_ordered() || created == BURST_MAX {
@@ -191,7 +203,7 @@ impl Steps<'_> {
                 wanted.saturating_mul(percent.unwrap_or(0)).div_euclid(100)
             }
         };
-        let counts = self.seen.max_unavailable == MaxUnavailable::Counts;
+        let counts = self.seen.features.max_unavailable == MaxUnavailable::Counts;
         counts.then(|| usize::try_from(part.max(1)).unwrap_or(usize::MAX))
     }
 
@@ -259,19 +271,26 @@ impl Steps<'_> {
         let set = self.set();
         let pod = pod_name(set, nth);
         let taken = self.seen.pods.iter().any(|other| other.metadata.name == pod);
-        let mut new = Vec::new();
-        for (_, claim) in claims(set, nth) {
+        let (mut new, mut owned) = (Vec::new(), Vec::new());
+        for (_, mut claim) in claims(set, nth) {
             match (self.seen.claim)(&claim.metadata.name) {
-                None => new.push(claim),
+                None => {
+                    claim.metadata.owner_references.extend(self.owners_of_new_claim());
+                    new.push(claim);
+                }
                 Some(old) if old.metadata.deletion_timestamp.is_some() => {
                     let why = format!("pvc {} is being deleted", claim.metadata.name);
                     plan.reports.push(self.failed("create", &pod, &why));
                     plan.requeue_in(RETRY);
                     return;
                 }
-                Some(_) => {}
+                Some(old) => {
+                    let user = ClaimUser { name: &pod, pod: None, is_wanted: true };
+                    owned.extend(self.owners_write(&old, user));
+                }
             }
         }
+        plan.writes.extend(owned);
         for claim in new {
             let (name, set) = (&claim.metadata.name, &set.metadata.name);
             let done = format!("create Claim {name} Pod {pod} in StatefulSet {set} success");
@@ -291,6 +310,68 @@ impl Steps<'_> {
         add(&mut status.replicas, 1);
         self.count_revision(status, revision.name, 1);
     }
+
+    // === Owners of claims ===
+
+    /// By which rules claims have owners; none if they are left as they are.
+    fn retention(&self) -> Option<Retention> {
+        let counts = self.seen.features.claim_retention == ClaimRetention::Counts;
+        counts.then(|| Retention::of(self.set()))
+    }
+
+    /// Gives the claims of pods their owners: those of wanted ordinals before anything that waits, as until then a pod that ends could take its claim
+    /// with it, and those of condemned pods before they are deleted.
+    fn change_owners(&self, pods: &[&Pod], wanted: i32, plan: &mut Plan) -> Next {
+        if self.retention().is_none() {
+            return Next::Continue;
+        }
+        let mut changed = 0_usize;
+        for pod in pods {
+            let (name, is_wanted) = (&pod.metadata.name, ordinal(pod) < wanted);
+            let user = ClaimUser { name, pod: Some(pod), is_wanted };
+            let write = |claim: Arc<PersistentVolumeClaim>| self.owners_write(&claim, user);
+            let mut writes = self.claims_of(ordinal(pod)).filter_map(write);
+            let Some(first) = writes.next() else { continue };
+            if changed == BURST_MAX {
+                plan.requeue_in(NEXT_BURST);
+                return Next::Wait;
+            }
+            changed = changed.saturating_add(1);
+            // As in Kubernetes, where a condemned pod is not said to be updated.
+            match is_wanted {
+                true => plan.push_with_event(first, self.pod_event("update", name)),
+                false => plan.writes.push(first),
+            }
+            plan.writes.extend(writes);
+        }
+        Next::Continue
+    }
+
+    /// The claims that there are of an ordinal.
+    fn claims_of(&self, nth: i32) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+        let names = claims(self.set(), nth).into_iter().map(|(_, claim)| claim.metadata.name);
+        names.filter_map(move |name| (self.seen.claim)(&name))
+    }
+
+    fn owners_of_new_claim(&self) -> Vec<OwnerReference> {
+        let owners = self.retention().map(|by| by.of_new_claim(self.names, self.set()));
+        owners.unwrap_or_default()
+    }
+
+    /// The write that gives a claim its owners; none if it has them.
+    fn owners_write(&self, claim: &PersistentVolumeClaim, user: ClaimUser<'_>) -> Option<ApiWrite> {
+        let owners = self.retention()?.change_owners(self.names, self.set(), claim, user)?;
+        Some(set_owners(ObjectKind::PersistentVolumeClaim, &claim.metadata, owners))
+    }
+
+    /// Whether a claim of this ordinal waits for its deletion after an earlier pod.
+    fn has_stale_claim(&self, nth: i32) -> bool {
+        let Some(retention) = self.retention() else { return false };
+        let pod = pod_name(self.set(), nth);
+        self.claims_of(nth).any(|claim| retention.is_stale(&claim, &pod))
+    }
+
+    // === Parts of pods ===
 
     fn reference(&self) -> OwnerReference {
         self.claimant.reference()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use apiserver_controllers::api_writes::WrittenObject;
 use proto_api::ObjectKey;
 use proto_api::core::v1::Volume;
-use proto_api::meta::v1::LabelSelector;
+use proto_api::meta::v1::{LabelSelector, OwnerReference};
 use proto_api::names::Profile;
 
 use super::*;
@@ -43,6 +43,10 @@ pub(super) fn world(set: StatefulSet) -> World {
 }
 
 pub(super) fn planned(seen: &World) -> Plan {
+    planned_by(seen, ClaimRetention::Counts)
+}
+
+fn planned_by(seen: &World, claim_retention: ClaimRetention) -> Plan {
     let Some(set) = seen.get::<StatefulSet>(ObjectKind::StatefulSet, "web") else {
         return Plan::default();
     };
@@ -51,7 +55,7 @@ pub(super) fn planned(seen: &World) -> Plan {
         pods: &seen.pods(),
         revisions: &seen.list(ObjectKind::ControllerRevision),
         claim: &|name| seen.get(ObjectKind::PersistentVolumeClaim, name).map(Arc::new),
-        max_unavailable: MaxUnavailable::Counts,
+        features: Features { max_unavailable: MaxUnavailable::Counts, claim_retention },
     };
     plan(names(), &observed, seen.time())
 }
@@ -385,6 +389,126 @@ fn a_claim_that_is_being_deleted_is_waited_for() {
         "create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted";
     assert_eq!((&*plan.reports[0].reason, &*plan.reports[0].message), ("FailedCreate", message));
     assert!(world.pods().is_empty() && plan.requeue_after.is_some());
+}
+
+fn set_policy(world: &mut World, [when_deleted, when_scaled]: [&str; 2]) {
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| {
+        let policy = set.spec.persistent_volume_claim_retention_policy.get_or_insert_default();
+        policy.when_deleted = when_deleted.into();
+        policy.when_scaled = when_scaled.into();
+    });
+}
+
+/// A set of two pods with this policy.
+fn world_with(policy: [&str; 2], order: &str) -> World {
+    let mut world = world(set(2, order));
+    set_policy(&mut world, policy);
+    run_all(&mut world);
+    world
+}
+
+/// The owners of the claims of web-0 and web-1, as kind and name.
+fn owners(world: &World) -> [String; 2] {
+    ["data-web-0", "data-web-1"].map(|name| {
+        let kind = ObjectKind::PersistentVolumeClaim;
+        let claim = world.get::<PersistentVolumeClaim>(kind, name).expect("the claim");
+        let owners = claim.metadata.owner_references.iter();
+        let named = owners.map(|owner| {
+            assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
+            format!("{} {} {}", owner.api_version, owner.kind, owner.name)
+        });
+        named.collect::<Vec<_>>().join(", ")
+    })
+}
+
+#[test]
+fn claims_have_the_owners_that_the_policy_says() {
+    let (set, pod) = ("apps/v1 StatefulSet web", "v1 Pod web-1");
+    for (policy, wanted, condemned) in [
+        (["Retain", "Retain"], "", ""),
+        (["Delete", "Retain"], set, set),
+        (["Retain", "Delete"], "", pod),
+        (["Delete", "Delete"], set, pod),
+        (["Delete", "Keep"], "", ""),
+    ] {
+        for order in ["OrderedReady", "Parallel"] {
+            let mut world = world_with(policy, order);
+            assert_eq!(owners(&world), [wanted, wanted], "{policy:?}");
+            scale(&mut world, 1);
+            settle(&mut world);
+            assert!(world.pods()[1].metadata.deletion_timestamp.is_some());
+            assert_eq!(owners(&world), [wanted, condemned], "{policy:?}");
+            scale(&mut world, 2);
+            settle(&mut world);
+            assert_eq!(owners(&world), [wanted, wanted], "{policy:?}: it is wanted again");
+            set_policy(&mut world, ["Retain", "Retain"]);
+            run_all(&mut world);
+            assert_eq!(owners(&world), ["", ""], "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_new_policy_counts_for_pods_that_are_not_ready_and_keeps_other_owners() {
+    let mut world = world_with(["Retain", "Retain"], "OrderedReady");
+    world.edit::<PersistentVolumeClaim>(ObjectKind::PersistentVolumeClaim, "data-web-1", |claim| {
+        let owner = OwnerReference {
+            kind: "Backup".into(),
+            name: "b".into(),
+            uid: "b".into(),
+            ..Default::default()
+        };
+        claim.metadata.owner_references = vec![owner];
+    });
+    world.set_state("web-0", "Running", false);
+    set_policy(&mut world, ["Delete", "Delete"]);
+    let ignored = planned_by(&world, ClaimRetention::Ignored);
+    assert!(!ignored.writes.iter().any(|write| matches!(write, ApiWrite::Patch { .. })));
+    let plan = planned(&world);
+    let said = plan.events[&0].success(&ObjectKey::new("ns", "x"));
+    let message = "update Pod web-0 in StatefulSet web successful";
+    assert_eq!((&*said.reason, &*said.message), ("SuccessfulUpdate", message));
+    settle(&mut world);
+    let set = "apps/v1 StatefulSet web";
+    assert_eq!(owners(&world), [set, &format!(" Backup b, {set}")]);
+}
+
+#[test]
+fn a_claim_that_goes_with_an_earlier_pod_is_waited_for() {
+    for order in ["OrderedReady", "Parallel"] {
+        let scaled_down = || {
+            let mut world = world_with(["Delete", "Delete"], order);
+            scale(&mut world, 1);
+            run_all(&mut world);
+            assert_eq!(pod_names(&world), ["web-0"]);
+            scale(&mut world, 2);
+            world
+        };
+        let mut world = scaled_down();
+        settle(&mut world);
+        assert_eq!(pod_names(&world), ["web-0"], "the claim is still there");
+        assert!(planned(&world).requeue_after.is_some());
+        world.remove(ObjectKind::PersistentVolumeClaim, "data-web-1");
+        run_all(&mut world);
+        assert_eq!(owners(&world), ["apps/v1 StatefulSet web", "apps/v1 StatefulSet web"]);
+        assert_eq!(pod_names(&world), ["web-0", "web-1"]);
+        // By a policy that retains them claims are used again, and no longer go with the pod.
+        let mut world = scaled_down();
+        set_policy(&mut world, ["Retain", "Retain"]);
+        run_all(&mut world);
+        assert_eq!((owners(&world), pod_names(&world).len()), ([String::new(), String::new()], 2));
+    }
+}
+
+#[test]
+fn a_deleted_set_changes_no_owners() {
+    let mut world = world_with(["Retain", "Retain"], "OrderedReady");
+    set_policy(&mut world, ["Delete", "Delete"]);
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| {
+        set.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    });
+    settle(&mut world);
+    assert_eq!(owners(&world), ["", ""]);
 }
 
 #[test]

@@ -351,6 +351,22 @@ fn roll_outs() {
 }
 
 #[test]
+fn claims_of_a_stateful_set_are_retained_or_deleted() {
+    let set = workload("StatefulSet");
+    let policy = |words: [&str; 2]| json!({"whenDeleted": words[0], "whenScaled": words[1]});
+    let good = [policy(["Delete", "Retain"]), policy(["Retain", "Delete"])];
+    let bad = [policy(["Delete", "Keep"]), json!({"whenDeleted": "Delete"}), json!({})];
+    let field = "/spec/persistentVolumeClaimRetentionPolicy";
+    check(&set, field, &good, &bad);
+    let wrong = complaints(&with(&set, field, &policy(["Keep", "Delete"])));
+    let expected = "spec.persistentVolumeClaimRetentionPolicy.whenDeleted: Unsupported value: \"Keep\": \
+                    supported values: \"Retain\", \"Delete\"";
+    assert_eq!(wrong, [expected]);
+    let changed = with(&set, field, &good[0]);
+    assert_eq!(update_complaints(&set, &changed, Subresource::Main), Vec::<String>::new());
+}
+
+#[test]
 fn budgets_classes_and_limits() {
     let budget = named("policy/v1", "PodDisruptionBudget", json!({}));
     for field in ["/spec/minAvailable", "/spec/maxUnavailable"] {

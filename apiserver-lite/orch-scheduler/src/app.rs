@@ -34,6 +34,7 @@ use crate::config::FromFile;
 use crate::cycle_trigger::CycleTrigger;
 use crate::metrics::SchedulerMetrics;
 use crate::scheduling_cycle::{ClusterCaches, ProfileInUse, Scheduler, SchedulerReports};
+use crate::selector_informers::SelectorInformers;
 use crate::storage_informers::StorageInformers;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
@@ -173,8 +174,46 @@ struct Dependencies {
 async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
     let Dependencies { client, profiles, retry, board, counters, mut led } = dependencies;
     let syncing = readiness.guard("caches-synced");
-    let names = client.names();
     let trigger = CycleTrigger::default();
+    let watching = start_watches(&client, &profiles, &trigger, &drain).await;
+    let Some((caches, mut tasks)) = watching else { return };
+    let (storage, of_storage) = StorageInformers::start(&client, &trigger, &drain);
+    tasks.extend(of_storage);
+    let mut in_use = Vec::new();
+    for profile in profiles {
+        let (events, writer) = start_recorder(&client, &profile.name, &trigger, &drain);
+        tasks.push(writer);
+        in_use.push(ProfileInUse { profile: Arc::new(profile), events });
+    }
+    // Without all pods and nodes, requested resources would count as free.
+    tokio::select! {
+        () = drain.asked() => return,
+        () = async {
+            caches.synced().await;
+            storage.synced().await;
+        } => {}
+    }
+    drop(syncing);
+    trim_heap();
+    tracing::info!("caches synced");
+    tokio::select! {
+        () = drain.asked() => return,
+        led = led.wait_for(|led| *led) => if led.is_err() { return },
+    }
+    let reporting = SchedulerReports { counters, status: board.task("schedule") };
+    let scheduler = Scheduler::new(client, in_use, retry, caches, storage, reporting);
+    scheduler.run(trigger, drain).await;
+    tasks.iter().for_each(JoinHandle::abort);
+}
+
+/// Starts the watches of all but storage. Gives the caches, and the tasks that fill them; none if the program ends meanwhile.
+async fn start_watches(
+    client: &Client,
+    profiles: &[Profile],
+    trigger: &CycleTrigger,
+    drain: &DrainWatch,
+) -> Option<(ClusterCaches, Vec<JoinHandle<()>>)> {
+    let names = client.names();
     let pods = Reflector::projected(client.all(), ListParams::default(), move |pod| {
         PodInfo::of(names, &pod)
     });
@@ -191,56 +230,29 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     // An older API server does not have disruption budgets in this version.
     let newer = [budgets.collection()];
     let served = tokio::select! {
-        () = drain.asked() => return,
-        served = ServedResources::read(&client, &newer) => served,
+        () = drain.asked() => return None,
+        served = ServedResources::read(client, &newer) => served,
     };
-    let (pods_store, nodes_store) = (pods.store(), nodes.store());
-    let (budgets_store, watched) = (budgets.store(), drain.clone());
-    let budgets =
-        tokio::spawn(async move { budgets.run_if_served(&served, watched, |_| ()).await });
-    let namespaces_store = namespaces.store();
-    let namespaces = tokio::spawn(namespaces.run(drain.clone(), |_| ()));
-    let on_change = trigger.clone();
-    let pods = tokio::spawn(pods.run(drain.clone(), move |change| on_change.pod_changed(&change)));
-    let on_change = trigger.clone();
-    let nodes =
-        tokio::spawn(nodes.run(drain.clone(), move |change| on_change.node_changed(&change)));
-    let (storage, mut tasks) = StorageInformers::start(&client, &trigger, &drain);
-    let mut in_use = Vec::new();
-    for profile in profiles {
-        let (events, writer) = start_recorder(&client, &profile.name, &trigger, &drain);
-        tasks.push(writer);
-        in_use.push(ProfileInUse { profile: Arc::new(profile), events });
-    }
-    // Without all pods and nodes, requested resources would count as free.
-    tokio::select! {
-        () = drain.asked() => return,
-        () = async {
-            pods_store.synced().await;
-            nodes_store.synced().await;
-            namespaces_store.synced().await;
-            budgets_store.synced().await;
-            storage.synced().await;
-        } => {}
-    }
-    drop(syncing);
-    trim_heap();
-    tracing::info!("caches synced");
-    tokio::select! {
-        () = drain.asked() => return,
-        led = led.wait_for(|led| *led) => if led.is_err() { return },
-    }
+    // Soft constraints leave no pod without a node.
+    let is_hard = profiles.iter().any(|profile| profile.default_spread.is_hard());
+    let (selectors, mut tasks) =
+        SelectorInformers::start(client, is_hard.then_some(trigger), drain);
     let caches = ClusterCaches {
-        pods: pods_store,
-        nodes: nodes_store,
-        namespaces: namespaces_store,
-        budgets: budgets_store,
+        pods: pods.store(),
+        nodes: nodes.store(),
+        namespaces: namespaces.store(),
+        budgets: budgets.store(),
+        selectors,
     };
-    let reporting = SchedulerReports { counters, status: board.task("schedule") };
-    let scheduler = Scheduler::new(client, in_use, retry, caches, storage, reporting);
-    scheduler.run(trigger, drain).await;
-    tasks.extend([pods, nodes, namespaces, budgets]);
-    tasks.iter().for_each(JoinHandle::abort);
+    let watched = drain.clone();
+    tasks.push(tokio::spawn(async move { budgets.run_if_served(&served, watched, |_| ()).await }));
+    tasks.push(tokio::spawn(namespaces.run(drain.clone(), |_| ())));
+    let on_change = trigger.clone();
+    let pods = pods.run(drain.clone(), move |change| on_change.pod_changed(&change));
+    let on_change = trigger.clone();
+    let nodes = nodes.run(drain.clone(), move |change| on_change.node_changed(&change));
+    tasks.extend([tokio::spawn(pods), tokio::spawn(nodes)]);
+    Some((caches, tasks))
 }
 
 /// Events in the name of a profile, and the task that writes them. It lets a burst of pods go first.

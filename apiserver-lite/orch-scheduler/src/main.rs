@@ -17,6 +17,7 @@ mod cycle_trigger;
 mod isolate_pod;
 mod metrics;
 mod scheduling_cycle;
+mod selector_informers;
 mod storage_informers;
 
 use std::process::ExitCode;

@@ -22,7 +22,9 @@ use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
 use crate::isolate_pod::isolate_pod;
 use crate::metrics::{Attempt, SchedulerMetrics};
+use crate::selector_informers::SelectorInformers;
 use crate::storage_informers::StorageInformers;
+use apiserver_scheduling::default_spread::spread_by_default;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::nodes::{NodeLoad, load};
 use apiserver_scheduling::nominations::{NominatedLoads, Nominations};
@@ -70,7 +72,7 @@ pub struct ProfileInUse {
     pub events: Recorder,
 }
 
-/// The caches of pods, nodes, namespaces and disruption budgets.
+/// The caches of pods, nodes, namespaces and disruption budgets, and of the selectors of default spread constraints.
 pub struct ClusterCaches {
     /// All pods.
     pub pods: Store<PodInfo>,
@@ -80,6 +82,18 @@ pub struct ClusterCaches {
     pub namespaces: Store<BTreeMap<String, String>>,
     /// All PodDisruptionBudgets.
     pub budgets: Store<DisruptionBudget>,
+    pub selectors: SelectorInformers,
+}
+
+impl ClusterCaches {
+    /// Waits until they are complete.
+    pub async fn synced(&self) {
+        self.pods.synced().await;
+        self.nodes.synced().await;
+        self.namespaces.synced().await;
+        self.budgets.synced().await;
+        self.selectors.synced().await;
+    }
 }
 
 /// Where a scheduler reports.
@@ -121,6 +135,15 @@ impl Scheduler {
     /// How a pod is scheduled; none for pods of other schedulers.
     fn profile_of(&self, pod: &PodInfo) -> Option<Arc<Profile>> {
         self.profiles.get(&pod.scheduler).map(|of| of.profile.clone())
+    }
+
+    /// The pod with the default spread constraints of its profile, unless it has its own.
+    fn spread_by_default(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
+        let selectors = &self.caches.selectors;
+        match self.profile_of(&pod) {
+            Some(profile) => spread_by_default(pod, &profile, |pod| selectors.selector_of(pod)),
+            None => pod,
+        }
     }
 
     /// Records an event that scheduling `pod` has led to.
@@ -193,6 +216,7 @@ impl Scheduler {
         let mut storage = if claims { self.storage.snapshot() } else { StorageSnapshot::default() };
         let mut placed = Vec::new();
         for pod in due {
+            let pod = self.spread_by_default(pod);
             if placed.is_empty() && (tally.bound, tally.failed) == (0, 0) {
                 self.status.started(format!("pod {}", pod.key));
             }

@@ -89,7 +89,8 @@ fn by_name<T>(store: &Store<T>) -> BTreeMap<String, std::sync::Arc<T>> {
     store.list().into_iter().map(|(key, found)| (key.name, found)).collect()
 }
 
-fn run<T, U>(
+/// Starts a watch; a change of what is kept triggers a scheduling cycle.
+pub(crate) fn run<T, U>(
     reflector: Reflector<T, U>,
     trigger: &CycleTrigger,
     drain: &DrainWatch,

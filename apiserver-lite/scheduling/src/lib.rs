@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod claim_use;
+pub mod default_spread;
 pub mod disks;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
@@ -20,6 +21,7 @@ pub mod nodes;
 pub mod nominations;
 pub mod placement;
 pub mod pod_affinity;
+pub mod pod_controller;
 pub mod pod_info;
 pub mod preemption;
 pub mod profile;

@@ -27,8 +27,6 @@ pub struct NodeLoad {
     pub pods: Vec<Arc<PodInfo>>,
     /// Those of them whose constraints concern other pods. Each pod that is scheduled looks at these of all nodes.
     pub constraining: Vec<Arc<PodInfo>>,
-    /// The number of pods by the uid of their controller.
-    pub by_controller: BTreeMap<String, i64>,
 }
 
 /// Assigns the pods to their nodes.
@@ -57,7 +55,6 @@ impl NodeLoad {
             disks: Disks::default(),
             pods: Vec::new(),
             constraining: Vec::new(),
-            by_controller: BTreeMap::new(),
         }
     }
 
@@ -80,9 +77,6 @@ impl NodeLoad {
         add(&mut self.weight.1, pod.weight.1);
         pod.host_ports.iter().for_each(|port| self.ports.add(port));
         pod.disks.iter().for_each(|disk| self.disks.add(disk));
-        if let Some(controller) = &pod.controller {
-            add(self.by_controller.entry(controller.clone()).or_default(), 1);
-        }
         if pod.constraints.concern_others() {
             self.constraining.push(pod.clone());
         }

@@ -8,6 +8,8 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 use proto_api::selectors::Selector;
 
+use crate::profile::ScoredNodes;
+
 /// A pod's affinity, anti-affinity and topology spread constraints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlacementConstraints {
@@ -21,6 +23,8 @@ pub struct PlacementConstraints {
     pub preferred: Vec<WeightedTerm>,
     /// Constraints with `whenUnsatisfiable: ScheduleAnyway`.
     pub preferred_spread: Vec<Spread>,
+    /// The nodes that these score.
+    pub scored: ScoredNodes,
 }
 
 /// A preferred term.
@@ -93,7 +97,13 @@ impl PlacementConstraints {
             topology_spread: spread("DoNotSchedule"),
             preferred: attracting.into_iter().chain(repelling).collect(),
             preferred_spread: spread("ScheduleAnyway"),
+            scored: ScoredNodes::WithAllKeys,
         }
+    }
+
+    /// Whether the pod is spread, by its own constraints or by default.
+    pub fn has_spread(&self) -> bool {
+        !self.topology_spread.is_empty() || !self.preferred_spread.is_empty()
     }
 
     /// Whether a pod that is assigned to a node can make the node feasible for this one.

@@ -12,6 +12,7 @@ use proto_api::{ObjectKey, Resource as _};
 use crate::claim_use::{ClaimUse, claims_of};
 use crate::disks::{self, PodDisk};
 use crate::placement::PlacementConstraints;
+use crate::pod_controller::PodController;
 use crate::resource_amounts::{Amounts, CPU, MEMORY, add, amount};
 
 /// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
@@ -63,8 +64,8 @@ pub struct PodInfo {
     pub claims: Vec<ClaimUse>,
     /// The disks that it mounts without a claim.
     pub disks: Vec<PodDisk>,
-    /// The uid of its controller; pods of one controller are spread.
-    pub controller: Option<String>,
+    /// The controller whose pods are spread by default.
+    pub controller: Option<PodController>,
     /// The condition PodScheduled unless it is true.
     pub unscheduled: Option<PodCondition>,
 }
@@ -98,8 +99,6 @@ impl PodInfo {
         let metadata = pod.metadata();
         let node_affinity =
             spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-        let controller =
-            metadata.owner_references.iter().find(|owner| owner.controller == Some(true));
         let is_unscheduled = |c: &&PodCondition| c.type_ == "PodScheduled" && c.status != "True";
         Self {
             key: ObjectKey::of(metadata),
@@ -130,7 +129,7 @@ impl PodInfo {
             constraints: PlacementConstraints::of(pod),
             claims: claims_of(pod),
             disks: disks::of_pod(pod),
-            controller: controller.map(|owner| owner.uid.clone()),
+            controller: PodController::of(names, metadata),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }
     }

@@ -83,8 +83,8 @@ pub struct Profile {
     /// What a required affinity term of a running pod that selects the new one counts.
     pub hard_pod_affinity_weight: i64,
     pub added_affinity: AddedAffinity,
-    /// Constraints of pods that have none themselves: the pods of one controller are spread over these domains where possible.
-    pub default_spread: Vec<DefaultSpread>,
+    /// How pods are spread that have no constraints themselves.
+    pub default_spread: DefaultSpread,
     /// The label of nodes whose value each node has alone.
     pub hostname_label: String,
     /// Whether pods of lower priority end for pods that fit on no node.
@@ -121,19 +121,66 @@ pub struct AddedAffinity {
     pub preferred: Vec<PreferredSchedulingTerm>,
 }
 
-/// A default spread constraint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The spread of pods that have no constraints themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefaultSpread {
+    pub constraints: Vec<DefaultConstraint>,
+    /// The nodes that soft constraints score.
+    pub scored: ScoredNodes,
+}
+
+/// A default spread constraint. What it selects differs by pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultConstraint {
     /// The label of nodes whose values are the domains.
     pub topology_key: String,
     pub max_skew: i64,
+    /// The number of domains below which the emptiest one counts as empty.
+    pub min_domains: usize,
+    pub when_unsatisfiable: WhenUnsatisfiable,
+}
+
+/// What becomes of a pod that would exceed the maximum skew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenUnsatisfiable {
+    DoNotSchedule,
+    ScheduleAnyway,
+}
+
+/// Which nodes have points by soft spread constraints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScoredNodes {
+    /// Those with the keys of all constraints.
+    #[default]
+    WithAllKeys,
+    /// All; of the keys that a node lacks it has none.
+    All,
+}
+
+impl DefaultSpread {
+    /// That of Kubernetes where nothing else is said: over hosts and zones, where possible.
+    pub fn of_system(names: &Names) -> Self {
+        let soft = |topology_key, max_skew| DefaultConstraint {
+            topology_key,
+            max_skew,
+            min_domains: 1,
+            when_unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
+        };
+        let (host, zone) = (names.label("hostname"), names.sub_label("topology", "zone"));
+        Self { constraints: vec![soft(host, 3), soft(zone, 5)], scored: ScoredNodes::All }
+    }
+
+    /// Whether a pod can be left without a node by these constraints.
+    pub fn is_hard(&self) -> bool {
+        let hard = WhenUnsatisfiable::DoNotSchedule;
+        self.constraints.iter().any(|constraint| constraint.when_unsatisfiable == hard)
+    }
 }
 
 impl Profile {
     /// The default profile for pods with this `schedulerName`.
     pub fn new(names: &Names, name: &str) -> Self {
         let (both, hostname_label) = ([CPU, MEMORY].map(str::to_owned), names.label("hostname"));
-        let spread = |topology_key, max_skew| DefaultSpread { topology_key, max_skew };
         Self {
             name: name.to_owned(),
             left_out: BTreeSet::new(),
@@ -147,10 +194,7 @@ impl Profile {
             balanced: both.into(),
             hard_pod_affinity_weight: 1,
             added_affinity: AddedAffinity::default(),
-            default_spread: vec![
-                spread(hostname_label.clone(), 3),
-                spread(names.sub_label("topology", "zone"), 5),
-            ],
+            default_spread: DefaultSpread::of_system(names),
             hostname_label,
             preempts: true,
         }

@@ -98,10 +98,13 @@ mod tests {
     use proto_api::core::v1::{
         NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm, Taint,
     };
+    use proto_api::selectors::Selector;
 
     use super::*;
+    use crate::default_spread::spread_by_default;
     use crate::examples::{node, pod, profile};
     use crate::placement::{Spread, Term, WeightedTerm};
+    use crate::profile::ScoredNodes;
 
     fn loads(names: &[&str]) -> Vec<NodeLoad> {
         names.iter().map(|name| NodeLoad::empty(Arc::new(node(name)))).collect()
@@ -145,17 +148,21 @@ mod tests {
         assert_eq!(counts, [5, 5]);
     }
 
+    /// A pod that the profile spreads over the pods with its label.
+    fn spread_by(profile: &Profile, name: &str, app: &str) -> PodInfo {
+        let selector = |_: &PodInfo| format!("app={app}").parse::<Selector>().ok();
+        (*spread_by_default(Arc::new(labelled(name, app)), profile, selector)).clone()
+    }
+
     #[test]
     fn siblings_are_spread_even_against_load() {
         let mut loads = loads(&["a", "b"]);
-        let mut sibling = pod("s", 100, 1 << 20);
-        sibling.controller = Some("set".into());
-        loads[0].add(sibling.clone());
+        let sibling = spread_by(&profile(), "s", "web");
+        loads[0].add(labelled("w", "web"));
         loads[1].add(pod("x", 1000, 2 << 30));
         assert_eq!(chosen(&sibling, &loads), "b");
-        let mut stranger = sibling;
-        stranger.controller = Some("other".into());
-        assert_eq!(chosen(&stranger, &loads), "a");
+        assert_eq!(chosen(&spread_by(&profile(), "t", "other"), &loads), "a");
+        assert_eq!(chosen(&labelled("u", "web"), &loads), "a", "without a selector");
     }
 
     #[test]
@@ -166,14 +173,25 @@ mod tests {
             node.labels.insert("topology.kubernetes.io/zone".into(), zone.into());
             load.node = Arc::new(node);
         }
-        let mut sibling = pod("s", 100, 1 << 20);
-        sibling.controller = Some("set".into());
-        loads[0].add(sibling.clone());
+        loads[0].add(labelled("w", "web"));
         loads[2].add(pod("x", 400, 800 << 20));
-        assert_eq!(chosen(&sibling, &loads), "c");
+        assert_eq!(chosen(&spread_by(&profile(), "s", "web"), &loads), "c");
         let mut none = profile();
-        none.default_spread.clear();
-        assert_eq!(chosen_by(&none, &sibling, &loads), "b");
+        none.default_spread.constraints.clear();
+        assert_eq!(chosen_by(&none, &spread_by(&none, "s", "web"), &loads), "b");
+    }
+
+    #[test]
+    fn nodes_without_a_zone_are_scored_by_the_systems_constraints_alone() {
+        let mut loads = loads(&["a", "b"]);
+        let mut node = (*loads[0].node).clone();
+        node.labels.insert("topology.kubernetes.io/zone".into(), "x".into());
+        loads[0].node = Arc::new(node);
+        loads[0].add(labelled("w", "web"));
+        assert_eq!(chosen(&spread_by(&profile(), "s", "web"), &loads), "b");
+        let mut listed = profile();
+        listed.default_spread.scored = ScoredNodes::WithAllKeys;
+        assert_eq!(chosen_by(&listed, &spread_by(&listed, "s", "web"), &loads), "a");
     }
 
     #[test]

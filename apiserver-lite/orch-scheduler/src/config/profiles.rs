@@ -1,5 +1,7 @@
 //! `profiles` of the configuration file: plugins that are left out or weighed otherwise, and their arguments.
 
+mod spread;
+
 use std::collections::BTreeSet;
 
 use apiserver_scheduling::profile::{Filter, FitStrategy, Profile, Score, WEIGHT_MAX};
@@ -184,7 +186,7 @@ fn read_profile(names: &Names, file: &FileProfile, faults: &mut Faults<'_>) -> P
         if file.plugin_config.iter().take(nth).any(|other| other.name == config.name) {
             faults.add(&format!("pluginConfig[{nth}].name"), "stands there twice");
         }
-        if let Err(fault) = set_arguments(&mut profile, config) {
+        for fault in read_arguments(names, &mut profile, config) {
             faults.add(&format!("pluginConfig[{nth}].{}", fault.path), fault.message);
         }
     }
@@ -283,15 +285,6 @@ struct NodeAffinityArguments {
     added_affinity: Option<NodeAffinity>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-struct SpreadArguments {
-    api_version: String,
-    kind: String,
-    default_constraints: Vec<Value>,
-    defaulting_type: String,
-}
-
 fn parse<T: DeserializeOwned + Default>(config: &PluginConfig) -> Result<T, FieldError> {
     if config.args.is_null() {
         return Ok(T::default());
@@ -309,6 +302,14 @@ fn check_type(config: &PluginConfig, api_version: &str, kind: &str) -> Result<()
         return Err(FieldError::new("args.apiVersion", "must be that of the file"));
     }
     Ok(())
+}
+
+/// Sets the arguments of a plugin. Gives what is wrong with them.
+fn read_arguments(names: &Names, profile: &mut Profile, config: &PluginConfig) -> Vec<FieldError> {
+    match config.name.as_str() {
+        spread::PLUGIN => spread::set_arguments(names, profile, config),
+        _ => set_arguments(profile, config).err().into_iter().collect(),
+    }
 }
 
 fn set_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), FieldError> {
@@ -344,29 +345,11 @@ fn set_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), Fie
                 added.preferred_during_scheduling_ignored_during_execution;
             Ok(())
         }
-        "PodTopologySpread" => set_spread(profile, config),
         name if WITHOUT_ARGUMENTS.contains(&name) => Ok(()),
         name if is_known(name) => {
             Err(FieldError::new("name", format!("plugin {name:?} has no arguments")))
         }
         name => Err(FieldError::new("name", format!("there is no plugin {name:?}"))),
-    }
-}
-
-fn set_spread(profile: &mut Profile, config: &PluginConfig) -> Result<(), FieldError> {
-    let args: SpreadArguments = parse(config)?;
-    check_type(config, &args.api_version, &args.kind)?;
-    if !args.default_constraints.is_empty() {
-        let why = "must be empty: other default constraints than the system's are not supported";
-        return Err(FieldError::new("args.defaultConstraints", why));
-    }
-    match args.defaulting_type.as_str() {
-        "" | "System" => Ok(()),
-        "List" => {
-            profile.default_spread.clear();
-            Ok(())
-        }
-        _ => Err(FieldError::new("args.defaultingType", "must be System or List")),
     }
 }
 

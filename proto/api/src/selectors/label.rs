@@ -95,6 +95,13 @@ impl Selector {
         Ok(Selector::sorted(requirements))
     }
 
+    /// Matches what both selectors match.
+    #[must_use]
+    pub fn and(mut self, other: &Selector) -> Selector {
+        self.requirements.extend_from_slice(&other.requirements);
+        Selector::sorted(self.requirements)
+    }
+
     /// Whether the labels meet all requirements.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(|key| labels.get(key).map(String::as_str))

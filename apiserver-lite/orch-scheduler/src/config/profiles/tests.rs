@@ -1,6 +1,8 @@
 //! Profiles of files as Kubernetes' documentation has them.
 
-use apiserver_scheduling::profile::AddedAffinity;
+use apiserver_scheduling::profile::{
+    AddedAffinity, DefaultConstraint, DefaultSpread, ScoredNodes, WhenUnsatisfiable,
+};
 
 use super::super::tests::{HEAD, read as read_file};
 use super::*;
@@ -70,7 +72,7 @@ fn arguments_are_read() {
         "- pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 7}}, {name: PodTopologySpread, args: {defaultingType: List}}, {name: NodeAffinity, args: {addedAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: foo, operator: In, values: [bar]}]}]}}}}, {name: NodeResourcesBalancedAllocation, args: {resources: [{name: cpu}, {name: example.com/gpu}]}}]\n",
     );
     assert_eq!(others.hard_pod_affinity_weight, 7);
-    assert_eq!(others.default_spread, []);
+    assert_eq!(others.default_spread, DefaultSpread::default());
     let AddedAffinity { required, preferred } = &others.added_affinity;
     assert_eq!(required.as_ref().map(|of| of.node_selector_terms.len()), Some(1));
     assert!(preferred.is_empty());
@@ -154,20 +156,95 @@ fn faults_of_arguments_name_their_field() {
             "shape[0].score",
         ),
         (
-            "- pluginConfig: [{name: PodTopologySpread, args: {defaultConstraints: [{maxSkew: 1}], defaultingType: List}}]\n",
-            "args.defaultConstraints: must be empty",
-        ),
-        (
-            "- pluginConfig: [{name: PodTopologySpread, args: {defaultingType: Mine}}]\n",
-            "args.defaultingType: must be System or List",
-        ),
-        (
             "- pluginConfig: [{name: NodeResourcesBalancedAllocation, args: {resources: [{name: cpu, weight: 2}]}}]\n",
             "resources[0].weight: must be between 1 and 1",
         ),
     ] {
         assert_fault(text, why);
     }
+}
+
+#[test]
+fn default_constraints_are_read() {
+    let names = Names::new(proto_api::names::Profile::Kubernetes);
+    let spread = |args: &str| {
+        one(&format!("- pluginConfig: [{{name: PodTopologySpread, args: {{{args}}}}}]\n"))
+            .default_spread
+    };
+    for system in ["", "defaultingType: System"] {
+        assert_eq!(spread(system), DefaultSpread::of_system(names), "{system}");
+    }
+    let listed = spread(
+        "defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule, minDomains: 2}, {maxSkew: 3, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway, nodeTaintsPolicy: Honor}]",
+    );
+    let constraint = |max_skew, min_domains, when_unsatisfiable| DefaultConstraint {
+        topology_key: "zone".to_owned(),
+        max_skew,
+        min_domains,
+        when_unsatisfiable,
+    };
+    assert_eq!(
+        listed.constraints,
+        [
+            constraint(1, 2, WhenUnsatisfiable::DoNotSchedule),
+            constraint(3, 1, WhenUnsatisfiable::ScheduleAnyway),
+        ]
+    );
+    assert_eq!(listed.scored, ScoredNodes::WithAllKeys);
+}
+
+#[test]
+fn faults_of_default_constraints_are_kubernetes_own() {
+    let hard = "maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule";
+    let list = |constraint: &str| {
+        format!("defaultingType: List, defaultConstraints: [{{{hard}}}, {{{constraint}}}]")
+    };
+    for (args, why) in [
+        (
+            "defaultingType: Mine".to_owned(),
+            "defaultingType: Unsupported value: \"Mine\": supported values: \"System\", \"List\"",
+        ),
+        (
+            format!("defaultConstraints: [{{{hard}}}]"),
+            "defaultingType: Invalid value: \"System\": when .defaultConstraints are not empty",
+        ),
+        (
+            list("maxSkew: 0, topologyKey: a, whenUnsatisfiable: ScheduleAnyway"),
+            "defaultConstraints[1].maxSkew: Invalid value: 0: not in valid range (0, inf)",
+        ),
+        (
+            list("maxSkew: 1, whenUnsatisfiable: ScheduleAnyway"),
+            "defaultConstraints[1].topologyKey: Required value: can not be empty",
+        ),
+        (
+            list("maxSkew: 1, topologyKey: 'a b', whenUnsatisfiable: ScheduleAnyway"),
+            "defaultConstraints[1].topologyKey: Invalid value: \"a b\": must consist of",
+        ),
+        (
+            list("maxSkew: 1, topologyKey: a"),
+            "defaultConstraints[1].whenUnsatisfiable: Required value: can not be empty",
+        ),
+        (
+            list("maxSkew: 1, topologyKey: a, whenUnsatisfiable: Never"),
+            "defaultConstraints[1].whenUnsatisfiable: Unsupported value: \"Never\": supported values: \"DoNotSchedule\", \"ScheduleAnyway\"",
+        ),
+        (
+            list(
+                "maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway, labelSelector: {}",
+            ),
+            "defaultConstraints[1].labelSelector: Forbidden: constraint must not define a selector, as they deduced for each pod",
+        ),
+        (list(hard), "defaultConstraints[1]: Duplicate value: \"{zone, DoNotSchedule}\""),
+        (list("skew: 1"), "args: unknown field `skew`"),
+    ] {
+        let text = format!("- pluginConfig: [{{name: PodTopologySpread, args: {{{args}}}}}]\n");
+        assert_fault(&text, &format!("profiles[0].pluginConfig[0].{}", with_path(why)));
+    }
+}
+
+/// The path of a field of the arguments.
+fn with_path(why: &str) -> String {
+    if why.starts_with("args") { why.to_owned() } else { format!("args.{why}") }
 }
 
 #[test]

@@ -40,6 +40,7 @@ use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::DisruptionBudget;
 use apiserver_scheduling::profile::Profile;
+use apiserver_scheduling::ties::Ties;
 
 /// Assigns pods to nodes.
 #[derive(Parser, Debug)]
@@ -57,6 +58,10 @@ pub struct SchedulerFlags {
     /// [default: default-scheduler]
     #[arg(long, value_name = "NAME")]
     pub scheduler_name: Option<String>,
+
+    /// Breaks ties between equally good nodes by this number, alike each time, instead of by the number of their pods and by name.
+    #[arg(long, value_name = "NUMBER")]
+    pub tie_seed: Option<u64>,
 
     /// Features that are on or off: NAME=true or NAME=false.
     #[arg(long, value_name = "LIST", value_parser = feature_gates::parse)]
@@ -108,6 +113,9 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let mut from_file = from_file.unwrap_or_else(|| FromFile::none(names));
     if let Some(name) = flags.scheduler_name {
         from_file.rename_first(name).map_err(Failure::usage)?;
+    }
+    if let Some(seed) = flags.tie_seed {
+        from_file.profiles.iter_mut().for_each(|profile| profile.ties = Ties::Seeded(seed));
     }
     let gates = gate_warnings(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
     from_file.warnings.iter().chain(&gates).for_each(|warning| tracing::warn!("{warning}"));

@@ -30,4 +30,5 @@ pub mod resource_amounts;
 pub mod score;
 pub mod select_node;
 pub mod taints;
+pub mod ties;
 pub mod volumes;

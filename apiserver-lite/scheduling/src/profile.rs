@@ -6,6 +6,7 @@ use proto_api::core::v1::{NodeSelector, PreferredSchedulingTerm};
 use proto_api::names::Names;
 
 use crate::resource_amounts::{CPU, MEMORY};
+use crate::ties::Ties;
 
 /// Most points of a node by one score.
 pub const MAX_POINTS: i64 = 100;
@@ -89,6 +90,7 @@ pub struct Profile {
     pub hostname_label: String,
     /// Whether pods of lower priority end for pods that fit on no node.
     pub preempts: bool,
+    pub ties: Ties,
 }
 
 /// The arguments of NodeResourcesFit.
@@ -197,6 +199,7 @@ impl Profile {
             default_spread: DefaultSpread::of_system(names),
             hostname_label,
             preempts: true,
+            ties: Ties::default(),
         }
     }
 

@@ -35,11 +35,11 @@ pub fn select_best(pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'_>) -
             *sum = sum.saturating_add(points.saturating_mul(*weight));
         }
     }
-    // Ties are broken by the number of pods, then by name.
+    // Equal ranks are decided by name.
+    let ties = view.profile.ties;
+    let rank = |load: &NodeLoad| ties.rank(&pod.key, &load.node.name, load.pod_count);
     let ranked = feasible.iter().zip(sums).enumerate();
-    ranked
-        .min_by_key(|(nth, (load, sum))| (Reverse(*sum), load.pod_count, *nth))
-        .map(|(nth, _)| nth)
+    ranked.min_by_key(|(nth, (load, sum))| (Reverse(*sum), rank(load), *nth)).map(|(nth, _)| nth)
 }
 
 /// The points of each feasible node by one score.
@@ -105,6 +105,7 @@ mod tests {
     use crate::examples::{node, pod, profile};
     use crate::placement::{Spread, Term, WeightedTerm};
     use crate::profile::ScoredNodes;
+    use crate::ties::Ties;
 
     fn loads(names: &[&str]) -> Vec<NodeLoad> {
         names.iter().map(|name| NodeLoad::empty(Arc::new(node(name)))).collect()
@@ -192,6 +193,25 @@ mod tests {
         let mut listed = profile();
         listed.default_spread.scored = ScoredNodes::WithAllKeys;
         assert_eq!(chosen_by(&listed, &spread_by(&listed, "s", "web"), &loads), "a");
+    }
+
+    #[test]
+    fn ties_are_broken_by_a_seed_alike_each_time_and_only_ties() {
+        let mut loads = loads(&["a", "b", "c", "d"]);
+        let seeded = |seed| Profile { ties: Ties::Seeded(seed), ..profile() };
+        let choices = |seed: u64, loads: &[NodeLoad]| -> Vec<String> {
+            let pods = (0..64).map(|nth| pod(&format!("p{nth}"), 100, 1 << 20));
+            pods.map(|pod| chosen_by(&seeded(seed), &pod, loads)).collect()
+        };
+        let first = choices(1, &loads);
+        assert_eq!(first, choices(1, &loads));
+        assert_ne!(first, choices(2, &loads));
+        for node in ["a", "b", "c", "d"] {
+            let count = first.iter().filter(|chosen| *chosen == node).count();
+            assert!((6..30).contains(&count), "{node}: {first:?}");
+        }
+        loads[..3].iter_mut().for_each(|load| load.add(pod("x", 2000, 4 << 30)));
+        assert!(choices(1, &loads).iter().all(|chosen| chosen == "d"));
     }
 
     #[test]

@@ -39,6 +39,7 @@ const LARGE: &[(&str, &str)] = &[
     ),
     ("apiserver-lite/controller-io/src/informers.rs: Informers", "one field a kind"),
     ("apiserver-lite/orch-controller-manager/src/reflectors.rs: Reflectors", "one field a kind"),
+    ("apiserver-lite/controller-io/src/sync_flags.rs: SyncFlags", "one field a flag"),
     (
         "apiserver-lite/orch-controller-manager/src/settings.rs: ControllerManagerFlags",
         "one field a flag",

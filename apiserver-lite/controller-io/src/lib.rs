@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod accounts;
+pub mod controller_queues;
 pub mod eviction_flags;
 pub mod execute_write;
 pub mod expiring_map;
@@ -16,4 +17,5 @@ pub mod observe_write;
 pub mod pods_by_label;
 pub mod pods_by_node;
 pub mod projections;
+pub mod sync_flags;
 pub mod volume_counts;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apiserver_autoscaling_controller::{self as autoscaling, AutoscalingController};
 use apiserver_controller_io::accounts::{Accounts, Renewal, run_renewals};
+use apiserver_controller_io::controller_queues::ControllerQueues;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::metrics::ControllerMetrics;
 use apiserver_controller_io::volume_counts::{VolumeCounts, VolumeGauges};
@@ -28,7 +29,7 @@ use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::reference::Reference;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
-use proto_daemon::work_queue::{WorkQueue, run_workers};
+use proto_daemon::work_queue::run_workers;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -193,10 +194,11 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
         served = ServedResources::read(&client, &watched) => served,
     };
     settings.enabled.disable(reflectors.unserved_controllers(&served));
-    let queue = WorkQueue::default();
+    let own_workers = settings.own_workers.clone();
+    let queues = ControllerQueues::new(own_workers.keys().copied());
     let sink = Sink {
         informers: informers.clone(),
-        queue: queue.clone(),
+        queues: queues.clone(),
         enabled: settings.enabled.clone(),
         counters: observability.counters.clone(),
     };
@@ -217,7 +219,12 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
         let reconciler = reconciler.clone();
         async move { reconciler.run(key).await }
     };
-    run_workers(queue, workers, drain, reconcile).await;
+    let mut working = JoinSet::new();
+    for (queue, workers) in queues.with_workers(&own_workers, workers) {
+        working.spawn(run_workers(queue, workers, drain.clone(), reconcile.clone()));
+    }
+    drop(drain);
+    working.join_all().await;
     watching.abort();
     others.shutdown().await;
 }
@@ -232,6 +239,7 @@ fn spawn_others(
     drain: &DrainWatch,
 ) {
     let (enabled, board) = (&settings.enabled, &observability.board);
+    let workers_of = |name: &str| settings.own_workers.get(name).copied().unwrap_or(workers);
     let certificates = Certificates {
         client: accounts.of_controller("csrsigning").clone(),
         authority: settings.authority.clone(),
@@ -254,7 +262,7 @@ fn spawn_others(
     others.spawn(bootstrap.run(board.task("bootstrap tokens"), drain.clone()));
     let garbage = Garbage {
         client: accounts.of_controller(garbage::CONTROLLER).clone(),
-        workers,
+        workers: workers_of(garbage::CONTROLLER),
         counters: Arc::new(observability.counters.clone()),
         page: board.task(garbage::CONTROLLER),
     };
@@ -264,7 +272,7 @@ fn spawn_others(
     let quotas = QuotaController {
         client: accounts.of_controller(quota::CONTROLLER).clone(),
         sync_period: settings.quota_sync_period,
-        workers,
+        workers: workers_of(quota::CONTROLLER),
         observe: Arc::new(observe(observability, quota::CONTROLLER)),
         page: board.task(quota::CONTROLLER),
     };
@@ -274,7 +282,7 @@ fn spawn_others(
     let autoscaling = AutoscalingController {
         client: accounts.of_controller(autoscaling::CONTROLLER).clone(),
         flags: settings.autoscaling.clone(),
-        workers,
+        workers: workers_of(autoscaling::CONTROLLER),
         observe: Arc::new(observe(observability, autoscaling::CONTROLLER)),
         page: board.task(autoscaling::CONTROLLER),
     };

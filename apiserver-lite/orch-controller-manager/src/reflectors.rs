@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_controller_io::controller_queues::ControllerQueues;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::projections::{slim, slim_node, slim_pod, slim_secret};
 use apiserver_controllers::account_token;
@@ -19,7 +20,6 @@ use proto_api::rbac::v1::ClusterRole;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Client, ListParams, Reflector, ServedResources};
 use proto_daemon::drain::DrainWatch;
-use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
 
 use crate::keys::{ReconcileKey, WatchedKind};
@@ -193,7 +193,7 @@ impl Reflectors {
 pub struct Sink {
     /// The caches, which contain a change before it is handled.
     pub informers: Informers,
-    pub queue: WorkQueue<ReconcileKey>,
+    pub queues: ControllerQueues<ReconcileKey>,
     /// The controllers that run.
     pub enabled: EnabledControllers,
     /// The metrics.
@@ -205,7 +205,7 @@ impl Sink {
         for key in T::keys(&change, &self.informers) {
             if self.enabled.has(key.controller()) {
                 self.counters.count_add(key.controller());
-                self.queue.add(key);
+                self.queues.add(key.controller(), key);
             }
         }
     }

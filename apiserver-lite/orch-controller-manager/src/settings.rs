@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use apiserver_autoscaling_controller::AutoscalingFlags;
 use apiserver_controller_io::eviction_flags::EvictionFlags;
+use apiserver_controller_io::sync_flags::SyncFlags;
 use apiserver_controllers::load_balancer_addresses::{AddressRange, AddressRanges, TooManyRanges};
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::node_lifecycle::EvictionRates;
@@ -141,6 +142,10 @@ pub struct ControllerManagerFlags {
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub concurrent_tasks: u32,
 
+    /// Workers of single controllers.
+    #[command(flatten)]
+    pub syncs: SyncFlags,
+
     /// Certificates and authorization of the health and metrics server.
     #[command(flatten)]
     pub serving: ServingFlags,
@@ -191,6 +196,8 @@ pub struct Settings {
     /// What the taint out-of-service of a node means.
     pub out_of_service: OutOfServiceTaint,
     pub stateful_sets: stateful_set::Features,
+    /// The workers of the controllers that have a number of their own.
+    pub own_workers: BTreeMap<&'static str, usize>,
     /// Warnings to log.
     pub warnings: Vec<String>,
 }
@@ -279,6 +286,7 @@ impl ControllerManagerFlags {
             load_balancer_ranges,
             out_of_service,
             stateful_sets: stateful_set::Features::of(|gate| gates.gates.is_on(gate)),
+            own_workers: self.syncs.by_controller(),
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
             enabled,
@@ -458,6 +466,14 @@ mod tests {
             assert!(settings(&[&on]).is_ok_and(|settings| settings.warnings.is_empty()));
         }
         assert_ne!(of(&["MaxUnavailableStatefulSet"]), of(&["StatefulSetAutoDeletePVC"]));
+    }
+
+    #[test]
+    fn flags_of_workers_name_controllers_that_there_are() {
+        let args = ["--concurrent-statefulset-syncs=3", "--concurrent-gc-syncs=20"];
+        let workers = settings(&args).expect("settings").own_workers;
+        assert_eq!(workers, BTreeMap::from([("statefulset", 3), ("garbagecollector", 20)]));
+        assert!(workers.keys().all(|name| CONTROLLERS.contains(name)));
     }
 
     #[test]

@@ -163,9 +163,9 @@ impl Tree {
             Err(error) => return Err(error),
         };
         let secs = u64::try_from(stat.st_mtime).unwrap_or(0);
-        let ended =
-            UNIX_EPOCH + Duration::new(secs, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
-        let age = SystemTime::now().duration_since(ended).unwrap_or_default();
+        let ended = Duration::new(secs, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let age = now.saturating_sub(ended);
         Ok(Some(self.linger.saturating_sub(age)))
     }
 

@@ -224,7 +224,7 @@ fn read_patch(
         // The only type is JSONPatch.
         (Phase::Mutating(_), ReviewVersion::V1Beta1) => {}
     }
-    if patch.len() / 4 * 3 > PATCH_LEN_MAX {
+    if (patch.len() / 4).saturating_mul(3) > PATCH_LEN_MAX {
         return Err(AnswerError::LongPatch);
     }
     let bytes = STANDARD.decode(patch).map_err(|error| AnswerError::Base64(error.to_string()))?;

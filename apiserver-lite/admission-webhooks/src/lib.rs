@@ -11,6 +11,8 @@
 //!                        which mutating webhooks are called again, and the Status that a client gets for a denial or a failure
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod answer;
 mod conditions;
 mod configuration;

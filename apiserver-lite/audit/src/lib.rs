@@ -10,6 +10,8 @@
 //!
 //! Writing them is `apiserver-audit-log`'s.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod event;
 mod policy;
 mod policy_file;

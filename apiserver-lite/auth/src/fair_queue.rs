@@ -77,9 +77,9 @@ impl FairQueue {
             return Err(Full::Queue);
         }
         let share = clients.shares.entry(client).or_insert_with(new);
-        share.places += 1;
+        share.places = share.places.saturating_add(1);
         let turns = share.turns.clone();
-        clients.places += 1;
+        clients.places = clients.places.saturating_add(1);
         Ok(QueueEntry { queue: self.clone(), client, turns })
     }
 }

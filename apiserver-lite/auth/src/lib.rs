@@ -4,6 +4,8 @@
 //! - [`User`]; [`ClientCertificate`], [`StaticTokens`], [`RequestHeaders`], [`Oidc`] and [`TokenWebhook`] find one.
 //! - [`Attributes`] of a request, [`Authorizer`] and the [`Chain`] of modules; [`Abac`] and [`AuthorizationWebhook`] are two of them.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod abac;
 mod authorization;
 mod authorization_webhook;

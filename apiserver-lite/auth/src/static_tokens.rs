@@ -31,7 +31,7 @@ impl StaticTokens {
             if line.trim().is_empty() {
                 continue;
             }
-            let fail = |problem| TokenFileError { line: index + 1, problem };
+            let fail = |problem| TokenFileError { line: index.saturating_add(1), problem };
             let columns = columns(line).ok_or_else(|| fail("a quote is not closed"))?;
             let [token, name, uid, rest @ ..] = columns.as_slice() else {
                 return Err(fail("expected at least token, user name and user uid"));

@@ -233,7 +233,7 @@ impl Service {
                 Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
                     tracing::debug!(attempt, %error, "the webhook did not respond; retried");
                     tokio::time::sleep(pause).await;
-                    attempt += 1;
+                    attempt = attempt.saturating_add(1);
                     pause = pause.mul_f64(1.5);
                 }
                 Err(error) => return Err(ReviewError::Call(Arc::new(error))),

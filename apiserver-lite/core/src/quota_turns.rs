@@ -21,7 +21,7 @@ impl QuotaTurns {
     /// Waits for the turn of a write in `namespace`; it ends when the guard is dropped.
     pub async fn take(&self, namespace: &str) -> Option<MutexGuard<'_, ()>> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(namespace);
-        let at = usize::try_from(hash % (LOCKS as u64)).unwrap_or(0);
+        let at = usize::try_from(hash.checked_rem(LOCKS as u64).unwrap_or(0)).unwrap_or(0);
         Some(self.0.get(at)?.lock().await)
     }
 }

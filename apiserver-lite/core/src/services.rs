@@ -3,6 +3,8 @@
 //! A [`Reservation`] allocates at once, so that concurrent requests cannot get the same value, and releases its values unless it
 //! is committed. The allocations are rebuilt from the stored Services at start-up.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod node_ports;
 mod peers;
 mod service_range;
@@ -121,7 +123,8 @@ impl ServiceAllocations {
         let usable = range.usable();
         let start = rand::rng().random_range(0..usable.max(1));
         (0..usable)
-            .map(|step| range.nth(1 + (start + step) % usable))
+            .filter_map(|step| start.saturating_add(step).checked_rem(usable))
+            .map(|step| range.nth(step.saturating_add(1)))
             .find(|at| !self.addresses.contains_key(at))
     }
 
@@ -129,8 +132,9 @@ impl ServiceAllocations {
         let count = self.ports.count();
         let start = rand::rng().random_range(0..count);
         let nth = |step: u32| {
-            u16::try_from((start + step) % count)
-                .map_or(self.ports.first, |at| self.ports.first + at)
+            let at = start.saturating_add(step).checked_rem(count);
+            let at = at.and_then(|at| u16::try_from(at).ok()).unwrap_or(0);
+            self.ports.first.saturating_add(at)
         };
         (0..count).map(nth).find(|port| !self.node_ports.contains_key(port))
     }

@@ -16,7 +16,9 @@ fn weight(value: &Value) -> usize {
     let below: usize = match value {
         Value::String(text) => text.len(),
         Value::List(items) => items.iter().map(weight).sum(),
-        Value::Map(map) => map.iter().map(|(key, value)| key.len() + weight(value)).sum(),
+        Value::Map(map) => {
+            map.iter().map(|(key, value)| key.len().saturating_add(weight(value))).sum()
+        }
         _ => 0,
     };
     below.saturating_add(size_of::<Value>())

@@ -12,6 +12,8 @@
 //! Objects are whole trees, with `apiVersion`, `kind` and `metadata` at the root. Rules (`x-kubernetes-validations`) are in CEL: they are
 //! parsed and type-checked with their cost estimated when a definition is written, and run within a budget.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod accepted_names;
 mod approval;
 mod cel;

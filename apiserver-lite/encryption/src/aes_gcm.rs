@@ -47,7 +47,8 @@ impl AesGcmKey {
     /// The whole value on disk of the object `key` with this text.
     pub fn seal(&self, key: &str, nonce: [u8; NONCE_LEN], text: &[u8]) -> Result<Vec<u8>, Failed> {
         let mut out = aes_gcm_prefix(&self.name);
-        out.reserve(NONCE_LEN + text.len() + self.key.algorithm().tag_len());
+        let tag_len = self.key.algorithm().tag_len();
+        out.reserve(text.len().saturating_add(NONCE_LEN).saturating_add(tag_len));
         out.extend_from_slice(&nonce);
         let start = out.len();
         out.extend_from_slice(text);

@@ -115,9 +115,9 @@ impl ProviderConfiguration {
             ("kms", &self.kms, "there is no client for it here"),
         ];
         let refused = unsupported.iter().filter(|(_, given, _)| given.is_some());
-        let given = refused.clone().count()
-            + usize::from(self.identity.is_some())
-            + usize::from(self.aesgcm.is_some());
+        let supported = [self.identity.is_some(), self.aesgcm.is_some()];
+        let supported = supported.into_iter().filter(|given| *given).count();
+        let given = refused.clone().count().saturating_add(supported);
         for (name, _, why) in refused {
             let why = format!("provider {name} is not supported, {why}: use aesgcm");
             faults.push(FieldError::new(format!("{path}.{name}"), why));

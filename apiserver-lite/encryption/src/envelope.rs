@@ -48,7 +48,7 @@ fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let within = bytes.get(..bytes.len().min(NAME_LEN_MAX + 1))?;
     let colon = within.iter().position(|byte| *byte == b':')?;
     let name = std::str::from_utf8(bytes.get(..colon)?).ok().filter(|name| !name.is_empty())?;
-    Some((name, bytes.get(colon + 1..)?))
+    Some((name, bytes.get(colon.saturating_add(1)..)?))
 }
 
 /// The prefix of values that AES-GCM makes with the key of this name.

@@ -13,6 +13,8 @@
 //! The first key of the first provider writes; every one reads. The object's key in the store is authenticated with its text, so that a value cannot be
 //! put in another object's place. No error and no log line has a key or a text of an object in it.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod aes_gcm;
 mod configuration;
 mod encryption;

@@ -1,5 +1,7 @@
 //! Bodies: bounded reading of request bodies, and the type of response bodies.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use apiserver_core::request::BODY_LEN_MAX;
 use apiserver_core::status::ApiError;
 use http::header::CONTENT_TYPE;
@@ -124,7 +126,8 @@ async fn collect_bounded(mut body: Incoming) -> Result<Bytes, BodyReadError> {
     let mut only: Option<Bytes> = None;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|_| BodyReadError::Aborted)?.into_data() else { continue };
-        if all.len() + only.as_ref().map_or(0, Bytes::len) + data.len() > BODY_LEN_MAX {
+        let held = all.len().saturating_add(only.as_ref().map_or(0, Bytes::len));
+        if held.saturating_add(data.len()) > BODY_LEN_MAX {
             return Err(BodyReadError::TooLarge(Box::new(body)));
         }
         // Most bodies are one frame, which is used without a copy.
@@ -154,20 +157,20 @@ impl Body for PartsBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let Some(first) = self.parts.next() else { return Poll::Ready(None) };
         if first.len() >= CHUNK_LEN {
-            self.left -= first.len() as u64;
+            self.left = self.left.saturating_sub(first.len() as u64);
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let room = usize::try_from(self.left).unwrap_or(CHUNK_LEN).min(CHUNK_LEN);
         let mut chunk = BytesMut::with_capacity(room);
         chunk.extend_from_slice(&first);
         while let Some(next) = self.parts.as_slice().first() {
-            if chunk.len() + next.len() > CHUNK_LEN {
+            if chunk.len().saturating_add(next.len()) > CHUNK_LEN {
                 break;
             }
             chunk.extend_from_slice(next);
             self.parts.next();
         }
-        self.left -= chunk.len() as u64;
+        self.left = self.left.saturating_sub(chunk.len() as u64);
         Poll::Ready(Some(Ok(Frame::data(chunk.freeze()))))
     }
 

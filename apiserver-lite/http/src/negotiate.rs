@@ -1,5 +1,7 @@
 //! Content negotiation: the encoding of a request's body and the accepted representation of its response.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use apiserver_core::request::{Accepted, Encoding, MetaVersion, Representation};
 use apiserver_schema::table::Include;
 use http::HeaderMap;

@@ -2,6 +2,8 @@
 //! user; short requests of `system:masters` are exempt. With priority and fairness these are what remains of the limits for
 //! requests that have their seat: no user has a level, or the memory, alone.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -148,7 +150,7 @@ impl Overload {
         if *count >= max {
             return Err(too_many());
         }
-        *count += 1;
+        *count = count.saturating_add(1);
         Ok(UserPermit { by_user: self.by_user.clone(), key })
     }
 }

@@ -1,5 +1,7 @@
 //! Encodes responses in the accepted encoding and representation, from shared bytes where they exist.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use apiserver_core::record::StoredObject;
@@ -178,10 +180,10 @@ fn json_list(
 ) -> Vec<Bytes> {
     let empty = list::list_json(kind, meta, std::iter::empty());
     // `{…,"items":[` and `]}`.
-    let head_len = empty.len() - 2;
+    let head_len = empty.len().saturating_sub(2);
     let empty = Bytes::from(empty);
     let skipped = format!("{{\"kind\":{:?},\"apiVersion\":{:?},", kind.kind(), kind.api_version);
-    let mut parts = Vec::with_capacity(2 + items.len() * 2);
+    let mut parts = Vec::with_capacity(items.len().saturating_mul(2).saturating_add(2));
     parts.push(empty.slice(..head_len));
     for (index, item) in items.iter().enumerate() {
         let json = item.json(engine);

@@ -2,6 +2,8 @@
 //! event, and writes would queue behind the watches. In a group of at least [`GROUP_LEN_MIN`] watches each one sends once per
 //! window, with all events since its last send, and the sends are spread over the window. Smaller groups send at once.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -69,10 +71,10 @@ impl GroupMember {
             return None;
         }
         let window = micros(SEND_INTERVAL).saturating_mul(members as u64).min(micros(WINDOW_MAX));
-        let own = self.number as u64 * micros(SEND_INTERVAL) % window;
+        let own = (self.number as u64).wrapping_mul(micros(SEND_INTERVAL)).checked_rem(window)?;
         let elapsed = micros(now.saturating_duration_since(self.start));
-        let into = (elapsed + window - own) % window;
-        Some(now + Duration::from_micros(window - into))
+        let since_own = elapsed.saturating_add(window.saturating_sub(own)).checked_rem(window)?;
+        now.checked_add(Duration::from_micros(window.saturating_sub(since_own)))
     }
 }
 

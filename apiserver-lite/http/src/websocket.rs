@@ -1,6 +1,8 @@
 //! Watches and logs over WebSocket, for clients such as browsers: one message per watch event or log chunk, with the content of
 //! the plain HTTP response. Upgrades that are proxied to a node are handled in `node_proxy`.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use apiserver_core::request::{RequestInfo, Verb};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -166,7 +168,7 @@ impl Messages {
 
     fn line(&mut self) -> Option<Bytes> {
         let end = self.rest.iter().position(|byte| *byte == b'\n')?;
-        Some(self.rest.split_to(end + 1).freeze())
+        Some(self.rest.split_to(end.saturating_add(1)).freeze())
     }
 }
 

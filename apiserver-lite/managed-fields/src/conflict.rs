@@ -82,7 +82,7 @@ impl Conflicts {
         let mut left = MAX_LISTED;
         let listed = sorted.into_iter().map_while(|(owner, fields)| {
             let paths = texts(fields, left);
-            left -= paths.len();
+            left = left.saturating_sub(paths.len());
             (!paths.is_empty()).then_some((owner, paths))
         });
         listed.collect()
@@ -111,7 +111,7 @@ struct Shortened(String);
 
 impl fmt::Write for Shortened {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        let left = MAX_PATH_TEXT - self.0.len();
+        let left = MAX_PATH_TEXT.saturating_sub(self.0.len());
         let (taken, rest) = more.split_at(more.floor_char_boundary(left));
         self.0.push_str(taken);
         if rest.is_empty() { Ok(()) } else { Err(fmt::Error) }
@@ -136,7 +136,7 @@ impl fmt::Display for Conflicts {
             let line = if at > 0 { "\n" } else { "" };
             write!(f, "{line}conflicts with {}:", Named(owner))?;
             paths.iter().try_for_each(|path| write!(f, "\n- {path}"))?;
-            left -= paths.len();
+            left = left.saturating_sub(paths.len());
         }
         if left > 0 {
             write!(f, "\n... and {left} more")?;

@@ -47,8 +47,9 @@ pub(crate) fn renew(tree: &mut Value, config: &Value, annotation: &str) -> bool 
     let text = String::from_utf8_lossy(&text).into_owned(); // own output is UTF-8
     let is_same = text == before;
     annotations.insert(annotation.to_owned(), text);
-    let size =
-        annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len));
+    let size = annotations
+        .iter()
+        .map(|(key, value)| key.len().saturating_add(value.as_str().map_or(0, str::len)));
     if size.sum::<usize>() > MAX_ANNOTATIONS {
         annotations.remove(annotation);
     }

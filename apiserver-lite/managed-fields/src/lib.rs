@@ -90,6 +90,8 @@
 //! - **Objects nested too deep** to be tracked have no owners. An apply to one owns what it names; any other write forgets the entries.
 //! - **Texts of conflicts** have the number of all conflicts, list a hundred paths, each cut at a kilobyte, and count the rest.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod conflict;
 mod element;
 mod entries;

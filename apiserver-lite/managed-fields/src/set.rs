@@ -63,7 +63,8 @@ impl FieldSet {
 
     /// Number of members.
     pub fn len(&self) -> usize {
-        self.nodes.values().map(|node| usize::from(node.member) + node.below.len()).sum()
+        let lens = self.nodes.values();
+        lens.map(|node| usize::from(node.member).saturating_add(node.below.len())).sum()
     }
 
     /// Adds a path; those that lead to it are not added. The empty path is ignored.

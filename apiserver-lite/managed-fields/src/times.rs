@@ -47,7 +47,7 @@ pub fn manager_of_user_agent(user_agent: &str) -> String {
     let program = user_agent.split('/').next().unwrap_or_default();
     let mut name = String::new();
     for char in program.chars().filter(|char| !char.is_control()) {
-        if name.len() + char.len_utf8() > MAX_NAME {
+        if name.len().saturating_add(char.len_utf8()) > MAX_NAME {
             break;
         }
         name.push(char);

@@ -11,6 +11,8 @@
 //!  metadata and spec of a pod or a template ──────▶ violations: reason, detail ──▶ 403, warning, audit annotation
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod checks;
 mod exemptions;
 mod namespace;

@@ -72,14 +72,14 @@ struct PodGroup<'a> {
 impl<'a> PodGroup<'a> {
     fn add(&mut self, name: &'a str) {
         self.first = self.first.min(name);
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
     }
 
     fn describe(&self) -> String {
         match self.count {
             0 | 1 => self.first.to_owned(),
             2 => format!("{} (and 1 other pod)", self.first),
-            count => format!("{} (and {} other pods)", self.first, count - 1),
+            count => format!("{} (and {} other pods)", self.first, count.saturating_sub(1)),
         }
     }
 }

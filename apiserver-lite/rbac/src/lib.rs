@@ -11,6 +11,8 @@
 //!  user, groups, verb, resource ───────────────────────────▶ allowed by which binding
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod binding;
 mod bootstrap;
 mod missing_rules;

@@ -25,6 +25,8 @@
 //! No clock, randomness or storage: names, times and versions are arguments. Server-side apply is the crate `managed-fields`, over the trees of
 //! [`Engine::parse_document`], [`Engine::written_document`] and [`Engine::object_of`]. [`openapi`] makes the OpenAPI documents.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod actors;
 pub mod defaults;
 mod engine;

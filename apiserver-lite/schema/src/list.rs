@@ -56,7 +56,7 @@ fn without_type_meta<'a>(kind: &Kind, object: &'a [u8]) -> &'a [u8] {
 }
 
 pub(crate) fn write_list_meta(out: &mut Vec<u8>, meta: &ListMeta) {
-    let start = out.len() + 1;
+    let start = out.len().saturating_add(1);
     out.push(b'{');
     let texts = [("resourceVersion", &meta.resource_version), ("continue", &meta.continue_token)];
     for (name, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
@@ -100,7 +100,7 @@ pub fn list_protobuf<'a>(
 
 /// One line of a JSON watch stream, newline included.
 pub fn watch_event_json(event: &str, object: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(object.len() + 32);
+    let mut out = Vec::with_capacity(object.len().saturating_add(32));
     out.extend_from_slice(b"{\"type\":");
     write_json_string(&mut out, event);
     out.extend_from_slice(b",\"object\":");
@@ -111,22 +111,23 @@ pub fn watch_event_json(event: &str, object: &[u8]) -> Vec<u8> {
 
 /// One frame of a Protobuf watch stream: its big-endian length in four bytes, then the event around `object` in its envelope.
 pub fn watch_event_protobuf(event: &str, object: &[u8]) -> Vec<u8> {
-    let mut raw = Vec::with_capacity(object.len() + 8);
+    let mut raw = Vec::with_capacity(object.len().saturating_add(8));
     put_bytes(&mut raw, 1, object);
     let mut out = vec![0; 4];
     put_bytes(&mut out, 1, event.as_bytes());
     put_bytes(&mut out, 2, &raw);
-    let len = u32::try_from(out.len() - 4).unwrap_or(u32::MAX); // objects are bounded by the body limit, 3 MiB
+    let len = u32::try_from(out.len().saturating_sub(4)).unwrap_or(u32::MAX); // objects are bounded by the body limit, 3 MiB
     out[..4].copy_from_slice(&len.to_be_bytes());
     out
 }
 
 /// Wraps an encoded message in the envelope that names its kind.
 pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
-    let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
+    let mut type_meta =
+        Vec::with_capacity(api_version.len().saturating_add(kind.len()).saturating_add(4));
     put_bytes(&mut type_meta, 1, api_version.as_bytes());
     put_bytes(&mut type_meta, 2, kind.as_bytes());
-    let mut out = Vec::with_capacity(raw.len() + type_meta.len() + 16);
+    let mut out = Vec::with_capacity(raw.len().saturating_add(type_meta.len()).saturating_add(16));
     out.extend_from_slice(&PROTOBUF_MAGIC);
     put_bytes(&mut out, 1, &type_meta);
     put_bytes(&mut out, 2, raw);

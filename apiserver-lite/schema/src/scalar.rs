@@ -94,7 +94,7 @@ fn text_time(text: &str) -> Option<Value> {
 
 fn text_micro_time(text: &str) -> Option<Value> {
     let micros = text.parse::<MicroTime>().ok()?.unix_micros()?;
-    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).ok()?;
+    let nanos = i32::try_from(micros.rem_euclid(1_000_000).saturating_mul(1000)).ok()?;
     micro_time_value(micros.div_euclid(1_000_000), nanos)
 }
 
@@ -117,13 +117,13 @@ pub(crate) fn bytes_of(value: &Value) -> Vec<u8> {
 pub(crate) fn bytes_len(value: &Value) -> usize {
     let text = value.as_str().unwrap_or_default().as_bytes();
     let padding = text.iter().rev().take_while(|&&b| b == b'=').count();
-    (text.len() / 4 * 3).saturating_sub(padding)
+    (text.len() / 4).saturating_mul(3).saturating_sub(padding)
 }
 
 /// Seconds and nanoseconds of a time in a tree.
 pub(crate) fn instant_of(value: &Value) -> Option<(i64, i32)> {
     let micros = value.as_str()?.parse::<MicroTime>().ok()?.unix_micros()?;
-    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).ok()?;
+    let nanos = i32::try_from(micros.rem_euclid(1_000_000).saturating_mul(1000)).ok()?;
     Some((micros.div_euclid(1_000_000), nanos))
 }
 

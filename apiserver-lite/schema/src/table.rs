@@ -268,7 +268,7 @@ fn row(names: &'static Names, object: &Object, now: i64) -> Cells {
 /// The age of a timestamp: `5m12s`.
 fn age(time: Option<&Value>, now: i64) -> String {
     match time.and_then(seconds_of) {
-        Some(then) => human_duration(now - then),
+        Some(then) => human_duration(now.saturating_sub(then)),
         None => "<unknown>".to_owned(),
     }
 }

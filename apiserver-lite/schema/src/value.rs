@@ -20,7 +20,7 @@ pub(crate) use path::Path;
 pub use path::cut;
 pub use weight::TooLarge;
 pub(crate) use weight::{
-    Allowance, ENTRY, ITEM, MAPS_IN_LISTS_MAX, ROOM, TEXT, WEIGHT_MAX, maps_in_lists, weigh,
+    Allowance, ENTRY, ITEM, MAPS_IN_LISTS_MAX, ROOM, TEXT, UNIT, WEIGHT_MAX, maps_in_lists, weigh,
 };
 pub(crate) use yaml::read_yaml;
 
@@ -125,7 +125,7 @@ impl Value {
     pub(crate) fn identity(&self) -> String {
         let mut out = String::new();
         self.write_identity(&mut out);
-        proto_api::count_steps!(out.len() / 16 + 1);
+        proto_api::count_steps!((out.len() / 16).saturating_add(1));
         out
     }
 

@@ -1,5 +1,7 @@
 //! Calls of etcd: each has a deadline, and its failure says whether etcd may have done it all the same.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::{fs, sync::PoisonError, sync::RwLock, time::Duration};
 
 use etcd_client::{
@@ -131,7 +133,7 @@ async fn until_taken<T, F>(call: impl Fn() -> F) -> Result<T, CallError>
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let mut tried = 1;
+    let mut tried: usize = 1;
     loop {
         let outcome = within(CALL_TIMEOUT, call()).await;
         let is_untaken = match &outcome {
@@ -142,7 +144,7 @@ where
         if !is_untaken || tried == TRIES {
             return outcome;
         }
-        tried += 1;
+        tried = tried.saturating_add(1);
         tokio::time::sleep(TRY_AGAIN).await;
     }
 }

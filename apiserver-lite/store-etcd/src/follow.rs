@@ -1,6 +1,8 @@
 //! Takes what is committed in etcd into memory: a watch of the prefix, continued after a loss of the connection, or all records read again where the
 //! history in between is compacted or etcd was restored.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::{sync::Arc, time::Duration};
 
 use apiserver_store::{Change, Health, OpenError, Record, Revision, Stamp};
@@ -141,7 +143,7 @@ async fn begin_after_restore<T: Record>(
 ) -> Result<(), FollowError> {
     format::check_kept(&shared.etcd, &shared.keys, &shared.identity).await?;
     let (seen, last) = (shared.follower.revision(), shared.last_seen());
-    let missing = (seen.0 + 1).saturating_sub(current.0);
+    let missing = seen.next().0.saturating_sub(current.0);
     if missing > TOUCHES_MAX {
         return Err(FollowError::TooOld { found: current, seen });
     }

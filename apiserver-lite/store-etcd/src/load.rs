@@ -1,5 +1,7 @@
 //! Reads all records below the prefix at one revision, in pages.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use apiserver_store::{Change, Revision, Stamp};
@@ -43,10 +45,12 @@ pub enum LoadError {
 }
 
 pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
-    let mut tried = 1;
+    let mut tried: usize = 1;
     loop {
         match read_pages(etcd, keys).await {
-            Err(LoadError::Call(CallError::Compacted)) if tried < TRIES => tried += 1,
+            Err(LoadError::Call(CallError::Compacted)) if tried < TRIES => {
+                tried = tried.saturating_add(1);
+            }
             outcome => return outcome,
         }
     }
@@ -97,8 +101,8 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
 
 /// Records of the page after one with so many, and so many bytes of values.
 fn next_page_len(records: usize, bytes: usize) -> usize {
-    let mean = bytes / records.max(1);
-    (PAGE_BYTES / mean.max(1)).clamp(1, PAGE_LEN_MAX)
+    let mean = bytes.checked_div(records).unwrap_or(bytes);
+    PAGE_BYTES.checked_div(mean).unwrap_or(PAGE_BYTES).clamp(1, PAGE_LEN_MAX)
 }
 
 /// The version of a record that a key and its value are; `None` for what the servers keep beside records.

@@ -1,5 +1,7 @@
 //! Writes as transactions: each compares the mod revisions that memory has of its keys, and puts what follows from them.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use apiserver_store::{

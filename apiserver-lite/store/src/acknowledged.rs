@@ -97,7 +97,7 @@ impl AcknowledgedRevision {
             tracing::warn!(%error, "cannot write the acknowledged revision; the next commit retries");
         }
         self.failing = written.is_err();
-        self.next_slot = (self.next_slot + 1) % SLOTS.len();
+        self.next_slot = self.next_slot.saturating_add(1).checked_rem(SLOTS.len()).unwrap_or(0);
     }
 
     /// Syncs the file.

@@ -186,7 +186,7 @@ fn write_file<T: Record>(
     for Entry { key, stamp, record } in entries {
         let (bytes, form) =
             encode_stored(key, value(record), forms).map_err(WriteFileError::Transform)?;
-        transformed += u64::from(form != Form::AS_IS);
+        transformed = u64::saturating_add(transformed, u64::from(form != Form::AS_IS));
         out.write_all(&[RECORD])?;
         out.write_all(&stamp.created.0.to_le_bytes())?;
         out.write_all(&stamp.modified.0.to_le_bytes())?;

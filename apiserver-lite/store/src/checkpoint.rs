@@ -219,7 +219,7 @@ impl RecordSum {
         crc.update(&created.to_le_bytes());
         crc.update(&modified.to_le_bytes());
         crc.update(value);
-        (1 << 32) + u64::from(crc.finalize())
+        (1 << 32) | u64::from(crc.finalize())
     }
 }
 

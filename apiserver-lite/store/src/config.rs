@@ -56,13 +56,13 @@ impl StoreConfig {
 pub struct Retention {
     /// Most events.
     pub events_max: usize,
-    /// Most bytes of their stored forms; decoded records take a multiple in memory.
+    /// Most bytes of memory that their records take, about ([`Record::memory_len`](crate::Record::memory_len)).
     pub bytes_max: usize,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { events_max: 100_000, bytes_max: 64 << 20 }
+        Self { events_max: 100_000, bytes_max: 256 << 20 }
     }
 }
 

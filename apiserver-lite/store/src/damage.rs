@@ -104,14 +104,14 @@ fn free_name(path: &Path, what: &str) -> PathBuf {
         name.push(format!(".{what}-{n}"));
         PathBuf::from(name)
     };
-    let mut n = 1;
+    let mut n: u32 = 1;
     while name(n).symlink_metadata().is_ok() {
         if what == "torn" && n >= TORN_MAX {
             let _ = fs::remove_file(name(1));
-            (1..n).for_each(|n| drop(fs::rename(name(n + 1), name(n))));
+            (1..n).for_each(|n| drop(fs::rename(name(n.saturating_add(1)), name(n))));
             return name(n);
         }
-        n += 1;
+        n = n.saturating_add(1);
     }
     name(n)
 }

@@ -166,9 +166,10 @@ impl<T: Record> Follower<T> {
         let restoring = RestoreContext { prepare: &*self.prepare, forms: &self.forms };
         let mut events = Vec::with_capacity(changes.len());
         for change in changes {
-            let len = change.value.as_ref().map_or(0, Bytes::len);
             let current = self.shared.read().current(&change.key);
-            events.push((restore_change(current, change, &restoring)?, len));
+            let event = restore_change(current, change, &restoring)?;
+            let len = event.record.memory_len();
+            events.push((event, len));
         }
         let mut state = self.shared.write();
         let woken = state.publish(events, T::topic);

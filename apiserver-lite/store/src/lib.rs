@@ -31,6 +31,8 @@
 //!
 //! Queue, batch, key, value and history are bounded by [`StoreConfig`].
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod acknowledged;
 mod backup;
 mod checkpoint;

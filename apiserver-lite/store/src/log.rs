@@ -138,7 +138,7 @@ impl Segment {
     /// Makes `changes` durable as one frame.
     pub fn append(&mut self, changes: &[Change]) -> Result<(), AppendError> {
         encode_frame(changes, &mut self.frame).map_err(AppendError::Refused)?;
-        let end = self.end + self.frame.len() as u64;
+        let end = self.end.saturating_add(self.frame.len() as u64);
         let filled = self.write_frame(end).map_err(|refused| match self.undo_write(end) {
             Ok(()) => AppendError::Refused(refused),
             Err(_) => AppendError::Unknown(refused),
@@ -152,7 +152,7 @@ impl Segment {
 
     /// Writes the frame, which ends at `end`, and extends the zeros if needed; returns their end.
     fn write_frame(&self, end: u64) -> io::Result<u64> {
-        let filled = if end > self.filled { end + FILL_LEN } else { self.filled };
+        let filled = if end > self.filled { end.saturating_add(FILL_LEN) } else { self.filled };
         if filled > self.filled {
             self.file.write_at(&vec![0; FILL_LEN as usize], end)?;
         }
@@ -295,7 +295,7 @@ impl SegmentReader {
         if len == 0 {
             return self.end_or("bytes that are neither a frame nor zeros");
         }
-        if len > FRAME_LEN_MAX || len as u64 > rest - FRAME_HEADER_LEN as u64 {
+        if len > FRAME_LEN_MAX || len as u64 > rest.saturating_sub(FRAME_HEADER_LEN as u64) {
             return Ok(SegmentItem::Bad("a frame longer than the rest of the file"));
         }
         let mut payload = vec![0; len];
@@ -308,7 +308,7 @@ impl SegmentReader {
         let Some(changes) = decode_payload(&Bytes::from(payload)) else {
             return Ok(SegmentItem::Bad("a frame whose content is not a list of changes"));
         };
-        self.end += (FRAME_HEADER_LEN + len) as u64;
+        self.end = self.end.saturating_add(FRAME_HEADER_LEN.saturating_add(len) as u64);
         Ok(SegmentItem::Frame(changes))
     }
 
@@ -335,9 +335,9 @@ pub fn end_of_content(file: &File, from: u64) -> io::Result<u64> {
         }
         let last = block.get(..read).and_then(|read| read.iter().rposition(|byte| *byte != 0));
         if let Some(last) = last {
-            end = at + last as u64 + 1;
+            end = at.saturating_add(last as u64).saturating_add(1);
         }
-        at += read as u64;
+        at = at.saturating_add(read as u64);
     }
 }
 
@@ -359,24 +359,25 @@ pub fn find_frames_after(
     let file = private_files::open_private(path, &mut OpenOptions::new())?;
     let len = end_of_content(&file, from)?.saturating_sub(from);
     // A frame may end with zeros.
-    let len = (len + FRAME_LEN_MAX as u64).min(file.metadata()?.len().saturating_sub(from));
+    let len =
+        len.saturating_add(FRAME_LEN_MAX as u64).min(file.metadata()?.len().saturating_sub(from));
     let mut bytes = Vec::new();
     let mut file = file;
     file.seek(SeekFrom::Start(from))?;
     file.take(len).read_to_end(&mut bytes)?;
     let mut found: Option<LaterFrames> = None;
     // Bounds the bytes hashed, so that values that look like frames cost only a few passes.
-    let mut hashed = 8 * (bytes.len() as u64 + 1);
-    let mut at = 0;
+    let mut hashed = (bytes.len() as u64).saturating_add(1).saturating_mul(8);
+    let mut at: usize = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
         let Some(candidate) = read_candidate(rest, follows) else {
-            at += 1;
+            at = at.saturating_add(1);
             continue;
         };
-        let offset = from + at as u64;
+        let offset = from.saturating_add(at as u64);
         hashed = hashed.saturating_sub(candidate.payload.len() as u64);
         if hashed > 0 && crc32fast::hash(candidate.payload) != candidate.crc {
-            at += 1;
+            at = at.saturating_add(1);
             continue;
         }
         let last = last_revision(candidate.payload).unwrap_or(follows);
@@ -386,7 +387,7 @@ pub fn find_frames_after(
             // The budget is used up: the candidate counts as a frame.
             return Ok(found);
         }
-        at += FRAME_HEADER_LEN + candidate.payload.len();
+        at = at.saturating_add(FRAME_HEADER_LEN).saturating_add(candidate.payload.len());
     }
     Ok(found)
 }
@@ -398,14 +399,15 @@ struct Candidate<'a> {
 }
 
 fn read_candidate(bytes: &[u8], follows: Revision) -> Option<Candidate<'_>> {
-    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let len = number(0)? as usize;
     let payload = bytes.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN.checked_add(len)?)?;
     let change = payload.get(..CHANGE_HEADER_LEN)?;
     let revision = u64::from_le_bytes(change.get(8..16)?.try_into().ok()?);
     let (key, value) = (number(FRAME_HEADER_LEN + 16)?, number(FRAME_HEADER_LEN + 20)?);
     let value = if value == REMOVED { 0 } else { value };
-    let fits = CHANGE_HEADER_LEN as u64 + u64::from(key) + u64::from(value) <= len as u64;
+    let texts = u64::from(key).saturating_add(u64::from(value));
+    let fits = texts.saturating_add(CHANGE_HEADER_LEN as u64) <= len as u64;
     (fits && revision > 0 && revision >= follows.0)
         .then_some(Candidate { crc: number(4)?, payload })
 }
@@ -429,8 +431,8 @@ fn decode_payload(payload: &Bytes) -> Option<Vec<Change>> {
     let mut rest = payload.clone();
     while !rest.is_empty() {
         let header = rest.split_off_checked(CHANGE_HEADER_LEN)?;
-        let number = |at: usize| Some(u64::from_le_bytes(header.get(at..at + 8)?.try_into().ok()?));
-        let len = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
+        let number = |at: usize| Some(u64::from_le_bytes(*header.get(at..)?.first_chunk()?));
+        let len = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
         let stamp = Stamp { created: Revision(number(0)?), modified: Revision(number(8)?) };
         let key = rest.split_off_checked(len(16)? as usize)?;
         let key = std::str::from_utf8(&key).ok()?.into();

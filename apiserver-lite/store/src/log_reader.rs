@@ -46,7 +46,7 @@ pub fn read_log(
         None => {}
     }
     for (nth, (first, path)) in segments.iter().enumerate() {
-        let next = segments.get(nth + 1).map(|(next, _)| *next);
+        let next = segments.get(nth.saturating_add(1)).map(|(next, _)| *next);
         if next.is_some_and(|next| next <= known.checkpoint.next()) {
             continue;
         }

@@ -15,7 +15,7 @@ impl Revision {
     /// The revision after this one.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 
@@ -52,6 +52,9 @@ pub trait Record: Send + Sync + Sized + 'static {
     /// The record in the event of a deletion: the last version `last` with the revision of the deletion in `stamp.modified`. Not
     /// written to disk.
     fn tombstone(last: &Self, stamp: Stamp) -> Self;
+
+    /// The bytes of memory that the record takes, about, with what is made of it for readers: they bound the history.
+    fn memory_len(&self) -> usize;
 
     /// Restores a record from its [stored form](Record::stored) when the store opens.
     ///
@@ -113,6 +116,10 @@ impl Record for Bytes {
 
     fn tombstone(last: &Self, _: Stamp) -> Self {
         last.clone()
+    }
+
+    fn memory_len(&self) -> usize {
+        self.len()
     }
 
     fn restore(_: &str, stored: Bytes, _: Stamp) -> Result<Self, RestoreError> {

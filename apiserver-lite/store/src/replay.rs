@@ -47,8 +47,8 @@ pub fn replay<T: Record>(
     }
     let mut state = StoreState::new(LoadedRecords { revision, entries }, retention);
     for change in changes {
-        let len = change.value.as_ref().map_or(0, Bytes::len);
         let event = restore_change(state.current(&change.key), change, restoring)?;
+        let len = event.record.memory_len();
         state.publish([(event, len)], T::topic);
     }
     Ok(state)

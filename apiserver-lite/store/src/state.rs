@@ -186,7 +186,7 @@ impl<T> StoreState<T> {
         into: &mut Vec<Event<T>>,
     ) -> Result<Revision, Compacted> {
         self.check_kept(seen)?;
-        let room = into.len() + max;
+        let room = into.len().saturating_add(max);
         let mut last = seen;
         for HistoryEntry { event, .. } in self.ring.range(self.position_after(seen)..) {
             if event.key.starts_with(prefix) {
@@ -264,7 +264,7 @@ impl<T> StoreState<T> {
                     versions.older.push_back(before);
                 }
             }
-            self.ring_bytes += len;
+            self.ring_bytes = self.ring_bytes.saturating_add(len);
             self.ring.push_back(HistoryEntry { event, len });
         }
         let Retention { events_max, bytes_max } = self.retention;
@@ -317,7 +317,7 @@ impl<T> StoreState<T> {
     /// Drops the oldest event; false if there is none.
     fn drop_oldest_event(&mut self) -> bool {
         let Some(HistoryEntry { event, len }) = self.ring.pop_front() else { return false };
-        self.ring_bytes -= len;
+        self.ring_bytes = self.ring_bytes.saturating_sub(len);
         self.oldest = event.stamp.modified;
         self.drop_unreadable_versions(&event.key);
         true

@@ -417,7 +417,7 @@ impl RevisionTimes {
 
     /// Notes `current` and returns the newest revision that was current more than `history` ago.
     fn advance(&mut self, now: Instant, current: Revision) -> Option<Revision> {
-        let step = self.history / MARKS_MAX;
+        let step = self.history.checked_div(MARKS_MAX).unwrap_or_default();
         if self.marks.back().is_none_or(|(at, _)| now.duration_since(*at) >= step) {
             self.marks.push_back((now, current));
         }

@@ -84,9 +84,10 @@ impl StoredForms {
 
     /// The number of values in each form that is not [`Form::AS_IS`].
     pub fn count(&self) -> HashMap<Form, usize> {
-        let mut count = HashMap::new();
+        let mut count: HashMap<Form, usize> = HashMap::new();
         for form in self.forms.lock().unwrap_or_else(PoisonError::into_inner).values() {
-            *count.entry(*form).or_default() += 1;
+            let count = count.entry(*form).or_default();
+            *count = count.saturating_add(1);
         }
         count
     }

@@ -220,8 +220,11 @@ impl<T: Record> Writer<T> {
         }
         let committed: Vec<_> = events.iter().map(committed_write).collect();
         if !committed.is_empty() {
-            let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
-            let woken = self.shared.write().publish(events.into_iter().zip(lens), T::topic);
+            let with_len = |event: Event<T>| {
+                let len = event.record.memory_len();
+                (event, len)
+            };
+            let woken = self.shared.write().publish(events.into_iter().map(with_len), T::topic);
             woken.iter().for_each(|watcher| watcher.wake());
             self.committed.send_replace(revision);
         }

@@ -105,7 +105,7 @@ impl PublicKey {
                 if n.len() < RSA_LEN_MIN {
                     return Err(rejected(format!(
                         "an RSA key of {} bits, expected 2048 or more",
-                        8 * n.len()
+                        n.len().saturating_mul(8)
                     )));
                 }
                 PublicKind::Rsa { n, e }
@@ -367,7 +367,8 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let mut out = vec![tag];
     let bytes = length.to_be_bytes();
-    let significant = bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len() - 1);
+    let significant =
+        bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len().saturating_sub(1));
     let tail = bytes.get(significant..).unwrap_or_default();
     match tail {
         [short] if *short < 0x80 => out.push(*short),

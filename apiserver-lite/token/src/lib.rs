@@ -1,6 +1,8 @@
 //! io: service account tokens: keys, JWTs, and the claims of legacy tokens in Secrets. The API server issues and verifies bound
 //! tokens; the controller manager issues legacy tokens.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod algorithm;
 pub mod jwt;
 mod keys;

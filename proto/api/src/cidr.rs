@@ -1,5 +1,7 @@
 //! Blocks of IP addresses, such as `10.244.0.0/16`. Pure.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;

@@ -259,7 +259,7 @@ pub fn to_protobuf_envelope<T: Kind>(object: &T, names: &Names) -> Vec<u8> {
         content_encoding: String::new(),
         content_type: String::new(),
     };
-    let mut out = Vec::with_capacity(ENVELOPE_PREFIX.len() + envelope.encoded_len());
+    let mut out = Vec::with_capacity(ENVELOPE_PREFIX.len().saturating_add(envelope.encoded_len()));
     out.extend_from_slice(ENVELOPE_PREFIX);
     envelope.encode_raw(&mut out);
     out
@@ -484,7 +484,7 @@ impl<T: Kind> Message for List<T> {
 
     fn encoded_len(&self) -> usize {
         use crate::codec::Field;
-        self.metadata.field_len(1) + self.items.field_len(2)
+        self.metadata.field_len(1).saturating_add(self.items.field_len(2))
     }
 
     fn clear(&mut self) {

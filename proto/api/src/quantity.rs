@@ -6,6 +6,8 @@
 //! Bounds: an amount with binary suffixes is at most 2^63 - 1, any other at most 10^28; larger amounts are clamped. Fractions of a billionth are rounded
 //! away from zero, so that a request is never rounded to zero.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use crate::codec::{Field, encode_as, serde_by_field};
 use prost::DecodeError;
 use prost::bytes::Buf;
@@ -64,17 +66,20 @@ impl Quantity {
 
     /// A whole number, written with decimal suffixes.
     pub fn from_units(units: i64) -> Quantity {
-        Quantity { nanos: i128::from(units) * NANOS, format: Format::DecimalSi }
+        Quantity { nanos: i128::from(units).saturating_mul(NANOS), format: Format::DecimalSi }
     }
 
     /// A number of thousandths, written with decimal suffixes: `from_milli(1500)` is `1500m`.
     pub fn from_milli(milli: i64) -> Quantity {
-        Quantity { nanos: i128::from(milli) * (NANOS / 1000), format: Format::DecimalSi }
+        Quantity {
+            nanos: i128::from(milli).saturating_mul(NANOS / 1000),
+            format: Format::DecimalSi,
+        }
     }
 
     /// A number of bytes, written with binary suffixes: `from_bytes(1 << 30)` is `1Gi`.
     pub fn from_bytes(bytes: i64) -> Quantity {
-        Quantity { nanos: i128::from(bytes) * NANOS, format: Format::BinarySi }
+        Quantity { nanos: i128::from(bytes).saturating_mul(NANOS), format: Format::BinarySi }
     }
 
     /// Whether it is zero.
@@ -114,7 +119,7 @@ impl Quantity {
 
     fn clamped(nanos: i128, format: Format) -> Quantity {
         let max = if format == Format::BinarySi { MAX_BINARY } else { MAX };
-        Quantity { nanos: nanos.clamp(-max, max), format }
+        Quantity { nanos: nanos.clamp(max.saturating_neg(), max), format }
     }
 }
 
@@ -124,7 +129,7 @@ impl Add for Quantity {
 
     fn add(self, other: Quantity) -> Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
-        Quantity::clamped(self.nanos + other.nanos, format)
+        Quantity::clamped(self.nanos.saturating_add(other.nanos), format)
     }
 }
 
@@ -133,7 +138,10 @@ impl Sub for Quantity {
     type Output = Quantity;
 
     fn sub(self, other: Quantity) -> Quantity {
-        self + -other
+        Quantity::clamped(
+            self.nanos.saturating_sub(other.nanos),
+            if self.is_zero() { other.format } else { self.format },
+        )
     }
 }
 
@@ -141,7 +149,7 @@ impl Neg for Quantity {
     type Output = Quantity;
 
     fn neg(self) -> Quantity {
-        Quantity { nanos: -self.nanos, ..self }
+        Quantity { nanos: self.nanos.saturating_neg(), ..self }
     }
 }
 
@@ -217,7 +225,7 @@ fn decimal_parts(nanos: i128, exponent_max: i32) -> (i128, i32) {
     let (mut mantissa, mut exponent) = (nanos, -9);
     while mantissa % 1000 == 0 && exponent < exponent_max {
         mantissa /= 1000;
-        exponent += 3;
+        exponent = exponent.saturating_add(3);
     }
     (mantissa, exponent)
 }
@@ -252,7 +260,7 @@ impl FromStr for Quantity {
         check_suffix_shape(suffix)?;
         let scale = Scale::parse(suffix)?;
         let nanos = scale.nanos_of(number)?;
-        let nanos = if negative { -nanos } else { nanos };
+        let nanos = if negative { nanos.saturating_neg() } else { nanos };
         // A fraction of a byte has no binary form.
         let below_one = nanos > 0 && nanos < NANOS;
         let format = match scale.format {
@@ -315,27 +323,29 @@ impl Scale {
         if whole.is_empty() && fraction.is_empty() {
             return Err(ParseQuantityError::Number);
         }
-        let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|b| b - b'0').collect();
-        let digits = times(&digits, 1 << self.binary);
+        let digits: Vec<u8> =
+            whole.bytes().chain(fraction.bytes()).map(|b| b.saturating_sub(b'0')).collect();
+        let digits = times(&digits, 1_u128.checked_shl(self.binary).unwrap_or(0));
         // Where the decimal point of the billionths lies, counted from the first digit.
-        let point = i128::try_from(digits.len()).unwrap_or(i128::MAX)
-            - i128::try_from(fraction.len()).unwrap_or(i128::MAX)
-            + i128::from(self.decimal)
-            + 9;
+        let point = i128::try_from(digits.len())
+            .unwrap_or(i128::MAX)
+            .saturating_sub(i128::try_from(fraction.len()).unwrap_or(i128::MAX))
+            .saturating_add(i128::from(self.decimal))
+            .saturating_add(9);
         Ok(if digits.is_empty() { 0 } else { rounded_up(&digits, point) })
     }
 }
 
 /// The product of a decimal number and a factor below 2^64, without leading zeros.
 fn times(digits: &[u8], factor: u128) -> Vec<u8> {
-    let mut product = Vec::with_capacity(digits.len() + 20);
+    let mut product = Vec::with_capacity(digits.len().saturating_add(20));
     let mut carry = 0u128;
     let mut push = |carry: &mut u128| {
         product.push(u8::try_from(*carry % 10).unwrap_or(0));
         *carry /= 10;
     };
     for digit in digits.iter().rev() {
-        carry += u128::from(*digit) * factor;
+        carry = carry.saturating_add(u128::from(*digit).saturating_mul(factor));
         push(&mut carry);
     }
     while carry > 0 {
@@ -356,15 +366,17 @@ fn rounded_up(digits: &[u8], point: i128) -> i128 {
     }
     let point = usize::try_from(point).unwrap_or(0);
     let whole_digits = digits.iter().copied().chain(std::iter::repeat(0)).take(point);
-    let whole = whole_digits.fold(0i128, |sum, digit| sum * 10 + i128::from(digit));
+    let whole = whole_digits
+        .fold(0i128, |sum, digit| sum.saturating_mul(10).saturating_add(i128::from(digit)));
     let has_rest = digits.iter().skip(point).any(|digit| *digit != 0);
-    whole + i128::from(has_rest)
+    whole.saturating_add(i128::from(has_rest))
 }
 
-/// The quotient, rounded away from zero.
+/// The quotient, rounded away from zero; 0 for a unit of 0.
 fn round_away(nanos: i128, unit: i128) -> i128 {
-    let quotient = nanos / unit;
-    if nanos % unit == 0 { quotient } else { quotient + nanos.signum() }
+    let quotient = nanos.checked_div(unit).unwrap_or(0);
+    let is_whole = nanos.checked_rem(unit).unwrap_or(0) == 0;
+    if is_whole { quotient } else { quotient.saturating_add(nanos.signum()) }
 }
 
 fn saturate(value: i128) -> i64 {

@@ -3,6 +3,8 @@
 //! Both may be unset: the zero value, `null` in JSON, an empty message in Protobuf. Neither reads a clock: the current time is an argument, in seconds or
 //! microseconds since the Unix epoch.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use crate::codec::{Field, encode_as, serde_by_field};
 use prost::DecodeError;
 use prost::bytes::Buf;
@@ -109,7 +111,7 @@ impl FromStr for MicroTime {
     fn from_str(text: &str) -> Result<MicroTime, ParseTimeError> {
         let (seconds, micros) =
             parse(text).ok_or_else(|| ParseTimeError { text: text.to_owned() })?;
-        Ok(MicroTime(Some(seconds * MICROS + micros)))
+        Ok(MicroTime(Some(seconds.saturating_mul(MICROS).saturating_add(micros))))
     }
 }
 
@@ -128,6 +130,7 @@ struct Civil {
 
 impl Civil {
     /// The proleptic Gregorian date, counting in eras of 400 years that start on 1 March.
+    #[expect(clippy::arithmetic_side_effects, reason = "of a quotient of DAY_SECS or a remainder")]
     fn from_unix(seconds: i64) -> Civil {
         let days = seconds.div_euclid(DAY_SECS) + 719_468;
         let era = days.div_euclid(146_097);
@@ -145,6 +148,7 @@ impl Civil {
         }
     }
 
+    #[expect(clippy::arithmetic_side_effects, reason = "all parts have at most four digits")]
     fn to_unix(&self) -> i64 {
         let year = if self.month <= 2 { self.year - 1 } else { self.year };
         let era = year.div_euclid(400);
@@ -178,7 +182,9 @@ fn parse(text: &str) -> Option<(i64, i64)> {
     if hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    let civil = Civil { year, month, day, second_of_day: hour * 3600 + minute * 60 + second };
+    let second_of_hour = minute.saturating_mul(60).saturating_add(second);
+    let second_of_day = hour.saturating_mul(3600).saturating_add(second_of_hour);
+    let civil = Civil { year, month, day, second_of_day };
     // A date that does not exist, such as 30 February, converts back to another one.
     let back = Civil::from_unix(civil.to_unix());
     if !(1..=12).contains(&month) || (back.year, back.month, back.day) != (year, month, day) {
@@ -197,7 +203,7 @@ fn parse(text: &str) -> Option<(i64, i64)> {
         None => (0, rest),
     };
     // With its offset the time may be outside of the range.
-    let seconds = civil.to_unix() - offset_secs(zone)?;
+    let seconds = civil.to_unix().saturating_sub(offset_secs(zone)?);
     SECONDS.contains(&seconds).then_some((seconds, micros))
 }
 
@@ -216,7 +222,8 @@ fn offset_secs(zone: &str) -> Option<i64> {
         return None;
     }
     let (hours, minutes) = (digits(hours)?, digits(minutes)?);
-    (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60))
+    let seconds = hours.saturating_mul(3600).saturating_add(minutes.saturating_mul(60));
+    (hours <= 23 && minutes <= 59).then_some(seconds.saturating_mul(sign))
 }
 
 fn digits(text: &str) -> Option<i64> {
@@ -240,7 +247,9 @@ impl From<&Time> for Wire {
 
 impl From<&MicroTime> for Wire {
     fn from(time: &MicroTime) -> Wire {
-        let nanos = |micros: i64| i32::try_from(micros.rem_euclid(MICROS) * 1000).unwrap_or(0);
+        let nanos = |micros: i64| {
+            i32::try_from(micros.rem_euclid(MICROS).saturating_mul(1000)).unwrap_or(0)
+        };
         Wire { seconds: time.0.map(|m| m.div_euclid(MICROS)), nanos: time.0.map(nanos) }
     }
 }

@@ -6,6 +6,8 @@
 //! Writing is in block style with sorted keys; list items start at the column of their key. A string is plain if it reads back as a string, in double
 //! quotes if it would read as another type, literal (`|`) if it has several lines. Lines are not folded.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use serde_saphyr::options::DuplicateKeyPolicy;
@@ -105,8 +107,8 @@ fn write_map(out: &mut String, map: &Map<String, Value>, indent: usize) {
         match map.get(key).unwrap_or(&Value::Null) {
             Value::Object(map) if !map.is_empty() => {
                 out.push('\n');
-                pad(out, indent + 2);
-                write_map(out, map, indent + 2);
+                pad(out, indent.saturating_add(2));
+                write_map(out, map, indent.saturating_add(2));
             }
             Value::Array(list) if !list.is_empty() => {
                 out.push('\n');
@@ -130,8 +132,10 @@ fn write_list(out: &mut String, list: &[Value], indent: usize) {
         }
         out.push_str("- ");
         match value {
-            Value::Object(map) if !map.is_empty() => write_map(out, map, indent + 2),
-            Value::Array(list) if !list.is_empty() => write_list(out, list, indent + 2),
+            Value::Object(map) if !map.is_empty() => write_map(out, map, indent.saturating_add(2)),
+            Value::Array(list) if !list.is_empty() => {
+                write_list(out, list, indent.saturating_add(2))
+            }
             value => {
                 write_scalar(out, value, indent);
                 out.push('\n');
@@ -161,7 +165,7 @@ fn write_string(out: &mut String, text: &str, indent: usize) {
         write_double_quoted(out, text);
     } else if text.contains('\n') {
         if literal_is_faithful(text) {
-            write_literal(out, text, indent + 2);
+            write_literal(out, text, indent.saturating_add(2));
         } else {
             write_double_quoted(out, text);
         }
@@ -322,10 +326,10 @@ fn natural_order(a: &str, b: &str) -> Ordering {
 
 /// The number at the start of the text and its length; `base` precedes its digits.
 fn number(base: i64, text: &mut Peekable<Chars>) -> (i64, usize) {
-    let (mut value, mut len) = (base, 0);
+    let (mut value, mut len) = (base, 0_usize);
     while let Some(digit) = text.peek().and_then(|c| c.to_digit(10)) {
         value = value.saturating_mul(10).saturating_add(i64::from(digit));
-        len += 1;
+        len = len.saturating_add(1);
         text.next();
     }
     (value, len)

@@ -3,6 +3,8 @@
 //! [`Session`] implements the protocol: one transaction or dump at a time, with responses matched to messages.
 //! [`Transport`] sends and receives: [`Socket`] in programs, [`proxy_netfilter::fake::FakeKernel`] in tests.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod transport;
 pub use transport::{FakeTransport, OpenError, Socket, Transport};
 

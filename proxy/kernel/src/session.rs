@@ -280,9 +280,10 @@ impl<T: Transport> Session<T> {
 
     /// Deletes conntrack entries in bulk; returns how many existed.
     pub fn delete_flows(&mut self, flows: &[Flow]) -> Result<u64, QueryError> {
-        let mut deleted = 0;
+        let mut deleted: u64 = 0;
         for some in flows.chunks(DELETES_AT_ONCE) {
-            deleted += some.len() as u64 - self.delete_some(some)?;
+            let missing = self.delete_some(some)?;
+            deleted = deleted.saturating_add((some.len() as u64).saturating_sub(missing));
         }
         Ok(deleted)
     }
@@ -297,7 +298,7 @@ impl<T: Transport> Session<T> {
         self.drain();
         self.transport.send(&request).map_err(QueryError::Send)?;
         self.unread = true;
-        let mut gone = 0;
+        let mut gone: u64 = 0;
         loop {
             let datagram = self.transport.receive().map_err(QueryError::Lost)?;
             for message in Messages::new(datagram) {
@@ -307,7 +308,9 @@ impl<T: Transport> Session<T> {
                 }
                 match refused(&message) {
                     Ok(()) => {}
-                    Err(QueryError::Refused { errno: errno::ENOENT }) => gone += 1,
+                    Err(QueryError::Refused { errno: errno::ENOENT }) => {
+                        gone = gone.saturating_add(1)
+                    }
                     Err(other) => return Err(other),
                 }
                 if message.seq == last {

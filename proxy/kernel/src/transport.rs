@@ -140,7 +140,7 @@ impl Transport for FakeTransport {
         }
         match self.others.take() {
             Some((0, deed)) => self.kernel.change_externally(deed),
-            others => self.others = others.map(|(pass, deed)| (pass - 1, deed)),
+            others => self.others = others.map(|(pass, deed)| (pass.saturating_sub(1), deed)),
         }
         self.answers.extend(self.kernel.send(datagram));
         Ok(())

@@ -4,6 +4,8 @@
 //! `proxy-rules` builds the ruleset from [`nft`]'s values; [`fake::FakeKernel`] accepts the same bytes as the real
 //! kernel.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod wire;
 
 pub mod ack;

@@ -119,9 +119,9 @@ impl Writer {
         self.buf.extend_from_slice(&[header.family, 0]);
         self.buf.extend_from_slice(&header.resource.to_be_bytes());
         body(self);
-        let len = self.buf.len() - start;
+        let len = self.buf.len().saturating_sub(start);
         match u32::try_from(len) {
-            Ok(len) => self.patch(start..start + 4, &len.to_ne_bytes()),
+            Ok(len) => self.patch(start..start.saturating_add(4), &len.to_ne_bytes()),
             Err(_) => self.overflow = true,
         }
     }
@@ -156,16 +156,16 @@ impl Writer {
     /// Appends one set element as `NFTA_LIST_ELEM`: its key, and its data in a map. The same bytes as by the generic
     /// encoding at a third of the cost: a load has half a million elements.
     pub fn element(&mut self, key: &[u8], data: Option<&[u8]>) {
-        let field = |bytes: &[u8]| 8 + align(bytes.len());
-        let len = 4 + field(key) + data.map_or(0, field);
+        let field = |bytes: &[u8]| align(bytes.len()).saturating_add(8);
+        let len = field(key).saturating_add(data.map_or(0, field)).saturating_add(4);
         self.buf.reserve(len);
         self.head(len, 1 | NESTED);
         for (kind, bytes) in [(1, Some(key)), (2, data)] {
             if let Some(bytes) = bytes {
                 self.head(field(bytes), kind | NESTED);
-                self.head(4 + bytes.len(), 1);
+                self.head(bytes.len().saturating_add(4), 1);
                 self.buf.extend_from_slice(bytes);
-                let padding = align(bytes.len()) - bytes.len();
+                let padding = align(bytes.len()).saturating_sub(bytes.len());
                 self.buf.extend_from_slice([0; 3].get(..padding).unwrap_or_default());
             }
         }
@@ -194,12 +194,12 @@ impl Writer {
     }
 
     fn close(&mut self, start: usize) {
-        let len = self.buf.len() - start;
+        let len = self.buf.len().saturating_sub(start);
         match u16::try_from(len) {
-            Ok(len) => self.patch(start..start + 2, &len.to_ne_bytes()),
+            Ok(len) => self.patch(start..start.saturating_add(2), &len.to_ne_bytes()),
             Err(_) => self.overflow = true,
         }
-        self.buf.resize(start + align(len), 0);
+        self.buf.resize(start.saturating_add(align(len)), 0);
     }
 
     fn patch(&mut self, at: Range<usize>, with: &[u8]) {
@@ -359,7 +359,7 @@ impl<'a> Iterator for Attributes<'a> {
 
 /// Netlink pads to four bytes.
 fn align(len: usize) -> usize {
-    len.div_ceil(4) * 4
+    len.div_ceil(4).saturating_mul(4)
 }
 
 fn part(bytes: &[u8], range: Range<usize>) -> &[u8] {

@@ -192,7 +192,7 @@ impl RouteTable {
 }
 
 fn is(error: &rtnetlink::Error, errno: i32) -> bool {
-    matches!(error, rtnetlink::Error::NetlinkError(e) if e.raw_code() == -errno)
+    matches!(error, rtnetlink::Error::NetlinkError(e) if e.raw_code() == errno.saturating_neg())
 }
 
 /// `harmless` is the error that means that the change had been made before.

@@ -132,7 +132,7 @@ impl FrontendOwners {
                     all.insert((*rank, claimant.clone()));
                 }
                 *single = Claimants::Several(Box::new(all));
-                self.contested += 1;
+                self.contested = self.contested.saturating_add(1);
             }
         }
     }

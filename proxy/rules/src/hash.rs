@@ -37,7 +37,8 @@ pub struct Folded {
 }
 
 fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
+    // Never more than 128 bits.
+    let product = u128::from(a).wrapping_mul(u128::from(b));
     (product as u64) ^ ((product >> 64) as u64)
 }
 

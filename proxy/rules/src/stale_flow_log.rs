@@ -237,7 +237,7 @@ impl StaleFlowLog {
             protocol(from),
             original_port(from.plus(1)),
             ct(source, Some(REPLY), from.plus(2)),
-            ct(CtKey::PROTO_SRC, Some(REPLY), from.plus(2 + after)),
+            ct(CtKey::PROTO_SRC, Some(REPLY), from.plus(2).plus(after)),
             is_in_set(set.name(), KEY),
             Log { group: self.group }.into(),
         ]);

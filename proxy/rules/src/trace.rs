@@ -183,15 +183,14 @@ pub fn possible_outcomes(
     draws_max: u32,
 ) -> std::collections::BTreeSet<PacketOutcome> {
     let mut possible_outcomes = std::collections::BTreeSet::new();
-    let mut tries = 1;
-    let mut turn = 0;
+    let (mut tries, mut turn) = (1_u32, 0_u32);
     while turn < tries {
         let mut draw = |count: u32| {
             tries = tries.max(count.min(draws_max));
             turn.min(count.saturating_sub(1))
         };
         possible_outcomes.insert(trace(table, packet, is_local, &mut draw).outcome);
-        turn += 1;
+        turn = turn.saturating_add(1);
     }
     possible_outcomes
 }

@@ -45,7 +45,7 @@ impl Transaction {
         let tails = before.iter().skip(head).rev().zip(after.iter().skip(head).rev());
         let tail = tails.take_while(same).count();
         let strip = |entries: &mut Vec<SetElement>| {
-            entries.truncate(entries.len() - tail);
+            entries.truncate(entries.len().saturating_sub(tail));
             let mut middle: Vec<SetElement> = entries.drain(head..).collect();
             entries.clear();
             middle.sort_unstable();
@@ -196,7 +196,7 @@ impl Load {
     /// Appends the commands that replace the tables of this name, if they exist.
     pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
         self.encode_tables(layout, batch);
-        batch.reserve(self.entries.len() * ENTRY_LEN);
+        batch.reserve(self.entries.len().saturating_mul(ENTRY_LEN));
         self.entries.runs().for_each(|run| run.encode(layout, batch));
     }
 

@@ -1,6 +1,8 @@
 //! Connections to each Service, as a metric: the kernel counts them in set elements, a task reads the counters
 //! periodically.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +102,7 @@ impl ServiceCounters {
                 Some((before, known)) if *known == labels => *before,
                 _ => 0,
             };
-            let came = if count >= before { count - before } else { count };
+            let came = count.checked_sub(before).unwrap_or(count);
             self.connections.with_label_values(&labels.each_ref().map(String::as_str)).inc_by(came);
             now.insert(frontend, (count, labels));
         }

@@ -270,7 +270,7 @@ impl<T: Transport> Driver<T> {
             self.desired.plane().invalidate();
             return Err(SyncError::Change(error));
         }
-        let changed = transaction.added.len() + transaction.removed.len();
+        let changed = transaction.added.len().saturating_add(transaction.removed.len());
         self.metrics.elements_changed.inc_by(changed as u64);
         if !stale.is_empty() {
             self.cleanup_queue.send(CleanupRequest::Stale(stale));
@@ -410,7 +410,7 @@ impl<T: Transport> Driver<T> {
                 *generation
             }
         };
-        let mut conflicts = 0;
+        let mut conflicts: u32 = 0;
         loop {
             let mut batch = self.session.batch(based_on);
             encode(&mut batch);
@@ -425,7 +425,7 @@ impl<T: Transport> Driver<T> {
                     return Ok(());
                 }
                 (Err(CommitError::Conflict), _) if conflicts < CONFLICTS_MAX => {
-                    conflicts += 1;
+                    conflicts = conflicts.saturating_add(1);
                     let now = self.session.generation().map_err(|_| CommitError::Conflict)?;
                     based_on = Some(now);
                 }

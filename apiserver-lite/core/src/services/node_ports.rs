@@ -1,5 +1,7 @@
 //! The range of node ports.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::str::FromStr;
 
 /// A port range, both ends included.
@@ -32,7 +34,7 @@ impl PortRange {
     /// Number of ports.
     #[must_use]
     pub fn count(&self) -> u32 {
-        u32::from(self.last - self.first) + 1
+        u32::from(self.last.saturating_sub(self.first)).saturating_add(1)
     }
 }
 

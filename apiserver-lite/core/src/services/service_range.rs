@@ -1,5 +1,7 @@
 //! The range of cluster IPs: the n-th address, and which addresses Services may have.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proto_api::Cidr;
@@ -34,7 +36,7 @@ impl ServiceRange for Cidr {
     }
 
     fn usable(&self) -> u32 {
-        let size = 1_u32 << u32::from(self.host_bits()).min(USED_BITS_MAX);
+        let size = 1_u32.wrapping_shl(u32::from(self.host_bits()).min(USED_BITS_MAX));
         size.saturating_sub(if self.is_ipv4() { 2 } else { 1 })
     }
 

@@ -1,5 +1,7 @@
 //! TokenRequest: issues a token of a service account, optionally bound to a pod, a Secret or a Node.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use apiserver_schema::{Format, Object, Value};
@@ -81,7 +83,7 @@ pub async fn create(
     status.insert("token", token);
     status.insert(
         "expirationTimestamp",
-        timestamp(issued + Duration::seconds(token_request.lifetime_secs)),
+        timestamp(issued.saturating_add(Duration::seconds(token_request.lifetime_secs))),
     );
     let (name, namespace) = (call.request.name.clone(), call.request.namespace.clone());
     request.set_meta_str("name", &name);

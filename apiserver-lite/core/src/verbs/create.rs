@@ -1,5 +1,7 @@
 //! create: fills the metadata of a new object, defaults, admits, validates and commits it.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use apiserver_managed_fields::set_managed_fields;
@@ -264,7 +266,7 @@ pub(super) fn fill_namespace(
 fn generated_name(prefix: &str) -> String {
     let mut cut = prefix.len().min(GENERATE_PREFIX_LEN_MAX);
     while !prefix.is_char_boundary(cut) {
-        cut -= 1;
+        cut = cut.saturating_sub(1);
     }
     let mut name = prefix.get(..cut).unwrap_or_default().to_owned();
     name.push_str(&random_suffix());

@@ -1,5 +1,7 @@
 //! get and list, from memory, at the requested revision.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -283,7 +285,7 @@ async fn scan(
     let mut stored_len: usize = 0;
     let deadline = conversion::list_deadline();
     loop {
-        let wanted = bound.map(|bound| bound.objects - items.len());
+        let wanted = bound.map(|bound| bound.objects.saturating_sub(items.len()));
         let chunk = if selection.is_everything() { wanted } else { Some(SCAN_LEN) };
         let range = Range { prefix: &prefix, after: after.as_deref(), limit: chunk };
         let page = snapshot.range(range).map_err(|Compacted { .. }| list_expired())?;
@@ -302,7 +304,7 @@ async fn scan(
             items.push(entry.record.clone());
             let is_full = |b: PageBound| items.len() == b.objects || stored_len >= b.stored_len;
             if bound.is_some_and(is_full) {
-                let more = page.more || index + 1 < page.entries.len();
+                let more = page.more || index.saturating_add(1) < page.entries.len();
                 return Ok(ScannedPage { items, next: more.then(|| below(&entry.key)) });
             }
         }

@@ -1,5 +1,7 @@
 //! watch: the start of a stream, and the watch event of each committed write for a selector.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! Rewrites links of pages behind a proxy path: a path that starts at the target's root must start at the proxy path for the
 //! browser. Only values of attributes with URLs are changed.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 /// Attributes with URLs (HTML, section "Attributes", including obsolete ones).
 const ATTRIBUTES: [&str; 16] = [
     "action",
@@ -34,7 +36,7 @@ pub fn under_prefix(reference: &str, prefix: &str) -> Option<String> {
 /// The page with its links rewritten below `prefix`.
 #[must_use]
 pub fn rewrite(page: &str, prefix: &str) -> String {
-    let mut out = String::with_capacity(page.len() + page.len() / 16);
+    let mut out = String::with_capacity(page.len().saturating_add(page.len() / 16));
     let mut rest = page;
     while let Some(at) = rest.find('<') {
         let (text, tagged) = rest.split_at(at);
@@ -78,7 +80,7 @@ fn count_steps(_: usize) {}
 /// Length of the comment or tag at the start of `text`; quoted values may contain `>`.
 fn markup_len(text: &str) -> usize {
     if text.starts_with("<!--") {
-        let len = text.find("-->").map_or(text.len(), |at| at + 3);
+        let len = text.find("-->").map_or(text.len(), |at| at.saturating_add(3));
         count_steps(len);
         return len;
     }
@@ -89,7 +91,7 @@ fn markup_len(text: &str) -> usize {
     for (at, c) in text.char_indices() {
         count_steps(1);
         match (quote, c) {
-            (None, '>') => return at + 1,
+            (None, '>') => return at.saturating_add(1),
             // A quote is significant only at the start of a value.
             (None, '"' | '\'') if text.get(..at).is_some_and(opens_value) => quote = Some(c),
             (Some(open), c) if open == c => quote = None,
@@ -105,8 +107,10 @@ fn opens_value(before: &str) -> bool {
 
 /// Length of raw content up to its end tag.
 fn raw_len(text: &str, name: &str) -> usize {
-    let ends = text.match_indices("</").find(|(at, _)| {
-        text.get(at + 2..at + 2 + name.len()).is_some_and(|end| end.eq_ignore_ascii_case(name))
+    let ends = text.match_indices("</").find(|(at, end)| {
+        let named =
+            text.get(at.saturating_add(end.len())..).and_then(|rest| rest.get(..name.len()));
+        named.is_some_and(|named| named.eq_ignore_ascii_case(name))
     });
     let len = ends.map_or(text.len(), |(at, _)| at);
     count_steps(len);
@@ -117,9 +121,9 @@ fn raw_len(text: &str, name: &str) -> usize {
 fn rewrite_tag(tag: &str, prefix: &str, out: &mut String) {
     let mut rest = tag;
     while let Some(equals) = rest.find('=') {
-        let (head, value) = rest.split_at(equals + 1);
+        let (head, value) = rest.split_at(equals.saturating_add(1));
         out.push_str(head);
-        let blank = value.len() - value.trim_start().len();
+        let blank = value.len().saturating_sub(value.trim_start().len());
         let (blank, value) = value.split_at(blank);
         out.push_str(blank);
         let (value, after) = value.split_at(value_len(value));
@@ -149,7 +153,7 @@ fn value_len(value: &str) -> usize {
     let len = match value.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let end = value.get(1..).and_then(|inside| inside.find(quote));
-            end.map_or(value.len(), |end| end + 2)
+            end.map_or(value.len(), |end| end.saturating_add(2))
         }
         _ => value.find(|c: char| c.is_ascii_whitespace() || c == '>').unwrap_or(value.len()),
     };

@@ -1,5 +1,7 @@
 //! Finds the target of a proxied request: host, port and path. They come from stored objects, except for the path of `proxy`.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::fmt::Write as _;
 
 use apiserver_core::aggregation::Backend;
@@ -267,8 +269,8 @@ fn proxy_path(request: &RequestInfo) -> String {
 /// The request path up to and including the subresource `proxy`: the target's root for the client.
 pub fn prefix<'a>(path: &'a str, request: &RequestInfo) -> &'a str {
     // `/api/v1/namespaces/NS/pods/NAME/proxy`, or `/api/v1/nodes/NAME/proxy`.
-    let slashes = if request.namespace.is_empty() { 6 } else { 8 };
-    let end = path.match_indices('/').nth(slashes - 1).map_or(path.len(), |(at, _)| at);
+    let slashes_before = if request.namespace.is_empty() { 5 } else { 7 };
+    let end = path.match_indices('/').nth(slashes_before).map_or(path.len(), |(at, _)| at);
     path.get(..end).unwrap_or(path)
 }
 

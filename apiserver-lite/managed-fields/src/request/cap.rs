@@ -45,6 +45,6 @@ pub(super) fn merge_oldest(managed: &mut ManagedFields) {
             fields.extend(joined.fields);
         }
         managed.owners.insert(bucket, Owned { fields, api_version, time });
-        excess -= 1;
+        excess = excess.saturating_sub(1);
     }
 }

@@ -72,7 +72,9 @@ impl FieldSet {
             return Err(FieldsError::TooDeep);
         }
         limits.take(self.nodes.len())?;
-        self.nodes.values().try_for_each(|node| node.below.check_below(depth + 1, limits))
+        self.nodes
+            .values()
+            .try_for_each(|node| node.below.check_below(depth.saturating_add(1), limits))
     }
 
     /// Reads `fieldsV1`.
@@ -124,7 +126,7 @@ fn read(at: &str, value: &Value, depth: usize, limits: &mut Limits) -> Result<No
             return Err(FieldsError::TooDeep);
         }
         limits.take(1)?;
-        node.below.add(element, read(key, value, depth + 1, limits)?);
+        node.below.add(element, read(key, value, depth.saturating_add(1), limits)?);
     }
     node.member |= node.below.is_empty(); // an empty object is the path itself
     Ok(node)

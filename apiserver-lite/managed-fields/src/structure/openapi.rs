@@ -163,7 +163,7 @@ impl Reader {
         let length = self.path.len();
         self.path.push('.');
         self.path.push_str(name);
-        let ty = self.schema(schema, preserve, depth + 1);
+        let ty = self.schema(schema, preserve, depth.saturating_add(1));
         if ty.is_ok() {
             self.path.truncate(length);
         }

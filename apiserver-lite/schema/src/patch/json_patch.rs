@@ -168,7 +168,7 @@ fn apply(
             let value = find_mut(document, &from.tokens, cost)?.clone();
             let mut text = Vec::new();
             write_json(&mut text, &value);
-            cost.copied_bytes += text.len();
+            cost.copied_bytes = cost.copied_bytes.saturating_add(text.len());
             if cost.copied_bytes > JSON_PATCH_COPY_MAX {
                 return Err(ApplyError::TooMuchCopied);
             }
@@ -226,8 +226,9 @@ fn add(
             Ok(())
         }
         Value::List(items) => {
-            let at = if last == "-" { items.len() } else { index(last, items.len() + 1)? };
-            cost.shift(items.len() - at)?;
+            let at =
+                if last == "-" { items.len() } else { index(last, items.len().saturating_add(1))? };
+            cost.shift(items.len().saturating_sub(at))?;
             items.insert(at, value);
             Ok(())
         }
@@ -236,7 +237,7 @@ fn add(
 }
 
 fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), ApplyError> {
-    if path.tokens.len() + depth(value) > DEPTH_MAX {
+    if path.tokens.len().saturating_add(depth(value)) > DEPTH_MAX {
         return Err(ApplyError::TooDeep);
     }
     Ok(())
@@ -245,8 +246,10 @@ fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), ApplyError> {
 /// Number of values in `value`.
 fn count_items(value: &Value) -> usize {
     match value {
-        Value::Map(map) => map.iter().map(|(_, item)| count_items(item)).sum::<usize>() + 1,
-        Value::List(items) => items.iter().map(count_items).sum::<usize>() + 1,
+        Value::Map(map) => {
+            map.iter().map(|(_, item)| count_items(item)).fold(1, usize::saturating_add)
+        }
+        Value::List(items) => items.iter().map(count_items).fold(1, usize::saturating_add),
         _ => 1,
     }
 }
@@ -254,8 +257,10 @@ fn count_items(value: &Value) -> usize {
 /// Depth of `value`, at most [`DEPTH_MAX`], because deeper values are never added.
 fn depth(value: &Value) -> usize {
     match value {
-        Value::Map(map) => 1 + map.iter().map(|(_, item)| depth(item)).max().unwrap_or(0),
-        Value::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Map(map) => {
+            map.iter().map(|(_, item)| depth(item)).max().unwrap_or(0).saturating_add(1)
+        }
+        Value::List(items) => items.iter().map(depth).max().unwrap_or(0).saturating_add(1),
         _ => 0,
     }
 }
@@ -275,7 +280,7 @@ fn remove(
         }
         Value::List(items) => {
             let at = index(last, items.len())?;
-            cost.shift(items.len() - at)?;
+            cost.shift(items.len().saturating_sub(at))?;
             Ok(items.remove(at))
         }
         _ => Err(missing(last)),

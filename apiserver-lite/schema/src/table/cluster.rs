@@ -10,7 +10,7 @@ pub(super) fn cells(object: &Object, cells: &mut Cells) {
     let fields = &object.fields;
     let entries = |field: &str| fields.map(field).map_or(0, Map::len) as i64;
     match object.kind.kind() {
-        "ConfigMap" => cells.set("Data", entries("data") + entries("binaryData")),
+        "ConfigMap" => cells.set("Data", entries("data").saturating_add(entries("binaryData"))),
         "Secret" => {
             cells.set("Type", fields.str("type"));
             cells.set("Data", entries("data"));

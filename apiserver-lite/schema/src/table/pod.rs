@@ -98,7 +98,7 @@ impl Summary {
                 ContainerState::Terminated { code, .. } => self.reason = format!("ExitCode:{code}"),
                 ContainerState::Running if container.is_true("ready") => {
                     any_running = true;
-                    self.ready += 1;
+                    self.ready = self.ready.saturating_add(1);
                 }
                 _ => {}
             }
@@ -112,7 +112,7 @@ impl Summary {
     }
 
     fn add_restarts(&mut self, container: &Map) {
-        self.restarts += count(Some(container), "restartCount");
+        self.restarts = self.restarts.saturating_add(count(Some(container), "restartCount"));
         let ended = container.at(&["lastState", "terminated", "finishedAt"]);
         if ended.and_then(seconds_of) > self.last_restart.as_ref().and_then(seconds_of) {
             self.last_restart = ended.cloned();

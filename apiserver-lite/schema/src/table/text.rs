@@ -9,11 +9,12 @@ pub fn human_duration(seconds: i64) -> String {
     const DAY: i64 = 24 * HOUR;
     const YEAR: i64 = 365 * DAY;
     let two = |large: i64, name: char, small: i64, small_name: char| {
-        let rest = seconds % large / small;
+        let whole = seconds.checked_div(large).unwrap_or(0);
+        let rest = seconds.checked_rem(large).and_then(|rest| rest.checked_div(small)).unwrap_or(0);
         if rest == 0 {
-            format!("{}{name}", seconds / large)
+            format!("{whole}{name}")
         } else {
-            format!("{}{name}{rest}{small_name}", seconds / large)
+            format!("{whole}{name}{rest}{small_name}")
         }
     };
     match seconds {

@@ -89,7 +89,7 @@ fn job(spec: &Map, status: &Map, now: i64, cells: &mut Cells) {
     let seconds = |field: &str| status.get(field).and_then(seconds_of);
     let duration = seconds("startTime").map(|start| {
         let end = seconds("completionTime").unwrap_or(now);
-        human_duration(end - start)
+        human_duration(end.saturating_sub(start))
     });
     cells.set("Duration", duration.unwrap_or_default());
 }

@@ -26,8 +26,9 @@ pub(super) fn check_storage(object: &Object, errors: &mut FieldErrors) {
     }
     let here = path.field("parameters");
     let parameters = || fields.map("parameters").into_iter().flat_map(Map::iter);
-    let len: usize =
-        parameters().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    let lens = parameters()
+        .map(|(key, value)| key.len().saturating_add(value.as_str().map_or(0, str::len)));
+    let len = lens.fold(0, usize::saturating_add);
     if parameters().count() > PARAMETERS_MAX {
         errors.too_long(&here, PARAMETERS_MAX);
     } else if len > PARAMETERS_LEN_MAX {

@@ -18,7 +18,7 @@ pub(super) fn check_config_map(object: &Object, errors: &mut FieldErrors) {
     let empty = Map::new();
     let data = object.fields.map("data").unwrap_or(&empty);
     let binary = object.fields.map("binaryData").unwrap_or(&empty);
-    let mut size = 0;
+    let mut size: usize = 0;
     for (key, value) in data.iter() {
         let list = path.field("data");
         errors.complaints(&list.key(key), key, names::config_key(key));
@@ -26,12 +26,12 @@ pub(super) fn check_config_map(object: &Object, errors: &mut FieldErrors) {
             let detail = format!("duplicate of key present in binaryData: {key}");
             errors.invalid(&list.key(key), key, &detail);
         }
-        size += value.as_str().map_or(0, str::len);
+        size = size.saturating_add(value.as_str().map_or(0, str::len));
     }
     for (key, value) in binary.iter() {
         let list = path.field("binaryData");
         errors.complaints(&list.key(key), key, names::config_key(key));
-        size += scalar::bytes_len(value);
+        size = size.saturating_add(scalar::bytes_len(value));
     }
     if size > DATA_MAX {
         errors.too_long(&path, DATA_MAX);
@@ -43,10 +43,10 @@ pub(super) fn check_secret(names: &'static Names, object: &Object, errors: &mut 
     let data_path = path.field("data");
     let empty = Map::new();
     let data = object.fields.map("data").unwrap_or(&empty);
-    let mut size = 0;
+    let mut size: usize = 0;
     for (key, value) in data.iter() {
         errors.complaints(&data_path.key(key), key, names::config_key(key));
-        size += scalar::bytes_len(value);
+        size = size.saturating_add(scalar::bytes_len(value));
     }
     if size > DATA_MAX {
         errors.too_long(&data_path, DATA_MAX);

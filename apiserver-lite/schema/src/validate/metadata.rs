@@ -148,10 +148,10 @@ pub(super) fn check_labels(labels: &Map, path: &Path<'_>, errors: &mut FieldErro
 }
 
 pub(super) fn check_annotations(annotations: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    let mut size = 0;
+    let mut size: usize = 0;
     for (key, value) in annotations.iter() {
         errors.complaints(path, key, names::qualified_name(&key.to_ascii_lowercase()));
-        size += key.len() + value.as_str().map_or(0, str::len);
+        size = size.saturating_add(key.len()).saturating_add(value.as_str().map_or(0, str::len));
     }
     if size > ANNOTATIONS_MAX {
         errors.too_long(path, ANNOTATIONS_MAX);
@@ -160,7 +160,7 @@ pub(super) fn check_annotations(annotations: &Map, path: &Path<'_>, errors: &mut
 
 fn check_owners(metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("ownerReferences");
-    let mut controllers = 0;
+    let mut controllers: usize = 0;
     // Kubernetes' paths have no index here.
     for owner in metadata.maps("ownerReferences") {
         for (field, what) in
@@ -170,7 +170,7 @@ fn check_owners(metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
                 errors.invalid(&list.field(field), "", &format!("{what} must not be empty"));
             }
         }
-        controllers += usize::from(owner.is_true("controller"));
+        controllers = controllers.saturating_add(usize::from(owner.is_true("controller")));
         if controllers > 1 && owner.is_true("controller") {
             let detail = "Only one reference can have Controller set to true.";
             errors.invalid(&list, owner.str("name"), detail);

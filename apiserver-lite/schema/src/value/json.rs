@@ -264,8 +264,8 @@ fn write_int(out: &mut Vec<u8>, number: i64) {
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();
     loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
+        at = at.saturating_sub(1);
+        digits[at] = b'0' | (rest % 10) as u8;
         rest /= 10;
         if rest == 0 {
             break;
@@ -302,7 +302,7 @@ pub fn write_json_string(out: &mut Vec<u8>, text: &str) {
         if plain {
             continue;
         }
-        let separator = match bytes.get(at..at + 3) {
+        let separator = match bytes.get(at..at.saturating_add(3)) {
             Some([0xe2, 0x80, last @ (0xa8 | 0xa9)]) => Some(*last),
             _ => None,
         };
@@ -310,7 +310,7 @@ pub fn write_json_string(out: &mut Vec<u8>, text: &str) {
             continue;
         }
         out.extend_from_slice(&bytes[done..at]);
-        done = at + if separator.is_some() { 3 } else { 1 };
+        done = at.saturating_add(if separator.is_some() { 3 } else { 1 });
         match byte {
             b'"' => out.extend_from_slice(b"\\\""),
             b'\\' => out.extend_from_slice(b"\\\\"),

@@ -84,7 +84,7 @@ impl Map {
         match self.position(&key) {
             Ok(at) => self.entries.get_mut(at).map(|entry| std::mem::replace(&mut entry.1, value)),
             Err(at) => {
-                proto_api::count_steps!(self.entries.len() - at);
+                proto_api::count_steps!(self.entries.len().saturating_sub(at));
                 self.entries.insert(at, (key, value));
                 None
             }
@@ -129,7 +129,7 @@ impl Map {
             });
         }
         if !added.is_empty() {
-            proto_api::count_steps!(self.entries.len() + added.len());
+            proto_api::count_steps!(self.entries.len().saturating_add(added.len()));
             self.entries.append(&mut added);
             if self.sorted {
                 self.entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -141,7 +141,7 @@ impl Map {
     /// Removes `key` and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.position(key).ok()?;
-        proto_api::count_steps!(self.entries.len() - at);
+        proto_api::count_steps!(self.entries.len().saturating_sub(at));
         Some(self.entries.remove(at).1)
     }
 
@@ -155,7 +155,7 @@ impl Map {
         let at = match self.position(key) {
             Ok(at) | Err(at) => at,
         };
-        (self.entries.len() - at).max(self.lookup_cost())
+        self.entries.len().saturating_sub(at).max(self.lookup_cost())
     }
 
     /// Entries in the map's order.

@@ -66,6 +66,9 @@ impl Allowance {
     }
 }
 
+/// Bytes of a unit.
+pub(crate) const UNIT: usize = 32;
+
 /// What the entries of a map weigh.
 pub(crate) fn weigh(map: &Map) -> usize {
     let entries = map.iter().map(|(_, value)| ENTRY.saturating_add(weigh_value(value)));

@@ -68,7 +68,7 @@ impl<'a> Decoder<'a> {
         if self.depth >= DEPTH_MAX {
             return Err(WireError::Depth(shape.name));
         }
-        self.depth += 1;
+        self.depth = self.depth.saturating_add(1);
         let mut reader = Reader(bytes);
         while let Some((number, value)) = read(&mut reader, shape)? {
             match (shape.wire_field(number).map(|wire| wire.slot), value) {
@@ -88,7 +88,7 @@ impl<'a> Decoder<'a> {
                 }
             }
         }
-        self.depth -= 1;
+        self.depth = self.depth.saturating_sub(1);
         Ok(())
     }
 

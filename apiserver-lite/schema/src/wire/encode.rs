@@ -146,7 +146,7 @@ fn put_nested(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) 
     let at = out.len();
     out.push(0);
     write(out);
-    let len = out.len() - at - 1;
+    let len = out.len().saturating_sub(at).saturating_sub(1);
     if len < 0x80 {
         out[at] = len as u8;
         return;

@@ -55,9 +55,11 @@ impl<'a> Reader<'a> {
     pub(crate) fn varint(&mut self) -> Result<u64, FormatError> {
         let mut value = 0u64;
         for (at, &byte) in self.0.iter().enumerate().take(10) {
-            value |= u64::from(byte & 0x7f) << (7 * at);
+            // Ten bytes at most, so the shift is below 64.
+            value |= u64::from(byte & 0x7f)
+                .unbounded_shl(u32::try_from(at).unwrap_or(9).saturating_mul(7));
             if byte < 0x80 {
-                self.0 = &self.0[at + 1..];
+                self.0 = self.0.get(at.saturating_add(1)..).unwrap_or_default();
                 return Ok(value);
             }
         }

@@ -39,6 +39,10 @@ impl Record for Text {
         Self { text: last.text.clone(), stamp }
     }
 
+    fn memory_len(&self) -> usize {
+        self.text.len()
+    }
+
     fn restore(
         _: &str,
         stored: Bytes,

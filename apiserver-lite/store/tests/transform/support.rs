@@ -85,6 +85,12 @@ impl Record for Text {
         }
     }
 
+    fn memory_len(&self) -> usize {
+        match self {
+            Self::Read(text) | Self::Unreadable(text, _) => text.len(),
+        }
+    }
+
     fn restore(_: &str, stored: Bytes, _: Stamp) -> Result<Self, RestoreError> {
         Ok(Self::Read(stored))
     }

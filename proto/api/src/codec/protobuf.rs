@@ -55,7 +55,7 @@ pub(super) fn map_len<T: Field>(map: &BTreeMap<String, T>, tag: u32) -> usize {
     map.iter()
         .map(|(key, value)| {
             let entry = entry_len(key, value);
-            key_len(tag) + encoded_len_varint(entry as u64) + entry
+            key_len(tag).saturating_add(encoded_len_varint(entry as u64)).saturating_add(entry)
         })
         .sum()
 }
@@ -84,7 +84,7 @@ pub(super) fn merge_map<T: Field>(
 fn entry_len<T: Field>(key: &String, value: &T) -> usize {
     let value_len = value.field_len(2);
     let value_len = if value_len == 0 { EMPTY_VALUE_LEN } else { value_len };
-    string::encoded_len(1, key) + value_len
+    string::encoded_len(1, key).saturating_add(value_len)
 }
 
 /// Empty bytes are not written, except in a map.

@@ -1,5 +1,7 @@
 //! Field selectors: `metadata.name=web,status.phase!=Running`.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use super::SelectorError;
 use std::fmt;
 use std::str::FromStr;
@@ -117,7 +119,7 @@ fn split_unescaped(text: &str) -> Vec<&str> {
     for (at, c) in text.char_indices() {
         if c == ',' && !escaped {
             parts.extend(text.get(start..at));
-            start = at + 1;
+            start = at.saturating_add(1);
         }
         escaped = c == '\\' && !escaped;
     }

@@ -152,7 +152,7 @@ impl Batch {
         self.writer.message(boundary(BATCH_END, end), |_| {});
         let mut bytes = self.writer.finish()?;
         // nlmsg_flags of the last command: kernels before 6.10 do not acknowledge the end message.
-        if let Some(low) = bytes.get_mut(self.last_message + 6) {
+        if let Some(low) = bytes.get_mut(self.last_message.saturating_add(6)) {
             *low |= flags::ACK.to_ne_bytes()[0];
         }
         let last = end.wrapping_sub(1);
@@ -186,7 +186,7 @@ impl Batch {
                     w.name(2, set);
                     w.nest(3, |w| {
                         let start = w.len();
-                        while w.len() - start < ELEMENTS_LEN {
+                        while w.len().saturating_sub(start) < ELEMENTS_LEN {
                             let Some(element) = elements.next() else { break };
                             put(w, element);
                         }

@@ -60,7 +60,7 @@ pub fn concat_number(fields: &[Type]) -> u32 {
 pub fn concat_len(fields: &[Type]) -> u32 {
     match fields {
         [single] => single.bytes(),
-        _ => fields.iter().map(|field| field.bytes().div_ceil(4) * 4).sum(),
+        _ => fields.iter().map(|field| field.bytes().div_ceil(4).saturating_mul(4)).sum(),
     }
 }
 

@@ -44,7 +44,7 @@ pub fn set(key: ByteOrder, data: Option<ByteOrder>) -> Vec<u8> {
 pub fn rule_comment(comment: &str) -> Vec<u8> {
     let mut end = comment.len().min(COMMENT_LEN_MAX - 1);
     while !comment.is_char_boundary(end) {
-        end -= 1;
+        end = end.saturating_sub(1);
     }
     let mut text = comment.as_bytes().get(..end).unwrap_or_default().to_vec();
     text.push(0);

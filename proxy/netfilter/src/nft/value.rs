@@ -35,7 +35,7 @@ impl Value {
 
     /// A concatenation: each part is padded to whole 32-bit registers.
     pub fn concat(parts: &[&[u8]]) -> Self {
-        let aligned = |part: &[u8]| part.len().div_ceil(4) * 4;
+        let aligned = |part: &[u8]| part.len().div_ceil(4).saturating_mul(4);
         let len: usize = parts.iter().map(|part| aligned(part)).sum();
         // Built in place: there are hundreds of thousands of keys.
         let (mut inline, mut heap) = ([0; INLINE], Vec::new());
@@ -141,14 +141,14 @@ impl Reg {
     pub fn number(self) -> u32 {
         // The 16-byte numbering where it exists, which older releases of `nft` expect.
         let index = u32::from(self.0);
-        if index % 4 == 0 { index / 4 + 1 } else { index + 8 }
+        if index % 4 == 0 { (index / 4).saturating_add(1) } else { index.saturating_add(8) }
     }
 
     /// The register with this number; 0 is the verdict register.
     pub fn from_number(number: u32) -> Option<Self> {
         let index = match number {
-            1..=4 => (number - 1) * 4,
-            8..=23 => number - 8,
+            1..=4 => number.saturating_sub(1).saturating_mul(4),
+            8..=23 => number.saturating_sub(8),
             _ => return None,
         };
         u8::try_from(index).ok().map(Self)

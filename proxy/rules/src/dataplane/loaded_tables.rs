@@ -76,7 +76,7 @@ impl LoadedTables {
             fill.entry((*family, Map::Affinity)).or_default().room = CLIENTS_MAX;
         }
         Self {
-            classes_max: classes.len() * 2 + CLASSES_SPARE,
+            classes_max: classes.len().saturating_mul(2).saturating_add(CLASSES_SPARE),
             classes,
             looked_up: places.filter(|(_, map)| Map::SELDOM.contains(map)).collect(),
             prefixes: prefixes.collect::<BTreeSet<_>>().into_iter().collect(),
@@ -91,8 +91,10 @@ impl LoadedTables {
         for (entries, grows) in [(&transaction.removed, false), (&transaction.added, true)] {
             for entry in entries {
                 let fill = self.fill.entry((entry.family, entry.map)).or_default();
-                fill.elements =
-                    if grows { fill.elements + 1 } else { fill.elements.saturating_sub(1) };
+                fill.elements = match grows {
+                    true => fill.elements.saturating_add(1),
+                    false => fill.elements.saturating_sub(1),
+                };
             }
         }
         let no_room = self.fill.values().any(|fill| fill.elements > fill.room);
@@ -100,7 +102,8 @@ impl LoadedTables {
             Map::SELDOM.contains(&e.map) && !self.looked_up.contains(&(e.family, e.map))
         };
         let needs_lookup = transaction.added.iter().any(is_new);
-        let too_many = self.classes.len() + transaction.classes.len() > self.classes_max;
+        let classes = self.classes.len().saturating_add(transaction.classes.len());
+        let too_many = classes > self.classes_max;
         if no_room
             || needs_lookup
             || too_many
@@ -158,9 +161,10 @@ impl LoadedTables {
 /// Size of a map with this many elements: twice as many, or a quarter more if it is large. The kernel allocates a
 /// power of two of buckets, at least four thirds of the size; the size is rounded up to what those hold.
 pub(super) fn room(elements: usize) -> usize {
-    let wanted = if elements < LARGE { elements * 2 } else { elements + elements / 4 };
+    let more = if elements < LARGE { elements } else { elements / 4 };
+    let wanted = elements.saturating_add(more);
     let buckets = wanted.max(ROOM_MIN).saturating_mul(4).div_ceil(3).next_power_of_two();
-    buckets / 4 * 3
+    (buckets / 4).saturating_mul(3)
 }
 
 fn is_sticky(class: &Class) -> bool {

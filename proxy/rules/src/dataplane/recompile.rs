@@ -25,7 +25,7 @@ impl Dataplane {
         let marked = std::mem::take(&mut self.pending.marked);
         // At the first load each Service is visited once, in the order of memory.
         let first = marked.len() == self.services.len();
-        self.claims.reserve(marked.len() * 2);
+        self.claims.reserve(marked.len().saturating_mul(2));
         let mut entries = ElementsByMap::default();
         for id in &marked {
             let Some(new) = self.compiled(id) else { continue };
@@ -113,12 +113,13 @@ impl Dataplane {
                 compiled.into_iter().flat_map(CompiledService::claims).collect();
             let has: BTreeSet<(Claim, Rank)> = new.claims().collect();
             for (claim, _) in had.symmetric_difference(&has) {
-                *changes.entry(*claim).or_default() += 1;
+                let count = changes.entry(*claim).or_default();
+                *count = count.saturating_add(1);
             }
         }
         let mut touched: BTreeSet<ServiceId> = claimants.iter().map(|(id, _)| id.clone()).collect();
         for (claim, count) in changes {
-            let contenders = self.claims.contenders(&claim).take(count + 1);
+            let contenders = self.claims.contenders(&claim).take(count.saturating_add(1));
             touched.extend(contenders.inspect(|_| proto_api::count_steps!(1)).cloned());
         }
         touched
@@ -153,8 +154,8 @@ impl Dataplane {
     fn install(&mut self, id: &ServiceId, new: CompiledService) {
         let Some(record) = self.services.get_mut(id) else { return };
         let old = std::mem::replace(&mut record.compiled, new);
-        let (before, now) =
         self.published.announced.set(id, record.compiled.announced());
+        let (before, now) =
             (old.without_local_endpoints(), record.compiled.without_local_endpoints());
         match (old.is_over_budget(), record.compiled.is_over_budget()) {
             (false, true) => drop(self.over_budget.insert(id.clone())),
@@ -162,7 +163,7 @@ impl Dataplane {
             _ => {}
         }
         for ((sum, before), now) in self.without_local_endpoints.iter_mut().zip(before).zip(now) {
-            *sum = *sum + now - before;
+            *sum = sum.saturating_add(now).saturating_sub(before);
         }
         if !old.claims().eq(record.compiled.claims()) {
             old.claims().for_each(|(claim, rank)| self.claims.remove(&claim, rank, id));

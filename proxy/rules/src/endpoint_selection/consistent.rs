@@ -16,7 +16,8 @@ const SLOTS_EACH: usize = 4;
 /// Table size for this many endpoints.
 pub fn table_len(backends: usize) -> usize {
     let len = backends.saturating_mul(SLOTS_EACH);
-    SIZES.into_iter().find(|size| *size >= len).unwrap_or(SIZES[SIZES.len() - 1])
+    let [.., largest] = SIZES;
+    SIZES.into_iter().find(|size| *size >= len).unwrap_or(largest)
 }
 
 /// The endpoint of each slot. `backends` are sorted by address and port; those that do not fit are left out.
@@ -43,7 +44,7 @@ pub fn build_table(backends: &[Backend]) -> Vec<Backend> {
                 }
             };
             *slot = Some(turn.backend);
-            free -= 1;
+            free = free.saturating_sub(1);
         }
     }
     slots.into_iter().flatten().collect()
@@ -62,13 +63,16 @@ impl Permutation {
         bytes.extend_from_slice(&backend.port.to_be_bytes());
         let hash = fnv(&bytes);
         let (high, low) = (mix(hash), mix(hash ^ u64::MAX));
-        let modulo = |number: u64, by: usize| usize::try_from(number % by as u64).unwrap_or(0);
-        Self { backend: *backend, next: modulo(high, size), step: modulo(low, size - 1) + 1 }
+        let modulo = |number: u64, by: usize| {
+            number.checked_rem(by as u64).and_then(|rest| usize::try_from(rest).ok()).unwrap_or(0)
+        };
+        let step = modulo(low, size.saturating_sub(1)).saturating_add(1);
+        Self { backend: *backend, next: modulo(high, size), step }
     }
 
     fn advance(&mut self, size: usize) -> usize {
         let slot = self.next;
-        self.next = (self.next + self.step) % size;
+        self.next = self.next.saturating_add(self.step).checked_rem(size).unwrap_or(0);
         slot
     }
 }

@@ -102,7 +102,7 @@ impl Class {
             _ => {
                 let draw = *EndpointPool::ALL.get(usize::try_from(word >> 30).ok()?)?;
                 let choice = Choice::from_code(word >> 15 & 0x7fff)?;
-                Some(Self::Balance(draw, choice, (word & 0x7fff) + 1))
+                Some(Self::Balance(draw, choice, (word & 0x7fff).saturating_add(1)))
             }
         }
     }

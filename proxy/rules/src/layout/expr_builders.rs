@@ -47,7 +47,7 @@ pub enum End {
 
 /// Loads an address of the packet.
 pub fn address(family: Family, end: End, dreg: Reg) -> Expr {
-    let len = u32::from(address_words(family)) * 4;
+    let len = u32::from(address_words(family)).saturating_mul(4);
     let offset = match (family, end) {
         (Family::Ip6, End::Source) => 8,
         (Family::Ip6, End::Destination) => 24,
@@ -187,7 +187,7 @@ pub fn hash(family: Family, count: u32, first: u32, scratch: Reg, dreg: Reg) -> 
     let hash = Hash {
         sreg: Some(scratch),
         dreg,
-        len: Some(u32::from(words + 1) * 4),
+        len: Some(u32::from(words).saturating_add(1).saturating_mul(4)),
         modulus: count,
         seed: Some(HASH_SEED),
         // As the kernel reports it: without the attribute if it is zero.
@@ -199,7 +199,7 @@ pub fn hash(family: Family, count: u32, first: u32, scratch: Reg, dreg: Reg) -> 
 
 /// Stores the data at `data` with the key at `key` for this many seconds; ends the rule if the map is full.
 pub fn remember(map: Map, key: Reg, data: Reg, seconds: u32) -> Expr {
-    let timeout_ms = Some(u64::from(seconds) * 1000);
+    let timeout_ms = Some(u64::from(seconds).saturating_mul(1000));
     let (set, op) = (map.name().to_owned(), DynsetOp::UPDATE);
     Dynset { set, op, key, data: Some(data), timeout_ms, flags: Some(0) }.into()
 }

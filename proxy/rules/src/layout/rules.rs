@@ -81,7 +81,11 @@ pub fn chains(
 /// Loads address, protocol and port of the packet.
 fn service_key(family: Family, at: Reg) -> Vec<Expr> {
     let after = address_words(family);
-    vec![address(family, End::Destination, at), protocol(at.plus(after)), port(at.plus(after + 1))]
+    vec![
+        address(family, End::Destination, at),
+        protocol(at.plus(after)),
+        port(at.plus(after).plus(1)),
+    ]
 }
 
 /// Loads protocol and port of the packet.
@@ -108,11 +112,12 @@ fn gated() -> Vec<CommentedRule> {
 
 /// Continues with frontends if the source, masked to `bits`, is a source range of the frontend.
 pub fn source_range(family: Family, bits: u8) -> CommentedRule {
-    let block = address_words(family) + 2;
+    let block = address_words(family).saturating_add(2);
     let any = if family == Family::Ip6 { [0; 16].into() } else { [0; 4].into() };
     let mut sender = vec![address(family, End::Source, KEY.plus(block))];
     sender.extend(Cidr::new(any, bits).map(|c| mask(KEY.plus(block), address_value(&c.mask()))));
-    let bits = constant(KEY.plus(block + address_words(family)), &u32::from(bits).to_ne_bytes());
+    let bits =
+        constant(KEY.plus(block).plus(address_words(family)), &u32::from(bits).to_ne_bytes());
     let allowed =
         vec![bits, is_in(Map::SourceRanges, KEY), decide(Verdict::Goto(FRONTENDS.into()))];
     rule("source in range", [service_key(family, KEY), sender, allowed])
@@ -138,11 +143,6 @@ fn frontends(
         let counted = vec![is_in(Map::Counted, KEY)];
         rules.insert(0, rule("count the connection", [service_key(family, KEY), counted]));
     }
-    for to_node in node_addresses(family, settings) {
-        if counting {
-            let counted = vec![is_in(Map::NodePortCounted, KEY)];
-            let parts = [node_port_key(KEY), to_node.clone(), counted];
-            rules.push(rule("count the connection to a node port", parts));
     if is_looked_up(Map::LoadBalancerIps) {
         // To the node that announces it the address is one of its own.
         let unused = vec![
@@ -152,6 +152,11 @@ fn frontends(
         ];
         rules.push(rule("unused port of a load balancer's address", [unused]));
     }
+    for to_node in node_addresses(family, settings) {
+        if counting {
+            let counted = vec![is_in(Map::NodePortCounted, KEY)];
+            let parts = [node_port_key(KEY), to_node.clone(), counted];
+            rules.push(rule("count the connection to a node port", parts));
         }
         let map = |map, source: Vec<Expr>| {
             [node_port_key(KEY), class(map), to_node.clone(), source, act()]
@@ -225,7 +230,7 @@ fn sources(
     let after = address_words(family);
     let original = || {
         let parts = [original_address(family, KEY), protocol(KEY.plus(after))];
-        [parts.to_vec(), vec![original_port(KEY.plus(after + 1))]].concat()
+        [parts.to_vec(), vec![original_port(KEY.plus(after).plus(1))]].concat()
     };
     let to_itself =
         vec![address(family, End::Source, KEY), address(family, End::Destination, KEY.plus(after))];
@@ -287,7 +292,7 @@ pub fn balance(
     count: u32,
 ) -> Vec<CommentedRule> {
     let (key, map, words) = match from.has_address() {
-        true => (service_key(family, KEY), Map::Endpoints, address_words(family) + 2),
+        true => (service_key(family, KEY), Map::Endpoints, address_words(family).saturating_add(2)),
         false => (node_port_key(KEY), Map::NodePortEndpoints, 2),
     };
     let (first, slot) = (from.first_slot(), KEY.plus(words));
@@ -320,13 +325,13 @@ fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<C
     let words = address_words(family);
     let padding = KEY;
     let endpoint = padding.plus(1);
-    let frontend = endpoint.plus(words + 1);
+    let frontend = endpoint.plus(words).plus(1);
     let ports = frontend.plus(words);
     let client = ports.plus(2);
     let (key, map, first) = match from.has_address() {
         true => (service_key(family, frontend), Map::Endpoints, frontend),
         false => {
-            let zero = constant(frontend, &vec![0; usize::from(words) * 4]);
+            let zero = constant(frontend, &vec![0; usize::from(words).saturating_mul(4)]);
             ([vec![zero], node_port_key(ports)].concat(), Map::NodePortEndpoints, ports)
         }
     };
@@ -341,7 +346,7 @@ fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<C
         constant(padding, &[0; 4]),
     ];
     // Together they cover padding and endpoint: the kernel rejects rules that read registers which were never written.
-    let mut zero = vec![constant(endpoint, &vec![0; usize::from(words.max(2)) * 4])];
+    let mut zero = vec![constant(endpoint, &vec![0; usize::from(words.max(2)).saturating_mul(4)])];
     if family == Family::Ip6 {
         zero.push(constant(endpoint.plus(2), &[0; 12]));
     }

@@ -21,14 +21,14 @@ pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
 
 /// A number below `modulus`, as the kernel's `reciprocal_scale`.
 pub fn scale(hash: u32, modulus: u32) -> u32 {
-    ((u64::from(hash) * u64::from(modulus)) >> 32) as u32
+    (u64::from(hash).wrapping_mul(u64::from(modulus)) >> 32) as u32
 }
 
 /// Adds up to twelve bytes; missing ones count as zero.
 fn add(bytes: &[u8], a: u32, b: u32, c: u32) -> (u32, u32, u32) {
     let word = |at: usize| {
         let mut word = [0; 4];
-        let part = bytes.iter().skip(at * 4).take(4);
+        let part = bytes.iter().skip(at.saturating_mul(4)).take(4);
         word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
         u32::from_ne_bytes(word)
     };

@@ -167,8 +167,8 @@ impl<'a> Machine<'a> {
             Verdict::Drop => RuleResult::HookVerdict(HookVerdict::Final(PacketOutcome::Dropped)),
             Verdict::Continue | Verdict::Break => RuleResult::Next,
             Verdict::Return => RuleResult::Return,
-            Verdict::Jump(chain) => self.chain(&chain, at, depth + 1),
-            Verdict::Goto(chain) => match self.chain(&chain, at, depth + 1) {
+            Verdict::Jump(chain) => self.chain(&chain, at, depth.saturating_add(1)),
+            Verdict::Goto(chain) => match self.chain(&chain, at, depth.saturating_add(1)) {
                 RuleResult::Next => RuleResult::Return,
                 other => other,
             },
@@ -199,7 +199,7 @@ impl<'a> Machine<'a> {
                 at.load(Some(fib.dreg), &kind.to_ne_bytes())?;
             }
             Expr::Numgen(numgen) => {
-                let number = numgen.offset + (self.draw)(numgen.modulus);
+                let number = numgen.offset.wrapping_add((self.draw)(numgen.modulus));
                 at.load(Some(numgen.dreg), &number.to_ne_bytes())?;
             }
             Expr::Hash(hash) => at.hash(hash)?,
@@ -228,18 +228,18 @@ impl<'a> Machine<'a> {
 
 impl At<'_> {
     fn read(&self, reg: Reg, len: usize) -> Result<&[u8], NoMatch> {
-        let start = reg.index() * 4;
+        let start = reg.index().saturating_mul(4);
         let out = || NoMatch::Unknown("register out of range".into());
-        self.registers.get(start..start + len).ok_or_else(out)
+        self.registers.get(start..start.saturating_add(len)).ok_or_else(out)
     }
 
     /// Stores bytes in registers; the rest of the last word is zero.
     fn load(&mut self, reg: Option<Reg>, bytes: &[u8]) -> Result<(), NoMatch> {
         let reg = reg.ok_or_else(|| NoMatch::Unknown("setting a property".into()))?;
-        let start = reg.index() * 4;
-        let words = bytes.len().div_ceil(4) * 4;
+        let start = reg.index().saturating_mul(4);
+        let words = bytes.len().div_ceil(4).saturating_mul(4);
         let out = || NoMatch::Unknown("register out of range".into());
-        let slot = self.registers.get_mut(start..start + words).ok_or_else(out)?;
+        let slot = self.registers.get_mut(start..start.saturating_add(words)).ok_or_else(out)?;
         slot.fill(0);
         slot.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = *byte);
         Ok(())
@@ -252,7 +252,7 @@ impl At<'_> {
             _ => return Err(NoMatch::Unknown("payload of another header".into())),
         };
         let (start, len) = (payload.offset as usize, payload.len as usize);
-        let bytes = header.get(start..start + len).ok_or(NoMatch::Break)?.to_vec();
+        let bytes = header.get(start..start.saturating_add(len)).ok_or(NoMatch::Break)?.to_vec();
         self.load(Some(payload.dreg), &bytes)
     }
 

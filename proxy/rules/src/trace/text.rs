@@ -44,11 +44,11 @@ fn class(word: &[u8]) -> String {
 /// Each field starts at a register of four bytes.
 fn fields(types: &[Type], bytes: &[u8]) -> String {
     let mut words = Vec::new();
-    let mut at = 0;
+    let mut at: usize = 0;
     for kind in types {
         let len = kind.bytes() as usize;
-        words.push(field(*kind, bytes.get(at..at + len).unwrap_or_default()));
-        at += len.div_ceil(4) * 4;
+        words.push(field(*kind, bytes.get(at..at.saturating_add(len)).unwrap_or_default()));
+        at = at.saturating_add(len.div_ceil(4).saturating_mul(4));
     }
     words.join(" . ")
 }

@@ -80,7 +80,7 @@ impl StaleFlowLogKeeper {
     /// Records that a walk for these keys begins.
     pub(super) fn count_walk(&mut self, keys: &BTreeSet<StaleFlowKey>) {
         for key in keys {
-            self.keys.entry(key.clone()).and_modify(|walks| *walks += 1);
+            self.keys.entry(key.clone()).and_modify(|walks| *walks = walks.saturating_add(1));
         }
     }
 

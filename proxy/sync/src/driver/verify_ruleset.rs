@@ -13,6 +13,8 @@ use super::{Driver, Ownership, SyncError};
 /// Reading back all elements takes at most one part in this many of the time. Deleted or flushed tables, chains and
 /// rules are found without reading elements.
 const READ_BACK_SHARE: u32 = 20;
+/// Bound of the time between two read-backs.
+const REST_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// When to read back all elements.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ impl ReadBack {
     /// Records a read-back and its duration.
     fn done(&mut self, took: Duration) {
         let now = Instant::now();
-        let rest = took * READ_BACK_SHARE;
+        let rest = took.saturating_mul(READ_BACK_SHARE).min(REST_MAX);
         self.earliest = now + rest;
         self.latest = now + self.every.max(rest);
     }

@@ -1,5 +1,7 @@
 //! Bounds on requests and limits: minimum, maximum, and the ratio of limit to request. Pure, with Kubernetes' precision and messages.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::{fmt, slice};
 
@@ -93,7 +95,7 @@ fn total<'a: 'b, 'b>(
         let units = if *resource == "cpu" { amount.as_milli() } else { amount.value() };
         let (sum, named) = sums.entry(*resource).or_default();
         *sum = sum.saturating_add(units);
-        *named += 1;
+        *named = named.saturating_add(1);
     }
     let sums = sums.into_iter().filter(|(_, (_, named))| *named == count);
     let quantity = |resource: &str, sum: i64| match resource {
@@ -177,7 +179,7 @@ fn check(limit: &Map, rules: &[(&str, Rule)], demands: &[Demand<'_>], found: &mu
                 return;
             }
             let Some(text) = rule(bound, demand) else { continue };
-            found.left -= 1;
+            found.left = found.left.saturating_sub(1);
             if !found.texts.contains(&text) {
                 found.texts.push(text);
             }

@@ -38,8 +38,8 @@ pub struct StoredObject {
 
 /// Where a record comes from.
 enum Origin {
-    /// A write of so many bytes.
-    Memory(usize),
+    /// A write of so many bytes, which takes so many in memory.
+    Memory { stored_len: usize, memory_len: usize },
     /// These bytes on disk, for [`StoredObject::load`].
     Disk(Bytes),
     /// Bytes on disk that cannot be read. Its tree has a name and no content: it stands for the object where names count, and is never served.
@@ -85,6 +85,7 @@ pub enum LoadError {
 pub struct Draft {
     object: Object,
     raw: Bytes,
+    memory_len: usize,
 }
 
 impl Draft {
@@ -94,7 +95,8 @@ impl Draft {
         object.set_meta_str("resourceVersion", "");
         let object = engine.in_storage_version(object);
         let raw = Bytes::from(engine.encode_stored(&object));
-        Self { object, raw }
+        let memory_len = memory_len(&object, raw.len());
+        Self { object, raw, memory_len }
     }
 }
 
@@ -105,7 +107,7 @@ impl StoredObject {
     /// The bytes are not an object of a known kind, or are unreadable and of a kind that the server decides by.
     pub fn load(&self, engine: &Engine) -> Result<(), LoadError> {
         let object = match &self.origin {
-            Origin::Memory(_) => return Ok(()),
+            Origin::Memory { .. } => return Ok(()),
             Origin::Disk(raw) => engine.decode_stored(raw)?,
             Origin::Unreadable(unreadable) => unreadable.stand_in(engine)?,
         };
@@ -119,7 +121,7 @@ impl StoredObject {
     /// That one.
     pub fn check_readable(&self) -> Result<(), ApiError> {
         match &self.origin {
-            Origin::Memory(_) | Origin::Disk(_) => Ok(()),
+            Origin::Memory { .. } | Origin::Disk(_) => Ok(()),
             Origin::Unreadable(unreadable) => {
                 let UnreadableObject { key, why, .. } = &**unreadable;
                 Err(ApiError::internal(format!("unable to transform key {key:?}: {why}")))
@@ -133,7 +135,9 @@ impl StoredObject {
         match &self.origin {
             Origin::Unreadable(unreadable) => BackupValue::AsOnDisk(unreadable.stored.clone()),
             Origin::Disk(raw) => BackupValue::Value(raw.clone()),
-            Origin::Memory(_) => BackupValue::Value(Draft::new(engine, self.object().clone()).raw),
+            Origin::Memory { .. } => {
+                BackupValue::Value(Draft::new(engine, self.object().clone()).raw)
+            }
         }
     }
 
@@ -153,7 +157,7 @@ impl StoredObject {
     #[must_use]
     pub fn stored_len(&self) -> usize {
         match &self.origin {
-            Origin::Memory(len) => *len,
+            Origin::Memory { stored_len, .. } => *stored_len,
             Origin::Disk(raw) => raw.len(),
             Origin::Unreadable(unreadable) => unreadable.stored.len(),
         }
@@ -236,7 +240,7 @@ impl StoredObject {
     }
 
     fn of(object: Object, stamp: Stamp) -> Self {
-        Self::new(OnceLock::from(object), Origin::Memory(0), stamp)
+        Self::new(OnceLock::from(object), Origin::Memory { stored_len: 0, memory_len: 0 }, stamp)
     }
 
     fn new(object: OnceLock<Object>, origin: Origin, stamp: Stamp) -> Self {
@@ -275,11 +279,25 @@ impl Record for StoredObject {
 
     fn stamp(draft: Draft, stamp: Stamp) -> Self {
         let object = OnceLock::from(stamped(draft.object, stamp));
-        Self::new(object, Origin::Memory(draft.raw.len()), stamp)
+        let (stored_len, memory_len) = (draft.raw.len(), draft.memory_len);
+        Self::new(object, Origin::Memory { stored_len, memory_len }, stamp)
     }
 
     fn tombstone(last: &Self, stamp: Stamp) -> Self {
-        Self::of(stamped(last.object().clone(), stamp), stamp)
+        let object = OnceLock::from(stamped(last.object().clone(), stamp));
+        let memory_len = last.memory_len();
+        Self::new(object, Origin::Memory { stored_len: 0, memory_len }, stamp)
+    }
+
+    fn memory_len(&self) -> usize {
+        match &self.origin {
+            Origin::Memory { memory_len, .. } => *memory_len,
+            Origin::Disk(raw) => match self.object.get() {
+                Some(object) => memory_len(object, raw.len()),
+                None => raw.len(),
+            },
+            Origin::Unreadable(unreadable) => unreadable.stored.len(),
+        }
     }
 
     fn restore(key: &str, raw: Bytes, stamp: Stamp) -> Result<Self, RestoreError> {
@@ -312,6 +330,11 @@ impl Record for StoredObject {
     fn is_readable(&self) -> bool {
         !matches!(self.origin, Origin::Unreadable(_))
     }
+}
+
+/// What a record takes: the tree, and three times its stored form for the texts in it, JSON and Protobuf.
+fn memory_len(object: &Object, stored_len: usize) -> usize {
+    object.tree_len().saturating_add(stored_len.saturating_mul(3))
 }
 
 impl UnreadableObject {

@@ -9,7 +9,7 @@ use proto_api::names::Names;
 use proto_api::schema;
 
 use crate::shape::{ShapeId, Shapes};
-use crate::value::{Map, Value};
+use crate::value::{Map, UNIT, Value, weigh};
 
 pub mod custom;
 
@@ -183,6 +183,11 @@ impl Object {
     /// An empty object of `kind`.
     pub fn new(kind: Arc<Kind>) -> Self {
         Object { kind, fields: Map::new() }
+    }
+
+    /// The bytes of memory that the tree takes, about, without its texts.
+    pub fn tree_len(&self) -> usize {
+        weigh(&self.fields).saturating_mul(UNIT)
     }
 
     /// `metadata`, if set.

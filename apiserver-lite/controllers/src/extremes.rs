@@ -201,7 +201,7 @@ fn nodes_and_leases() {
             let clocks = NodeClocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
                 let (mut evicted, rates) = (ZoneEvictions::default(), EvictionRates::default());
-                evicted.note(names(), node, &Plan::default(), now);
+                evicted.note(names(), &rates, node, &Plan::default(), now);
                 let some = ClusterHealth::of(
                     names(),
                     &rates,

@@ -184,8 +184,8 @@ impl Compilation<'_> {
         chosen.all.truncate(BACKENDS_MAX);
         chosen.here.truncate(BACKENDS_MAX);
         if choice == Choice::Consistent {
-            let slots =
-                consistent::table_len(chosen.all.len()) + consistent::table_len(chosen.here.len());
+            let slots = consistent::table_len(chosen.all.len())
+                .saturating_add(consistent::table_len(chosen.here.len()));
             self.budget.charge(slots)?;
         }
         let before = self.before.port(family, port);
@@ -404,12 +404,12 @@ impl CompiledPort {
         let slots = match (is_cluster_ip, policy) {
             (true, Policy::Local) => self.here.len(),
             (_, Policy::Cluster) => self.all.len(),
-            (false, Policy::Local) => self.all.len() + self.here.len(),
+            (false, Policy::Local) => self.all.len().saturating_add(self.here.len()),
         };
         let remembered = if matches!(self.choice, Choice::Sticky(_)) { slots } else { 0 };
         let gate = if matches!(frontend, Frontend::LoadBalancer(_)) { blocks } else { 0 };
         // Internal and external class or masquerade mark, gate, counter.
-        4 + slots + remembered + gate
+        [slots, remembered, gate].into_iter().fold(4, usize::saturating_add)
     }
 
     fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {

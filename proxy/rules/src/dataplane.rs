@@ -168,10 +168,10 @@ impl Dataplane {
         if service.is_none() && !self.services.contains_key(id) {
             return;
         }
-        self.services_len += usize::from(service.is_some());
+        self.services_len = self.services_len.saturating_add(usize::from(service.is_some()));
         let id = self.intern_service_id(id);
         let record = self.services.entry(id.clone()).or_default();
-        self.services_len -= usize::from(record.service.is_some());
+        self.services_len = self.services_len.saturating_sub(usize::from(record.service.is_some()));
         record.service = service;
         record.mark(&id, &mut self.pending.marked);
     }
@@ -291,7 +291,7 @@ impl Dataplane {
         }
         let stays: HashSet<IpAddr> =
             new.into_iter().flat_map(|new| new.endpoints.iter().map(|e| e.address)).collect();
-        proto_api::count_steps!(old.endpoints.len() + stays.len());
+        proto_api::count_steps!(old.endpoints.len().saturating_add(stays.len()));
         let all = old.endpoints.iter().map(|e| e.address);
         let addresses: Vec<IpAddr> = all.filter(|address| !stays.contains(address)).collect();
         let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);

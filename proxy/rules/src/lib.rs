@@ -5,11 +5,13 @@
 //! holds the model and turns changes into a [`Transaction`] whose size follows the change, not the table. [`layout`]
 //! defines the tables, [`trace`] evaluates them for a packet.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod model;
 
-mod hash;
-
 mod announced_addresses;
+
+mod hash;
 
 pub mod budget;
 

@@ -250,7 +250,7 @@ impl History {
             NodeClocks { steady, wall },
             cluster,
         );
-        self.evicted.note(names(), node, &plan, wall);
+        self.evicted.note(names(), &EvictionRates::default(), node, &plan, wall);
         let before = self.world.list::<Node>(ObjectKind::Node);
         if self.world.run(&plan, usize::MAX) > 0 {
             self.own.insert(nth, self.world.version);

@@ -115,7 +115,7 @@ fn addresses_are_given_by_family_and_kept() {
     check(service(1, v4), &[], &format!("[\"192.0.2.1\"] a {NEW}"));
     check(service(1, dual), &[], &format!("[\"fd00::1\", \"192.0.2.1\"] a {NEW}"));
     let has_first = with(service(2, v4), &["192.0.2.1"], Some("a"));
-    check(service(1, v4), &[has_first.clone()], &format!("[\"192.0.2.2\"] a {NEW}"));
+    check(service(1, v4), std::slice::from_ref(&has_first), &format!("[\"192.0.2.2\"] a {NEW}"));
     // What fits stays, also behind a free one.
     check(with(service(1, v4), &["192.0.2.3"], Some("a")), &[], "");
     check(with(service(1, dual), &["fd00::1", "192.0.2.3"], Some("a")), &[], "");
@@ -128,7 +128,7 @@ fn addresses_are_given_by_family_and_kept() {
     let younger = with(service(3, v4), &["192.0.2.1"], Some("a"));
     check(
         younger.clone(),
-        &[has_first.clone()],
+        std::slice::from_ref(&has_first),
         "[\"192.0.2.2\"] a IPAllocated EnsuredLoadBalancer",
     );
     check(has_first, &[younger], "");

@@ -35,7 +35,7 @@ enum HistoryStep {
 }
 
 fn key(number: u8) -> ObjectKey {
-    ObjectKey::new("ns", &format!("web-{}", number % NAMES))
+    ObjectKey::new("ns", format!("web-{}", number % NAMES))
 }
 
 fn addresses(service: &Service) -> BTreeSet<IpAddr> {
@@ -181,7 +181,7 @@ impl Cluster {
     /// Plans all until there is nothing to write.
     fn settle(&mut self) {
         for round in 0.. {
-            let busy = (0..NAMES).fold(false, |busy, number| self.plan(number, false) || busy);
+            let busy = (0..NAMES).filter(|number| self.plan(*number, false)).count() > 0;
             (0..NAMES).for_each(|number| self.see(number));
             self.check();
             if !busy {

@@ -109,7 +109,7 @@ pub fn slim_secret(secret: Secret) -> Secret {
     }
 }
 
-/// Keeps the labels, spec, conditions and volumes of a node.
+/// Keeps the labels, spec, conditions, addresses and volumes of a node.
 pub fn slim_node(node: Node) -> Node {
     let Node { metadata, spec, status } = node;
     Node {
@@ -121,6 +121,7 @@ pub fn slim_node(node: Node) -> Node {
         spec,
         status: NodeStatus {
             conditions: status.conditions,
+            addresses: status.addresses,
             volumes_attached: status.volumes_attached,
             volumes_in_use: status.volumes_in_use,
             ..NodeStatus::default()

@@ -230,9 +230,16 @@ impl PlannedAddresses {
         (chosen.into_iter().collect(), AddressPlan { plan, shortage })
     }
 
-    /// The addresses that other Services have, by their statuses and by the last plans.
+    /// The addresses that nodes have, and other Services by their statuses and by the last plans.
     fn taken(&self, around: &Surroundings<'_>, service: &Service) -> TakenAddresses {
         let mut taken = TakenAddresses::default();
+        for node in around.nodes {
+            let addresses = node.status.addresses.iter();
+            for address in addresses.filter_map(|address| address.address.parse().ok()) {
+                let user = || ObjectKey::new("", &node.metadata.name);
+                taken.users.entry(address).or_insert_with(user);
+            }
+        }
         for other in around.services.iter().filter(|o| o.metadata.uid != service.metadata.uid) {
             let user = ObjectKey::of(&other.metadata);
             for address in of_status(other) {
@@ -257,7 +264,7 @@ fn age(service: &Service) -> Age {
     (metadata.creation_timestamp.unix(), metadata.uid.clone())
 }
 
-/// The addresses of other Services.
+/// The addresses of nodes and of other Services.
 #[derive(Default)]
 struct TakenAddresses {
     users: BTreeMap<IpAddr, ObjectKey>,

@@ -276,9 +276,11 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The announced addresses of a Service without those that the node has for itself.
+/// The announced addresses of a Service without those that the node has for itself; none where load balancers' addresses are not announced: who may
+/// annotate a Service takes no address from other hosts then.
 fn announced_ips(service: &LocalService, layout: &Layout) -> Box<[IpAddr]> {
-    let ips = service.load_balancer_ips.iter().filter(|_| service.announced_by.is_some());
+    let is_announced = layout.settings.announcing.is_some() && service.announced_by.is_some();
+    let ips = service.load_balancer_ips.iter().filter(|_| is_announced);
     let is_free = |ip: &&IpAddr| {
         layout.families.contains(&family_of(**ip)) && !layout.settings.has_address(**ip)
     };

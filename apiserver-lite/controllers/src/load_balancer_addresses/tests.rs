@@ -3,7 +3,7 @@
 mod histories;
 
 use proto_api::Time;
-use proto_api::core::v1::NodeCondition;
+use proto_api::core::v1::{NodeAddress, NodeCondition};
 use proto_api::names::Profile;
 use serde_json::Value;
 
@@ -171,6 +171,27 @@ fn the_address_that_is_asked_for_is_given_or_none() {
     check(asking(service(1, dual), "192.0.9.9"), &one, refused);
     let other_family = format!("[\"192.0.2.1\"] a AllocationFailed {NEW}");
     check(asking(service(1, v4), "fd00::1"), &other_family, "none of the Service's IP families");
+}
+
+/// A range that covers nodes gives none of their addresses away, not even to who asks for one.
+#[test]
+fn addresses_of_nodes_are_no_services() {
+    let mut of_node = Node::clone(&node("a", "True"));
+    let address = NodeAddress { type_: "InternalIP".into(), address: "192.0.2.1".into() };
+    of_node.status.addresses = vec![address];
+    let (nodes, ranges) = ([Arc::new(of_node)], ranges(&["192.0.2.1-192.0.2.2"]));
+    let given = |service: Service| {
+        let around = Surroundings {
+            names: names(),
+            ranges: &ranges,
+            services: &[Arc::new(service.clone())],
+            nodes: &nodes,
+            slices: &[],
+        };
+        shown(&PlannedAddresses::default().plan(&around, &service))
+    };
+    assert_eq!(given(service(1, &["IPv4"])), format!("[\"192.0.2.2\"] a {NEW}"));
+    assert_eq!(given(asking(service(1, &["IPv4"]), "192.0.2.1")), "AllocationFailed retried");
 }
 
 #[test]

@@ -93,6 +93,8 @@ impl Reconciler {
             slices: &informers.slices.within(&key.namespace),
         };
         let planned = planned_addresses.plan(&around, &service);
+        // Other plans do not wait for the server: they know of this one.
+        drop(planned_addresses);
         let requeue = self.apply(reconcile_key, planned.plan).await?;
         planned.shortage.map_or(Ok(requeue), |shortage| Err(shortage.into()))
     }

@@ -1,7 +1,8 @@
 //! Features of Services one by one: affinity, source ranges, consistent choice, zones, health checks.
 
 use super::tests::{
-    CLIENT, NODE, POD_HERE, ask, follow, ip, layout, node, sent, service, slice, with_node_port,
+    CLIENT, NODE, POD_HERE, ask, follow, ip, layout, node, node_with, sent, service, slice,
+    with_node_port,
 };
 use super::*;
 use crate::health::HealthCheck;
@@ -192,7 +193,11 @@ fn an_announced_address_serves_nothing_but_its_services() {
     let not_announced = node(announced(None), &one);
     let untouched = vec![PacketOutcome::Untouched];
     assert_eq!(outcomes(&not_announced), [served.clone(), untouched, served.clone()]);
-    let mut node = node(announced(Some("b")), &one);
+    // Without the flag the annotation means nothing.
+    assert_eq!(outcomes(&node(announced(Some("b")), &one)), outcomes(&not_announced));
+    let mut announcing = layout();
+    announcing.settings.announcing = Some("a".into());
+    let mut node = node_with(announcing, announced(Some("b")), &one);
     let dropped = vec![PacketOutcome::Dropped];
     assert_eq!(outcomes(&node), [served, dropped.clone(), dropped.clone()]);
     assert_eq!(ask(&node, Network, "2001:db8::1", "fd00::10", 22), dropped);

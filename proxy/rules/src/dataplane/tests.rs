@@ -65,8 +65,17 @@ pub(super) fn slice(id: &ServiceId, endpoints: &[(&str, Locality)]) -> LocalSlic
 
 /// A node with one Service, loaded.
 pub(super) fn node(service: LocalService, endpoints: &[(&str, Locality)]) -> Dataplane {
+    node_with(layout(), service, endpoints)
+}
+
+/// The same with another layout.
+pub(super) fn node_with(
+    layout: Layout,
+    service: LocalService,
+    endpoints: &[(&str, Locality)],
+) -> Dataplane {
     let id = ServiceId::new("ns", "web");
-    let mut node = Dataplane::new(layout());
+    let mut node = Dataplane::new(layout);
     node.service_changed(&id, Some(Arc::new(service)));
     node.slice_changed("web-1", None, Some(Arc::new(slice(&id, endpoints))));
     node.load();

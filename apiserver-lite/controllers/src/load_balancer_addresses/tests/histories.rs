@@ -178,13 +178,15 @@ impl Cluster {
         }
     }
 
-    /// Plans all until there is nothing to write.
+    /// Plans all until there is nothing to write, twice: a Service that lacks an address is tried again when others have been planned.
     fn settle(&mut self) {
+        let mut quiet = 0;
         for round in 0.. {
-            let busy = (0..NAMES).filter(|number| self.plan(*number, false)).count() > 0;
             (0..NAMES).for_each(|number| self.see(number));
+            let writes = (0..NAMES).filter(|number| self.plan(*number, false)).count();
             self.check();
-            if !busy {
+            quiet = if writes == 0 { quiet + 1 } else { 0 };
+            if quiet == 2 {
                 return;
             }
             assert!(round < 20, "the controller never rests");

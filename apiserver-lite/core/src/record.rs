@@ -370,6 +370,34 @@ mod tests {
 
     use super::*;
 
+    /// The history is bounded by what its records take in memory: a tree is larger than its bytes, and a deletion has one as well.
+    #[test]
+    fn records_take_more_memory_than_bytes_on_disk() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let stamp = Stamp { created: Revision(7), modified: Revision(7) };
+        let record = |labels: usize, text: usize| {
+            let labels: Vec<String> = (0..labels).map(|n| format!(r#""l{n}":"v""#)).collect();
+            let (labels, text) = (labels.join(","), "x".repeat(text));
+            let object = format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a","labels":{{{labels}}}}},"data":{{"k":"{text}"}}}}"#
+            );
+            let object = engine.decode_any(Format::Json, object.as_bytes(), Strictness::Strict);
+            StoredObject::stamp(Draft::new(&engine, object.expect("valid").object), stamp)
+        };
+        for (small, large, entry) in
+            [(record(0, 1), record(100, 1), 6400), (record(0, 1), record(0, 6400), 12_800)]
+        {
+            let deleted = StoredObject::tombstone(&large, stamp);
+            assert!(large.memory_len() >= small.memory_len() + entry, "{}", large.memory_len());
+            assert_eq!((deleted.stored_len(), deleted.memory_len()), (0, large.memory_len()));
+        }
+        let stored = StoredObject::stored(&Draft::new(&engine, record(100, 1).object().clone()));
+        let restored = StoredObject::restore("k", stored, stamp).expect("bytes");
+        restored.load(&engine).expect("an object");
+        // Its resourceVersion is there as well.
+        assert!(restored.memory_len().abs_diff(record(100, 1).memory_len()) <= 200);
+    }
+
     #[test]
     fn every_version_is_encoded_once_for_all_its_readers() {
         let engine = Engine::new(Names::new(Profile::Kubernetes));

@@ -178,9 +178,9 @@ impl ZoneEvictions {
         if evictions(&keys, node).next().is_none() && plan.writes.iter().any(adds) {
             let zone = self.0.entry(zone_of(&zone_keys(names), node)).or_default();
             zone.insert(node.metadata.name.clone(), now);
-            let oldest = zone.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone());
-            if let Some(oldest) = oldest.filter(|_| zone.len() > NOTED_MAX) {
-                zone.remove(&oldest);
+            if zone.len() > NOTED_MAX {
+                let oldest = zone.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone());
+                oldest.map(|oldest| zone.remove(&oldest));
             }
         }
     }

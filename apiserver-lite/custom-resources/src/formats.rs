@@ -62,7 +62,7 @@ fn matches(pattern: &Pattern, text: &str) -> bool {
     pattern.as_ref().is_some_and(|pattern| pattern.is_match(text))
 }
 
-/// An absolute URI, or an absolute path. Its escapes and its port are checked, as by Go's `url.ParseRequestURI`.
+/// An absolute URI, or an absolute path. Of what Go's `url.ParseRequestURI` checks: its escapes, its brackets and its port.
 fn is_request_uri(text: &str) -> bool {
     if text.contains(|c: char| c.is_ascii_control()) {
         return false;

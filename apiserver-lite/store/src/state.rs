@@ -45,7 +45,7 @@ pub struct StoreState<T> {
     watchers: Watchers,
 }
 
-/// An event and the length of its record's stored form.
+/// An event and what its record takes in memory, in bytes.
 struct HistoryEntry<T> {
     event: Event<T>,
     len: usize,
@@ -230,7 +230,7 @@ impl<T> StoreState<T> {
     }
 
     /// Makes a batch of durable events visible atomically. Their revisions are after the current one and ascend; all events of a revision are in one
-    /// batch. Each comes with the length of its record's stored form, and `topic` is that of a record.
+    /// batch. Each comes with the bytes of memory that its record takes, and `topic` is that of a record.
     /// Returns the watchers to wake.
     pub fn publish(
         &mut self,

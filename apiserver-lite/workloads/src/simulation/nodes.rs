@@ -193,6 +193,8 @@ impl History {
         self.own.clear();
         self.cluster = None;
         self.evicted = ZoneEvictions::default();
+        // As in kube-controller-manager, a new process knows no eviction whose taint is gone again.
+        self.evicted_at.clear();
         self.caches = [self.world.clone(), self.world.clone()];
     }
 

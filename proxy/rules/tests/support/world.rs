@@ -34,10 +34,11 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn layout(table: &str, local_traffic: &LocalTraffic) -> Layout {
+fn layout(table: &str, world: &World) -> Layout {
     let settings = Settings {
         cluster_cidrs: POD_BLOCKS.map(|block| block.parse().unwrap()).into(),
-        local_traffic: local_traffic.clone(),
+        local_traffic: world.local_traffic.clone(),
+        announcing: world.announcing.clone(),
         ..Settings::default()
     };
     Layout { table: table.into(), flags: TableFlags::NONE, families: FAMILIES.into(), settings }
@@ -56,6 +57,8 @@ pub struct World {
     pub places: [Option<Locality>; 2],
     /// How traffic of pods is detected.
     pub local_traffic: LocalTraffic,
+    /// The node, if load balancers' addresses are announced on its network.
+    pub announcing: Option<Box<str>>,
 }
 
 /// Clients.
@@ -110,7 +113,7 @@ pub fn id(index: usize) -> ServiceId {
 impl World {
     /// A dataplane that has received everything.
     pub fn plane(&self, table: &str) -> Dataplane {
-        let mut plane = Dataplane::new(layout(table, &self.local_traffic));
+        let mut plane = Dataplane::new(layout(table, self));
         plane.zone_changed(Some(ZONE));
         for (n, (service, slices)) in self.services.iter().enumerate() {
             plane.service_changed(&id(n), Some(Arc::new(service.clone())));
@@ -194,9 +197,10 @@ pub fn expected(world: &World, question: &Question) -> Expected {
         .or_else(|| is_node.then(|| owner(world, question, true)).flatten());
     let has = |(s, _): &(LocalService, _)| s.cluster_ips.contains(&question.to);
     let is_cluster_ip = world.services.iter().any(has);
-    let is_announced = world.services.iter().any(|(service, _)| {
-        service.announced_by.is_some() && service.load_balancer_ips.contains(&question.to)
-    });
+    let is_announced = world.announcing.is_some()
+        && world.services.iter().any(|(service, _)| {
+            service.announced_by.is_some() && service.load_balancer_ips.contains(&question.to)
+        });
     let Some((n, port, kind)) = owner else {
         if is_announced {
             return each(PacketOutcome::Dropped);
@@ -482,7 +486,9 @@ pub fn worlds() -> impl Strategy<Value = World> {
     let one = (service(), proptest::collection::vec(pieces(), 0..5));
     let place = || prop_oneof![3 => Just(Locality::Here), 1 => Just(Locality::Elsewhere)];
     let services = proptest::collection::vec(one, 1..5);
-    (services, [place(), place()], local_traffic()).prop_map(|(services, places, local_traffic)| {
+    let announcing = proptest::sample::select(vec![None, Some("a"), Some("b")]);
+    let all = (services, [place(), place()], local_traffic(), announcing);
+    all.prop_map(|(services, places, local_traffic, announcing)| {
         let services = services.into_iter().enumerate().map(|(n, (service, pieces))| {
             let slices = pieces.iter().flat_map(|pieces| {
                 let families = [0, 1].into_iter().filter(|family| pieces.2 & 1 << family != 0);
@@ -491,7 +497,8 @@ pub fn worlds() -> impl Strategy<Value = World> {
             let slices = slices.collect();
             (service, slices)
         });
-        World { services: services.collect(), places: places.map(Some), local_traffic }
+        let (services, places) = (services.collect(), places.map(Some));
+        World { services, places, local_traffic, announcing: announcing.map(Into::into) }
     })
 }
 

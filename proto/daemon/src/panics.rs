@@ -1,6 +1,7 @@
 //! Panics: they end the program unless they happen inside a boundary.
 //!
-//! A boundary ([`isolate`], [`isolate_sync`]) surrounds the work for one request, connection, pod, key or object. A panic inside fails that work only.
+//! A boundary ([`isolate`], [`isolate_sync`]) surrounds the work for one request, connection, pod, key or object. A panic inside fails that work only,
+//! also one in a destructor of what the work leaves behind. Each connection has one in every program, that of a client too.
 //! Any other panic may leave shared state inconsistent: it is logged and the program aborts, so that its supervisor starts it again from what is stored.
 //! [`install`] sets this up; without it (in unit tests) a panic has Rust's default behaviour.
 //!
@@ -71,26 +72,45 @@ pub fn isolate_sync<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
         .map_err(|payload| Panicked { message: message_of(payload.as_ref()) })
 }
 
-/// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again.
+/// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again. It is dropped inside the boundary too: as soon as it has ended, or
+/// with the result. A panic in that is logged, and changes nothing.
 ///
 /// Tasks and blocking closures that `work` starts are outside of the boundary, unless [`spawn`] and [`spawn_blocking`] start them.
 pub fn isolate<F: Future>(work: F) -> Isolated<F> {
-    Isolated(Box::pin(work))
+    Isolated(Some(Box::pin(work)))
 }
 
-/// Work inside a boundary. It lies in memory of its own: an async function would hold it twice, as its argument and pinned.
+/// Work inside a boundary, until it has ended. It lies in memory of its own: an async function would hold it twice, as its argument and pinned.
 #[must_use = "it does nothing unless it is awaited"]
-pub struct Isolated<F>(Pin<Box<F>>);
+pub struct Isolated<F>(Option<Pin<Box<F>>>);
 
 impl<F: Future> Future for Isolated<F> {
     type Output = Result<F::Output, Panicked>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match isolate_sync(|| self.0.as_mut().poll(context)) {
-            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Ok(Poll::Pending) => Poll::Pending,
-            Err(panicked) => Poll::Ready(Err(panicked)),
-        }
+        let Some(work) = self.0.as_mut() else {
+            return Poll::Ready(Err(Panicked { message: "polled after its end".to_owned() }));
+        };
+        let ended = match isolate_sync(|| work.as_mut().poll(context)) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panicked) => Err(panicked),
+        };
+        drop_isolated(self.0.take());
+        Poll::Ready(ended)
+    }
+}
+
+impl<F> Drop for Isolated<F> {
+    fn drop(&mut self) {
+        drop_isolated(self.0.take());
+    }
+}
+
+/// Drops `work` inside a boundary; the hook logs a panic.
+fn drop_isolated<T>(work: Option<T>) {
+    if let Some(work) = work {
+        drop(isolate_sync(|| drop(work)));
     }
 }
 

@@ -40,6 +40,23 @@ fn messages_are_cut_between_characters() {
     assert_eq!(message.chars().count(), MESSAGE_MAX / 2);
 }
 
+/// Work whose destructor panics.
+struct Unsound(fn() -> Poll<u8>);
+
+impl Future for Unsound {
+    type Output = u8;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<u8> {
+        self.0()
+    }
+}
+
+impl Drop for Unsound {
+    fn drop(&mut self) {
+        panic!("destructor");
+    }
+}
+
 /// Not a test of its own: what the copy does that the next test starts.
 #[test]
 fn role() {
@@ -71,6 +88,20 @@ fn role() {
                 assert_eq!(spawn_blocking(|| 7).await.expect("done"), 7);
             });
         }
+        // Work is dropped inside its boundary: once it has ended or panicked, and when nothing waits for it any more.
+        "dropped" => {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            runtime.block_on(async {
+                assert_eq!(isolate(Unsound(|| Poll::Ready(7))).await, Ok(7));
+                let panicked = Panicked { message: "poll".to_owned() };
+                assert_eq!(isolate(Unsound(|| panic!("poll"))).await, Err(panicked));
+                let mut waiting = isolate(Unsound(|| Poll::Pending));
+                let mut context = Context::from_waker(std::task::Waker::noop());
+                assert_eq!(Pin::new(&mut waiting).poll(&mut context), Poll::Pending);
+                drop(waiting);
+                drop(isolate(Unsound(|| Poll::Pending)));
+            });
+        }
         // A thread started inside a boundary is outside of it.
         "nested" => {
             drop(isolate_sync(|| drop(std::thread::spawn(|| panic!("outside")).join())));
@@ -91,6 +122,8 @@ fn a_panic_outside_of_boundaries_aborts_the_program() {
     assert!(run("inside").0);
     assert!(run("executor").0);
     assert!(run("spawned").0);
+    let (succeeded, errors) = run("dropped");
+    assert!(succeeded, "{errors}");
     for role in ["here", "thread", "nested"] {
         let (succeeded, errors) = run(role);
         assert!(!succeeded, "{role}: went on");

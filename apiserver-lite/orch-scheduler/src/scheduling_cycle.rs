@@ -36,6 +36,7 @@ use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
     FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, select_node,
 };
+use apiserver_scheduling::selected_counts::SelectedCounts;
 use apiserver_scheduling::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;
 use bind_volumes::NodeReservation;
@@ -201,6 +202,7 @@ impl Scheduler {
         let mut due = Vec::new();
         let pending = self.pending(&pods);
         let mut nominated = self.list_nominated(&pending);
+        let mut selected = SelectedCounts::default();
         for pod in pending {
             match self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
                 Due::Now => due.push(pod),
@@ -221,7 +223,11 @@ impl Scheduler {
                 self.status.started(format!("pod {}", pod.key));
             }
             let begun = Instant::now();
-            let view = CycleView { namespaces: &namespaces, nominated: &mut nominated };
+            let view = CycleView {
+                namespaces: &namespaces,
+                nominated: &mut nominated,
+                selected: &mut selected,
+            };
             match self.schedule(&pod, &mut loads, view, &mut storage).await {
                 Ok((nth, assigned)) => placed.push(Placement { pod, nth, assigned, begun }),
                 Err(failure) => {
@@ -353,7 +359,8 @@ impl Scheduler {
         let Some(profile) = self.profile_of(pod) else { return Err(Failure::Error) };
         let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
         let selected = isolate_pod(pod, || {
-            let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated };
+            let selected = &mut *view.selected;
+            let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated, selected };
             select_node(pod, nodes, rules, storage_view)
         });
         nominated.take_back(loads);
@@ -416,6 +423,8 @@ struct CycleView<'a> {
     namespaces: &'a NamespaceLabels,
     /// Pending pods, each with the node that is nominated for it.
     nominated: &'a mut Vec<Arc<PodInfo>>,
+    /// The pods that spread constraints select on each node.
+    selected: &'a mut SelectedCounts,
 }
 
 fn on_node(pod: &PodInfo, node: &str) -> Arc<PodInfo> {

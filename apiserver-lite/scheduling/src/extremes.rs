@@ -17,6 +17,7 @@ use crate::pod_affinity::{InterPodState, NamespaceLabels};
 use crate::pod_info::PodInfo;
 use crate::resource_amounts::{CPU, MEMORY};
 use crate::score::{ScoreView, select_best};
+use crate::selected_counts::SelectedCounts;
 use values::variants;
 
 fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
@@ -39,7 +40,8 @@ fn schedule(pod: &PodInfo, loads: &mut [NodeLoad]) {
         let _ = check(pod, load, &profile);
     }
     let all: Vec<&NodeLoad> = loads.iter().collect();
-    let _ = select_best(pod, &all, ScoreView { loads, namespaces: &namespaces, profile: &profile });
+    let view = ScoreView { loads, namespaces: &namespaces, profile: &profile };
+    let _ = select_best(pod, &all, view, &mut SelectedCounts::default());
     loads.iter_mut().for_each(|load| load.add(pod.clone()));
 }
 

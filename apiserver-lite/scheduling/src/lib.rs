@@ -29,6 +29,7 @@ pub mod refusal;
 pub mod resource_amounts;
 pub mod score;
 pub mod select_node;
+pub mod selected_counts;
 pub mod taints;
 pub mod ties;
 pub mod volumes;

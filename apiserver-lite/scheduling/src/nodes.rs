@@ -2,12 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::disks::Disks;
 use crate::host_ports::HostPorts;
 use crate::node_info::NodeInfo;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::resource_amounts::{Amounts, add};
+
+/// Which state of a load it is: two with the same stamp have the same pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LoadStamp(u64);
+
+impl LoadStamp {
+    /// One that no load has.
+    fn unused() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// A node and its pods.
 #[derive(Clone, Debug)]
@@ -27,6 +40,7 @@ pub struct NodeLoad {
     pub pods: Vec<Arc<PodInfo>>,
     /// Those of them whose constraints concern other pods. Each pod that is scheduled looks at these of all nodes.
     pub constraining: Vec<Arc<PodInfo>>,
+    stamp: LoadStamp,
 }
 
 /// Assigns the pods to their nodes.
@@ -55,6 +69,7 @@ impl NodeLoad {
             disks: Disks::default(),
             pods: Vec::new(),
             constraining: Vec::new(),
+            stamp: LoadStamp::unused(),
         }
     }
 
@@ -64,6 +79,11 @@ impl NodeLoad {
         let mut left = Self::empty(self.node.clone());
         self.pods.iter().filter(|pod| !leaves(pod)).for_each(|pod| left.add(pod.clone()));
         left
+    }
+
+    /// Which state of the load this is.
+    pub fn stamp(&self) -> LoadStamp {
+        self.stamp
     }
 
     /// Adds a pod.
@@ -81,5 +101,6 @@ impl NodeLoad {
             self.constraining.push(pod.clone());
         }
         self.pods.push(pod);
+        self.stamp = LoadStamp::unused();
     }
 }

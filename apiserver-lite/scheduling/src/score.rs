@@ -13,6 +13,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_affinity::NamespaceLabels;
 use crate::pod_info::PodInfo;
 use crate::profile::{MAX_POINTS, Profile, Score};
+use crate::selected_counts::SelectedCounts;
 use crate::taints::tolerates;
 
 /// What scores look at besides the pod.
@@ -25,13 +26,18 @@ pub struct ScoreView<'a> {
 }
 
 /// Selects the best node, by its index in `feasible`; none if that is empty.
-pub fn select_best(pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'_>) -> Option<usize> {
+pub fn select_best(
+    pod: &PodInfo,
+    feasible: &[&NodeLoad],
+    view: ScoreView<'_>,
+    selected: &mut SelectedCounts,
+) -> Option<usize> {
     if feasible.len() <= 1 {
         return feasible.len().checked_sub(1);
     }
     let mut sums = vec![0_i64; feasible.len()];
     for (score, weight) in &view.profile.scores {
-        for (sum, points) in sums.iter_mut().zip(points(*score, pod, feasible, view)) {
+        for (sum, points) in sums.iter_mut().zip(points(*score, pod, feasible, view, selected)) {
             *sum = sum.saturating_add(points.saturating_mul(*weight));
         }
     }
@@ -43,7 +49,13 @@ pub fn select_best(pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'_>) -
 }
 
 /// The points of each feasible node by one score.
-fn points(score: Score, pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'_>) -> Vec<i64> {
+fn points(
+    score: Score,
+    pod: &PodInfo,
+    feasible: &[&NodeLoad],
+    view: ScoreView<'_>,
+    selected: &mut SelectedCounts,
+) -> Vec<i64> {
     let ScoreView { loads, namespaces, profile } = view;
     let each = |points: &dyn Fn(&NodeLoad) -> i64| -> Vec<i64> {
         feasible.iter().map(|load| points(load)).collect()
@@ -59,7 +71,9 @@ fn points(score: Score, pod: &PodInfo, feasible: &[&NodeLoad], view: ScoreView<'
             let weight = profile.hard_pod_affinity_weight;
             pod_affinity::points(pod, feasible, loads, namespaces, weight)
         }
-        Score::PodTopologySpread => topology_spread::points(pod, feasible, loads, profile),
+        Score::PodTopologySpread => {
+            topology_spread::points(pod, feasible, loads, profile, selected)
+        }
         Score::TaintToleration => normalize_reversed(each(&|load| count_untolerated(pod, load))),
     }
 }
@@ -119,7 +133,7 @@ mod tests {
         let feasible: Vec<&NodeLoad> = loads.iter().collect();
         let namespaces = NamespaceLabels::new();
         let view = ScoreView { loads, namespaces: &namespaces, profile };
-        select_best(pod, &feasible, view)
+        select_best(pod, &feasible, view, &mut SelectedCounts::default())
             .map_or_else(String::new, |nth| loads[nth].node.name.clone())
     }
 

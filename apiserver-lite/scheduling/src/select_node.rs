@@ -8,6 +8,7 @@ use crate::pod_info::PodInfo;
 use crate::profile::{Filter, Profile};
 use crate::refusal::{Refusal, summary};
 use crate::score::{ScoreView, select_best};
+use crate::selected_counts::SelectedCounts;
 use crate::volumes::{BindingAnnotations, ClaimRequirements, StorageSnapshot, VolumeChoice};
 
 /// A node selected for a pod.
@@ -134,6 +135,8 @@ pub struct NodeView<'a> {
     pub loads: &'a mut [NodeLoad],
     /// With the nominated pods of at least the pod's priority.
     pub nominated: &'a mut NominatedLoads,
+    /// What earlier pods of the cycle counted.
+    pub selected: &'a mut SelectedCounts,
 }
 
 /// Selects the best node for the pod. It must fit together with the nominated pods, and without them: they may run elsewhere.
@@ -146,7 +149,7 @@ pub fn select_node(
     rules: SelectionRules<'_>,
     storage_view: StorageView<'_>,
 ) -> Result<NodeChoice, SelectError> {
-    let NodeView { loads, nominated } = nodes;
+    let NodeView { loads, nominated, selected } = nodes;
     let filters = PodFilters::of(pod, rules, storage_view).map_err(|refusal| {
         let refusals = loads.iter().map(|_| vec![refusal.clone()]).collect();
         SelectError::NoFeasibleNode(FitError { refusals })
@@ -160,9 +163,9 @@ pub fn select_node(
             *with = without;
         }
     }
-    let selected = select_checked(pod, loads, checked, rules);
+    let choice = select_checked(pod, loads, checked, rules, selected);
     nominated.take_back(loads);
-    selected
+    choice
 }
 
 /// Selects the best of the nodes that the pod fits on.
@@ -171,12 +174,13 @@ fn select_checked(
     loads: &[NodeLoad],
     mut checked: Vec<Checked>,
     rules: SelectionRules<'_>,
+    selected: &mut SelectedCounts,
 ) -> Result<NodeChoice, SelectError> {
     let fitting = |(nth, checked): (usize, &Checked)| checked.is_ok().then_some(nth);
     let feasible: Vec<usize> = checked.iter().enumerate().filter_map(fitting).collect();
     let candidates: Vec<&NodeLoad> = feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
     let SelectionRules { profile, namespaces } = rules;
-    let best = select_best(pod, &candidates, ScoreView { loads, namespaces, profile })
+    let best = select_best(pod, &candidates, ScoreView { loads, namespaces, profile }, selected)
         .and_then(|best| feasible.get(best).copied());
     match best.map(|nth| (nth, checked.swap_remove(nth))) {
         Some((nth, Ok(volumes))) => Ok(NodeChoice { nth, volumes }),
@@ -206,7 +210,8 @@ mod tests {
         let (namespaces, profile) = (NamespaceLabels::new(), profile());
         let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
         let (mut loads, mut nominated) = (loads.to_vec(), NominatedLoads::default());
-        let nodes = NodeView { loads: &mut loads, nominated: &mut nominated };
+        let selected = &mut SelectedCounts::default();
+        let nodes = NodeView { loads: &mut loads, nominated: &mut nominated, selected };
         select_node(pod, nodes, rules, storage_view).map(|choice| choice.nth)
     }
 
@@ -239,7 +244,8 @@ mod tests {
         let select = |pod: &PodInfo| {
             let mut nominated = NominatedLoads::of(pod, &loads, &waiting);
             let mut seen = loads.clone();
-            let nodes = NodeView { loads: &mut seen, nominated: &mut nominated };
+            let selected = &mut SelectedCounts::default();
+            let nodes = NodeView { loads: &mut seen, nominated: &mut nominated, selected };
             let (namespaces, profile) = (NamespaceLabels::new(), profile());
             let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
             let found = select_node(pod, nodes, rules, storage_view);

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
 use crate::placement::Spread;
-use crate::pod_info::{PodInfo, PodPhase};
+use crate::pod_info::PodInfo;
 use crate::profile::{MAX_POINTS, Profile, ScoredNodes};
+use crate::selected_counts::{ConstraintCounts, SelectedCounts};
 
 /// The points of the feasible nodes, from 0 to 100. `loads` are all nodes.
 pub(super) fn points(
@@ -14,6 +15,7 @@ pub(super) fn points(
     feasible: &[&NodeLoad],
     loads: &[NodeLoad],
     profile: &Profile,
+    selected: &mut SelectedCounts,
 ) -> Vec<i64> {
     let constraints = &pod.constraints.preferred_spread;
     let counts = |load: &NodeLoad| {
@@ -35,9 +37,10 @@ pub(super) fn points(
         if count == 0 {
             continue;
         }
+        let mut selected = selected.of_constraint(pod, constraint);
         let pods = match by_node {
             true => BTreeMap::new(),
-            false => pods_by_domain(pod, constraint, loads, counts),
+            false => pods_by_domain(pod, constraint, loads, counts, &mut selected),
         };
         let weight = (count as f64 + 2.0).ln();
         let skew = constraint.max_skew.saturating_sub(1) as f64;
@@ -46,7 +49,7 @@ pub(super) fn points(
                 continue;
             };
             let there = match by_node {
-                true => count_selected(pod, constraint, load),
+                true => selected.count(load),
                 false => pods.get(domain).copied().unwrap_or(0),
             };
             *cost += there as f64 * weight + skew;
@@ -70,25 +73,19 @@ fn into_points(costs: &[Option<f64>]) -> Vec<i64> {
     costs.iter().map(point).collect()
 }
 
-/// The pods of a node that a constraint of `pod` selects.
-fn count_selected(pod: &PodInfo, spread: &Spread, load: &NodeLoad) -> i64 {
-    let active = load.pods.iter().filter(|other| other.phase == PodPhase::Active);
-    let selected = active.filter(|other| spread.selects(pod, other)).count();
-    i64::try_from(selected).unwrap_or(i64::MAX)
-}
-
 /// The selected pods in each domain.
 fn pods_by_domain<'a>(
     pod: &PodInfo,
     spread: &Spread,
     loads: &'a [NodeLoad],
     counts: impl Fn(&NodeLoad) -> bool,
+    selected: &mut ConstraintCounts<'_>,
 ) -> BTreeMap<&'a String, i64> {
     let mut pods: BTreeMap<&String, i64> = BTreeMap::new();
     for load in loads.iter().filter(|load| counts(load) && matches_selector(pod, &load.node)) {
         let Some(domain) = load.node.labels.get(&spread.topology_key) else { continue };
         let sum = pods.entry(domain).or_default();
-        *sum = sum.saturating_add(count_selected(pod, spread, load));
+        *sum = sum.saturating_add(selected.count(load));
     }
     pods
 }

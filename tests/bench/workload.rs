@@ -135,7 +135,10 @@ async fn observe(api: Api<Pod>, sender: sync::watch::Sender<BTreeMap<String, Las
                 (pod.metadata.name.clone(), Some(pod))
             }
             Observed::Deleted(pod) => (pod.metadata.name, None),
-            Observed::ListBegan | Observed::ListEnded => return,
+            Observed::ListBegan
+            | Observed::ListEnded
+            | Observed::WatchBegan
+            | Observed::WatchEnded => return,
         };
         let at = Instant::now();
         sender.send_modify(|last| match last.get_mut(&name) {

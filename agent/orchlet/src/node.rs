@@ -234,7 +234,8 @@ pub async fn observe(
             publish(&shared, &sender, Some(node));
         }
         Observed::Deleted(_) => publish(&shared, &sender, None),
-        Observed::ListBegan | Observed::ListEnded => {}
+        Observed::ListBegan | Observed::ListEnded | Observed::WatchBegan | Observed::WatchEnded => {
+        }
     });
     tokio::select! {
         () = drain.asked() => {}

@@ -127,6 +127,7 @@ impl<T: Resource> Registry<T> {
                 Observed::ListEnded => set(listed.take()),
                 Observed::Applied(object) => set(Some(Arc::new(object))),
                 Observed::Deleted(_) => set(None),
+                Observed::WatchBegan | Observed::WatchEnded => {}
             });
             // Cancel safe: an immutable object need not be watched.
             tokio::select! {

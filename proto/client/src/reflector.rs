@@ -45,11 +45,16 @@ pub enum Change<U> {
 pub struct Store<U> {
     cache: Arc<RwLock<Cache<U>>>,
     synced: state::Receiver<bool>,
+    followed: state::Receiver<bool>,
 }
 
 impl<U> Clone for Store<U> {
     fn clone(&self) -> Self {
-        Self { cache: self.cache.clone(), synced: self.synced.clone() }
+        Self {
+            cache: self.cache.clone(),
+            synced: self.synced.clone(),
+            followed: self.followed.clone(),
+        }
     }
 }
 
@@ -89,6 +94,11 @@ impl<U> Store<U> {
         *self.synced.borrow()
     }
 
+    /// Whether a watch is open now, so that changes arrive as they happen.
+    pub fn followed(&self) -> state::Receiver<bool> {
+        self.followed.clone()
+    }
+
     /// Returns once the initial list is complete; never if its task ended before. Cancel safe.
     pub async fn synced(&self) {
         if self.synced.clone().wait_for(|synced| *synced).await.is_err() {
@@ -111,6 +121,7 @@ pub struct Reflector<T, U> {
     project: Project<T, U>,
     store: Store<U>,
     synced: state::Sender<bool>,
+    followed: state::Sender<bool>,
 }
 
 impl<T: Resource> Reflector<T, T> {
@@ -131,9 +142,10 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
         project: impl Fn(T) -> U + Send + Sync + 'static,
     ) -> Self {
         let project = Box::new(project);
-        let (synced, receiver) = state::channel(false);
-        let store = Store { cache: Arc::default(), synced: receiver };
-        Self { api, params, project, store, synced }
+        let (synced, is_synced) = state::channel(false);
+        let (followed, is_followed) = state::channel(false);
+        let store = Store { cache: Arc::default(), synced: is_synced, followed: is_followed };
+        Self { api, params, project, store, synced, followed }
     }
 
     /// The map.
@@ -162,8 +174,13 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
 
     /// Follows the server until drained, and reports each change to `changed` after the map has it.
     pub async fn run(self, drain: DrainWatch, mut changed: impl FnMut(Change<U>) + Send) {
-        let Self { api, params, project, store, synced } = self;
+        let Self { api, params, project, store, synced, followed } = self;
         let follow = watch(&api, &params, |observed| {
+            match observed {
+                Observed::WatchBegan => drop(followed.send_replace(true)),
+                Observed::WatchEnded => drop(followed.send_replace(false)),
+                _ => {}
+            }
             let changes = {
                 let mut cache = store.cache.write().unwrap_or_else(PoisonError::into_inner);
                 apply_observation(&mut cache, &project, observed)
@@ -207,6 +224,7 @@ fn apply_observation<T: Resource, U>(
     observed: Observed<T>,
 ) -> Vec<Change<U>> {
     match observed {
+        Observed::WatchBegan | Observed::WatchEnded => Vec::new(),
         Observed::ListBegan => {
             cache.begin_list();
             Vec::new()

@@ -43,6 +43,10 @@ pub enum Observed<T> {
     Applied(T),
     /// An object was deleted; this is its last state.
     Deleted(T),
+    /// A watch is open: changes arrive as they happen.
+    WatchBegan,
+    /// The watch has ended; changes arrive after the next one has begun.
+    WatchEnded,
 }
 
 /// Reports the objects of the collection and their changes to `observe`, until the future is dropped. Selectors of `params` apply; its paging and version
@@ -64,7 +68,10 @@ pub async fn watch<T: Resource>(
                 list_page(api, params, page, first, &mut observe).await
             }
             Step::Watch { resource_version } => {
-                follow(api, params, &resource_version, &mut machine, &mut observe).await
+                let followed = follow(api, params, &resource_version, &mut machine, &mut observe);
+                let followed = followed.await;
+                observe(Observed::WatchEnded);
+                followed
             }
         };
         let happened = happened.unwrap_or_else(|error| {
@@ -128,6 +135,7 @@ async fn follow<T: Resource>(
     let undecodable = |cause| ClientError::Decode { request: label.clone(), cause };
     let encoding = Encoding::of(response.headers(), client.names()).map_err(undecodable)?;
     let mut stream = EventStream { frames: FrameReader::new(encoding), body: response.into_body() };
+    observe(Observed::WatchBegan);
     let end = Duration::from_secs(secs) + WATCH_GRACE;
     let followed = timeout(end, async {
         while let Some((event, object)) = stream.next(&label).await? {

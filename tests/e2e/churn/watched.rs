@@ -35,7 +35,10 @@ impl Watched {
                 match observed {
                     Observed::Listed(pod) | Observed::Applied(pod) => seen.take(pod),
                     Observed::Deleted(pod) => drop(seen.last.remove(&pod.metadata.uid)),
-                    Observed::ListBegan | Observed::ListEnded => {}
+                    Observed::ListBegan
+                    | Observed::ListEnded
+                    | Observed::WatchBegan
+                    | Observed::WatchEnded => {}
                 }
             })
             .await;

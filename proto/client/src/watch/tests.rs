@@ -89,6 +89,8 @@ async fn lists_in_pages_then_watches_and_resumes_where_it_broke() {
     bench.told(&["a@1 is new", "b@2 is new", "synced"]).await;
     bench.store.synced().await;
     assert_eq!(bench.store.len(), 2);
+    let followed = bench.store.followed();
+    assert!(!*followed.borrow(), "listed only");
 
     let stream =
         bench.asked(&["watch=true&allowWatchBookmarks=true&resourceVersion=5&"]).await.stream();
@@ -99,10 +101,14 @@ async fn lists_in_pages_then_watches_and_resumes_where_it_broke() {
         &json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}),
     );
     bench.told(&["a@6 was 1", "b@2 is gone"]).await;
+    assert!(*followed.borrow());
     drop(stream);
-    let stream = bench.asked(&["&resourceVersion=9&"]).await.stream();
+    let asked = bench.asked(&["&resourceVersion=9&"]).await;
+    assert!(!*followed.borrow(), "until the next watch is open");
+    let stream = asked.stream();
     stream.event("ADDED", &map("c", 10));
     bench.told(&["c@10 is new"]).await;
+    assert!(*followed.borrow());
     stream.break_off();
     let stream = bench.asked(&["&resourceVersion=10&"]).await.stream();
     assert_eq!(

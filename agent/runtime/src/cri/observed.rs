@@ -1,5 +1,7 @@
 //! Values of the agent from CRI messages.
 
+use std::path::Path;
+
 use agent_pod::observed::{Exit, InstanceState, ObservedContainer, ObservedSandbox};
 use agent_pod::spec::labels;
 use proto_grpc::cri::v1 as wire;
@@ -45,12 +47,8 @@ pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> Ob
         }),
         wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
     };
+    let message_file = message_file(&status);
     let metadata = status.metadata.unwrap_or_default();
-    let message_path = status.annotations.get(labels::TERMINATION_MESSAGE_PATH);
-    let message_file = message_path.and_then(|path| {
-        let mount = status.mounts.iter().find(|mount| mount.container_path == *path)?;
-        Some(mount.host_path.clone())
-    });
     ObservedContainer {
         id: status.id,
         name: metadata.name,
@@ -62,6 +60,20 @@ pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> Ob
         message_file,
         state,
     }
+}
+
+/// The file of the termination message, if a kubelet made it: it lies in a directory of the node that is the container's alone. What else is mounted at its
+/// path is a volume of the pod, in which pods can replace directories by links.
+fn message_file(status: &wire::ContainerStatus) -> Option<String> {
+    let path = status.annotations.get(labels::TERMINATION_MESSAGE_PATH)?;
+    let uid = status.labels.get(labels::POD_UID).filter(|uid| !uid.is_empty())?;
+    let name = status.metadata.as_ref().map(|metadata| &metadata.name)?;
+    let directory = Path::new("pods").join(uid).join("containers").join(name);
+    let made_by_kubelet = |mount: &&wire::Mount| {
+        let parent = Path::new(&mount.host_path).parent();
+        mount.container_path == *path && parent.is_some_and(|parent| parent.ends_with(&directory))
+    };
+    status.mounts.iter().find(made_by_kubelet).map(|mount| mount.host_path.clone())
 }
 
 pub(super) fn image(image: wire::Image) -> Image {
@@ -135,6 +147,40 @@ mod tests {
         assert_eq!(state(3), InstanceState::Unknown);
         // An unknown state: prost decodes it as the first one, which is never treated as an exit.
         assert_eq!(state(99), InstanceState::Created);
+    }
+
+    /// The path of the message may be that of a volume, whose files are the pod's: `/shared/d` may lead anywhere when the container has ended.
+    #[test]
+    fn a_message_is_read_from_files_of_kubelets_only() {
+        let file = |mounted: &[&str]| {
+            let mount = |host_path: &&str| wire::Mount {
+                container_path: "/t".into(),
+                host_path: (*host_path).into(),
+                ..Default::default()
+            };
+            let status = wire::ContainerStatus {
+                metadata: Some(wire::ContainerMetadata { name: "c".into(), attempt: 0 }),
+                labels: [(labels::POD_UID.to_owned(), "u".to_owned())].into(),
+                annotations: [(labels::TERMINATION_MESSAGE_PATH.to_owned(), "/t".to_owned())]
+                    .into(),
+                mounts: mounted.iter().map(mount).collect(),
+                ..Default::default()
+            };
+            container(String::new(), status).message_file
+        };
+        let of_kubelet = "/var/lib/kubelet/pods/u/containers/c/1f2e3d4c";
+        assert_eq!(file(&[of_kubelet]).as_deref(), Some(of_kubelet));
+        assert_eq!(file(&["/shared/d/shadow", of_kubelet]).as_deref(), Some(of_kubelet));
+        for other in [
+            "/shared/d/shadow",
+            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/v",
+            "/var/lib/kubelet/pods/v/containers/c/1f2e3d4c",
+            "/var/lib/kubelet/pods/u/containers/c/../d/1f2e3d4c",
+            "/var/lib/kubelet/pods/u/containers/c",
+            "",
+        ] {
+            assert_eq!(file(&[other]), None, "{other}");
+        }
     }
 
     #[test]

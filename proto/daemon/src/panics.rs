@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | API server | a request (answered 500), a connection | abort: the store's writer above all |
 //! | kubelet | a request, a connection, a pod's task, the projection of a watched object | abort: containers go on |
-//! | kube-proxy | the projection of a watched object, the compilation of a Service | abort: the kernel keeps the last ruleset |
+//! | kube-proxy | a request for names, the projection of a watched object, the compilation of a Service | abort: the kernel keeps the last ruleset |
 //! | controller manager | a key of the work queue, the projection of a watched object | abort |
 //! | scheduler | finding a node for a pod, the projection of a watched object | abort |
 

@@ -1,4 +1,4 @@
-//! Sockets: UDP and TCP.
+//! Sockets: UDP and TCP. Each datagram and each connection has a boundary of panics: what a client sends fails that alone, and gets no response.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_proto::op::Message;
+use proto_daemon::panics::{isolate, isolate_sync};
 use proxy_dns::message::{Request, RequestError, datagram_limit, encode, read};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::client_limiter::ClientLimiter;
+use crate::client_limiter::{ClientLimiter, ClientPermit};
 use crate::resolver::Resolver;
 
 /// Datagrams that wait for a response.
@@ -94,51 +95,78 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, client_filte
             }
         };
         let started = Instant::now();
-        if !client_filter(from.ip()) {
-            resolver.metrics().turned_away.with_label_values(&["source"]).inc();
-            continue;
-        }
-        resolver.metrics().requests.with_label_values(&["udp"]).inc();
-        let request = match read(buffer.get(..len).unwrap_or_default()) {
-            Ok(request) => request,
-            Err(RequestError::Ignore) => continue,
-            Err(RequestError::Answer(message)) => {
-                let limit = datagram_limit(&message);
-                send(&socket, from, &resolver, *message, limit, started).await;
-                continue;
-            }
-        };
-        let limit = datagram_limit(&request.message);
-        if let Some(message) = resolver.answer_now(&request) {
-            send(&socket, from, &resolver, message, limit, started).await;
-            continue;
-        }
-        let Some(guest) = limiter.admit(from.ip()) else {
-            // No response: the client retries, as it would after a failure too.
-            resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
-            continue;
-        };
-        let (socket, resolver) = (socket.clone(), resolver.clone());
-        tasks.spawn(async move {
-            let message = resolver.answer_within_limits(&request, from.ip()).await;
-            send(&socket, from, &resolver, message, limit, started).await;
-            drop(guest);
+        let bytes = buffer.get(..len).unwrap_or_default();
+        let step = isolate_sync(|| {
+            begin(bytes, (from.ip(), started), &resolver, &client_filter, &limiter)
         });
+        match step {
+            Ok(Step::Reply(bytes)) => send(&socket, from, &bytes).await,
+            Ok(Step::Resolve(request, permit)) => {
+                let (socket, resolver) = (socket.clone(), resolver.clone());
+                tasks.spawn(isolate(async move {
+                    let message = resolver.answer_within_limits(&request, from.ip()).await;
+                    count(&resolver, &message, started);
+                    if let Some(bytes) = encode(message, datagram_limit(&request.message)) {
+                        send(&socket, from, &bytes).await;
+                    }
+                    drop(permit);
+                }));
+            }
+            Ok(Step::Ignore) | Err(_) => {}
+        }
     }
 }
 
-async fn send(
-    socket: &UdpSocket,
-    to: SocketAddr,
+/// What follows from a datagram.
+enum Step {
+    /// This response is sent.
+    Reply(Vec<u8>),
+    /// The response comes from elsewhere.
+    Resolve(Box<Request>, ClientPermit),
+    /// There is none.
+    Ignore,
+}
+
+/// Answers a datagram, if that can be done at once.
+fn begin(
+    bytes: &[u8],
+    (client, started): (IpAddr, Instant),
     resolver: &Resolver,
-    message: Message,
-    limit: usize,
-    started: Instant,
-) {
-    count(resolver, &message, started);
-    if let Some(bytes) = encode(message, limit)
-        && let Err(error) = socket.send_to(&bytes, to).await
-    {
+    client_filter: &ClientFilter,
+    limiter: &ClientLimiter,
+) -> Step {
+    if !client_filter(client) {
+        resolver.metrics().turned_away.with_label_values(&["source"]).inc();
+        return Step::Ignore;
+    }
+    resolver.metrics().requests.with_label_values(&["udp"]).inc();
+    let reply = |message: Message, limit| {
+        count(resolver, &message, started);
+        encode(message, limit).map_or(Step::Ignore, Step::Reply)
+    };
+    let request = match read(bytes) {
+        Ok(request) => request,
+        Err(RequestError::Ignore) => return Step::Ignore,
+        Err(RequestError::Answer(message)) => {
+            let limit = datagram_limit(&message);
+            return reply(*message, limit);
+        }
+    };
+    if let Some(message) = resolver.answer_now(&request) {
+        return reply(message, datagram_limit(&request.message));
+    }
+    match limiter.admit(client) {
+        Some(permit) => Step::Resolve(Box::new(request), permit),
+        None => {
+            // No response: the client retries, as it would after a failure too.
+            resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
+            Step::Ignore
+        }
+    }
+}
+
+async fn send(socket: &UdpSocket, to: SocketAddr, bytes: &[u8]) {
+    if let Err(error) = socket.send_to(bytes, to).await {
         tracing::debug!(%error, %to, "cannot send a reply to the client; it is dropped");
     }
 }
@@ -172,21 +200,21 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, client_filter: 
                 continue;
             }
         };
-        if !client_filter(from.ip()) {
+        if !isolate_sync(|| client_filter(from.ip())).unwrap_or(false) {
             resolver.metrics().turned_away.with_label_values(&["source"]).inc();
             continue;
         }
-        let Some(guest) = limiter.admit(from.ip()) else {
+        let Some(permit) = limiter.admit(from.ip()) else {
             resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
             continue;
         };
         let resolver = resolver.clone();
-        tasks.spawn(async move {
+        tasks.spawn(isolate(async move {
             if let Err(error) = serve(stream, &resolver, from.ip()).await {
                 tracing::debug!(%error, %from, "TCP connection of a DNS client ended early");
             }
-            drop(guest);
-        });
+            drop(permit);
+        }));
     }
 }
 

@@ -56,9 +56,13 @@ async fn node(upstreams: Vec<SocketAddr>, endpoints_len: u32) -> Node {
     let resolver = Arc::new(Resolver::new(zone.clone(), Upstreams::new(upstreams), metrics));
     let listener = bind_free().await;
     let address = listener.address();
-    // All clients but the second loopback address are admitted.
-    let stranger: IpAddr = [127, 0, 0, 2].into();
-    tokio::spawn(listener.run(resolver.clone(), Arc::new(move |from| from != stranger)));
+    // All clients but the second loopback address are admitted; requests of 127.0.0.99 panic.
+    let [stranger, panicking] = [2, 99].map(|last| IpAddr::from([127, 0, 0, last]));
+    let client_filter = move |from| {
+        assert_ne!(from, panicking, "its requests panic");
+        from != stranger
+    };
+    tokio::spawn(listener.run(resolver.clone(), Arc::new(client_filter)));
     Node { zone, resolver, address }
 }
 
@@ -423,4 +427,23 @@ async fn a_client_has_its_share_of_the_questions_to_other_servers() {
 
 fn data_name(question: &Message) -> String {
     question.queries[0].name.to_string()
+}
+
+#[tokio::test]
+async fn a_request_that_panics_fails_alone() {
+    let node = node(Vec::new(), 3).await;
+    complete(&node);
+    let asked = query("db.demo.svc.cluster.local.", RecordType::A);
+    let panicking = UdpSocket::bind("127.0.0.99:0").await.unwrap();
+    panicking.send_to(&asked.to_vec().unwrap(), node.address).await.unwrap();
+    let stream = tokio::net::TcpSocket::new_v4().unwrap();
+    stream.bind("127.0.0.99:0".parse().unwrap()).unwrap();
+    let mut stream = stream.connect(node.address).await.unwrap();
+    let closed = timeout(PATIENCE, stream.read_u16()).await.unwrap();
+    assert!(closed.is_err(), "the connection is closed without an answer");
+    let answers = [by_datagram(node.address, &asked).await];
+    let answers = answers.into_iter().chain(by_stream(node.address, &[asked]).await);
+    answers.for_each(|answer| assert_eq!(answer.answers.len(), 3));
+    let mut buffer = [0; 512];
+    assert!(timeout(SILENCE, panicking.recv(&mut buffer)).await.is_err());
 }

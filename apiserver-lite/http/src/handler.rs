@@ -215,11 +215,15 @@ async fn authenticate_and_serve(
     let flows = server.flow_control.as_ref();
     *classified = flows.and_then(|flows| flows.classify(kind, target, &user, &method));
     let seat = flow_control::seat(classified.as_ref(), peer.request.as_ref(), query).await?;
-    let permit = server.overload.admit(kind, &user)?;
+    let permit = server.overload.admit(kind, &user, query_len(&request))?;
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
     let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
     serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
+}
+
+fn query_len(request: &Request<Incoming>) -> usize {
+    request.uri().query().unwrap_or_default().len()
 }
 
 /// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
@@ -268,7 +272,8 @@ async fn serve_authorized(
     let Admitted { user, open, mut permit, seat, .. } = admitted;
     let short = match is_stream && kind != RequestKind::LongRunning {
         true => {
-            let stream = server.overload.admit(RequestKind::LongRunning, &user)?;
+            let len = query_len(&request);
+            let stream = server.overload.admit(RequestKind::LongRunning, &user, len)?;
             Some(std::mem::replace(&mut permit, stream))
         }
         false => None,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "this file is a test")]
 
+mod boundaries;
 mod claims;
 mod crates;
 mod dependencies;

@@ -6,6 +6,7 @@ mod dial;
 mod in_memory;
 mod tls;
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::config::ClientConfig;
@@ -23,6 +24,7 @@ pub use dial::{AddressRule, DialError};
 use dial::{DialedConnection, Endpoint};
 pub(crate) use in_memory::InMemory;
 pub use in_memory::{Caller, InMemoryServer};
+use proto_daemon::panics::{self, IsolatedExecutor};
 use proto_daemon::write_coalescing::CoalescingStream;
 pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
@@ -356,18 +358,19 @@ async fn http2_handshake(
     dialed: DialedConnection,
     pings: Pings,
 ) -> Result<http2::SendRequest<Body>, DialError> {
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+    let handshake = http2::Builder::new(IsolatedExecutor)
         .timer(TokioTimer::new())
         .keep_alive_interval(pings.every)
         .keep_alive_timeout(pings.timeout)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(64 << 10)
-        .handshake(TokioIo::new(CoalescingStream::new(dialed.stream)))
-        .await
-        .map_err(DialError::Handshake)?;
-    // Ends with the connection; requests on it get the error.
-    tokio::spawn(connection);
+        .handshake(TokioIo::new(CoalescingStream::new(dialed.stream)));
+    // Its type would be a part of that of each task with a request, too deep for the compiler.
+    let handshake: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(handshake);
+    let (sender, connection) = handshake.await.map_err(DialError::Handshake)?;
+    // Ends with the connection; requests on it get the error, also that of a panic.
+    panics::spawn(connection);
     Ok(sender)
 }
 
@@ -377,7 +380,7 @@ async fn http1_handshake(dialed: DialedConnection) -> Result<http1::SendRequest<
         .handshake(TokioIo::new(dialed.stream))
         .await
         .map_err(DialError::Handshake)?;
-    tokio::spawn(connection.with_upgrades());
+    panics::spawn(connection.with_upgrades());
     Ok(sender)
 }
 

@@ -14,7 +14,7 @@ use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
 use proto_daemon::exit::chain;
-use proto_daemon::panics::spawn_blocking;
+use proto_daemon::panics::{self, spawn_blocking};
 use proto_daemon::tls;
 use rustls::crypto::ring;
 use rustls::pki_types::{InvalidDnsNameError, ServerName, pem};
@@ -204,7 +204,7 @@ impl Page {
     ) -> Result<String, FetchError> {
         let (mut sender, connection) = http1::handshake(io).await?;
         // Ends with the sender, or with the peer.
-        tokio::spawn(connection);
+        panics::spawn(connection);
         let path = self.uri.path_and_query().map_or("/", PathAndQuery::as_str);
         let host = self.uri.authority().map_or("", |authority| authority.as_str());
         // The Host header has no user name.

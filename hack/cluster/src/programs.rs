@@ -82,7 +82,10 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
     flags.push(("kubelet-certificate-authority", path(spec.pki().join("ca.crt"))));
     Program {
         name: "orch-apiserver".into(),
-        argv: command_line(&spec.bin_dir, "orch-apiserver", names, &flags),
+        argv: with_own(
+            command_line(&spec.bin_dir, "orch-apiserver", names, &flags),
+            &spec.server_flags,
+        ),
         place: ProgramNamespaces::Node(first_node(spec)),
         ready: ReadinessCheck::Port((spec.api_address(), Spec::API_PORT).into()),
     }
@@ -172,7 +175,7 @@ fn proxy(spec: &Spec, names: &Names, node: &Node) -> Program {
     let flags = arguments::proxy(&client, &node.name, Spec::POD_CIDR, Spec::DOMAIN);
     Program {
         name: format!("orch-proxy-{}", node.name),
-        argv: command_line(&spec.bin_dir, "orch-proxy", names, &flags),
+        argv: with_own(command_line(&spec.bin_dir, "orch-proxy", names, &flags), &spec.proxy_flags),
         place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Started,
     }
@@ -231,7 +234,9 @@ mod tests {
             nodes: 2,
             subnet: 1,
             agent_flags: vec!["--root-dir=/mnt/small".into()],
+            server_flags: vec!["--feature-gates=PodSecurity=false".into()],
             manager_flags: Vec::new(),
+            proxy_flags: vec!["--v=4".into()],
         };
         let all = programs(&spec);
         let names: Vec<&str> = all.iter().map(|program| program.name.as_str()).collect();
@@ -260,6 +265,8 @@ mod tests {
         assert!(has(0, "--proxy-client-cert-file=/var/tmp/c/pki/front-proxy-client.crt"));
         assert!(has(0, "--encryption-provider-config=/var/tmp/c/pki/encryption.yaml"));
         assert!(has(1, "--use-service-account-credentials=true"));
+        assert!(has(0, "--feature-gates=PodSecurity=false"));
+        assert!(has(5, "--v=4") && has(8, "--v=4") && !has(4, "--v=4"));
         for program in [1, 2] {
             assert!(has(program, "--client-ca-file=/var/tmp/c/pki/ca.crt"));
             assert!(

@@ -30,9 +30,15 @@ pub struct Spec {
     /// More flags of every node's orchlet.
     #[serde(default)]
     pub agent_flags: Vec<String>,
+    /// More flags of orch-apiserver.
+    #[serde(default)]
+    pub server_flags: Vec<String>,
     /// More flags of orch-controller-manager.
     #[serde(default)]
     pub manager_flags: Vec<String>,
+    /// More flags of every node's orch-proxy.
+    #[serde(default)]
+    pub proxy_flags: Vec<String>,
 }
 
 /// One node: its name, its place in the cluster and its address on the cluster's bridge.
@@ -194,7 +200,9 @@ mod tests {
             nodes: 2,
             subnet: 7,
             agent_flags: Vec::new(),
+            server_flags: Vec::new(),
             manager_flags: Vec::new(),
+            proxy_flags: Vec::new(),
         }
     }
 

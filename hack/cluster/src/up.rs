@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use proto_api::names::Names;
 use proto_client::Client;
@@ -12,10 +13,10 @@ use crate::directory::{ClusterDirectory, check_unused};
 use crate::files::{make_dir, write_file};
 use crate::progress::Progress;
 use crate::spec::Spec;
-use crate::supervisor::{Programs, end_supervisor, find_supervisor, start_supervisor};
+use crate::supervisor::{Programs, end_supervisor, find, find_supervisor, start_supervisor};
 use crate::{access, certificates, demo, namespaces, network, programs};
 
-/// Flags of `up`; those that are not given keep what the cluster was first started with.
+/// Flags of `up`; those that are not given keep what the cluster was last started with.
 #[derive(Debug, Default, Args)]
 pub struct Flags {
     /// Where the cluster lies.
@@ -27,15 +28,21 @@ pub struct Flags {
     /// Names on the wire: kubernetes (the default), which kubectl and client libraries speak, or orch.
     #[arg(long)]
     pub naming: Option<String>,
-    /// Start the cluster only.
+    /// Start the cluster only: without the demo, and without its image.
     #[arg(long)]
     pub no_demo: bool,
     /// A flag more for each orchlet, such as `--max-pods=300`; may be given several times.
     #[arg(long = "agent-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub agent_flags: Vec<String>,
+    /// A flag more for orch-apiserver; may be given several times.
+    #[arg(long = "server-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub server_flags: Vec<String>,
     /// A flag more for orch-controller-manager; may be given several times.
     #[arg(long = "manager-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub manager_flags: Vec<String>,
+    /// A flag more for each orch-proxy; may be given several times.
+    #[arg(long = "proxy-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub proxy_flags: Vec<String>,
     /// Directory of our programs, this one among them; that of this program when not given.
     #[arg(long)]
     pub bin_dir: Option<PathBuf>,
@@ -49,10 +56,13 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     if !nix::unistd::geteuid().is_root() {
         bail!("namespaces, mounts and containers need root");
     }
-    let spec = progress.step("plan the cluster", plan(flags)).await?;
+    let Plan { spec, restarted } = progress.step("plan the cluster", plan(flags)).await?;
     let names = names(&spec);
     progress.step("bridge and certificates", prepare(&spec, names)).await?;
-    progress.step("supervisor", supervise(&spec)).await?;
+    progress.step("supervisor", supervise(&spec, &restarted)).await?;
+    if !restarted.is_empty() {
+        println!("     started again, with other flags: {}", restarted.join(", "));
+    }
     let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
     let bindings = access::bindings(names);
     progress.step("roles of the API server and of nodes", apply(&client, &bindings)).await?;
@@ -78,7 +88,14 @@ pub fn names(spec: &Spec) -> &'static Names {
     spec.names()
 }
 
-async fn plan(flags: &Flags) -> Result<Spec> {
+/// What the cluster is to be.
+struct Plan {
+    spec: Spec,
+    /// Programs that are there and get other flags.
+    restarted: Vec<String>,
+}
+
+async fn plan(flags: &Flags) -> Result<Plan> {
     let dir = flags.place.absolute()?;
     let own_dir = || -> Result<PathBuf> {
         let own = std::env::current_exe().context("cannot find the path of this program")?;
@@ -88,7 +105,8 @@ async fn plan(flags: &Flags) -> Result<Spec> {
         Some(dir) => std::path::absolute(dir)?,
         None => own_dir()?,
     };
-    let spec = match Spec::load(&dir)? {
+    let old = Spec::load(&dir)?;
+    let spec = match old.clone() {
         Some(old) => changed(old, flags, bin_dir)?,
         None => Spec {
             dir: if flags.is_prepared { dir } else { unused(dir)? },
@@ -97,11 +115,25 @@ async fn plan(flags: &Flags) -> Result<Spec> {
             nodes: flags.nodes.unwrap_or(1),
             subnet: network::free_subnet().await?,
             agent_flags: flags.agent_flags.clone(),
+            server_flags: flags.server_flags.clone(),
             manager_flags: flags.manager_flags.clone(),
+            proxy_flags: flags.proxy_flags.clone(),
         },
     };
     spec.validate()?;
-    Ok(spec)
+    let restarted = old.map(|old| with_other_flags(&old, &spec)).unwrap_or_default();
+    Ok(Plan { spec, restarted })
+}
+
+/// Programs of both plans whose flags differ; where they lie does not count.
+fn with_other_flags(old: &Spec, new: &Spec) -> Vec<String> {
+    let before = programs::programs(old);
+    let mut after = programs::programs(new);
+    after.retain(|new| {
+        let mut same = before.iter().filter(|old| old.name == new.name);
+        same.any(|old| old.argv.get(1..) != new.argv.get(1..))
+    });
+    after.into_iter().map(|program| program.name).collect()
 }
 
 /// A directory that a new cluster can have.
@@ -110,7 +142,7 @@ fn unused(dir: PathBuf) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// A cluster that exists can get more nodes and newer programs, nothing else.
+/// A cluster that exists can get more nodes, newer programs and other flags, nothing else.
 fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
     let naming = flags.naming.clone().unwrap_or_else(|| old.naming.clone());
     if naming != old.naming {
@@ -124,9 +156,15 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
         [] => old.to_vec(),
         given => given.to_vec(),
     };
-    let agent_flags = or_old(&flags.agent_flags, &old.agent_flags);
-    let manager_flags = or_old(&flags.manager_flags, &old.manager_flags);
-    Ok(Spec { nodes, bin_dir, agent_flags, manager_flags, ..old })
+    Ok(Spec {
+        nodes,
+        bin_dir,
+        agent_flags: or_old(&flags.agent_flags, &old.agent_flags),
+        server_flags: or_old(&flags.server_flags, &old.server_flags),
+        manager_flags: or_old(&flags.manager_flags, &old.manager_flags),
+        proxy_flags: or_old(&flags.proxy_flags, &old.proxy_flags),
+        ..old
+    })
 }
 
 async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
@@ -149,10 +187,61 @@ async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// A supervisor that runs may know an older plan: the new one adopts its programs.
-async fn supervise(spec: &Spec) -> Result<()> {
+/// A supervisor that runs may know an older plan: the new one adopts its programs, and starts those that end here.
+async fn supervise(spec: &Spec, restarted: &[String]) -> Result<()> {
     if find_supervisor(spec).is_some() {
         end_supervisor(spec, Programs::Leave).await?;
     }
+    for program in restarted {
+        if let Some(handle) = find(spec, program) {
+            handle.stop(STOP_GRACE).await?;
+        }
+    }
     start_supervisor(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_start_again_that_get_other_flags() {
+        let old = Spec {
+            dir: "/var/tmp/c".into(),
+            bin_dir: "/opt/bin".into(),
+            naming: "kubernetes".into(),
+            nodes: 2,
+            subnet: 1,
+            agent_flags: vec!["--max-pods=30".into()],
+            server_flags: Vec::new(),
+            manager_flags: Vec::new(),
+            proxy_flags: Vec::new(),
+        };
+        let restarted = |flags: &Flags| {
+            let new = changed(old.clone(), flags, "/usr/bin".into()).expect("it may change");
+            with_other_flags(&old, &new)
+        };
+        assert!(restarted(&Flags { nodes: Some(3), ..Flags::default() }).is_empty());
+        let same = Flags { agent_flags: vec!["--max-pods=30".into()], ..Flags::default() };
+        assert!(restarted(&same).is_empty());
+        let verbose = || vec!["--v=4".to_owned()];
+        let agents = Flags { agent_flags: verbose(), ..Flags::default() };
+        assert_eq!(restarted(&agents), ["orchlet-node-1", "orchlet-node-2"]);
+        let server = Flags { server_flags: verbose(), ..Flags::default() };
+        assert_eq!(restarted(&server), ["orch-apiserver"]);
+        let manager = Flags { manager_flags: verbose(), ..Flags::default() };
+        assert_eq!(restarted(&manager), ["orch-controller-manager"]);
+        let proxies = Flags { proxy_flags: verbose(), nodes: Some(3), ..Flags::default() };
+        assert_eq!(restarted(&proxies), ["orch-proxy-node-1", "orch-proxy-node-2"]);
+    }
+
+    #[test]
+    fn the_script_s_help_lists_every_option() {
+        let script = include_str!("../../up");
+        let (help, _) = script.split_once("\nset ").expect("options come before the commands");
+        let command = Flags::augment_args(clap::Command::new("up"));
+        for name in command.get_arguments().filter_map(clap::Arg::get_long) {
+            assert!(help.contains(&format!("#   --{name} ")), "--{name} is not in hack/up");
+        }
+    }
 }

@@ -163,6 +163,9 @@ impl<'a> Container<'a> {
             findings
                 .extend(["Liveness", "Startup"].iter().find_map(|kind| self.failed_probe(kind)));
         }
+        if killed.is_some_and(|message| message.contains("FailedPostStartHook")) {
+            findings.extend(self.failed_post_start());
+        }
         findings
     }
 
@@ -205,6 +208,18 @@ impl<'a> Container<'a> {
             format!("the {} probe of {} fails", kind.to_lowercase(), self.called()),
             format!("{message}{times}"),
             format!("check the probe's port, path and times, and its output: {}", self.logs()),
+        ))
+    }
+
+    /// The last failure of its `postStart` hook, for which the node kills it.
+    pub(super) fn failed_post_start(&self) -> Option<Finding> {
+        let event = self.case.events.iter().rev().find(|event| {
+            objects::text_at(event, "/reason") == "FailedPostStartHook" && self.is_named_by(event)
+        })?;
+        Some(Finding::stuck(
+            format!("the postStart hook of {} fails", self.called()),
+            objects::text_at(event, "/message"),
+            "correct lifecycle.postStart: the container is killed for it, and started again",
         ))
     }
 

@@ -216,7 +216,10 @@ fn containers(case: &PodCase, says_not_begun: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for container in plain_containers(case).iter().filter(|one| !one.is_ready()) {
         match container.is_not_begun() {
-            true if says_not_begun => findings.push(not_begun(container)),
+            // It runs meanwhile, which the status does not show before the hook is done.
+            true if says_not_begun => {
+                findings.push(container.failed_post_start().unwrap_or_else(|| not_begun(container)))
+            }
             true => {}
             false => findings.extend(container.explain()),
         }

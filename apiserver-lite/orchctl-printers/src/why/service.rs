@@ -1,11 +1,11 @@
-//! A service: why it has no endpoints.
+//! A service: why it has no endpoints, or no address of a load balancer.
 
 use serde_json::Value;
 
 use super::{Case, Finding, Lookup, Verdict, deletion, workload};
 use crate::{objects, state};
 
-/// Why a service has no endpoints.
+/// Why a service does not answer.
 pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     let service = &case.object;
     let mut findings: Vec<Finding> = deletion(service, now).into_iter().collect();
@@ -13,6 +13,7 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
         let name = objects::text_at(service, "/spec/externalName");
         return Verdict::Well(format!("it is another name of {name} and has no endpoints"));
     }
+    findings.extend(no_load_balancer(service));
     let (ready, not_ready) = addresses(case);
     if ready > 0 && findings.is_empty() {
         let text = format!("it has {ready} ready endpoints, and {not_ready} that are not ready");
@@ -22,6 +23,29 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
         findings.extend(no_endpoints(case, now));
     }
     Verdict::Wrong(findings)
+}
+
+/// That a load balancer's address is missing, which nothing in the cluster may give.
+fn no_load_balancer(service: &Value) -> Option<Finding> {
+    if objects::text_at(service, "/spec/type") != "LoadBalancer"
+        || !objects::list_at(service, "/status/loadBalancer/ingress").is_empty()
+    {
+        return None;
+    }
+    let class = objects::text_at(service, "/spec/loadBalancerClass");
+    let (evidence, next) = match class {
+        "" => (
+            "status.loadBalancer is empty".to_owned(),
+            "use its node ports, or have a controller that gives addresses: a cloud's, or orch-controller-manager \
+             with --service-load-balancer-addresses"
+                .to_owned(),
+        ),
+        class => (
+            format!("status.loadBalancer is empty, and its class is {class}"),
+            format!("look whether the controller of the class {class} runs"),
+        ),
+    };
+    Some(Finding::waiting("it has no address of a load balancer", evidence, next))
 }
 
 /// Numbers of ready addresses and of others.

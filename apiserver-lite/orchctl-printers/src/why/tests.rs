@@ -392,6 +392,38 @@ fn reasons_before_containers_start_are_explained() {
             creating(&[event("FailedCreatePodSandBox", "cni plugin not initialized")]),
             &[&["sandbox or network", "cni plugin not initialized"]],
         ),
+        (
+            "a hook that fails",
+            creating(&[
+                event_of("other", "FailedPostStartHook", "not this one"),
+                event_of("app", "FailedPostStartHook", "Exec lifecycle hook ([a]) failed"),
+                event_of("app", "Killing", "FailedPostStartHook"),
+            ]),
+            &[&[
+                "the postStart hook of container app fails - Exec lifecycle hook ([a]) failed",
+                "correct lifecycle.postStart",
+            ]],
+        ),
+        (
+            "the hook of another container",
+            creating(&[event_of("other", "FailedPostStartHook", "not this one")]),
+            &[&["container app is not made yet - ContainerCreating"]],
+        ),
+        (
+            "a hook for which it was killed",
+            pod(
+                json!({}),
+                waiting("CrashLoopBackOff", ""),
+                &[
+                    event_of("app", "FailedPostStartHook", "Exec lifecycle hook ([a]) failed"),
+                    event_of("app", "Killing", "FailedPostStartHook"),
+                ],
+            ),
+            &[
+                &["container app keeps crashing"],
+                &["the postStart hook of container app fails - Exec lifecycle hook"],
+            ],
+        ),
         ("nothing known", creating(&[]), &[&["container app is not made yet - ContainerCreating"]]),
         ("no claim", missing, &[&["the claim c does not exist"]]),
         (
@@ -748,6 +780,7 @@ fn failed_jobs_are_explained() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 fn services_say_why_they_have_no_endpoints() {
     let service = |spec: Value, subsets: Value, pods: Vec<PodCase>| {
         let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "n"}, "spec": spec});
@@ -779,6 +812,27 @@ fn services_say_why_they_have_no_endpoints() {
             &[&["nothing is wrong - it is another name of x.y"]],
         ),
         ("no selector", service(json!({}), json!([]), vec![]), &[&["it has no selector"]]),
+        (
+            "no load balancer",
+            service(
+                json!({"type": "LoadBalancer", "selector": {"app": "a"}}),
+                json!([{"addresses": [{}]}]),
+                vec![],
+            ),
+            &[&[
+                "it has no address of a load balancer - status.loadBalancer is empty",
+                "--service-load-balancer-addresses",
+            ]],
+        ),
+        (
+            "no load balancer of a class",
+            service(
+                json!({"type": "LoadBalancer", "loadBalancerClass": "x/y", "selector": {"app": "a"}}),
+                json!([{"addresses": [{}]}]),
+                vec![],
+            ),
+            &[&["its class is x/y", "whether the controller of the class x/y runs"]],
+        ),
         (
             "no pod",
             service(selector(), json!([]), vec![]),

@@ -25,7 +25,7 @@ pub const GRACE_AFTER_HOOK: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     /// Its command ended with this code.
-    #[error("command '{command}' exited with {code}: {output}")]
+    #[error("command '{command}' exited with {code}: {}", .output.trim_end())]
     Exited {
         command: String,
         /// Its exit code.
@@ -144,4 +144,18 @@ async fn call(
 /// The pod's desired state, without what depends on its configuration.
 pub fn pod_want(context: &ActionContext) -> DesiredPod {
     DesiredPod::from_pod(&context.pod, context.source, "", &[], |_| ConfigState::Ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a command writes ends with a line feed, and the error is the middle of a line.
+    #[test]
+    fn an_error_is_one_line() {
+        let (command, output) = ("sh -c x".to_owned(), "no x\n".to_owned());
+        let error = HookError::Exited { command, code: 4, output };
+        assert_eq!(error.to_string(), "command 'sh -c x' exited with 4: no x");
+        assert_eq!(error.output(), "no x\n");
+    }
 }

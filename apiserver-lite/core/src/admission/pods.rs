@@ -65,7 +65,7 @@ fn check_privileged(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiEr
 /// Sets `priority` and `preemptionPolicy` from the pod's PriorityClass, or from the global default.
 fn set_priority(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let name = pod.str_at(&["spec", "priorityClassName"]).to_owned();
-    let class = if name.is_empty() { default_class(call) } else { class(call, &name)? };
+    let class = if name.is_empty() { default_class(call) } else { class(call, pod, &name)? };
     let spec = pod.fields.map_or_insert("spec");
     let (value, policy, class_name) =
         class.unwrap_or((0, "PreemptLowerPriority".to_owned(), String::new()));
@@ -96,14 +96,11 @@ fn refuse(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
 
 type Class = (i64, String, String);
 
-fn class(call: &RequestContext<'_>, name: &str) -> Result<Option<Class>, ApiError> {
+fn class(call: &RequestContext<'_>, pod: &Object, name: &str) -> Result<Option<Class>, ApiError> {
     let found = call.server.find_in("scheduling", "priorityclasses", "", name);
     match found {
         Some(record) => Ok(Some(read_class(record.object()))),
-        None => Err(ApiError::forbidden(
-            call.about(),
-            &format!("no PriorityClass with name {name} was found"),
-        )),
+        None => Err(refuse(call, pod, &format!("no PriorityClass with name {name} was found"))),
     }
 }
 

@@ -86,6 +86,9 @@ async fn the_class_of_a_pod_decides_whether_it_preempts() {
         assert_eq!(made["spec"]["preemptionPolicy"], computed);
     }
     server.post(PODS, pod("c", "patient", "Never")).await.expect(201);
+    let refused = server.post(PODS, pod("d", "missing", "")).await.expect(403);
+    let why = "pods \"d\" is forbidden: no PriorityClass with name missing was found";
+    assert_eq!(refused["message"], why);
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! The caches of the controllers: one per kind, filled by a reflector with the fields that controllers read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
+use apiserver_controllers::load_balancer_addresses::AddressUsers;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
 use proto_api::coordination::v1::Lease;
@@ -48,6 +49,8 @@ pub struct Informers {
     pub pods_by_node: PodsByNode,
     /// The pods with each label, and those of each controller.
     pub pods_by_label: PodsByLabel,
+    /// The addresses of load balancers and nodes, with those that plans give out before the caches show them.
+    pub address_users: Arc<Mutex<AddressUsers>>,
     /// All nodes, without capacity and images.
     pub nodes: Store<Node>,
     /// The nodes' leases.
@@ -157,6 +160,11 @@ impl Informers {
         let (old, new) = (old.map(|pod| &**pod), new.map(|pod| &**pod));
         self.pods_by_node.apply(key, old, new);
         self.pods_by_label.apply(key, old, new);
+    }
+
+    /// The addresses of load balancers. Changes of Services and nodes are to be recorded before a key is queued because of them.
+    pub fn address_users(&self) -> MutexGuard<'_, AddressUsers> {
+        self.address_users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pods that a Service may select; none without a selector.

@@ -63,9 +63,9 @@ pub struct SyncFlags {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub mirroring_concurrent_service_endpoint_syncs: Option<u32>,
 
-    /// Workers for Services with addresses of load balancers; those of --concurrent-tasks if not set.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    pub concurrent_service_syncs: Option<u32>,
+    /// Workers for Services with addresses of load balancers.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub concurrent_service_syncs: u32,
 }
 
 impl SyncFlags {
@@ -81,7 +81,7 @@ impl SyncFlags {
             ("replicaset", self.concurrent_replicaset_syncs),
             ("resourcequota", self.concurrent_resource_quota_syncs),
             ("endpointslice", self.concurrent_service_endpoint_syncs),
-            ("service", self.concurrent_service_syncs),
+            ("service", Some(self.concurrent_service_syncs)),
             ("serviceaccount-token", self.concurrent_serviceaccount_token_syncs),
             ("statefulset", self.concurrent_statefulset_syncs),
             ("ttl-after-finished", self.concurrent_ttl_after_finished_syncs),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_controller_has_the_workers_that_its_flag_says_within_bounds() {
-        assert_eq!(workers(&[]), Ok(BTreeMap::new()));
+        assert_eq!(workers(&[]), Ok([("service", 1)].into()));
         let args = [
             "--concurrent-deployment-syncs=5",
             "--concurrent-gc-syncs=1000000",

@@ -1,27 +1,29 @@
 //! The service controller: gives Services of type LoadBalancer addresses of the flag's ranges, and names the node that announces them. A controller of a
 //! cloud does this elsewhere; here the nodes' proxies announce the addresses on the network of the nodes.
 //!
-//! What is allocated stands in the statuses of the Services alone. Of two Services with one address the older keeps it.
+//! What is allocated stands in the statuses of the Services alone. Of two Services with one address the older keeps it. The annotation with the node says that
+//! a Service's addresses are this controller's, also where the ranges do not have them any more.
 
+mod address_users;
 mod announcing_node;
-mod ranges;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use proto_api::ObjectKey;
 use proto_api::core::v1::{LoadBalancerIngress, Node, Service};
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::event_report::{EventKind, EventReport, reference};
 use proto_api::names::Names;
+use proto_api::{AddressRanges, ObjectKey};
 use serde_json::json;
 
 use crate::Plan;
 use crate::addresses::{Family, families};
 use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
-pub use ranges::{AddressRange, AddressRangeError, AddressRanges, TooManyRanges};
+pub use address_users::AddressUsers;
+use announcing_node::can_announce;
 
 /// What the plan of a Service depends on besides the Service.
 pub struct Surroundings<'a> {
@@ -29,17 +31,11 @@ pub struct Surroundings<'a> {
     pub names: &'a Names,
     /// The ranges of the flag.
     pub ranges: &'a AddressRanges,
-    /// All Services.
-    pub services: &'a [Arc<Service>],
     /// All nodes.
     pub nodes: &'a [Arc<Node>],
     /// The EndpointSlices of the Service's namespace.
     pub slices: &'a [Arc<EndpointSlice>],
 }
-
-/// The addresses of the last plan of each Service, by uid: caches may not show them yet.
-#[derive(Debug, Default)]
-pub struct PlannedAddresses(BTreeMap<String, BTreeSet<IpAddr>>);
 
 /// What is planned for a Service.
 #[derive(Debug, Default)]
@@ -77,7 +73,7 @@ enum Role {
     Allocate,
     /// It has another type, and keeps none.
     Release,
-    /// Its class is another controller's.
+    /// Its class is another controller's. It keeps none of ours either, if it had another type before.
     Leave,
 }
 
@@ -100,85 +96,24 @@ fn announcing_node<'a>(names: &Names, service: &'a Service) -> Option<&'a str> {
     service.metadata.annotations.get(&names.load_balancer_node()).map(String::as_str)
 }
 
-/// Whether a plan of the Service may have writes: most Services need none.
-fn is_concerned(names: &Names, service: &Service) -> bool {
-    let has_some = !service.status.load_balancer.ingress.is_empty();
-    match role(names, service) {
-        Role::Allocate => true,
-        Role::Release => has_some || announcing_node(names, service).is_some(),
-        Role::Leave => false,
-    }
-}
-
 /// Whether a change of its endpoints may move the addresses of a Service.
 pub fn follows_endpoints(names: &Names, service: &Service) -> bool {
     role(names, service) == Role::Allocate && service.spec.external_traffic_policy == "Local"
 }
 
-/// The Services to plan after a change of one: itself; if its addresses changed, also those that lack one or have the same.
-pub fn affected_by_service(
-    names: &Names,
-    new: Option<&Service>,
-    old: Option<&Service>,
-    all: impl FnOnce() -> Vec<Arc<Service>>,
-) -> Vec<ObjectKey> {
-    let concerned = [new, old].into_iter().flatten().find(|found| is_concerned(names, found));
-    let Some(service) = concerned else { return Vec::new() };
-    let mut keys = vec![ObjectKey::of(&service.metadata)];
-    let addresses = |service: Option<&Service>| -> BTreeSet<IpAddr> {
-        service.into_iter().flat_map(of_status).collect()
-    };
-    let (now, before) = (addresses(new), addresses(old));
-    // When it is first seen, all others are planned for their own sake.
-    if old.is_none() || now == before {
-        return keys;
-    }
-    let is_affected = |other: &Arc<Service>| {
-        let has = of_status(other).collect::<BTreeSet<_>>();
-        let lacks = has.len() < families(other).len() || !other.spec.load_balancer_ip.is_empty();
-        role(names, other) == Role::Allocate && (lacks || !has.is_disjoint(&now))
-    };
-    let others = all().into_iter().filter(is_affected);
-    keys.extend(others.map(|other| ObjectKey::of(&other.metadata)));
-    keys
-}
-
-/// The Services to plan after a change of a node: all with addresses if it can announce them no more, or can again.
-pub fn affected_by_node(
-    names: &Names,
-    new: Option<&Node>,
-    old: Option<&Node>,
-    all: impl FnOnce() -> Vec<Arc<Service>>,
-) -> Vec<ObjectKey> {
-    let able =
-        |node: Option<&Node>| node.is_some_and(|node| announcing_node::can_announce(names, node));
-    if able(new) == able(old) && new.is_some() {
-        return Vec::new();
-    }
-    let mut services = all();
-    services.retain(|service| role(names, service) == Role::Allocate);
-    services.iter().map(|service| ObjectKey::of(&service.metadata)).collect()
-}
-
-impl PlannedAddresses {
+impl AddressUsers {
     /// Plans the addresses of a Service and the node that announces them.
     pub fn plan(&mut self, around: &Surroundings<'_>, service: &Service) -> AddressPlan {
-        let uids: BTreeSet<&str> =
-            around.services.iter().map(|service| service.metadata.uid.as_str()).collect();
-        self.0.retain(|uid, _| uids.contains(uid.as_str()));
-        if service.metadata.deletion_timestamp.is_some() {
-            // It releases them when it is gone.
+        let key = ObjectKey::of(&service.metadata);
+        // A deleted Service releases its addresses when it is gone. If that is so already, its last state is planned too late.
+        if service.metadata.deletion_timestamp.is_some() || !self.has(&key, service) {
             return AddressPlan::default();
         }
         let (addresses, planned) = match role(around.names, service) {
-            Role::Leave => Default::default(),
-            Role::Release => (BTreeSet::new(), release(around, service)),
+            Role::Leave | Role::Release => (BTreeSet::new(), release(around, service)),
             Role::Allocate => self.allocate(around, service),
         };
-        match addresses.is_empty() {
-            true => self.0.remove(&service.metadata.uid),
-            false => self.0.insert(service.metadata.uid.clone(), addresses),
-        };
+        self.set_planned(&key, addresses);
         planned
     }
 
@@ -188,25 +123,29 @@ impl PlannedAddresses {
         service: &Service,
     ) -> (BTreeSet<IpAddr>, AddressPlan) {
         let ingress = &service.status.load_balancer.ingress;
-        if !ingress.iter().all(|entry| is_ours(around.ranges, entry)) {
+        if !ingress.iter().all(|entry| is_ours(around, service, entry)) {
             // Another controller has given it an address.
             return Default::default();
         }
-        let (taken, asked) = (self.taken(around, service), asked_address(service));
+        let (key, asked) = (ObjectKey::of(&service.metadata), asked_address(service));
         let refusal = refusal(around.ranges, service, asked);
         let mut errors: Vec<AllocationError> = refusal.iter().cloned().collect();
         let mut chosen = Vec::new();
-        for family in families(service).into_iter().filter(|family| around.ranges.has(*family)) {
+        for family in families(service) {
             let is_of = |address: &IpAddr| family_of(*address) == family;
             let kept = of_status(service)
-                .find(|address| is_of(address) && !taken.is_lost(*address, service));
-            let free = || around.ranges.free(family, &taken.addresses());
+                .find(|address| is_of(address) && !self.is_lost(*address, service));
+            let is_ipv4 = family == Family::V4;
+            if kept.is_none() && !around.ranges.has_family(is_ipv4) {
+                continue;
+            }
+            let free = || around.ranges.free(is_ipv4, |address| self.is_taken(address, &key));
             let (address, error) = match (asked.filter(is_of), &refusal) {
                 (Some(wanted), None) if kept == Some(wanted) => (kept, None),
-                (Some(wanted), None) => match taken.users.get(&wanted) {
+                (Some(wanted), None) => match self.other_user(wanted, &key) {
                     None => (Some(wanted), None),
                     // A Service that asks for one address gets no other, but keeps what it has.
-                    Some(user) => (kept, Some(AllocationError::InUse(wanted, user.clone()))),
+                    Some(user) => (kept, Some(AllocationError::InUse(wanted, user))),
                 },
                 (Some(_), Some(_)) => (kept, None),
                 // What it asks for is no address of any family.
@@ -223,63 +162,9 @@ impl PlannedAddresses {
         let is_passing = |error: &&AllocationError| {
             matches!(error, AllocationError::Exhausted | AllocationError::InUse(..))
         };
-        let shortage = errors.iter().find(is_passing).map(|cause| AddressShortage {
-            service: ObjectKey::of(&service.metadata),
-            cause: cause.clone(),
-        });
+        let shortage = errors.iter().find(is_passing);
+        let shortage = shortage.map(|cause| AddressShortage { service: key, cause: cause.clone() });
         (chosen.into_iter().collect(), AddressPlan { plan, shortage })
-    }
-
-    /// The addresses that nodes have, and other Services by their statuses and by the last plans.
-    fn taken(&self, around: &Surroundings<'_>, service: &Service) -> TakenAddresses {
-        let mut taken = TakenAddresses::default();
-        for node in around.nodes {
-            let addresses = node.status.addresses.iter();
-            for address in addresses.filter_map(|address| address.address.parse().ok()) {
-                let user = || ObjectKey::new("", &node.metadata.name);
-                taken.users.entry(address).or_insert_with(user);
-            }
-        }
-        for other in around.services.iter().filter(|o| o.metadata.uid != service.metadata.uid) {
-            let user = ObjectKey::of(&other.metadata);
-            for address in of_status(other) {
-                let age = age(other);
-                let oldest = taken.shown.entry(address).or_insert_with(|| age.clone());
-                *oldest = age.min(oldest.clone());
-                taken.users.entry(address).or_insert_with(|| user.clone());
-            }
-            for address in self.0.get(&other.metadata.uid).into_iter().flatten() {
-                taken.users.entry(*address).or_insert_with(|| user.clone());
-            }
-        }
-        taken
-    }
-}
-
-/// When a Service was created, and its uid: the smaller is the older.
-type Age = (Option<i64>, String);
-
-fn age(service: &Service) -> Age {
-    let metadata = &service.metadata;
-    (metadata.creation_timestamp.unix(), metadata.uid.clone())
-}
-
-/// The addresses of nodes and of other Services.
-#[derive(Default)]
-struct TakenAddresses {
-    users: BTreeMap<IpAddr, ObjectKey>,
-    /// The oldest Service whose status has the address.
-    shown: BTreeMap<IpAddr, Age>,
-}
-
-impl TakenAddresses {
-    fn addresses(&self) -> BTreeSet<IpAddr> {
-        self.users.keys().copied().collect()
-    }
-
-    /// Whether an older Service has the address too.
-    fn is_lost(&self, address: IpAddr, service: &Service) -> bool {
-        self.shown.get(&address).is_some_and(|oldest| *oldest < age(service))
     }
 }
 
@@ -287,10 +172,12 @@ fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
-/// Whether an entry of a status is an address of our ranges.
-fn is_ours(ranges: &AddressRanges, entry: &LoadBalancerIngress) -> bool {
-    let in_ranges = |address: IpAddr| ranges.contains(address);
-    entry.hostname.is_empty() && entry.ip.parse().is_ok_and(in_ranges)
+/// Whether an entry of a status is this controller's: an address in the ranges, or one that was when its node was chosen.
+fn is_ours(around: &Surroundings<'_>, service: &Service, entry: &LoadBalancerIngress) -> bool {
+    let is_noted = announcing_node(around.names, service).is_some();
+    let is_kept = is_noted && role(around.names, service) != Role::Leave;
+    let is_ours = |address: IpAddr| is_kept || around.ranges.contains(address);
+    entry.hostname.is_empty() && entry.ip.parse().is_ok_and(is_ours)
 }
 
 /// `spec.loadBalancerIP`; `None` also for a text that is no address.
@@ -323,10 +210,15 @@ fn write(
     errors: &[AllocationError],
 ) -> Plan {
     let current = announcing_node(around.names, service);
+    let outside = addresses.iter().filter(|address| !around.ranges.contains(**address));
+    let outside: Vec<IpAddr> = outside.copied().collect();
     let node = match addresses.is_empty() {
         true => None,
         false => {
-            announcing_node::choose(around.names, service, current, around.nodes, around.slices)
+            let (names, nodes) = (around.names, around.nodes);
+            let chosen = announcing_node::choose(names, service, current, nodes, around.slices);
+            // Without the annotation they would be another controller's.
+            chosen.or_else(|| current.filter(|_| !outside.is_empty()).map(str::to_owned))
         }
     };
     let wanted: BTreeSet<IpAddr> = addresses.iter().copied().collect();
@@ -338,6 +230,12 @@ fn write(
         let key = ObjectKey::of(&service.metadata);
         let message = format!("Failed to allocate IP for \"{key}\": {error}");
         events.add(EventKind::Warning, "AllocationFailed", message);
+    }
+    for address in outside {
+        let message = format!(
+            "Address {address} is outside of the ranges of this cluster: it is kept until the Service is deleted, changes its type or asks for another address"
+        );
+        events.add(EventKind::Warning, "LoadBalancerIPOutOfRange", message);
     }
     let mut plan = Plan::default();
     if moves || node.as_deref() != current {
@@ -351,13 +249,16 @@ fn write(
     plan
 }
 
-/// Empties what this controller wrote into the status of a Service that has another type now.
+/// Empties what this controller wrote into the status of a Service that has another type or class now.
 fn release(around: &Surroundings<'_>, service: &Service) -> AddressPlan {
     let ingress = &service.status.load_balancer.ingress;
-    let of_others = ingress.iter().filter(|entry| !is_ours(around.ranges, entry));
+    let of_others = ingress.iter().filter(|entry| !is_ours(around, service, entry));
     let left: Vec<_> = of_others.map(|entry| json!(entry)).collect();
+    let is_noted = announcing_node(around.names, service).is_some();
     let has_ours = left.len() < ingress.len();
-    if !has_ours && announcing_node(around.names, service).is_none() {
+    // The controller of another class may give out addresses of the same ranges: without the annotation they are not ours.
+    let may_write = is_noted || role(around.names, service) == Role::Release;
+    if !may_write || !(has_ours || is_noted) {
         return AddressPlan::default();
     }
     let mut events = Events { about: service, names: around.names, reports: Vec::new() };

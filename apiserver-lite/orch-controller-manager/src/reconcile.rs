@@ -23,7 +23,7 @@ use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
 use apiserver_controllers::disruption::controller as owner_of;
 use apiserver_controllers::endpoint_slices::Manager;
-use apiserver_controllers::load_balancer_addresses::{AddressShortage, PlannedAddresses};
+use apiserver_controllers::load_balancer_addresses::AddressShortage;
 use apiserver_controllers::node_cidr;
 use apiserver_controllers::node_lifecycle::{
     self, ClusterHealth, NodeClocks, NodeHealth, ZoneEvictions,
@@ -94,8 +94,6 @@ struct ReconcilerState {
     tainted: Mutex<BTreeMap<ObjectKey, pods::TaintedPod>>,
     /// The CIDRs assigned to each node, by uid. Locked during an assignment, so that no two nodes get the same.
     assigned_cidrs: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
-    /// The addresses planned for load balancers. Locked during an assignment, for the same reason.
-    planned_addresses: tokio::sync::Mutex<PlannedAddresses>,
     /// The state of the attach-detach controller.
     attaching: Mutex<attach::AttachState>,
     /// The requested size that was last announced for each claim, by uid.
@@ -120,7 +118,6 @@ impl Default for ReconcilerState {
             vanished: Mutex::new(ExpiringMap::new(pods::VANISHED)),
             tainted: Mutex::default(),
             assigned_cidrs: tokio::sync::Mutex::default(),
-            planned_addresses: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
             announced: Mutex::default(),
             failed_pods: Mutex::default(),

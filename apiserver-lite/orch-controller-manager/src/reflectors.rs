@@ -133,6 +133,7 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         pods: reflectors.pods.store(),
         pods_by_node: Default::default(),
         pods_by_label: Default::default(),
+        address_users: Default::default(),
         nodes: reflectors.nodes.store(),
         leases: reflectors.leases.store(),
         replica_sets: reflectors.replica_sets.store(),

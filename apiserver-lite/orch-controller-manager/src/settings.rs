@@ -9,7 +9,6 @@ use std::time::Duration;
 use apiserver_autoscaling_controller::AutoscalingFlags;
 use apiserver_controller_io::eviction_flags::EvictionFlags;
 use apiserver_controller_io::sync_flags::SyncFlags;
-use apiserver_controllers::load_balancer_addresses::{AddressRange, AddressRanges, TooManyRanges};
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::node_lifecycle::EvictionRates;
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
@@ -17,7 +16,7 @@ use apiserver_signers::certificates::authority::{Authority, AuthorityError};
 use apiserver_token::SigningKey;
 use apiserver_workloads::stateful_set;
 use clap::Parser;
-use proto_api::Cidr;
+use proto_api::{AddressRange, AddressRanges, Cidr, TooManyRanges};
 use proto_client::serving::flags::ServingFlags;
 use proto_daemon::feature_gates::GateErrors;
 use proto_daemon::flags::CommonFlags;
@@ -472,7 +471,8 @@ mod tests {
     fn flags_of_workers_name_controllers_that_there_are() {
         let args = ["--concurrent-statefulset-syncs=3", "--concurrent-gc-syncs=20"];
         let workers = settings(&args).expect("settings").own_workers;
-        assert_eq!(workers, BTreeMap::from([("statefulset", 3), ("garbagecollector", 20)]));
+        let expected = [("statefulset", 3), ("garbagecollector", 20), ("service", 1)];
+        assert_eq!(workers, BTreeMap::from(expected));
         assert!(workers.keys().all(|name| CONTROLLERS.contains(name)));
     }
 

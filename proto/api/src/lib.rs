@@ -8,12 +8,14 @@
 //! - [`Quantity`], [`IntOrString`], [`Time`], [`MicroTime`], [`RawJson`]: the API's own scalars.
 //! - [`ObjectKey`], [`Collection`], [`event_report`], [`merge_patch`]: names and paths of objects, events
 //!   about them and changes of them, as values.
-//! - [`selectors`], [`status`], [`yaml`], [`names`], [`node_labels`], [`duration`], [`Cidr`], [`uri`], [`sha256_hex`].
+//! - [`selectors`], [`status`], [`yaml`], [`names`], [`node_labels`], [`duration`], [`Cidr`], [`AddressRanges`], [`uri`],
+//!   [`sha256_hex`].
 //!
 //! Names on the wire become `snake_case`: `hostIP` is `host_ip`, `podIPs` is `pod_ips`, `type` is
 //! `type_`. A field that is absent or present by meaning is an `Option`; inlined messages are fields
 //! named after their type (`volume.volume_source.config_map`).
 
+mod address_range;
 mod cidr;
 pub mod codec;
 mod collection;
@@ -37,6 +39,7 @@ pub mod time;
 pub mod uri;
 pub mod yaml;
 
+pub use address_range::{AddressRange, AddressRangeError, AddressRanges, TooManyRanges};
 pub use cidr::{Cidr, CidrError};
 pub use collection::Collection;
 pub use digest::sha256_hex;

@@ -2,9 +2,9 @@
 
 mod histories;
 
-use proto_api::Time;
 use proto_api::core::v1::{NodeAddress, NodeCondition};
 use proto_api::names::Profile;
+use proto_api::{AddressRange, Time};
 use serde_json::Value;
 
 use super::*;
@@ -63,19 +63,25 @@ fn asking(mut service: Service, address: &str) -> Service {
     service
 }
 
+/// The addresses of these Services.
+fn users(services: &[&Service]) -> AddressUsers {
+    let mut users = AddressUsers::default();
+    for service in services {
+        users.service_changed(names(), &ObjectKey::of(&service.metadata), Some(service));
+    }
+    users
+}
+
 /// Plans one Service among others, with the ranges 192.0.2.1 to .3 and fd00::1, and the node `a`.
 fn plan(service: &Service, others: &[Service]) -> AddressPlan {
-    let mut all: Vec<Arc<Service>> = others.iter().cloned().map(Arc::new).collect();
-    all.push(Arc::new(service.clone()));
+    plan_on(service, others, &[node("a", "True")])
+}
+
+fn plan_on(service: &Service, others: &[Service], nodes: &[Arc<Node>]) -> AddressPlan {
     let ranges = ranges(&["192.0.2.1-192.0.2.3", "fd00::1-fd00::1"]);
-    let around = Surroundings {
-        names: names(),
-        ranges: &ranges,
-        services: &all,
-        nodes: &[node("a", "True")],
-        slices: &[],
-    };
-    PlannedAddresses::default().plan(&around, service)
+    let around = Surroundings { names: names(), ranges: &ranges, nodes, slices: &[] };
+    let all: Vec<&Service> = others.iter().chain([service]).collect();
+    users(&all).plan(&around, service)
 }
 
 /// The addresses and the node that are written, `-` for what is not written, and the reasons of the events.
@@ -181,14 +187,10 @@ fn addresses_of_nodes_are_no_services() {
     of_node.status.addresses = vec![address];
     let (nodes, ranges) = ([Arc::new(of_node)], ranges(&["192.0.2.1-192.0.2.2"]));
     let given = |service: Service| {
-        let around = Surroundings {
-            names: names(),
-            ranges: &ranges,
-            services: &[Arc::new(service.clone())],
-            nodes: &nodes,
-            slices: &[],
-        };
-        shown(&PlannedAddresses::default().plan(&around, &service))
+        let around = Surroundings { names: names(), ranges: &ranges, nodes: &nodes, slices: &[] };
+        let mut users = users(&[&service]);
+        users.node_changed(names(), "a", Some(&nodes[0]), None);
+        shown(&users.plan(&around, &service))
     };
     assert_eq!(given(service(1, &["IPv4"])), format!("[\"192.0.2.2\"] a {NEW}"));
     assert_eq!(given(asking(service(1, &["IPv4"]), "192.0.2.1")), "AllocationFailed retried");
@@ -213,6 +215,12 @@ fn what_is_not_ours_is_left_alone() {
     check(ours, &format!("[\"192.0.2.1\"] a {NEW}"));
     check(classed("example.com/other", service(1, v4)), "");
     check(classed("example.com/other", with(service(1, v4), &["192.0.2.1"], None)), "");
+    // What it had before it got the class is released, and nothing of the other controller.
+    let had =
+        |ingress: &[&str]| classed("example.com/other", with(service(1, v4), ingress, Some("a")));
+    check(had(&["192.0.2.1"]), "[] none DeletedLoadBalancer");
+    check(had(&["198.51.100.1", "192.0.2.1"]), "[\"198.51.100.1\"] none DeletedLoadBalancer");
+    check(had(&["198.51.100.1"]), "- none DeletedLoadBalancer");
     check(with(service(1, v4), &["198.51.100.1"], None), "");
     let mut named = service(1, v4);
     named.status.load_balancer.ingress = vec![entry("", "lb.example.com")];
@@ -222,6 +230,9 @@ fn what_is_not_ours_is_left_alone() {
     let had_one = with(service(1, v4), &["192.0.2.1"], Some("a"));
     check(cluster_ip(had_one), "[] none DeletedLoadBalancer");
     check(cluster_ip(with(service(1, v4), &[], Some("a"))), "- none DeletedLoadBalancer");
+    let outside = with(service(1, v4), &["198.51.100.1"], Some("a"));
+    check(cluster_ip(outside), "[] none DeletedLoadBalancer");
+    check(cluster_ip(with(service(1, v4), &["198.51.100.1"], None)), "");
     check(cluster_ip(named.clone()), "");
     named.status.load_balancer.ingress.push(entry("192.0.2.1", ""));
     check(cluster_ip(named), "[\"lb.example.com\"] none DeletedLoadBalancer");
@@ -235,48 +246,133 @@ fn the_node_is_written_with_the_addresses_and_moves_alone() {
     let service = |node| with(service(1, &["IPv4"]), &["192.0.2.1"], node);
     assert_eq!(shown(&plan(&service(None), &[])), "- a nodeAssigned");
     assert_eq!(shown(&plan(&service(Some("gone")), &[])), "- a nodeAssigned");
-    let all = [Arc::new(service(Some("gone")))];
-    let ranges = ranges(&["192.0.2.1/32"]);
-    let around = Surroundings {
-        names: names(),
-        ranges: &ranges,
-        services: &all,
-        nodes: &[node("b", "Unknown")],
-        slices: &[],
-    };
-    let planned = PlannedAddresses::default().plan(&around, &all[0]);
+    let planned = plan_on(&service(Some("gone")), &[], &[node("b", "Unknown")]);
     assert_eq!(shown(&planned), "- none UnAvailableLoadBalancer");
+}
+
+/// Smaller ranges take no address away and leave none without a node.
+#[test]
+fn an_address_outside_of_the_ranges_is_kept_and_moves_with_its_node() {
+    let (v4, dual) = (&["IPv4"][..], &["IPv4", "IPv6"][..]);
+    let warning = "LoadBalancerIPOutOfRange";
+    let check = |service: Service, expected: &str| {
+        let planned = plan(&service, &[]);
+        assert_eq!(shown(&planned), expected, "{service:?}");
+        let about: Vec<&str> = planned.plan.reports.iter().map(|e| e.message.as_str()).collect();
+        assert!(about.iter().any(|message| message.contains("192.0.9.9")), "{about:?}");
+    };
+    let on = |node| with(service(1, v4), &["192.0.9.9"], Some(node));
+    check(on("a"), warning);
+    check(on("gone"), &format!("- a {warning} nodeAssigned"));
+    let asks_for_it = format!("AllocationFailed {warning}");
+    check(asking(on("a"), "192.0.9.9"), &asks_for_it);
+    let both = with(service(1, dual), &["192.0.9.9", "fd00:9::9"], Some("a"));
+    check(both, &format!("{warning} {warning}"));
+    // Another one that it asks for is given instead.
+    let other = plan(&asking(on("a"), "192.0.2.2"), &[]);
+    assert_eq!(shown(&other), "[\"192.0.2.2\"] a IPAllocated EnsuredLoadBalancer");
+    // While no node can announce it, the annotation says still that it is ours.
+    let planned = plan_on(&on("gone"), &[], &[node("b", "Unknown")]);
+    assert_eq!(shown(&planned), warning);
+    // A family without a range any more.
+    let six = with(service(1, &["IPv6"]), &["fd00:9::9"], Some("gone"));
+    let ranges = ranges(&["192.0.2.1/32"]);
+    let nodes = [node("a", "True")];
+    let around = Surroundings { names: names(), ranges: &ranges, nodes: &nodes, slices: &[] };
+    let planned = users(&[&six]).plan(&around, &six);
+    assert_eq!(shown(&planned), format!("- a {warning} nodeAssigned"));
+}
+
+/// A Service that is deleted, or created again with its name, while it is planned.
+#[test]
+fn the_plan_of_a_service_that_is_gone_holds_no_address() {
+    let ranges = ranges(&["192.0.2.1/32"]);
+    let nodes = [node("a", "True")];
+    let around = Surroundings { names: names(), ranges: &ranges, nodes: &nodes, slices: &[] };
+    let (old, other) = (service(1, &["IPv4"]), service(2, &["IPv4"]));
+    let mut again = old.clone();
+    again.metadata.uid = "uid-again".into();
+    let key = ObjectKey::of(&old.metadata);
+    for next in [None, Some(&again)] {
+        let mut users = users(&[&old, &other]);
+        assert!(shown(&users.plan(&around, &old)).contains("192.0.2.1"));
+        assert_eq!(shown(&users.plan(&around, &other)), "AllocationFailed retried");
+        users.service_changed(names(), &key, next);
+        assert_eq!(shown(&users.plan(&around, &old)), "", "{next:?}");
+        assert!(shown(&users.plan(&around, &other)).contains("192.0.2.1"), "{next:?}");
+    }
 }
 
 #[test]
 fn changes_queue_the_services_that_they_may_help() {
-    let (v4, dual) = (&["IPv4"][..], &["IPv4", "IPv6"][..]);
+    let (v4, v6, dual) = (&["IPv4"][..], &["IPv6"][..], &["IPv4", "IPv6"][..]);
     let has = with(service(1, v4), &["192.0.2.1"], Some("a"));
     let same = with(service(2, v4), &["192.0.2.1"], Some("a"));
-    let (lacks, lacks_one) = (service(3, v4), with(service(4, dual), &["fd00::1"], Some("a")));
+    let (lacks, lacks_one) = (service(3, v4), with(service(4, dual), &["192.0.2.4"], Some("a")));
     let rest = with(service(5, v4), &["192.0.2.2"], Some("a"));
     let mut plain = service(6, v4);
     plain.spec.type_ = "ClusterIP".into();
-    let all = || -> Vec<Arc<Service>> {
-        [&has, &same, &lacks, &lacks_one, &rest, &plain].map(|s| Arc::new(s.clone())).into()
-    };
-    let keys = |new: Option<&Service>, old: Option<&Service>| {
-        let keys = affected_by_service(names(), new, old, all);
+    let asks = asking(with(service(7, v4), &["192.0.2.7"], Some("a")), "192.0.2.1");
+    let six = with(service(8, v6), &["fd00::8"], Some("a"));
+    let all = [&same, &lacks, &lacks_one, &rest, &plain, &asks, &six];
+    let numbers = |keys: Vec<ObjectKey>| {
         keys.iter().map(|key| key.name.trim_start_matches("web-").to_owned()).collect::<String>()
     };
-    assert_eq!(keys(Some(&has), None), "1");
-    assert_eq!(keys(Some(&has), Some(&has)), "1");
-    assert_eq!(keys(Some(&has), Some(&service(1, v4))), "11234", "and the one with the same");
-    assert_eq!(keys(None, Some(&has)), "134", "those that lack one");
-    assert_eq!(keys(Some(&plain), Some(&plain)), "");
-    assert_eq!(keys(Some(&plain), Some(&with(service(6, v4), &["192.0.2.9"], None))), "634");
-    let nodes = |new: Option<&str>, old: Option<&str>| {
-        let made = |status: Option<&str>| status.map(|status| node("a", status));
-        affected_by_node(names(), made(new).as_deref(), made(old).as_deref(), all).len()
+    let changed = |users: &mut AddressUsers, key: &Service, new: Option<&Service>| {
+        numbers(users.service_changed(names(), &ObjectKey::of(&key.metadata), new))
     };
-    assert_eq!(nodes(Some("True"), Some("True")), 0);
-    assert_eq!(nodes(Some("Unknown"), Some("True")), 5);
-    assert_eq!(nodes(Some("True"), None), 5);
-    assert_eq!(nodes(None, Some("Unknown")), 5, "it may be the last one's node");
-    assert_eq!(nodes(Some("Unknown"), None), 0);
+    let mut users = users(&all);
+    assert_eq!(changed(&mut users, &has, Some(&has)), "12", "and the one with the same");
+    assert_eq!(changed(&mut users, &has, Some(&has)), "1");
+    assert_eq!(changed(&mut users, &has, None), "1", "the other one has it still");
+    assert_eq!(changed(&mut users, &same, None), "237", "those that lack it");
+    assert_eq!(changed(&mut users, &same, None), "");
+    assert_eq!(changed(&mut users, &plain, Some(&plain)), "");
+    let had_one = with(plain.clone(), &["192.0.2.9"], None);
+    assert_eq!(changed(&mut users, &plain, Some(&had_one)), "6");
+    assert_eq!(changed(&mut users, &plain, Some(&plain)), "63");
+    assert_eq!(changed(&mut users, &six, None), "84", "of one family");
+    assert_eq!(changed(&mut users, &rest, Some(&service(5, v4))), "53");
+    // A node may have an address of the ranges.
+    let made = |status: &str, address: &str| {
+        let mut node = Node::clone(&node("a", status));
+        let address = NodeAddress { type_: "InternalIP".into(), address: address.into() };
+        node.status.addresses = vec![address];
+        node
+    };
+    let mut changed = |new: Option<&Node>, old: Option<&Node>| {
+        numbers(users.node_changed(names(), "a", new, old))
+    };
+    let (ready, failed) = (made("True", "192.0.2.1"), made("Unknown", "192.0.2.1"));
+    assert_eq!(changed(Some(&ready), None), "47", "those that have one");
+    assert_eq!(changed(Some(&ready), Some(&ready)), "");
+    assert_eq!(changed(Some(&failed), Some(&ready)), "47");
+    assert_eq!(changed(Some(&made("Unknown", "192.0.2.99")), Some(&failed)), "357");
+    assert_eq!(changed(None, Some(&failed)), "3457", "it may be the last one's node");
+    assert_eq!(changed(Some(&failed), None), "");
+}
+
+/// What a plan of one Service costs does not depend on the others: the first free address is found without a look at what they have.
+#[test]
+fn the_index_says_what_the_services_say() {
+    let mut index = AddressUsers::default();
+    let mut services: Vec<Service> = Vec::new();
+    for number in 0_u8..100 {
+        let address = format!("192.0.2.{}", number / 2);
+        services.push(with(service(i64::from(number), &["IPv4"]), &[&address], Some("a")));
+    }
+    for service in services.iter().rev() {
+        index.service_changed(names(), &ObjectKey::of(&service.metadata), Some(service));
+    }
+    for pair in services.chunks(2) {
+        let address = of_status(&pair[0]).next().unwrap();
+        let [older, younger] = [0, 1].map(|n| ObjectKey::of(&pair[n].metadata));
+        assert_eq!(index.other_user(address, &younger), Some(older.clone()));
+        assert_eq!(index.other_user(address, &older), Some(younger.clone()));
+        assert!(index.is_lost(address, &pair[1]) && !index.is_lost(address, &pair[0]));
+        index.service_changed(names(), &older, None);
+        assert!(!index.is_taken(address, &younger) && index.is_taken(address, &older));
+        index.service_changed(names(), &younger, None);
+        assert!(!index.is_taken(address, &older));
+    }
 }

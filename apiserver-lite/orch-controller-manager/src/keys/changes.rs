@@ -91,10 +91,10 @@ impl WatchedKind for ConfigMap {
 
 impl WatchedKind for Service {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, new, old)) = split(change) else { return Vec::new() };
+        let Some((key, new, _)) = split(change) else { return Vec::new() };
         let [endpoints, slices] = keys_of_service(key);
         let mut keys = vec![endpoints, slices, ReconcileKey::Mirror(key.clone())];
-        keys.extend(load_balancers::keys_of_service(informers, new, old));
+        keys.extend(load_balancers::keys_of_service(informers, key, new));
         keys
     }
 }
@@ -255,7 +255,7 @@ impl WatchedKind for Node {
         }
         keys.extend(volumes::keys_of_node(key, new, old));
         keys.extend(workloads::keys_of_node(informers, new, old));
-        keys.extend(load_balancers::keys_of_node(informers, new, old));
+        keys.extend(load_balancers::keys_of_node(informers, key, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
         if readiness(new) != readiness(old) || new.is_none() {
             // How many nodes are ready affects the taints of the others.

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
-use apiserver_controllers::load_balancer_addresses::{
-    affected_by_node, affected_by_service, follows_endpoints,
-};
+use apiserver_controllers::load_balancer_addresses::follows_endpoints;
 use proto_api::ObjectKey;
 use proto_api::core::v1::{Node, Service};
 use proto_api::discovery::v1::EndpointSlice;
@@ -14,22 +12,23 @@ use super::ReconcileKey;
 
 pub(super) fn keys_of_service(
     informers: &Informers,
+    key: &ObjectKey,
     new: Option<&Arc<Service>>,
-    old: Option<&Arc<Service>>,
 ) -> impl Iterator<Item = ReconcileKey> + use<> {
-    let (new, old) = (new.map(|new| &**new), old.map(|old| &**old));
-    let all = || informers.services.objects();
-    affected_by_service(informers.names, new, old, all).into_iter().map(ReconcileKey::LoadBalancer)
+    let new = new.map(|new| &**new);
+    let affected = informers.address_users().service_changed(informers.names, key, new);
+    affected.into_iter().map(ReconcileKey::LoadBalancer)
 }
 
 pub(super) fn keys_of_node(
     informers: &Informers,
+    key: &ObjectKey,
     new: Option<&Arc<Node>>,
     old: Option<&Arc<Node>>,
 ) -> impl Iterator<Item = ReconcileKey> + use<> {
     let (new, old) = (new.map(|new| &**new), old.map(|old| &**old));
-    let all = || informers.services.objects();
-    affected_by_node(informers.names, new, old, all).into_iter().map(ReconcileKey::LoadBalancer)
+    let affected = informers.address_users().node_changed(informers.names, &key.name, new, old);
+    affected.into_iter().map(ReconcileKey::LoadBalancer)
 }
 
 /// The Service of a slice, if its endpoints decide which node announces its addresses.

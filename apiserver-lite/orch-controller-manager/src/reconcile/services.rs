@@ -84,17 +84,14 @@ impl Reconciler {
         let informers = &self.informers;
         let Some(ranges) = &self.settings.load_balancer_ranges else { return Ok(None) };
         let Some(service) = informers.services.get(key) else { return Ok(None) };
-        let mut planned_addresses = self.state.planned_addresses.lock().await;
         let around = Surroundings {
             names: informers.names,
             ranges,
-            services: &informers.services.objects(),
             nodes: &informers.nodes.objects(),
             slices: &informers.slices.within(&key.namespace),
         };
-        let planned = planned_addresses.plan(&around, &service);
         // Other plans do not wait for the server: they know of this one.
-        drop(planned_addresses);
+        let planned = informers.address_users().plan(&around, &service);
         let requeue = self.apply(reconcile_key, planned.plan).await?;
         planned.shortage.map_or(Ok(requeue), |shortage| Err(shortage.into()))
     }

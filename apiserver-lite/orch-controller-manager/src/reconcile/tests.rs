@@ -163,6 +163,10 @@ impl Server {
         informers.token_secrets =
             fill(Reflector::projected(client.all(), all(), slim_secret)).await;
         informers.services = fill(Reflector::whole(client.all(), all())).await;
+        for (key, service) in informers.services.list() {
+            let names = informers.names;
+            informers.address_users().service_changed(names, &key, Some(&service));
+        }
         informers.endpoints = fill(Reflector::whole(client.all(), all())).await;
         informers.pods = fill(Reflector::whole(client.all(), all())).await;
         informers.jobs = fill(Reflector::whole(client.all(), all())).await;

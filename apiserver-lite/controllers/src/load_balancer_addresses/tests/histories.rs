@@ -1,5 +1,7 @@
 //! Random histories: Services come, change and go, caches lag, writes conflict, the controller restarts.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
 use super::super::*;
@@ -10,11 +12,14 @@ const ASKED: [&str; 5] = ["", "", "192.0.2.2", "fd00::2", "203.0.113.1"];
 const RANGES: [&str; 2] = ["192.0.2.1-192.0.2.4", "fd00::1-fd00::3"];
 const NAMES: u8 = 8;
 
+/// Ranges that an operator has made smaller.
+const SMALLER: [&str; 1] = ["192.0.2.2-192.0.2.3"];
+
 /// A server and the caches of a controller.
 struct Cluster {
     server: BTreeMap<ObjectKey, Service>,
     cache: BTreeMap<ObjectKey, Service>,
-    planned: PlannedAddresses,
+    users: AddressUsers,
     ranges: AddressRanges,
     nodes: Vec<Arc<Node>>,
     revision: i64,
@@ -31,7 +36,8 @@ enum HistoryStep {
     See(u8),
     /// The controller plans a Service of which the cache shows its own last write; the write may meet another change.
     Plan(u8, bool),
-    Restart,
+    /// The controller starts again, with these or smaller ranges.
+    Restart(bool),
 }
 
 fn key(number: u8) -> ObjectKey {
@@ -47,7 +53,7 @@ impl Cluster {
         Self {
             server: BTreeMap::new(),
             cache: BTreeMap::new(),
-            planned: PlannedAddresses::default(),
+            users: AddressUsers::default(),
             ranges: ranges(&RANGES),
             nodes: ["a", "b", "c"].map(|name| node(name, "True")).into(),
             revision: 1,
@@ -75,20 +81,16 @@ impl Cluster {
             Some(service) => drop(self.cache.insert(key(number), service.clone())),
             None => drop(self.cache.remove(&key(number))),
         }
+        let shown = self.cache.get(&key(number));
+        self.users.service_changed(names(), &key(number), shown);
     }
 
     fn plan(&mut self, number: u8, meets_another: bool) -> bool {
         self.see(number);
         let Some(cached) = self.cache.get(&key(number)).cloned() else { return false };
-        let services: Vec<Arc<Service>> = self.cache.values().cloned().map(Arc::new).collect();
-        let around = Surroundings {
-            names: names(),
-            ranges: &self.ranges,
-            services: &services,
-            nodes: &self.nodes,
-            slices: &[],
-        };
-        let planned = self.planned.plan(&around, &cached);
+        let (ranges, nodes) = (&self.ranges, &self.nodes);
+        let around = Surroundings { names: names(), ranges, nodes, slices: &[] };
+        let planned = self.users.plan(&around, &cached);
         if meets_another {
             self.change(number, |_| ());
         }
@@ -144,9 +146,11 @@ impl Cluster {
                 self.plan(number, meets_another);
                 self.check_kept(before.as_ref(), self.server.get(&key(number)));
             }
-            HistoryStep::Restart => {
-                self.cache = self.server.clone();
-                self.planned = PlannedAddresses::default();
+            HistoryStep::Restart(smaller) => {
+                self.cache.clear();
+                self.users = AddressUsers::default();
+                (0..NAMES).for_each(|number| self.see(number));
+                self.ranges = if smaller { ranges(&SMALLER) } else { ranges(&RANGES) };
             }
         }
     }
@@ -155,7 +159,9 @@ impl Cluster {
     fn check_kept(&self, before: Option<&Service>, after: Option<&Service>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let asks = !before.spec.load_balancer_ip.is_empty();
-        if before.spec.type_ == "LoadBalancer" && !asks {
+        let is_ours = announcing_node(names(), before).is_some();
+        let is_ours = is_ours || addresses(before).iter().all(|has| self.ranges.contains(*has));
+        if before.spec.type_ == "LoadBalancer" && !asks && is_ours {
             assert!(addresses(before).is_subset(&addresses(after)), "{before:?} {after:?}");
         }
         if before.spec.type_ != "LoadBalancer" && addresses(before) != addresses(after) {
@@ -163,14 +169,15 @@ impl Cluster {
         }
     }
 
-    /// No address twice, none outside of the ranges, at most one of each family.
+    /// No address twice, none outside of all ranges, at most one of each family.
     fn check(&self) {
         let mut seen = BTreeSet::new();
+        let all = ranges(&RANGES);
         for service in self.server.values() {
             let has = addresses(service);
             assert_eq!(has.len(), service.status.load_balancer.ingress.len());
             for address in &has {
-                assert!(self.ranges.contains(*address), "{address}");
+                assert!(all.contains(*address), "{address}");
                 assert!(seen.insert(*address), "{address} twice: {:?}", self.server);
             }
             let families: BTreeSet<_> = has.iter().map(|address| family_of(*address)).collect();
@@ -201,14 +208,21 @@ impl Cluster {
             let (has, spec) = (addresses(service), &service.spec);
             let node = announcing_node(names(), service);
             if spec.type_ != "LoadBalancer" {
-                assert!(has.is_empty() && node.is_none(), "{service:?}");
+                let left = has.iter().any(|address| self.ranges.contains(*address));
+                assert!(!left && node.is_none(), "{service:?}");
+                continue;
+            }
+            if node.is_none() && has.iter().any(|address| !self.ranges.contains(*address)) {
+                // Nothing says that it was ours.
                 continue;
             }
             assert!(!able || node.is_some() != has.is_empty(), "{service:?}");
             for family in families(service).into_iter().filter(|_| spec.load_balancer_ip.is_empty())
             {
                 let lacks = !has.iter().any(|address| family_of(*address) == family);
-                assert!(!lacks || self.ranges.free(family, &used).is_none(), "{service:?}");
+                let is_taken = |address| used.contains(&address);
+                let free = self.ranges.free(family == Family::V4, is_taken);
+                assert!(!lacks || free.is_none(), "{service:?}");
             }
             if let Some(asked) = asked_address(service)
                 && self.ranges.contains(asked)
@@ -231,7 +245,7 @@ fn step() -> impl Strategy<Value = HistoryStep> {
         4 => any::<u8>().prop_map(HistoryStep::See),
         8 => (any::<u8>(), proptest::bool::weighted(0.2))
             .prop_map(|(n, meets)| HistoryStep::Plan(n, meets)),
-        1 => Just(HistoryStep::Restart),
+        1 => proptest::bool::weighted(0.3).prop_map(HistoryStep::Restart),
     ]
 }
 
@@ -264,7 +278,7 @@ fn a_duplicate_is_resolved() {
             service.status.load_balancer.ingress = vec![entry];
         });
     }
-    cluster.step(HistoryStep::Restart);
+    cluster.step(HistoryStep::Restart(false));
     for number in [2, 1, 0] {
         cluster.plan(number, false);
     }

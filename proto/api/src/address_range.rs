@@ -1,13 +1,12 @@
-//! The ranges of `--service-load-balancer-addresses`.
+//! Ranges of addresses for load balancers: those that the controller manager gives out, and those that orch-proxy announces and guards. Pure.
 
-use std::collections::BTreeSet;
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use proto_api::Cidr;
-
-use crate::addresses::Family;
+use crate::Cidr;
 
 /// Maximum number of ranges.
 const RANGES_MAX: usize = 64;
@@ -52,7 +51,7 @@ pub enum AddressRangeError {
     },
 }
 
-/// There are more ranges than [`RANGES_MAX`].
+/// There are more ranges than are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} ranges of addresses; at most {RANGES_MAX} are possible")]
 pub struct TooManyRanges(usize);
@@ -79,20 +78,18 @@ impl AddressRange {
         (self.first..=self.last).contains(&address)
     }
 
-    fn family(&self) -> Family {
-        if self.first.is_ipv4() { Family::V4 } else { Family::V6 }
+    /// Whether its addresses are IPv4.
+    pub fn is_ipv4(&self) -> bool {
+        self.first.is_ipv4()
     }
 
-    /// The first address that is not taken. The cost depends on the taken addresses only.
-    fn free(&self, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+    /// The first address that is not taken. Looks at no more addresses than are taken, and one.
+    fn free(&self, is_taken: &impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let mut candidate = self.first;
-        for used in taken.range(self.first..=self.last) {
-            if *used != candidate {
-                break;
-            }
-            candidate = next(candidate)?;
+        while is_taken(candidate) {
+            candidate = next(candidate).filter(|next| self.contains(*next))?;
         }
-        self.contains(candidate).then_some(candidate)
+        Some(candidate)
     }
 }
 
@@ -123,7 +120,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// All ranges, in the order in which they are used up.
+/// The ranges of a flag, in the order in which they are used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressRanges(Vec<AddressRange>);
 
@@ -140,9 +137,9 @@ impl AddressRanges {
         }
     }
 
-    /// Whether a range has addresses of the family.
-    pub(super) fn has(&self, family: Family) -> bool {
-        self.0.iter().any(|range| range.family() == family)
+    /// Whether a range has addresses of IPv4, or of IPv6.
+    pub fn has_family(&self, is_ipv4: bool) -> bool {
+        self.0.iter().any(|range| range.is_ipv4() == is_ipv4)
     }
 
     /// Whether the address is in a range.
@@ -150,15 +147,17 @@ impl AddressRanges {
         self.0.iter().any(|range| range.contains(address))
     }
 
-    /// The first address of a family that is not taken.
-    pub(super) fn free(&self, family: Family, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
-        let mut ranges = self.0.iter().filter(|range| range.family() == family);
-        ranges.find_map(|range| range.free(taken))
+    /// The first address of IPv4, or of IPv6, that is not taken.
+    pub fn free(&self, is_ipv4: bool, is_taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let mut ranges = self.0.iter().filter(|range| range.is_ipv4() == is_ipv4);
+        ranges.find_map(|range| range.free(&is_taken))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn parse(text: &str) -> Result<AddressRange, String> {
@@ -208,17 +207,16 @@ mod tests {
         let ranges = AddressRanges::new(&parsed).unwrap().unwrap();
         let mut taken = BTreeSet::from(["192.0.2.8".parse().unwrap()]);
         let mut given = Vec::new();
-        while let Some(free) = ranges.free(Family::V4, &taken) {
+        while let Some(free) = ranges.free(true, |address| taken.contains(&address)) {
             assert!(ranges.contains(free) && taken.insert(free));
             given.push(free.to_string());
         }
         assert_eq!(given, ["192.0.2.9", "192.0.2.10", "192.0.2.0", "192.0.2.1"]);
         taken.remove(&"192.0.2.10".parse().unwrap());
-        let free = ranges.free(Family::V4, &taken).map(|free| free.to_string());
-        assert_eq!(free.as_deref(), Some("192.0.2.10"));
-        let six = ranges.free(Family::V6, &taken).map(|free| free.to_string());
-        assert_eq!(six.as_deref(), Some("fd00::f"));
-        assert!(ranges.has(Family::V6) && !ranges.contains("192.0.2.11".parse().unwrap()));
+        let free = |is_ipv4| ranges.free(is_ipv4, |address| taken.contains(&address));
+        let [four, six] = [true, false].map(|family| free(family).map(|free| free.to_string()));
+        assert_eq!((four.as_deref(), six.as_deref()), (Some("192.0.2.10"), Some("fd00::f")));
+        assert!(ranges.has_family(false) && !ranges.contains("192.0.2.11".parse().unwrap()));
         // The end of all addresses is no overflow.
         let last = IpAddr::from([255; 4]);
         assert_eq!((next(last), next(IpAddr::from([255; 16]))), (None, None));

@@ -106,7 +106,7 @@ struct Telemetry {
 ///
 /// # Errors
 /// A setting is wrong or a resource is missing.
-pub fn build(settings: Settings) -> Result<Agent, Failure> {
+pub async fn build(settings: Settings) -> Result<Agent, Failure> {
     if let Ok(score) = i16::try_from(settings.file.oom_score_adj)
         && let Err(error) = machine::set_oom_score_adj(score)
     {
@@ -115,7 +115,7 @@ pub fn build(settings: Settings) -> Result<Agent, Failure> {
     let root = &settings.flags.root_dir;
     make_root_directory(root)?;
     let identity = machine::identity();
-    let machine = node::describe(&settings, &identity)?;
+    let machine = node::describe(&settings, &identity).await?;
     let runtime = CriRuntime::with_connection_keeper(&settings.file.container_runtime_endpoint)
         .map_err(Failure::usage)?;
     let (journal, records) =

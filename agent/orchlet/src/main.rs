@@ -51,7 +51,7 @@ fn run(flags: Flags) -> Result<(), Failure> {
         if !bootstrapped(&settings).await? {
             return Ok(());
         }
-        app::build(settings)?.run().await
+        app::build(settings).await?.run().await
     })
 }
 

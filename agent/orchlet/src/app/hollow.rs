@@ -54,7 +54,7 @@ use super::{
 /// # Errors
 /// A setting is wrong, or a node cannot be started.
 pub async fn run(settings: &Settings) -> Result<(), Failure> {
-    let host = HollowHost::new(settings)?;
+    let host = HollowHost::new(settings).await?;
     let (drain, readiness) = (Drain::default(), Readiness::default());
     let count = settings.flags.node.hollow_nodes;
     for number in 0..count {
@@ -94,9 +94,9 @@ struct HollowNode {
 }
 
 impl<'a> HollowHost<'a> {
-    fn new(settings: &'a Settings) -> Result<Self, Failure> {
+    async fn new(settings: &'a Settings) -> Result<Self, Failure> {
         make_root_directory(&settings.flags.root_dir)?;
-        let mut machine = describe(settings, &machine::identity())?;
+        let mut machine = describe(settings, &machine::identity()).await?;
         let version = env!("CARGO_PKG_VERSION");
         machine.info.container_runtime_version = format!("{NAME}://{version}");
         let (registry, metrics) = metrics(settings, &machine).map_err(Failure::run)?;

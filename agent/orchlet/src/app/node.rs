@@ -30,7 +30,10 @@ use crate::network;
 use crate::node::{self, NodeTask};
 
 /// Describes the node from the machine and the settings.
-pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<MachineInfo, Failure> {
+pub(super) async fn describe(
+    settings: &Settings,
+    identity: &Identity,
+) -> Result<MachineInfo, Failure> {
     let found = machine::capacity(&settings.flags.root_dir, settings.file.max_pods);
     let found = found.map_err(Failure::run)?;
     let (flags, file) = (&settings.flags, &settings.file);
@@ -40,8 +43,10 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
         ));
     }
     let name = settings.node_name();
-    let ips: Vec<IpAddr> =
-        if flags.node_ip.is_empty() { address::node_addresses() } else { flags.node_ip.clone() };
+    let ips: Vec<IpAddr> = match flags.node_ip.is_empty() {
+        true => address::node_addresses().await,
+        false => flags.node_ip.clone(),
+    };
     let mut amounts = Amounts::new();
     resources::add(&mut amounts, &file.system_reserved);
     resources::add(&mut amounts, &file.kube_reserved);
@@ -100,7 +105,7 @@ pub(super) async fn changed_address(settings: &Settings, machine: &MachineInfo) 
     let (mut seen, mut looks) = (None, 0_u32);
     loop {
         tokio::time::sleep(ADDRESS_INTERVAL).await;
-        let found = address::changed_address(&known);
+        let found = address::changed_address(&known).await;
         looks = if found == seen { looks.saturating_add(1) } else { 1 };
         seen = found;
         if let Some(address) = found

@@ -10,6 +10,9 @@ use proto_api::core::v1::Node;
 /// it may have given the addresses to another node.
 pub const GRACE: Duration = Duration::from_secs(40);
 
+/// Notices to neighbours of each address.
+const NOTICES: u8 = 3;
+
 /// Addresses of this node's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceAddresses {
@@ -59,7 +62,8 @@ pub fn internal_addresses(node: &Node) -> Vec<IpAddr> {
     internal.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-/// Whether this node is in contact with the API server, from which it learns that an address is another node's now.
+/// Whether this node is in contact with the API server, from which it learns that an address is another node's now: an open watch of Services says so, as long
+/// as the server answers requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerContact {
     latest: Instant,
@@ -73,7 +77,7 @@ impl ServerContact {
         Self { latest: now, since_loss: None }
     }
 
-    /// Records that a request was answered. After a loss the second answer counts: by then the watch of Services has caught up.
+    /// Records an answer to a request while the Services were followed. After a loss the second one counts: by then the watch has caught up.
     pub fn record_answer(&mut self, now: Instant) {
         if self.is_late(now) {
             self.since_loss = Some(0);
@@ -97,6 +101,45 @@ impl ServerContact {
 
     fn is_late(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.latest) >= GRACE
+    }
+}
+
+/// The addresses that this node has to announce: none without contact for long. `None` if all stay as they are: an earlier process may have left some, and it
+/// is too early to say that they are no longer this node's.
+pub fn choose_addresses(
+    desired: Option<&BTreeSet<IpAddr>>,
+    contact: &ServerContact,
+    now: Instant,
+) -> Option<BTreeSet<IpAddr>> {
+    match desired {
+        Some(desired) if contact.may_announce(now) => Some(desired.clone()),
+        None if !contact.is_late(now) => None,
+        Some(_) | None => Some(BTreeSet::new()),
+    }
+}
+
+/// The notices to neighbours that are to be sent, by address: frames may be lost, so that each address has several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notices(BTreeMap<IpAddr, u8>);
+
+impl Notices {
+    /// Adds those of new addresses.
+    pub fn add(&mut self, new: impl IntoIterator<Item = IpAddr>) {
+        self.0.extend(new.into_iter().map(|address| (address, NOTICES)));
+    }
+
+    /// Whether all are sent.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes one notice of each address; those of addresses that are not present any more are dropped.
+    pub fn take(&mut self, present: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+        self.0.retain(|address, _| present.contains(address));
+        let due = self.0.keys().copied().collect();
+        self.0.values_mut().for_each(|left| *left = left.saturating_sub(1));
+        self.0.retain(|_, left| *left > 0);
+        due
     }
 }
 
@@ -196,5 +239,39 @@ mod tests {
         assert!(!contact.may_announce(at(195)), "and again");
         contact.record_answer(at(200));
         assert!(contact.may_announce(at(200)));
+    }
+
+    #[test]
+    fn what_an_earlier_process_left_is_withdrawn_when_nothing_is_known_for_long() {
+        let start = Instant::now();
+        let contact = ServerContact::new(start);
+        let (none, some) = (BTreeSet::new(), BTreeSet::from([ip("192.0.2.50")]));
+        let at = |secs| start + Duration::from_secs(secs);
+        for (desired, secs, expected) in [
+            (None, 0, None),
+            (None, 39, None),
+            (None, 40, Some(&none)),
+            (Some(&some), 39, Some(&some)),
+            (Some(&some), 40, Some(&none)),
+            (Some(&none), 0, Some(&none)),
+        ] {
+            let found = choose_addresses(desired, &contact, at(secs));
+            assert_eq!(found.as_ref(), expected, "{desired:?} {secs}");
+        }
+    }
+
+    #[test]
+    fn neighbours_receive_notices_of_addresses_that_are_new_and_present() {
+        let all = |texts: &[&str]| -> BTreeSet<IpAddr> { texts.iter().map(|t| ip(t)).collect() };
+        let mut notices = Notices::default();
+        assert!(notices.is_empty() && notices.take(&all(&["192.0.2.1"])).is_empty());
+        notices.add(all(&["192.0.2.1", "192.0.2.2"]));
+        let present = all(&["192.0.2.1", "192.0.2.9"]);
+        assert_eq!(notices.take(&present), [ip("192.0.2.1")], "the other one is not present");
+        notices.add([ip("192.0.2.9")]);
+        assert_eq!(notices.take(&present), [ip("192.0.2.1"), ip("192.0.2.9")]);
+        assert_eq!(notices.take(&present), [ip("192.0.2.1"), ip("192.0.2.9")]);
+        assert_eq!(notices.take(&present), [ip("192.0.2.9")], "three for each");
+        assert!(notices.is_empty());
     }
 }

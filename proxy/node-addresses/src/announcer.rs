@@ -14,7 +14,10 @@ use proto_daemon::statusz::TaskStatus;
 use tokio::sync::watch;
 
 use crate::address_table::{AddressTable, AddressTableError};
-use crate::announcement::{ServerContact, internal_addresses};
+use crate::announcement::{
+    AddressChanges, InterfaceAddresses, Notices, ServerContact, choose_addresses,
+    internal_addresses,
+};
 
 /// Interval of comparing the kernel's addresses if nothing changed.
 const COMPARE_EVERY: Duration = Duration::from_secs(60);
@@ -22,24 +25,37 @@ const COMPARE_EVERY: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// Time after which a request has failed.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Notices to the neighbours after a take-over, one a second: frames may be lost.
-const NOTICES: u8 = 3;
+/// Interval of the notices of an address.
 const NOTICE_EVERY: Duration = Duration::from_secs(1);
 
 /// The desired addresses; `None` until they are known.
 pub type DesiredAddresses = watch::Receiver<Option<Arc<BTreeSet<IpAddr>>>>;
 
+/// Whether a watch of Services is open: changes arrive as they happen.
+pub type Followed = watch::Receiver<bool>;
+
+/// Receives the addresses that the interfaces have, before one is added and after one is removed.
+pub type GuardHeld = Box<dyn Fn(&BTreeSet<IpAddr>) + Send + Sync>;
+
+/// What the announcer needs of the rest of the proxy.
+pub struct AnnouncerInputs {
+    pub desired: DesiredAddresses,
+    pub followed: Followed,
+    pub guard_held: GuardHeld,
+}
+
 /// Announces addresses of load balancers.
 pub struct Announcer {
     client: Client,
     node_name: String,
-    desired: DesiredAddresses,
+    inputs: AnnouncerInputs,
     status: TaskStatus,
     /// The node's addresses as its Node object had them last.
     node: Vec<IpAddr>,
     contact: ServerContact,
     next_probe: Instant,
-    notices_left: u8,
+    notices: Notices,
+    guarded: BTreeSet<IpAddr>,
 }
 
 impl Announcer {
@@ -47,56 +63,82 @@ impl Announcer {
     pub fn new(
         client: &Client,
         node_name: &str,
-        desired: DesiredAddresses,
+        inputs: AnnouncerInputs,
         status: TaskStatus,
     ) -> Self {
         let now = Instant::now();
         Self {
             client: client.clone(),
             node_name: node_name.to_owned(),
-            desired,
+            inputs,
             status,
             node: Vec::new(),
             contact: ServerContact::new(now),
             next_probe: now,
-            notices_left: 0,
+            notices: Notices::default(),
+            guarded: BTreeSet::new(),
+        }
+    }
+
+    /// Starts the task, and guards what an earlier process left before: to be called before rules are committed.
+    pub async fn start(mut self, drain: &DrainWatch) {
+        self.guard_present().await;
+        tokio::spawn(self.run(drain.clone()));
+    }
+
+    async fn guard_present(&mut self) {
+        let listed = async { AddressTable::open()?.addresses().await }.await;
+        match listed {
+            Ok(found) => self.guard(&held(&found, &AddressChanges::default())),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "cannot list addresses of load balancers that an earlier process left; they are not guarded until they are withdrawn");
+            }
+        }
+    }
+
+    fn guard(&mut self, held: &BTreeSet<IpAddr>) {
+        if self.guarded != *held {
+            (self.inputs.guard_held)(held);
+            self.guarded.clone_from(held);
         }
     }
 
     /// Runs until drained, or until what is desired has no source any more.
-    pub async fn run(mut self, drain: DrainWatch) {
+    async fn run(mut self, drain: DrainWatch) {
         let mut retries = Retries::new(Backoff::LOOP);
         let mut had_some = false;
         loop {
-            let desired = self.desired.borrow_and_update().clone();
-            let mut pause = COMPARE_EVERY;
-            if let Some(desired) = desired {
-                if !had_some && !desired.is_empty() {
-                    // The news came from the server.
-                    self.contact = ServerContact::new(Instant::now());
-                    self.next_probe = Instant::now();
-                }
-                had_some = !desired.is_empty();
-                if had_some && self.next_probe <= Instant::now() {
-                    self.probe().await;
-                }
-                self.status.started("load balancers changed, or periodic");
-                pause = match self.compare(&desired).await {
+            let desired = self.inputs.desired.borrow_and_update().clone();
+            let has_some = desired.as_ref().is_some_and(|desired| !desired.is_empty());
+            if has_some && !had_some {
+                // The news came from the server.
+                self.contact = ServerContact::new(Instant::now());
+                self.next_probe = Instant::now();
+            }
+            had_some = has_some;
+            if has_some && self.next_probe <= Instant::now() {
+                self.probe().await;
+            }
+            let now = Instant::now();
+            let pause = match choose_addresses(desired.as_deref(), &self.contact, now) {
+                // An earlier process's addresses stay until then.
+                None => self.contact.deadline().saturating_duration_since(now),
+                Some(wanted) => match self.compare(&wanted, desired.as_deref()).await {
                     Ok(()) => {
                         retries.reset();
-                        self.pause(had_some)
+                        self.pause(has_some)
                     }
                     Err(error) => {
                         tracing::warn!(error = %chain(&error), "cannot announce addresses of load balancers; retried");
                         self.status.failed(chain(&error));
-                        retries.next_delay(1.0).min(self.pause(had_some))
+                        retries.next_delay(1.0).min(self.pause(has_some))
                     }
-                };
-            }
+                },
+            };
             // All arms are cancel safe.
             tokio::select! {
                 () = drain.asked() => return,
-                changed = self.desired.changed() => if changed.is_err() { return },
+                changed = self.inputs.desired.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -104,7 +146,7 @@ impl Announcer {
 
     /// How long nothing is to be done.
     fn pause(&self, has_some: bool) -> Duration {
-        if self.notices_left > 0 {
+        if !self.notices.is_empty() {
             return NOTICE_EVERY;
         }
         if !has_some {
@@ -122,10 +164,18 @@ impl Announcer {
         let found = tokio::time::timeout(PROBE_TIMEOUT, nodes.find(&self.node_name)).await;
         let now = Instant::now();
         self.next_probe = now.checked_add(PROBE_EVERY).unwrap_or(now);
+        let is_followed = *self.inputs.followed.borrow();
         match found {
             Ok(Ok(node)) => {
-                self.contact.record_answer(now);
                 self.node = node.as_ref().map(internal_addresses).unwrap_or_default();
+                // An answer alone does not say that a Service has moved to another node.
+                if is_followed {
+                    self.contact.record_answer(now);
+                } else {
+                    tracing::warn!(
+                        "no watch of Services is open; without one for long, addresses of load balancers are withdrawn"
+                    );
+                }
             }
             Ok(Err(error)) => {
                 tracing::warn!(error = %chain(&error), "cannot read the Node object of this node; without it for long, addresses of load balancers are withdrawn");
@@ -136,10 +186,13 @@ impl Announcer {
         }
     }
 
-    async fn compare(&mut self, desired: &BTreeSet<IpAddr>) -> Result<(), AddressTableError> {
-        let nothing = BTreeSet::new();
+    async fn compare(
+        &mut self,
+        wanted: &BTreeSet<IpAddr>,
+        desired: Option<&BTreeSet<IpAddr>>,
+    ) -> Result<(), AddressTableError> {
+        self.status.started("load balancers changed, or periodic");
         let is_in_contact = self.contact.may_announce(Instant::now());
-        let wanted = if is_in_contact { desired } else { &nothing };
         let table = AddressTable::open()?;
         let found = table.addresses().await?;
         let interface = found.interface_of(&self.node);
@@ -149,25 +202,34 @@ impl Announcer {
         }
         for (_, address) in &changes.announce {
             tracing::info!(%address, "announcing the address of a load balancer");
-            self.notices_left = NOTICES;
         }
+        self.guard(&held(&found, &changes));
         let outcome = table.apply(&changes).await;
-        let announced: Vec<IpAddr> =
-            wanted.iter().filter(|address| !changes.conflicts.contains(address)).copied().collect();
+        let now = table.addresses().await?;
+        let present = held(&now, &AddressChanges::default());
+        self.guard(&present);
+        let new = now.announced.difference(&found.announced);
+        self.notices.add(new.map(|(_, address)| *address));
+        let due = self.notices.take(&present);
         let mut notified = Ok(());
-        if let Some(interface) = interface.filter(|_| self.notices_left > 0) {
-            self.notices_left = self.notices_left.saturating_sub(1);
-            notified = table.notify(interface, &announced).await;
+        if let Some(interface) = interface.filter(|_| !due.is_empty()) {
+            notified = table.notify(interface, &due).await;
         }
         outcome.and(notified)?;
-        self.status.done(match (interface, desired.is_empty(), is_in_contact) {
+        let has_none = desired.is_none_or(BTreeSet::is_empty);
+        self.status.done(match (interface, has_none, is_in_contact) {
             (_, true, _) => "nothing to announce".to_owned(),
             (_, _, false) => "nothing is announced: the API server is out of reach".to_owned(),
             (None, ..) => {
                 "nothing is announced: no interface has an InternalIP of the Node object".to_owned()
             }
-            (Some(_), ..) => format!("{} addresses", announced.len()),
+            (Some(_), ..) => format!("{} addresses", present.len()),
         });
         Ok(())
     }
+}
+
+/// The announced addresses that the interfaces have, and those that they are to have.
+fn held(found: &InterfaceAddresses, changes: &AddressChanges) -> BTreeSet<IpAddr> {
+    found.announced.iter().chain(&changes.announce).map(|(_, address)| *address).collect()
 }

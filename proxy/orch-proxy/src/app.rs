@@ -12,7 +12,7 @@ use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_kernel::{NftMonitor, Socket, Transport};
-use proxy_node_addresses::announcer::Announcer;
+use proxy_node_addresses::announcer::{Announcer, AnnouncerInputs, Followed};
 use proxy_pod_routes::router;
 use proxy_rules::Dataplane;
 use proxy_rules::model::ConnectionCounting;
@@ -143,7 +143,7 @@ impl<T: Transport + Send + 'static> NftablesProxy<T> {
         }
         let listeners = ChangeHandlers { forwards: self.desired.clone(), names };
         self.start_loopback(&drain);
-        sources::start(&self.client, &self.config, &listeners, &drain);
+        let followed = sources::start(&self.client, &self.config, &listeners, &drain);
         let node = local_node::watch_node(&self.client, &self.config.node_name, &drain);
         if let Some(server) = self.health_server.take() {
             let (pages, sync_health) = (self.pages.clone(), self.driver.sync_health());
@@ -175,12 +175,21 @@ impl<T: Transport + Send + 'static> NftablesProxy<T> {
             router::start(&self.client, &self.config.node_name, cluster, status, &drain);
         }
         if self.config.settings.announcing.is_some() {
-            let status = self.pages.status.task("addresses of load balancers");
-            let addresses = self.desired.announced_addresses();
-            let announcer = Announcer::new(&self.client, &self.config.node_name, addresses, status);
-            tokio::spawn(announcer.run(drain.clone()));
+            self.start_announcer(followed, &drain).await;
         }
         self.driver.run_on_thread(drain).await
+    }
+
+    /// Before rules are committed, so that they guard what an earlier process left.
+    async fn start_announcer(&self, followed: Followed, drain: &DrainWatch) {
+        let status = self.pages.status.task("addresses of load balancers");
+        let forwards = self.desired.clone();
+        let inputs = AnnouncerInputs {
+            desired: self.desired.announced_addresses(),
+            followed,
+            guard_held: Box::new(move |addresses| forwards.guard_held(addresses)),
+        };
+        Announcer::new(&self.client, &self.config.node_name, inputs, status).start(drain).await;
     }
 
     fn start_loopback(&self, drain: &DrainWatch) {

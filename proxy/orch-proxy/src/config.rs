@@ -10,7 +10,8 @@ use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::feature_gates::{Gate, GateError, resolve_gates};
 use proto_daemon::flags::BindAddress;
 use proxy_rules::model::{
-    Cidr, ConnectionCounting, EgressMasquerade, Masquerade, RemovedEndpointPolicy, Settings,
+    AddressRange, Announcing, Cidr, ConnectionCounting, EgressMasquerade, Masquerade,
+    RemovedEndpointPolicy, Settings,
 };
 
 use crate::dns_settings::DnsSettings;
@@ -205,8 +206,9 @@ fn build_config(
     let mut warnings = settled.warnings;
     let unused = flags.node.unused.list_set_flags();
     warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
-    let announces = file.dataplane.announce_load_balancer_addresses;
-    let announcing = announces.then(|| node_name.as_str().into());
+    // They were checked when the file was read.
+    let ranges = file.dataplane.announced_ranges().ok().flatten();
+    let announcing = ranges.map(|ranges| Announcing { node: node_name.as_str().into(), ranges });
     let settings = Settings { announcing, ..settings(&file) };
     let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let health = file.healthz_bind_address.parse::<BindAddress>();
@@ -370,8 +372,9 @@ pub(crate) fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyCo
     over(&mut file.dataplane.table, proxy.nft_table);
     over(&mut file.dataplane.pod_routes, proxy.pod_routes);
     over(&mut file.dataplane.service_counters, proxy.service_counters);
-    let announces = proxy.announce_load_balancer_addresses;
-    over(&mut file.dataplane.announce_load_balancer_addresses, announces);
+    let ranges = proxy.announce_load_balancer_addresses;
+    let ranges = ranges.map(|r| r.iter().map(AddressRange::to_string).collect::<Vec<_>>());
+    over(&mut file.dataplane.announce_load_balancer_addresses, ranges);
     file.dns = file.dns.overridden(&flags.dns);
     let node = flags.node.clone();
     over(&mut file.dataplane.reset_removed_endpoints, node.reset_removed_endpoints);

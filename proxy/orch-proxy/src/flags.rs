@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use proto_daemon::flags::{BindAddress, CommonFlags};
 use proto_daemon::go_duration;
-use proxy_rules::model::Cidr;
+use proxy_rules::model::{AddressRange, Cidr};
 
 use crate::dns_settings::DnsFlags;
 use crate::mode::ModeFlags;
@@ -90,10 +90,10 @@ pub struct ProxyFlags {
     /// Count connections to each address and node port of each Service, in the metric service_connections_total.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub service_counters: Option<bool>,
-    /// Announce the addresses of load balancers that the controller manager has given to this node
-    /// (--service-load-balancer-addresses), by ARP and neighbour discovery on the interface of the node's address.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub announce_load_balancer_addresses: Option<bool>,
+    /// Ranges of addresses of load balancers, as CIDRs or FIRST-LAST: those of the controller manager's --service-load-balancer-addresses. What it has given to
+    /// this node is announced, by ARP and neighbour discovery on the interface of the node's address. Other addresses never are.
+    #[arg(long, value_name = "RANGES", value_delimiter = ',')]
+    pub announce_load_balancer_addresses: Option<Vec<AddressRange>>,
     /// Delete the proxy's tables and exit.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true")]

@@ -11,6 +11,7 @@ use proto_client::{Change, Client, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
 use proxy_nameserver::SharedZone;
+use proxy_node_addresses::announcer::Followed;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice, selector};
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
 use proxy_sync::change_handler::ChangeHandler;
@@ -39,8 +40,13 @@ impl<L, N> Default for Projected<L, N> {
     }
 }
 
-/// Watches Services and EndpointSlices until drained.
-pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain: &DrainWatch) {
+/// Watches Services and EndpointSlices until drained. The value is whether a watch of Services is open.
+pub fn start(
+    client: &Client,
+    config: &Config,
+    listeners: &ChangeHandlers,
+    drain: &DrainWatch,
+) -> Followed {
     let (names, node_name) = (config.names, config.node_name.clone());
     // Services that are not forwarded, such as headless ones, have DNS names too.
     let naming = listeners.names.is_some();
@@ -54,6 +60,7 @@ pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain
         let named = naming.then(|| name_service(&service)).flatten().map(Arc::new);
         Projected { forwarded, named }
     });
+    let followed = services.store().followed();
     let answered_here = naming.then(|| dns::service_id(names));
     let trigger = names.sub_label("endpoints", "last-change-trigger-time");
     let forwards = listeners.forwards.clone();
@@ -85,6 +92,7 @@ pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain
         once.report_sync(&change);
         handlers.dispatch_slice(change);
     }));
+    followed
 }
 
 /// A time of an annotation.

@@ -29,6 +29,11 @@ use proxy_rules::model::Protocol;
 use sys::{in_namespace, run};
 
 const BALANCER: [&str; 2] = ["192.0.2.50", "fd00:2::50"];
+/// The ranges of the flag, with one more address than the Service has.
+const ANNOUNCES: &str =
+    "--announce-load-balancer-addresses=192.0.2.50-192.0.2.51,fd00:2::50-fd00:2::51";
+/// An address of another Service, outside of the ranges.
+const OUTSIDE: &str = "192.0.2.60";
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -37,7 +42,7 @@ fn ip(text: &str) -> IpAddr {
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -242,8 +247,15 @@ fn the_program_announces_what_names_it_and_serves_nothing_else_there() {
         api.put_service(service("other"));
         (0..2).for_each(|family| api.put_slice(slice(family)));
         let pods = "--cluster-cidr=10.244.0.0/16,fd00:10:244::/64";
-        let announces = "--announce-load-balancer-addresses";
-        let mut program = Program::start(address, &[pods, announces]);
+        let mut elsewhere = service("node");
+        elsewhere.metadata.name = "elsewhere".into();
+        let entry = LoadBalancerIngress { ip: OUTSIDE.into(), ..LoadBalancerIngress::default() };
+        elsewhere.status.load_balancer.ingress = vec![entry];
+        elsewhere.spec.cluster_ips = vec!["10.96.0.2".into()];
+        elsewhere.spec.cluster_ip = "10.96.0.2".into();
+        elsewhere.spec.ports[0].node_port = i32::from(NODE_PORT) + 1;
+        api.put_service(elsewhere);
+        let mut program = Program::start(address, &[pods, ANNOUNCES]);
         let tcp = |to: &str, port| net.call("client", Protocol::Tcp, ip(to), port);
         let answers = |to: &str, port| matches!(tcp(to, port), Reply::Answer { .. });
         wait_for("Services are forwarded", || answers(BALANCER[0], PORT));
@@ -258,14 +270,25 @@ fn the_program_announces_what_names_it_and_serves_nothing_else_there() {
             assert_eq!(tcp(balancer, HOST_PORT), Reply::Silence, "{balancer}");
             assert_eq!(tcp(balancer, NODE_PORT), Reply::Silence, "{balancer}");
         }
+        assert!(!run(&["ip", "-o", "addr"]).contains(OUTSIDE), "outside of the ranges");
         // They stay without the program; another one recognises them.
         program.end();
         assert_eq!(has_addresses(), [true; 2]);
-        let mut program = Program::start(address, &[pods, announces]);
+        let mut program = Program::start(address, &[pods, ANNOUNCES]);
         api.put_service(service("other"));
         wait_for("what is another node's is withdrawn", || has_addresses() == [false; 2]);
         api.put_service(service("node"));
         wait_for("the addresses are announced again", || has_addresses() == [true; 2]);
+        // The guard outlives the Service until the addresses are withdrawn.
+        let mut released = service("node");
+        released.spec.type_ = "ClusterIP".into();
+        api.put_service(released);
+        wait_for("what no Service has is withdrawn", || {
+            assert!(!answers(BALANCER[0], HOST_PORT), "the node's server");
+            has_addresses() == [false; 2]
+        });
+        api.put_service(service("node"));
+        wait_for("the addresses are announced once more", || has_addresses() == [true; 2]);
         program.end();
         let program = Program::start(address, &[pods]);
         wait_for("without the flag they are withdrawn", || has_addresses() == [false; 2]);
@@ -273,18 +296,36 @@ fn the_program_announces_what_names_it_and_serves_nothing_else_there() {
     });
 }
 
+/// Announces the addresses, as an earlier process did.
+fn leave_addresses() {
+    run(&["ip", "link", "set", "lo", "up"]);
+    run(&["ip", "addr", "add", "192.0.2.10/24", "dev", "lo"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let table = AddressTable::open().unwrap();
+        let found = table.addresses().await.unwrap();
+        let interface = found.interface_of(&[ip("192.0.2.10")]);
+        table.apply(&found.plan(&BALANCER.map(ip).into(), interface)).await.unwrap();
+    });
+    assert_eq!(has_addresses(), [true; 2]);
+}
+
+#[test]
+fn without_the_api_server_a_new_process_withdraws_what_an_earlier_one_left() {
+    let name = "without_the_api_server_a_new_process_withdraws_what_an_earlier_one_left";
+    in_namespace(name, || {
+        leave_addresses();
+        let nowhere = SocketAddr::new(ip("127.0.0.1"), 1);
+        let program = Program::start(nowhere, &[ANNOUNCES]);
+        wait_for("they are withdrawn after 40 s", || has_addresses() == [false; 2]);
+        drop(program);
+    });
+}
+
 #[test]
 fn cleanup_withdraws_the_addresses() {
     in_namespace("cleanup_withdraws_the_addresses", || {
-        run(&["ip", "addr", "add", "192.0.2.10/24", "dev", "lo"]);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let table = AddressTable::open().unwrap();
-            let found = table.addresses().await.unwrap();
-            let interface = found.interface_of(&[ip("192.0.2.10")]);
-            table.apply(&found.plan(&BALANCER.map(ip).into(), interface)).await.unwrap();
-        });
-        assert_eq!(has_addresses(), [true; 2]);
+        leave_addresses();
         run(&[env!("CARGO_BIN_EXE_orch-proxy"), "cleanup"]);
         assert_eq!(has_addresses(), [false; 2]);
     });

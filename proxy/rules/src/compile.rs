@@ -123,7 +123,7 @@ pub fn compile<'a>(
     zone: Option<&str>,
 ) -> CompiledService {
     let (families, counting) = (&layout.families, layout.settings.counting);
-    let announcing = &layout.settings.announcing;
+    let announcing = layout.settings.announcing.as_ref();
     let mut work = Compilation {
         service,
         settings: &layout.settings,
@@ -150,7 +150,8 @@ pub fn compile<'a>(
         cluster_ips,
         hairpin: hairpin(&ports),
         load_balancer_ips: announced_ips(service, layout),
-        announces: announcing.is_some() && *announcing == service.announced_by,
+        announces: announcing
+            .is_some_and(|announcing| service.announced_by.as_ref() == Some(&announcing.node)),
         source_ranges: service.source_ranges.clone(),
         counting,
         ports: ports.into(),
@@ -276,15 +277,17 @@ impl<'a> Before<'a> {
     }
 }
 
-/// The announced addresses of a Service without those that the node has for itself; none where load balancers' addresses are not announced: who may
-/// annotate a Service takes no address from other hosts then.
+/// The announced addresses of a Service without those that the node has for itself. Only those in the ranges of the setting: who may write annotations and
+/// statuses of Services takes no other host's address.
 fn announced_ips(service: &LocalService, layout: &Layout) -> Box<[IpAddr]> {
-    let is_announced = layout.settings.announcing.is_some() && service.announced_by.is_some();
-    let ips = service.load_balancer_ips.iter().filter(|_| is_announced);
-    let is_free = |ip: &&IpAddr| {
-        layout.families.contains(&family_of(**ip)) && !layout.settings.has_address(**ip)
+    let announcing = layout.settings.announcing.as_ref();
+    let announcing = announcing.filter(|_| service.announced_by.is_some());
+    let is_announced = |ip: &&IpAddr| {
+        announcing.is_some_and(|announcing| announcing.ranges.contains(**ip))
+            && layout.families.contains(&family_of(**ip))
+            && !layout.settings.has_address(**ip)
     };
-    ips.filter(is_free).copied().collect()
+    service.load_balancer_ips.iter().filter(is_announced).copied().collect()
 }
 
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {

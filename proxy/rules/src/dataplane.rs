@@ -176,6 +176,20 @@ impl Dataplane {
         record.mark(&id, &mut self.pending.marked);
     }
 
+    /// Guards addresses that this node has still for load balancers, whatever has become of their Services, until it has withdrawn them.
+    pub fn guard_held(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let held = LocalService {
+            load_balancer_ips: addresses.iter().copied().collect(),
+            announced_by: Some(Box::default()),
+            ..LocalService::default()
+        };
+        let services_len = self.services_len;
+        // No object of the API: those have a namespace.
+        let id = ServiceId::new("", "held-addresses");
+        self.service_changed(&id, (!addresses.is_empty()).then(|| Arc::new(held)));
+        self.services_len = services_len;
+    }
+
     /// The same name in memory that the model has already, to keep it once.
     pub fn intern_service_id(&self, id: &ServiceId) -> ServiceId {
         self.services.get_key_value(id).map_or(id, |(known, _)| known).clone()

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use proto_api::Cidr;
+pub use proto_api::{AddressRange, AddressRanges, Cidr};
 use proxy_netfilter::nft::Family;
 
 use crate::packed::{HasAddress, PackedList};
@@ -275,8 +275,17 @@ pub struct Settings {
     pub protected: BTreeSet<SocketAddr>,
     /// TCP ports of the node that no node port or health check node port may claim.
     pub kept_ports: BTreeSet<u16>,
-    /// The name of this node, if it announces load balancers' addresses.
-    pub announcing: Option<Box<str>>,
+    /// Which load balancers' addresses are announced on the nodes' network; `None` if none are.
+    pub announcing: Option<Announcing>,
+}
+
+/// The announcement of load balancers' addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcing {
+    /// The name of this node.
+    pub node: Box<str>,
+    /// Addresses outside of these are neither announced nor guarded, whatever Services say.
+    pub ranges: AddressRanges,
 }
 
 /// What happens to TCP connections to removed endpoints.

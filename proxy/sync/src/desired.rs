@@ -49,6 +49,7 @@ struct Inbox {
     queue: Vec<ReceivedChange<'static>>,
     zone: Option<Option<Box<str>>>,
     local_traffic: Option<LocalTraffic>,
+    held_addresses: Option<BTreeSet<IpAddr>>,
     pending: PendingChanges,
 }
 
@@ -175,10 +176,14 @@ impl DesiredForwarding {
     /// The dataplane with all changes received so far, for a pass. Waits while it is in use, so the main thread must not call this.
     pub fn updated_plane(&self) -> MutexGuard<'_, Dataplane> {
         let mut plane = self.plane();
-        let (queue, zone, local_traffic) = {
+        let Inbox { queue, zone, local_traffic, held_addresses, .. } = {
             let mut inbox = self.inbox();
-            (std::mem::take(&mut inbox.queue), inbox.zone.take(), inbox.local_traffic.take())
+            let pending = std::mem::take(&mut inbox.pending);
+            std::mem::replace(&mut *inbox, Inbox { pending, ..Inbox::default() })
         };
+        if let Some(addresses) = held_addresses {
+            plane.guard_held(&addresses);
+        }
         if let Some(zone) = zone {
             plane.zone_changed(zone.as_deref());
         }
@@ -236,6 +241,12 @@ impl DesiredForwarding {
             inbox.local_traffic = local_traffic;
         }
         drop(inbox);
+        self.notify();
+    }
+
+    /// Guards addresses that this node has still for load balancers, until another call leaves them out.
+    pub fn guard_held(&self, addresses: &BTreeSet<IpAddr>) {
+        self.inbox().held_addresses = Some(addresses.clone());
         self.notify();
     }
 
@@ -302,15 +313,18 @@ mod tests {
     use proto_daemon::metrics::{BuildInfo, Metrics};
     use proxy_netfilter::nft::Family;
     use proxy_netfilter::nft::numbers::TableFlags;
+    use proxy_rules::frontend_owners::Claim;
     use proxy_rules::layout::Layout;
-    use proxy_rules::model::Settings;
+    use proxy_rules::model::{AddressRanges, Announcing, Settings};
 
     fn desired() -> DesiredForwarding {
+        let ranges = AddressRanges::new(&["192.0.2.0/24".parse().unwrap()]).unwrap();
+        let announcing = ranges.map(|ranges| Announcing { node: "node".into(), ranges });
         DesiredForwarding::new(Dataplane::new(Layout {
             table: "t".into(),
             flags: TableFlags::NONE,
             families: vec![Family::Ip],
-            settings: Settings::default(),
+            settings: Settings { announcing, ..Settings::default() },
         }))
     }
 
@@ -330,6 +344,24 @@ mod tests {
         assert_eq!(desired.plane().services_len(), 0, "only a pass takes changes in");
         assert_eq!(desired.updated_plane().services_len(), 1);
         assert_eq!(desired.take_pending_changes().services, 3);
+    }
+
+    #[test]
+    fn held_addresses_are_guarded_with_the_next_pass() {
+        let desired = desired();
+        let address = "192.0.2.50".parse().unwrap();
+        desired.guard_held(&BTreeSet::from([address]));
+        let guarded = |desired: &DesiredForwarding| {
+            let mut plane = desired.updated_plane();
+            plane.load();
+            plane.owner(&Claim::LoadBalancerIp(address)).is_some()
+        };
+        assert!(guarded(&desired));
+        desired.service_changed(&ServiceId::new("ns", "a"), None);
+        assert!(guarded(&desired), "until it is withdrawn");
+        desired.guard_held(&BTreeSet::new());
+        assert!(!guarded(&desired));
+        assert_eq!(desired.plane().services_len(), 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto_daemon::config::{Configuration, FieldError};
 use proto_daemon::flags::BindAddress;
 use proto_daemon::go_duration;
-use proxy_rules::model::{Cidr, InterfaceName, LocalTraffic};
+use proxy_rules::model::{AddressRange, AddressRanges, Cidr, InterfaceName, LocalTraffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -87,7 +87,8 @@ pub struct DataplaneFile {
     pub table: String,
     pub pod_routes: bool,
     pub service_counters: bool,
-    pub announce_load_balancer_addresses: bool,
+    /// Ranges of addresses of load balancers that are announced.
+    pub announce_load_balancer_addresses: Vec<String>,
     pub reset_removed_endpoints: bool,
 }
 
@@ -200,6 +201,20 @@ impl ConntrackFile {
     }
 }
 
+impl DataplaneFile {
+    /// The ranges of addresses that are announced; `None` without any.
+    ///
+    /// # Errors
+    /// One is not understood, or there are too many.
+    pub fn announced_ranges(&self) -> Result<Option<AddressRanges>, FieldError> {
+        let wrong = |why| FieldError::new("dataplane.announceLoadBalancerAddresses", why);
+        let ranges = self.announce_load_balancer_addresses.iter().map(|text| text.parse());
+        let ranges = ranges.collect::<Result<Vec<AddressRange>, _>>();
+        let ranges = ranges.map_err(|error| wrong(error.to_string()))?;
+        AddressRanges::new(&ranges).map_err(|error| wrong(error.to_string()))
+    }
+}
+
 impl Configuration for ProxyConfiguration {
     fn validate(&self) -> Vec<FieldError> {
         let mut faults = Vec::new();
@@ -252,6 +267,7 @@ impl Configuration for ProxyConfiguration {
         check(version.is_empty() || is_version, "showHiddenMetricsForVersion", rule);
         let known = Mode::from_name(&self.mode).is_some();
         check(known, "mode", "must be nftables, userspace, iptables, ipvs or empty");
+        faults.extend(self.dataplane.announced_ranges().err());
         faults.extend(self.dns.validate());
         faults
     }

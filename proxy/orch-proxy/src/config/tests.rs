@@ -31,8 +31,14 @@ fn flags_reach_the_configuration() {
         "--bind-address=::",
         "--nft-table=test",
         "--pod-routes=true",
+        "--announce-load-balancer-addresses=192.0.2.8-192.0.2.9,fd00:2::/120",
     ])
     .unwrap();
+    let announcing = config.settings.announcing.clone().expect("ranges");
+    let has = |address: &str| announcing.ranges.contains(address.parse().unwrap());
+    let found = ["192.0.2.7", "192.0.2.8", "192.0.2.9", "fd00:2::ff", "fd00:3::1"].map(has);
+    assert_eq!(found, [false, true, true, true, false]);
+    assert_eq!(*announcing.node, config.node_name);
     assert_eq!(config.settings.cluster_cidrs.len(), 2);
     assert_eq!(config.settings.node_port_cidrs.len(), 1);
     assert_eq!(config.settings.masquerade, Masquerade::All);
@@ -56,6 +62,13 @@ fn invalid_settings_are_refused_by_name() {
     refused(&["--feature-gates=NoSuchGate=true"], "unrecognized feature gate: NoSuchGate");
     refused(&["--show-hidden-metrics-for-version=x"], "showHiddenMetricsForVersion");
     refused(&["--oom-score-adj=-1001"], "oom-score-adj");
+    let flag = "--announce-load-balancer-addresses";
+    refused(&[flag], flag);
+    for wrong in ["true", "127.0.0.0/8", "192.0.2.1"] {
+        refused(&[&format!("{flag}={wrong}")], flag);
+    }
+    let many = vec!["192.0.2.0/24"; 65].join(",");
+    refused(&[&format!("{flag}={many}")], "announceLoadBalancerAddresses: 65 ranges");
 }
 
 #[test]
@@ -107,8 +120,9 @@ fn flags_of_kube_proxy_are_accepted() {
 
 #[test]
 fn a_written_configuration_can_be_given_again() {
-    let words =
-        ["orch-proxy", "--cluster-cidr=10.7.0.0/16", "--conntrack-tcp-timeout-established=2h"];
+    let ranges = "--announce-load-balancer-addresses=192.0.2.0/28,fd00::1-fd00::2";
+    let cluster = "--cluster-cidr=10.7.0.0/16";
+    let words = ["orch-proxy", cluster, "--conntrack-tcp-timeout-established=2h", ranges];
     let flags = Flags::try_parse_from(words).unwrap();
     let names = Names::new(Profile::Kubernetes);
     let text = written(&flags, names).unwrap();
@@ -120,6 +134,8 @@ fn a_written_configuration_can_be_given_again() {
     let config = load(&flags, names).unwrap();
     assert_eq!(config.settings.cluster_cidrs, ["10.7.0.0/16".parse().unwrap()]);
     assert_eq!(config.conntrack.tcp_established, Duration::from_secs(7200));
+    let ranges = config.settings.announcing.expect("ranges").ranges;
+    assert!(ranges.contains("fd00::2".parse().unwrap()));
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -8,7 +8,8 @@ use super::*;
 use crate::health::HealthCheck;
 use crate::layout::FAMILIES;
 use crate::model::{
-    Choice, EndpointState, InterfaceName, LocalTraffic, Locality, Policy, Protocol,
+    AddressRange, AddressRanges, Announcing, Choice, EndpointState, InterfaceName, LocalTraffic,
+    Locality, Policy, Protocol,
 };
 use crate::trace::{Origin, Packet, PacketOutcome, Sender, SetUpdate, possible_outcomes, trace};
 use Locality::{Elsewhere, Here};
@@ -177,6 +178,13 @@ fn source_ranges_guard_the_balancers_address_and_nothing_else() {
     assert_eq!(ask(&node, Network, "192.0.2.1", "198.51.100.9", 81), [PacketOutcome::Untouched]);
 }
 
+/// The node `name` announces what lies in these ranges.
+fn announcing(name: &str, ranges: &[&str]) -> Option<Announcing> {
+    let ranges: Vec<AddressRange> = ranges.iter().map(|text| text.parse().unwrap()).collect();
+    let ranges = AddressRanges::new(&ranges).unwrap();
+    ranges.map(|ranges| Announcing { node: name.into(), ranges })
+}
+
 #[test]
 fn an_announced_address_serves_nothing_but_its_services() {
     let one = [("10.244.2.6", Elsewhere)];
@@ -195,9 +203,17 @@ fn an_announced_address_serves_nothing_but_its_services() {
     assert_eq!(outcomes(&not_announced), [served.clone(), untouched, served.clone()]);
     // Without the flag the annotation means nothing.
     assert_eq!(outcomes(&node(announced(Some("b")), &one)), outcomes(&not_announced));
-    let mut announcing = layout();
-    announcing.settings.announcing = Some("a".into());
-    let mut node = node_with(announcing, announced(Some("b")), &one);
+    let with_ranges = |ranges: &[&str]| {
+        let mut layout = layout();
+        layout.settings.announcing = announcing("a", ranges);
+        layout
+    };
+    // Nor for addresses outside of the ranges.
+    let elsewhere = with_ranges(&["198.51.100.0/24", "fd00::11/128"]);
+    let outside = node_with(elsewhere, announced(Some("b")), &one);
+    assert_eq!(outcomes(&outside), outcomes(&not_announced));
+    let here = [&format!("{NODE}-{NODE}"), "fd00::10/128"];
+    let mut node = node_with(with_ranges(&here), announced(Some("b")), &one);
     let dropped = vec![PacketOutcome::Dropped];
     assert_eq!(outcomes(&node), [served, dropped.clone(), dropped.clone()]);
     assert_eq!(ask(&node, Network, "2001:db8::1", "fd00::10", 22), dropped);
@@ -215,9 +231,9 @@ fn an_announced_address_serves_nothing_but_its_services() {
 
 #[test]
 fn a_node_announces_the_addresses_that_name_it_unless_it_has_them_itself() {
-    let announcing = |name: Option<&str>| {
+    let made = |ranges: &[&str]| {
         let mut layout = layout();
-        layout.settings.announcing = name.map(Into::into);
+        layout.settings.announcing = announcing("a", ranges);
         layout.settings.protected = [SocketAddr::new(ip("198.51.100.7"), 10250)].into();
         Dataplane::new(layout)
     };
@@ -233,15 +249,47 @@ fn a_node_announces_the_addresses_that_name_it_unless_it_has_them_itself() {
         }
         node.changed_announced_addresses()
     };
-    let mut node = announcing(Some("a"));
+    let all = ["198.51.100.0/24", "fd00:51::/64"];
+    let mut node = made(&all);
     assert_eq!(announced(&mut node, Some("b")), Some(BTreeSet::new()));
     let ours = BTreeSet::from(["198.51.100.9", "fd00:51::9"].map(ip));
     assert_eq!(announced(&mut node, Some("a")), Some(ours));
     assert_eq!(announced(&mut node, Some("a")), None);
     assert_eq!(announced(&mut node, None), Some(BTreeSet::new()));
+    let one = BTreeSet::from([ip("198.51.100.9")]);
+    assert_eq!(announced(&mut made(&all[..1]), Some("a")), Some(one), "within the ranges");
     // Without the flag.
-    assert_eq!(announced(&mut announcing(None), Some("a")), Some(BTreeSet::new()));
-    assert_eq!(announced(&mut announcing(None), None), Some(BTreeSet::new()));
+    assert_eq!(announced(&mut made(&[]), Some("a")), Some(BTreeSet::new()));
+    assert_eq!(announced(&mut made(&[]), None), Some(BTreeSet::new()));
+}
+
+#[test]
+fn an_address_that_the_node_has_still_is_guarded_without_its_service() {
+    let one = [("10.244.2.6", Elsewhere)];
+    let (web, address) = (ServiceId::new("ns", "web"), "198.51.100.9");
+    let service = LocalService {
+        load_balancer_ips: [ip(address)].into(),
+        announced_by: Some("a".into()),
+        ..with_node_port(Policy::Cluster)
+    };
+    let mut layout = layout();
+    layout.settings.announcing = announcing("a", &["198.51.100.9/32"]);
+    let mut node = node_with(layout, service, &one);
+    let asked = |node: &Dataplane| ask(node, Network, "192.0.2.1", address, 22);
+    let held = BTreeSet::from([ip(address), ip("198.51.100.10")]);
+    node.guard_held(&held);
+    node.pass();
+    assert_eq!(node.changed_announced_addresses(), Some([ip(address)].into()));
+    node.service_changed(&web, None);
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    // It is to be withdrawn, and is guarded meanwhile.
+    assert_eq!(node.changed_announced_addresses(), Some(BTreeSet::new()));
+    assert_eq!((asked(&node), node.services_len()), (vec![PacketOutcome::Dropped], 0));
+    let other = ask(&node, Network, "192.0.2.1", "198.51.100.10", 22);
+    assert_eq!(other, [PacketOutcome::Untouched], "outside of the ranges");
+    node.guard_held(&BTreeSet::new());
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    assert_eq!(asked(&node), [PacketOutcome::Untouched]);
 }
 
 #[test]

@@ -13,8 +13,9 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    Choice, Cidr, EndpointState, InterfaceName, LocalEndpoint, LocalPort, LocalService, LocalSlice,
-    LocalTraffic, Locality, Policy, Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
+    AddressRanges, Announcing, Choice, Cidr, EndpointState, InterfaceName, LocalEndpoint,
+    LocalPort, LocalService, LocalSlice, LocalTraffic, Locality, Policy, Protocol, ServiceId,
+    Settings, SlicePort, Topology, family_of,
 };
 use proxy_rules::trace::{Origin, Packet, PacketOutcome, Sender};
 
@@ -57,8 +58,8 @@ pub struct World {
     pub places: [Option<Locality>; 2],
     /// How traffic of pods is detected.
     pub local_traffic: LocalTraffic,
-    /// The node, if load balancers' addresses are announced on its network.
-    pub announcing: Option<Box<str>>,
+    /// The node and the ranges, if load balancers' addresses are announced on its network.
+    pub announcing: Option<Announcing>,
 }
 
 /// Clients.
@@ -197,7 +198,8 @@ pub fn expected(world: &World, question: &Question) -> Expected {
         .or_else(|| is_node.then(|| owner(world, question, true)).flatten());
     let has = |(s, _): &(LocalService, _)| s.cluster_ips.contains(&question.to);
     let is_cluster_ip = world.services.iter().any(has);
-    let is_announced = world.announcing.is_some()
+    let announcing = world.announcing.as_ref();
+    let is_announced = announcing.is_some_and(|announcing| announcing.ranges.contains(question.to))
         && world.services.iter().any(|(service, _)| {
             service.announced_by.is_some() && service.load_balancer_ips.contains(&question.to)
         });
@@ -486,8 +488,7 @@ pub fn worlds() -> impl Strategy<Value = World> {
     let one = (service(), proptest::collection::vec(pieces(), 0..5));
     let place = || prop_oneof![3 => Just(Locality::Here), 1 => Just(Locality::Elsewhere)];
     let services = proptest::collection::vec(one, 1..5);
-    let announcing = proptest::sample::select(vec![None, Some("a"), Some("b")]);
-    let all = (services, [place(), place()], local_traffic(), announcing);
+    let all = (services, [place(), place()], local_traffic(), announcing());
     all.prop_map(|(services, places, local_traffic, announcing)| {
         let services = services.into_iter().enumerate().map(|(n, (service, pieces))| {
             let slices = pieces.iter().flat_map(|pieces| {
@@ -498,7 +499,18 @@ pub fn worlds() -> impl Strategy<Value = World> {
             (service, slices)
         });
         let (services, places) = (services.collect(), places.map(Some));
-        World { services, places, local_traffic, announcing: announcing.map(Into::into) }
+        World { services, places, local_traffic, announcing }
+    })
+}
+
+/// Nothing is announced, or addresses of all or some load balancers.
+fn announcing() -> impl Strategy<Value = Option<Announcing>> {
+    let ranges = ["198.51.100.0/24", "198.51.100.2-198.51.100.3", "fd00:51::/64", "fd00:51::1/128"];
+    let ranges = proptest::sample::subsequence(ranges.to_vec(), 0..4);
+    (proptest::sample::select(vec!["a", "b"]), ranges).prop_map(|(node, ranges)| {
+        let ranges: Vec<_> = ranges.into_iter().map(|range| range.parse().unwrap()).collect();
+        let ranges = AddressRanges::new(&ranges).unwrap();
+        ranges.map(|ranges| Announcing { node: node.into(), ranges })
     })
 }
 

@@ -72,8 +72,8 @@ pub fn isolate_sync<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
         .map_err(|payload| Panicked { message: message_of(payload.as_ref()) })
 }
 
-/// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again. It is dropped inside the boundary too: as soon as it has ended, or
-/// with the result. A panic in that is logged, and changes nothing.
+/// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again. It is dropped inside the boundary too: as soon as it has
+/// ended, or when the returned future is dropped before. A panic in a destructor is logged, and changes nothing.
 ///
 /// Tasks and blocking closures that `work` starts are outside of the boundary, unless [`spawn`] and [`spawn_blocking`] start them.
 pub fn isolate<F: Future>(work: F) -> Isolated<F> {

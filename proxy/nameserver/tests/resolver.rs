@@ -57,10 +57,10 @@ async fn node(upstreams: Vec<SocketAddr>, endpoints_len: u32) -> Node {
     let listener = bind_free().await;
     let address = listener.address();
     // All clients but the second loopback address are admitted; requests of 127.0.0.99 panic.
-    let [stranger, panicking] = [2, 99].map(|last| IpAddr::from([127, 0, 0, last]));
+    let [turned_away, panicking] = [2, 99].map(|last| IpAddr::from([127, 0, 0, last]));
     let client_filter = move |from| {
         assert_ne!(from, panicking, "its requests panic");
-        from != stranger
+        from != turned_away
     };
     tokio::spawn(listener.run(resolver.clone(), Arc::new(client_filter)));
     Node { zone, resolver, address }

@@ -35,13 +35,13 @@ pub type DesiredAddresses = watch::Receiver<Option<Arc<BTreeSet<IpAddr>>>>;
 pub type Followed = watch::Receiver<bool>;
 
 /// Receives the addresses that the interfaces have, before one is added and after one is removed.
-pub type GuardHeld = Box<dyn Fn(&BTreeSet<IpAddr>) + Send + Sync>;
+pub type GuardAssigned = Box<dyn Fn(&BTreeSet<IpAddr>) + Send + Sync>;
 
 /// What the announcer needs of the rest of the proxy.
 pub struct AnnouncerInputs {
     pub desired: DesiredAddresses,
     pub followed: Followed,
-    pub guard_held: GuardHeld,
+    pub guard_assigned: GuardAssigned,
 }
 
 /// Announces addresses of load balancers.
@@ -89,17 +89,17 @@ impl Announcer {
     async fn guard_present(&mut self) {
         let listed = async { AddressTable::open()?.addresses().await }.await;
         match listed {
-            Ok(found) => self.guard(&held(&found, &AddressChanges::default())),
+            Ok(found) => self.guard(&assigned_addresses(&found, &AddressChanges::default())),
             Err(error) => {
                 tracing::warn!(error = %chain(&error), "cannot list addresses of load balancers that an earlier process left; they are not guarded until they are withdrawn");
             }
         }
     }
 
-    fn guard(&mut self, held: &BTreeSet<IpAddr>) {
-        if self.guarded != *held {
-            (self.inputs.guard_held)(held);
-            self.guarded.clone_from(held);
+    fn guard(&mut self, assigned: &BTreeSet<IpAddr>) {
+        if self.guarded != *assigned {
+            (self.inputs.guard_assigned)(assigned);
+            self.guarded.clone_from(assigned);
         }
     }
 
@@ -203,10 +203,10 @@ impl Announcer {
         for (_, address) in &changes.announce {
             tracing::info!(%address, "announcing the address of a load balancer");
         }
-        self.guard(&held(&found, &changes));
+        self.guard(&assigned_addresses(&found, &changes));
         let outcome = table.apply(&changes).await;
         let now = table.addresses().await?;
-        let present = held(&now, &AddressChanges::default());
+        let present = assigned_addresses(&now, &AddressChanges::default());
         self.guard(&present);
         let new = now.announced.difference(&found.announced);
         self.notices.add(new.map(|(_, address)| *address));
@@ -230,6 +230,6 @@ impl Announcer {
 }
 
 /// The announced addresses that the interfaces have, and those that they are to have.
-fn held(found: &InterfaceAddresses, changes: &AddressChanges) -> BTreeSet<IpAddr> {
+fn assigned_addresses(found: &InterfaceAddresses, changes: &AddressChanges) -> BTreeSet<IpAddr> {
     found.announced.iter().chain(&changes.announce).map(|(_, address)| *address).collect()
 }

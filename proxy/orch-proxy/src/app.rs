@@ -187,7 +187,7 @@ impl<T: Transport + Send + 'static> NftablesProxy<T> {
         let inputs = AnnouncerInputs {
             desired: self.desired.announced_addresses(),
             followed,
-            guard_held: Box::new(move |addresses| forwards.guard_held(addresses)),
+            guard_assigned: Box::new(move |addresses| forwards.guard_assigned(addresses)),
         };
         Announcer::new(&self.client, &self.config.node_name, inputs, status).start(drain).await;
     }

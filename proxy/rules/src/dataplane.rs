@@ -176,17 +176,17 @@ impl Dataplane {
         record.mark(&id, &mut self.pending.marked);
     }
 
-    /// Guards addresses that this node has still for load balancers, whatever has become of their Services, until it has withdrawn them.
-    pub fn guard_held(&mut self, addresses: &BTreeSet<IpAddr>) {
-        let held = LocalService {
+    /// Guards addresses of load balancers that interfaces of this node still have, whatever has become of their Services, until it has withdrawn them.
+    pub fn guard_assigned(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let assigned = LocalService {
             load_balancer_ips: addresses.iter().copied().collect(),
             announced_by: Some(Box::default()),
             ..LocalService::default()
         };
         let services_len = self.services_len;
         // No object of the API: those have a namespace.
-        let id = ServiceId::new("", "held-addresses");
-        self.service_changed(&id, (!addresses.is_empty()).then(|| Arc::new(held)));
+        let id = ServiceId::new("", "assigned-addresses");
+        self.service_changed(&id, (!addresses.is_empty()).then(|| Arc::new(assigned)));
         self.services_len = services_len;
     }
 

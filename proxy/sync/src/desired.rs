@@ -49,7 +49,7 @@ struct Inbox {
     queue: Vec<ReceivedChange<'static>>,
     zone: Option<Option<Box<str>>>,
     local_traffic: Option<LocalTraffic>,
-    held_addresses: Option<BTreeSet<IpAddr>>,
+    assigned_addresses: Option<BTreeSet<IpAddr>>,
     pending: PendingChanges,
 }
 
@@ -176,13 +176,13 @@ impl DesiredForwarding {
     /// The dataplane with all changes received so far, for a pass. Waits while it is in use, so the main thread must not call this.
     pub fn updated_plane(&self) -> MutexGuard<'_, Dataplane> {
         let mut plane = self.plane();
-        let Inbox { queue, zone, local_traffic, held_addresses, .. } = {
+        let Inbox { queue, zone, local_traffic, assigned_addresses, .. } = {
             let mut inbox = self.inbox();
             let pending = std::mem::take(&mut inbox.pending);
             std::mem::replace(&mut *inbox, Inbox { pending, ..Inbox::default() })
         };
-        if let Some(addresses) = held_addresses {
-            plane.guard_held(&addresses);
+        if let Some(addresses) = assigned_addresses {
+            plane.guard_assigned(&addresses);
         }
         if let Some(zone) = zone {
             plane.zone_changed(zone.as_deref());
@@ -244,9 +244,9 @@ impl DesiredForwarding {
         self.notify();
     }
 
-    /// Guards addresses that this node has still for load balancers, until another call leaves them out.
-    pub fn guard_held(&self, addresses: &BTreeSet<IpAddr>) {
-        self.inbox().held_addresses = Some(addresses.clone());
+    /// Guards addresses of load balancers that interfaces of this node still have, until another call leaves them out.
+    pub fn guard_assigned(&self, addresses: &BTreeSet<IpAddr>) {
+        self.inbox().assigned_addresses = Some(addresses.clone());
         self.notify();
     }
 
@@ -347,10 +347,10 @@ mod tests {
     }
 
     #[test]
-    fn held_addresses_are_guarded_with_the_next_pass() {
+    fn assigned_addresses_are_guarded_with_the_next_pass() {
         let desired = desired();
         let address = "192.0.2.50".parse().unwrap();
-        desired.guard_held(&BTreeSet::from([address]));
+        desired.guard_assigned(&BTreeSet::from([address]));
         let guarded = |desired: &DesiredForwarding| {
             let mut plane = desired.updated_plane();
             plane.load();
@@ -359,7 +359,7 @@ mod tests {
         assert!(guarded(&desired));
         desired.service_changed(&ServiceId::new("ns", "a"), None);
         assert!(guarded(&desired), "until it is withdrawn");
-        desired.guard_held(&BTreeSet::new());
+        desired.guard_assigned(&BTreeSet::new());
         assert!(!guarded(&desired));
         assert_eq!(desired.plane().services_len(), 0);
     }

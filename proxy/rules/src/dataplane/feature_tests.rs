@@ -276,8 +276,8 @@ fn an_address_that_the_node_has_still_is_guarded_without_its_service() {
     layout.settings.announcing = announcing("a", &["198.51.100.9/32"]);
     let mut node = node_with(layout, service, &one);
     let asked = |node: &Dataplane| ask(node, Network, "192.0.2.1", address, 22);
-    let held = BTreeSet::from([ip(address), ip("198.51.100.10")]);
-    node.guard_held(&held);
+    let assigned = BTreeSet::from([ip(address), ip("198.51.100.10")]);
+    node.guard_assigned(&assigned);
     node.pass();
     assert_eq!(node.changed_announced_addresses(), Some([ip(address)].into()));
     node.service_changed(&web, None);
@@ -287,7 +287,7 @@ fn an_address_that_the_node_has_still_is_guarded_without_its_service() {
     assert_eq!((asked(&node), node.services_len()), (vec![PacketOutcome::Dropped], 0));
     let other = ask(&node, Network, "192.0.2.1", "198.51.100.10", 22);
     assert_eq!(other, [PacketOutcome::Untouched], "outside of the ranges");
-    node.guard_held(&BTreeSet::new());
+    node.guard_assigned(&BTreeSet::new());
     assert!(matches!(node.pass(), Pass::Change(_)));
     assert_eq!(asked(&node), [PacketOutcome::Untouched]);
 }

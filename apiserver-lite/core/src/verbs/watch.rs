@@ -180,7 +180,8 @@ fn too_old(Compacted { requested, oldest }: Compacted) -> ApiError {
     ApiError::expired(format!("too old resource version: {requested} ({oldest})"))
 }
 
-/// The selected objects at a revision that was current just before. It is compacted all the same if a state was put back in between.
+/// The selected objects at a revision that was current just before, in the order of their last writes: versions of a stream only grow, so that a client
+/// can resume after each of its events. The revision is compacted all the same if a state was put back in between.
 async fn objects_at(
     call: &RequestContext<'_>,
     revision: Revision,
@@ -194,7 +195,9 @@ async fn objects_at(
     };
     selection.prepare(call.asker(), entries.iter().map(|entry| &entry.record)).await?;
     let records = entries.into_iter().map(|entry| entry.record);
-    Ok(Ok(records.filter(|record| may_match(record, selection)).collect()))
+    let mut selected: Vec<_> = records.filter(|record| may_match(record, selection)).collect();
+    selected.sort_unstable_by_key(|record| record.revision());
+    Ok(Ok(selected))
 }
 
 /// Whether the object matches. What a selector says of one that cannot be decrypted is not known: its event becomes an error of the stream.

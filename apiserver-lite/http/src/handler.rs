@@ -40,6 +40,7 @@ use crate::overload::{InFlightPermit, RequestPermit, UserPermit};
 use crate::peer::Peer;
 use crate::server::HttpServer;
 use crate::warnings::add_warning;
+use crate::watch_batching::ConnectionNumber;
 use crate::web_page::WebPage;
 
 /// Serves one request. Errors become a Status, a panic becomes a 500.
@@ -257,7 +258,7 @@ impl Admitted<'_> {
 async fn serve_authorized(
     server: &Arc<HttpServer>,
     admitted: Admitted<'_>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     parsed: ParsedRequest<'_>,
     classified: Option<&ClassifiedRequest>,
     audit: &RequestAudit,
@@ -270,6 +271,9 @@ async fn serve_authorized(
     let is_stream = kind == RequestKind::LongRunning || elsewhere.is_some() || is_backup;
     admitted.note(is_stream);
     let Admitted { user, open, mut permit, seat, .. } = admitted;
+    if let Some(open) = open.filter(|_| is_stream) {
+        request.extensions_mut().insert(ConnectionNumber(open.connection().number()));
+    }
     let short = match is_stream && kind != RequestKind::LongRunning {
         true => {
             let len = query_len(&request);
@@ -527,6 +531,7 @@ async fn serve_verb(
     dispatch::check_accepted(&server.core, resource, accepted)?;
     let indented = indent::is_wanted(request.headers(), query);
     let packed = compress::is_accepted(request.headers());
+    let connection = request.extensions().get::<ConnectionNumber>().copied();
     let outcome = if resource_metrics::is_about(&server.core, resource) {
         let calls = (&*server.core, user, resource, query, accepted, trail);
         dispatch::with_context(calls, |call| server.resource_metrics.serve(call))?
@@ -541,7 +546,7 @@ async fn serve_verb(
     };
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
-    let mut response = encode(server, accepted, response, indented, packed).await?;
+    let mut response = encode(server, accepted, response, indented, packed, connection).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         add_warning(&mut response, warning);
     }

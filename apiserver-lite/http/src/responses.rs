@@ -13,8 +13,10 @@ use super::audit::success;
 use super::body::{self, ResponseBody};
 use super::{compress, indent, render, watch};
 use crate::server::HttpServer;
+use crate::watch_batching::ConnectionNumber;
 
 /// The response of a verb, as the client accepts it; JSON is indented if `indented`, and a large list compressed if `packed`.
+/// A watch shares its sends with the others of its connection.
 ///
 /// # Errors
 /// The object cannot be encoded so.
@@ -24,6 +26,7 @@ pub async fn encode(
     response: VerbResponse,
     indented: bool,
     packed: bool,
+    connection: Option<ConnectionNumber>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let names = server.core.names;
     let encoding = accepted.encoding;
@@ -56,7 +59,8 @@ pub async fn encode(
                 Encoding::Protobuf => format!("{};stream=watch", names.protobuf_media_type()),
                 _ => "application/json".to_owned(),
             };
-            let mut response = Response::new(watch::body(server.clone(), *start, accepted));
+            let events = watch::body(server.clone(), *start, accepted, connection);
+            let mut response = Response::new(events);
             body::set_type(&mut response, &streamed);
             Ok(response)
         }

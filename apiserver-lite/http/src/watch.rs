@@ -18,7 +18,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::watch_batching::GroupMember;
+use crate::watch_batching::{ConnectionNumber, GroupMember};
 
 use super::body::{BoxError, ResponseBody};
 use super::render;
@@ -29,14 +29,19 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Size at which a chunk is sent.
 const CHUNK_LEN: usize = 64 << 10;
 
-/// The body that streams the watch `start` in the accepted representation.
+/// The body that streams the watch `start` to `connection` in the accepted representation.
 #[must_use]
-pub fn body(server: Arc<HttpServer>, start: WatchStart, accepted: Accepted) -> ResponseBody {
+pub fn body(
+    server: Arc<HttpServer>,
+    start: WatchStart,
+    accepted: Accepted,
+    connection: Option<ConnectionNumber>,
+) -> ResponseBody {
     let now = Instant::now();
     let streaming = WatchStream {
         ends_at: now.checked_add(start.length.min(LENGTH_MAX)).unwrap_or(now),
         bookmark_at: now + BOOKMARK_EVERY,
-        member: server.watch_batches.join(&group(&start)),
+        member: server.watch_batches.join(&group(&start), connection),
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
         user: start.user,
         selection: start.selection,

@@ -1,6 +1,7 @@
 //! Batches watches of one collection when there are many. Sent one by one, a burst of events would wake every watch for every
 //! event, and writes would queue behind the watches. In a group of at least [`GROUP_LEN_MIN`] watches each one sends once per
-//! window, with all events since its last send, and the sends are spread over the window. Smaller groups send at once.
+//! window, with all events since its last send. The connections are spread over the window; watches of one connection send at the
+//! same time, so that one write carries the frames of all of them. Smaller groups send at once.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -18,6 +19,10 @@ const SEND_INTERVAL: Duration = Duration::from_micros(30);
 /// Longest window, which is the longest delay of an event.
 const WINDOW_MAX: Duration = Duration::from_millis(40);
 
+/// The number of a connection among all of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionNumber(pub u64);
+
 /// The groups of watches, by key prefix of the collection.
 pub struct WatchBatches {
     by_prefix: Mutex<HashMap<String, Weak<WatcherGroup>>>,
@@ -34,8 +39,8 @@ struct WatcherGroup {
 /// Membership of one watch; leaves the group when dropped.
 pub struct GroupMember {
     group: Arc<WatcherGroup>,
-    /// Sequence number in the group; determines the slot in the window.
-    number: usize,
+    /// Place in the window, as a fraction of 2^32.
+    place: u64,
     start: Instant,
 }
 
@@ -46,8 +51,8 @@ impl Default for WatchBatches {
 }
 
 impl WatchBatches {
-    /// Adds a watch of the keys below `prefix` to its group.
-    pub fn join(&self, prefix: &str) -> GroupMember {
+    /// Adds a watch of the keys below `prefix` to its group. Without a connection it is one by itself.
+    pub fn join(&self, prefix: &str, connection: Option<ConnectionNumber>) -> GroupMember {
         let mut by_prefix = self.by_prefix.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_prefix.get(prefix).and_then(Weak::upgrade);
         let group = known.unwrap_or_else(|| {
@@ -58,8 +63,9 @@ impl WatchBatches {
             group
         });
         group.members.fetch_add(1, Ordering::Relaxed);
-        let number = group.joined.fetch_add(1, Ordering::Relaxed);
-        GroupMember { group, number, start: self.start }
+        let joined = group.joined.fetch_add(1, Ordering::Relaxed) as u64;
+        let place = place(connection.map_or(joined, |ConnectionNumber(number)| number));
+        GroupMember { group, place, start: self.start }
     }
 }
 
@@ -71,7 +77,7 @@ impl GroupMember {
             return None;
         }
         let window = micros(SEND_INTERVAL).saturating_mul(members as u64).min(micros(WINDOW_MAX));
-        let own = (self.number as u64).wrapping_mul(micros(SEND_INTERVAL)).checked_rem(window)?;
+        let own = self.place.saturating_mul(window) >> 32;
         let elapsed = micros(now.saturating_duration_since(self.start));
         let since_own = elapsed.saturating_add(window.saturating_sub(own)).checked_rem(window)?;
         now.checked_add(Duration::from_micros(window.saturating_sub(since_own)))
@@ -82,6 +88,11 @@ impl Drop for GroupMember {
     fn drop(&mut self) {
         self.group.members.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Consecutive numbers have places that are far apart: multiples of the golden ratio are spread evenly, however many there are.
+fn place(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -95,19 +106,37 @@ mod tests {
     #[test]
     fn few_are_served_at_once_and_many_in_turns() {
         let watch_batches = WatchBatches::default();
-        let alone = watch_batches.join("/core/pods/");
+        let alone = watch_batches.join("/core/pods/", None);
         assert_eq!(alone.next_send(Instant::now()), None);
         let members: Vec<GroupMember> =
-            (0..1000).map(|_| watch_batches.join("/core/configmaps/")).collect();
+            (0..1000).map(|_| watch_batches.join("/core/configmaps/", None)).collect();
         let now = Instant::now() + Duration::from_millis(7);
         let sends: Vec<Instant> =
             members.iter().map(|member| member.next_send(now).unwrap()).collect();
         assert!(sends.iter().all(|send| *send > now && *send <= now + WINDOW_MAX));
-        let early = sends.iter().filter(|send| **send <= now + Duration::from_millis(15)).count();
-        assert!((450..=550).contains(&early), "half of them in half of the window, not {early}");
+        for tenths in 1..10 {
+            let by = now + Duration::from_millis(3) * tenths;
+            let early = sends.iter().filter(|send| **send <= by).count();
+            let even = 100 * tenths as usize;
+            assert!(early.abs_diff(even) <= 10, "{tenths} tenths of the window: {early} sends");
+        }
         assert_eq!(members[0].next_send(sends[0]), Some(sends[0] + Duration::from_millis(30)));
         drop(members);
-        assert_eq!(watch_batches.join("/core/configmaps/").next_send(now), None);
+        assert_eq!(watch_batches.join("/core/configmaps/", None).next_send(now), None);
         assert_eq!(alone.next_send(now), None);
+    }
+
+    #[test]
+    fn watches_of_one_connection_send_at_the_same_time() {
+        let watch_batches = WatchBatches::default();
+        let members: Vec<GroupMember> = (0..100)
+            .map(|n| watch_batches.join("/core/pods/", Some(ConnectionNumber(7 + n % 4))))
+            .collect();
+        let now = Instant::now() + Duration::from_millis(7);
+        let mut sends: Vec<Instant> =
+            members.iter().map(|member| member.next_send(now).unwrap()).collect();
+        sends.sort();
+        sends.dedup();
+        assert_eq!(sends.len(), 4);
     }
 }

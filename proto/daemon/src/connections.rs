@@ -389,6 +389,12 @@ impl Connection {
         self.0.address
     }
 
+    /// The number of this connection, which no other of the same [`Connections`] has or had.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.0.id
+    }
+
     /// A client certificate or the credentials of a request were accepted as those of `user`: the connection counts among those that are reserved for
     /// authenticated clients, unless the user or the peer has its part of them.
     pub fn authenticated(&self, user: &str) {

@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::FromFile;
 use crate::cycle_trigger::CycleTrigger;
+use crate::extenders::Extenders;
 use crate::metrics::SchedulerMetrics;
 use crate::scheduling_cycle::{ClusterCaches, ProfileInUse, Scheduler, SchedulerReports};
 use crate::selector_informers::SelectorInformers;
@@ -148,8 +149,10 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
         election::candidate(&leader, &client, &lock, page).map_err(Failure::usage)?;
-    let FromFile { profiles, retry, .. } = from_file;
-    let dependencies = Dependencies { client, profiles, retry, board, counters, led };
+    let FromFile { profiles, retry, extenders, .. } = from_file;
+    let extenders =
+        Extenders::new(client.clone(), extenders, USER_AGENT).map_err(Failure::usage)?;
+    let dependencies = Dependencies { client, profiles, extenders, retry, board, counters, led };
     let schedule = tokio::spawn(schedule(dependencies, readiness, drain.watch()));
     // Cancel safe: the lease is released below or expires.
     let signal = tokio::select! {
@@ -172,6 +175,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
 struct Dependencies {
     client: Client,
     profiles: Vec<Profile>,
+    extenders: Extenders,
     retry: Backoff,
     board: StatusBoard,
     counters: SchedulerMetrics,
@@ -180,7 +184,8 @@ struct Dependencies {
 }
 
 async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: DrainWatch) {
-    let Dependencies { client, profiles, retry, board, counters, mut led } = dependencies;
+    let Dependencies { client, profiles, extenders, retry, board, counters, mut led } =
+        dependencies;
     let syncing = readiness.guard("caches-synced");
     let trigger = CycleTrigger::default();
     let watching = start_watches(&client, &profiles, &trigger, &drain).await;
@@ -209,7 +214,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         led = led.wait_for(|led| *led) => if led.is_err() { return },
     }
     let reporting = SchedulerReports { counters, status: board.task("schedule") };
-    let scheduler = Scheduler::new(client, in_use, retry, caches, storage, reporting);
+    let scheduler = Scheduler::new(client, in_use, extenders, retry, caches, storage, reporting);
     scheduler.run(trigger, drain).await;
     tasks.iter().for_each(JoinHandle::abort);
 }

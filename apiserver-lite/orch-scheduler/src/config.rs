@@ -1,5 +1,6 @@
 //! The configuration file, a KubeSchedulerConfiguration. Fields without effect give a warning.
 
+pub(crate) mod extenders;
 pub(crate) mod profiles;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::backoff_queue::RETRY;
+use extenders::{ExtenderSettings, FileExtender};
 use profiles::FileProfile;
 
 /// The longest back-off that can be set.
@@ -29,6 +31,8 @@ pub struct FromFile {
     pub kubeconfig: Option<PathBuf>,
     /// How pods are scheduled, by their `schedulerName`; at least one.
     pub profiles: Vec<Profile>,
+    /// The services that are asked besides.
+    pub extenders: Vec<ExtenderSettings>,
     /// The back-off of pods that fit on no node.
     pub retry: Backoff,
     /// How one of several instances is chosen, where no flag says it.
@@ -65,6 +69,7 @@ impl FromFile {
 struct File {
     client_connection: ClientConnection,
     profiles: Vec<FileProfile>,
+    extenders: Vec<FileExtender>,
     leader_election: LeaderElection,
     pod_initial_backoff_seconds: u64,
     pod_max_backoff_seconds: u64,
@@ -75,7 +80,6 @@ struct File {
     enable_profiling: Value,
     enable_contention_profiling: Value,
     percentage_of_nodes_to_score: Value,
-    extenders: Value,
 }
 
 impl Default for File {
@@ -83,6 +87,7 @@ impl Default for File {
         Self {
             client_connection: ClientConnection::default(),
             profiles: Vec::new(),
+            extenders: Vec::new(),
             leader_election: LeaderElection::default(),
             pod_initial_backoff_seconds: RETRY.first.as_secs(),
             pod_max_backoff_seconds: RETRY.longest.as_secs(),
@@ -92,7 +97,6 @@ impl Default for File {
             enable_profiling: Value::Null,
             enable_contention_profiling: Value::Null,
             percentage_of_nodes_to_score: Value::Null,
-            extenders: Value::Null,
         }
     }
 }
@@ -110,6 +114,7 @@ struct ClientConnection {
 impl Configuration for File {
     fn validate(&self) -> Vec<FieldError> {
         let mut faults = profiles::find_faults(&self.profiles);
+        faults.extend(extenders::find_faults(&self.extenders));
         let first = self.pod_initial_backoff_seconds;
         if !(1..=BACKOFF_SECS_MAX).contains(&first) {
             let why = format!("must be between 1 and {BACKOFF_SECS_MAX}");
@@ -165,7 +170,8 @@ fn settle(
 /// # Errors
 /// The defaults are no JSON.
 pub fn describe() -> Result<FileReference, Failure> {
-    let file = File { profiles: vec![FileProfile::default()], ..File::default() };
+    let (profiles, extenders) = (vec![FileProfile::default()], vec![FileExtender::default()]);
+    let file = File { profiles, extenders, ..File::default() };
     let names = Names::new(proto_api::names::Profile::Kubernetes);
     let [newest, ..] = types(names);
     let mut reference = FileReference::new(newest, &file)?;
@@ -208,10 +214,16 @@ fn select_fields(names: &Names, file: &File) -> FromFile {
     if profiles.is_empty() {
         profiles.push(Profile::new(names, profiles::DEFAULT_NAME));
     }
+    for resource in extenders::ignored_resources(&file.extenders) {
+        profiles.iter_mut().for_each(|profile| {
+            profile.fit.ignored_resources.insert(resource.clone());
+        });
+    }
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     FromFile {
         kubeconfig: text(&file.client_connection.kubeconfig).map(PathBuf::from),
         profiles,
+        extenders: extenders::select_extenders(&file.extenders),
         retry: Backoff {
             first: Duration::from_secs(file.pod_initial_backoff_seconds),
             longest: Duration::from_secs(file.pod_max_backoff_seconds),
@@ -225,7 +237,8 @@ fn without_effect(file: &File) -> Vec<String> {
     let set = fields_without_effect(file).into_iter().filter(|(_, value)| !value.is_null());
     let unused = set.map(|(name, _)| format!("configuration field {name} has no effect"));
     let of_profiles = file.profiles.iter().enumerate();
-    unused.chain(of_profiles.flat_map(|(nth, of)| profiles::list_warnings(nth, of))).collect()
+    let of_profiles = of_profiles.flat_map(|(nth, of)| profiles::list_warnings(nth, of));
+    unused.chain(of_profiles).chain(extenders::list_warnings(&file.extenders)).collect()
 }
 
 fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
@@ -237,7 +250,6 @@ fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
         ("enableProfiling", &file.enable_profiling),
         ("enableContentionProfiling", &file.enable_contention_profiling),
         ("percentageOfNodesToScore", &file.percentage_of_nodes_to_score),
-        ("extenders", &file.extenders),
         ("clientConnection.acceptContentTypes", &connection.accept_content_types),
         ("clientConnection.contentType", &connection.content_type),
         ("clientConnection.qps", &connection.qps),

@@ -14,6 +14,7 @@ mod app;
 mod backoff_queue;
 mod config;
 mod cycle_trigger;
+mod extenders;
 mod isolate_pod;
 mod metrics;
 mod scheduling_cycle;

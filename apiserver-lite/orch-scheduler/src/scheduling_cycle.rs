@@ -20,6 +20,7 @@ use proto_daemon::statusz::TaskStatus;
 
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::cycle_trigger::CycleTrigger;
+use crate::extenders::Extenders;
 use crate::isolate_pod::isolate_pod;
 use crate::metrics::{Attempt, SchedulerMetrics};
 use crate::selector_informers::SelectorInformers;
@@ -34,7 +35,8 @@ use apiserver_scheduling::preemption::DisruptionBudget;
 use apiserver_scheduling::profile::Profile;
 use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
-    FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, select_node,
+    FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, find_feasible,
+    select_feasible, select_node,
 };
 use apiserver_scheduling::selected_counts::SelectedCounts;
 use apiserver_scheduling::volumes::{BindingAnnotations, StorageSnapshot};
@@ -54,6 +56,7 @@ pub struct Scheduler {
     client: Client,
     storage: StorageInformers,
     annotations: BindingAnnotations,
+    extenders: Extenders,
     caches: ClusterCaches,
     /// How pods are scheduled, by their `schedulerName`.
     profiles: BTreeMap<String, ProfileInUse>,
@@ -110,6 +113,7 @@ impl Scheduler {
     pub fn new(
         client: Client,
         profiles: Vec<ProfileInUse>,
+        extenders: Extenders,
         retry: Backoff,
         caches: ClusterCaches,
         storage: StorageInformers,
@@ -122,6 +126,7 @@ impl Scheduler {
             client,
             storage,
             annotations,
+            extenders,
             caches,
             profiles,
             counters,
@@ -354,15 +359,18 @@ impl Scheduler {
         view: CycleView<'_>,
         storage: &mut StorageSnapshot,
     ) -> Result<(usize, Arc<PodInfo>), Failure> {
-        let storage_view = StorageView { storage, annotations: &self.annotations };
         let mut nominated = NominatedLoads::of(pod, loads, view.nominated);
         let Some(profile) = self.profile_of(pod) else { return Err(Failure::Error) };
         let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
-        let selected = isolate_pod(pod, || {
-            let selected = &mut *view.selected;
-            let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated, selected };
-            select_node(pod, nodes, rules, storage_view)
-        });
+        let selected = &mut *view.selected;
+        let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated, selected };
+        let selected = match self.extenders.concern_nodes(pod) {
+            true => self.select_with_extenders(pod, nodes, rules, storage).await?,
+            false => {
+                let storage_view = StorageView { storage, annotations: &self.annotations };
+                isolate_pod(pod, || select_node(pod, nodes, rules, storage_view))
+            }
+        };
         nominated.take_back(loads);
         let NodeChoice { nth, volumes } = match selected {
             Ok(choice) => choice,
@@ -389,6 +397,41 @@ impl Scheduler {
         load.add(assigned.clone());
         view.nominated.retain(|other| other.uid != pod.uid);
         Ok((nth, assigned))
+    }
+}
+
+impl Scheduler {
+    /// Selects a node that extenders have not refused, with their points.
+    ///
+    /// # Errors
+    /// An extender that is not ignorable failed; the pod has an event.
+    async fn select_with_extenders(
+        &mut self,
+        pod: &PodInfo,
+        mut nodes: NodeView<'_>,
+        rules: SelectionRules<'_>,
+        storage: &StorageSnapshot,
+    ) -> Result<Result<NodeChoice, SelectError>, Failure> {
+        let storage_view = StorageView { storage, annotations: &self.annotations };
+        let found = isolate_pod(pod, || find_feasible(pod, &mut nodes, rules, storage_view));
+        nodes.nominated.take_back(nodes.loads);
+        let mut feasible = match found {
+            Ok(feasible) => feasible,
+            Err(error) => return Ok(Err(error)),
+        };
+        match self.extenders.filter_and_score(pod, &mut feasible, nodes.loads).await {
+            Ok(points) => {
+                Ok(isolate_pod(pod, || select_feasible(pod, nodes, feasible, rules, &points)))
+            }
+            Err(error) => {
+                tracing::warn!(pod = %pod.key, uid = pod.uid, %error, "an extender failed; the pod is retried after its back-off");
+                self.reserved.remove(&pod.uid);
+                let why = error.to_string();
+                let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
+                self.report_failure(pod, reason, &why, stays).await;
+                Err(Failure::Error)
+            }
+        }
     }
 }
 

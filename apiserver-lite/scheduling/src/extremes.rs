@@ -3,6 +3,7 @@
 #[path = "../../controllers/src/extremes/values.rs"]
 mod values;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto_api::core::v1::{Container, Node, Pod};
@@ -40,7 +41,8 @@ fn schedule(pod: &PodInfo, loads: &mut [NodeLoad]) {
         let _ = check(pod, load, &profile);
     }
     let all: Vec<&NodeLoad> = loads.iter().collect();
-    let view = ScoreView { loads, namespaces: &namespaces, profile: &profile };
+    let added = BTreeMap::new();
+    let view = ScoreView { loads, namespaces: &namespaces, profile: &profile, added: &added };
     let _ = select_best(pod, &all, view, &mut SelectedCounts::default());
     loads.iter_mut().for_each(|load| load.add(pod.clone()));
 }

@@ -13,7 +13,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::refusal::Refusal;
 
-pub use select::{Preemption, select_preemption};
+pub use select::{Preemption, find_preemptions};
 
 /// A PodDisruptionBudget, as preemption reads it.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +89,7 @@ pub fn might_help(refusals: &[Refusal]) -> bool {
                 | Refusal::TopologySpread
                 | Refusal::Disk
                 | Refusal::MaxVolumeCount
+                | Refusal::Extender(_)
         )
     })
 }

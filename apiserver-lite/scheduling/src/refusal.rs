@@ -53,6 +53,10 @@ pub enum Refusal {
     NoVolumeToBind,
     /// The storage has no capacity for an unbound claim.
     NoStorageCapacity,
+    /// An extender refuses the node, for this reason.
+    Extender(String),
+    /// The same, whatever pods end on the node.
+    ExtenderUnresolvable(String),
 }
 
 impl fmt::Display for Refusal {
@@ -83,7 +87,9 @@ impl fmt::Display for Refusal {
                 "node(s) didn't match pod topology spread constraints (missing required label)",
             ),
             Self::Disk => f.write_str("node(s) had no available disk"),
-            Self::Claims(why) => f.write_str(why),
+            Self::Claims(why) | Self::Extender(why) | Self::ExtenderUnresolvable(why) => {
+                f.write_str(why)
+            }
             Self::VolumeNotFound => f.write_str(
                 "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
             ),

@@ -7,6 +7,7 @@ mod resources;
 mod topology_spread;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use crate::node_selector::matches_term;
 use crate::nodes::NodeLoad;
@@ -23,6 +24,8 @@ pub struct ScoreView<'a> {
     pub loads: &'a [NodeLoad],
     pub namespaces: &'a NamespaceLabels,
     pub profile: &'a Profile,
+    /// Points of extenders, by node.
+    pub added: &'a BTreeMap<String, i64>,
 }
 
 /// Selects the best node, by its index in `feasible`; none if that is empty.
@@ -41,6 +44,9 @@ pub fn select_best(
             *sum = sum.saturating_add(points.saturating_mul(*weight));
         }
     }
+    for (sum, load) in sums.iter_mut().zip(feasible) {
+        *sum = sum.saturating_add(view.added.get(&load.node.name).copied().unwrap_or(0));
+    }
     // Equal ranks are decided by name.
     let ties = view.profile.ties;
     let rank = |load: &NodeLoad| ties.rank(&pod.key, &load.node.name, load.pod_count);
@@ -56,7 +62,7 @@ fn points(
     view: ScoreView<'_>,
     selected: &mut SelectedCounts,
 ) -> Vec<i64> {
-    let ScoreView { loads, namespaces, profile } = view;
+    let ScoreView { loads, namespaces, profile, added: _ } = view;
     let each = |points: &dyn Fn(&NodeLoad) -> i64| -> Vec<i64> {
         feasible.iter().map(|load| points(load)).collect()
     };
@@ -132,7 +138,8 @@ mod tests {
     fn chosen_by(profile: &Profile, pod: &PodInfo, loads: &[NodeLoad]) -> String {
         let feasible: Vec<&NodeLoad> = loads.iter().collect();
         let namespaces = NamespaceLabels::new();
-        let view = ScoreView { loads, namespaces: &namespaces, profile };
+        let added = BTreeMap::new();
+        let view = ScoreView { loads, namespaces: &namespaces, profile, added: &added };
         select_best(pod, &feasible, view, &mut SelectedCounts::default())
             .map_or_else(String::new, |nth| loads[nth].node.name.clone())
     }

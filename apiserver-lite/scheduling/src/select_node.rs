@@ -1,5 +1,8 @@
 //! The filter and score extension points: selects the best node that a pod fits on.
 
+use std::collections::BTreeMap;
+
+use crate::extenders::Filtered;
 use crate::filter::check;
 use crate::nodes::NodeLoad;
 use crate::nominations::NominatedLoads;
@@ -139,17 +142,53 @@ pub struct NodeView<'a> {
     pub selected: &'a mut SelectedCounts,
 }
 
+/// The nodes on which a pod fits, and why it does not on the others; in the order of the loads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FeasibleNodes(Vec<Checked>);
+
+impl FeasibleNodes {
+    /// The names of the feasible nodes.
+    pub fn names<'a>(&self, loads: &'a [NodeLoad]) -> Vec<&'a str> {
+        let fitting = self.0.iter().zip(loads).filter(|(checked, _)| checked.is_ok());
+        fitting.map(|(_, load)| load.node.name.as_str()).collect()
+    }
+
+    /// Leaves those that an extender has kept.
+    pub fn keep(&mut self, filtered: &Filtered, loads: &[NodeLoad]) {
+        for (checked, load) in self.0.iter_mut().zip(loads) {
+            let name = &load.node.name;
+            if checked.is_ok() && !filtered.kept.contains(name) {
+                *checked = Err(filtered.refused.get(name).into_iter().cloned().collect());
+            }
+        }
+    }
+}
+
 /// Selects the best node for the pod. It must fit together with the nominated pods, and without them: they may run elsewhere.
 ///
 /// # Errors
 /// No node is feasible.
 pub fn select_node(
     pod: &PodInfo,
-    nodes: NodeView<'_>,
+    mut nodes: NodeView<'_>,
     rules: SelectionRules<'_>,
     storage_view: StorageView<'_>,
 ) -> Result<NodeChoice, SelectError> {
-    let NodeView { loads, nominated, selected } = nodes;
+    let feasible = find_feasible(pod, &mut nodes, rules, storage_view)?;
+    select_feasible(pod, nodes, feasible, rules, &BTreeMap::new())
+}
+
+/// Checks every node, as [`select_node`] does.
+///
+/// # Errors
+/// No node is feasible, whatever its state.
+pub fn find_feasible(
+    pod: &PodInfo,
+    nodes: &mut NodeView<'_>,
+    rules: SelectionRules<'_>,
+    storage_view: StorageView<'_>,
+) -> Result<FeasibleNodes, SelectError> {
+    let NodeView { loads, nominated, .. } = nodes;
     let filters = PodFilters::of(pod, rules, storage_view).map_err(|refusal| {
         let refusals = loads.iter().map(|_| vec![refusal.clone()]).collect();
         SelectError::NoFeasibleNode(FitError { refusals })
@@ -158,30 +197,37 @@ pub fn select_node(
     let without = if may_be_helped { filters.check_all(loads) } else { Vec::new() };
     nominated.put(loads);
     let mut checked = filters.check_all(loads);
+    nominated.take_back(loads);
     for (with, without) in checked.iter_mut().zip(without) {
         if with.is_ok() && without.is_err() {
             *with = without;
         }
     }
-    let choice = select_checked(pod, loads, checked, rules, selected);
-    nominated.take_back(loads);
-    choice
+    Ok(FeasibleNodes(checked))
 }
 
-/// Selects the best of the nodes that the pod fits on.
-fn select_checked(
+/// Selects the best of the feasible nodes. `added` are the points of extenders, by node.
+///
+/// # Errors
+/// There is none.
+pub fn select_feasible(
     pod: &PodInfo,
-    loads: &[NodeLoad],
-    mut checked: Vec<Checked>,
+    nodes: NodeView<'_>,
+    feasible: FeasibleNodes,
     rules: SelectionRules<'_>,
-    selected: &mut SelectedCounts,
+    added: &BTreeMap<String, i64>,
 ) -> Result<NodeChoice, SelectError> {
+    let NodeView { loads, nominated, selected } = nodes;
+    let FeasibleNodes(mut checked) = feasible;
     let fitting = |(nth, checked): (usize, &Checked)| checked.is_ok().then_some(nth);
     let feasible: Vec<usize> = checked.iter().enumerate().filter_map(fitting).collect();
+    nominated.put(loads);
     let candidates: Vec<&NodeLoad> = feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
     let SelectionRules { profile, namespaces } = rules;
-    let best = select_best(pod, &candidates, ScoreView { loads, namespaces, profile }, selected)
-        .and_then(|best| feasible.get(best).copied());
+    let view = ScoreView { loads, namespaces, profile, added };
+    let best = select_best(pod, &candidates, view, selected);
+    nominated.take_back(loads);
+    let best = best.and_then(|best| feasible.get(best).copied());
     match best.map(|nth| (nth, checked.swap_remove(nth))) {
         Some((nth, Ok(volumes))) => Ok(NodeChoice { nth, volumes }),
         _ => {

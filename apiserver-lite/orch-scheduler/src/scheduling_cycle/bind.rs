@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::preempt::Nomination;
 use super::{Placement, Scheduler, Tally};
 use crate::backoff_queue::Failure;
+use crate::extenders::ExtenderError;
 use crate::metrics::Attempt;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
@@ -33,7 +34,11 @@ impl Scheduler {
         for (Placement { pod, nth, assigned, begun }, answer) in placed.into_iter().zip(answers) {
             let node = &assigned.node;
             if let Err(error) = answer {
-                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "cannot bind the pod; retried after its back-off");
+                let error = match &error {
+                    BindError::Api(error) => chain(error),
+                    BindError::Extender(error) => error.to_string(),
+                };
+                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error, "cannot bind the pod; retried after its back-off");
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
@@ -50,7 +55,11 @@ impl Scheduler {
         }
     }
 
-    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ClientError> {
+    /// Writes the binding, or lets an extender do it.
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), BindError> {
+        if let Some(bound) = self.extenders.bind(pod, node).await {
+            return bound.map_err(BindError::Extender);
+        }
         let ObjectKey { namespace, name } = &pod.key;
         let metadata = ObjectMeta {
             name: name.clone(),
@@ -64,7 +73,8 @@ impl Scheduler {
             ..ObjectReference::default()
         };
         let binding = Binding { metadata, target };
-        self.client.within::<Pod>(namespace).post_sub(name, "binding", &binding).await
+        let pods = self.client.within::<Pod>(namespace);
+        pods.post_sub(name, "binding", &binding).await.map_err(BindError::Api)
     }
 
     /// Records FailedScheduling, and writes the pod's nomination and the condition PodScheduled unless they are so already.
@@ -93,6 +103,12 @@ impl Scheduler {
             tracing::debug!(pod = %pod.key, uid = pod.uid, error = chain(&error), "cannot write the pod's condition PodScheduled");
         }
     }
+}
+
+/// Why a pod could not be bound.
+enum BindError {
+    Api(ClientError),
+    Extender(ExtenderError),
 }
 
 /// Why a pod was not scheduled, as its condition PodScheduled says it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
-use apiserver_scheduling::preemption::{Candidate, Preemption, select_preemption};
+use apiserver_scheduling::preemption::{Candidate, Preemption, find_preemptions, select_candidate};
 use apiserver_scheduling::select_node::{FitError, PodFilters, SelectionRules, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
 use proto_api::core::v1::Pod;
@@ -49,10 +49,14 @@ impl Scheduler {
             let Ok(filters) = PodFilters::of(pod, rules, storage_view) else {
                 return (None, self.drop_nomination(pod, &nominated));
             };
-            isolate_sync(|| select_preemption(pod, loads, error, &nominated, &budgets, &filters))
+            isolate_sync(|| find_preemptions(pod, loads, error, &nominated, &budgets, &filters))
         };
         match found {
-            Ok(Preemption::Candidate(candidate)) => {
+            Ok(Preemption::Candidates(candidates)) => {
+                let candidate = match self.choose_candidate(pod, candidates, loads).await {
+                    Ok(candidate) => candidate,
+                    Err(why) => return (Some(why), Nomination::Unchanged),
+                };
                 let node = loads.get(candidate.nth).map(|load| load.node.name.clone());
                 let node = node.unwrap_or_default();
                 if self.is_current(pod, &node, &candidate)
@@ -73,6 +77,18 @@ impl Scheduler {
                 (None, Nomination::Unchanged)
             }
         }
+    }
+
+    /// The preemption that does the least harm, of those that extenders leave; or why there is none.
+    async fn choose_candidate(
+        &self,
+        pod: &PodInfo,
+        candidates: Vec<Candidate>,
+        loads: &[NodeLoad],
+    ) -> Result<Candidate, String> {
+        let left = self.extenders.choose_preemptions(pod, candidates, loads).await;
+        let best = select_candidate(left.map_err(|error| error.to_string())?);
+        best.ok_or_else(|| "no candidate node for preemption".to_owned())
     }
 
     /// Takes back a nomination, if there is one.

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    Candidate, DisruptionBudget, might_help, select_candidate, select_victims, why_not_eligible,
-};
+use super::{Candidate, DisruptionBudget, might_help, select_victims, why_not_eligible};
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 use crate::select_node::{FitError, PodFilters};
@@ -17,8 +15,8 @@ const CANDIDATES_INTER_POD: usize = 16;
 /// The result of an attempt to preempt.
 #[derive(Debug, PartialEq)]
 pub enum Preemption {
-    /// These pods have to end.
-    Candidate(Candidate),
+    /// On each of these nodes the pod fits once others end; at least one.
+    Candidates(Vec<Candidate>),
     /// No pod can end for it.
     Impossible {
         /// The message.
@@ -28,8 +26,8 @@ pub enum Preemption {
     },
 }
 
-/// Selects the pods that have to end so that `pod` fits on a node.
-pub fn select_preemption(
+/// Finds nodes on which `pod` fits once pods of lower priority end.
+pub fn find_preemptions(
     pod: &PodInfo,
     loads: &[NodeLoad],
     error: &FitError,
@@ -75,24 +73,22 @@ pub fn select_preemption(
             break;
         }
     }
-    match select_candidate(candidates) {
-        Some(candidate) => Preemption::Candidate(candidate),
-        None => {
-            let all = loads.len();
-            let mut reasons = Vec::new();
-            for (count, reason) in [
-                (looked_at, "No preemption victims found for incoming pod"),
-                (all.saturating_sub(looked_at), "Preemption is not helpful for scheduling"),
-            ] {
-                if count > 0 {
-                    reasons.push(format!("{count} {reason}"));
-                }
-            }
-            reasons.sort();
-            let why = format!("0/{all} nodes are available: {}.", reasons.join(", "));
-            Preemption::Impossible { why, clears: is_helpful || !nominated.is_empty() }
+    if !candidates.is_empty() {
+        return Preemption::Candidates(candidates);
+    }
+    let all = loads.len();
+    let mut reasons = Vec::new();
+    for (count, reason) in [
+        (looked_at, "No preemption victims found for incoming pod"),
+        (all.saturating_sub(looked_at), "Preemption is not helpful for scheduling"),
+    ] {
+        if count > 0 {
+            reasons.push(format!("{count} {reason}"));
         }
     }
+    reasons.sort();
+    let why = format!("0/{all} nodes are available: {}.", reasons.join(", "));
+    Preemption::Impossible { why, clears: is_helpful || !nominated.is_empty() }
 }
 
 #[cfg(test)]
@@ -100,6 +96,7 @@ mod tests {
     use super::*;
     use crate::examples::{names, node, pod, profile};
     use crate::pod_affinity::NamespaceLabels;
+    use crate::preemption::select_candidate;
     use crate::refusal::Refusal;
     use crate::select_node::{SelectionRules, StorageView};
     use crate::volumes::{BindingAnnotations, StorageSnapshot};
@@ -111,7 +108,7 @@ mod tests {
         let (namespaces, profile) = (NamespaceLabels::new(), profile());
         let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
         let filters = PodFilters::of(pod, rules, view).unwrap_or_else(|why| panic!("{why}"));
-        select_preemption(pod, loads, &FitError { refusals }, "", &[], &filters)
+        find_preemptions(pod, loads, &FitError { refusals }, "", &[], &filters)
     }
 
     fn loads(priorities: &[i32]) -> Vec<NodeLoad> {
@@ -128,10 +125,11 @@ mod tests {
         let wanting = PodInfo { priority: 10, ..pod("p", 2000, 0) };
         let cpu = || vec![Refusal::Insufficient("cpu".into())];
         let all = loads(&[5, 3, 10]);
-        let Preemption::Candidate(found) = preemption(&wanting, &all, vec![cpu(), cpu(), cpu()])
+        let Preemption::Candidates(found) = preemption(&wanting, &all, vec![cpu(), cpu(), cpu()])
         else {
             panic!("a node is found")
         };
+        let found = select_candidate(found).unwrap();
         assert_eq!((found.nth, found.victims.len()), (1, 1));
         let refused = vec![vec![Refusal::NodeAffinity], vec![Refusal::NodeAffinity], cpu()];
         let why = "0/3 nodes are available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling.";

@@ -1,0 +1,346 @@
+//! Scheduler extenders: HTTP services that filter and score nodes, choose victims and bind pods besides the scheduler. What is sent to them, and what their
+//! answers change. Messages are kube-scheduler's `extender/v1`; as in Go, fields of answers are read in any case.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::nodes::NodeLoad;
+use crate::pod_info::PodInfo;
+use crate::preemption::Candidate;
+use crate::profile::MAX_POINTS;
+use crate::refusal::Refusal;
+
+/// Points of the best node of an extender (`MaxExtenderPriority`).
+const EXTENDER_POINTS_MAX: i64 = 10;
+/// Longest message of an extender that is passed on, in bytes.
+const MESSAGE_LEN_MAX: usize = 512;
+
+/// An extender of the configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extender {
+    /// Where its verbs are, and its name in messages.
+    pub url: String,
+    /// The verbs; empty if it does not do that.
+    pub verbs: ExtenderVerbs,
+    /// What one of its points is worth.
+    pub weight: i64,
+    /// It knows the nodes: only names and uids are sent.
+    pub knows_nodes: bool,
+    /// Only pods that request one of these are sent to it; all if there are none.
+    pub managed_resources: BTreeSet<String>,
+    /// Scheduling goes on without it where it fails.
+    pub is_ignorable: bool,
+}
+
+/// The last parts of the URLs of an extender.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtenderVerbs {
+    pub filter: String,
+    pub prioritize: String,
+    pub preempt: String,
+    pub bind: String,
+}
+
+/// An object that is sent to extenders: by name or uid, and whole for those that know no nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
+    pub name: &'a str,
+    pub object: Option<&'a Value>,
+}
+
+/// What an extender made of the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filtered {
+    /// The nodes that stay.
+    pub kept: BTreeSet<String>,
+    /// Why others do not, by their names.
+    pub refused: BTreeMap<String, Refusal>,
+}
+
+impl Extender {
+    /// Whether pods like this one are sent to it.
+    pub fn is_interested(&self, pod: &PodInfo) -> bool {
+        self.managed_resources.is_empty()
+            || pod.requests.keys().any(|resource| self.managed_resources.contains(resource))
+    }
+
+    /// The request to filter or score nodes.
+    pub fn request_for_nodes(&self, pod: &Value, nodes: &[Sent<'_>]) -> Value {
+        if self.knows_nodes {
+            let names: Vec<&str> = nodes.iter().map(|node| node.name).collect();
+            return json!({ "Pod": pod, "Nodes": null, "NodeNames": names });
+        }
+        let items: Vec<&Value> = nodes.iter().filter_map(|node| node.object).collect();
+        json!({ "Pod": pod, "Nodes": { "metadata": {}, "items": items }, "NodeNames": null })
+    }
+
+    /// The request to choose among preemptions. `object` gives a victim as a whole object, for an extender that knows no nodes.
+    pub fn request_for_preemption<'a>(
+        &self,
+        pod: &Value,
+        candidates: &[Candidate],
+        loads: &[NodeLoad],
+        object: impl Fn(&PodInfo) -> Option<&'a Value>,
+    ) -> Value {
+        let mut by_node = Map::new();
+        for candidate in candidates {
+            let Some(load) = loads.get(candidate.nth) else { continue };
+            let victim = |victim: &PodInfo| match self.knows_nodes {
+                true => json!({ "UID": victim.uid }),
+                false => object(victim).cloned().unwrap_or_default(),
+            };
+            let victims: Vec<Value> = candidate.victims.iter().map(|pod| victim(pod)).collect();
+            let victims = json!({ "Pods": victims, "NumPDBViolations": candidate.violations });
+            by_node.insert(load.node.name.clone(), victims);
+        }
+        let (whole, named) = match self.knows_nodes {
+            true => (Value::Null, Value::Object(by_node)),
+            false => (Value::Object(by_node), Value::Null),
+        };
+        json!({ "Pod": pod, "NodeNameToVictims": whole, "NodeNameToMetaVictims": named })
+    }
+
+    /// Reads the answer to a request to filter the nodes `sent`.
+    ///
+    /// # Errors
+    /// The extender reports an error, or names a node that was not sent.
+    pub fn read_filtered(&self, answer: &Value, sent: &[&str]) -> Result<Filtered, String> {
+        check_error(answer)?;
+        let nodes = field(answer, "Nodes").and_then(|list| field(list, "items"));
+        let kept: Vec<&str> = match field(answer, "NodeNames").filter(|_| self.knows_nodes) {
+            Some(names) => array(names).filter_map(Value::as_str).collect(),
+            None => nodes.into_iter().flat_map(array).filter_map(node_name).collect(),
+        };
+        if let Some(unknown) = kept.iter().find(|name| !sent.contains(name)) {
+            let unknown = shorten(unknown);
+            return Err(format!(
+                "extender {:?} claims a filtered node {unknown:?} which is not found in the input node list",
+                self.url
+            ));
+        }
+        let mut refused = BTreeMap::new();
+        for (list, refusal) in [
+            ("FailedNodes", Refusal::Extender as fn(String) -> Refusal),
+            ("FailedAndUnresolvableNodes", Refusal::ExtenderUnresolvable),
+        ] {
+            for (node, why) in field(answer, list).and_then(Value::as_object).into_iter().flatten()
+            {
+                refused.insert(node.clone(), refusal(shorten(why.as_str().unwrap_or_default())));
+            }
+        }
+        Ok(Filtered { kept: kept.into_iter().map(str::to_owned).collect(), refused })
+    }
+
+    /// Adds the points of an answer to those of all extenders, by node, on the scale of the scheduler's own.
+    ///
+    /// # Errors
+    /// The answer is no list.
+    pub fn add_points(
+        &self,
+        answer: &Value,
+        points: &mut BTreeMap<String, i64>,
+    ) -> Result<(), String> {
+        let Some(list) = answer.as_array() else {
+            return Err(format!("extender {:?}: want a list of scores", self.url));
+        };
+        let scale = self.weight.saturating_mul(MAX_POINTS / EXTENDER_POINTS_MAX);
+        for entry in list {
+            let host = field(entry, "Host").and_then(Value::as_str).unwrap_or_default();
+            let score = field(entry, "Score").and_then(Value::as_i64).unwrap_or_default();
+            let sum = points.entry(host.to_owned()).or_default();
+            *sum = sum.saturating_add(score.saturating_mul(scale));
+        }
+        Ok(())
+    }
+
+    /// The candidates that an extender left, with the victims that it chose.
+    ///
+    /// # Errors
+    /// It names a node or pod that is not there, or no victim for a node and is not ignorable.
+    pub fn read_preemption(
+        &self,
+        answer: &Value,
+        loads: &[NodeLoad],
+    ) -> Result<Vec<Candidate>, String> {
+        let chosen = field(answer, "NodeNameToMetaVictims").and_then(Value::as_object);
+        let mut candidates = Vec::new();
+        for (node, victims) in chosen.into_iter().flatten() {
+            let unknown = |what: &str| {
+                let (url, node) = (&self.url, shorten(node));
+                format!("extender {url:?} claims to preempt on node {node:?}: {what}")
+            };
+            let nth = loads.iter().position(|load| load.node.name == *node);
+            let Some((nth, load)) = nth.and_then(|nth| Some((nth, loads.get(nth)?))) else {
+                return Err(unknown("the node is not found"));
+            };
+            let uids = field(victims, "Pods").into_iter().flat_map(array);
+            let uids = uids.filter_map(|pod| field(pod, "UID").and_then(Value::as_str));
+            let mut ended = Vec::new();
+            for uid in uids {
+                match load.pods.iter().find(|pod| pod.uid == uid) {
+                    Some(pod) => ended.push(pod.clone()),
+                    None => return Err(unknown("the pod is not found on that node")),
+                }
+            }
+            if ended.is_empty() {
+                match self.is_ignorable {
+                    true => continue,
+                    false => return Err(unknown("expected at least one victim pod")),
+                }
+            }
+            let violations = field(victims, "NumPDBViolations").and_then(Value::as_u64);
+            let violations = violations.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+            candidates.push(Candidate { nth, victims: ended, violations });
+        }
+        Ok(candidates)
+    }
+}
+
+/// The request to bind a pod.
+pub fn request_for_binding(pod: &PodInfo, node: &str) -> Value {
+    json!({
+        "PodName": pod.key.name, "PodNamespace": pod.key.namespace, "PodUID": pod.uid, "Node": node,
+    })
+}
+
+/// Reads the `Error` of an answer.
+///
+/// # Errors
+/// It is set.
+pub fn check_error(answer: &Value) -> Result<(), String> {
+    match field(answer, "Error").and_then(Value::as_str).unwrap_or_default() {
+        "" => Ok(()),
+        error => Err(shorten(error)),
+    }
+}
+
+/// A field of an object that is not null.
+fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    let object = value.as_object()?;
+    let named = || object.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+    object.get(name).or_else(|| named().map(|(_, value)| value)).filter(|value| !value.is_null())
+}
+
+fn array(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn node_name(node: &Value) -> Option<&str> {
+    node.pointer("/metadata/name").and_then(Value::as_str)
+}
+
+fn shorten(text: &str) -> String {
+    let end = text.floor_char_boundary(MESSAGE_LEN_MAX);
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::examples::{node, pod};
+
+    fn extender(knows_nodes: bool) -> Extender {
+        Extender { url: "http://e".into(), weight: 2, knows_nodes, ..Extender::default() }
+    }
+
+    #[test]
+    fn pods_that_request_a_managed_resource_are_sent() {
+        let mut managed = extender(true);
+        let mut wanting = pod("p", 1, 1);
+        assert!(managed.is_interested(&wanting), "all without a list");
+        managed.managed_resources.insert("example.org/fpga".into());
+        assert!(!managed.is_interested(&wanting));
+        wanting.requests.insert("example.org/fpga".into(), 1);
+        assert!(managed.is_interested(&wanting));
+    }
+
+    #[test]
+    fn nodes_are_sent_by_name_or_whole() {
+        let (pod, a) =
+            (json!({ "metadata": { "name": "p" } }), json!({ "metadata": {"name": "a"} }));
+        let sent = [Sent { name: "a", object: Some(&a) }];
+        assert_eq!(
+            extender(true).request_for_nodes(&pod, &sent),
+            json!({ "Pod": pod, "Nodes": null, "NodeNames": ["a"] })
+        );
+        let whole = extender(false).request_for_nodes(&pod, &sent);
+        assert_eq!(whole.pointer("/Nodes/items"), Some(&json!([a])));
+        assert_eq!(whole["NodeNames"], Value::Null);
+    }
+
+    #[test]
+    fn answers_to_filters_keep_and_refuse_nodes_that_were_sent() {
+        let sent = ["a", "b", "c"];
+        // The case of the fields is the extender's, as it is for Go.
+        let answer = json!({ "nodenames": ["a"], "failedNodes": { "b": "full" },
+            "FailedAndUnresolvableNodes": { "c": "no such device" } });
+        let filtered = extender(true).read_filtered(&answer, &sent).unwrap();
+        assert_eq!(filtered.kept, ["a".to_owned()].into());
+        let refused = [
+            ("b".to_owned(), Refusal::Extender("full".into())),
+            ("c".to_owned(), Refusal::ExtenderUnresolvable("no such device".into())),
+        ];
+        assert_eq!(filtered.refused, refused.into());
+        let whole = json!({ "Nodes": { "items": [{ "metadata": { "name": "b" } }] } });
+        let filtered = extender(false).read_filtered(&whole, &sent).unwrap();
+        assert_eq!((filtered.kept, filtered.refused.len()), (["b".to_owned()].into(), 0));
+        let nothing = extender(true).read_filtered(&json!({}), &sent).unwrap();
+        assert!(nothing.kept.is_empty());
+        let error = extender(true).read_filtered(&json!({ "Error": "out of order" }), &sent);
+        assert_eq!(error, Err("out of order".into()));
+        let unknown = json!({ "NodeNames": ["d"] });
+        let error = extender(true).read_filtered(&unknown, &sent).unwrap_err();
+        assert!(error.contains("claims a filtered node \"d\""), "{error}");
+        let long = json!({ "Error": "é".repeat(1000) });
+        assert_eq!(check_error(&long).unwrap_err().len(), MESSAGE_LEN_MAX);
+    }
+
+    #[test]
+    fn points_are_weighed_and_added() {
+        let mut points = BTreeMap::from([("a".to_owned(), 5)]);
+        let answer = json!([{ "Host": "a", "Score": 10 }, { "host": "b", "score": 1 }]);
+        extender(true).add_points(&answer, &mut points).unwrap();
+        assert_eq!(points, BTreeMap::from([("a".to_owned(), 205), ("b".to_owned(), 20)]));
+        let most = json!([{ "Host": "a", "Score": i64::MAX }]);
+        extender(true).add_points(&most, &mut points).unwrap();
+        assert_eq!(points["a"], i64::MAX);
+        assert!(extender(true).add_points(&json!({}), &mut points).is_err());
+    }
+
+    #[test]
+    fn preemptions_are_chosen_among_pods_of_the_node() {
+        let mut load = NodeLoad::empty(Arc::new(node("a")));
+        let victims = [pod("x", 1, 1), pod("y", 1, 1)].map(Arc::new);
+        victims.iter().for_each(|victim| load.add(victim.clone()));
+        let loads = [load];
+        let all = [Candidate { nth: 0, victims: victims.to_vec(), violations: 1 }];
+        let request = extender(true).request_for_preemption(&json!({}), &all, &loads, |_| None);
+        let uids = json!([{ "UID": victims[0].uid }, { "UID": victims[1].uid }]);
+        assert_eq!(request.pointer("/NodeNameToMetaVictims/a/Pods"), Some(&uids));
+        assert_eq!(request.pointer("/NodeNameToMetaVictims/a/NumPDBViolations"), Some(&json!(1)));
+        let whole = json!({ "metadata": { "name": "x" } });
+        let request =
+            extender(false).request_for_preemption(&json!({}), &all, &loads, |_| Some(&whole));
+        assert_eq!(request.pointer("/NodeNameToVictims/a/Pods/1"), Some(&whole));
+
+        let answer = |node: &str, uid: &str| json!({ "NodeNameToMetaVictims": { node: { "Pods": [{ "UID": uid }] } } });
+        let read = |answer: &Value| extender(true).read_preemption(answer, &loads);
+        let one = read(&answer("a", &victims[1].uid)).unwrap();
+        let expected = Candidate { nth: 0, victims: vec![victims[1].clone()], violations: 0 };
+        assert_eq!(one, [expected]);
+        assert_eq!(read(&json!({})), Ok(Vec::new()));
+        for wrong in [
+            answer("b", &victims[1].uid),
+            answer("a", "another"),
+            json!({ "NodeNameToMetaVictims": { "a": {} } }),
+        ] {
+            assert!(read(&wrong).is_err(), "{wrong}");
+        }
+        let ignorable = Extender { is_ignorable: true, ..extender(true) };
+        let none = json!({ "NodeNameToMetaVictims": { "a": {} } });
+        assert_eq!(ignorable.read_preemption(&none, &loads), Ok(Vec::new()));
+    }
+}

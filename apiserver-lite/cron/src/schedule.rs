@@ -194,7 +194,16 @@ fn split_zone(text: &str) -> Result<(Option<String>, &str), ScheduleError> {
     let Some(zone) = zone else { return Ok((None, text)) };
     let alone = || ScheduleError(format!("no schedule follows {text}"));
     let (zone, rest) = zone.split_once(' ').ok_or_else(alone)?;
-    Ok((Some(zone.to_owned()), rest.trim()))
+    let known = match zone {
+        // As Go's time.LoadLocation reads them; the local zone is that of a schedule without one.
+        "" | "Local" => "UTC",
+        _ if Zone::named(zone).is_none() => {
+            let why = format!("provided bad location {zone}: unknown time zone {zone}");
+            return Err(ScheduleError(why));
+        }
+        _ => zone,
+    };
+    Ok((Some(known.to_owned()), rest.trim()))
 }
 
 /// Goes from `after` to the next minute that matches, by months, days, hours and minutes. Times that clocks skip are skipped.

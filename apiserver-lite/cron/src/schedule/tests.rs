@@ -75,6 +75,24 @@ fn clocks_of_zones_decide() {
 }
 
 #[test]
+fn zones_of_schedules_exist() {
+    let parse = |text: &str| Schedule::parse(text).map_err(|error| error.to_string());
+    for prefix in ["TZ", "CRON_TZ"] {
+        for nowhere in ["Nowhere/City", "europe/berlin", "../UTC", "local"] {
+            let why = format!("provided bad location {nowhere}: unknown time zone {nowhere}");
+            assert_eq!(parse(&format!("{prefix}={nowhere} 0 1 * * *")), Err(why));
+        }
+        // Go takes both; the clock of a schedule without a zone is that of UTC.
+        for local in ["", "Local"] {
+            let schedule = parse(&format!("{prefix}={local} @daily")).expect("a schedule");
+            let zone = schedule.zone().and_then(Zone::named).expect("a zone that exists");
+            let day = schedule.next(&zone, 0, at("2024-01-01T12:00:00Z")).map(shown);
+            assert_eq!(day.as_deref(), Some("2024-01-02T00:00:00Z"));
+        }
+    }
+}
+
+#[test]
 fn the_latest_time_is_found_and_missed_ones_are_counted() {
     let latest = |schedule: &str, after: &str, until: &str| {
         let schedule = Schedule::parse(schedule).expect("a schedule");

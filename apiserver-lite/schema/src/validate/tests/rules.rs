@@ -547,6 +547,9 @@ fn schedules() {
         "@hourly",
         "@every 1h30m",
         "TZ=Europe/Berlin 0 1 * * *",
+        "CRON_TZ=UTC @daily",
+        "TZ= @daily",
+        "TZ=Local @daily",
         "5/15 * * * *",
     ] {
         assert_eq!(complaints(&cron(good)), Vec::<String>::new(), "{good}");
@@ -571,6 +574,9 @@ fn schedules() {
         "@every",
         "@every x",
         "TZ=Europe/Berlin",
+        "TZ=Nowhere/City 0 1 * * *",
+        "CRON_TZ=europe/berlin @daily",
+        "TZ=../UTC @daily",
         "* * * foo *",
         "4294967296 * * * *",
     ] {

@@ -249,6 +249,27 @@ fn tokens_are_deleted_only_when_the_server_has_no_account() {
     assert_eq!(lines(refusing.reconcile(key())), ["failed"]);
 }
 
+/// The server refuses such names with 400 or 404, a retry does not change it, and the owner of a namespace chooses them.
+#[test]
+fn a_token_of_an_account_that_cannot_exist_is_deleted_without_a_retry() {
+    for name in ["A_b!", "a/b", "..", "a%b"] {
+        let mut astray = secret(json!({}), None);
+        astray["metadata"]["annotations"] = json!({"kubernetes.io/service-account.name": name});
+        // The server refuses all that it is asked for.
+        let server = || {
+            let server = Server::default().showing("secrets", astray.clone());
+            Server { refuses: true, ..server }
+        };
+        let account = ObjectKey::new("ns", name);
+        let tokens = server().reconcile(ReconcileKey::AccountToken(account.clone()));
+        assert_eq!(lines(tokens), [format!("DELETE {SECRET}")], "{name}");
+        let (uid, secret) = (String::new(), "build-token".to_owned());
+        let reference = TokenReference { account, uid, secret };
+        let reference = server().reconcile(ReconcileKey::TokenReference(reference));
+        assert_eq!(reference, Some(Vec::new()), "{name}");
+    }
+}
+
 /// The token of an account that was deleted would be deleted with the secret that has it.
 #[test]
 fn a_token_is_that_of_the_account_that_the_server_has() {

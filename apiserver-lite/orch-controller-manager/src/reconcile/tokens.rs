@@ -8,7 +8,7 @@ use apiserver_controllers::account_token::{self, TokenReference, TokenSigner};
 use apiserver_token::{LegacyToken, jwt};
 use proto_api::ObjectKey;
 use proto_api::core::v1::{Secret, ServiceAccount};
-use proto_client::Client;
+use proto_client::{Client, ClientError};
 
 use super::{ReconcileError, Reconciler};
 
@@ -33,8 +33,7 @@ impl Reconciler {
         if plan.writes.is_empty() {
             return Ok(plan);
         }
-        let api = client.within::<ServiceAccount>(&account.namespace);
-        let found = api.find(&account.name).await?;
+        let found = find_account(client, account).await?;
         self.plan_tokens_of(found.as_ref(), &secrets)
     }
 
@@ -74,8 +73,7 @@ impl Reconciler {
         if self.settings.token_key.is_none() || self.informers.is_terminating(&account.namespace) {
             return Ok(Plan::default());
         }
-        let accounts = client.within::<ServiceAccount>(&account.namespace);
-        let Some(found) = accounts.find(&account.name).await? else { return Ok(Plan::default()) };
+        let Some(found) = find_account(client, account).await? else { return Ok(Plan::default()) };
         let plan = account_token::plan_unreferenced(&found, reference);
         let secrets = client.within::<Secret>(&account.namespace);
         if plan.writes.is_empty() || secrets.find(secret).await?.is_some() {
@@ -83,4 +81,15 @@ impl Reconciler {
         }
         Ok(plan)
     }
+}
+
+/// The account that the server has. A secret may name one that cannot exist; a request for it would be refused each time.
+async fn find_account(
+    client: &Client,
+    account: &ObjectKey,
+) -> Result<Option<ServiceAccount>, ClientError> {
+    if !account_token::is_account_name(&account.name) {
+        return Ok(None);
+    }
+    client.within::<ServiceAccount>(&account.namespace).find(&account.name).await
 }

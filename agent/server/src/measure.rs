@@ -320,9 +320,15 @@ mod tests {
             writable_bytes: 100,
             ..ContainerUsage::default()
         };
-        let stats =
-            Measure::new(sites).measure(&[pod, Pod::default()], &[layer]).expect("measured");
+        // Ended instances: of this container, and of another one.
+        let mut ended = [layer.clone(), layer.clone()];
+        (ended[0].id, ended[1].id) = ("id-0".into(), "id-2".into());
+        ended[1].name = "setup".into();
+        let layers = [ended[0].clone(), layer, ended[1].clone()];
+        let stats = Measure::new(sites).measure(&[pod, Pod::default()], &layers).expect("measured");
         let [pod] = &stats.pods[..] else { panic!("one pod runs: {:?}", stats.pods) };
+        let ids: Vec<&str> = pod.containers.iter().map(|container| &*container.id).collect();
+        assert_eq!(ids, ["id-1"], "what has ended has no usage");
         assert_eq!(
             pod.usage.as_ref().map(|usage| (usage.memory_bytes, usage.cpu_nanos)),
             Some((500, 7000))

@@ -54,7 +54,8 @@ impl<'a> PodPass<'a> {
             .path(sites.driver);
         let counted = self.measure.counted(&place);
         let own = layers.iter().filter(|layer| layer.pod_uid == meta.uid);
-        let containers: Vec<_> = own.map(|layer| self.container(pod, &place, layer)).collect();
+        let containers: Vec<_> =
+            own.filter_map(|layer| self.container(pod, &place, layer)).collect();
         if counted.is_none() && containers.is_empty() {
             return None;
         }
@@ -77,13 +78,23 @@ impl<'a> PodPass<'a> {
         })
     }
 
-    fn container(&mut self, pod: &Pod, place: &str, layer: &ContainerUsage) -> ContainerStats {
+    /// Statistics of a container with processes. Of one that has ended the runtime knows the writable layer only: as in the kubelet it is left out, also where
+    /// the container has been restarted.
+    fn container(
+        &mut self,
+        pod: &Pod,
+        place: &str,
+        layer: &ContainerUsage,
+    ) -> Option<ContainerStats> {
         let sites = &self.measure.sites;
         let counted = sites
             .cgroups
             .as_ref()
             .and_then(|cgroups| cgroup_stats::place_of_container(cgroups, place, &layer.id));
         let counted = counted.and_then(|place| self.measure.counted(&place));
+        if counted.is_none() && layer.measured_at == 0 {
+            return None;
+        }
         let usage = match &counted {
             Some(counted) => self.measure.usage(&layer.id, &counted.stats, self.now),
             None => Usage {
@@ -111,7 +122,7 @@ impl<'a> PodPass<'a> {
             .find(|status| status.name == layer.name);
         let running = status.and_then(|status| status.state.running.as_ref());
         let started = running.and_then(|running| running.started_at.unix());
-        ContainerStats {
+        Some(ContainerStats {
             name: layer.name.clone(),
             id: layer.id.clone(),
             image: status.map(|status| status.image.clone()).unwrap_or_default(),
@@ -124,7 +135,7 @@ impl<'a> PodPass<'a> {
             }),
             logs: Some(FsUsage { used_bytes: logs.bytes, inodes_used: logs.inodes, ..of_node }),
             cgroup: counted,
-        }
+        })
     }
 
     /// Read through a process of the pod: of the sandbox, whose cgroup belongs to no container, or

@@ -16,7 +16,7 @@ use agent_runtime::{Runtime, RuntimeError};
 use agent_telemetry::timeline::Timeline;
 use futures_util::future::{BoxFuture, join_all};
 use proto_api::Time;
-use proto_api::core::v1::{Container, Pod};
+use proto_api::core::v1::{Container, ContainerStatus, Pod};
 use proto_daemon::exit::chain;
 use proto_daemon::panics;
 use serde_json::Value;
@@ -80,9 +80,13 @@ impl NodeView for AgentView {
             let directory = PathBuf::from(directory).join(&container.container);
             let runs = self.runs(&pod, &container.container, &directory).await?;
             let mut newest_first = runs.into_iter().rev();
+            let last = last_instance(&pod, &container.container);
+            let of_status = newest_first.clone().find(|(_, id)| Some(id.as_str()) == last);
             let (attempt, instance) = match run {
-                LogRun::Last => newest_first.next().ok_or_else(|| waiting(&pod, container)),
-                LogRun::Previous => newest_first.nth(1).ok_or_else(|| no_previous(container)),
+                LogRun::Last => newest_first.next().ok_or_else(|| without_run(&pod, container)),
+                LogRun::Previous => {
+                    of_status.or_else(|| newest_first.nth(1)).ok_or_else(|| no_previous(container))
+                }
             }?;
             Ok(LogFile { path: directory.join(format!("{attempt}.log")), instance })
         })
@@ -240,7 +244,13 @@ impl AgentView {
         if let Some(last) = instances.iter().map(|seen| seen.attempt).max() {
             runs.retain(|attempt, _| *attempt <= last);
         }
-        runs.extend(instances.into_iter().map(|seen| (seen.attempt, seen.id)));
+        for seen in instances {
+            match seen.state {
+                // It has written nothing.
+                InstanceState::Created => runs.remove(&seen.attempt),
+                _ => runs.insert(seen.attempt, seen.id),
+            };
+        }
         Ok(runs.into_iter().collect())
     }
 
@@ -316,16 +326,37 @@ fn unknown_container(container: &ContainerName) -> ViewError {
     ViewError::NotFound(format!("container {name:?} not found in pod {pod:?}"))
 }
 
-/// The error for a container that has not run yet, with the reason.
-fn waiting(pod: &Pod, container: &ContainerName) -> ViewError {
-    let statuses = pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
-    let mut reasons = statuses
-        .filter(|status| status.name == container.container)
-        .filter_map(|status| status.state.waiting.as_ref())
-        .map(|waiting| waiting.reason.as_str());
-    let reason = reasons.next().filter(|reason| !reason.is_empty()).unwrap_or("ContainerCreating");
+/// The status of a container, in any of the pod's lists.
+fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
+    let status = &pod.status;
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let mut all = all.chain(&status.ephemeral_container_statuses);
+    all.find(|status| status.name == container)
+}
+
+/// The error for a container without a run, as the kubelet words it.
+fn without_run(pod: &Pod, container: &ContainerName) -> ViewError {
+    let status = status_of(pod, &container.container);
+    let what = match status.map(|status| &status.state) {
+        None => "is not available".to_owned(),
+        Some(state) if state.terminated.is_some() => "is terminated".to_owned(),
+        Some(state) => match state.waiting.as_ref().map(|waiting| &*waiting.reason) {
+            None | Some("") => "is waiting to start - no logs yet".to_owned(),
+            Some("ErrImagePull") => "is waiting to start: image can't be pulled".to_owned(),
+            Some("ImagePullBackOff") => {
+                "is waiting to start: trying and failing to pull image".to_owned()
+            }
+            Some(reason) => format!("is waiting to start: {reason}"),
+        },
+    };
     let (name, pod) = (&container.container, &container.pod.name);
-    ViewError::NotNow(format!("container {name:?} in pod {pod:?} is waiting to start: {reason}"))
+    ViewError::NotNow(format!("container {name:?} in pod {pod:?} {what}"))
+}
+
+/// The instance of `lastState`: of a container that waits for its next one, the last that ran.
+fn last_instance<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
+    let last = status_of(pod, container)?.last_state.terminated.as_ref()?;
+    last.container_id.split_once("://").map(|(_, id)| id)
 }
 
 fn no_previous(container: &ContainerName) -> ViewError {

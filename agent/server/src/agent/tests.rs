@@ -7,7 +7,9 @@ use agent_pod::spec::{ContainerConfig, SandboxConfig};
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::Streams;
 use agent_runtime::{ContainerRuntime as _, ImageRuntime as _, SandboxRuntime as _};
-use proto_api::core::v1::EphemeralContainer;
+use proto_api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStateWaiting, EphemeralContainer,
+};
 use proto_api::meta::v1::ObjectMeta;
 
 use super::super::measure::MeasuredPaths;
@@ -74,6 +76,12 @@ impl Bench {
     }
 
     async fn start(&self, name: &str, attempt: u32) -> String {
+        let id = self.create(name, attempt).await;
+        self.runtime.start_container(&id).await.expect("started");
+        id
+    }
+
+    async fn create(&self, name: &str, attempt: u32) -> String {
         let image = self.runtime.image("image").await.expect("asked").expect("there").id;
         let labels = BTreeMap::from([
             ("io.kubernetes.container.name".to_owned(), name.to_owned()),
@@ -86,13 +94,8 @@ impl Bench {
             labels,
             ..ContainerConfig::default()
         };
-        let id = self
-            .runtime
-            .create_container(&self.sandbox, &container, &self.config)
-            .await
-            .expect("created");
-        self.runtime.start_container(&id).await.expect("started");
-        id
+        let created = self.runtime.create_container(&self.sandbox, &container, &self.config);
+        created.await.expect("created")
     }
 }
 
@@ -100,8 +103,8 @@ impl Bench {
 async fn logs_are_those_of_the_requested_run() {
     let bench = Bench::new().await;
     let log = async |name, run| bench.view.log_file(&container(name, None), run).await;
-    let waiting = "container \"c\" in pod \"web\" is waiting to start: ContainerCreating";
-    assert_eq!(log("c", LogRun::Last).await, Err(ViewError::NotNow(waiting.into())));
+    let nothing = "container \"c\" in pod \"web\" is not available";
+    assert_eq!(log("c", LogRun::Last).await, Err(ViewError::NotNow(nothing.into())));
     let unknown = "container \"x\" not found in pod \"web\"";
     assert_eq!(log("x", LogRun::Last).await, Err(ViewError::NotFound(unknown.into())));
 
@@ -117,6 +120,67 @@ async fn logs_are_those_of_the_requested_run() {
     let second = bench.start("c", 1).await;
     assert_eq!(log("c", LogRun::Previous).await, Ok(file));
     assert_eq!(log("c", LogRun::Last).await.expect("runs").instance, second);
+}
+
+/// The pod whose container `c` has this state and last state.
+fn web_in(state: ContainerState, last_state: ContainerState) -> Pod {
+    let mut pod = web();
+    let status =
+        ContainerStatus { name: "c".into(), state, last_state, ..ContainerStatus::default() };
+    pod.status.container_statuses = vec![status];
+    pod
+}
+
+fn waits(reason: &str) -> ContainerState {
+    let waiting = ContainerStateWaiting { reason: reason.into(), ..Default::default() };
+    ContainerState { waiting: Some(waiting), ..ContainerState::default() }
+}
+
+fn ended(id: &str) -> ContainerState {
+    let terminated = ContainerStateTerminated { container_id: id.into(), ..Default::default() };
+    ContainerState { terminated: Some(terminated), ..ContainerState::default() }
+}
+
+#[tokio::test]
+async fn a_container_without_a_log_says_why_as_the_kubelet_does() {
+    let mut bench = Bench::new().await;
+    for (state, why) in [
+        (waits("ErrImagePull"), "is waiting to start: image can't be pulled"),
+        (waits("ImagePullBackOff"), "is waiting to start: trying and failing to pull image"),
+        (waits("ContainerCreating"), "is waiting to start: ContainerCreating"),
+        (waits("PodInitializing"), "is waiting to start: PodInitializing"),
+        (waits("CreateContainerConfigError"), "is waiting to start: CreateContainerConfigError"),
+        (ContainerState::default(), "is waiting to start - no logs yet"),
+        (ended(""), "is terminated"),
+    ] {
+        bench.view.pods = Box::new(move || vec![web_in(state.clone(), ContainerState::default())]);
+        let log = bench.view.log_file(&container("c", None), LogRun::Last).await;
+        let why = format!("container \"c\" in pod \"web\" {why}");
+        assert_eq!(log, Err(ViewError::NotNow(why)));
+    }
+}
+
+#[tokio::test]
+async fn a_container_that_waits_for_its_restart_has_the_log_of_its_last_run() {
+    let mut bench = Bench::new().await;
+    let mut last = String::new();
+    for attempt in 0..2 {
+        last = bench.start("c", attempt).await;
+        bench.runtime.end(&last, 1);
+    }
+    let id = format!("containerd://{last}");
+    bench.view.pods = Box::new(move || vec![web_in(waits("CrashLoopBackOff"), ended(&id))]);
+    let shown = async |view: &AgentView, run| {
+        view.log_file(&container("c", None), run).await.map(|log| log.instance)
+    };
+    for run in [LogRun::Last, LogRun::Previous] {
+        assert_eq!(shown(&bench.view, run).await, Ok(last.clone()));
+    }
+    // The next one is made, and has not started.
+    bench.create("c", 2).await;
+    for run in [LogRun::Last, LogRun::Previous] {
+        assert_eq!(shown(&bench.view, run).await, Ok(last.clone()));
+    }
 }
 
 /// The pod with an ephemeral container `d`, each container with or without a terminal.

@@ -12,8 +12,12 @@ use crate::backoff::{CrashBackoff, MissedExits, RetryStep, StepFailure};
 use crate::desired::{ContainerRole, DesiredContainer, DesiredPod, RestartPolicy};
 use crate::observed::{Exit, InstanceState, Now, ObservedContainer, ObservedPod};
 use crate::probe::ProbeKind;
+use crate::termination::first_bytes;
 
 pub use crate::phase::Phase;
+
+/// How many bytes of a hook's failure are kept; the output of its command is part of it.
+const HOOK_FAILURE_LEN_MAX: usize = 1024;
 
 /// The record of a pod. Fields missing in an older record have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -114,6 +118,8 @@ pub struct ContainerRecord {
     pub came_up_in: Option<u32>,
     /// Results of probes and hooks of the newest instance.
     pub health: ContainerHealth,
+    /// Why the last `postStart` hook failed, if it did.
+    pub hook_failure: Option<String>,
     /// The newest instance that another agent created.
     pub taken_over: Option<AdoptedInstance>,
 }
@@ -283,11 +289,15 @@ impl PodRecord {
     }
 
     /// Records the result of the `postStart` hook of an instance.
-    pub fn record_post_start(&mut self, container: &str, id: &str, worked: bool) {
+    pub fn record_post_start(&mut self, container: &str, id: &str, failure: Option<&str>) {
         let Some(health) = self.health_of(container, id) else { return };
         health.post_start = PostStart::Done;
-        if !worked {
+        if failure.is_some() {
             health.doomed.get_or_insert(KillReason::PostStart);
+        }
+        if let Some(known) = self.containers.get_mut(container) {
+            let kept = failure.map(|text| first_bytes(text, HOOK_FAILURE_LEN_MAX).to_owned());
+            known.hook_failure = kept;
         }
     }
 

@@ -403,8 +403,11 @@ impl<'a> ContainerView<'a> {
                 format!("Container image {image:?} is not present with pull policy of Never");
             return Some(waiting("ErrImageNeverPull", &message));
         }
-        let trouble = self.record.last_failure(&RetryStep::Container(container.name.clone()))?;
-        Some(waiting(&trouble.reason, &trouble.message))
+        match self.record.last_failure(&RetryStep::Container(container.name.clone())) {
+            Some(trouble) => Some(waiting(&trouble.reason, &trouble.message)),
+            // Until the hook of a later instance succeeds.
+            None => known.hook_failure.as_ref().map(|why| waiting("PostStartHookError", why)),
+        }
     }
 
     /// Whether the order of init containers has reached this one.

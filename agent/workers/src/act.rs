@@ -70,7 +70,6 @@ pub async fn act(
         Action::RunPostStart { container, id } => {
             let ran = hooks::post_start(shared, context, container, id).await;
             ran.map(|()| ActionResult::Nothing)
-                .map_err(|e| ActionFailure::caused_by("PostStartHookError", &e))
         }
         Action::StopContainer { container, id, deadline, hook, .. } => {
             let stop = ContainerStop { container, id, deadline: *deadline, hook: *hook };

@@ -107,7 +107,7 @@ pub fn apply(
             memory.record_new_sandbox();
         }
         Action::PullImage { container, image } => memory.record_pull(container, image),
-        Action::RunPostStart { container, id } => memory.record_post_start(container, id, true),
+        Action::RunPostStart { container, id } => memory.record_post_start(container, id, None),
         Action::RemoveContainer { id, .. } => seen.containers.retain(|c| c.id != *id),
         Action::StopSandbox { id, attempt } => {
             for sandbox in seen.sandboxes.iter_mut().filter(|s| s.id == *id) {

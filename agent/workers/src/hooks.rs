@@ -13,6 +13,7 @@ use agent_runtime::runtime::RuntimeError;
 use proto_daemon::exit::chain;
 
 use super::action_context::ActionContext;
+use super::action_result::ActionFailure;
 use super::pod_context::PodContext;
 use super::probe_worker::command_output;
 
@@ -63,7 +64,7 @@ pub async fn post_start(
     context: &ActionContext,
     container: &str,
     id: &str,
-) -> Result<(), HookError> {
+) -> Result<(), ActionFailure> {
     run(shared, context, (container, id), Hook::PostStart, HOOK_MAX).await
 }
 
@@ -87,7 +88,7 @@ async fn run(
     (container, id): (&str, &str),
     hook: Hook,
     limit: Duration,
-) -> Result<(), HookError> {
+) -> Result<(), ActionFailure> {
     let want = pod_want(context);
     let handler = want.container(container).and_then(|c: &DesiredContainer| match hook {
         Hook::PostStart => c.post_start.as_ref(),
@@ -98,8 +99,9 @@ async fn run(
         Ok(()) => Ok(()),
         Err(error) => {
             let event = events::hook_failed(&want, container, hook, &chain(&error), error.output());
+            let failure = ActionFailure::new("PostStartHookError", event.message.clone());
             shared.reports.event(&context.pod, event);
-            Err(error)
+            Err(failure)
         }
     }
 }

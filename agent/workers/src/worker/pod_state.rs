@@ -121,7 +121,7 @@ impl PodState {
         }
         if let Action::RunPostStart { container, id } = action {
             // Already reported as an event; the instance is stopped because of it.
-            self.memory.record_post_start(container, id, false);
+            self.memory.record_post_start(container, id, Some(&failure.message));
             return false;
         }
         if let Action::CreateContainer { container, .. } = action {

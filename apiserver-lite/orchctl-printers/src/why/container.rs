@@ -99,9 +99,9 @@ impl<'a> Container<'a> {
                 vec![missing_source(message).unwrap_or(general)]
             }
             "CrashLoopBackOff" => self.explain_crash(message),
+            "PostStartHookError" => vec![self.explain_post_start(message)],
             "CreateContainerError"
             | "RunContainerError"
-            | "PostStartHookError"
             | "PreCreateHookError"
             | "PreStartHookError" => vec![Finding::stuck(
                 format!("{called} cannot be started"),
@@ -216,11 +216,15 @@ impl<'a> Container<'a> {
         let event = self.case.events.iter().rev().find(|event| {
             objects::text_at(event, "/reason") == "FailedPostStartHook" && self.is_named_by(event)
         })?;
-        Some(Finding::stuck(
+        Some(self.explain_post_start(objects::text_at(event, "/message")))
+    }
+
+    fn explain_post_start(&self, message: &str) -> Finding {
+        Finding::stuck(
             format!("the postStart hook of {} fails", self.called()),
-            objects::text_at(event, "/message"),
+            message,
             "correct lifecycle.postStart: the container is killed for it, and started again",
-        ))
+        )
     }
 
     /// Whether an event is about this container; an event that names none may be.

@@ -405,6 +405,14 @@ fn reasons_before_containers_start_are_explained() {
             ]],
         ),
         (
+            "a hook that has failed",
+            pod(json!({}), waiting("PostStartHookError", "Exec lifecycle hook ([a]) failed"), &[]),
+            &[&[
+                "the postStart hook of container app fails - Exec lifecycle hook ([a]) failed",
+                "correct lifecycle.postStart",
+            ]],
+        ),
+        (
             "the hook of another container",
             creating(&[event_of("other", "FailedPostStartHook", "not this one")]),
             &[&["container app is not made yet - ContainerCreating"]],

@@ -139,12 +139,12 @@ fn a_container_runs_once_its_first_hook_is_done() {
     assert_eq!(hook.status.phase, "Pending");
 
     let mut worked = hook.record.clone();
-    worked.record_post_start("c", "c-0", true);
+    worked.record_post_start("c", "c-0", None);
     let next = plan(&pod, &observed, &worked, at(1));
     assert_eq!((next.actions.as_slice(), shown(&next)), ([].as_slice(), (true, Some(true))));
 
     let mut failed = hook.record;
-    failed.record_post_start("c", "c-0", false);
+    failed.record_post_start("c", "c-0", Some("no"));
     let next = plan(&pod, &observed, &failed, at(1));
     assert!(matches!(
         next.actions.as_slice(),
@@ -155,6 +155,45 @@ fn a_container_runs_once_its_first_hook_is_done() {
     // An instance started by another agent gets no hook.
     let adopted = plan(&pod, &observed, &admitted(), at(0));
     assert_eq!((adopted.actions.as_slice(), shown(&adopted)), ([].as_slice(), (true, Some(true))));
+}
+
+/// As in Kubernetes, also while the hook of the next instance runs.
+#[test]
+fn a_first_hook_that_fails_is_shown_until_one_succeeds() {
+    let pod = of(DesiredContainer { post_start: exec("a"), ..container("c") });
+    let mut record = admitted();
+    let mut old = Vec::new();
+    for (attempt, expect) in [(0_u32, "PostStartHookError"), (1, "CrashLoopBackOff")] {
+        let id = format!("c-{attempt}");
+        let seen = |state| with([old.clone(), vec![instance("c", attempt, state)]].concat());
+        let start = plan(&pod, &seen(InstanceState::Created), &record, at(attempt.into()));
+        let hook = plan(&pod, &seen(running()), &start.record, at(attempt.into()));
+        let before = ["ContainerCreating", "PostStartHookError"];
+        let reason = waiting(&hook.status.container_statuses[0]).0;
+        assert_eq!(reason, before[attempt as usize], "while the hook runs");
+
+        let mut worked = hook.record.clone();
+        worked.record_post_start("c", &id, None);
+        let works = plan(&pod, &seen(running()), &worked, at(attempt.into()));
+        assert_eq!(shown(&works), (true, Some(true)));
+        assert_eq!(works.record.containers["c"].hook_failure, None);
+
+        record = hook.record;
+        record.record_post_start("c", &id, Some("hook: no"));
+        let failed = plan(&pod, &seen(running()), &record, at(attempt.into()));
+        let expected = ("PostStartHookError", "hook: no");
+        assert_eq!(waiting(&failed.status.container_statuses[0]), expected);
+
+        let ended = plan(&pod, &seen(exited(137)), &failed.record, at(attempt.into()));
+        let status = &ended.status.container_statuses[0];
+        assert_eq!(waiting(status).0, expect);
+        let last = status.last_state.terminated.as_ref().expect("the instance that was stopped");
+        assert_eq!(last.exit_code, 137);
+        (old, record) = (seen(exited(137)).containers, ended.record);
+    }
+    let never = DesiredPod { restart_policy: RestartPolicy::Never, ..pod };
+    let over = plan(&never, &with(old), &record, at(9));
+    assert!(over.status.container_statuses[0].state.terminated.is_some(), "nothing waits");
 }
 
 #[test]
@@ -177,7 +216,7 @@ fn a_first_hook_holds_up_the_containers_after_it() {
     let hook = plan(&pod, &observed, &start.record, at(0));
     assert_eq!(creates(&hook), [""; 0]);
     let mut record = hook.record;
-    record.record_post_start("a", "a-0", true);
+    record.record_post_start("a", "a-0", None);
     assert_eq!(creates(&plan(&pod, &observed, &record, at(0))), ["b"]);
     // A container that cannot start does not delay others.
     let mut record = first.record;

@@ -22,7 +22,7 @@ use crate::Plan;
 use crate::addresses::{Family, families};
 use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
-pub use address_users::AddressUsers;
+pub use address_users::{AddressUsers, has_surplus_addresses};
 use announcing_node::can_announce;
 
 /// What the plan of a Service depends on besides the Service.

@@ -10,6 +10,20 @@ use proto_api::names::Names;
 use super::{Role, announcing_node, asked_address, can_announce, family_of, of_status, role};
 use crate::addresses::{Family, families};
 
+/// How many addresses of a node count: a node writes them itself, and those that count are given to no Service.
+const ADDRESSES_MAX: usize = 8;
+
+fn of_node(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let addresses = node.status.addresses.iter();
+    let own = addresses.filter(|entry| matches!(&*entry.type_, "InternalIP" | "ExternalIP"));
+    own.filter_map(|entry| entry.address.parse().ok())
+}
+
+/// Whether a node lists more addresses than those that count.
+pub fn has_surplus_addresses(node: &Node) -> bool {
+    of_node(node).nth(ADDRESSES_MAX).is_some()
+}
+
 /// When a Service was created, and its uid: the smaller is the older.
 pub(super) type Age = (Option<i64>, String);
 
@@ -116,9 +130,8 @@ impl AddressUsers {
         new: Option<&Node>,
         old: Option<&Node>,
     ) -> Vec<ObjectKey> {
-        let addresses = new.into_iter().flat_map(|node| &node.status.addresses);
         let now: BTreeSet<IpAddr> =
-            addresses.filter_map(|address| address.address.parse().ok()).collect();
+            new.into_iter().flat_map(|node| of_node(node).take(ADDRESSES_MAX)).collect();
         let before = self.nodes.remove(name).unwrap_or_default();
         if now != before {
             for address in &before {

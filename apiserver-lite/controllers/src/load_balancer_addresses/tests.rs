@@ -196,6 +196,30 @@ fn addresses_of_nodes_are_no_services() {
     assert_eq!(given(asking(service(1, &["IPv4"]), "192.0.2.1")), "AllocationFailed retried");
 }
 
+/// A node writes its own addresses: one that lists those of the ranges takes a few of them at most.
+#[test]
+fn a_node_does_not_use_up_the_ranges() {
+    let ranges = ranges(&["192.0.2.1-192.0.2.40"]);
+    let mut of_node = Node::clone(&node("a", "True"));
+    let mut listed = |type_: &str, from: u8, to: u8| {
+        let all = from..=to;
+        of_node.status.addresses = all
+            .map(|n| NodeAddress { type_: type_.into(), address: format!("192.0.2.{n}") })
+            .collect();
+        let nodes = [Arc::new(of_node.clone())];
+        let around = Surroundings { names: names(), ranges: &ranges, nodes: &nodes, slices: &[] };
+        let service = service(1, &["IPv4"]);
+        let mut users = users(&[&service]);
+        users.node_changed(names(), "a", Some(&nodes[0]), None);
+        (shown(&users.plan(&around, &service)), has_surplus_addresses(&nodes[0]))
+    };
+    let given = |n: u8| format!("[\"192.0.2.{n}\"] a {NEW}");
+    assert_eq!(listed("InternalIP", 1, 8), (given(9), false), "a node has several addresses");
+    assert_eq!(listed("InternalIP", 1, 40), (given(9), true));
+    assert_eq!(listed("ExternalIP", 1, 40), (given(9), true));
+    assert_eq!(listed("Hostname", 1, 3), (given(1), false), "a name");
+}
+
 #[test]
 fn what_is_not_ours_is_left_alone() {
     let v4 = &["IPv4"][..];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
-use apiserver_controllers::load_balancer_addresses::follows_endpoints;
+use apiserver_controllers::load_balancer_addresses::{follows_endpoints, has_surplus_addresses};
 use proto_api::ObjectKey;
 use proto_api::core::v1::{Node, Service};
 use proto_api::discovery::v1::EndpointSlice;
@@ -27,6 +27,9 @@ pub(super) fn keys_of_node(
     old: Option<&Arc<Node>>,
 ) -> impl Iterator<Item = ReconcileKey> + use<> {
     let (new, old) = (new.map(|new| &**new), old.map(|old| &**old));
+    if new.is_some_and(has_surplus_addresses) && !old.is_some_and(has_surplus_addresses) {
+        tracing::warn!(node = %key.name, "a node lists many addresses; load balancers may get those beyond the first few");
+    }
     let affected = informers.address_users().node_changed(informers.names, &key.name, new, old);
     affected.into_iter().map(ReconcileKey::LoadBalancer)
 }

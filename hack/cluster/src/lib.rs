@@ -26,6 +26,7 @@ pub mod files;
 pub mod images;
 pub mod namespaces;
 pub mod network;
+pub mod program_watch;
 pub mod programs;
 pub mod progress;
 pub mod spec;

@@ -18,6 +18,8 @@ pub struct Program {
     pub name: String,
     /// The executable and its arguments.
     pub argv: Vec<String>,
+    /// Those of its arguments that the user gave.
+    pub own_flags: Vec<String>,
     /// Where it runs.
     pub place: ProgramNamespaces,
     /// What later programs wait for.
@@ -86,6 +88,7 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
             command_line(&spec.bin_dir, "orch-apiserver", names, &flags),
             &spec.server_flags,
         ),
+        own_flags: spec.server_flags.clone(),
         place: ProgramNamespaces::Node(first_node(spec)),
         ready: ReadinessCheck::Port((spec.api_address(), Spec::API_PORT).into()),
     }
@@ -105,6 +108,7 @@ fn controller_manager(spec: &Spec, names: &Names) -> Program {
     Program {
         name: "orch-controller-manager".into(),
         argv: with_own(argv, &spec.manager_flags),
+        own_flags: spec.manager_flags.clone(),
         place: ProgramNamespaces::Host,
         ready: ReadinessCheck::Started,
     }
@@ -118,6 +122,7 @@ fn scheduler(spec: &Spec, names: &Names) -> Program {
     Program {
         name: "orch-scheduler".into(),
         argv: command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
+        own_flags: Vec::new(),
         place: ProgramNamespaces::Host,
         ready: ReadinessCheck::Started,
     }
@@ -128,6 +133,7 @@ fn containerd(spec: &Spec, node: &Node) -> Program {
     Program {
         name: format!("containerd-{}", node.name),
         argv: vec!["containerd".into(), "--config".into(), path(config)],
+        own_flags: Vec::new(),
         place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Socket(spec.containerd_socket(&node.name)),
     }
@@ -165,6 +171,7 @@ fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
     Program {
         name: format!("orchlet-{}", node.name),
         argv: with_own(command_line(&spec.bin_dir, "orchlet", names, &flags), &spec.agent_flags),
+        own_flags: spec.agent_flags.clone(),
         place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Started,
     }
@@ -176,6 +183,7 @@ fn proxy(spec: &Spec, names: &Names, node: &Node) -> Program {
     Program {
         name: format!("orch-proxy-{}", node.name),
         argv: with_own(command_line(&spec.bin_dir, "orch-proxy", names, &flags), &spec.proxy_flags),
+        own_flags: spec.proxy_flags.clone(),
         place: ProgramNamespaces::Node(node.name.clone()),
         ready: ReadinessCheck::Started,
     }

@@ -70,7 +70,6 @@ impl StartProgram for OfCluster {
 
 /// Starts one program and records it, so that a supervisor adopts it. Who starts it without one reaps it.
 pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Child)> {
-    let record = record(spec, &program.name);
     let mut command = Command::new(&program.argv[0]);
     command.args(&program.argv[1..]).stdin(Stdio::null());
     let log = files::open_log(&spec.log(&program.name))?;
@@ -84,7 +83,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
     }
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.argv[0]))?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
-    write_file(&record, &serde_json::to_vec(&identity)?)?;
+    record_identity(spec, &program.name, &identity)?;
     match identity.open() {
         Some(handle) => Ok((handle, child)),
         None => Err(ended_at_once(&mut child).into()),
@@ -93,8 +92,17 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
 
 /// The running process of a program, if there is one.
 pub fn find(spec: &Spec, program: &str) -> Option<ProcessHandle> {
-    let bytes = std::fs::read(record(spec, program)).ok()?;
-    serde_json::from_slice::<Identity>(&bytes).ok()?.open()
+    recorded(spec, program)?.open()
+}
+
+/// The process that a program had at its last start.
+pub fn recorded(spec: &Spec, program: &str) -> Option<Identity> {
+    serde_json::from_slice(&std::fs::read(record(spec, program)).ok()?).ok()
+}
+
+/// Records the process of a program.
+pub fn record_identity(spec: &Spec, program: &str, identity: &Identity) -> Result<()> {
+    write_file(&record(spec, program), &serde_json::to_vec(identity)?)
 }
 
 fn record(spec: &Spec, program: &str) -> PathBuf {
@@ -138,7 +146,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     detach(&mut command);
     let child = command.spawn().context("cannot start the supervisor")?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
-    write_file(&record(spec, "supervisor"), &serde_json::to_vec(&identity)?)
+    record_identity(spec, "supervisor", &identity)
 }
 
 /// Ends the supervisor: `stop_programs` says whether the programs end with it or go on unattended.

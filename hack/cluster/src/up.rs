@@ -11,6 +11,8 @@ use proto_client::Client;
 use crate::apply::apply;
 use crate::directory::{ClusterDirectory, check_unused};
 use crate::files::{make_dir, write_file};
+use crate::processes::command_line;
+use crate::program_watch::ProgramWatch;
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::supervisor::{Programs, end_supervisor, find, find_supervisor, start_supervisor};
@@ -56,18 +58,20 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     if !nix::unistd::geteuid().is_root() {
         bail!("namespaces, mounts and containers need root");
     }
-    let Plan { spec, restarted } = progress.step("plan the cluster", plan(flags)).await?;
+    let spec = progress.step("plan the cluster", plan(flags)).await?;
     let names = names(&spec);
     progress.step("bridge and certificates", prepare(&spec, names)).await?;
-    progress.step("supervisor", supervise(&spec, &restarted)).await?;
+    let (restarted, mut watch) = progress.step("supervisor", supervise(&spec)).await?;
     if !restarted.is_empty() {
         println!("     started again, with other flags: {}", restarted.join(", "));
     }
-    let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
+    let connected = watch.during(demo::connect(&spec, names));
+    let client = progress.step("API server ready", connected).await?;
     let bindings = access::bindings(names);
     progress.step("roles of the API server and of nodes", apply(&client, &bindings)).await?;
     let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
-    progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
+    progress.step(&nodes, watch.during(demo::wait_nodes(&spec, &client))).await?;
+    progress.step("programs run with the flags given", watch.settled()).await?;
     let dns = dns_service(&client, names);
     progress.step("Service of the nodes' resolvers", dns).await?;
     if !flags.no_demo {
@@ -89,13 +93,7 @@ pub fn names(spec: &Spec) -> &'static Names {
 }
 
 /// What the cluster is to be.
-struct Plan {
-    spec: Spec,
-    /// Programs that are there and get other flags.
-    restarted: Vec<String>,
-}
-
-async fn plan(flags: &Flags) -> Result<Plan> {
+async fn plan(flags: &Flags) -> Result<Spec> {
     let dir = flags.place.absolute()?;
     let own_dir = || -> Result<PathBuf> {
         let own = std::env::current_exe().context("cannot find the path of this program")?;
@@ -105,8 +103,7 @@ async fn plan(flags: &Flags) -> Result<Plan> {
         Some(dir) => std::path::absolute(dir)?,
         None => own_dir()?,
     };
-    let old = Spec::load(&dir)?;
-    let spec = match old.clone() {
+    let spec = match Spec::load(&dir)? {
         Some(old) => changed(old, flags, bin_dir)?,
         None => Spec {
             dir: if flags.is_prepared { dir } else { unused(dir)? },
@@ -121,19 +118,24 @@ async fn plan(flags: &Flags) -> Result<Plan> {
         },
     };
     spec.validate()?;
-    let restarted = old.map(|old| with_other_flags(&old, &spec)).unwrap_or_default();
-    Ok(Plan { spec, restarted })
+    Ok(spec)
 }
 
-/// Programs of both plans whose flags differ; where they lie does not count.
-fn with_other_flags(old: &Spec, new: &Spec) -> Vec<String> {
-    let before = programs::programs(old);
-    let mut after = programs::programs(new);
-    after.retain(|new| {
-        let mut same = before.iter().filter(|old| old.name == new.name);
-        same.any(|old| old.argv.get(1..) != new.argv.get(1..))
+/// Programs that run with other flags than the plan's, whatever was stored when: an `up` that is cut off has stored flags and started nothing. Where the
+/// programs lie does not count. `running` gives the command line of a program that runs.
+fn with_other_flags(spec: &Spec, running: impl Fn(&str) -> Option<Vec<String>>) -> Vec<String> {
+    let mut all = programs::programs(spec);
+    all.retain(|program| {
+        running(&program.name).is_some_and(|line| line.get(1..) != program.argv.get(1..))
     });
-    after.into_iter().map(|program| program.name).collect()
+    all.into_iter().map(|program| program.name).collect()
+}
+
+/// The command line of a program of the cluster, if it runs.
+fn running_line(spec: &Spec, program: &str) -> Option<Vec<String>> {
+    let line = command_line(find(spec, program)?.identity.pid);
+    // One that has just ended has the line of a process without arguments.
+    find(spec, program).is_some().then_some(line)
 }
 
 /// A directory that a new cluster can have.
@@ -187,26 +189,28 @@ async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
     Ok(())
 }
 
-/// A supervisor that runs may know an older plan: the new one adopts its programs, and starts those that end here.
-async fn supervise(spec: &Spec, restarted: &[String]) -> Result<()> {
+/// A supervisor that runs may know an older plan: the new one adopts its programs, and starts those that end here, which are named.
+async fn supervise(spec: &Spec) -> Result<(Vec<String>, ProgramWatch<'_>)> {
     if find_supervisor(spec).is_some() {
         end_supervisor(spec, Programs::Leave).await?;
     }
-    for program in restarted {
+    let restarted = with_other_flags(spec, |program| running_line(spec, program));
+    for program in &restarted {
         if let Some(handle) = find(spec, program) {
             handle.stop(STOP_GRACE).await?;
         }
     }
-    start_supervisor(spec)
+    let watch = ProgramWatch::begin(spec);
+    start_supervisor(spec)?;
+    Ok((restarted, watch))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn programs_start_again_that_get_other_flags() {
-        let old = Spec {
+    fn old() -> Spec {
+        Spec {
             dir: "/var/tmp/c".into(),
             bin_dir: "/opt/bin".into(),
             naming: "kubernetes".into(),
@@ -216,11 +220,20 @@ mod tests {
             server_flags: Vec::new(),
             manager_flags: Vec::new(),
             proxy_flags: Vec::new(),
-        };
-        let restarted = |flags: &Flags| {
-            let new = changed(old.clone(), flags, "/usr/bin".into()).expect("it may change");
-            with_other_flags(&old, &new)
-        };
+        }
+    }
+
+    /// Programs that start again by other flags, where those of the first plan run.
+    fn restarted(flags: &Flags) -> Vec<String> {
+        let new = changed(old(), flags, "/usr/bin".into()).expect("it may change");
+        let running = programs::programs(&old());
+        with_other_flags(&new, |name| {
+            running.iter().find(|program| program.name == name).map(|program| program.argv.clone())
+        })
+    }
+
+    #[test]
+    fn programs_start_again_that_get_other_flags() {
         assert!(restarted(&Flags { nodes: Some(3), ..Flags::default() }).is_empty());
         let same = Flags { agent_flags: vec!["--max-pods=30".into()], ..Flags::default() };
         assert!(restarted(&same).is_empty());
@@ -233,6 +246,26 @@ mod tests {
         assert_eq!(restarted(&manager), ["orch-controller-manager"]);
         let proxies = Flags { proxy_flags: verbose(), nodes: Some(3), ..Flags::default() };
         assert_eq!(restarted(&proxies), ["orch-proxy-node-1", "orch-proxy-node-2"]);
+    }
+
+    #[tokio::test]
+    async fn programs_start_again_after_an_up_that_stored_flags_and_was_cut_off() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("processes")).expect("a directory of records");
+        let place = ClusterDirectory { dir: dir.path().to_owned() };
+        let stored = Spec { dir: dir.path().into(), proxy_flags: vec!["--v=4".into()], ..old() };
+        stored.store().expect("a cluster");
+        // It runs with the flags of before.
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
+        let identity = crate::processes::Identity::of(child.id() as i32).expect("it runs");
+        let name = "orch-proxy-node-1";
+        crate::supervisor::record_identity(&stored, name, &identity).expect("a record");
+
+        let spec = plan(&Flags { place, ..Flags::default() }).await.expect("a plan");
+        let restarted = with_other_flags(&spec, |program| running_line(&spec, program));
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert_eq!(restarted, [name]);
+        assert!(running_line(&spec, name).is_none(), "it has ended");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! bin: whole clusters on one machine, for people (`hack/up`, `hack/down`) and for tests.
 //!
 //! A cluster lives in one directory and owns one bridge on the host. Every node has its own network, mount and host-name
-//! namespaces, its own containerd, orchlet and orch-proxy; the control plane runs on the host, outside the node namespaces. A
+//! namespaces, its own containerd, orchlet and orch-proxy; the control plane runs in those of the first node. A
 //! supervisor process starts the programs in order, restarts what dies, and adopts what is still running when it was
 //! itself killed.
 //!

@@ -20,19 +20,10 @@ pub struct Program {
     pub argv: Vec<String>,
     /// Those of its arguments that the user gave.
     pub own_flags: Vec<String>,
-    /// Where it runs.
-    pub place: ProgramNamespaces,
+    /// The node in whose namespaces it runs.
+    pub node: String,
     /// What later programs wait for.
     pub ready: ReadinessCheck,
-}
-
-/// The namespaces a program runs in.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ProgramNamespaces {
-    /// The host's own.
-    Host,
-    /// Those of the node of this name.
-    Node(String),
 }
 
 /// A sign that a program accepts work; waiting for it is bounded, and never a condition for going on.
@@ -89,11 +80,12 @@ fn api_server(spec: &Spec, names: &Names) -> Program {
             &spec.server_flags,
         ),
         own_flags: spec.server_flags.clone(),
-        place: ProgramNamespaces::Node(first_node(spec)),
+        node: first_node(spec),
         ready: ReadinessCheck::Port((spec.api_address(), Spec::API_PORT).into()),
     }
 }
 
+/// The node of the control plane: the API server has to reach pods and services, and looks for the other two at its loopback address.
 fn first_node(spec: &Spec) -> String {
     spec.node_list().into_iter().next().map(|node| node.name).unwrap_or_default()
 }
@@ -101,7 +93,6 @@ fn first_node(spec: &Spec) -> String {
 fn controller_manager(spec: &Spec, names: &Names) -> Program {
     let client = spec.client_config("controller-manager");
     let mut flags = arguments::controller_manager(&client, &pki_files(spec, names), Spec::POD_CIDR);
-    flags.push(("bind-address", spec.host_address().to_string()));
     // There is one: a restart need not wait for the lease of what it replaces.
     flags.push(("leader-elect", "false".to_owned()));
     let argv = command_line(&spec.bin_dir, "orch-controller-manager", names, &flags);
@@ -109,7 +100,7 @@ fn controller_manager(spec: &Spec, names: &Names) -> Program {
         name: "orch-controller-manager".into(),
         argv: with_own(argv, &spec.manager_flags),
         own_flags: spec.manager_flags.clone(),
-        place: ProgramNamespaces::Host,
+        node: first_node(spec),
         ready: ReadinessCheck::Started,
     }
 }
@@ -117,13 +108,12 @@ fn controller_manager(spec: &Spec, names: &Names) -> Program {
 fn scheduler(spec: &Spec, names: &Names) -> Program {
     let client = spec.client_config("scheduler");
     let mut flags = arguments::scheduler(&client, &pki_files(spec, names));
-    flags.push(("bind-address", spec.host_address().to_string()));
     flags.push(("leader-elect", "false".to_owned()));
     Program {
         name: "orch-scheduler".into(),
         argv: command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
         own_flags: Vec::new(),
-        place: ProgramNamespaces::Host,
+        node: first_node(spec),
         ready: ReadinessCheck::Started,
     }
 }
@@ -134,7 +124,7 @@ fn containerd(spec: &Spec, node: &Node) -> Program {
         name: format!("containerd-{}", node.name),
         argv: vec!["containerd".into(), "--config".into(), path(config)],
         own_flags: Vec::new(),
-        place: ProgramNamespaces::Node(node.name.clone()),
+        node: node.name.clone(),
         ready: ReadinessCheck::Socket(spec.containerd_socket(&node.name)),
     }
 }
@@ -172,7 +162,7 @@ fn orchlet(spec: &Spec, names: &Names, node: &Node) -> Program {
         name: format!("orchlet-{}", node.name),
         argv: with_own(command_line(&spec.bin_dir, "orchlet", names, &flags), &spec.agent_flags),
         own_flags: spec.agent_flags.clone(),
-        place: ProgramNamespaces::Node(node.name.clone()),
+        node: node.name.clone(),
         ready: ReadinessCheck::Started,
     }
 }
@@ -184,7 +174,7 @@ fn proxy(spec: &Spec, names: &Names, node: &Node) -> Program {
         name: format!("orch-proxy-{}", node.name),
         argv: with_own(command_line(&spec.bin_dir, "orch-proxy", names, &flags), &spec.proxy_flags),
         own_flags: spec.proxy_flags.clone(),
-        place: ProgramNamespaces::Node(node.name.clone()),
+        node: node.name.clone(),
         ready: ReadinessCheck::Started,
     }
 }
@@ -262,9 +252,8 @@ mod tests {
                 "orch-proxy-node-2"
             ]
         );
-        assert_eq!(all[0].place, ProgramNamespaces::Node("node-1".into()));
-        assert_eq!(all[1].place, ProgramNamespaces::Host);
-        assert_eq!(all[8].place, ProgramNamespaces::Node("node-2".into()));
+        let nodes: Vec<&str> = all.iter().map(|program| program.node.as_str()).collect();
+        assert_eq!(nodes, [["node-1"; 6].as_slice(), &["node-2"; 3]].concat());
         assert!(all[4].argv.contains(&"--naming=kubernetes".to_owned()));
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
         let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());
@@ -277,9 +266,10 @@ mod tests {
         assert!(has(5, "--v=4") && has(8, "--v=4") && !has(4, "--v=4"));
         for program in [1, 2] {
             assert!(has(program, "--client-ca-file=/var/tmp/c/pki/ca.crt"));
-            assert!(
-                !all[program].argv.iter().any(|flag| flag.starts_with("--healthz-bind-address"))
-            );
+            // Their health is where the API server looks for it: their own loopback address and ports.
+            let moved = ["--bind-address", "--secure-port", "--healthz-bind-address"];
+            let flags = &all[program].argv;
+            assert!(!flags.iter().any(|flag| moved.iter().any(|moved| flag.starts_with(moved))));
         }
         for node in [4, 7] {
             assert!(

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::files::{self, make_dir, write_file};
 use crate::processes::{Identity, ProcessHandle};
-use crate::programs::{Program, ProgramNamespaces, ReadinessCheck, programs};
+use crate::programs::{Program, ReadinessCheck, programs};
 use crate::spec::Spec;
 use crate::{namespaces, sys};
 
@@ -75,12 +75,10 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
     let log = files::open_log(&spec.log(&program.name))?;
     command.stdout(log.try_clone()?).stderr(log);
     detach(&mut command);
-    if let ProgramNamespaces::Node(name) = &program.place {
-        let node = spec.node_list().into_iter().find(|node| node.name == *name);
-        let node = node.with_context(|| format!("{name} is not a node of this cluster"))?;
-        let holder = namespaces::ensure(spec, &node).await?;
-        sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
-    }
+    let node = spec.node_list().into_iter().find(|node| node.name == program.node);
+    let node = node.with_context(|| format!("{} is not a node of this cluster", program.node))?;
+    let holder = namespaces::ensure(spec, &node).await?;
+    sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.argv[0]))?;
     let identity = Identity::of(i32::try_from(child.id())?)?;
     record_identity(spec, &program.name, &identity)?;

@@ -133,9 +133,13 @@ mod tests {
             assert_eq!(features.has_fairness, expected, "{gates}");
             assert_eq!(features.gated_fields, GatedFields::default(), "alpha");
         }
-        let on = "--feature-gates=JobPodFailurePolicy=true,StatefulSetAutoDeletePVC=true";
+        let on = "--feature-gates=JobPodFailurePolicy=true,StatefulSetAutoDeletePVC=true,MaxUnavailableStatefulSet=true";
         let (features, _) = settle(&[on]).unwrap();
-        let kept = GatedFields { pod_failure_policies: true, claim_retention_policies: true };
+        let kept = GatedFields {
+            pod_failure_policies: true,
+            claim_retention_policies: true,
+            max_unavailable_of_sets: true,
+        };
         assert_eq!((features.gated_fields, features.warnings), (kept, Vec::new()));
         for (gates, expected) in [
             (

@@ -394,6 +394,38 @@ async fn the_retention_policy_of_claims_is_kept_with_its_feature_only() {
 }
 
 #[tokio::test]
+async fn pods_of_a_stateful_set_that_may_be_unavailable_are_kept_with_their_feature_only() {
+    const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+    const FIELD: &str = "/spec/updateStrategy/rollingUpdate/maxUnavailable";
+    let named = |name: &str| json!({"metadata": {"name": name}, "spec": with_claims(1)});
+    let change = |away: Value| {
+        json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": away}}}}).to_string()
+    };
+    for is_on in [false, true] {
+        let names = Names::new(Profile::Kubernetes);
+        let gated_fields = GatedFields { max_unavailable_of_sets: is_on, ..Default::default() };
+        let server = TestServer::with(Config { gated_fields, ..Config::for_tests(names) }).await;
+        let kept = |away: Value| is_on.then_some(away);
+        let stored = server.post(SETS, named("plain").to_string()).await.expect(201);
+        assert_eq!(stored.pointer(FIELD).cloned(), kept(json!(1)));
+        assert_eq!(stored.pointer("/spec/updateStrategy/rollingUpdate/partition"), Some(&json!(0)));
+        let mut set = named("set");
+        set["spec"]["updateStrategy"] = json!({"rollingUpdate": {"maxUnavailable": 2}});
+        let stored = server.post(SETS, set.to_string()).await.expect(201);
+        assert_eq!(stored.pointer(FIELD).cloned(), kept(json!(2)));
+        let path = format!("{SETS}/set");
+        let changed = server.merge_patch(&path, &change(json!("50%"))).await.expect(200);
+        assert_eq!(changed.pointer(FIELD).cloned(), kept(json!("50%")));
+        let none = server.merge_patch(&path, &change(json!(0))).await;
+        assert_eq!(none.code(), if is_on { 422 } else { 200 });
+        let mut by_hand = named("by-hand");
+        by_hand["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+        let stored = server.post(SETS, by_hand.to_string()).await.expect(201);
+        assert_eq!(stored["spec"]["updateStrategy"], json!({"type": "OnDelete"}));
+    }
+}
+
+#[tokio::test]
 async fn an_indexed_job_is_tracked_by_finalizers_until_it_is_complete() {
     let mut cluster = Cluster::start().await;
     cluster

@@ -90,7 +90,11 @@ fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &
         }
         _ => {
             not_negative(rolling, "partition", &here, errors);
-            numbers::count_or_percent_of_whole(rolling, "maxUnavailable", &here, errors);
+            let away = numbers::count_or_percent_of_whole(rolling, "maxUnavailable", &here, errors);
+            if zero(away) {
+                let at = here.field("maxUnavailable");
+                errors.invalid(&at, value("maxUnavailable"), "cannot be 0");
+            }
         }
     }
 }

@@ -346,7 +346,10 @@ fn roll_outs() {
     );
     let set = workload("StatefulSet");
     let partition = |number: i64| json!({"rollingUpdate": {"partition": number}});
-    check(&set, "/spec/updateStrategy", &[partition(3)], &[partition(-1)]);
+    let away = |share: Json| json!({"rollingUpdate": {"maxUnavailable": share}});
+    let good = [partition(3), away(json!(1)), away(json!("100%"))];
+    let bad = [partition(-1), away(json!(0)), away(json!("0%")), away(json!("101%"))];
+    check(&set, "/spec/updateStrategy", &good, &bad);
     check(&set, "/spec/podManagementPolicy", &[json!("Parallel")], &[json!("Serial")]);
 }
 

@@ -7,6 +7,7 @@ use orchctl_plans::generate::cluster::{self, ScaleTarget};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use serde_json::{Value, json};
 
+use crate::overrides::OverrideFlags;
 use crate::record::RecordFlags;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
@@ -50,6 +51,8 @@ pub struct ExposeArgs {
     /// ClientIP or None
     #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
     session_affinity: String,
+    #[command(flatten)]
+    overrides: OverrideFlags,
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-expose")]
     field_manager: String,
@@ -90,6 +93,7 @@ pub async fn run_expose(
             )));
         }
         let made = service::exposed(&object, wanted).map_err(requests::argument)?;
+        let made = args.overrides.apply(session, made).await?;
         let how =
             Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
         create(session, &place, "exposed", made, how, output).await?;

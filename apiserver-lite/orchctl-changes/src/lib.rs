@@ -23,6 +23,7 @@ pub mod edit;
 pub mod exec;
 pub mod expose;
 pub mod label;
+pub mod overrides;
 pub mod patch;
 pub mod port_forward;
 pub mod proxy;

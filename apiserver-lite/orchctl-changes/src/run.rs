@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::exec::{self, StreamFlags};
 use crate::expose::{self, Creation};
+use crate::overrides::OverrideFlags;
 use crate::pods::Chosen;
 use crate::poll::{self, PollIntervals};
 use crate::record::RecordFlags;
@@ -78,6 +79,8 @@ pub struct Args {
     /// Arguments of the container, after --
     #[arg(last = true, value_name = "ARGUMENT")]
     arguments: Vec<String>,
+    #[command(flatten)]
+    overrides: OverrideFlags,
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-run")]
     field_manager: String,
@@ -127,12 +130,13 @@ pub async fn run(
         tty: args.tty,
         privileged: args.privileged,
     };
-    let mut pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
+    let pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
+    let mut pod = args.overrides.apply(session, pod).await?;
     let pods = session.discovery().await?.served_kind("v1", "Pod")?.clone();
     let place = Place {
         resource: pods,
         namespace: Some(session.namespace()?.to_owned()),
-        name: args.name.clone(),
+        name: text_at(&pod, "/metadata/name"),
     };
     let how =
         Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
@@ -149,7 +153,8 @@ pub async fn run(
     args.record.annotate(session, &mut pod, output).await?;
     let write = args.results.write(&args.field_manager)?;
     requests::create(session, place.collection(), &pod, &write).await?;
-    let ended = join(session, &args, &place, output).await;
+    let ended =
+        join(session, &args, &place, text_at(&pod, "/spec/containers/0/name"), output).await;
     if args.rm {
         let deletion = Deletion { grace_secs: Some(0), ..Deletion::default() };
         requests::delete(session, &place, &deletion).await?;
@@ -160,17 +165,22 @@ pub async fn run(
     ended
 }
 
+fn text_at(object: &Value, pointer: &str) -> String {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
 /// Waits until the pod runs, joins its streams, and waits for the exit code of one that is not started again.
 async fn join(
     session: &Session,
     args: &Args,
     place: &Place,
+    container: String,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let limit = poll::limit("--pod-running-timeout", &args.pod_running_timeout)?;
     let pod = until(session, place, limit, |phase| phase != "Pending").await?;
     let flags = StreamFlags {
-        container: Some(args.name.clone()),
+        container: Some(container.clone()),
         stdin: args.stdin,
         tty: args.tty,
         quiet: args.quiet,
@@ -181,7 +191,7 @@ async fn join(
             writeln!(output.err, "If you don't see a command prompt, try pressing enter.")?;
         }
         let chosen = Chosen { place: place.clone(), pod, service: None };
-        let attached = exec::attach(session, &chosen, &args.name, &flags, output).await;
+        let attached = exec::attach(session, &chosen, &container, &flags, output).await;
         if args.restart == "Always" {
             return attached;
         }

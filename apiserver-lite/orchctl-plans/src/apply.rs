@@ -2,7 +2,7 @@
 
 use apiserver_schema::patch::merge_difference;
 use apiserver_schema::value::{self, Map as Tree, Value as Node};
-use apiserver_schema::{Engine, Kind, PatchError};
+use apiserver_schema::{Engine, Kind, PatchError, PatchType};
 use proto_api::names::Names;
 use serde_json::Value;
 
@@ -123,6 +123,26 @@ pub fn change(engine: &Engine, before: &Value, after: &Value) -> Result<Change, 
     difference(engine, &Documents { original: Some(before), modified: after, current: before })
 }
 
+/// The object with a patch of `text`, as `--overrides` gives it.
+///
+/// # Errors
+/// The patch is no JSON, does not fit, or is a strategic one of a custom kind.
+pub fn overridden(
+    engine: &Engine,
+    object: &Value,
+    patch_type: PatchType,
+    text: &str,
+) -> Result<Value, PatchError> {
+    let patch = value::parse_json(text.as_bytes(), &mut Vec::new())
+        .map_err(|error| PatchError::Malformed(error.to_string()))?;
+    let kind = engine.kind_of(text_at(object, "/apiVersion"), text_at(object, "/kind"));
+    let document = Node::Map(tree(object)?);
+    match Engine::patch_document(kind.map(|kind| &**kind), document, patch_type, patch)? {
+        Node::Map(map) => Ok(untree(map)),
+        other => Err(PatchError::Malformed(format!("expected an object, found {}", other.shape()))),
+    }
+}
+
 fn is_custom(kind: &Kind) -> bool {
     kind.custom().is_some()
 }
@@ -171,6 +191,31 @@ mod tests {
         assert!(!record_alone(names, &first).contains("annotations"));
         let orch = Names::new(Profile::Orch { domain: "orch.io".into() });
         assert!(last_applied_annotation(orch).contains("orch.io"));
+    }
+
+    #[test]
+    fn generated_objects_are_overridden_by_each_type_of_patch() {
+        let engine = Engine::new(kubernetes());
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "a", "image": "x"}]}});
+        let made = |patch_type, text: &str| overridden(&engine, &pod, patch_type, text);
+        let container = r#"{"spec": {"containers": [{"name": "a", "tty": true}]}}"#;
+        let merged = made(PatchType::Merge, container).unwrap();
+        assert_eq!(merged.pointer("/spec/containers/0"), Some(&json!({"name": "a", "tty": true})));
+        let merged = made(PatchType::Strategic, container).unwrap();
+        let expected = json!({"name": "a", "image": "x", "tty": true});
+        assert_eq!(merged.pointer("/spec/containers/0"), Some(&expected));
+        let list = r#"[{"op": "add", "path": "/spec/nodeName", "value": "n"}]"#;
+        let changed = made(PatchType::Json, list).unwrap();
+        assert_eq!(changed.pointer("/spec/nodeName"), Some(&json!("n")));
+        for (patch_type, text) in [
+            (PatchType::Merge, "[]"),
+            (PatchType::Merge, "{"),
+            (PatchType::Json, "{}"),
+            (PatchType::Json, r#"[{"op": "replace", "path": "", "value": 1}]"#),
+        ] {
+            assert!(made(patch_type, text).is_err(), "{text}");
+        }
     }
 
     #[test]

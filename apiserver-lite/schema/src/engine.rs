@@ -461,24 +461,39 @@ impl Engine {
         strictness: Strictness,
     ) -> Result<Result<DecodedObject, DecodeError>, PatchError> {
         let (patch, problems) = parse_patch(body)?;
-        let mut document = self.document(object);
-        match (patch_type, patch) {
-            (PatchType::Json, patch) => apply_json_patch(&mut document, &patch)?,
-            (PatchType::Merge, patch @ Value::Map(_)) => apply_merge_patch(&mut document, patch),
-            (PatchType::Strategic, Value::Map(patch)) => {
-                let Value::Map(original) = document else {
-                    unreachable!("invariant: made a map by document()")
-                };
-                let kind = &object.kind;
-                document = Value::Map(apply_strategic(&kind.shapes, kind.root, original, patch)?);
-            }
-            (_, other) => {
-                let why = format!("a patch must be an object, not a {}", other.shape());
-                return Err(PatchError::Malformed(why));
-            }
-        }
+        let kind = Some(&*object.kind);
+        let document = Self::patch_document(kind, self.document(object), patch_type, patch)?;
         let patched = self.check(&object.kind, document, problems, strictness);
         Ok(patched.and_then(|patched| within_bounds(patched, Some(object))))
+    }
+
+    /// Applies a patch to a document, which is a map. The keys of a strategic merge patch are those of the kind's lists.
+    ///
+    /// # Errors
+    /// The patch does not fit, or is a strategic one of an unknown kind.
+    pub fn patch_document(
+        kind: Option<&Kind>,
+        mut document: Value,
+        patch_type: PatchType,
+        patch: Value,
+    ) -> Result<Value, PatchError> {
+        match (patch_type, patch, kind) {
+            (PatchType::Json, patch, _) => apply_json_patch(&mut document, &patch)?,
+            (PatchType::Merge, patch @ Value::Map(_), _) => apply_merge_patch(&mut document, patch),
+            (PatchType::Strategic, Value::Map(patch), Some(kind)) => {
+                let original = match document {
+                    Value::Map(original) => original,
+                    other => return Err(not_an_object("the patched document", &other)),
+                };
+                document = Value::Map(apply_strategic(&kind.shapes, kind.root, original, patch)?);
+            }
+            (PatchType::Strategic, Value::Map(_), None) => {
+                let why = "a strategic merge patch needs a kind of Kubernetes' own";
+                return Err(PatchError::Malformed(why.to_owned()));
+            }
+            (_, other, _) => return Err(not_an_object("a patch", &other)),
+        }
+        Ok(document)
     }
 
     /// The strategic merge patch that brings `current`, as the server has it, from what a user described last to what they describe now. The documents have
@@ -554,4 +569,8 @@ fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), Decode
         kind: name.to_owned(),
         expected: kind.kind().to_owned(),
     })
+}
+
+fn not_an_object(what: &str, found: &Value) -> PatchError {
+    PatchError::Malformed(format!("{what} must be an object, not a {}", found.shape()))
 }

@@ -1,24 +1,27 @@
-//! `debug`: another container in a running pod.
+//! `debug`: another container in a running pod, or a pod on a node that sees all of it.
 
 use std::process::ExitCode;
 
-use orchctl_client::{CommandError, Output, Session};
+use orchctl_client::{CommandError, Output, Session, names};
+use orchctl_plans::generate::debug::{DEBUGGER, node_pod};
 use orchctl_plans::pod_template::{Variable, parse_variable};
-use proto_client::Patch;
-use serde_json::{Value, json};
+use proto_client::{Patch, request};
+use serde_json::{Map, Value, json};
 
 use crate::exec::{self, StreamFlags};
-use crate::pods;
+use crate::pods::{self, Chosen};
 use crate::poll::{self, PollIntervals};
-use crate::requests::{self, Write};
+use crate::requests::{self, Place, Write};
 
 /// Most names of containers that are tried.
 const NAMES_MAX: usize = 1000;
+/// Longest wait for a running pod, and for the container.
+const START_WAIT: &str = "1m0s";
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// POD or TYPE/NAME
+    /// POD, TYPE/NAME or node/NAME
     #[arg(value_name = "OBJECT")]
     object: String,
     /// Image of the container
@@ -59,42 +62,104 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the server refuses the container, or it does not run in time.
+/// When the server refuses the container or the pod, or it does not run in time.
 pub async fn run(
     session: &Session,
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let minute = poll::limit("", "1m")?;
-    let mut chosen = pods::choose(session, &args.object, minute).await?;
+    let (chosen, name) = match named_node(session, &args.object).await? {
+        Some(node) => create_pod(session, &args, &node, output).await?,
+        None => add_container(session, &args, output).await?,
+    };
+    if !args.attach && !args.stdin {
+        return Ok(ExitCode::SUCCESS);
+    }
+    join(session, &args, chosen, &name, output).await
+}
+
+/// The name of the node, if the object is one.
+async fn named_node(session: &Session, object: &str) -> Result<Option<String>, CommandError> {
+    let discovery = session.discovery().await?;
+    let selection = names::parse_one(discovery, &[object.to_owned()], "pods")?;
+    let resource = selection.resource;
+    if resource.kind != "Node" || !resource.group.is_empty() {
+        return Ok(None);
+    }
+    let node = Place { resource, namespace: None, name: selection.name.unwrap_or_default() };
+    requests::get(session, &node).await?;
+    Ok(Some(node.name))
+}
+
+/// Makes the pod of a node.
+async fn create_pod(
+    session: &Session,
+    args: &Args,
+    node: &str,
+    output: &mut Output,
+) -> Result<(Chosen, String), CommandError> {
+    let name = args.container.clone().unwrap_or_else(|| DEBUGGER.to_owned());
+    let mut container = container(args, &name)?;
+    // A container of its own pod sees the processes of the node.
+    container.remove("targetContainerName");
+    let resource = session.discovery().await?.served_kind("v1", "Pod")?.clone();
+    let collection = resource.collection(Some(session.namespace()?)).path();
+    let pod = node_pod(node, container);
+    let pod = requests::create(session, collection, &pod, &Write::default()).await?;
+    let place = Place::listed(&resource, &pod);
+    if !args.quiet {
+        writeln!(
+            output.out,
+            "Creating debugging pod {} with container {name} on node {node}.",
+            place.name
+        )?;
+        output.out.flush()?;
+    }
+    Ok((Chosen { place, pod, service: None }, name))
+}
+
+/// Puts a container into a pod.
+async fn add_container(
+    session: &Session,
+    args: &Args,
+    output: &mut Output,
+) -> Result<(Chosen, String), CommandError> {
+    let chosen = pods::choose(session, &args.object, poll::limit("", START_WAIT)?).await?;
     let name = match &args.container {
         Some(name) => name.clone(),
         None => free_name(&chosen.pod)?,
     };
-    let container = container(&args, &name)?;
+    let container = container(args, &name)?;
     if args.container.is_none() && !args.quiet {
         writeln!(output.err, "Defaulting debug container name to {name}.")?;
     }
     let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": [container]}}));
     let path = chosen.place.path(Some("ephemeralcontainers"));
     requests::patch(session, path, &patch, &Write::default()).await?;
-    if !args.attach && !args.stdin {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut pauses = PollIntervals::up_to(minute);
+    Ok((chosen, name))
+}
+
+/// Joins the streams of the container once it runs. One that has ended already has said what is in its log.
+async fn join(
+    session: &Session,
+    args: &Args,
+    mut chosen: Chosen,
+    name: &str,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    let mut pauses = PollIntervals::up_to(poll::limit("", START_WAIT)?);
     loop {
         chosen.pod = requests::get(session, &chosen.place).await?;
-        let statuses =
-            chosen.pod.pointer("/status/ephemeralContainerStatuses").and_then(Value::as_array);
-        let status = statuses.into_iter().flatten().find(|one| one["name"] == name.as_str());
+        let status = status_of(&chosen.pod, name);
         let state = |state: &str| status.and_then(|one| one["state"].get(state)).is_some();
         if state("running") {
             break;
         }
         if state("terminated") {
-            return Err(CommandError::with_text(format!(
-                "container {name} has ended already: see its log"
-            )));
+            let log = format!("{}?container={name}", chosen.place.path(Some("log")));
+            let log = session.call(request::get(log)).await?;
+            output.out.write_all(&log.body)?;
+            return Ok(ExitCode::SUCCESS);
         }
         if !pauses.pause().await {
             return Err(CommandError::with_text(format!(
@@ -103,26 +168,36 @@ pub async fn run(
         }
     }
     let flags = StreamFlags {
-        container: Some(name.clone()),
+        container: Some(name.to_owned()),
         stdin: args.stdin,
         tty: args.tty,
         quiet: args.quiet,
-        pod_running_timeout: "1m".to_owned(),
+        pod_running_timeout: START_WAIT.to_owned(),
     };
     if args.stdin && !args.quiet {
         writeln!(output.err, "If you don't see a command prompt, try pressing enter.")?;
     }
-    exec::attach(session, &chosen, &name, &flags, output).await
+    exec::attach(session, &chosen, name, &flags, output).await
+}
+
+/// What the pod's status says of a container.
+fn status_of<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
+    let lists = ["containerStatuses", "ephemeralContainerStatuses"];
+    let mut all = lists.iter().filter_map(|list| pod["status"][list].as_array()).flatten();
+    all.find(|one| one["name"] == name)
 }
 
 /// The container of the flags.
-fn container(args: &Args, name: &str) -> Result<Value, CommandError> {
-    let mut container = json!({"name": name, "image": args.image, "resources": {}});
+fn container(args: &Args, name: &str) -> Result<Map<String, Value>, CommandError> {
+    let mut container = Map::new();
+    container.insert("name".into(), json!(name));
+    container.insert("image".into(), json!(args.image));
+    container.insert("resources".into(), json!({}));
     if !args.image_pull_policy.is_empty() {
-        container["imagePullPolicy"] = json!(args.image_pull_policy);
+        container.insert("imagePullPolicy".into(), json!(args.image_pull_policy));
     }
     if let Some(target) = &args.target {
-        container["targetContainerName"] = json!(target);
+        container.insert("targetContainerName".into(), json!(target));
     }
     let mut env = Vec::new();
     for text in &args.env {
@@ -136,15 +211,15 @@ fn container(args: &Args, name: &str) -> Result<Value, CommandError> {
         }
     }
     if !env.is_empty() {
-        container["env"] = Value::Array(env);
+        container.insert("env".into(), Value::Array(env));
     }
     if !args.command.is_empty() {
         let field = if args.arguments_only { "args" } else { "command" };
-        container[field] = json!(args.command);
+        container.insert(field.into(), json!(args.command));
     }
     for (field, wanted) in [("stdin", args.stdin), ("tty", args.tty)] {
         if wanted {
-            container[field] = json!(true);
+            container.insert(field.into(), json!(true));
         }
     }
     Ok(container)
@@ -173,5 +248,16 @@ mod tests {
         let pod = json!({"spec": {"containers": [{"name": "a"}], "ephemeralContainers": [{"name": "debugger-1"}]}});
         assert_eq!(free_name(&pod).expect("a name"), "debugger-2");
         assert_eq!(free_name(&json!({})).expect("a name"), "debugger-1");
+    }
+
+    #[test]
+    fn statuses_are_those_of_both_lists() {
+        let status = json!({"containerStatuses": [{"name": "a", "x": 1}],
+            "ephemeralContainerStatuses": [{"name": "b", "x": 2}]});
+        let pod = json!({"status": status});
+        let found = |name: &str| status_of(&pod, name).map(|one| one["x"].clone());
+        assert_eq!(found("a"), Some(json!(1)));
+        assert_eq!(found("b"), Some(json!(2)));
+        assert_eq!(found("c"), None);
     }
 }

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod cluster;
 pub mod configuration;
+pub mod debug;
 pub mod service;
 pub mod workload;
 

@@ -113,7 +113,7 @@ pub enum Command {
     Proxy(changes::proxy::Args),
     /// Copy files from and to containers
     Cp(changes::cp::Args),
-    /// Put a container into a running pod
+    /// Put a container into a running pod, or a pod on a node
     Debug(changes::debug::Args),
     /// Write the completions of a shell
     Completion(CompletionArgs),

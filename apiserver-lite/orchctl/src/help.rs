@@ -178,7 +178,13 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("cp conf shop/web-0:/etc/app -c main", "a directory into one"),
         ],
     ),
-    ("debug", &[("debug -it web-0 --image=busybox --target=main", "a shell beside a container")]),
+    (
+        "debug",
+        &[
+            ("debug -it web-0 --image=busybox --target=main", "a shell beside a container"),
+            ("debug -it node/n1 --image=busybox", "one on a node, whose files are below /host"),
+        ],
+    ),
     ("proxy", &[("proxy --port=8001", "the API at localhost:8001, as this user")]),
     (
         "drain",

@@ -4,6 +4,7 @@
 
 mod access;
 mod causes;
+mod debug;
 mod escapes;
 mod events;
 mod flags;

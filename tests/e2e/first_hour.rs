@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::down;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
+use cluster::{demo, down};
 use orch_tests::hour;
 use orch_tests::wait::until;
 use proto_api::core::v1::Namespace;
-use proto_client::ListParams;
+use proto_client::{ListParams, request};
+use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -44,7 +45,22 @@ async fn first_minutes(bin_dir: &Path, dir: &Path) -> Result<()> {
     ensure!(said.contains(&export) && said.contains("\nkubectl "), "said {said}");
     ensure!(spec.naming == "kubernetes", "named {}", spec.naming);
     closed_files(&spec)?;
+    healthy_components(&spec).await?;
     refused_requests(&spec, bin_dir).await
+}
+
+/// The API server finds the other programs of the control plane.
+async fn healthy_components(spec: &Spec) -> Result<()> {
+    let client = demo::client(spec, spec.names())?;
+    until("the components are healthy", PATIENCE, async || {
+        let path = "/api/v1/componentstatuses".to_owned();
+        let answer = client.call(request::get(path)).await.map_err(|e| e.to_string())?;
+        let list: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
+        let healthy = list["items"].as_array().into_iter().flatten();
+        let healthy = healthy.filter(|item| item["conditions"][0]["status"] == "True");
+        if healthy.count() == 3 { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await
 }
 
 /// The directory, and what lies directly in it and with the keys.

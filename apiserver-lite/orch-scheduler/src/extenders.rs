@@ -1,19 +1,20 @@
 //! Calls of scheduler extenders.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apiserver_scheduling::extenders::{Extender, Sent, check_error, request_for_binding};
+use apiserver_scheduling::extenders::{
+    AnswerError, Extender, Sent, check_error, request_for_binding,
+};
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::Candidate;
 use apiserver_scheduling::select_node::FeasibleNodes;
 use bytes::Bytes;
 use futures_util::future::join_all;
-use proto_api::Collection;
 use proto_api::core::v1::{Node, Pod};
+use proto_api::{Collection, ObjectKey};
 use proto_client::dynamic::Dynamic;
 use proto_client::transport::ClientTlsError;
 use proto_client::{Client, ClientError, ListParams, WriteParams, request};
@@ -42,21 +43,32 @@ struct ReachableExtender {
 }
 
 /// A call has failed, and so has the attempt to schedule the pod.
-#[derive(Debug)]
-pub struct ExtenderError(String);
-
-impl fmt::Display for ExtenderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ExtenderError {}
-
-impl From<String> for ExtenderError {
-    fn from(why: String) -> Self {
-        Self(why)
-    }
+#[derive(Debug, thiserror::Error)]
+pub enum ExtenderError {
+    #[error("failed {verb} with extender at URL {url}")]
+    Call {
+        verb: String,
+        url: String,
+        #[source]
+        cause: ClientError,
+    },
+    #[error("failed {verb} with extender at URL {url}: the answer is no JSON")]
+    NoJson {
+        verb: String,
+        url: String,
+        #[source]
+        cause: serde_json::Error,
+    },
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+    #[error("cannot read the {what} for an extender")]
+    Read {
+        what: &'static str,
+        #[source]
+        cause: ClientError,
+    },
+    #[error("pod {0} was deleted and created again")]
+    AnotherPod(ObjectKey),
 }
 
 impl Extenders {
@@ -118,13 +130,12 @@ impl Extenders {
             }
             let request = of.extender.request_for_nodes(&object, &send_nodes(&names, &nodes));
             let answer = of.call(&of.extender.verbs.filter, &request).await;
-            let filtered = answer.and_then(|answer| {
-                of.extender.read_filtered(&answer, &names).map_err(ExtenderError)
-            });
+            let filtered =
+                answer.and_then(|answer| Ok(of.extender.read_filtered(&answer, &names)?));
             match filtered {
                 Ok(filtered) => feasible.keep(&filtered, loads),
                 Err(error) if of.extender.is_ignorable => {
-                    tracing::warn!(pod = %pod.key, uid = pod.uid, extender = of.extender.url, %error, "an extender cannot filter nodes; it is ignorable, and skipped");
+                    tracing::warn!(pod = %pod.key, uid = pod.uid, extender = of.extender.url, error = chain(&error), "an extender cannot filter nodes; it is ignorable, and skipped");
                 }
                 Err(error) => return Err(error),
             }
@@ -151,11 +162,10 @@ impl Extenders {
             (of, of.call(&of.extender.verbs.prioritize, &request).await)
         });
         for (of, answer) in join_all(calls).await {
-            let added = answer.and_then(|answer| {
-                of.extender.add_points(&answer, &mut points).map_err(ExtenderError)
-            });
+            let added =
+                answer.and_then(|answer| Ok(of.extender.add_points(&answer, &mut points)?));
             if let Err(error) = added {
-                tracing::warn!(pod = %pod.key, uid = pod.uid, extender = of.extender.url, %error, "an extender cannot score nodes; its points are missing");
+                tracing::warn!(pod = %pod.key, uid = pod.uid, extender = of.extender.url, error = chain(&error), "an extender cannot score nodes; its points are missing");
             }
         }
         points
@@ -190,13 +200,12 @@ impl Extenders {
             let whole = |victim: &PodInfo| victims.get(&victim.uid);
             let request = of.extender.request_for_preemption(&object, &candidates, loads, whole);
             let answer = of.call(&of.extender.verbs.preempt, &request).await;
-            let chosen = answer.and_then(|answer| {
-                of.extender.read_preemption(&answer, loads).map_err(ExtenderError)
-            });
+            let chosen =
+                answer.and_then(|answer| Ok(of.extender.read_preemption(&answer, loads)?));
             match chosen {
                 Ok(chosen) => candidates = chosen,
                 Err(error) if of.extender.is_ignorable => {
-                    tracing::warn!(pod = %pod.key, uid = pod.uid, extender = of.extender.url, %error, "an extender cannot choose victims; it is ignorable, and skipped");
+                    tracing::warn!(pod = %pod.key, uid = pod.uid, extender = of.extender.url, error = chain(&error), "an extender cannot choose victims; it is ignorable, and skipped");
                 }
                 Err(error) => return Err(error),
             }
@@ -208,17 +217,17 @@ impl Extenders {
     pub async fn bind(&self, pod: &PodInfo, node: &str) -> Option<Result<(), ExtenderError>> {
         let of = self.interested(pod, |of| &of.verbs.bind).next()?;
         let answer = of.call(&of.extender.verbs.bind, &request_for_binding(pod, node)).await;
-        Some(answer.and_then(|answer| check_error(&answer).map_err(ExtenderError)))
+        Some(answer.and_then(|answer| Ok(check_error(&answer)?)))
     }
 
     /// The whole pod, as it is stored.
     async fn read_pod(&self, pod: &PodInfo) -> Result<Value, ExtenderError> {
         let collection = Collection::of::<Pod>(self.api.names(), Some(&pod.key.namespace));
         let pods = Dynamic::new(self.api.clone(), collection);
-        let found = pods.get(&pod.key.name).await.map_err(|error| unreadable("pod", &error))?;
+        let found = pods.get(&pod.key.name).await.map_err(|cause| unreadable("pod", cause))?;
         let uid = found.pointer("/metadata/uid").and_then(Value::as_str);
         if uid != Some(&pod.uid) {
-            return Err(ExtenderError(format!("pod {} was deleted and created again", pod.key)));
+            return Err(ExtenderError::AnotherPod(pod.key.clone()));
         }
         Ok(found)
     }
@@ -238,7 +247,7 @@ impl Extenders {
         }
         let nodes = Dynamic::new(self.api.clone(), Collection::of::<Node>(self.api.names(), None));
         let list = nodes.list(&ListParams::default()).await;
-        let mut list = list.map_err(|error| unreadable("nodes", &error))?;
+        let mut list = list.map_err(|cause| unreadable("nodes", cause))?;
         let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
         let named = |node: Value| {
             let name = node.pointer("/metadata/name").and_then(Value::as_str)?.to_owned();
@@ -256,18 +265,20 @@ impl ReachableExtender {
         let body = Bytes::from(body.to_string());
         let path = format!("/{verb}");
         let request = request::create(path, &WriteParams::default(), request::JSON, body);
-        let failed = |why: String| {
-            ExtenderError(format!(
-                "failed {verb} with extender at URL {}: {why}",
-                self.extender.url
-            ))
+        let (verb, url) = (verb.to_owned(), self.extender.url.clone());
+        let answer = match self.client.call(request).await {
+            Ok(answer) => answer,
+            Err(cause) => return Err(ExtenderError::Call { verb, url, cause }),
         };
-        let answer = self.client.call(request).await.map_err(|error| failed(chain(&error)))?;
         if answer.body.is_empty() {
             // What a bind without a result may say.
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&answer.body).map_err(|error| failed(error.to_string()))
+        serde_json::from_slice(&answer.body).map_err(|cause| ExtenderError::NoJson {
+            verb,
+            url,
+            cause,
+        })
     }
 }
 
@@ -275,8 +286,8 @@ fn send_nodes<'a>(names: &[&'a str], nodes: &'a HashMap<String, Value>) -> Vec<S
     names.iter().map(|name| Sent { name, object: nodes.get(*name) }).collect()
 }
 
-fn unreadable(what: &str, error: &ClientError) -> ExtenderError {
-    ExtenderError(format!("cannot read the {what} for an extender: {}", chain(error)))
+fn unreadable(what: &'static str, cause: ClientError) -> ExtenderError {
+    ExtenderError::Read { what, cause }
 }
 
 #[cfg(test)]

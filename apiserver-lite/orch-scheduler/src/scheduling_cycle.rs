@@ -16,6 +16,7 @@ use proto_client::events::Recorder;
 use proto_client::{Client, Store};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::backoff_queue::{BackoffQueue, Due, Failure};
@@ -424,9 +425,9 @@ impl Scheduler {
                 Ok(isolate_pod(pod, || select_feasible(pod, nodes, feasible, rules, &points)))
             }
             Err(error) => {
-                tracing::warn!(pod = %pod.key, uid = pod.uid, %error, "an extender failed; the pod is retried after its back-off");
+                let why = chain(&error);
+                tracing::warn!(pod = %pod.key, uid = pod.uid, error = why, "an extender failed; the pod is retried after its back-off");
                 self.reserved.remove(&pod.uid);
-                let why = error.to_string();
                 let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
                 self.report_failure(pod, reason, &why, stays).await;
                 Err(Failure::Error)

@@ -10,6 +10,7 @@ use crate::pod_info::PodInfo;
 use crate::preemption::Candidate;
 use crate::profile::MAX_POINTS;
 use crate::refusal::Refusal;
+use crate::select_node::Filtered;
 
 /// Points of the best node of an extender (`MaxExtenderPriority`).
 const EXTENDER_POINTS_MAX: i64 = 10;
@@ -49,13 +50,20 @@ pub struct Sent<'a> {
     pub object: Option<&'a Value>,
 }
 
-/// What an extender made of the nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filtered {
-    /// The nodes that stay.
-    pub kept: BTreeSet<String>,
-    /// Why others do not, by their names.
-    pub refused: BTreeMap<String, Refusal>,
+/// Why the answer of an extender is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// The extender says so.
+    #[error("the extender reports: {0}")]
+    Reported(String),
+    #[error(
+        "extender {url:?} claims a filtered node {node:?} which is not found in the input node list"
+    )]
+    UnknownNode { url: String, node: String },
+    #[error("extender {url:?}: expected a list of scores")]
+    NoScores { url: String },
+    #[error("extender {url:?} claims to preempt on node {node:?}: {why}")]
+    Preemption { url: String, node: String, why: &'static str },
 }
 
 impl Extender {
@@ -105,7 +113,7 @@ impl Extender {
     ///
     /// # Errors
     /// The extender reports an error, or names a node that was not sent.
-    pub fn read_filtered(&self, answer: &Value, sent: &[&str]) -> Result<Filtered, String> {
+    pub fn read_filtered(&self, answer: &Value, sent: &[&str]) -> Result<Filtered, AnswerError> {
         check_error(answer)?;
         let nodes = field(answer, "Nodes").and_then(|list| field(list, "items"));
         let kept: Vec<&str> = match field(answer, "NodeNames").filter(|_| self.knows_nodes) {
@@ -113,11 +121,7 @@ impl Extender {
             None => nodes.into_iter().flat_map(array).filter_map(node_name).collect(),
         };
         if let Some(unknown) = kept.iter().find(|name| !sent.contains(name)) {
-            let unknown = shorten(unknown);
-            return Err(format!(
-                "extender {:?} claims a filtered node {unknown:?} which is not found in the input node list",
-                self.url
-            ));
+            return Err(AnswerError::UnknownNode { url: self.url.clone(), node: shorten(unknown) });
         }
         let mut refused = BTreeMap::new();
         for (list, refusal) in [
@@ -140,9 +144,9 @@ impl Extender {
         &self,
         answer: &Value,
         points: &mut BTreeMap<String, i64>,
-    ) -> Result<(), String> {
+    ) -> Result<(), AnswerError> {
         let Some(list) = answer.as_array() else {
-            return Err(format!("extender {:?}: want a list of scores", self.url));
+            return Err(AnswerError::NoScores { url: self.url.clone() });
         };
         let scale = self.weight.saturating_mul(MAX_POINTS / EXTENDER_POINTS_MAX);
         for entry in list {
@@ -162,13 +166,14 @@ impl Extender {
         &self,
         answer: &Value,
         loads: &[NodeLoad],
-    ) -> Result<Vec<Candidate>, String> {
+    ) -> Result<Vec<Candidate>, AnswerError> {
         let chosen = field(answer, "NodeNameToMetaVictims").and_then(Value::as_object);
         let mut candidates = Vec::new();
         for (node, victims) in chosen.into_iter().flatten() {
-            let unknown = |what: &str| {
-                let (url, node) = (&self.url, shorten(node));
-                format!("extender {url:?} claims to preempt on node {node:?}: {what}")
+            let unknown = |why: &'static str| AnswerError::Preemption {
+                url: self.url.clone(),
+                node: shorten(node),
+                why,
             };
             let nth = loads.iter().position(|load| load.node.name == *node);
             let Some((nth, load)) = nth.and_then(|nth| Some((nth, loads.get(nth)?))) else {
@@ -208,10 +213,10 @@ pub fn request_for_binding(pod: &PodInfo, node: &str) -> Value {
 ///
 /// # Errors
 /// It is set.
-pub fn check_error(answer: &Value) -> Result<(), String> {
+pub fn check_error(answer: &Value) -> Result<(), AnswerError> {
     match field(answer, "Error").and_then(Value::as_str).unwrap_or_default() {
         "" => Ok(()),
-        error => Err(shorten(error)),
+        error => Err(AnswerError::Reported(shorten(error))),
     }
 }
 
@@ -290,12 +295,13 @@ mod tests {
         let nothing = extender(true).read_filtered(&json!({}), &sent).unwrap();
         assert!(nothing.kept.is_empty());
         let error = extender(true).read_filtered(&json!({ "Error": "out of order" }), &sent);
-        assert_eq!(error, Err("out of order".into()));
+        assert_eq!(error, Err(AnswerError::Reported("out of order".into())));
         let unknown = json!({ "NodeNames": ["d"] });
         let error = extender(true).read_filtered(&unknown, &sent).unwrap_err();
-        assert!(error.contains("claims a filtered node \"d\""), "{error}");
+        assert_eq!(error, AnswerError::UnknownNode { url: "http://e".into(), node: "d".into() });
         let long = json!({ "Error": "é".repeat(1000) });
-        assert_eq!(check_error(&long).unwrap_err().len(), MESSAGE_LEN_MAX);
+        let AnswerError::Reported(short) = check_error(&long).unwrap_err() else { panic!() };
+        assert_eq!(short.len(), MESSAGE_LEN_MAX);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The filter and score extension points: selects the best node that a pod fits on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::extenders::Filtered;
 use crate::filter::check;
 use crate::nodes::NodeLoad;
 use crate::nominations::NominatedLoads;
@@ -140,6 +139,15 @@ pub struct NodeView<'a> {
     pub nominated: &'a mut NominatedLoads,
     /// What earlier pods of the cycle counted.
     pub selected: &'a mut SelectedCounts,
+}
+
+/// What an extender made of the feasible nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filtered {
+    /// The nodes that stay.
+    pub kept: BTreeSet<String>,
+    /// Why others do not, by their names.
+    pub refused: BTreeMap<String, Refusal>,
 }
 
 /// The nodes on which a pod fits, and why it does not on the others; in the order of the loads.

@@ -126,7 +126,7 @@ async fn a_failing_extender_fails_the_pod_unless_it_is_ignorable() {
     let (server, _) = serve(|_, _| (500, json!({}))).await;
     let mut required = extenders(&server, vec![extender(true)]);
     let error = place(&mut required).await.unwrap_err().to_string();
-    assert!(error.starts_with("failed filter with extender at URL /scheduler/: "), "{error}");
+    assert_eq!(error, "failed filter with extender at URL /scheduler/");
     let ignorable = Extender { is_ignorable: true, ..extender(true) };
     let mut ignorable = extenders(&server, vec![ignorable]);
     assert_eq!(place(&mut ignorable).await.unwrap(), "a", "without points either");
@@ -158,7 +158,7 @@ async fn an_extender_binds_and_chooses_victims() {
     let (pod, loads) = (pod("p", 1, 1), loads());
     let extenders = extenders(&server, vec![extender(true), binder]);
     let error = extenders.bind(&pod, "a").await.unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "not now");
+    assert_eq!(error.to_string(), "the extender reports: not now");
     let candidate = Candidate { nth: 0, victims: vec![Arc::new(pod.clone())], violations: 0 };
     let left = extenders.choose_preemptions(&pod, vec![candidate], &loads).await.unwrap();
     assert_eq!(left, []);

@@ -34,11 +34,7 @@ impl Scheduler {
         for (Placement { pod, nth, assigned, begun }, answer) in placed.into_iter().zip(answers) {
             let node = &assigned.node;
             if let Err(error) = answer {
-                let error = match &error {
-                    BindError::Api(error) => chain(error),
-                    BindError::Extender(error) => error.to_string(),
-                };
-                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error, "cannot bind the pod; retried after its back-off");
+                tracing::warn!(pod = %pod.key, uid = pod.uid, node, error = chain(&error), "cannot bind the pod; retried after its back-off");
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
@@ -106,8 +102,11 @@ impl Scheduler {
 }
 
 /// Why a pod could not be bound.
+#[derive(Debug, thiserror::Error)]
 enum BindError {
+    #[error(transparent)]
     Api(ClientError),
+    #[error(transparent)]
     Extender(ExtenderError),
 }
 

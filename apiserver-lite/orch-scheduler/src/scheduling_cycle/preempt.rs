@@ -16,6 +16,7 @@ use proto_daemon::panics::isolate_sync;
 use serde_json::json;
 
 use super::Scheduler;
+use crate::extenders::ExtenderError;
 
 /// What became of `status.nominatedNodeName`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +55,12 @@ impl Scheduler {
         match found {
             Ok(Preemption::Candidates(candidates)) => {
                 let candidate = match self.choose_candidate(pod, candidates, loads).await {
-                    Ok(candidate) => candidate,
-                    Err(why) => return (Some(why), Nomination::Unchanged),
+                    Ok(Some(candidate)) => candidate,
+                    Ok(None) => {
+                        let why = "no candidate node for preemption".to_owned();
+                        return (Some(why), Nomination::Unchanged);
+                    }
+                    Err(error) => return (Some(chain(&error)), Nomination::Unchanged),
                 };
                 let node = loads.get(candidate.nth).map(|load| load.node.name.clone());
                 let node = node.unwrap_or_default();
@@ -79,16 +84,15 @@ impl Scheduler {
         }
     }
 
-    /// The preemption that does the least harm, of those that extenders leave; or why there is none.
+    /// The preemption that does the least harm, of those that extenders leave.
     async fn choose_candidate(
         &self,
         pod: &PodInfo,
         candidates: Vec<Candidate>,
         loads: &[NodeLoad],
-    ) -> Result<Candidate, String> {
-        let left = self.extenders.choose_preemptions(pod, candidates, loads).await;
-        let best = select_candidate(left.map_err(|error| error.to_string())?);
-        best.ok_or_else(|| "no candidate node for preemption".to_owned())
+    ) -> Result<Option<Candidate>, ExtenderError> {
+        let left = self.extenders.choose_preemptions(pod, candidates, loads).await?;
+        Ok(select_candidate(left))
     }
 
     /// Takes back a nomination, if there is one.

@@ -125,6 +125,11 @@ impl<K: WorkKey> Work<K> {
         &self.key
     }
 
+    /// How often the key has failed in a row before.
+    fn failures(&self) -> u32 {
+        self.queue.schedule().failures(&self.key)
+    }
+
     /// The work succeeded: earlier failures are forgotten.
     pub fn done(mut self) {
         self.has_result = true;
@@ -151,7 +156,7 @@ impl<K: WorkKey> Drop for Work<K> {
 }
 
 /// Processes the queue with `workers` tasks until drained. Keys in progress are finished first. `work` returns after which delay the key is to be
-/// processed again, if at all.
+/// processed again, if at all. An object that fails for ever does not fill the log: of a key's failures in a row the 1st, 2nd, 4th, 8th, ... are warnings.
 pub async fn run_workers<K, E, F, Fut>(
     queue: WorkQueue<K>,
     workers: usize,
@@ -178,7 +183,16 @@ pub async fn run_workers<K, E, F, Fut>(
                     Ok(Ok(None)) => item.done(),
                     Ok(Ok(Some(delay))) => item.again_in(delay),
                     Ok(Err(error)) => {
-                        tracing::warn!(key = ?item.key(), error = chain(&error), "cannot process a key; retried after its back-off");
+                        let failures = item.failures().saturating_add(1);
+                        let (key, error) = (item.key(), chain(&error));
+                        match failures.is_power_of_two() {
+                            true => {
+                                tracing::warn!(?key, error, failures, "cannot process a key; retried after its back-off");
+                            }
+                            false => {
+                                tracing::debug!(?key, error, failures, "cannot process a key; retried after its back-off");
+                            }
+                        }
                     }
                     Err(panicked) => {
                         tracing::error!(key = ?item.key(), %panicked, "processing a key panicked; retried after its back-off");

@@ -100,6 +100,11 @@ impl<K: Clone + Ord> Schedule<K> {
         self.add_at(key.clone(), at);
     }
 
+    /// Failures of a key in a row.
+    pub(super) fn failures(&self, key: &K) -> u32 {
+        self.entries.get(key).map_or(0, |entry| entry.failures)
+    }
+
     /// When the next delayed key becomes ready.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.delayed.first().map(|(due, _)| *due)

@@ -93,6 +93,39 @@ async fn workers_finish_what_they_have_begun() {
     assert_eq!((finished.load(Ordering::Relaxed), queue.ready_len()), (2, 1));
 }
 
+/// Counts the warnings of a thread.
+struct Warnings(Arc<AtomicUsize>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Warnings {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        if *event.metadata().level() == tracing::Level::WARN {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_fails_for_ever_does_not_fill_the_log() {
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    let (tries, warnings) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let log = tracing_subscriber::registry().with(Warnings(warnings.clone()));
+    let _log = tracing::subscriber::set_default(log);
+    let (queue, drain, counter) = (queue(), Drain::default(), tries.clone());
+    queue.add("refused");
+    let work = move |_key| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        async { Err(std::io::Error::other("invalid")) }
+    };
+    let workers = tokio::spawn(run_workers(queue, 1, drain.watch(), work));
+    tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
+    assert_eq!(drain.drain(Duration::from_secs(60)).await, DrainOutcome::Finished);
+    workers.await.expect("ended");
+    let [tries, warnings] = [tries, warnings].map(|count| count.load(Ordering::Relaxed));
+    assert!(tries > 1000, "it is retried all the same: {tries}");
+    assert!((1..=12).contains(&warnings), "{warnings} of {tries}");
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Add(u8),

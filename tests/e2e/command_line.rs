@@ -70,7 +70,6 @@ pub async fn orchctl_streams_with_containers(c: &Context) -> Result<()> {
     copy_files(&ctl).await.context("cp")?;
     forward_port(&ctl).await.context("port-forward")?;
     run_pods(&ctl).await.context("run")?;
-    debug_node(&ctl).await.context("debug")?;
     ctl.says(&["delete", "namespace", "ctl"], b"").await?;
     Ok(())
 }
@@ -148,15 +147,5 @@ async fn run_pods(ctl: &Orchctl<'_>) -> Result<()> {
     ensure!(said.contains("got hello"), "the pod said {ended:?}");
     let left = ctl.says(&["get", "pods", "-o", "name"], b"").await?;
     ensure!(left == "pod/web\n", "{left:?} are left");
-    Ok(())
-}
-
-async fn debug_node(ctl: &Orchctl<'_>) -> Result<()> {
-    let script = "read word; cat /host/etc/passwd >/dev/null && echo $word on $(busybox hostname)";
-    let args = ["debug", "node/node-1", "-i", "--image=orch.local/demo:1"];
-    let args = args.into_iter().chain(["--", "/bin/sh", "-c", script]).collect::<Vec<_>>();
-    let said = ctl.says(&args, b"hello\n").await?;
-    let created = said.starts_with("Creating debugging pod node-debugger-node-1-");
-    ensure!(created && said.ends_with("\nhello on node-1\n"), "debug said {said:?}");
     Ok(())
 }

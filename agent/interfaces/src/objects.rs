@@ -18,8 +18,6 @@ pub struct PodObjects {
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
     /// Claims, volumes, drivers and attachments of persistent volumes.
     pub persistent: KnownObjects,
-    /// Services for the environment variables of containers.
-    pub services: Vec<ServiceEnv>,
 }
 
 impl EnvObjects for PodObjects {
@@ -41,7 +39,9 @@ pub trait ObjectCache: Send + Sync {
 /// The watched objects of one pod.
 pub trait Subscription: Send + Sync {
     /// The present objects; one that has not been read yet is missing.
-    fn objects(&self, pod: &Pod) -> PodObjects;
+    fn objects(&self) -> PodObjects;
+    /// The present services for the environment variables of the pod's containers. There may be hundreds: they are read for a new container only.
+    fn services(&self, pod: &Pod) -> Vec<ServiceEnv>;
     /// Whether all objects have been read.
     fn is_complete(&self) -> bool;
     /// The first required object or key that a container's environment lacks, as a message for
@@ -118,8 +118,12 @@ impl ObjectCache for NoObjects {
 struct Fixed(PodObjects);
 
 impl Subscription for Fixed {
-    fn objects(&self, _: &Pod) -> PodObjects {
+    fn objects(&self) -> PodObjects {
         self.0.clone()
+    }
+
+    fn services(&self, _: &Pod) -> Vec<ServiceEnv> {
+        Vec::new()
     }
 
     fn is_complete(&self) -> bool {

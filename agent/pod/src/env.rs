@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use agent_node::resources::HUGE_PAGES;
+use proto_api::Quantity;
 use proto_api::core::v1::{
     ConfigMap, Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Secret,
 };
-use proto_api::{Quantity, names::Names};
 
 use crate::expand::{expand, expanded_len};
 
@@ -496,24 +496,20 @@ pub fn resource_value(
     Ok(amount.saturating_add(divisor.saturating_sub(1)).div_euclid(divisor).to_string())
 }
 
-/// Services shown in a pod's environment: those of its namespace unless `enableServiceLinks` is false, and always `kubernetes` of
-/// `default`. `all` lists namespace and service of every service with a cluster IP.
+/// Whether the services of a pod's namespace are shown in its environment: unless `enableServiceLinks` is false.
+pub fn links_services(pod: &Pod) -> bool {
+    pod.spec.enable_service_links != Some(false)
+}
+
+/// Services shown in a pod's environment: `own`, those of its namespace that have a cluster IP and are linked, and always `kubernetes` of `default`, the
+/// API server's.
 pub fn linked_services<'a>(
-    pod: &Pod,
-    names: &Names,
-    all: impl Iterator<Item = (&'a str, &'a ServiceEnv)>,
+    own: impl Iterator<Item = &'a ServiceEnv>,
+    api: Option<&'a ServiceEnv>,
 ) -> Vec<ServiceEnv> {
-    let links = pod.spec.enable_service_links != Some(false);
-    let mut linked: BTreeMap<&str, &ServiceEnv> = BTreeMap::new();
-    for (namespace, service) in all {
-        let api = namespace == "default" && service.name == names.api_service_name();
-        let own = links && namespace == pod.metadata.namespace;
-        // A service of the pod's namespace replaces the API server's service of the same name.
-        if own || (api && !linked.contains_key(service.name.as_str())) {
-            linked.insert(&service.name, service);
-        }
-    }
-    linked.into_values().cloned().collect()
+    // A service of the pod's namespace replaces the API server's service of the same name.
+    let linked = api.into_iter().chain(own).map(|service| (service.name.as_str(), service));
+    linked.collect::<BTreeMap<_, _>>().into_values().cloned().collect()
 }
 
 /// Variables of services: `<NAME>_SERVICE_HOST`, `<NAME>_SERVICE_PORT[_<PORT>]`, and for each port the older

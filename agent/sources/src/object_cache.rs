@@ -15,10 +15,10 @@ use agent_interfaces::PodObjects;
 use agent_interfaces::objects::{
     ObjectCache, Subscription, missing, needs_of, needs_without_pulls,
 };
-use agent_pod::env::{EnvRequirements, ServiceEnv, linked_services};
-use proto_api::Resource;
+use agent_pod::env::{EnvRequirements, ServiceEnv, linked_services, links_services};
 use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
 use proto_api::names::Names;
+use proto_api::{ObjectKey, Resource};
 use proto_client::watch::{Observed, watch};
 use proto_client::{Client, ListParams, Store};
 use tokio::sync::Notify;
@@ -226,17 +226,22 @@ struct ClusterSubscription {
 }
 
 impl Subscription for ClusterSubscription {
-    fn objects(&self, pod: &Pod) -> PodObjects {
-        let services = self.services.list();
-        let services = services
-            .iter()
-            .filter_map(|(key, service)| Some((key.namespace.as_str(), (**service).as_ref()?)));
+    fn objects(&self) -> PodObjects {
         PodObjects {
             config_maps: read_watched(&self.maps),
             secrets: read_watched(&self.secrets),
             persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
-            services: linked_services(pod, self.names, services),
         }
+    }
+
+    fn services(&self, pod: &Pod) -> Vec<ServiceEnv> {
+        let own = match links_services(pod) {
+            true => self.services.within(&pod.metadata.namespace),
+            false => Vec::new(),
+        };
+        let api = self.services.get(&ObjectKey::new("default", self.names.api_service_name()));
+        let own = own.iter().filter_map(|service| service.as_ref().as_ref());
+        linked_services(own, api.as_ref().and_then(|service| service.as_ref().as_ref()))
     }
 
     fn is_complete(&self) -> bool {
@@ -248,7 +253,7 @@ impl Subscription for ClusterSubscription {
     }
 
     fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        missing(pod, container, || self.objects(pod))
+        missing(pod, container, || self.objects())
     }
 }
 

@@ -199,7 +199,7 @@ async fn create_container(
             host_ips,
             pod_ips: if pod.spec.host_network { host_ips } else { &context.pod_ips },
             objects: &*context.objects,
-            services: &context.objects.services,
+            services: &context.services,
             allocatable: &shared.pods.allocatable(),
         },
     )

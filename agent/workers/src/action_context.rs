@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agent_interfaces::{MountedVolumes, PodObjects};
 use agent_pod::desired::PodSource;
+use agent_pod::env::ServiceEnv;
 use proto_api::core::v1::Pod;
 use tokio::sync::watch;
 
@@ -16,6 +17,8 @@ pub struct ActionContext {
     pub source: PodSource,
     /// API objects that the pod refers to.
     pub objects: Arc<PodObjects>,
+    /// Services for the environment variables of a new container; none for other actions.
+    pub services: Vec<ServiceEnv>,
     /// Its volumes that are set up.
     pub mounted: Arc<MountedVolumes>,
     /// Addresses of its sandbox.

@@ -128,6 +128,7 @@ mod tests {
             pod: Arc::new(pod),
             source: PodSource::Api,
             objects: Arc::default(),
+            services: Vec::new(),
             mounted: Arc::default(),
             pod_ips: Vec::new(),
             running: Default::default(),

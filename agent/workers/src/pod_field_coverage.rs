@@ -18,7 +18,7 @@ use agent_node::qos::qos_class;
 use agent_node::resources::{limits, requests};
 use agent_node::unsupported_fields::{self, NodeFeatures};
 use agent_pod::desired::{ConfigState, DesiredPod, PodSource, find_container};
-use agent_pod::env::{EnvInputs, ServiceEnv, environment, linked_services};
+use agent_pod::env::{EnvInputs, ServiceEnv, environment, linked_services, links_services};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::security::ImageUser;
 use agent_pod::translate::{self, ContainerInputs};
@@ -27,7 +27,6 @@ use agent_pod::{dns, hosts};
 use agent_resources::pod_environment::RuntimeClasses;
 use futures_util::FutureExt as _;
 use proto_api::core::v1::{ConfigMap, Node, Pod, Secret, Taint};
-use proto_api::names::Names;
 use serde_json::{Value, json};
 
 const SCHEMA: &str = include_str!("../../../proto/api/schema/core_v1.tsv");
@@ -252,7 +251,7 @@ fn answer(pod: &Value) -> String {
             host_ips: &["192.0.2.1".into()],
             pod_ips: &["10.0.0.7".into()],
             objects: &Everything,
-            services: &linked_services(&pod, <&Names>::default(), [("ns", &services)].into_iter()),
+            services: &linked_services(links_services(&pod).then_some(&services).into_iter(), None),
             allocatable: &node().status.allocatable,
         };
         let env = environment(&container, &inputs);

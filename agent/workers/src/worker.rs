@@ -31,6 +31,7 @@ use std::time::Duration;
 use agent_clock as clock;
 use agent_pod::backoff::RetryStep;
 use agent_pod::desired::{DesiredPod, PodSource, grace_period};
+use agent_pod::env::ServiceEnv;
 use agent_pod::events;
 use agent_pod::observed::{ObservedContainer, ObservedImage, ObservedPod, ObservedVolumes};
 use agent_pod::plan::{Action, Plan, PodStage};
@@ -346,7 +347,11 @@ impl Worker {
         }
         self.state.begin_action(action);
         let commit = self.records.commit().filter(|_| action.needs_durable_record());
-        self.driver.start_action(action.clone(), self.action_context(), commit);
+        let services = match action {
+            Action::CreateContainer { .. } => self.volumes.services(&self.pod()),
+            _ => Vec::new(),
+        };
+        self.driver.start_action(action.clone(), self.action_context(services), commit);
     }
 
     /// Volumes wait for the objects that they are built from; the final report waits until the last
@@ -359,11 +364,12 @@ impl Worker {
         }
     }
 
-    fn action_context(&self) -> ActionContext {
+    fn action_context(&self, services: Vec<ServiceEnv>) -> ActionContext {
         let pod = self.pod();
         ActionContext {
+            services,
             source: self.update.borrow().source,
-            objects: Arc::new(self.volumes.objects(&pod)),
+            objects: Arc::new(self.volumes.objects()),
             pod,
             mounted: self.volumes.mounted(),
             pod_ips: self.state.pod_ips(),
@@ -390,7 +396,7 @@ impl Worker {
         match self.volumes.next_refresh(clock::boot()) {
             RefreshStep::Wait(at) => at,
             RefreshStep::Refresh => {
-                self.driver.refresh_volumes(self.action_context());
+                self.driver.refresh_volumes(self.action_context(Vec::new()));
                 None
             }
         }

@@ -341,6 +341,27 @@ fn an_object_that_is_named_often_counts_each_time() {
 }
 
 #[test]
+fn the_api_server_is_linked_unless_a_service_has_its_name() {
+    let service = |name: &str, cluster_ip: &str| ServiceEnv {
+        name: name.into(),
+        cluster_ip: cluster_ip.into(),
+        ports: Vec::new(),
+    };
+    let (api, shop) = (service("kubernetes", "10.96.0.1"), service("shop", "10.96.0.9"));
+    let own = service("kubernetes", "10.96.0.7");
+    let linked =
+        |own: &[&ServiceEnv], api: Option<&ServiceEnv>| linked_services(own.iter().copied(), api);
+    assert_eq!(linked(&[&shop], Some(&api)), [api.clone(), shop.clone()]);
+    assert_eq!(linked(&[&own, &shop], Some(&api)), [own, shop.clone()]);
+    assert_eq!(linked(&[&shop], None), [shop]);
+    let mut pod = Pod::default();
+    for (links, expected) in [(None, true), (Some(true), true), (Some(false), false)] {
+        pod.spec.enable_service_links = links;
+        assert_eq!(links_services(&pod), expected);
+    }
+}
+
+#[test]
 fn services_of_a_namespace_leave_a_pod_its_own_room() {
     let services: Vec<ServiceEnv> = (0..3000)
         .map(|n| ServiceEnv {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_interfaces::objects::{ObjectCache, Subscription};
 use agent_interfaces::{MountedVolumes, PodObjects};
 use agent_pod::desired::ConfigState;
+use agent_pod::env::ServiceEnv;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::backoff::{Backoff, Retries};
 use tokio::sync::Notify;
@@ -114,8 +115,13 @@ impl VolumeRefresher {
     }
 
     /// The objects that the pod refers to.
-    pub fn objects(&self, pod: &Pod) -> PodObjects {
-        self.subscription.objects(pod)
+    pub fn objects(&self) -> PodObjects {
+        self.subscription.objects()
+    }
+
+    /// The services that a container's environment shows.
+    pub fn services(&self, pod: &Pod) -> Vec<ServiceEnv> {
+        self.subscription.services(pod)
     }
 
     /// Whether all of them have been read.

@@ -10,7 +10,7 @@ use agent_interfaces::{
 };
 use agent_journal::active_pods::ActivePods;
 use agent_journal::last_run::LastEnd;
-use agent_pod::env::EnvObjects as _;
+use agent_pod::env::{EnvObjects as _, ServiceEnv};
 use proto_api::Time;
 use proto_api::core::v1::{EnvVar, PodStatus};
 use tokio::sync::Notify;
@@ -62,8 +62,12 @@ struct Looked {
 }
 
 impl Subscription for Looked {
-    fn objects(&self, pod: &Pod) -> PodObjects {
-        self.inner.objects(pod)
+    fn objects(&self) -> PodObjects {
+        self.inner.objects()
+    }
+
+    fn services(&self, pod: &Pod) -> Vec<ServiceEnv> {
+        self.inner.services(pod)
     }
 
     fn is_complete(&self) -> bool {

@@ -9,7 +9,7 @@ use agent_interfaces::objects::{ObjectCache, Subscription, missing, needs_of};
 use agent_interfaces::{
     PodCgroupError, PodCgroups, PodObjects, ReportError, Reported, Reports, StatusChange,
 };
-use agent_pod::env::EnvRequirements;
+use agent_pod::env::{EnvRequirements, ServiceEnv};
 use agent_pod::events::PodEvent;
 use agent_pod::observed::InstanceState;
 use agent_pod::record::Phase;
@@ -393,7 +393,11 @@ impl SimSubscription {
 }
 
 impl Subscription for SimSubscription {
-    fn objects(&self, _: &Pod) -> PodObjects {
+    fn services(&self, _: &Pod) -> Vec<ServiceEnv> {
+        Vec::new()
+    }
+
+    fn objects(&self) -> PodObjects {
         PodObjects { persistent: self.view.known.clone(), ..self.read_objects() }
     }
 

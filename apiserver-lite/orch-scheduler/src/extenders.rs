@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apiserver_scheduling::extenders::{
-    AnswerError, Extender, Sent, check_error, request_for_binding,
-};
+use apiserver_scheduling::extenders::{AnswerError, Extender, Sent, request_for_binding};
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::Candidate;
@@ -25,6 +23,8 @@ use crate::config::extenders::ExtenderSettings;
 
 /// Most bytes of an answer.
 const ANSWER_LEN_MAX: usize = 64 << 20;
+/// Pods that are read at the same time.
+const READS_MAX: usize = 32;
 /// How long a list of whole nodes serves one pod after the other.
 const NODES_AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -100,6 +100,11 @@ impl Extenders {
             !verb(&of.extender).is_empty() && of.extender.is_interested(pod)
         };
         self.all.iter().filter(wants)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// Whether the nodes of the pod depend on an extender.
@@ -191,11 +196,10 @@ impl Extenders {
             }
             let mut victims = HashMap::new();
             if !of.extender.knows_nodes {
-                for victim in candidates.iter().flat_map(|candidate| &candidate.victims) {
-                    if !victims.contains_key(&victim.uid) {
-                        victims.insert(victim.uid.clone(), self.read_pod(victim).await?);
-                    }
-                }
+                victims = self.read_victims(&candidates).await;
+                // Where one has ended meanwhile the node is looked at again with the next attempt.
+                let is_known = |victim: &Arc<PodInfo>| victims.contains_key(&victim.uid);
+                candidates.retain(|candidate| candidate.victims.iter().all(is_known));
             }
             let whole = |victim: &PodInfo| victims.get(&victim.uid);
             let request = of.extender.request_for_preemption(&object, &candidates, loads, whole);
@@ -217,7 +221,21 @@ impl Extenders {
     pub async fn bind(&self, pod: &PodInfo, node: &str) -> Option<Result<(), ExtenderError>> {
         let of = self.interested(pod, |of| &of.verbs.bind).next()?;
         let answer = of.call(&of.extender.verbs.bind, &request_for_binding(pod, node)).await;
-        Some(answer.and_then(|answer| Ok(check_error(&answer)?)))
+        Some(answer.and_then(|answer| Ok(of.extender.check_error(&answer)?)))
+    }
+
+    /// The victims as they are stored, by uid, without those that are gone.
+    async fn read_victims(&self, candidates: &[Candidate]) -> HashMap<String, Value> {
+        let all = candidates.iter().flat_map(|candidate| &candidate.victims);
+        let all: BTreeMap<&str, &Arc<PodInfo>> = all.map(|pod| (pod.uid.as_str(), pod)).collect();
+        let victims: Vec<&Arc<PodInfo>> = all.into_values().collect();
+        let mut read = HashMap::new();
+        for some in victims.chunks(READS_MAX) {
+            let found = join_all(some.iter().map(|victim| self.read_pod(victim))).await;
+            let found = some.iter().zip(found);
+            read.extend(found.filter_map(|(pod, found)| Some((pod.uid.clone(), found.ok()?))));
+        }
+        read
     }
 
     /// The whole pod, as it is stored.
@@ -237,7 +255,12 @@ impl Extenders {
         &mut self,
         pod: &PodInfo,
     ) -> Result<Arc<HashMap<String, Value>>, ExtenderError> {
-        if self.all.iter().all(|of| of.extender.knows_nodes || !of.extender.is_interested(pod)) {
+        let asks = |of: &ReachableExtender| {
+            let verbs = &of.extender.verbs;
+            let asks = !verbs.filter.is_empty() || !verbs.prioritize.is_empty();
+            asks && !of.extender.knows_nodes && of.extender.is_interested(pod)
+        };
+        if !self.all.iter().any(asks) {
             return Ok(Arc::default());
         }
         if let Some((at, nodes)) = &self.nodes
@@ -270,10 +293,6 @@ impl ReachableExtender {
             Ok(answer) => answer,
             Err(cause) => return Err(ExtenderError::Call { verb, url, cause }),
         };
-        if answer.body.is_empty() {
-            // What a bind without a result may say.
-            return Ok(Value::Null);
-        }
         serde_json::from_slice(&answer.body).map_err(|cause| ExtenderError::NoJson {
             verb,
             url,

@@ -47,6 +47,8 @@ use preempt::Nomination;
 
 /// Bindings that are written at the same time. Their pods are due in order, the nodes selected one after the other.
 const BINDINGS_MAX: usize = 32;
+/// How long a cycle goes on that asks extenders. The next one begins at once, unless the program ends.
+const EXTENDED_CYCLE_MAX: Duration = Duration::from_secs(1);
 /// How long a binding is assumed before the watch shows it. After that it must have been undone.
 const ASSUMED: Duration = Duration::from_secs(30);
 /// The same while the watch shows no newer version of the pod: the watch is behind, and the pod occupies its node.
@@ -223,7 +225,12 @@ impl Scheduler {
         let claims = due.iter().any(|pod| !pod.claims.is_empty());
         let mut storage = if claims { self.storage.snapshot() } else { StorageSnapshot::default() };
         let mut placed = Vec::new();
+        let begun_all = Instant::now();
         for pod in due {
+            if self.is_outdated(begun_all) {
+                tally.is_due(Instant::now());
+                break;
+            }
             let pod = self.spread_by_default(pod);
             if placed.is_empty() && (tally.bound, tally.failed) == (0, 0) {
                 self.status.started(format!("pod {}", pod.key));
@@ -242,7 +249,7 @@ impl Scheduler {
                     self.note_failure(&pod, failure, begun, &mut tally);
                 }
             }
-            if placed.len() >= BINDINGS_MAX {
+            if placed.len() >= self.bindings_max() {
                 self.bind_all(std::mem::take(&mut placed), &mut loads, &mut tally).await;
             }
         }
@@ -253,6 +260,15 @@ impl Scheduler {
             self.status.done(format!("{bound} bound, {failed} waiting"));
         }
         next
+    }
+
+    /// With extenders each pod may wait for seconds: those before it are bound, and the next ones see the cluster as it is by then.
+    fn bindings_max(&self) -> usize {
+        if self.extenders.is_empty() { BINDINGS_MAX } else { 1 }
+    }
+
+    fn is_outdated(&self, begun: Instant) -> bool {
+        !self.extenders.is_empty() && begun.elapsed() > EXTENDED_CYCLE_MAX
     }
 
     /// Notes that a pod was not scheduled. It is due again after its back-off.
@@ -365,7 +381,9 @@ impl Scheduler {
         let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
         let selected = &mut *view.selected;
         let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated, selected };
-        let selected = match self.extenders.concern_nodes(pod) {
+        // The node of a pod whose volumes are being bound stands; extenders have agreed to it.
+        let asks = self.extenders.concern_nodes(pod) && !self.reserved.contains_key(&pod.uid);
+        let selected = match asks {
             true => self.select_with_extenders(pod, nodes, rules, storage).await?,
             false => {
                 let storage_view = StorageView { storage, annotations: &self.annotations };
@@ -427,7 +445,6 @@ impl Scheduler {
             Err(error) => {
                 let why = chain(&error);
                 tracing::warn!(pod = %pod.key, uid = pod.uid, error = why, "an extender failed; the pod is retried after its back-off");
-                self.reserved.remove(&pod.uid);
                 let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
                 self.report_failure(pod, reason, &why, stays).await;
                 Err(Failure::Error)

@@ -294,6 +294,10 @@ pub async fn delete(
     place: &Place,
     deletion: &Deletion,
 ) -> Result<Value, CommandError> {
+    if place.name.is_empty() {
+        // The path of all objects: a server deletes them one and all.
+        return Err(CommandError::with_text("an object without a name cannot be deleted"));
+    }
     let options = body(&deletion.options());
     session.call_json(request::delete(place.path(None), &ListParams::default(), options)).await
 }

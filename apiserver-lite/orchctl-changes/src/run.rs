@@ -133,11 +133,13 @@ pub async fn run(
     let pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
     let mut pod = args.overrides.apply(session, pod).await?;
     let pods = session.discovery().await?.served_kind("v1", "Pod")?.clone();
-    let place = Place {
-        resource: pods,
-        namespace: Some(session.namespace()?.to_owned()),
-        name: text_at(&pod, "/metadata/name"),
-    };
+    let name = text_at(&pod, "/metadata/name");
+    if name.is_empty() {
+        // A path without a name is that of all pods.
+        return Err(CommandError::with_text("--overrides must not remove metadata.name"));
+    }
+    let namespace = Some(session.namespace()?.to_owned());
+    let place = Place { resource: pods, namespace, name };
     let how =
         Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
     if args.expose {
@@ -153,6 +155,7 @@ pub async fn run(
     args.record.annotate(session, &mut pod, output).await?;
     let write = args.results.write(&args.field_manager)?;
     requests::create(session, place.collection(), &pod, &write).await?;
+    args.restart = text_at(&pod, "/spec/restartPolicy");
     let ended =
         join(session, &args, &place, text_at(&pod, "/spec/containers/0/name"), output).await;
     if args.rm {

@@ -60,8 +60,8 @@ pub enum AnswerError {
         "extender {url:?} claims a filtered node {node:?} which is not found in the input node list"
     )]
     UnknownNode { url: String, node: String },
-    #[error("extender {url:?}: expected a list of scores")]
-    NoScores { url: String },
+    #[error("extender {url:?}: expected {expected}")]
+    Malformed { url: String, expected: &'static str },
     #[error("extender {url:?} claims to preempt on node {node:?}: {why}")]
     Preemption { url: String, node: String, why: &'static str },
 }
@@ -114,13 +114,22 @@ impl Extender {
     /// # Errors
     /// The extender reports an error, or names a node that was not sent.
     pub fn read_filtered(&self, answer: &Value, sent: &[&str]) -> Result<Filtered, AnswerError> {
-        check_error(answer)?;
-        let nodes = field(answer, "Nodes").and_then(|list| field(list, "items"));
-        let kept: Vec<&str> = match field(answer, "NodeNames").filter(|_| self.knows_nodes) {
-            Some(names) => array(names).filter_map(Value::as_str).collect(),
-            None => nodes.into_iter().flat_map(array).filter_map(node_name).collect(),
+        self.check_error(answer)?;
+        let listed: Vec<Option<&str>> = match field(answer, "NodeNames") {
+            Some(names) if self.knows_nodes => {
+                let names = names.as_array().ok_or_else(|| self.malformed("a list of names"))?;
+                names.iter().map(Value::as_str).collect()
+            }
+            _ => match field(answer, "Nodes").map(|list| field(list, "items")) {
+                Some(Some(Value::Array(nodes))) => nodes.iter().map(node_name).collect(),
+                None | Some(None) => Vec::new(),
+                Some(Some(_)) => return Err(self.malformed("a list of nodes")),
+            },
         };
-        if let Some(unknown) = kept.iter().find(|name| !sent.contains(name)) {
+        let kept: Option<BTreeSet<&str>> = listed.into_iter().collect();
+        let kept = kept.ok_or_else(|| self.malformed("names of nodes"))?;
+        let sent: BTreeSet<&str> = sent.iter().copied().collect();
+        if let Some(unknown) = kept.difference(&sent).next() {
             return Err(AnswerError::UnknownNode { url: self.url.clone(), node: shorten(unknown) });
         }
         let mut refused = BTreeMap::new();
@@ -146,12 +155,15 @@ impl Extender {
         points: &mut BTreeMap<String, i64>,
     ) -> Result<(), AnswerError> {
         let Some(list) = answer.as_array() else {
-            return Err(AnswerError::NoScores { url: self.url.clone() });
+            return Err(self.malformed("a list of scores"));
         };
         let scale = self.weight.saturating_mul(MAX_POINTS / EXTENDER_POINTS_MAX);
         for entry in list {
-            let host = field(entry, "Host").and_then(Value::as_str).unwrap_or_default();
-            let score = field(entry, "Score").and_then(Value::as_i64).unwrap_or_default();
+            let host = field(entry, "Host").and_then(Value::as_str);
+            let score = field(entry, "Score").and_then(Value::as_i64);
+            let (Some(host), Some(score)) = (host, score) else {
+                return Err(self.malformed("a host and a score"));
+            };
             let sum = points.entry(host.to_owned()).or_default();
             *sum = sum.saturating_add(score.saturating_mul(scale));
         }
@@ -202,22 +214,31 @@ impl Extender {
     }
 }
 
+impl Extender {
+    /// Reads the `Error` of an answer.
+    ///
+    /// # Errors
+    /// It is set, or the answer is no object.
+    pub fn check_error(&self, answer: &Value) -> Result<(), AnswerError> {
+        if !answer.is_object() {
+            return Err(self.malformed("an object"));
+        }
+        match field(answer, "Error").and_then(Value::as_str).unwrap_or_default() {
+            "" => Ok(()),
+            error => Err(AnswerError::Reported(shorten(error))),
+        }
+    }
+
+    fn malformed(&self, expected: &'static str) -> AnswerError {
+        AnswerError::Malformed { url: self.url.clone(), expected }
+    }
+}
+
 /// The request to bind a pod.
 pub fn request_for_binding(pod: &PodInfo, node: &str) -> Value {
     json!({
         "PodName": pod.key.name, "PodNamespace": pod.key.namespace, "PodUID": pod.uid, "Node": node,
     })
-}
-
-/// Reads the `Error` of an answer.
-///
-/// # Errors
-/// It is set.
-pub fn check_error(answer: &Value) -> Result<(), AnswerError> {
-    match field(answer, "Error").and_then(Value::as_str).unwrap_or_default() {
-        "" => Ok(()),
-        error => Err(AnswerError::Reported(shorten(error))),
-    }
 }
 
 /// A field of an object that is not null.
@@ -294,13 +315,25 @@ mod tests {
         assert_eq!((filtered.kept, filtered.refused.len()), (["b".to_owned()].into(), 0));
         let nothing = extender(true).read_filtered(&json!({}), &sent).unwrap();
         assert!(nothing.kept.is_empty());
+        for malformed in [
+            json!([]),
+            json!(null),
+            json!({ "NodeNames": "a" }),
+            json!({ "NodeNames": [1] }),
+            json!({ "Nodes": { "items": 1 } }),
+        ] {
+            let error = extender(true).read_filtered(&malformed, &sent).unwrap_err();
+            assert!(matches!(error, AnswerError::Malformed { .. }), "{malformed}: {error}");
+        }
         let error = extender(true).read_filtered(&json!({ "Error": "out of order" }), &sent);
         assert_eq!(error, Err(AnswerError::Reported("out of order".into())));
         let unknown = json!({ "NodeNames": ["d"] });
         let error = extender(true).read_filtered(&unknown, &sent).unwrap_err();
         assert_eq!(error, AnswerError::UnknownNode { url: "http://e".into(), node: "d".into() });
         let long = json!({ "Error": "é".repeat(1000) });
-        let AnswerError::Reported(short) = check_error(&long).unwrap_err() else { panic!() };
+        let AnswerError::Reported(short) = extender(true).check_error(&long).unwrap_err() else {
+            panic!()
+        };
         assert_eq!(short.len(), MESSAGE_LEN_MAX);
     }
 
@@ -313,7 +346,11 @@ mod tests {
         let most = json!([{ "Host": "a", "Score": i64::MAX }]);
         extender(true).add_points(&most, &mut points).unwrap();
         assert_eq!(points["a"], i64::MAX);
-        assert!(extender(true).add_points(&json!({}), &mut points).is_err());
+        for malformed in
+            [json!({}), json!([{ "Host": "a" }]), json!([{ "Host": "a", "Score": "1" }])]
+        {
+            assert!(extender(true).add_points(&malformed, &mut points).is_err(), "{malformed}");
+        }
     }
 
     #[test]

@@ -143,7 +143,10 @@ pub(super) fn select_extenders(extenders: &[FileExtender]) -> Vec<ExtenderSettin
         let timeout = if of.http_timeout.is_zero() { TIMEOUT } else { of.http_timeout };
         Some(ExtenderSettings { extender, server: server_of(of).ok()?, timeout })
     };
-    extenders.iter().filter_map(settings).collect()
+    let mut all: Vec<_> = extenders.iter().filter_map(settings).collect();
+    // As in kube-scheduler: what may be skipped is asked after what decides.
+    all.sort_by_key(|of| of.extender.is_ignorable);
+    all
 }
 
 /// The resources that extenders check in the place of the scheduler.

@@ -38,6 +38,8 @@ impl Scheduler {
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
+                let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
+                self.report_failure(&pod, reason, &chain(&error), stays).await;
                 self.note_failure(&pod, Failure::Error, begun, tally);
                 continue;
             }

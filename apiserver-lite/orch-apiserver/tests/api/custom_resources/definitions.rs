@@ -229,8 +229,8 @@ async fn a_deleted_definition_deletes_its_objects_first() {
     server.post(BACKUPS, held.to_string()).await.expect(201);
     server.post(BACKUPS, backup("free").to_string()).await.expect(201);
     let mut events = server.watch(&format!("{BACKUPS}?watch=1")).await;
-    assert_eq!(events.next_short().await, "ADDED free");
     assert_eq!(events.next_short().await, "ADDED held");
+    assert_eq!(events.next_short().await, "ADDED free");
     let path = format!("{DEFINITIONS}/backups.example.com");
     let gone = server.delete(&path).await.expect(200);
     assert_eq!(

@@ -225,9 +225,9 @@ impl Scheduler {
         let claims = due.iter().any(|pod| !pod.claims.is_empty());
         let mut storage = if claims { self.storage.snapshot() } else { StorageSnapshot::default() };
         let mut placed = Vec::new();
-        let begun_all = Instant::now();
+        let cycle_began = Instant::now();
         for pod in due {
-            if self.is_outdated(begun_all) {
+            if self.is_outdated(cycle_began) {
                 tally.is_due(Instant::now());
                 break;
             }

@@ -38,8 +38,10 @@ impl Scheduler {
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
-                let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
-                self.report_failure(&pod, reason, &chain(&error), stays).await;
+                if error.is_refusal() {
+                    let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
+                    self.report_failure(&pod, reason, &chain(&error), stays).await;
+                }
                 self.note_failure(&pod, Failure::Error, begun, tally);
                 continue;
             }
@@ -112,6 +114,19 @@ enum BindError {
     Extender(ExtenderError),
 }
 
+impl BindError {
+    /// Whether the pod is there and has no node: without an answer it may be bound, and its condition must not say otherwise. 404 and 409 are of pods that
+    /// are gone or bound.
+    fn is_refusal(&self) -> bool {
+        let code = match self {
+            Self::Extender(ExtenderError::Answer(_)) => return true,
+            Self::Extender(ExtenderError::Call { cause, .. }) | Self::Api(cause) => cause.code(),
+            Self::Extender(_) => None,
+        };
+        code.is_some_and(|code| !matches!(code, 404 | 409 | 504))
+    }
+}
+
 /// Why a pod was not scheduled, as its condition PodScheduled says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureReason {
@@ -148,7 +163,27 @@ fn failure_condition(
 
 #[cfg(test)]
 mod tests {
+    use apiserver_scheduling::extenders::AnswerError;
+
     use super::*;
+
+    #[test]
+    fn only_refused_bindings_are_reported() {
+        let status = |code: i32| {
+            let status = proto_api::meta::v1::Status { code, ..Default::default() };
+            let (request, retry_after) = (String::new(), None);
+            BindError::Api(ClientError::Api { request, status: Box::new(status), retry_after })
+        };
+        for (code, expected) in [(403, true), (500, true), (404, false), (409, false), (504, false)]
+        {
+            assert_eq!(status(code).is_refusal(), expected, "{code}");
+        }
+        let deadline = std::time::Duration::from_secs(5);
+        let late = ClientError::Deadline { request: String::new(), deadline };
+        assert!(!BindError::Api(late).is_refusal(), "it may be bound");
+        let reported = AnswerError::Reported("no slot".into());
+        assert!(BindError::Extender(reported.into()).is_refusal());
+    }
 
     #[test]
     fn a_condition_is_written_when_its_reason_or_message_changes() {

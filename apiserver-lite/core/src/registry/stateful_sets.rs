@@ -46,11 +46,12 @@ pub(super) fn default(config: &Config, object: &mut Object) {
             }
         }
     }
-    let strategy = object.fields.map_or_insert("spec").map_or_insert(STRATEGY);
-    if config.gated_fields.max_unavailable_of_sets && strategy.str("type") == "RollingUpdate" {
-        let rolling = strategy.map_or_insert(ROLLING);
-        if !rolling.contains(MAX_UNAVAILABLE) {
-            rolling.insert(MAX_UNAVAILABLE, Value::Int(1));
+    if config.gated_fields.max_unavailable_of_sets {
+        let strategy = object.fields.map_or_insert("spec").map_or_insert(STRATEGY);
+        let rolls = strategy.str("type") == "RollingUpdate";
+        if rolls && !strategy.map(ROLLING).is_some_and(|rolling| rolling.contains(MAX_UNAVAILABLE))
+        {
+            strategy.map_or_insert(ROLLING).insert(MAX_UNAVAILABLE, Value::Int(1));
         }
     }
 }

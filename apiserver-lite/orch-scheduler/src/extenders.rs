@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apiserver_scheduling::extenders::{AnswerError, Extender, Sent, request_for_binding};
+use apiserver_scheduling::extenders::{AnswerError, Extender, SentNode, build_binding_request};
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::Candidate;
@@ -21,8 +21,9 @@ use serde_json::Value;
 
 use crate::config::extenders::ExtenderSettings;
 
-/// Most bytes of an answer.
-const ANSWER_LEN_MAX: usize = 64 << 20;
+/// Most bytes of an answer that has names and messages, and of one that may have whole nodes.
+const ANSWER_LEN_MAX: usize = 8 << 20;
+const NODES_LEN_MAX: usize = 64 << 20;
 /// Pods that are read at the same time.
 const READS_MAX: usize = 32;
 /// How long a list of whole nodes serves one pod after the other.
@@ -83,7 +84,11 @@ impl Extenders {
     ) -> Result<Self, ClientTlsError> {
         let reachable = |settings: ExtenderSettings| {
             let client = Client::new(&settings.server, api.names(), user_agent)?;
-            let client = client.with_deadline(settings.timeout).with_body_len_max(ANSWER_LEN_MAX);
+            let len_max = match settings.extender.node_cache_capable {
+                true => ANSWER_LEN_MAX,
+                false => NODES_LEN_MAX,
+            };
+            let client = client.with_deadline(settings.timeout).with_body_len_max(len_max);
             Ok::<_, ClientTlsError>(ReachableExtender { extender: settings.extender, client })
         };
         let all = settings.into_iter().map(reachable).collect::<Result<_, _>>()?;
@@ -133,7 +138,7 @@ impl Extenders {
             if names.is_empty() {
                 break;
             }
-            let request = of.extender.request_for_nodes(&object, &send_nodes(&names, &nodes));
+            let request = of.extender.build_nodes_request(&object, &send_nodes(&names, &nodes));
             let answer = of.call(&of.extender.verbs.filter, &request).await;
             let filtered =
                 answer.and_then(|answer| Ok(of.extender.read_filtered(&answer, &names)?));
@@ -163,7 +168,7 @@ impl Extenders {
         }
         let sent = send_nodes(names, nodes);
         let calls = self.interested(pod, |of| &of.verbs.prioritize).map(async |of| {
-            let request = of.extender.request_for_nodes(object, &sent);
+            let request = of.extender.build_nodes_request(object, &sent);
             (of, of.call(&of.extender.verbs.prioritize, &request).await)
         });
         for (of, answer) in join_all(calls).await {
@@ -195,14 +200,14 @@ impl Extenders {
                 break;
             }
             let mut victims = HashMap::new();
-            if !of.extender.knows_nodes {
+            if !of.extender.node_cache_capable {
                 victims = self.read_victims(&candidates).await;
                 // Where one has ended meanwhile the node is looked at again with the next attempt.
                 let is_known = |victim: &Arc<PodInfo>| victims.contains_key(&victim.uid);
                 candidates.retain(|candidate| candidate.victims.iter().all(is_known));
             }
             let whole = |victim: &PodInfo| victims.get(&victim.uid);
-            let request = of.extender.request_for_preemption(&object, &candidates, loads, whole);
+            let request = of.extender.build_preemption_request(&object, &candidates, loads, whole);
             let answer = of.call(&of.extender.verbs.preempt, &request).await;
             let chosen =
                 answer.and_then(|answer| Ok(of.extender.read_preemption(&answer, loads)?));
@@ -220,7 +225,7 @@ impl Extenders {
     /// Lets an extender bind the pod; none if none of them does.
     pub async fn bind(&self, pod: &PodInfo, node: &str) -> Option<Result<(), ExtenderError>> {
         let of = self.interested(pod, |of| &of.verbs.bind).next()?;
-        let answer = of.call(&of.extender.verbs.bind, &request_for_binding(pod, node)).await;
+        let answer = of.call(&of.extender.verbs.bind, &build_binding_request(pod, node)).await;
         Some(answer.and_then(|answer| Ok(of.extender.check_error(&answer)?)))
     }
 
@@ -258,7 +263,7 @@ impl Extenders {
         let asks = |of: &ReachableExtender| {
             let verbs = &of.extender.verbs;
             let asks = !verbs.filter.is_empty() || !verbs.prioritize.is_empty();
-            asks && !of.extender.knows_nodes && of.extender.is_interested(pod)
+            asks && !of.extender.node_cache_capable && of.extender.is_interested(pod)
         };
         if !self.all.iter().any(asks) {
             return Ok(Arc::default());
@@ -301,8 +306,8 @@ impl ReachableExtender {
     }
 }
 
-fn send_nodes<'a>(names: &[&'a str], nodes: &'a HashMap<String, Value>) -> Vec<Sent<'a>> {
-    names.iter().map(|name| Sent { name, object: nodes.get(*name) }).collect()
+fn send_nodes<'a>(names: &[&'a str], nodes: &'a HashMap<String, Value>) -> Vec<SentNode<'a>> {
+    names.iter().map(|name| SentNode { name, object: nodes.get(*name) }).collect()
 }
 
 fn unreadable(what: &'static str, cause: ClientError) -> ExtenderError {

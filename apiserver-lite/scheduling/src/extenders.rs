@@ -10,7 +10,7 @@ use crate::pod_info::PodInfo;
 use crate::preemption::Candidate;
 use crate::profile::MAX_POINTS;
 use crate::refusal::Refusal;
-use crate::select_node::Filtered;
+use crate::select_node::FilteredNodes;
 
 /// Points of the best node of an extender (`MaxExtenderPriority`).
 const EXTENDER_POINTS_MAX: i64 = 10;
@@ -27,7 +27,7 @@ pub struct Extender {
     /// What one of its points is worth.
     pub weight: i64,
     /// It knows the nodes: only names and uids are sent.
-    pub knows_nodes: bool,
+    pub node_cache_capable: bool,
     /// Only pods that request one of these are sent to it; all if there are none.
     pub managed_resources: BTreeSet<String>,
     /// Scheduling goes on without it where it fails.
@@ -43,9 +43,9 @@ pub struct ExtenderVerbs {
     pub bind: String,
 }
 
-/// An object that is sent to extenders: by name or uid, and whole for those that know no nodes.
+/// A node that is sent to an extender: by name, and whole to one that has no cache of nodes.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent<'a> {
+pub struct SentNode<'a> {
     pub name: &'a str,
     pub object: Option<&'a Value>,
 }
@@ -74,8 +74,8 @@ impl Extender {
     }
 
     /// The request to filter or score nodes.
-    pub fn request_for_nodes(&self, pod: &Value, nodes: &[Sent<'_>]) -> Value {
-        if self.knows_nodes {
+    pub fn build_nodes_request(&self, pod: &Value, nodes: &[SentNode<'_>]) -> Value {
+        if self.node_cache_capable {
             let names: Vec<&str> = nodes.iter().map(|node| node.name).collect();
             return json!({ "Pod": pod, "Nodes": null, "NodeNames": names });
         }
@@ -84,7 +84,7 @@ impl Extender {
     }
 
     /// The request to choose among preemptions. `object` gives a victim as a whole object, for an extender that knows no nodes.
-    pub fn request_for_preemption<'a>(
+    pub fn build_preemption_request<'a>(
         &self,
         pod: &Value,
         candidates: &[Candidate],
@@ -94,7 +94,7 @@ impl Extender {
         let mut by_node = Map::new();
         for candidate in candidates {
             let Some(load) = loads.get(candidate.nth) else { continue };
-            let victim = |victim: &PodInfo| match self.knows_nodes {
+            let victim = |victim: &PodInfo| match self.node_cache_capable {
                 true => json!({ "UID": victim.uid }),
                 false => object(victim).cloned().unwrap_or_default(),
             };
@@ -102,7 +102,7 @@ impl Extender {
             let victims = json!({ "Pods": victims, "NumPDBViolations": candidate.violations });
             by_node.insert(load.node.name.clone(), victims);
         }
-        let (whole, named) = match self.knows_nodes {
+        let (whole, named) = match self.node_cache_capable {
             true => (Value::Null, Value::Object(by_node)),
             false => (Value::Object(by_node), Value::Null),
         };
@@ -113,10 +113,14 @@ impl Extender {
     ///
     /// # Errors
     /// The extender reports an error, or names a node that was not sent.
-    pub fn read_filtered(&self, answer: &Value, sent: &[&str]) -> Result<Filtered, AnswerError> {
+    pub fn read_filtered(
+        &self,
+        answer: &Value,
+        sent: &[&str],
+    ) -> Result<FilteredNodes, AnswerError> {
         self.check_error(answer)?;
         let listed: Vec<Option<&str>> = match field(answer, "NodeNames") {
-            Some(names) if self.knows_nodes => {
+            Some(names) if self.node_cache_capable => {
                 let names = names.as_array().ok_or_else(|| self.malformed("a list of names"))?;
                 names.iter().map(Value::as_str).collect()
             }
@@ -142,7 +146,7 @@ impl Extender {
                 refused.insert(node.clone(), refusal(shorten(why.as_str().unwrap_or_default())));
             }
         }
-        Ok(Filtered { kept: kept.into_iter().map(str::to_owned).collect(), refused })
+        Ok(FilteredNodes { kept: kept.into_iter().map(str::to_owned).collect(), refused })
     }
 
     /// Adds the points of an answer to those of all extenders, by node, on the scale of the scheduler's own.
@@ -235,7 +239,7 @@ impl Extender {
 }
 
 /// The request to bind a pod.
-pub fn request_for_binding(pod: &PodInfo, node: &str) -> Value {
+pub fn build_binding_request(pod: &PodInfo, node: &str) -> Value {
     json!({
         "PodName": pod.key.name, "PodNamespace": pod.key.namespace, "PodUID": pod.uid, "Node": node,
     })
@@ -268,8 +272,8 @@ mod tests {
     use super::*;
     use crate::examples::{node, pod};
 
-    fn extender(knows_nodes: bool) -> Extender {
-        Extender { url: "http://e".into(), weight: 2, knows_nodes, ..Extender::default() }
+    fn extender(node_cache_capable: bool) -> Extender {
+        Extender { url: "http://e".into(), weight: 2, node_cache_capable, ..Extender::default() }
     }
 
     #[test]
@@ -287,12 +291,12 @@ mod tests {
     fn nodes_are_sent_by_name_or_whole() {
         let (pod, a) =
             (json!({ "metadata": { "name": "p" } }), json!({ "metadata": {"name": "a"} }));
-        let sent = [Sent { name: "a", object: Some(&a) }];
+        let sent = [SentNode { name: "a", object: Some(&a) }];
         assert_eq!(
-            extender(true).request_for_nodes(&pod, &sent),
+            extender(true).build_nodes_request(&pod, &sent),
             json!({ "Pod": pod, "Nodes": null, "NodeNames": ["a"] })
         );
-        let whole = extender(false).request_for_nodes(&pod, &sent);
+        let whole = extender(false).build_nodes_request(&pod, &sent);
         assert_eq!(whole.pointer("/Nodes/items"), Some(&json!([a])));
         assert_eq!(whole["NodeNames"], Value::Null);
     }
@@ -360,13 +364,13 @@ mod tests {
         victims.iter().for_each(|victim| load.add(victim.clone()));
         let loads = [load];
         let all = [Candidate { nth: 0, victims: victims.to_vec(), violations: 1 }];
-        let request = extender(true).request_for_preemption(&json!({}), &all, &loads, |_| None);
+        let request = extender(true).build_preemption_request(&json!({}), &all, &loads, |_| None);
         let uids = json!([{ "UID": victims[0].uid }, { "UID": victims[1].uid }]);
         assert_eq!(request.pointer("/NodeNameToMetaVictims/a/Pods"), Some(&uids));
         assert_eq!(request.pointer("/NodeNameToMetaVictims/a/NumPDBViolations"), Some(&json!(1)));
         let whole = json!({ "metadata": { "name": "x" } });
         let request =
-            extender(false).request_for_preemption(&json!({}), &all, &loads, |_| Some(&whole));
+            extender(false).build_preemption_request(&json!({}), &all, &loads, |_| Some(&whole));
         assert_eq!(request.pointer("/NodeNameToVictims/a/Pods/1"), Some(&whole));
 
         let answer = |node: &str, uid: &str| json!({ "NodeNameToMetaVictims": { node: { "Pods": [{ "UID": uid }] } } });

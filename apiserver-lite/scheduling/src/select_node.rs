@@ -143,7 +143,7 @@ pub struct NodeView<'a> {
 
 /// What an extender made of the feasible nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filtered {
+pub struct FilteredNodes {
     /// The nodes that stay.
     pub kept: BTreeSet<String>,
     /// Why others do not, by their names.
@@ -162,7 +162,7 @@ impl FeasibleNodes {
     }
 
     /// Leaves those that an extender has kept.
-    pub fn keep(&mut self, filtered: &Filtered, loads: &[NodeLoad]) {
+    pub fn keep(&mut self, filtered: &FilteredNodes, loads: &[NodeLoad]) {
         for (checked, load) in self.0.iter_mut().zip(loads) {
             let name = &load.node.name;
             if checked.is_ok() && !filtered.kept.contains(name) {

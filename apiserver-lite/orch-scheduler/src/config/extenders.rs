@@ -135,7 +135,7 @@ pub(super) fn select_extenders(extenders: &[FileExtender]) -> Vec<ExtenderSettin
                 bind: verb(&of.bind_verb),
             },
             weight: of.weight,
-            knows_nodes: of.node_cache_capable,
+            node_cache_capable: of.node_cache_capable,
             managed_resources: of.managed_resources.iter().map(|of| of.name.clone()).collect(),
             is_ignorable: of.ignorable,
         };
@@ -225,7 +225,7 @@ mod tests {
             ("filter", "prioritize")
         );
         assert_eq!((first.extender.weight, first.timeout), (5, TIMEOUT));
-        assert!(first.extender.knows_nodes && !first.extender.is_ignorable);
+        assert!(first.extender.node_cache_capable && !first.extender.is_ignorable);
         assert_eq!(first.extender.managed_resources.len(), 2);
         assert_eq!(first.server.tls.verification, Verification::Full);
         assert_eq!(
@@ -233,6 +233,11 @@ mod tests {
             ("bind", Duration::from_millis(1500))
         );
         assert_eq!(second.server.tls.verification, Verification::Skipped);
+        let order = format!(
+            "{HEAD}extenders: [{{urlPrefix: 'http://e', ignorable: true}}, {{urlPrefix: 'http://f'}}]\n"
+        );
+        let order = read(&order).unwrap().extenders;
+        assert_eq!(order[0].extender.url, "http://f", "what decides is asked first");
         let ignored = &fields.profiles[0].fit.ignored_resources;
         assert_eq!(ignored.iter().collect::<Vec<_>>(), ["example.org/fpga"]);
         assert_eq!(fields.warnings.len(), 1, "{:?}", fields.warnings);

@@ -56,9 +56,13 @@ fn extenders(server: &StubServer, all: Vec<Extender>) -> Extenders {
     Extenders::new(api, settings, "test").unwrap()
 }
 
-fn extender(knows_nodes: bool) -> Extender {
-    let mut extender =
-        Extender { url: "/scheduler/".into(), weight: 1, knows_nodes, ..Extender::default() };
+fn extender(node_cache_capable: bool) -> Extender {
+    let mut extender = Extender {
+        url: "/scheduler/".into(),
+        weight: 1,
+        node_cache_capable,
+        ..Extender::default()
+    };
     extender.verbs.filter = "filter".into();
     extender.verbs.prioritize = "prioritize".into();
     extender

@@ -1,8 +1,12 @@
 //! Selection of objects in a collection: label selector, field selector, or a single name.
 
+mod field_filter;
+mod label_filter;
+mod sorted;
+
 use std::sync::Arc;
 
-use apiserver_schema::{Kind, Object, Value, fields};
+use apiserver_schema::{Kind, Map, Object, Value, fields};
 use proto_api::selectors::{FieldSelector, Selector};
 use tokio::time::Instant;
 
@@ -12,12 +16,14 @@ use crate::record::StoredObject;
 use crate::status::ApiError;
 use crate::versions;
 use crate::webhook_call::Asker;
+use field_filter::FieldFilter;
+use label_filter::LabelFilter;
 
 /// A filter over objects.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    labels: Option<Selector>,
-    fields: Option<FieldSelector>,
+    labels: Option<LabelFilter>,
+    fields: Option<FieldFilter>,
     /// The only name that matches: from the path, or from a field selector on it.
     name: Option<String>,
     /// The version whose fields the field selector uses, if it is not the stored one.
@@ -54,7 +60,9 @@ impl Selection {
         };
         let shown_as = fields.as_ref().filter(|fields| own(fields)).map(|_| kind.clone());
         let name = by_path.or(by_field);
-        Ok(Self { labels: labels.transpose()?, fields, name, version, shown_as })
+        let labels = labels.transpose()?.as_ref().map(LabelFilter::new);
+        let fields = fields.as_ref().map(FieldFilter::new);
+        Ok(Self { labels, fields, name, version, shown_as })
     }
 
     /// Whether all objects match.
@@ -85,7 +93,7 @@ impl Selection {
     /// Whether a stored object can match in the version in which it is shown: name and labels are those of every version.
     fn may_match_shown(&self, stored: &Object) -> bool {
         self.may_match_name(stored)
-            && self.labels.as_ref().is_none_or(|labels| labels_match(labels, stored))
+            && self.labels.as_ref().is_none_or(|filter| filter.matches(labels(stored)))
     }
 
     /// Whether the object of `record` matches. [`prepare`](Self::prepare) comes before.
@@ -132,10 +140,10 @@ impl Selection {
     #[must_use]
     pub fn matches(&self, object: &Object) -> bool {
         self.may_match_name(object)
-            && self.labels.as_ref().is_none_or(|selector| labels_match(selector, object))
-            && self.fields.as_ref().is_none_or(|selector| match &self.version {
-                Some(kind) => fields_match(selector, &versions::convert(object, kind)),
-                None => fields_match(selector, object),
+            && self.labels.as_ref().is_none_or(|filter| filter.matches(labels(object)))
+            && self.fields.as_ref().is_none_or(|filter| match &self.version {
+                Some(kind) => fields_match(filter, &versions::convert(object, kind)),
+                None => fields_match(filter, object),
             })
     }
 }
@@ -143,15 +151,16 @@ impl Selection {
 /// Whether the labels of `object` match `selector`.
 #[must_use]
 pub fn labels_match(selector: &Selector, object: &Object) -> bool {
-    let labels = object.metadata().and_then(|metadata| metadata.map("labels"));
+    let labels = labels(object);
     selector.matches_with(|key| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str))
 }
 
-fn fields_match(selector: &FieldSelector, object: &Object) -> bool {
-    selector.requirements().iter().all(|requirement| {
-        let value = fields::value_of(object, &requirement.field).unwrap_or_default();
-        (value == requirement.value) == requirement.equal
-    })
+fn labels(object: &Object) -> Option<&Map> {
+    object.metadata().and_then(|metadata| metadata.map("labels"))
+}
+
+fn fields_match(filter: &FieldFilter, object: &Object) -> bool {
+    filter.matches(|field| fields::value_of(object, field))
 }
 
 fn field_selector(kind: &Kind, text: &str) -> Result<FieldSelector, ApiError> {

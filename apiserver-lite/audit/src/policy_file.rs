@@ -1,5 +1,6 @@
 //! The content of a policy file, and its faults with the paths of their fields.
 
+use proto_api::dns_names::is_subdomain;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -166,17 +167,6 @@ impl Faults {
             self.add(format!("{path}[{nth}]"), message);
         }
     }
-}
-
-fn is_subdomain(name: &str) -> bool {
-    let is_label = |label: &str| {
-        let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !label.is_empty()
-            && label.bytes().all(inside)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod read;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use proto_api::dns_names;
 use proto_api::names::Names;
 use proto_api::{Cidr, Time};
 use proto_daemon::go_duration;
@@ -302,7 +303,7 @@ impl ClusterConfiguration {
                 )));
             }
         }
-        if !is_domain(&networks.dns_domain) {
+        if !dns_names::is_name(&networks.dns_domain) {
             return Err(BootstrapError::Invalid(format!(
                 "networking.dnsDomain {:?}: must be a DNS name",
                 networks.dns_domain
@@ -433,13 +434,6 @@ fn has_port(host: &str) -> bool {
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     let is_address = host.parse::<IpAddr>().is_ok();
     !is_address && host.rsplit_once(':').is_some_and(|(_, port)| is_port(port))
-}
-
-fn is_domain(domain: &str) -> bool {
-    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let is_label =
-        |label: &str| !label.is_empty() && label.len() < 64 && label.bytes().all(is_inner);
-    domain.len() < 254 && domain.split('.').all(is_label)
 }
 
 fn cidr(field: &str, text: &str) -> Result<Cidr, BootstrapError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use proto_api::dns_names;
 use serde::{Deserialize, Serialize};
 
 use crate::external_etcd::ExternalEtcd;
@@ -14,10 +15,6 @@ const CPUS_MIN: usize = 2;
 const MEMORY_MIN_MIB: u64 = 1700;
 /// Major and minor version of the oldest etcd that is used.
 const ETCD_MIN: (u32, u32) = (3, 4);
-/// Most characters of a host name's label.
-const LABEL_MAX: usize = 63;
-/// Most characters of a host name.
-const NAME_MAX: usize = 253;
 
 /// The role of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,7 +249,7 @@ fn check_machine(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings
 }
 
 fn check_name(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {
-    if !is_node_name(&wanted.node) {
+    if !dns_names::is_name(&wanted.node) {
         let text = format!(
             "the node's name {:?} must be a DNS name in lower case: set the host name, or give --node-name",
             wanted.node
@@ -278,18 +275,6 @@ fn check_address(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings
         );
         findings.error("AdvertiseAddress", text);
     }
-}
-
-/// Whether a text can be a Node's name (RFC 1123, a DNS subdomain).
-fn is_node_name(name: &str) -> bool {
-    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let is_label = |label: &str| {
-        (1..=LABEL_MAX).contains(&label.len())
-            && label.bytes().all(is_inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    name.len() <= NAME_MAX && name.split('.').all(is_label)
 }
 
 fn check_places(facts: &Facts, wanted: &PreflightScope, findings: &mut Findings) {

@@ -21,9 +21,6 @@ const TOKEN: &str = "token";
 const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
 
-/// Longest name of an account in bytes.
-const NAME_LEN_MAX: usize = 253;
-
 /// Signs the token of an account for the secret of this name.
 pub type SignToken<'a, E> = dyn Fn(&ServiceAccount, &str) -> Result<String, E> + Sync + 'a;
 
@@ -48,15 +45,6 @@ pub fn secret_type(names: &Names) -> String {
 pub fn account_of(names: &Names, secret: &ObjectMeta) -> Option<ObjectKey> {
     let name = secret.annotations.get(&names.label("service-account.name"))?;
     Some(ObjectKey::new(&secret.namespace, name))
-}
-
-/// Whether an account may have this name. An annotation of a secret may hold any text; a server refuses to look for some of them.
-pub fn is_account_name(name: &str) -> bool {
-    let is_inner = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-');
-    let is_label =
-        |label: &str| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
-    let is_part = |label: &str| is_label(label) && label.chars().all(is_inner);
-    name.len() <= NAME_LEN_MAX && name.split('.').all(is_part)
 }
 
 /// A reference of a service account to a token secret of it.
@@ -363,19 +351,6 @@ mod tests {
         assert_eq!(of(&secret), Some(deleted("", &secret.metadata.name)));
         secret.metadata.annotations.clear();
         assert_eq!(of(&secret), None);
-    }
-
-    #[test]
-    fn names_of_accounts_are_those_that_a_server_stores() {
-        for good in ["web", "a.b-c.1", "0", &"x".repeat(253)] {
-            assert!(is_account_name(good), "{good}");
-        }
-        let long = "x".repeat(254);
-        for bad in
-            ["", ".", "..", "a..b", "A_b!", "a/b", "a%2Fb", "-a", "a-", "a.-b", "é", "a\0", &long]
-        {
-            assert!(!is_account_name(bad), "{bad}");
-        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use orchctl_plans::generate::workload::{self, RunFlags};
+use orchctl_printers::objects::text_at;
 use serde_json::Value;
 
 use crate::exec::{self, StreamFlags};
@@ -133,7 +134,7 @@ pub async fn run(
     let pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
     let mut pod = args.overrides.apply(session, pod).await?;
     let pods = session.discovery().await?.served_kind("v1", "Pod")?.clone();
-    let name = text_at(&pod, "/metadata/name");
+    let name = text_at(&pod, "/metadata/name").to_owned();
     if name.is_empty() {
         // A path without a name is that of all pods.
         return Err(CommandError::with_text("--overrides must not remove metadata.name"));
@@ -155,9 +156,10 @@ pub async fn run(
     args.record.annotate(session, &mut pod, output).await?;
     let write = args.results.write(&args.field_manager)?;
     requests::create(session, place.collection(), &pod, &write).await?;
-    args.restart = text_at(&pod, "/spec/restartPolicy");
+    args.restart = text_at(&pod, "/spec/restartPolicy").to_owned();
     let ended =
-        join(session, &args, &place, text_at(&pod, "/spec/containers/0/name"), output).await;
+        join(session, &args, &place, text_at(&pod, "/spec/containers/0/name").to_owned(), output)
+            .await;
     if args.rm {
         let deletion = Deletion { grace_secs: Some(0), ..Deletion::default() };
         requests::delete(session, &place, &deletion).await?;
@@ -167,11 +169,6 @@ pub async fn run(
     }
     ended
 }
-
-fn text_at(object: &Value, pointer: &str) -> String {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
 /// Waits until the pod runs, joins its streams, and waits for the exit code of one that is not started again.
 async fn join(
     session: &Session,

@@ -20,6 +20,7 @@ mod cidr;
 pub mod codec;
 mod collection;
 mod digest;
+pub mod dns_names;
 pub mod duration;
 pub mod event_report;
 mod int_or_string;

@@ -3,6 +3,8 @@
 mod field;
 mod label;
 
+use crate::dns_names::is_subdomain;
+
 pub use field::{FieldRequirement, FieldSelector};
 pub use label::{Operator, Requirement, Selector};
 
@@ -52,16 +54,8 @@ pub fn label_key_fault(key: &str) -> Option<&'static str> {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
-    if let Some(prefix) = prefix {
-        let is_label = |part: &str| {
-            !part.is_empty()
-                && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-                && !part.starts_with('-')
-                && !part.ends_with('-')
-        };
-        if prefix.is_empty() || prefix.len() > 253 || !prefix.split('.').all(is_label) {
-            return Some("prefix part must be a lowercase RFC 1123 subdomain of at most 253 bytes");
-        }
+    if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
+        return Some("prefix part must be a lowercase RFC 1123 subdomain of at most 253 bytes");
     }
     if name.is_empty() {
         return Some("name part must be non-empty");

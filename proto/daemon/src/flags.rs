@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use proto_api::dns_names;
 use proto_api::names::{DEFAULT_ORCH_DOMAIN, Names, Profile};
 
 use crate::log::{LogFormat, LogSettings};
@@ -100,18 +101,8 @@ struct DomainError;
 
 /// Reads a DNS name of at least two labels.
 fn parse_domain(text: &str) -> Result<String, DomainError> {
-    let label = |l: &str| {
-        !l.is_empty()
-            && l.len() <= 63
-            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
-    if text.len() <= 253 && text.contains('.') && text.split('.').all(label) {
-        Ok(text.to_owned())
-    } else {
-        Err(DomainError)
-    }
+    let is_domain = text.contains('.') && dns_names::is_name(text);
+    if is_domain { Ok(text.to_owned()) } else { Err(DomainError) }
 }
 
 /// An address to listen at; the program has a default for the port.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use proto_api::core::v1::{Container, Pod, Toleration};
+use proto_api::dns_names::{is_label, is_subdomain};
 use proto_api::names::Names;
 use proto_api::object::{self, DecodeObjectError};
 use proto_api::sha256_hex;
@@ -143,21 +144,15 @@ fn set_defaults(container: &mut Container, host_network: bool) {
 /// container names.
 fn check(pod: &Pod) -> Result<(), FieldError> {
     let meta = &pod.metadata;
-    let is_name =
-        !meta.name.is_empty() && meta.name.len() <= 253 && meta.name.split('.').all(label);
-    named(is_name, "metadata.name", &meta.name)?;
-    named(
-        label(&meta.namespace) && meta.namespace.len() <= 63,
-        "metadata.namespace",
-        &meta.namespace,
-    )?;
+    named(is_subdomain(&meta.name), "metadata.name", &meta.name)?;
+    named(is_label(&meta.namespace), "metadata.namespace", &meta.namespace)?;
     if pod.spec.containers.is_empty() {
         return Err(FieldError::new("spec.containers", "must not be empty"));
     }
     let mut volumes = BTreeSet::new();
     for (number, volume) in pod.spec.volumes.iter().enumerate() {
         let at = format!("spec.volumes[{number}].name");
-        named(short(&volume.name), &at, &volume.name)?;
+        named(is_label(&volume.name), &at, &volume.name)?;
         if !volumes.insert(&volume.name) {
             return Err(FieldError::new(at, format!("{:?} is duplicate", volume.name)));
         }
@@ -169,7 +164,7 @@ fn check(pod: &Pod) -> Result<(), FieldError> {
         for (number, container) in all.iter().enumerate() {
             let at = format!("spec.{list}[{number}]");
             let name = format!("{at}.name");
-            named(short(&container.name), &name, &container.name)?;
+            named(is_label(&container.name), &name, &container.name)?;
             if !containers.insert(&container.name) {
                 return Err(FieldError::new(name, format!("{:?} is duplicate", container.name)));
             }
@@ -192,19 +187,6 @@ fn named(holds: bool, path: &str, value: &str) -> Result<(), FieldError> {
     let rule =
         "must be lower case letters, digits and '-', and begin and end with one of the former";
     if holds { Ok(()) } else { Err(FieldError::new(path, format!("{value:?} {rule}"))) }
-}
-
-/// A DNS label.
-fn short(text: &str) -> bool {
-    label(text) && text.len() <= 63
-}
-
-/// Whether it has only characters of a DNS label.
-fn label(text: &str) -> bool {
-    let edge = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-    edge(text.bytes().next())
-        && edge(text.bytes().last())
-        && text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ fn names_of_nodes_are_dns_names() {
         let found = check(&good(), &PreflightScope { node: name.into(), ..wanted() });
         assert_eq!(found.is_empty(), is_one, "{name:?}");
     }
-    assert!(!is_node_name(&"a".repeat(64)));
+    assert!(!dns_names::is_name(&"a".repeat(64)));
     let unresolved = check(&Facts { name_lookup: NameLookup::Missing, ..good() }, &wanted());
     assert_eq!(names(&unresolved), [("Hostname", Level::Warning)]);
 }

@@ -13,7 +13,7 @@ use crate::addresses::{Family, families};
 /// How many addresses of a node count: a node writes them itself, and those that count are given to no Service.
 const ADDRESSES_MAX: usize = 8;
 
-fn of_node(node: &Node) -> impl Iterator<Item = IpAddr> {
+fn addresses_of_node(node: &Node) -> impl Iterator<Item = IpAddr> {
     let addresses = node.status.addresses.iter();
     let own = addresses.filter(|entry| matches!(&*entry.type_, "InternalIP" | "ExternalIP"));
     own.filter_map(|entry| entry.address.parse().ok())
@@ -21,7 +21,7 @@ fn of_node(node: &Node) -> impl Iterator<Item = IpAddr> {
 
 /// Whether a node lists more addresses than those that count.
 pub fn has_surplus_addresses(node: &Node) -> bool {
-    of_node(node).nth(ADDRESSES_MAX).is_some()
+    addresses_of_node(node).nth(ADDRESSES_MAX).is_some()
 }
 
 /// When a Service was created, and its uid: the smaller is the older.
@@ -131,7 +131,7 @@ impl AddressUsers {
         old: Option<&Node>,
     ) -> Vec<ObjectKey> {
         let now: BTreeSet<IpAddr> =
-            new.into_iter().flat_map(|node| of_node(node).take(ADDRESSES_MAX)).collect();
+            new.into_iter().flat_map(|node| addresses_of_node(node).take(ADDRESSES_MAX)).collect();
         let before = self.nodes.remove(name).unwrap_or_default();
         if now != before {
             for address in &before {

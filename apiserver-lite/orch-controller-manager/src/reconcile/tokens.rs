@@ -8,6 +8,7 @@ use apiserver_controllers::account_token::{self, TokenReference, TokenSigner};
 use apiserver_token::{LegacyToken, jwt};
 use proto_api::ObjectKey;
 use proto_api::core::v1::{Secret, ServiceAccount};
+use proto_api::dns_names::is_subdomain;
 use proto_client::{Client, ClientError};
 
 use super::{ReconcileError, Reconciler};
@@ -88,7 +89,7 @@ async fn find_account(
     client: &Client,
     account: &ObjectKey,
 ) -> Result<Option<ServiceAccount>, ClientError> {
-    if !account_token::is_account_name(&account.name) {
+    if !is_subdomain(&account.name) {
         return Ok(None);
     }
     client.within::<ServiceAccount>(&account.namespace).find(&account.name).await

@@ -2,15 +2,12 @@
 
 use std::net::IpAddr;
 
-/// Longest RFC 1123 label.
-pub const LABEL_MAX: usize = 63;
-/// Longest RFC 1123 subdomain.
-pub const SUBDOMAIN_MAX: usize = 253;
+use proto_api::dns_names::{LABEL_MAX, NAME_MAX, has_label_form};
 
 /// Checks an RFC 1123 label: `web-1`.
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, LABEL_MAX);
-    if !is_dns_label(text) {
+    if !has_label_form(text) {
         wrong.push(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start \
              and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
@@ -23,8 +20,8 @@ pub fn dns_label(text: &str) -> Vec<String> {
 
 /// Checks an RFC 1123 subdomain: labels joined by dots.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
-    let mut wrong = no_longer_than(text, SUBDOMAIN_MAX);
-    if !text.split('.').all(is_dns_label) {
+    let mut wrong = no_longer_than(text, NAME_MAX);
+    if !text.split('.').all(has_label_form) {
         wrong.push(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
              start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
@@ -38,7 +35,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
 /// Checks an RFC 1035 label: like [`dns_label`], starting with a letter.
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, LABEL_MAX);
-    if !is_dns_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+    if !has_label_form(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
         wrong.push(
             "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
              character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for \
@@ -107,7 +104,7 @@ pub fn label_value(text: &str) -> Vec<String> {
 
 /// Checks a key of a ConfigMap or Secret, which becomes a file name.
 pub fn config_key(text: &str) -> Vec<String> {
-    let mut wrong = no_longer_than(text, SUBDOMAIN_MAX);
+    let mut wrong = no_longer_than(text, NAME_MAX);
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
         wrong.push(
             "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
@@ -202,11 +199,6 @@ pub fn cidr(text: &str) -> Vec<String> {
         return Vec::new();
     }
     vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()]
-}
-
-fn is_dns_label(text: &str) -> bool {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// Whether the text is alphanumeric at both ends with `-`, `_` and `.` in between.

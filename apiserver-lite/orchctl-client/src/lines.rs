@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use proto_client::ResponseBody;
 use tokio::time::Instant;
 
 use crate::CommandError;
@@ -16,7 +16,7 @@ const LINE_LEN_MAX: usize = 16 << 20;
 /// Reads a response line by line, or part by part.
 #[derive(Debug)]
 pub struct LineReader {
-    body: Incoming,
+    body: ResponseBody,
     buffer: BytesMut,
     ended: bool,
     deadline: Option<Instant>,
@@ -26,7 +26,7 @@ pub struct LineReader {
 
 impl LineReader {
     /// Of this response.
-    pub fn new(response: Response<Incoming>) -> Self {
+    pub fn new(response: Response<ResponseBody>) -> Self {
         Self {
             body: response.into_body(),
             buffer: BytesMut::new(),

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use proto_api::duration;
 use proto_api::names::{Names, Profile};
-use proto_client::{Answer, Client, ClientConfig, SharedToken, request};
+use proto_client::{Answer, Client, ClientConfig, ResponseBody, SharedToken, request};
 use serde_json::Value;
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
@@ -330,7 +330,10 @@ impl Session {
     ///
     /// # Errors
     /// The server rejects the request, or cannot be reached.
-    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, CommandError> {
+    pub async fn open(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<Response<ResponseBody>, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
         let response = self.authorized_client().await?.open(request).await?;
@@ -361,7 +364,7 @@ impl Session {
     pub async fn forward(
         &self,
         mut request: Request<Incoming>,
-    ) -> Result<Response<Incoming>, CommandError> {
+    ) -> Result<Response<ResponseBody>, CommandError> {
         self.take_credentials(request.headers_mut())?;
         Ok(self.authorized_client().await?.forward(request).await?)
     }
@@ -373,7 +376,7 @@ impl Session {
     pub async fn forward_upgrade(
         &self,
         mut request: Request<()>,
-    ) -> Result<Response<Incoming>, CommandError> {
+    ) -> Result<Response<ResponseBody>, CommandError> {
         self.take_credentials(request.headers_mut())?;
         Ok(self.authorized_client().await?.forward_upgrade(request).await?)
     }

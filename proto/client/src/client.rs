@@ -25,7 +25,8 @@ use crate::reloading_file::ReloadingFile;
 use crate::request;
 use crate::shared_token::{SharedToken, sensitive_header};
 use crate::transport::{
-    self, AddressRule, Caller, ClientTlsError, InMemory, InMemoryServer, Pings, Transport,
+    self, AddressRule, Caller, ClientTlsError, InMemory, InMemoryServer, Pings, ResponseBody,
+    Transport,
 };
 
 /// Default deadline of a complete response.
@@ -262,7 +263,10 @@ impl Client {
     }
 
     /// Sends a request and returns at the head of a successful response; the caller reads the body. For watches and logs.
-    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, ClientError> {
+    pub async fn open(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<Response<ResponseBody>, ClientError> {
         let label = label(&request);
         let request = self.complete(request, &label)?;
         let (method, began) = (request.method().clone(), Instant::now());
@@ -315,7 +319,7 @@ impl Client {
     pub async fn forward(
         &self,
         request: Request<Incoming>,
-    ) -> Result<Response<Incoming>, ClientError> {
+    ) -> Result<Response<ResponseBody>, ClientError> {
         let label = label(&request);
         let (mut head, body) = request.into_parts();
         self.address(&mut head, &label)?;
@@ -329,7 +333,7 @@ impl Client {
     pub async fn forward_upgrade(
         &self,
         request: Request<()>,
-    ) -> Result<Response<Incoming>, ClientError> {
+    ) -> Result<Response<ResponseBody>, ClientError> {
         let label = label(&request);
         let (mut head, ()) = request.into_parts();
         self.address(&mut head, &label)?;
@@ -449,7 +453,7 @@ impl Client {
         }
     }
 
-    async fn refused(&self, request: String, response: Response<Incoming>) -> ClientError {
+    async fn refused(&self, request: String, response: Response<ResponseBody>) -> ClientError {
         let (head, body) = response.into_parts();
         let read = read(body, self.body_len_max, &request);
         let read = tokio::time::timeout(self.deadline, read).await;
@@ -474,7 +478,7 @@ pub(crate) fn label<B>(request: &Request<B>) -> String {
 }
 
 /// Reads a body to its end.
-async fn read(mut body: Incoming, len_max: usize, label: &str) -> Result<Bytes, ClientError> {
+async fn read(mut body: ResponseBody, len_max: usize, label: &str) -> Result<Bytes, ClientError> {
     let mut whole = BytesMut::new();
     let mut first: Option<Bytes> = None;
     while let Some(frame) = body.frame().await {

@@ -37,3 +37,4 @@ pub use params::{DeleteParams, ListParams, Patch, WriteParams};
 pub use reflector::{Change, Reflector, Store};
 pub use served_resources::ServedResources;
 pub use shared_token::SharedToken;
+pub use transport::ResponseBody;

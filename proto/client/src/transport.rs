@@ -1,58 +1,40 @@
-//! The connection to the API server: HTTP/2 if the server supports it (all requests and watches share it), else HTTP/1.1 connections, one per request in
-//! flight. A dead connection is noticed by pings within 25 seconds. A request that may have reached the server is not sent twice; one that certainly has
+//! The connection to the API server: HTTP/2 if the server supports it (requests and watches share it, up to as many as the server allows on one), else
+//! HTTP/1.1 connections, one per request in flight. A dead connection is noticed by pings within 25 seconds. A request that may have reached the server is not sent twice; one that certainly has
 //! not is sent on a new connection.
 
 mod dial;
+mod http2;
 mod in_memory;
 mod tls;
-
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::config::ClientConfig;
 pub use dial::{AddressRule, DialError};
 use dial::{DialedConnection, Endpoint};
+pub(crate) use http2::Pings;
+pub use http2::ResponseBody;
+use http2::{Http2Connections, Http2Sender, NewHttp2Connection};
 pub(crate) use in_memory::InMemory;
 pub use in_memory::{Caller, InMemoryServer};
-use proto_daemon::panics::{self, IsolatedExecutor};
-use proto_daemon::write_coalescing::CoalescingStream;
+use proto_daemon::panics;
 pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
 
 /// A request's body: most are whole, that of a request that is passed on comes piece by piece.
 pub(crate) type Body = Either<Full<Bytes>, Incoming>;
 
-/// How a dead HTTP/2 connection is noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pings {
-    /// A ping this often while a request or watch is open ...
-    pub(crate) every: Duration,
-    /// ... and this long for its answer.
-    pub(crate) timeout: Duration,
-}
-
-impl Default for Pings {
-    fn default() -> Self {
-        Self { every: Duration::from_secs(10), timeout: Duration::from_secs(15) }
-    }
-}
-
 /// Idle HTTP/1.1 connections kept for the next request.
 const IDLE_MAX: usize = 4;
-/// Flow-control window, in bytes: a burst of one watch must not stall the others on the connection.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
-
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
@@ -116,13 +98,19 @@ enum Protocol {
     /// There is no connection yet.
     #[default]
     Unknown,
-    Http2(Generation, http2::SendRequest<Body>),
+    Http2(Http2Connections),
     Http1,
 }
 
 enum Sender {
-    Http2(http2::SendRequest<Body>),
+    Http2(Http2Sender),
     Http1(Generation, http1::SendRequest<Body>),
+}
+
+/// A new connection.
+enum Negotiated {
+    Http2(NewHttp2Connection),
+    Http1(http1::SendRequest<Body>),
 }
 
 impl Transport {
@@ -168,11 +156,11 @@ impl Transport {
     pub(crate) async fn send(
         &self,
         mut request: Request<Body>,
-    ) -> Result<Response<Incoming>, TransportError> {
+    ) -> Result<Response<ResponseBody>, TransportError> {
         let mut fresh_tried = false;
         loop {
             let mut unsent = match self.sender().await? {
-                Sender::Http2(mut sender) => match sender.try_send_request(request).await {
+                Sender::Http2(sender) => match sender.try_send_request(request).await {
                     Ok(response) => return Ok(response),
                     Err(error) => error,
                 },
@@ -180,7 +168,7 @@ impl Transport {
                     match sender.try_send_request(origin_form(request)).await {
                         Ok(response) => {
                             self.keep(generation, sender);
-                            return Ok(response);
+                            return Ok(response.map(ResponseBody::from));
                         }
                         Err(error) => error,
                     }
@@ -206,17 +194,17 @@ impl Transport {
     pub(crate) async fn send_for_upgrade(
         &self,
         request: Request<Body>,
-    ) -> Result<Response<Incoming>, TransportError> {
+    ) -> Result<Response<ResponseBody>, TransportError> {
         let dialed = self
             .dial(dial::OfferedProtocols::Http1)
             .await
             .map_err(|cause| self.connect_error(cause.into()))?;
         let mut sender =
             http1_handshake(dialed).await.map_err(|cause| self.connect_error(cause.into()))?;
-        sender
-            .send_request(origin_form(request))
-            .await
-            .map_err(|cause| TransportError::Broken { server: self.server(), cause })
+        let sent = sender.send_request(origin_form(request)).await;
+        let response =
+            sent.map_err(|cause| TransportError::Broken { server: self.server(), cause })?;
+        Ok(response.map(ResponseBody::from))
     }
 
     /// Makes the next request use a new connection; requests on the old one may complete.
@@ -232,7 +220,7 @@ impl Transport {
         let generation = self.generation()?;
         let failures_before = self.failures.load(Ordering::Relaxed);
         let mut state = self.state.lock().await;
-        if let Some(sender) = self.ready_sender(&state.protocol, generation) {
+        if let Some(sender) = self.ready_sender(&mut state.protocol, generation) {
             return Ok(sender);
         }
         if let Some(cause) = &state.failed
@@ -244,18 +232,36 @@ impl Transport {
         if matches!(state.protocol, Protocol::Http1) {
             // Such connections are independent: no other request waits for this one.
             drop(state);
-            let negotiated = self.negotiate(generation).await;
-            return negotiated.map_err(|cause| self.connect_error(cause.into()));
+            return match self.negotiate(generation).await {
+                Ok(Negotiated::Http1(sender)) => Ok(Sender::Http1(generation, sender)),
+                Ok(Negotiated::Http2(new)) => {
+                    let mut connections = Http2Connections::default();
+                    Ok(Sender::Http2(connections.add(new)))
+                }
+                Err(cause) => Err(self.connect_error(cause.into())),
+            };
         }
         match self.negotiate(generation).await {
-            Ok(sender) => {
-                state.protocol = match &sender {
-                    Sender::Http2(sender) => Protocol::Http2(generation, sender.clone()),
-                    Sender::Http1(..) => Protocol::Http1,
-                };
-                Ok(sender)
+            Ok(Negotiated::Http2(new)) => match &mut state.protocol {
+                Protocol::Http2(connections) => Ok(Sender::Http2(connections.add(new))),
+                protocol => {
+                    let mut connections = Http2Connections::default();
+                    let sender = connections.add(new);
+                    *protocol = Protocol::Http2(connections);
+                    Ok(Sender::Http2(sender))
+                }
+            },
+            Ok(Negotiated::Http1(sender)) => {
+                state.protocol = Protocol::Http1;
+                Ok(Sender::Http1(generation, sender))
             }
             Err(cause) => {
+                // The request waits for a stream of a connection that there is.
+                if let Protocol::Http2(connections) = &state.protocol
+                    && let Some(sender) = connections.sender_of_any(generation)
+                {
+                    return Ok(Sender::Http2(sender));
+                }
                 let cause = Arc::new(cause);
                 state.failed = Some(cause.clone());
                 self.failures.fetch_add(1, Ordering::Relaxed);
@@ -264,28 +270,32 @@ impl Transport {
         }
     }
 
-    fn ready_sender(&self, protocol: &Protocol, generation: Generation) -> Option<Sender> {
+    fn ready_sender(&self, protocol: &mut Protocol, generation: Generation) -> Option<Sender> {
         match protocol {
-            // A connection of an old generation stays open for its watches, but gets no new requests.
-            Protocol::Http2(made, sender) if *made == generation && !sender.is_closed() => {
-                Some(Sender::Http2(sender.clone()))
-            }
+            Protocol::Http2(connections) => connections.sender(generation).map(Sender::Http2),
             Protocol::Http1 => {
                 let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
                 idle.retain(|(made, sender)| *made == generation && !sender.is_closed());
                 idle.pop().map(|(made, sender)| Sender::Http1(made, sender))
             }
-            _ => None,
+            Protocol::Unknown => None,
         }
     }
 
-    async fn negotiate(&self, generation: Generation) -> Result<Sender, DialError> {
-        let dialed = self.dial(dial::OfferedProtocols::Any).await?;
-        if dialed.speaks_http2 {
-            http2_handshake(dialed, self.pings).await.map(Sender::Http2)
-        } else {
-            http1_handshake(dialed).await.map(|sender| Sender::Http1(generation, sender))
-        }
+    /// In a box, as its type would be a part of that of each task with a request, too deep for the compiler.
+    fn negotiate(
+        &self,
+        generation: Generation,
+    ) -> Pin<Box<dyn Future<Output = Result<Negotiated, DialError>> + Send + '_>> {
+        Box::pin(async move {
+            let dialed = self.dial(dial::OfferedProtocols::Any).await?;
+            if dialed.speaks_http2 {
+                let new = Http2Connections::handshake(dialed, self.pings, generation).await;
+                new.map(Negotiated::Http2)
+            } else {
+                http1_handshake(dialed).await.map(Negotiated::Http1)
+            }
+        })
     }
 
     async fn dial(&self, offer: dial::OfferedProtocols) -> Result<DialedConnection, DialError> {
@@ -352,26 +362,6 @@ fn origin_form(mut request: Request<Body>) -> Request<Body> {
         }
     }
     request
-}
-
-async fn http2_handshake(
-    dialed: DialedConnection,
-    pings: Pings,
-) -> Result<http2::SendRequest<Body>, DialError> {
-    let handshake = http2::Builder::new(IsolatedExecutor)
-        .timer(TokioTimer::new())
-        .keep_alive_interval(pings.every)
-        .keep_alive_timeout(pings.timeout)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(64 << 10)
-        .handshake(TokioIo::new(CoalescingStream::new(dialed.stream)));
-    // Its type would be a part of that of each task with a request, too deep for the compiler.
-    let handshake: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(handshake);
-    let (sender, connection) = handshake.await.map_err(DialError::Handshake)?;
-    // Ends with the connection; requests on it get the error, also that of a panic.
-    panics::spawn(connection);
-    Ok(sender)
 }
 
 async fn http1_handshake(dialed: DialedConnection) -> Result<http1::SendRequest<Body>, DialError> {

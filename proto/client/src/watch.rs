@@ -7,7 +7,7 @@ pub mod machine;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+
 use proto_api::Resource;
 use proto_api::meta::v1::Status;
 use proto_daemon::backoff::Backoff;
@@ -19,6 +19,7 @@ use crate::content::Encoding;
 use crate::error::{ClientError, DecodeError};
 use crate::params::ListParams;
 use crate::request;
+use crate::transport::ResponseBody;
 use frame::{EventType, FrameReader};
 use machine::{Machine, Step, StepFailure, StepResult};
 
@@ -162,7 +163,7 @@ async fn follow<T: Resource>(
 /// The frames of a body.
 struct EventStream {
     frames: FrameReader,
-    body: Incoming,
+    body: ResponseBody,
 }
 
 impl EventStream {

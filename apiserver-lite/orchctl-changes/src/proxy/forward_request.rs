@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use orchctl_client::{CommandError, Session};
 use orchctl_plans::proxy_rules::{ProxyRoute, ProxyRules};
+use proto_client::ResponseBody;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Bytes of the buffer of each direction.
@@ -32,7 +33,7 @@ const HOP_BY_HOP: [&str; 10] = [
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-type Answer = Response<Either<Full<Bytes>, Incoming>>;
+type Answer = Response<Either<Full<Bytes>, ResponseBody>>;
 
 /// Answers a request. Connections that have switched protocols keep `permit`.
 pub(super) async fn answer(
@@ -165,7 +166,7 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
 fn answer_of(
     status: StatusCode,
     headers: HeaderMap,
-    body: Either<Full<Bytes>, Incoming>,
+    body: Either<Full<Bytes>, ResponseBody>,
 ) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;

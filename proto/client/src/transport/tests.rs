@@ -167,6 +167,28 @@ async fn calls_that_wait_for_a_connection_share_it_or_its_error() {
     assert_eq!(relay.connections(), 2);
 }
 
+/// A server allows so many streams of a connection (here hyper's 200). Beyond them requests waited for as long as the watches before them lasted.
+#[tokio::test]
+async fn more_streams_than_a_server_allows_get_another_connection() {
+    let authority = Authority::new();
+    let mut server = Server::start(Some(authority.server_config())).await;
+    let relay = Relay::to(server.address).await;
+    let client =
+        Client::new(&authority.client_config(relay.address), names(), "t/1").expect("valid");
+    let mut open = Vec::new();
+    for opened in 0..450 {
+        if opened == 300 {
+            open.drain(100..250);
+        }
+        let client = client.clone();
+        let opening = tokio::spawn(async move { client.open(get("/watch")).await });
+        let stream = server.asked().await.stream();
+        open.push((stream, opening.await.expect("ended").expect("answered")));
+    }
+    assert_eq!(relay.connections(), 2, "places of ended streams are used again");
+    assert_eq!(open.len(), 300);
+}
+
 #[tokio::test]
 async fn certificates_of_unknown_authorities_are_refused_unless_verification_is_skipped() {
     let (ours, theirs) = (Authority::new(), Authority::new());

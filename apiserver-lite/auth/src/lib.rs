@@ -42,5 +42,5 @@ pub use request_headers::{RequestHeaderSettings, RequestHeaders};
 pub use static_tokens::{StaticTokens, TokenFileError};
 pub use token_keys::{KeySet, SigningKeyFile, TokenKeys, TokenKeysError, VerifyingKeyFiles};
 pub use token_webhook::{TokenUser, TokenWebhook, TokenWebhookSettings, read_token_review};
-pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User};
+pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User, share_name};
 pub use webhook::{ReviewError, ReviewVersion, USER_AGENT, WebhookError, server_and_path};

@@ -22,6 +22,9 @@ pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Group of administrators, which bypasses authorization.
 pub const MASTERS: &str = "system:masters";
 
+/// What the names of service accounts begin with.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
 impl User {
     /// The anonymous user.
     #[must_use]
@@ -56,7 +59,7 @@ impl User {
     #[must_use]
     pub fn service_account(namespace: &str, name: &str) -> Self {
         Self {
-            name: format!("system:serviceaccount:{namespace}:{name}"),
+            name: format!("{SERVICE_ACCOUNT}{namespace}:{name}"),
             groups: vec![
                 "system:serviceaccounts".to_owned(),
                 format!("system:serviceaccounts:{namespace}"),
@@ -69,5 +72,41 @@ impl User {
     #[must_use]
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|member| member == group)
+    }
+}
+
+/// The name under which a server counts what it gives to a user. Who may write in a namespace makes any number of accounts in it and acts as each of them:
+/// they are counted together, other than those of the system's namespace.
+#[must_use]
+pub fn share_name<'a>(user: &'a str, system_namespace: &str) -> &'a str {
+    let Some(account) = user.strip_prefix(SERVICE_ACCOUNT) else { return user };
+    match account.split_once(':') {
+        Some((namespace, _)) if namespace != system_namespace => {
+            user.get(..SERVICE_ACCOUNT.len().saturating_add(namespace.len())).unwrap_or(user)
+        }
+        _ => user,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_of_a_namespace_share_what_a_server_gives() {
+        for (user, expected) in [
+            ("alice", "alice"),
+            ("system:node:a", "system:node:a"),
+            ("system:serviceaccount:team:x1", "system:serviceaccount:team"),
+            ("system:serviceaccount:team:x2", "system:serviceaccount:team"),
+            ("system:serviceaccount:team:x:y", "system:serviceaccount:team"),
+            ("system:serviceaccount:kube-system:a", "system:serviceaccount:kube-system:a"),
+            ("system:serviceaccount:", "system:serviceaccount:"),
+            ("system:serviceaccount:\u{e9}:a", "system:serviceaccount:\u{e9}"),
+        ] {
+            assert_eq!(share_name(user, "kube-system"), expected, "{user}");
+        }
+        let account = User::service_account("team", "x").name;
+        assert_eq!(share_name(&account, "kube-system"), "system:serviceaccount:team");
     }
 }

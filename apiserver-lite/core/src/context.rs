@@ -44,7 +44,7 @@ impl RequestContext<'_> {
     /// Whose request webhooks are asked about.
     #[must_use]
     pub fn asker(&self) -> Asker<'_> {
-        Asker { server: self.server, user: &self.user.name }
+        Asker::new(self.server, &self.user.name)
     }
 
     /// Group, resource and name for the `details` of a Status.

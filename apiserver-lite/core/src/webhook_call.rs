@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use apiserver_auth::share_name;
 use bytes::Bytes;
 use proto_client::ClientError;
 
@@ -13,9 +14,17 @@ use crate::webhooks::{CallError, CallTarget, Remote};
 /// Whose request a webhook is asked about, and of which server.
 #[derive(Clone, Copy)]
 pub struct Asker<'a> {
-    pub server: &'a Server,
-    /// Name of the user. No user has more than a share of the calls of a webhook.
-    pub user: &'a str,
+    pub(crate) server: &'a Server,
+    /// Under this name calls are counted: no user has more than a share of those of a webhook.
+    user: &'a str,
+}
+
+impl<'a> Asker<'a> {
+    /// For a request of this user.
+    #[must_use]
+    pub fn new(server: &'a Server, user: &'a str) -> Self {
+        Self { server, user: share_name(user, server.names.system_namespace()) }
+    }
 }
 
 /// Why there is no answer.

@@ -1,11 +1,12 @@
 //! One request from its head to its response: parse, authenticate, authorize, run the verb, encode, count.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
+use apiserver_core::aggregation::ApiService;
 use apiserver_core::auth::{Anonymous, ClientConnection, effective_user, has_websocket_token};
 use apiserver_core::flow_control::{ClassifiedRequest, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
@@ -15,7 +16,7 @@ use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Method, Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::OpenRequest;
 use proto_daemon::panics::{Panicked, isolate};
@@ -36,9 +37,10 @@ use super::{
 use crate::browsers;
 use crate::discovery;
 use crate::labels::RequestKind;
-use crate::overload::{InFlightPermit, RequestPermit, UserPermit};
+use crate::overload::{HeldStream, InFlightPermit, RequestPermit, UserPermit, too_many};
 use crate::peer::Peer;
 use crate::server::HttpServer;
+use crate::unsent_bytes::UNCOUNTED_LEN;
 use crate::warnings::add_warning;
 use crate::watch_batching::ConnectionNumber;
 use crate::web_page::WebPage;
@@ -210,7 +212,7 @@ async fn authenticate_and_serve(
     }
     let authenticated = requester.is_in(apiserver_auth::AUTHENTICATED);
     if authenticated && let Some(request) = &peer.request {
-        request.connection().authenticated(&requester.name);
+        request.connection().authenticated(server.overload.share_name(&requester.name));
     }
     let user = acting_user(server, requester, &request, audit.trail()).await?;
     let flows = server.flow_control.as_ref();
@@ -219,8 +221,27 @@ async fn authenticate_and_serve(
     let permit = server.overload.admit(kind, &user, query_len(&request))?;
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
+    // Short requests of administrators are exempt here too.
+    let reader = (!user.is_in(apiserver_auth::MASTERS)).then(|| user.name.clone());
     let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
-    serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
+    let served = serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit);
+    reserve_unsent(server, reader.as_deref(), served.await?)
+}
+
+/// The response, which counts as unread by its user until it is written. Streams, whose length is not known, count what they send.
+///
+/// # Errors
+/// 429 if the user has too much unread.
+fn reserve_unsent(
+    server: &HttpServer,
+    reader: Option<&str>,
+    response: Response<ResponseBody>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let len = response.body().size_hint().exact().unwrap_or(0);
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let Some(reader) = reader.filter(|_| len > UNCOUNTED_LEN) else { return Ok(response) };
+    let reserved = server.overload.unsent(reader).try_reserve(len).ok_or_else(too_many)?;
+    Ok(response.map(|body| body::hold_until_end(body, reserved)))
 }
 
 fn query_len(request: &Request<Incoming>) -> usize {
@@ -284,48 +305,77 @@ async fn serve_authorized(
     };
     let (place, share) = permit.split();
     let share = Arc::new(share);
-    if let Some(open) = open.filter(|_| !is_stream) {
+    if is_stream {
+        let counted = server.metrics.started(RequestKind::LongRunning);
+        let held = HeldStream::new(place, share, counted);
+        request.extensions_mut().insert(held.clone());
+        // A stream has its permit, and is in flight, until its body ends.
+        let served = serve_read(server, &user, request, parsed, elsewhere, audit).await;
+        drop((short, seat));
+        return Ok(served?.map(|stream| body::hold_until_end(stream, held)));
+    }
+    if let Some(open) = open {
         open.keep(share.clone());
     }
-    let response = match (elsewhere, target) {
+    if let Target::Resource(resource) = target
+        && is_write(request.method(), target)
+    {
+        let held = (place, seat);
+        let again = async || {
+            let seat = flow_control::seat(classified, open, query).await?;
+            Ok((server.overload.place_for_change(&user)?, seat))
+        };
+        let (request, held) = read_body(request, held, again).await?;
+        let write = (resource.clone(), query.clone());
+        let held = (held, share);
+        return serve_write(server, user, request, write, accepted, held, audit.record()).await;
+    }
+    let response = serve_read(server, &user, request, parsed, elsewhere, audit).await;
+    drop((place, seat));
+    response
+}
+
+/// Serves what changes no object of this server. In a box, as its type would be a part of that of each connection's task, too deep for the compiler.
+fn serve_read<'a>(
+    server: &'a Arc<HttpServer>,
+    user: &'a User,
+    request: Request<Incoming>,
+    parsed: ParsedRequest<'a>,
+    elsewhere: Option<Arc<ApiService>>,
+    audit: &'a RequestAudit,
+) -> Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, ApiError>> + Send + 'a>> {
+    Box::pin(dispatch_read(server, user, request, parsed, elsewhere, audit))
+}
+
+async fn dispatch_read(
+    server: &Arc<HttpServer>,
+    user: &User,
+    request: Request<Incoming>,
+    ParsedRequest { target, query, accepted, .. }: ParsedRequest<'_>,
+    elsewhere: Option<Arc<ApiService>>,
+    audit: &RequestAudit,
+) -> Result<Response<ResponseBody>, ApiError> {
+    Ok(match (elsewhere, target) {
         (Some(service), _) => {
-            aggregated_requests::proxy(server, &service, &user, request, audit.id()).await
+            aggregated_requests::proxy(server, &service, user, request, audit.id()).await
         }
-        (None, Target::NonResource(_)) if is_backup => {
+        (None, Target::NonResource(path)) if path == backup::PATH => {
             backup::serve(&server.core, request.method()).await?
         }
         (None, Target::NonResource(path)) if saved_states::is_path(path) => {
-            saved_states::serve(&server.core, &user, request.method(), path, query).await?
+            saved_states::serve(&server.core, user, request.method(), path, query).await?
         }
         (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
-        (None, Target::Resource(resource)) if is_write(request.method(), target) => {
-            let held = (place, seat);
-            let again = async || {
-                let seat = flow_control::seat(classified, open, query).await?;
-                Ok((server.overload.place_for_change(&user)?, seat))
-            };
-            let (request, held) = read_body(request, held, again).await?;
-            let write = (resource.clone(), query.clone());
-            let held = (held, share);
-            return serve_write(server, user, request, write, accepted, held, audit.record()).await;
-        }
         (None, Target::Resource(resource)) => {
             let is_page = server.web_page.is_some()
                 && resource.subresource == "proxy"
                 && browsers::is_direct(request.headers());
             let trail = audit.trail();
             let response =
-                serve_resource(server, &user, request, resource, query, accepted, trail).await?;
+                serve_resource(server, user, request, resource, query, accepted, trail).await?;
             if is_page { browsers::isolate(response) } else { response }
         }
-    };
-    drop((short, seat));
-    if !is_stream {
-        return Ok(response);
-    }
-    // A stream has its permit, and is in flight, until its body ends.
-    let held = (place, share, server.metrics.started(RequestKind::LongRunning));
-    Ok(response.map(|stream| body::hold_until_end(stream, held)))
+    })
 }
 
 /// What a write holds while it is served: its place among all requests, and its seat.

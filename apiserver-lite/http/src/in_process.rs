@@ -90,7 +90,7 @@ async fn serve(
     user: Option<User>,
 ) -> Result<(), proto_daemon::connections::ConnectionError> {
     let shown = user.map(|user| {
-        connection.authenticated(&user.name);
+        connection.authenticated(server.overload.share_name(&user.name));
         // As if the user had shown a certificate that never expires.
         Arc::new(ClientCertificate::User { user: user.authenticated(), not_after: i64::MAX })
     });

@@ -34,6 +34,7 @@ mod saved_states;
 mod scraper;
 mod serve;
 mod server;
+mod unsent_bytes;
 mod upgrade;
 mod warnings;
 mod watch;

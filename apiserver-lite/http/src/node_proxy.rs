@@ -32,6 +32,7 @@ pub use target::{ProxyTarget, Scheme, Trust};
 
 use super::body::{self, BoxError, ResponseBody};
 use super::upgrade;
+use crate::overload::HeldStream;
 
 /// Longest wait for the head of the target's response.
 const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -191,7 +192,11 @@ impl NodeProxy {
         if let Some(protocol) = response.headers().get(UPGRADE) {
             answer.headers_mut().insert(UPGRADE, protocol.clone());
         }
-        panics::spawn(upgrade::splice(client, node));
+        let held: Option<HeldStream> = request.extensions().get().cloned();
+        panics::spawn(async move {
+            let _held = held;
+            upgrade::splice(client, node).await;
+        });
         Ok(answer)
     }
 

@@ -13,6 +13,8 @@ use apiserver_core::status::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::labels::RequestKind;
+use crate::metrics::InFlight;
+use crate::unsent_bytes::{UnsentBytes, UserShare};
 
 /// A user other than an administrator may have one part in this many of the short requests.
 const USER_SHARE: usize = 4;
@@ -20,6 +22,8 @@ const USER_SHARE: usize = 4;
 const STREAMS_MAX: usize = 32_768;
 /// Most streams of one user. A controller has a few dozen.
 const STREAMS_OF_USER_MAX: usize = 8_192;
+/// Places of streams that are left to administrators, nodes and the system's own programs: others can take all the rest together.
+const STREAMS_OF_SYSTEM: usize = STREAMS_MAX / 16;
 /// Bytes of a query for each of which a stream takes a further place: a selector is kept as long as its watch, and takes some twenty times its text.
 const QUERY_OF_PLACE: usize = 512;
 
@@ -29,7 +33,11 @@ pub struct Overload {
     reading: Option<Places>,
     changing: Option<Places>,
     streams: Places,
+    /// The accounts of its namespace are counted one by one.
+    system_namespace: &'static str,
     by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
+    /// What users have not read yet.
+    unsent: UnsentBytes,
 }
 
 /// The places of a class of requests.
@@ -52,6 +60,20 @@ pub struct InFlightPermit {
 
 /// A place among the requests of all users; none where there may be any number.
 pub struct RequestPermit(#[expect(dead_code, reason = "held")] Option<OwnedSemaphorePermit>);
+
+/// What a stream holds until it ends: its place, its user's share, and its count in the metrics. A session that goes on after the response to an upgrade has
+/// it from the extensions of its request.
+#[derive(Clone)]
+pub struct HeldStream(#[expect(dead_code, reason = "held")] Arc<StreamParts>);
+
+type StreamParts = (RequestPermit, Arc<Option<UserPermit>>, InFlight);
+
+impl HeldStream {
+    /// Of these parts.
+    pub fn new(place: RequestPermit, share: Arc<Option<UserPermit>>, counted: InFlight) -> Self {
+        Self(Arc::new((place, share, counted)))
+    }
+}
 
 impl InFlightPermit {
     /// The place, and the share of the user. A short request holds its place until its response begins, and counts as its user's until that is written: who
@@ -89,9 +111,9 @@ impl Drop for UserPermit {
 }
 
 impl Overload {
-    /// Without any request.
+    /// Without any request. Service accounts of one namespace are one user, but for those of `system_namespace`.
     #[must_use]
-    pub fn new(limits: &RequestLimits) -> Self {
+    pub fn new(limits: &RequestLimits, system_namespace: &'static str) -> Self {
         let places = |max: u32| {
             let max = usize::try_from(max).unwrap_or(Semaphore::MAX_PERMITS);
             let of_user_max = max.div_ceil(USER_SHARE);
@@ -101,8 +123,22 @@ impl Overload {
             reading: places(limits.reading),
             changing: places(limits.mutating),
             streams: Places::new(STREAMS_MAX, STREAMS_OF_USER_MAX),
+            system_namespace,
             by_user: Arc::default(),
+            unsent: UnsentBytes::default(),
         }
+    }
+
+    /// The name under which what a user takes is counted.
+    #[must_use]
+    pub fn share_name<'a>(&self, user: &'a str) -> &'a str {
+        apiserver_auth::share_name(user, self.system_namespace)
+    }
+
+    /// What the user may leave unread.
+    #[must_use]
+    pub fn unsent(&self, user: &str) -> UserShare {
+        self.unsent.share(self.share_name(user))
     }
 
     /// A permit for a request of `kind` by `user`, with a query of so many bytes.
@@ -129,6 +165,10 @@ impl Overload {
             RequestClass::Reading | RequestClass::Changing => 1,
         };
         let wanted = u32::try_from(of_request).unwrap_or(u32::MAX);
+        let left = places.free.available_permits().saturating_sub(of_request);
+        if class == RequestClass::Streams && left < STREAMS_OF_SYSTEM && !is_of_system(user) {
+            return Err(too_many());
+        }
         let permit = places.free.clone().try_acquire_many_owned(wanted).ok();
         if is_exempt {
             return Ok(InFlightPermit { place: RequestPermit(permit), user: None });
@@ -158,7 +198,7 @@ impl Overload {
         places: usize,
         max: usize,
     ) -> Result<UserPermit, ApiError> {
-        let key = (class, user.name.clone());
+        let key = (class, self.share_name(&user.name).to_owned());
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = by_user.get(&key).copied().unwrap_or_default().saturating_add(places);
         if taken > max {
@@ -167,6 +207,14 @@ impl Overload {
         by_user.insert(key.clone(), taken);
         Ok(UserPermit { by_user: self.by_user.clone(), key, places })
     }
+}
+
+/// Whether the user is an administrator, a node or a program of the system: names that nobody else is given, as `system:` is reserved.
+fn is_of_system(user: &User) -> bool {
+    let given = ["system:serviceaccount:", "system:bootstrap:", "system:anonymous"];
+    let is_reserved = user.name.starts_with("system:");
+    user.is_in(apiserver_auth::MASTERS)
+        || is_reserved && !given.iter().any(|prefix| user.name.starts_with(prefix))
 }
 
 /// The 429 of a request that finds no place. The words are Kubernetes'.
@@ -184,14 +232,15 @@ mod tests {
     const CHANGING_MAX: usize = 200;
 
     fn overload(sharing: RequestSharing) -> Overload {
-        Overload::new(&RequestLimits { reading: 400, mutating: 200, sharing })
+        Overload::new(&RequestLimits { reading: 400, mutating: 200, sharing }, "kube-system")
     }
 
     #[test]
     fn zero_switches_a_limit_off() {
         let user = User { name: "a".to_owned(), ..User::default() };
         let sharing = RequestSharing::Plain;
-        let overload = Overload::new(&RequestLimits { reading: 1, mutating: 0, sharing });
+        let overload =
+            Overload::new(&RequestLimits { reading: 1, mutating: 0, sharing }, "kube-system");
         let admit = |kind| overload.admit(kind, &user, 0);
         let writes = (0..10).map(|_| admit(RequestKind::Mutating)).collect::<Result<Vec<_>, _>>();
         assert!(writes.is_ok());
@@ -235,14 +284,41 @@ mod tests {
         let of_one: Vec<_> = (0..STREAMS_OF_USER_MAX).map(|_| stream("a").unwrap()).collect();
         assert_eq!(stream("a").err().map(|error| error.code()), Some(429));
         let mut others: Vec<_> = Vec::new();
-        for name in ["b", "c", "d"] {
-            others.extend((0..STREAMS_OF_USER_MAX).map(|_| stream(name).unwrap()));
+        for (name, streams) in [
+            ("b", STREAMS_OF_USER_MAX),
+            ("c", STREAMS_OF_USER_MAX),
+            ("d", STREAMS_OF_USER_MAX - STREAMS_OF_SYSTEM),
+        ] {
+            others.extend((0..streams).map(|_| stream(name).unwrap()));
         }
-        assert_eq!(stream("e").err().map(|error| error.code()), Some(429), "all are taken");
+        assert_eq!(stream("d").err().map(|error| error.code()), Some(429), "all are taken");
+        for name in ["e", "system:serviceaccount:team:x", "system:bootstrap:abcdef"] {
+            assert_eq!(stream(name).err().map(|error| error.code()), Some(429), "{name}");
+        }
+        for name in ["system:node:a", "system:kube-scheduler"] {
+            assert!(stream(name).is_ok(), "{name}");
+        }
+        assert!(overload.admit(RequestKind::LongRunning, &User::server(), 0).is_ok());
         drop(of_one);
         assert!(stream("e").is_ok() && stream("a").is_ok());
         drop(others);
         assert!(overload.by_user.lock().unwrap().is_empty());
+    }
+
+    /// A tenant may act as any account of its namespace, and make any number of them.
+    #[test]
+    fn accounts_of_one_namespace_have_one_share() {
+        let overload = overload(RequestSharing::Plain);
+        let admit = |namespace: &str, name: usize| {
+            let user = User::service_account(namespace, &format!("x{name}"));
+            overload.admit(RequestKind::ReadOnly, &user, 0)
+        };
+        let of_team: Vec<_> = (0..400).filter_map(|name| admit("team", name).ok()).collect();
+        assert_eq!(of_team.len(), 400 / USER_SHARE);
+        assert!(admit("other", 0).is_ok());
+        let of_system: Vec<_> =
+            (0..400).filter_map(|name| admit("kube-system", name).ok()).collect();
+        assert_eq!(of_system.len(), 400 - of_team.len());
     }
 
     /// 8,192 watches of one user, each with a selector of 60 KB, kept 11 GB.

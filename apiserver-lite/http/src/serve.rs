@@ -171,7 +171,7 @@ fn verify_client(
     });
     let known = certificate.as_ref().or(proxy.as_deref());
     if let Some(ClientCertificate::User { user, .. }) = known {
-        connection.authenticated(&user.name);
+        connection.authenticated(server.overload.share_name(&user.name));
     }
     Peer { certificate: certificate.map(Arc::new), proxy, request: None }
 }

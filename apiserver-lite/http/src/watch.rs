@@ -1,5 +1,6 @@
 //! The response body of a watch: events as JSON lines, Protobuf frames or Tables, in large chunks, with bookmarks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,17 +8,20 @@ use apiserver_core::conversion;
 use apiserver_core::record::StoredObject;
 use apiserver_core::request::{Accepted, Encoding};
 use apiserver_core::status::ApiError;
-use apiserver_core::verbs::{Bookmarks, LENGTH_MAX, Selection, WatchStart, watch_event};
+use apiserver_core::verbs::{
+    Bookmarks, InitialObjects, LENGTH_MAX, Selection, WatchStart, watch_event,
+};
 use apiserver_core::webhook_call::Asker;
 use apiserver_schema::{Object, list};
-use apiserver_store::{Event, Watch, WatchEnd};
+use apiserver_store::{Event, Revision, Watch, WatchEnd};
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::unsent_bytes::UserShare;
 use crate::watch_batching::{ConnectionNumber, GroupMember};
 
 use super::body::{BoxError, ResponseBody};
@@ -26,8 +30,8 @@ use crate::server::HttpServer;
 
 /// Time between bookmarks on a quiet stream.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// Size at which a chunk is sent.
-const CHUNK_LEN: usize = 64 << 10;
+/// Objects of at least so many bytes are frames of their own, shared by all watches of them.
+const SHARED_LEN: usize = 16 << 10;
 
 /// The body that streams the watch `start` to `connection` in the accepted representation.
 #[must_use]
@@ -38,25 +42,29 @@ pub fn body(
     connection: Option<ConnectionNumber>,
 ) -> ResponseBody {
     let now = Instant::now();
+    let share = server.overload.unsent(&start.user);
     let streaming = WatchStream {
         ends_at: now.checked_add(start.length.min(LENGTH_MAX)).unwrap_or(now),
         bookmark_at: now + BOOKMARK_EVERY,
         member: server.watch_batches.join(&group(&start), connection),
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
         user: start.user,
+        share,
         selection: start.selection,
         bookmarks: start.bookmarks,
         unserved: start.unserved,
-        phase: Phase::Start {
-            initial: start.initial,
-            then: start.changes,
-            revision: start.revision.0,
+        revision: start.revision.0,
+        initial: start.initial,
+        then: match start.changes {
+            Ok(watch) => Changes::Watch(watch),
+            Err(error) => Changes::Refused(error),
         },
+        frames: VecDeque::new(),
         events: Vec::new(),
     };
     let frames = stream::unfold(streaming, |mut streaming| async move {
-        let chunk = streaming.next_chunk().await?;
-        Some((Ok::<_, BoxError>(Frame::data(chunk)), streaming))
+        let frame = streaming.next_frame().await?;
+        Some((Ok::<_, BoxError>(Frame::data(frame)), streaming))
     });
     StreamBody::new(frames).boxed_unsync()
 }
@@ -76,149 +84,202 @@ struct WatchStream {
     member: GroupMember,
     encoder: Encoder,
     user: String,
+    /// What the user may leave unread.
+    share: UserShare,
     selection: Selection,
     bookmarks: Bookmarks,
     unserved: Option<CancellationToken>,
-    phase: Phase,
-    /// Events copied from the store and not encoded yet; the buffer is reused.
+    revision: u64,
+    /// Objects that are sent first.
+    initial: Option<InitialObjects>,
+    then: Changes,
+    /// Frames that are encoded and not sent yet.
+    frames: VecDeque<Bytes>,
+    /// Events copied from the store; the buffer is reused.
     events: Vec<Event<StoredObject>>,
 }
 
-enum Phase {
-    /// Converts the initial objects.
-    Start {
-        initial: Vec<Arc<StoredObject>>,
-        then: Result<Watch<StoredObject>, ApiError>,
-        revision: u64,
-    },
-    /// Sends the initial objects as `ADDED` events.
-    Initial {
-        left: std::vec::IntoIter<Arc<StoredObject>>,
-        then: Result<Watch<StoredObject>, ApiError>,
-        revision: u64,
-    },
-    /// Sends the changes after them.
-    Following(Watch<StoredObject>),
+/// What follows the initial objects.
+enum Changes {
+    /// The events after them.
+    Watch(Watch<StoredObject>),
+    /// There is no watch, for this reason.
+    Refused(ApiError),
     /// The stream is complete.
     Ended,
 }
 
-/// Why a wait for changes ended.
-enum WakeReason {
-    Events,
-    BookmarkDue,
-    Lagged(ApiError),
-    Ended,
+/// What a stream does next.
+enum Step {
+    /// It sends objects or events.
+    Objects,
+    Bookmark,
+    End,
+}
+
+/// From where objects and events are read.
+struct Position {
+    initial: Option<InitialObjects>,
+    events: Revision,
+    with_columns: bool,
 }
 
 impl WatchStream {
-    /// The next chunk to send; `None` at the end of the stream.
-    async fn next_chunk(&mut self) -> Option<Bytes> {
-        let mut chunk = BytesMut::new();
-        while chunk.is_empty() {
-            match std::mem::replace(&mut self.phase, Phase::Ended) {
-                Phase::Start { mut initial, then, revision } => {
-                    if self.show(&mut initial, &mut chunk).await {
-                        let left = initial.into_iter();
-                        self.phase = Phase::Initial { left, then, revision };
+    /// The next frame to send; `None` at the end of the stream.
+    async fn next_frame(&mut self) -> Option<Bytes> {
+        if let Some(frame) = self.frames.pop_front() {
+            return Some(frame);
+        }
+        let stopping = self.encoder.server.stopping.clone();
+        self.frames = stopping.run_until_cancelled(self.next_frames()).await.flatten()?;
+        self.frames.pop_front()
+    }
+
+    /// The frames of the next chunk, at least one. They count as unread by the user until they are written; what is read for them is read again where
+    /// there is no room for it, so that a stream that waits holds nothing.
+    async fn next_frames(&mut self) -> Option<VecDeque<Bytes>> {
+        let mut reserved = None;
+        loop {
+            let mut chunk = Chunk::default();
+            match self.next_step().await {
+                Step::End => return None,
+                Step::Bookmark => self.write_bookmark(&mut chunk),
+                Step::Objects => {
+                    let position = self.position();
+                    self.write_objects(&mut chunk).await;
+                    let len = chunk.len();
+                    let fits = match reserved.take() {
+                        Some(reserved) => self.share.resize(reserved, len),
+                        None => self.share.try_reserve(len),
+                    };
+                    if let Some(reserved) = fits {
+                        if len > 0 {
+                            return Some(reserved.attach_to(chunk.into_frames()));
+                        }
+                        continue;
                     }
+                    drop(chunk);
+                    self.rewind(position);
+                    let room = timeout_at(self.ends_at, self.share.reserve(len)).await;
+                    reserved = Some(room.ok()?);
+                    continue;
                 }
-                Phase::Initial { left, then, revision } => {
-                    self.initial(left, then, revision, &mut chunk)
-                }
-                Phase::Following(watch) => self.following(watch, &mut chunk).await,
-                Phase::Ended => return None,
             }
+            return Some(chunk.into_frames().into());
         }
-        Some(chunk.freeze())
     }
 
-    /// Converts objects to the version of the watch. Where that fails the stream ends with the error.
-    async fn show(&self, records: &mut [Arc<StoredObject>], chunk: &mut BytesMut) -> bool {
+    fn position(&self) -> Position {
+        let events = match &self.then {
+            Changes::Watch(watch) => watch.position(),
+            Changes::Refused(_) | Changes::Ended => Revision(self.revision),
+        };
+        let with_columns = self.encoder.with_columns;
+        Position { initial: self.initial.clone(), events, with_columns }
+    }
+
+    fn rewind(&mut self, position: Position) {
+        if let Changes::Watch(watch) = &mut self.then {
+            watch.rewind(position.events);
+        }
+        self.initial = position.initial;
+        self.encoder.with_columns = position.with_columns;
+    }
+
+    fn write_bookmark(&mut self, chunk: &mut Chunk) {
+        if let Changes::Watch(watch) = &mut self.then {
+            self.encoder.bookmark(chunk, watch.seen().0, BookmarkKind::Progress);
+        }
+        self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
+    }
+
+    /// Writes initial objects or events, or the error that ends the stream.
+    async fn write_objects(&mut self, chunk: &mut Chunk) {
+        let written = match self.initial.is_some() {
+            true => self.write_initial(chunk).await,
+            false => self.write_events(chunk).await,
+        };
+        if let Err(error) = written {
+            self.encoder.error(chunk, &error);
+            (self.initial, self.then) = (None, Changes::Ended);
+        }
+    }
+
+    /// Writes the next initial objects.
+    ///
+    /// # Errors
+    /// Ends the stream; nothing was written.
+    async fn write_initial(&mut self, chunk: &mut Chunk) -> Result<(), ApiError> {
+        let Some(initial) = &mut self.initial else { return Ok(()) };
+        let asker = Asker::new(&self.encoder.server.core, &self.user);
+        let mut records = initial.read_piece(asker, &self.selection).await?;
+        let is_done = initial.is_done();
+        self.show(&mut records).await?;
+        for record in &records {
+            self.encoder.event(chunk, "ADDED", record);
+        }
+        if is_done {
+            self.initial = None;
+            let is_followed = matches!(self.then, Changes::Watch(_));
+            if is_followed && self.bookmarks == Bookmarks::AfterInitial {
+                self.encoder.bookmark(chunk, self.revision, BookmarkKind::InitialEventsEnd);
+            }
+        }
+        Ok(())
+    }
+
+    /// Converts objects to the version of the watch.
+    async fn show(&self, records: &mut [Arc<StoredObject>]) -> Result<(), ApiError> {
         if self.encoder.kind.custom().is_none() {
-            return true;
+            return Ok(());
         }
-        let asker = Asker { server: &self.encoder.server.core, user: &self.user };
-        let shown = conversion::show(asker, &self.encoder.kind, records).await;
-        shown.inspect_err(|error| self.encoder.error(chunk, error)).is_ok()
+        let asker = Asker::new(&self.encoder.server.core, &self.user);
+        conversion::show(asker, &self.encoder.kind, records).await
     }
 
-    fn initial(
-        &mut self,
-        mut left: std::vec::IntoIter<Arc<StoredObject>>,
-        then: Result<Watch<StoredObject>, ApiError>,
-        revision: u64,
-        chunk: &mut BytesMut,
-    ) {
-        for record in left.by_ref() {
-            self.encoder.event(chunk, "ADDED", &record);
-            if chunk.len() >= CHUNK_LEN {
-                self.phase = Phase::Initial { left, then, revision };
-                return;
-            }
-        }
-        match then {
-            Ok(watch) => {
-                if self.bookmarks == Bookmarks::AfterInitial {
-                    self.encoder.bookmark(chunk, revision, BookmarkKind::InitialEventsEnd);
-                }
-                self.phase = Phase::Following(watch);
-            }
-            Err(error) => self.encoder.error(chunk, &error),
-        }
-    }
-
-    async fn following(&mut self, mut watch: Watch<StoredObject>, chunk: &mut BytesMut) {
-        match self.wait(&mut watch).await {
-            WakeReason::Events => {
-                if let Some(turn) = self.member.next_send(Instant::now()) {
-                    sleep_until(turn).await;
-                    // Events beyond one batch, and errors, are returned by the next wait.
-                    let _ = watch.try_batch(&mut self.events);
-                }
-                if self.events_shown(chunk).await {
-                    self.phase = Phase::Following(watch);
-                }
-            }
-            WakeReason::BookmarkDue => {
-                self.encoder.bookmark(chunk, watch.seen().0, BookmarkKind::Progress);
-                self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
-                self.phase = Phase::Following(watch);
-            }
-            WakeReason::Lagged(error) => self.encoder.error(chunk, &error),
-            WakeReason::Ended => {}
-        }
-    }
-
-    /// Sends the events. Returns whether the stream goes on.
-    async fn events_shown(&mut self, chunk: &mut BytesMut) -> bool {
-        let asker = Asker { server: &self.encoder.server.core, user: &self.user };
+    /// Writes the next events.
+    ///
+    /// # Errors
+    /// Ends the stream; nothing was written.
+    async fn write_events(&mut self, chunk: &mut Chunk) -> Result<(), ApiError> {
+        let watch = match &mut self.then {
+            Changes::Watch(watch) => watch,
+            Changes::Refused(error) => return Err(error.clone()),
+            Changes::Ended => return Ok(()),
+        };
+        self.events.clear();
+        watch.try_batch(&mut self.events).map_err(|lag| {
+            ApiError::expired(format!("too old resource version: {} ({})", lag.seen, lag.oldest))
+        })?;
+        let asker = Asker::new(&self.encoder.server.core, &self.user);
         let before = self.events.iter().filter_map(|event| event.previous.as_ref());
         let records = self.events.iter().map(|event| &event.record).chain(before);
-        if let Err(error) = self.selection.prepare(asker, records).await {
-            self.encoder.error(chunk, &error);
-            return false;
-        }
+        self.selection.prepare(asker, records).await?;
         let events = self.events.drain(..);
         let changes = events.filter_map(|event| watch_event(&event, &self.selection));
         if self.encoder.kind.custom().is_none() {
             for change in changes {
                 self.encoder.event(chunk, change.kind, &change.record);
             }
-            return true;
+            return Ok(());
         }
         let (kinds, mut records): (Vec<_>, Vec<_>) =
             changes.map(|change| (change.kind, change.record)).unzip();
-        if !self.show(&mut records, chunk).await {
-            return false;
-        }
+        self.show(&mut records).await?;
         for (kind, record) in kinds.into_iter().zip(&records) {
             self.encoder.event(chunk, kind, record);
         }
-        true
+        Ok(())
     }
 
-    async fn wait(&mut self, watch: &mut Watch<StoredObject>) -> WakeReason {
+    /// Waits until there may be something to send; of a large group of watches, until this one's turn.
+    async fn next_step(&mut self) -> Step {
+        let watch = match &mut self.then {
+            _ if self.initial.is_some() => return Step::Objects,
+            Changes::Watch(watch) => watch,
+            Changes::Refused(_) => return Step::Objects,
+            Changes::Ended => return Step::End,
+        };
         let wants_bookmark = self.bookmarks != Bookmarks::Unwanted;
         let unserved = self.unserved.clone();
         let unserved = async move {
@@ -227,22 +288,24 @@ impl WatchStream {
                 None => std::future::pending().await,
             }
         };
-        // Cancel safe: `next_batch` keeps undelivered events, the others hold no state.
-        tokio::select! {
+        // Cancel safe: none holds a state.
+        let step = tokio::select! {
             biased;
-            () = self.encoder.server.stopping.cancelled() => WakeReason::Ended,
-            () = sleep_until(self.ends_at) => WakeReason::Ended,
-            outcome = watch.next_batch(&mut self.events) => match outcome {
-                Ok(()) => WakeReason::Events,
-                Err(WatchEnd::Lagged(lag)) => WakeReason::Lagged(ApiError::expired(format!(
-                    "too old resource version: {} ({})", lag.seen, lag.oldest,
-                ))),
-                Err(WatchEnd::Closed) => WakeReason::Ended,
+            () = sleep_until(self.ends_at) => Step::End,
+            ready = watch.ready() => match ready {
+                Ok(()) => Step::Objects,
+                Err(WatchEnd::Closed | WatchEnd::Lagged(_)) => Step::End,
             },
             // After the events: the last ones are the deletions of all objects.
-            () = unserved => WakeReason::Ended,
-            () = sleep_until(self.bookmark_at), if wants_bookmark => WakeReason::BookmarkDue,
+            () = unserved => Step::End,
+            () = sleep_until(self.bookmark_at), if wants_bookmark => Step::Bookmark,
+        };
+        if matches!(step, Step::Objects)
+            && let Some(turn) = self.member.next_send(Instant::now())
+        {
+            sleep_until(turn).await;
         }
+        step
     }
 }
 
@@ -251,6 +314,52 @@ impl WatchStream {
 enum BookmarkKind {
     Progress,
     InitialEventsEnd,
+}
+
+/// Frames of a chunk that is being encoded.
+#[derive(Default)]
+struct Chunk {
+    frames: Vec<Bytes>,
+    /// Of the frames.
+    len: usize,
+    /// What follows them.
+    rest: BytesMut,
+}
+
+impl Chunk {
+    fn len(&self) -> usize {
+        self.len.saturating_add(self.rest.len())
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.rest.extend_from_slice(bytes);
+    }
+
+    /// Writes what others have as well.
+    fn write_shared(&mut self, bytes: &Bytes) {
+        if bytes.len() < SHARED_LEN {
+            return self.write(bytes);
+        }
+        self.push_rest();
+        self.push(bytes.clone());
+    }
+
+    fn push_rest(&mut self) {
+        let rest = self.rest.split().freeze();
+        self.push(rest);
+    }
+
+    fn push(&mut self, frame: Bytes) {
+        if !frame.is_empty() {
+            self.len = self.len.saturating_add(frame.len());
+            self.frames.push(frame);
+        }
+    }
+
+    fn into_frames(mut self) -> Vec<Bytes> {
+        self.push_rest();
+        self.frames
+    }
 }
 
 struct Encoder {
@@ -262,7 +371,7 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn event(&mut self, out: &mut BytesMut, event: &str, record: &Arc<StoredObject>) {
+    fn event(&mut self, out: &mut Chunk, event: &str, record: &Arc<StoredObject>) {
         let shown = record.as_version(&self.kind);
         match render::stored(&self.server.core, self.accepted, &shown, self.with_columns) {
             Ok(object) => {
@@ -273,7 +382,7 @@ impl Encoder {
         }
     }
 
-    fn bookmark(&self, out: &mut BytesMut, revision: u64, kind: BookmarkKind) {
+    fn bookmark(&self, out: &mut Chunk, revision: u64, kind: BookmarkKind) {
         let mut object = Object::new(self.kind.clone());
         object.set_meta_str("resourceVersion", &revision.to_string());
         if kind == BookmarkKind::InitialEventsEnd {
@@ -285,19 +394,24 @@ impl Encoder {
         self.frame(out, "BOOKMARK", &bytes);
     }
 
-    fn error(&self, out: &mut BytesMut, error: &ApiError) {
+    fn error(&self, out: &mut Chunk, error: &ApiError) {
         let bytes = render::status(self.server.core.names, self.accepted.encoding, error.status());
         self.frame(out, "ERROR", &bytes);
     }
 
-    fn frame(&self, out: &mut BytesMut, event: &str, object: &[u8]) {
+    fn frame(&self, out: &mut Chunk, event: &str, object: &Bytes) {
         match self.accepted.encoding {
-            Encoding::Protobuf => out.extend_from_slice(&list::watch_event_protobuf(event, object)),
+            Encoding::Protobuf => {
+                out.write(&list::watch_event_head(event, object.len()));
+                out.write_shared(object);
+            }
             // Written into the chunk without an intermediate allocation per watch.
             Encoding::Json | Encoding::Yaml => {
-                for part in [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"] {
-                    out.extend_from_slice(part);
+                for part in [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":"] {
+                    out.write(part);
                 }
+                out.write_shared(object);
+                out.write(b"}\n");
             }
         }
     }

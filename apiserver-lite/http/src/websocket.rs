@@ -23,6 +23,7 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::body::{self, BoxError, ResponseBody};
 use super::upgrade;
+use crate::overload::HeldStream;
 
 /// Largest message from the client; messages are read only to answer pings and to notice the close.
 const INCOMING_LEN_MAX: usize = 64 << 10;
@@ -43,6 +44,7 @@ enum Framing {
 /// A WebSocket upgrade, removed from the request by [`take_upgrade`].
 pub struct WebSocketUpgrade {
     socket: OnUpgrade,
+    held: Option<HeldStream>,
     accept_key: String,
     framing: Framing,
     protocol: Option<&'static str>,
@@ -64,6 +66,7 @@ pub fn is_stream_upgrade(headers: &HeaderMap, resource: &RequestInfo) -> bool {
 /// Removes the upgrade headers from `request`, so that it is served as plain HTTP, and returns the upgrade.
 pub fn take_upgrade<B>(request: &mut Request<B>, resource: &RequestInfo) -> WebSocketUpgrade {
     let socket = hyper::upgrade::on(&mut *request);
+    let held = request.extensions().get().cloned();
     let headers = request.headers_mut();
     let key = headers.remove(SEC_WEBSOCKET_KEY);
     let accept_key = derive_accept_key(key.as_ref().map(HeaderValue::as_bytes).unwrap_or_default());
@@ -75,7 +78,7 @@ pub fn take_upgrade<B>(request: &mut Request<B>, resource: &RequestInfo) -> WebS
     };
     headers.remove(UPGRADE);
     headers.remove(CONNECTION);
-    WebSocketUpgrade { socket, accept_key, framing, protocol }
+    WebSocketUpgrade { socket, held, accept_key, framing, protocol }
 }
 
 /// The first offered subprotocol that is supported.
@@ -104,8 +107,9 @@ impl WebSocketUpgrade {
         if let Some(protocol) = self.protocol {
             headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
         }
-        let (socket, framing) = (self.socket, self.framing);
+        let (socket, framing, held) = (self.socket, self.framing, self.held);
         panics::spawn(async move {
+            let _held = held;
             let ended = match socket.await {
                 Ok(socket) => stream(socket, response.into_body(), framing).await,
                 Err(error) => Err(error.into()),

@@ -189,7 +189,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
         resource_metrics: apiserver_http::ResourceMetrics::default(),
         watch_batches: WatchBatches::default(),
         open_api: OpenApiDocuments::default(),
-        overload: Overload::new(&limits),
+        overload: Overload::new(&limits, names.system_namespace()),
         flow_control,
         audit,
         metrics: Metrics::new(&pages.metrics)?,

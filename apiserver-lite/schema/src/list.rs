@@ -2,7 +2,7 @@
 
 use crate::object::Kind;
 use crate::value::write_json_string;
-use crate::wire::{Reader, WireValue, put_bytes, put_key, put_varint};
+use crate::wire::{Reader, WireValue, put_bytes, put_key, put_len, put_varint};
 
 /// Magic prefix of Protobuf bodies.
 pub const PROTOBUF_MAGIC: [u8; 4] = *b"k8s\0";
@@ -109,15 +109,18 @@ pub fn watch_event_json(event: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One frame of a Protobuf watch stream: its big-endian length in four bytes, then the event around `object` in its envelope.
-pub fn watch_event_protobuf(event: &str, object: &[u8]) -> Vec<u8> {
-    let mut raw = Vec::with_capacity(object.len().saturating_add(8));
-    put_bytes(&mut raw, 1, object);
+/// One frame of a Protobuf watch stream without the object in its envelope, which follows and has so many bytes: the big-endian length of the rest in
+/// four bytes, then the event.
+pub fn watch_event_head(event: &str, object_len: usize) -> Vec<u8> {
+    let mut object_head = Vec::new();
+    put_len(&mut object_head, 1, object_len);
     let mut out = vec![0; 4];
     put_bytes(&mut out, 1, event.as_bytes());
-    put_bytes(&mut out, 2, &raw);
-    let len = u32::try_from(out.len().saturating_sub(4)).unwrap_or(u32::MAX); // objects are bounded by the body limit, 3 MiB
-    out[..4].copy_from_slice(&len.to_be_bytes());
+    put_len(&mut out, 2, object_head.len().saturating_add(object_len));
+    out.extend_from_slice(&object_head);
+    // Objects are bounded by the body limit, 3 MiB.
+    let len = out.len().saturating_sub(4).saturating_add(object_len);
+    out[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
     out
 }
 

@@ -7,5 +7,5 @@ mod reader;
 
 pub use decode::WireError;
 pub(crate) use decode::decode_message;
-pub(crate) use encode::{encode_message, put_bytes, put_key, put_varint};
+pub(crate) use encode::{encode_message, put_bytes, put_key, put_len, put_varint};
 pub(crate) use reader::{Reader, WireValue};

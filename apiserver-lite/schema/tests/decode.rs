@@ -173,7 +173,7 @@ fn watch_events_wrap_encoded_objects() {
             && line.ends_with("}}\n")
     );
     let object = engine.encode_protobuf(&map);
-    let frame = list::watch_event_protobuf("ADDED", &object);
+    let frame = [list::watch_event_head("ADDED", object.len()), object.clone()].concat();
     let (len, event) = frame.split_at(4);
     assert_eq!(len, u32::try_from(event.len()).expect("small").to_be_bytes());
     assert!(event.starts_with(b"\x0a\x05ADDED\x12") && event.ends_with(&object));

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
-    watcher::Watcher, watchers::Watchers,
+    watch::BatchBound, watcher::Watcher, watchers::Watchers,
 };
 
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
@@ -176,25 +176,27 @@ impl<T> StoreState<T> {
         keys.take_while(move |(key, _)| key.starts_with(range.prefix))
     }
 
-    /// Appends to `into` at most `max` events after `seen` whose key starts with `prefix`, and returns the revision up to which all
+    /// Appends to `into` the events after `seen` whose key starts with `prefix`, as many as the bound allows, and returns the revision up to which all
     /// matching events were appended. Events of one revision are never parted, however many they are.
     pub fn events_after(
         &self,
         seen: Revision,
         prefix: &str,
-        max: usize,
+        bound: BatchBound,
         into: &mut Vec<Event<T>>,
     ) -> Result<Revision, Compacted> {
         self.check_kept(seen)?;
-        let room = into.len().saturating_add(max);
-        let mut last = seen;
-        for HistoryEntry { event, .. } in self.ring.range(self.position_after(seen)..) {
+        let room = into.len().saturating_add(bound.events);
+        let (mut last, mut bytes) = (seen, 0_usize);
+        for HistoryEntry { event, len } in self.ring.range(self.position_after(seen)..) {
             if event.key.starts_with(prefix) {
-                if into.len() >= room && event.stamp.modified > last {
+                let is_full = into.len() >= room || bytes >= bound.bytes;
+                if is_full && event.stamp.modified > last {
                     return Ok(last);
                 }
                 into.push(event.clone());
                 last = event.stamp.modified;
+                bytes = bytes.saturating_add(*len);
             }
         }
         Ok(self.revision)

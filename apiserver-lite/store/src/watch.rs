@@ -52,8 +52,17 @@ pub struct Watch<T> {
     writer: tokio::sync::watch::Receiver<Health>,
 }
 
-/// Most events that one call copies from the history.
-const BATCH_LEN_MAX: usize = 256;
+/// What ends a batch of events: a reader that is slow holds those of one batch, which the history may not have any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchBound {
+    /// Events, beyond which only those of a revision that was begun follow.
+    pub events: usize,
+    /// Bytes of memory that the records take, about; a batch has one revision at least.
+    pub bytes: usize,
+}
+
+/// What one call copies from the history.
+const BATCH: BatchBound = BatchBound { events: 256, bytes: 512 << 10 };
 
 impl<T> Watch<T> {
     pub(crate) fn new(
@@ -84,22 +93,13 @@ impl<T> Watch<T> {
         self.watcher.is_pending()
     }
 
-    /// Waits for events and appends 1 to 256 of them to `into`, in order. Cancel-safe: an event is either in `into` or is delivered
-    /// by the next call.
+    /// Waits until events may be available. Cancel-safe.
     ///
     /// # Errors
-    /// [`WatchEnd::Lagged`] when the next event is compacted; [`WatchEnd::Closed`] when the store is closed and every event was
-    /// delivered.
-    pub async fn next_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), WatchEnd> {
-        let before = into.len();
-        loop {
-            // An event published after this check wakes the watch.
-            while self.watcher.is_pending() {
-                self.try_batch(into)?;
-                if into.len() > before {
-                    return Ok(());
-                }
-            }
+    /// [`WatchEnd::Closed`] when the store is closed and every event was delivered.
+    pub async fn ready(&mut self) -> Result<(), WatchEnd> {
+        // An event published after this check wakes the watch.
+        while !self.watcher.is_pending() {
             let ended = tokio::select! {
                 () = self.watcher.notified() => false,
                 changed = self.writer.changed() => changed.is_err(),
@@ -108,9 +108,38 @@ impl<T> Watch<T> {
                 return Err(WatchEnd::Closed);
             }
         }
+        Ok(())
     }
 
-    /// Appends the available events to `into`, at most 256, possibly none.
+    /// Waits for events and appends a batch of them to `into`, in order. Cancel-safe: an event is either in `into` or is delivered
+    /// by the next call.
+    ///
+    /// # Errors
+    /// [`WatchEnd::Lagged`] when the next event is compacted; [`WatchEnd::Closed`] when the store is closed and every event was
+    /// delivered.
+    pub async fn next_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), WatchEnd> {
+        let before = into.len();
+        while into.len() == before {
+            self.ready().await?;
+            self.try_batch(into)?;
+        }
+        Ok(())
+    }
+
+    /// The revision after which the next batch begins, for [`Watch::rewind`].
+    #[must_use]
+    pub fn position(&self) -> Revision {
+        self.watcher.pending_after().unwrap_or(self.seen)
+    }
+
+    /// Delivers the events after `position` once more, as long as the history has them.
+    pub fn rewind(&mut self, position: Revision) {
+        let _state = self.shared.read();
+        self.watcher.pend_after(position);
+        self.seen = position;
+    }
+
+    /// Appends a batch of the available events to `into`, possibly none: at most 256 and half a MiB of records, unless one revision has more.
     ///
     /// # Errors
     /// The next event is compacted.
@@ -120,7 +149,7 @@ impl<T> Watch<T> {
             self.seen = state.revision();
             return Ok(());
         };
-        let found = state.events_after(from, self.watcher.prefix(), BATCH_LEN_MAX, into);
+        let found = state.events_after(from, self.watcher.prefix(), BATCH, into);
         self.seen = *found.as_ref().unwrap_or(&from);
         if self.seen < state.revision() {
             self.watcher.mark_pending(self.seen);

@@ -55,6 +55,17 @@ impl Watcher {
         self.pending.load(Ordering::Acquire) != NOTHING
     }
 
+    /// The revision after which events are pending; `None` if there are none.
+    pub fn pending_after(&self) -> Option<Revision> {
+        let pending = self.pending.load(Ordering::Acquire);
+        (pending != NOTHING).then_some(Revision(pending))
+    }
+
+    /// Marks events after `seen` as pending, also those that were delivered.
+    pub fn pend_after(&self, seen: Revision) {
+        self.pending.store(seen.0, Ordering::Release);
+    }
+
     /// Takes the revision after which events are pending; `None` if there are none.
     pub fn take_pending(&self) -> Option<Revision> {
         let pending = self.pending.swap(NOTHING, Ordering::AcqRel);

@@ -90,3 +90,22 @@ async fn the_end_comes_after_what_was_written() {
     assert_eq!(watch.next_batch(&mut events).await, Err(WatchEnd::Closed));
     assert_eq!(events.len(), 1);
 }
+
+#[tokio::test]
+async fn a_watch_that_is_rewound_delivers_the_same_events_again() {
+    let (_directory, store) = open();
+    let mut watch = store.watch("a/", store.revision()).unwrap();
+    for key in ["a/1", "b/1", "a/2"] {
+        put(&store, key).await;
+    }
+    let position = watch.position();
+    let mut events = Vec::new();
+    watch.next_batch(&mut events).await.unwrap();
+    assert!(!watch.is_pending());
+    watch.rewind(position);
+    watch.next_batch(&mut events).await.unwrap();
+    put(&store, "a/3").await;
+    watch.next_batch(&mut events).await.unwrap();
+    let keys: Vec<&str> = events.iter().map(|event| &*event.key).collect();
+    assert_eq!(keys, ["a/1", "a/2", "a/1", "a/2", "a/3"]);
+}

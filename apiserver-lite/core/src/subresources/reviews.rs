@@ -8,7 +8,7 @@ use crate::options::Effects;
 use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{VerbOutput, VerbResponse, decode};
-use apiserver_auth::{Attributes, Decision, Subject, User, UserRules};
+use apiserver_auth::{Attributes, Decision, Subject, User, UserRules, share_name};
 
 /// Whether the kind is a review.
 #[must_use]
@@ -65,7 +65,8 @@ async fn token_review(call: &RequestContext<'_>, review: &Object) -> Result<Map,
         asked
     };
     let mut status = Map::new();
-    let (authenticators, client) = (&call.server.authenticators, &call.user.name);
+    let authenticators = &call.server.authenticators;
+    let client = share_name(&call.user.name, call.server.names.system_namespace());
     match authenticators.token_user(call.server, token, &audiences, client).await {
         Some((user, meant)) => {
             status.insert("authenticated", true);

@@ -7,6 +7,7 @@ mod sorted;
 use std::sync::Arc;
 
 use apiserver_schema::{Kind, Map, Object, Value, fields};
+use apiserver_store::Record as _;
 use proto_api::selectors::{FieldSelector, Selector};
 use tokio::time::Instant;
 
@@ -105,6 +106,15 @@ impl Selection {
                 let shown = record.as_version(kind);
                 fields_match(fields, shown.object())
             })
+    }
+
+    /// Whether the object of `record` matches for a watch. What a selector says of one that cannot be decrypted is not known: its event becomes an error of
+    /// the stream.
+    #[must_use]
+    pub fn may_match_record(&self, record: &Arc<StoredObject>) -> bool {
+        self.is_everything()
+            || self.matches_record(record)
+            || (!record.is_readable() && self.may_match_name(record.object()))
     }
 
     /// Converts the objects whose fields are compared, where a webhook has to: the records keep what it makes of them.

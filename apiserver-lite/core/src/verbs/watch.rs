@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_schema::Kind;
-use apiserver_store::{
-    Compacted, Event, EventKind, Range, Record as _, Revision, SnapshotError, Watch,
-};
+use apiserver_store::{Event, EventKind, Revision, SnapshotError, Watch};
 use rand::Rng as _;
 use tokio_util::sync::CancellationToken;
 
+use super::initial_objects::{InitialObjects, too_old};
 use super::read::{forbidden, revision, wait_for};
 use super::selection::Selection;
 use super::{VerbOutput, VerbResponse};
@@ -30,9 +29,9 @@ pub struct WatchStart {
     pub prefix: String,
     /// Their topic, if they are of one only.
     pub topic: Option<String>,
-    /// Objects that are sent as `ADDED` first.
-    pub initial: Vec<Arc<StoredObject>>,
-    /// Revision of `initial`.
+    /// The objects that are sent as `ADDED` first; `None` if there are to be none.
+    pub initial: Option<InitialObjects>,
+    /// The revision at which the watch starts.
     pub revision: Revision,
     /// The events after `revision`, or the error that ends the stream after the initial objects.
     pub changes: Result<Watch<StoredObject>, ApiError>,
@@ -122,15 +121,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
             ApiError::revision_too_large(requested.0, current.0)
         }
     });
-    let initial = match with_state {
-        true => objects_at(call, start, &selection).await?,
-        false => Ok(Vec::new()),
-    };
-    // Without them the stream is its error alone: the client would take it that there are none.
-    let (initial, changes) = match initial {
-        Ok(initial) => (initial, changes),
-        Err(compacted) => (Vec::new(), Err(too_old(compacted))),
-    };
+    let initial = with_state.then(|| InitialObjects::new(call.prefix(), start));
     let length = timeout(call.query)?
         .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
     Ok(VerbResponse::Watch(Box::new(WatchStart {
@@ -175,42 +166,10 @@ fn initial_events(call: &RequestContext<'_>) -> Result<Option<bool>, ApiError> {
     }
 }
 
-/// The 410 for a revision that is not kept any more.
-fn too_old(Compacted { requested, oldest }: Compacted) -> ApiError {
-    ApiError::expired(format!("too old resource version: {requested} ({oldest})"))
-}
-
-/// The selected objects at a revision that was current just before, in the order of their last writes: versions of a stream only grow, so that a client
-/// can resume after each of its events. The revision is compacted all the same if a state was put back in between.
-async fn objects_at(
-    call: &RequestContext<'_>,
-    revision: Revision,
-    selection: &Selection,
-) -> Result<Result<Vec<Arc<StoredObject>>, Compacted>, ApiError> {
-    let prefix = call.prefix();
-    let range = Range { prefix: &prefix, after: None, limit: None };
-    let entries = match call.server.store.range_at(revision, range) {
-        Ok(range) => range.entries,
-        Err(compacted) => return Ok(Err(compacted)),
-    };
-    selection.prepare(call.asker(), entries.iter().map(|entry| &entry.record)).await?;
-    let records = entries.into_iter().map(|entry| entry.record);
-    let mut selected: Vec<_> = records.filter(|record| may_match(record, selection)).collect();
-    selected.sort_unstable_by_key(|record| record.revision());
-    Ok(Ok(selected))
-}
-
-/// Whether the object matches. What a selector says of one that cannot be decrypted is not known: its event becomes an error of the stream.
-fn may_match(record: &Arc<StoredObject>, selection: &Selection) -> bool {
-    selection.is_everything()
-        || selection.matches_record(record)
-        || (!record.is_readable() && selection.may_match_name(record.object()))
-}
-
 /// The watch event of `event` for `selection`: an object that starts or stops matching is `ADDED` or `DELETED`.
 #[must_use]
 pub fn watch_event(event: &Event<StoredObject>, selection: &Selection) -> Option<WatchEvent> {
-    let now = may_match(&event.record, selection);
+    let now = selection.may_match_record(&event.record);
     if event.kind == EventKind::Deleted {
         return now.then(|| WatchEvent { kind: "DELETED", record: event.record.clone() });
     }

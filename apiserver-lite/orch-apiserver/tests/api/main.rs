@@ -51,6 +51,7 @@ mod tls;
 mod tls_versions;
 mod token_webhook;
 mod tokens;
+mod unread_responses;
 mod web_page;
 mod webhooks;
 mod workloads;

@@ -8,7 +8,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use orch_apiserver::Config;
 use proto_api::names::{Names, Profile};
 use proto_daemon::drain::Drain;
@@ -199,6 +199,26 @@ impl Api {
         config.alpn_protocols = vec![b"h2".to_vec()];
         let name = ServerName::try_from("127.0.0.1").expect("valid");
         TlsConnector::from(Arc::new(config)).connect(name, self.tcp().await).await.ok()
+    }
+
+    /// A new HTTP/2 connection with the administrator's certificate.
+    pub async fn http2(&self) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        self.http2_with_window(1 << 20).await
+    }
+
+    /// The same, for a client that takes so many bytes of each response.
+    pub async fn http2_with_window(
+        &self,
+        window: u32,
+    ) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
+        let stream = self.tls_http2(true).await.expect("TLS");
+        let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .handshake(TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+        tokio::spawn(connection);
+        sender
     }
 
     /// GET without credentials.

@@ -8,7 +8,7 @@ use apiserver_controllers::{Plan, for_every_written_kind};
 use apiserver_workloads::cron_job::ResumedSchedules;
 use apiserver_workloads::daemon_set::FailedPods;
 use apiserver_workloads::job::UncountedJobs;
-use apiserver_workloads::{cron_job, daemon_set, job, stateful_set};
+use apiserver_workloads::{canonical_revision, cron_job, daemon_set, job, stateful_set};
 use http::Method;
 use orch_apiserver::Config;
 use orch_apiserver::config::GatedFields;
@@ -135,6 +135,10 @@ impl Cluster {
         let names = self.server.names;
         let pods = self.list::<Pod>().await;
         let revisions = self.list::<ControllerRevision>().await;
+        let revisions: Vec<_> = revisions
+            .into_iter()
+            .map(|revision| Arc::new(canonical_revision(Arc::unwrap_or_clone(revision))))
+            .collect();
         let mut plan = Plan::default();
         if let Some(set) = self.read::<DaemonSet>().await {
             let nodes = self.list::<Node>().await;
@@ -230,7 +234,7 @@ fn node_of(pod: &Pod) -> String {
 }
 
 fn template(restart_policy: &str) -> Value {
-    let container = json!({"name": "c", "image": "a"});
+    let container = json!({"name": "c", "image": "a", "args": ["a<b"]});
     json!({
         "metadata": {"labels": {"app": "work"}},
         "spec": {"containers": [container], "restartPolicy": restart_policy},

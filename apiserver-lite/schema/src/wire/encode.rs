@@ -130,9 +130,14 @@ pub(crate) fn put_key(out: &mut Vec<u8>, number: u32, wire_type: u32) {
 
 /// Appends a length-delimited field.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
-    put_key(out, number, 2);
-    put_varint(out, bytes.len() as u64);
+    put_len(out, number, bytes.len());
     out.extend_from_slice(bytes);
+}
+
+/// Appends what comes before the bytes of a length-delimited field.
+pub(crate) fn put_len(out: &mut Vec<u8>, number: u32, len: usize) {
+    put_key(out, number, 2);
+    put_varint(out, len as u64);
 }
 
 fn put_number(out: &mut Vec<u8>, number: u32, value: i64) {

@@ -25,7 +25,11 @@ fn events_in_pages() {
             let (mut seen, mut found) = (Revision(12), Vec::new());
             while seen < state.revision() {
                 let before = found.len();
-                seen = state.events_after(seen, prefix, page_len, &mut found).unwrap();
+                // Each event takes a byte: either bound ends the page.
+                let [events, bytes] =
+                    if page_len % 2 == 0 { [page_len, 99] } else { [99, page_len] };
+                let bound = BatchBound { events, bytes };
+                seen = state.events_after(seen, prefix, bound, &mut found).unwrap();
                 assert!(found.len() - before <= page_len);
             }
             let found: Vec<u64> = found.iter().map(|event| *event.record).collect();

@@ -1,0 +1,75 @@
+//! What clients do not read, and whom it concerns.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use crate::support::TestServer;
+
+fn watch_as(account: &str) -> Request<Full<Bytes>> {
+    Request::get("https://test/api/v1/namespaces/default/configmaps?watch=1")
+        .header("impersonate-user", account)
+        .header("impersonate-group", "system:masters")
+        .body(Full::default())
+        .expect("valid")
+}
+
+/// Whether the first event of a watch comes.
+async fn has_event(response: &mut Response<Incoming>) -> bool {
+    let first = response.body_mut().frame();
+    tokio::time::timeout(Duration::from_secs(2), first).await.is_ok_and(|frame| frame.is_some())
+}
+
+/// Of a ConfigMap of 1 MiB that is 6 MiB as JSON, each watch copied the whole: a few hundred whose client does not read filled the memory.
+#[tokio::test]
+async fn what_the_accounts_of_a_namespace_do_not_read_has_a_bound_and_concerns_no_other() {
+    let server = TestServer::start().await;
+    let text = "<".repeat((1 << 20) - 1);
+    let map = json!({"metadata": {"name": "large"}, "data": {"k": text}});
+    server.post("/api/v1/namespaces/default/configmaps", map.to_string()).await.expect(201);
+    let mut stalled = server.http2_with_window(1 << 10).await;
+    let mut unread = Vec::new();
+    for n in 0..60 {
+        let account = format!("system:serviceaccount:team:x{n}");
+        let response = stalled.send_request(watch_as(&account)).await.expect("answered");
+        assert_eq!(response.status(), 200);
+        unread.push(response);
+    }
+    let mut sender = server.http2().await;
+    let mut open =
+        async |account: &str| sender.send_request(watch_as(account)).await.expect("answered");
+    let mut same = open("system:serviceaccount:team:reader").await;
+    assert!(!has_event(&mut same).await, "its namespace has its share");
+    let mut other = open("system:serviceaccount:other:reader").await;
+    assert!(has_event(&mut other).await);
+    drop((unread, stalled));
+    assert!(has_event(&mut same).await, "what is not wanted any more is free again");
+}
+
+/// Watches, logs and sessions that are not HTTP any more once they have begun had no place, and so no bound.
+#[tokio::test]
+async fn a_stream_over_websocket_is_in_flight_until_it_ends() {
+    let server = TestServer::start().await;
+    let in_flight = async || {
+        let metrics = server.get("/metrics").await;
+        let text = String::from_utf8_lossy(&metrics.body).into_owned();
+        let line = text.lines().find(|line| {
+            line.starts_with("apiserver_current_inflight_requests") && line.contains("longRunning")
+        });
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).unwrap_or(0)
+    };
+    let before = in_flight().await;
+    let path = "/api/v1/namespaces/default/serviceaccounts?watch=1";
+    let mut socket = server.websocket(path).await;
+    let first = futures_util::StreamExt::next(&mut socket).await.expect("an event");
+    assert!(first.expect("a message").is_text());
+    assert_eq!(in_flight().await, before + 1);
+    drop(socket);
+    while in_flight().await > before {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,6 +1,6 @@
 //! `auth reconcile`: roles and bindings brought to what files describe. What others have added stays, unless it is to go.
 
-use apiserver_rbac::{Rule, missing_rules};
+use apiserver_rbac::{Rule, rules_to_add};
 use proto_api::names::Names;
 use serde_json::{Map, Value, json};
 
@@ -103,13 +103,13 @@ pub fn role(
     };
     let mut object = with_metadata(stored, wanted);
     let stored_rules = rules(stored);
-    let missing = missing_rules(&stored_rules, &wanted_rules);
+    let missing = rules_to_add(&stored_rules, &wanted_rules);
     // The rules of two roles that are both unions of others are not theirs.
     let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(Value::is_object);
     let extra = if aggregates(stored) && aggregates(wanted) {
         Vec::new()
     } else {
-        missing_rules(&wanted_rules, &stored_rules)
+        rules_to_add(&wanted_rules, &stored_rules)
     };
     if !remove_extra {
         add(&mut object, &[], "rules", missing.iter().map(rule_value));

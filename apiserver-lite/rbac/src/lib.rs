@@ -16,6 +16,7 @@
 mod binding;
 mod bootstrap;
 mod missing_rules;
+mod owned_rules;
 mod policy;
 mod read;
 mod reconcile;
@@ -23,7 +24,8 @@ mod rule;
 
 pub use binding::{Binding, BindingSubject, RoleKey};
 pub use bootstrap::{BootstrapObject, BootstrapPolicyError, bootstrap_objects, node_rules};
-pub use missing_rules::{missing_rules, rules_text};
+pub use missing_rules::{missing_rules, rules_text, rules_to_add};
+pub use owned_rules::ComparisonsExceeded;
 pub use policy::{Policy, RbacDecision, Requester};
 pub use read::{is_policy_kind, read_binding, read_rules};
 pub use reconcile::{ReconcileStep, reconcile};

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::rule::{Rule, has};
+use crate::owned_rules::{ComparisonBudget, ComparisonsExceeded, OwnedRules};
+use crate::rule::Rule;
 
 /// Most combinations of verb, group, resource and name that rules are taken apart into. What goes beyond has to be covered whole, by
 /// one rule.
@@ -14,21 +15,40 @@ const RULE_LEN_MAX: usize = 1000;
 
 /// The parts of `wanted` that `owned` does not allow, each a rule of one verb, group, resource and name; none if everything is
 /// covered. As in Kubernetes, one owned rule has to allow the whole part.
-#[must_use]
-pub fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    let covered = |part: &Rule| owned.iter().any(|own| covers(own, part));
+///
+/// # Errors
+/// The rules are so many that comparing them would take too long.
+pub fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Result<Vec<Rule>, ComparisonsExceeded> {
+    let owned = OwnedRules::of(owned);
+    let mut comparisons = ComparisonBudget::default();
     let mut missing = Vec::new();
     let mut budget = PARTS_MAX;
-    for rule in wanted.iter().filter(|rule| !covered(rule)) {
-        match budget.checked_sub(count_parts(rule)) {
-            Some(left) => {
-                budget = left;
-                missing.extend(split_rule(rule).into_iter().filter(|part| !covered(part)));
+    for rule in wanted {
+        if owned.cover(rule, &mut comparisons)? {
+            continue;
+        }
+        let Some(left) = budget.checked_sub(count_parts(rule)) else {
+            missing.push(rule.clone());
+            continue;
+        };
+        budget = left;
+        for part in split_rule(rule) {
+            if !owned.cover(&part, &mut comparisons)? {
+                missing.push(part);
             }
-            None => missing.push(rule.clone()),
         }
     }
-    missing
+    Ok(missing)
+}
+
+/// What has to be added to `owned` so that it allows all of `wanted`. Where the rules are too many to be compared, those that `owned` does not have as
+/// they stand.
+#[must_use]
+pub fn rules_to_add(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+    missing_rules(owned, wanted).unwrap_or_else(|ComparisonsExceeded| {
+        let owned: HashSet<&Rule> = owned.iter().collect();
+        wanted.iter().filter(|rule| !owned.contains(rule)).cloned().collect()
+    })
 }
 
 /// Rules as Kubernetes writes them in the message of a refusal: one a line, sorted, those that differ by their verb alone in one.
@@ -88,31 +108,19 @@ fn split_rule(rule: &Rule) -> Vec<Rule> {
     parts
 }
 
-/// Whether a rule allows all that another one allows.
-fn covers(own: &Rule, part: &Rule) -> bool {
-    let all = |own: &[String], wanted: &[String]| wanted.iter().all(|wanted| has(own, wanted));
-    let resources = part.resources.iter().all(|wanted| match wanted.split_once('/') {
-        Some((resource, subresource)) => own.has_resource(resource, subresource),
-        None => own.has_resource(wanted, ""),
-    });
-    let names = match part.names.as_slice() {
-        [] => own.names.is_empty(),
-        wanted => own.names.is_empty() || wanted.iter().all(|name| own.names.contains(name)),
-    };
-    // A wanted `/a*` is more than an owned `/a`: only an owned rule that ends in `*` covers what begins alike.
-    let url_covers = |own: &String, wanted: &String| {
-        own == wanted || own.strip_suffix('*').is_some_and(|start| wanted.starts_with(start))
-    };
-    let urls = part.urls.iter().all(|wanted| own.urls.iter().any(|own| url_covers(own, wanted)));
-    all(&own.verbs, &part.verbs) && all(&own.groups, &part.groups) && resources && names && urls
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use proto_api::steps::count_during;
+
     use super::*;
     use crate::Access;
+
+    /// Of rules that are few.
+    fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+        super::missing_rules(owned, wanted).expect("they are few")
+    }
 
     fn rule(verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]) -> Rule {
         let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -197,6 +205,56 @@ mod tests {
         let rule =
             Rule { verbs: some.clone(), groups: some.clone(), resources: some, ..Rule::default() };
         assert!(missing_rules(&[], &vec![rule; 100]).len() < PARTS_MAX + 100);
+    }
+
+    /// A rule with a list of each kind of so many entries. Names differ with `other`.
+    fn long_rule(size: usize, other: &str) -> Rule {
+        let list = |word: &str| (0..size).map(|nth| format!("{word}{nth}")).collect();
+        Rule {
+            verbs: list("v"),
+            groups: list("g"),
+            resources: (0..size).map(|nth| format!("r{nth}/s{nth}")).collect(),
+            names: list(&format!("n{other}")),
+            urls: (0..size).map(|nth| format!("/u{nth}/*")).collect(),
+        }
+    }
+
+    #[test]
+    fn long_lists_cost_their_length() {
+        let steps = |size: usize, other: &str| {
+            let (owned, wanted) = ([long_rule(size, "")], [long_rule(size, other)]);
+            count_during(|| {
+                let missing = missing_rules(&owned, &wanted);
+                assert_eq!(missing.is_empty(), other.is_empty());
+            })
+        };
+        for other in ["", "x"] {
+            let costs: Vec<u64> = (0..4).map(|power| steps(250 << power, other)).collect();
+            for pair in costs.windows(2) {
+                assert!(pair[1] <= pair[0] * 2 + 100, "{other}: {costs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn very_many_rules_are_not_compared() {
+        let one =
+            |nth: usize, word: &str| rule(&["get"], &[""], &["pods"], &[&format!("{word}{nth}")]);
+        let all = |word: &str| -> Vec<Rule> { (0..10_000).map(|nth| one(nth, word)).collect() };
+        let (owned, wanted) = (all("a"), all("b"));
+        let mut result = Ok(Vec::new());
+        let steps = count_during(|| result = super::missing_rules(&owned, &wanted));
+        let why = result.expect_err("they are too many").to_string();
+        assert_eq!(
+            why,
+            "the rules are too many to be compared with those that the user has (10000000 comparisons at most)"
+        );
+        assert!(steps < 3 * 10_000_000, "{steps}");
+        // What is owned as it stands needs no comparisons.
+        assert_eq!(super::missing_rules(&owned, &owned), Ok(Vec::new()));
+        let both = [&owned[..], &wanted[..1]].concat();
+        assert_eq!(rules_to_add(&owned, &[&wanted[..], &owned[..]].concat()), wanted);
+        assert_eq!(rules_to_add(&both, &both), []);
     }
 
     fn words(all: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {

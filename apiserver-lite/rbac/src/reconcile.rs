@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Object, Value};
 use proto_api::names::Names;
 
 use crate::bootstrap::autoupdate_annotation;
-use crate::missing_rules::missing_rules;
+use crate::missing_rules::rules_to_add;
 use crate::read::{read_rules, rule_value};
 
 /// How a stored object is brought up to date.
@@ -52,7 +52,7 @@ pub fn reconcile(names: &Names, stored: &Object, wanted: &Object) -> ReconcileSt
         let rule = object.fields.map_or_insert("aggregationRule");
         add_to_list(rule, "clusterRoleSelectors", missing.collect());
     } else {
-        let missing = missing_rules(&read_rules(stored), &read_rules(wanted));
+        let missing = rules_to_add(&read_rules(stored), &read_rules(wanted));
         let missing: Vec<Value> = missing.iter().map(rule_value).collect();
         add_to_list(&mut object.fields, "rules", missing);
     }

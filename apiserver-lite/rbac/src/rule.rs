@@ -43,7 +43,7 @@ pub enum Access<'a> {
     },
 }
 
-const ALL: &str = "*";
+pub(crate) const ALL: &str = "*";
 
 impl Rule {
     /// A rule from the lists of the API's fields; `list` gives the one of a field's name.
@@ -84,7 +84,7 @@ impl Rule {
         }
     }
 
-    pub(crate) fn has_resource(&self, resource: &str, subresource: &str) -> bool {
+    fn has_resource(&self, resource: &str, subresource: &str) -> bool {
         self.resources.iter().any(|own| is_resource(own, resource, subresource))
     }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Rule {
 }
 
 /// Whether a list of verbs or groups has `wanted`.
-pub(crate) fn has(own: &[String], wanted: &str) -> bool {
+fn has(own: &[String], wanted: &str) -> bool {
     own.iter().any(|own| own == ALL || own == wanted)
 }
 

@@ -1,6 +1,8 @@
 //! What a user may grant: roles with no more than its own rules, bindings to such roles. As Kubernetes' RBAC storage refuses it.
 
-use apiserver_rbac::{RoleKey, Rule, missing_rules, read_binding, read_rules, rules_text};
+use apiserver_rbac::{
+    ComparisonsExceeded, RoleKey, Rule, missing_rules, read_binding, read_rules, rules_text,
+};
 use apiserver_schema::Object;
 
 use crate::context::RequestContext;
@@ -40,7 +42,8 @@ async fn admit_role(
     let aggregates = |role: &Object| role.fields.contains("aggregationRule");
     if aggregates(role) || old.is_some_and(aggregates) {
         let owned = call.server.policy.rules_of(call.user, "").0;
-        if !missing_rules(&owned, &[Rule::every_resource(), Rule::every_path()]).is_empty() {
+        let missing = missing_rules(&owned, &[Rule::every_resource(), Rule::every_path()]);
+        if !missing.map_err(|why| too_many(call, role, why))?.is_empty() {
             let why = "must have cluster-admin privileges to use the aggregationRule";
             return Err(ApiError::forbidden(about(call, role), why));
         }
@@ -102,7 +105,7 @@ fn check_rules(
     wanted: &[Rule],
 ) -> Result<(), ApiError> {
     let (owned, unresolved) = call.server.policy.rules_of(call.user, object.namespace());
-    let missing = missing_rules(&owned, wanted);
+    let missing = missing_rules(&owned, wanted).map_err(|why| too_many(call, object, why))?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -117,6 +120,10 @@ fn check_rules(
         why.push(']');
     }
     Err(ApiError::forbidden(about(call, object), &why))
+}
+
+fn too_many(call: &RequestContext<'_>, object: &Object, why: ComparisonsExceeded) -> ApiError {
+    ApiError::forbidden(about(call, object), &why.to_string())
 }
 
 /// The user as in Kubernetes' message: `user "jane" (groups=["devs"])`.

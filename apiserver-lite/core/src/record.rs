@@ -95,7 +95,7 @@ impl Draft {
         object.set_meta_str("resourceVersion", "");
         let object = engine.in_storage_version(object);
         let raw = Bytes::from(engine.encode_stored(&object));
-        let memory_len = memory_len(&object, raw.len());
+        let memory_len = memory_len(&object, &raw);
         Self { object, raw, memory_len }
     }
 }
@@ -293,7 +293,7 @@ impl Record for StoredObject {
         match &self.origin {
             Origin::Memory { memory_len, .. } => *memory_len,
             Origin::Disk(raw) => match self.object.get() {
-                Some(object) => memory_len(object, raw.len()),
+                Some(object) => memory_len(object, raw),
                 None => raw.len(),
             },
             Origin::Unreadable(unreadable) => unreadable.stored.len(),
@@ -332,10 +332,18 @@ impl Record for StoredObject {
     }
 }
 
-/// What a record takes: the tree, and three times its stored form for the texts in it, JSON and Protobuf.
-fn memory_len(object: &Object, stored_len: usize) -> usize {
-    object.tree_len().saturating_add(stored_len.saturating_mul(3))
+/// What a record takes: the tree, and three times its stored form for the texts in it, JSON and Protobuf. Some characters take six bytes in JSON.
+fn memory_len(object: &Object, stored: &[u8]) -> usize {
+    let escaped = match stored.len() {
+        ..ESCAPES_COUNTED_FROM => 0,
+        _ => stored.iter().filter(|byte| matches!(byte, 0..0x20 | b'<' | b'>' | b'&')).count(),
+    };
+    let texts = stored.len().saturating_mul(3).saturating_add(escaped.saturating_mul(5));
+    object.tree_len().saturating_add(texts)
 }
+
+/// In shorter records most bytes below a blank are those of the encoding.
+const ESCAPES_COUNTED_FROM: usize = 16 << 10;
 
 impl UnreadableObject {
     /// An object of the kind and name that its key says.
@@ -369,6 +377,22 @@ mod tests {
     use proto_api::names::{Names, Profile};
 
     use super::*;
+
+    /// A text of `<` is six times as long in JSON.
+    #[test]
+    fn escaped_characters_count_as_long_as_they_are() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let text = "<".repeat(100_000);
+        let object = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"a"}},"data":{{"k":"{text}"}}}}"#
+        );
+        let object = engine.decode_any(Format::Json, object.as_bytes(), Strictness::Strict);
+        let stamp = Stamp { created: Revision(7), modified: Revision(7) };
+        let draft = Draft::new(&engine, object.expect("valid").object);
+        let record = StoredObject::stamp(draft, stamp);
+        let made = record.json(&engine).len() + record.protobuf(&engine).len();
+        assert!(record.memory_len() >= made, "{} of {made}", record.memory_len());
+    }
 
     /// The history is bounded by what its records take in memory: a tree is larger than its bytes, and a deletion has one as well.
     #[test]

@@ -32,7 +32,7 @@ use super::responses::{encode, failure};
 use super::routes::{self, Target};
 use super::{
     aggregated_requests, backup, component_statuses, compress, deprecation, dispatch, flow_control,
-    indent, negotiate, resource_metrics, saved_states, websocket,
+    indent, negotiate, render, resource_metrics, saved_states, websocket,
 };
 use crate::browsers;
 use crate::discovery;
@@ -40,7 +40,7 @@ use crate::labels::RequestKind;
 use crate::overload::{HeldStream, InFlightPermit, RequestPermit, UserPermit, too_many};
 use crate::peer::Peer;
 use crate::server::HttpServer;
-use crate::unsent_bytes::UNCOUNTED_LEN;
+use crate::unsent_bytes::{LargeTurn, UNCOUNTED_LEN};
 use crate::warnings::add_warning;
 use crate::watch_batching::ConnectionNumber;
 use crate::web_page::WebPage;
@@ -581,6 +581,7 @@ async fn serve_verb(
     dispatch::check_accepted(&server.core, resource, accepted)?;
     let indented = indent::is_wanted(request.headers(), query);
     let packed = compress::is_accepted(request.headers());
+    let turn = large_turn(server, user, request.body().len()).await;
     let connection = request.extensions().get::<ConnectionNumber>().copied();
     let outcome = if resource_metrics::is_about(&server.core, resource) {
         let calls = (&*server.core, user, resource, query, accepted, trail);
@@ -594,13 +595,26 @@ async fn serve_verb(
     } else {
         dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?
     };
+    drop(turn);
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
+    let _turn = large_turn(server, user, render::assembled_len(accepted, &response)).await;
     let mut response = encode(server, accepted, response, indented, packed, connection).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         add_warning(&mut response, warning);
     }
     Ok(response)
+}
+
+/// Bytes of a body, or of a list that is assembled, whose work may hold a thread for long.
+const LARGE_LEN: usize = 256 << 10;
+
+/// The user's turn, if the work on so many bytes may hold a thread for long. Administrators are exempt.
+async fn large_turn(server: &HttpServer, user: &User, len: usize) -> Option<LargeTurn> {
+    if len < LARGE_LEN || user.is_in(apiserver_auth::MASTERS) {
+        return None;
+    }
+    Some(server.overload.unsent(&user.name).large_turn().await)
 }
 
 /// Most warnings in one response, because headers are bounded.

@@ -9,6 +9,7 @@ use apiserver_core::request::{Accepted, Encoding, MetaVersion, Representation};
 use apiserver_core::server::Server;
 use apiserver_core::status::ApiError;
 use apiserver_core::times::now;
+use apiserver_core::verbs::VerbResponse;
 use apiserver_schema::list::{self, ListMeta};
 use apiserver_schema::table::{self, ColumnDefinitions, Include};
 use apiserver_schema::{Engine, Kind, Object};
@@ -120,6 +121,16 @@ pub fn collection(
                 Encoding::Yaml => yaml(&list::list_json(&partial, meta, items)),
             }])
         }
+    }
+}
+
+/// The stored bytes of a list that is assembled anew for its response; 0 for other responses, which share what is encoded already.
+#[must_use]
+pub fn assembled_len(accepted: Accepted, response: &VerbResponse) -> usize {
+    let VerbResponse::List { items, .. } = response else { return 0 };
+    match (accepted.representation, accepted.encoding) {
+        (Representation::Object, Encoding::Json) => 0,
+        _ => items.iter().fold(0, |len, item| len.saturating_add(item.stored_len())),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Bytes of responses that their clients have not taken yet. Each user has a share of the server's memory for them: who does not read waits, and no other
-//! user does.
+//! Bytes of responses that their clients have not taken yet, and large requests that are being served. Each user has a share of the server's memory and
+//! threads for them: who does not read, or sends much, waits, and no other user does.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -24,20 +24,34 @@ pub struct UnsentBytes {
 
 #[derive(Default)]
 struct Shares {
-    by_user: HashMap<String, Weak<Semaphore>>,
+    by_user: HashMap<String, Weak<Share>>,
     /// Entries at which those of users without unread bytes are removed.
     clean_at: usize,
 }
 
-/// The share of one user.
-pub struct UserShare {
+/// What one user has.
+struct Share {
+    /// Units of bytes that may be left unread.
     free: Arc<Semaphore>,
+    /// The turn of a large request.
+    large: Arc<Semaphore>,
+}
+
+/// The share of one user.
+pub struct UserShare(Arc<Share>);
+
+/// The turn of a large request, until it is dropped.
+pub struct LargeTurn {
+    _permit: Option<OwnedSemaphorePermit>,
+    _share: Arc<Share>,
 }
 
 /// A part of a user's share, free again when it is dropped.
 pub struct Reservation {
     /// `None` for few bytes, which are not counted.
     permit: Option<OwnedSemaphorePermit>,
+    /// It is the user's as long as something is unread.
+    share: Arc<Share>,
 }
 
 impl UnsentBytes {
@@ -45,54 +59,66 @@ impl UnsentBytes {
     #[must_use]
     pub fn share(&self, user: &str) -> UserShare {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(free) = shares.by_user.get(user).and_then(Weak::upgrade) {
-            return UserShare { free };
+        if let Some(share) = shares.by_user.get(user).and_then(Weak::upgrade) {
+            return UserShare(share);
         }
         if shares.by_user.len() >= shares.clean_at {
             shares.by_user.retain(|_, share| share.strong_count() > 0);
             shares.clean_at = shares.by_user.len().saturating_mul(2).max(64);
         }
         let free = Arc::new(Semaphore::new(SHARE_LEN / UNIT_LEN));
-        shares.by_user.insert(user.to_owned(), Arc::downgrade(&free));
-        UserShare { free }
+        let share = Arc::new(Share { free, large: Arc::new(Semaphore::new(1)) });
+        shares.by_user.insert(user.to_owned(), Arc::downgrade(&share));
+        UserShare(share)
     }
 }
 
 impl UserShare {
+    /// Waits until no other large request of the user is served: such a one may hold a thread for a second, and a hundred would hold all of them for a minute.
+    pub async fn large_turn(&self) -> LargeTurn {
+        // The semaphore is never closed.
+        let permit = self.0.large.clone().acquire_owned().await.ok();
+        LargeTurn { _permit: permit, _share: self.0.clone() }
+    }
+
     /// Reserves so many bytes, once they are free.
     pub async fn reserve(&self, len: usize) -> Reservation {
-        let Some(units) = units(len) else { return Reservation { permit: None } };
+        let Some(units) = units(len) else { return self.reservation(None) };
         // The semaphore is never closed.
-        let permit = self.free.clone().acquire_many_owned(units).await.ok();
-        Reservation { permit }
+        let permit = self.0.free.clone().acquire_many_owned(units).await.ok();
+        self.reservation(permit)
     }
 
     /// Reserves so many bytes, if they are free.
     #[must_use]
     pub fn try_reserve(&self, len: usize) -> Option<Reservation> {
-        let Some(units) = units(len) else { return Some(Reservation { permit: None }) };
-        let permit = self.free.clone().try_acquire_many_owned(units).ok()?;
-        Some(Reservation { permit: Some(permit) })
+        let Some(units) = units(len) else { return Some(self.reservation(None)) };
+        let permit = self.0.free.clone().try_acquire_many_owned(units).ok()?;
+        Some(self.reservation(Some(permit)))
     }
 
     /// The reservation with another length, unless more is not free: then all of it is.
     #[must_use]
     pub fn resize(&self, reservation: Reservation, len: usize) -> Option<Reservation> {
-        let Some(units) = units(len) else { return Some(Reservation { permit: None }) };
+        let Some(units) = units(len) else { return Some(self.reservation(None)) };
         let mut held = reservation.permit;
         let of_held = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let units = usize::try_from(units).unwrap_or(usize::MAX);
         if let Some(surplus) = of_held.checked_sub(units) {
             drop(held.as_mut().and_then(|held| held.split(surplus)));
-            return Some(Reservation { permit: held });
+            return Some(self.reservation(held));
         }
         let missing = u32::try_from(units.saturating_sub(of_held)).unwrap_or(u32::MAX);
-        let more = self.free.clone().try_acquire_many_owned(missing).ok()?;
+        let more = self.0.free.clone().try_acquire_many_owned(missing).ok()?;
         match &mut held {
             Some(held) => held.merge(more),
             None => held = Some(more),
         }
-        Some(Reservation { permit: held })
+        Some(self.reservation(held))
+    }
+
+    fn reservation(&self, permit: Option<OwnedSemaphorePermit>) -> Reservation {
+        Reservation { permit, share: self.0.clone() }
     }
 }
 
@@ -100,9 +126,11 @@ impl Reservation {
     /// The frames, which hold the reservation until the last of them is written.
     #[must_use]
     pub fn attach_to(self, frames: Vec<Bytes>) -> VecDeque<Bytes> {
-        let Some(permit) = self.permit else { return frames.into() };
-        let permit = Arc::new(permit);
-        let unsent = |bytes| Bytes::from_owner(Unsent { bytes, _permit: permit.clone() });
+        if self.permit.is_none() {
+            return frames.into();
+        }
+        let reservation = Arc::new(self);
+        let unsent = |bytes| Bytes::from_owner(Unsent { bytes, _held: reservation.clone() });
         frames.into_iter().map(unsent).collect()
     }
 }
@@ -110,7 +138,7 @@ impl Reservation {
 /// Bytes that are counted until they are written.
 struct Unsent {
     bytes: Bytes,
-    _permit: Arc<OwnedSemaphorePermit>,
+    _held: Arc<Reservation>,
 }
 
 impl AsRef<[u8]> for Unsent {
@@ -134,6 +162,9 @@ mod tests {
         let unsent = UnsentBytes::default();
         let share = unsent.share("a");
         let first = share.reserve(SHARE_LEN).await;
+        // Each request looks its share up.
+        drop(share);
+        let share = unsent.share("a");
         assert!(share.try_reserve(UNCOUNTED_LEN + 1).is_none());
         assert!(unsent.share("a").try_reserve(UNCOUNTED_LEN + 1).is_none(), "the same share");
         assert!(share.try_reserve(UNCOUNTED_LEN).is_some(), "not counted");
@@ -151,7 +182,7 @@ mod tests {
     async fn a_reservation_takes_the_length_that_it_turns_out_to_have() {
         let unsent = UnsentBytes::default();
         let share = unsent.share("a");
-        let free = || share.free.available_permits() * UNIT_LEN;
+        let free = || share.0.free.available_permits() * UNIT_LEN;
         let reserved = share.reserve(64 << 10).await;
         assert_eq!(free(), SHARE_LEN - (64 << 10));
         let less = share.resize(reserved, 8 << 10).unwrap();
@@ -167,6 +198,19 @@ mod tests {
         drop(few);
     }
 
+    #[tokio::test]
+    async fn large_requests_of_a_user_are_served_one_after_the_other() {
+        let unsent = UnsentBytes::default();
+        // Each request looks its share up, and may outlive it.
+        let first = unsent.share("a").large_turn().await;
+        let share = unsent.share("a");
+        let mut next = std::pin::pin!(share.large_turn());
+        assert!(futures_util::poll!(next.as_mut()).is_pending());
+        assert!(futures_util::poll!(std::pin::pin!(unsent.share("b").large_turn())).is_ready());
+        drop(first);
+        assert!(futures_util::poll!(next).is_ready());
+    }
+
     #[test]
     fn users_without_unread_bytes_take_no_memory() {
         let unsent = UnsentBytes::default();
@@ -175,6 +219,6 @@ mod tests {
             let _ = unsent.share(&n.to_string());
         }
         assert!(unsent.shares.lock().unwrap().by_user.len() <= 200);
-        assert!(Arc::ptr_eq(&held.free, &unsent.share("held").free));
+        assert!(Arc::ptr_eq(&held.0, &unsent.share("held").0));
     }
 }

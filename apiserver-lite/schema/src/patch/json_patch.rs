@@ -130,8 +130,8 @@ struct PatchCost {
 }
 
 impl PatchCost {
-    /// Most items shifted: ten thousand operations on a list of ten thousand.
-    const SHIFTED_MAX: usize = 100_000_000;
+    /// Most items shifted: ten thousand operations on a list of a thousand.
+    const SHIFTED_MAX: usize = 10_000_000;
 
     fn shift(&mut self, items: usize) -> Result<(), ApplyError> {
         self.shifted_items = self.shifted_items.saturating_add(items);

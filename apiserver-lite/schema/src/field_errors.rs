@@ -78,6 +78,9 @@ impl fmt::Display for FieldError {
 /// Most errors that are kept per object.
 const ERRORS_MAX: usize = 1000;
 
+/// Longest value that is written of one that is no text, in bytes.
+const VALUE_LEN_MAX: usize = 16 << 10;
+
 /// Validation errors of an object, at most [`ERRORS_MAX`]; empty for a valid one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors(pub Vec<FieldError>);
@@ -182,7 +185,9 @@ impl FieldErrors {
                 value => {
                     let mut text = Vec::new();
                     crate::value::write_json(&mut text, &value);
-                    message.push_str(&String::from_utf8_lossy(&text));
+                    let text = String::from_utf8_lossy(&text);
+                    // Errors of many entries may each repeat the list.
+                    message.push_str(&text[..text.floor_char_boundary(VALUE_LEN_MAX)]);
                 }
             }
         }
@@ -210,3 +215,21 @@ impl fmt::Display for FieldErrors {
 }
 
 impl std::error::Error for FieldErrors {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_about_a_long_list_do_not_repeat_all_of_it() {
+        let mut errors = FieldErrors::default();
+        let list: Vec<Value> = (0..VALUE_LEN_MAX).map(|_| Value::from("ää")).collect();
+        for value in [list.clone(), vec![Value::from("a")]] {
+            errors.invalid(&Path::ROOT.field("list"), value, "why");
+        }
+        let [long, short] = &errors.0[..] else { panic!("{}", errors.0.len()) };
+        assert!(long.message.len() < VALUE_LEN_MAX + 100, "{}", long.message.len());
+        assert!(long.message.ends_with(": why"));
+        assert_eq!(short.message, "Invalid value: [\"a\"]: why");
+    }
+}

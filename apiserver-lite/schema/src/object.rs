@@ -253,7 +253,8 @@ impl Object {
     /// `metadata.finalizers`.
     pub fn finalizers(&self) -> impl Iterator<Item = &str> {
         let list = self.metadata().map(|metadata| metadata.list("finalizers"));
-        list.unwrap_or_default().iter().filter_map(Value::as_str)
+        let list = list.unwrap_or_default().iter().inspect(|_| proto_api::count_steps!(1));
+        list.filter_map(Value::as_str)
     }
 
     /// `metadata.labels`.

@@ -31,6 +31,11 @@ fn pod(size: usize) -> String {
     )
 }
 
+/// The texts of so many entries, joined by commas.
+fn list(size: usize, text: impl Fn(usize) -> String) -> String {
+    (0..size).map(text).collect::<Vec<_>>().join(",")
+}
+
 fn engine() -> Engine {
     Engine::new(Names::new(Profile::Kubernetes))
 }
@@ -119,5 +124,123 @@ fn selectors_tables_and_lists() {
             assert!(engine.encode_json(&pod).len() > size);
             assert!(engine.encode_protobuf(&pod).len() > size);
         })
+    });
+}
+
+/// An object of these fields, `metadata.name` included.
+fn object(engine: &Engine, kind: &str, fields: &str) -> Object {
+    let text = format!(r#"{{{kind},{fields}}}"#);
+    let decoded = engine.decode_any(Format::Json, text.as_bytes(), Strictness::Warn);
+    decoded.unwrap_or_else(|error| panic!("{error}: {text:.200}")).object
+}
+
+/// Lists of pods that validation compares with one another, or with themselves.
+#[test]
+fn lists_of_pods() {
+    let engine = engine();
+    let check_spec = |what: &str, spec: &dyn Fn(usize) -> String| {
+        check(what, |size| {
+            let kind = r#""kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"d"}"#;
+            let mut pod = object(&engine, kind, &format!(r#""spec":{{{}}}"#, spec(size)));
+            engine.default(&mut pod);
+            let found = || assert_eq!(engine.validate_create(&pod), Ok(()), "{what}");
+            proto_api::steps::count_during(found)
+        });
+    };
+    let one = r#""containers":[{"name":"c","image":"i"}]"#;
+    check_spec("mounts and devices", &|size| {
+        let mounts = list(size, |at| format!(r#"{{"name":"m","mountPath":"/m{at}"}}"#));
+        let devices = list(size, |at| format!(r#"{{"name":"v{at}","devicePath":"/d{at}"}}"#));
+        let volumes = list(size, |at| {
+            format!(r#"{{"name":"v{at}","persistentVolumeClaim":{{"claimName":"c{at}"}}}}"#)
+        });
+        format!(
+            r#""containers":[{{"name":"c","image":"i","volumeMounts":[{mounts}],"volumeDevices":[{devices}]}}],
+            "volumes":[{{"name":"m","emptyDir":{{}}}},{volumes}]"#
+        )
+    });
+    check_spec("containers", &|size| {
+        let containers = |kind: &str| {
+            list(size, |at| {
+                let ports = format!(r#"[{{"name":"p{at}","containerPort":{}}}]"#, at + 1);
+                format!(r#"{{"name":"{kind}{at}","image":"i","ports":{ports}}}"#)
+            })
+        };
+        let (all, first) = (containers("c"), containers("i"));
+        format!(r#""containers":[{all}],"initContainers":[{first}]"#)
+    });
+    check_spec("tolerations, pull secrets and aliases", &|size| {
+        let tolerations = list(size, |at| format!(r#"{{"key":"k{at}","operator":"Exists"}}"#));
+        let secrets = list(size, |at| format!(r#"{{"name":"s{at}"}}"#));
+        let aliases = list(size, |_| r#"{"ip":"10.0.0.1","hostnames":["a"]}"#.to_owned());
+        format!(
+            r#"{one},"tolerations":[{tolerations}],"imagePullSecrets":[{secrets}],"hostAliases":[{aliases}]"#
+        )
+    });
+    check_spec("affinity and spread constraints", &|size| {
+        let selector = r#""labelSelector":{"matchLabels":{"a":"b"}}"#;
+        let terms = list(size, |at| format!(r#"{{"topologyKey":"k{at}",{selector}}}"#));
+        let spread = list(size, |at| {
+            format!(
+                r#"{{"topologyKey":"k{at}","maxSkew":1,"whenUnsatisfiable":"DoNotSchedule",{selector}}}"#
+            )
+        });
+        format!(
+            r#"{one},"topologySpreadConstraints":[{spread}],
+            "affinity":{{"podAntiAffinity":{{"requiredDuringSchedulingIgnoredDuringExecution":[{terms}]}}}}"#
+        )
+    });
+}
+
+/// The same of an object and of its earlier version.
+fn check_object(what: &str, kind: &str, fields: impl Fn(usize) -> String) {
+    let engine = engine();
+    check(what, |size| {
+        let new = object(&engine, kind, &fields(size));
+        let old = new.clone();
+        proto_api::steps::count_during(|| {
+            assert_eq!(engine.validate_create(&new), Ok(()), "{what}");
+            assert_eq!(engine.validate_update(&old, &new, Subresource::Main), Ok(()), "{what}");
+        })
+    });
+}
+
+const NAMED: &str = r#""metadata":{"name":"n","resourceVersion":"1"}"#;
+
+#[test]
+fn drivers_of_a_node() {
+    let node = format!(r#""kind":"CSINode","apiVersion":"storage.k8s.io/v1",{NAMED}"#);
+    check_object("drivers", &node, |size| {
+        let drivers = list(size, |at| format!(r#"{{"name":"d{at}","nodeID":"n"}}"#));
+        format!(r#""spec":{{"drivers":[{drivers}]}}"#)
+    });
+}
+
+#[test]
+fn tolerations_of_a_runtime_class() {
+    let class = format!(r#""kind":"RuntimeClass","apiVersion":"node.k8s.io/v1",{NAMED}"#);
+    check_object("tolerations", &class, |size| {
+        let tolerations = list(size, |at| format!(r#"{{"key":"k{at}","operator":"Exists"}}"#));
+        format!(r#""handler":"h","scheduling":{{"tolerations":[{tolerations}]}}"#)
+    });
+}
+
+#[test]
+fn scopes_and_resources_of_a_quota() {
+    let quota = r#""kind":"ResourceQuota","apiVersion":"v1","metadata":{"name":"q","namespace":"d","resourceVersion":"1"}"#;
+    check_object("scopes", quota, |size| {
+        let hard = list(size, |at| format!(r#""requests.example.com/r{at}":"1""#));
+        let scopes = list(size, |_| r#""Terminating""#.to_owned());
+        format!(r#""spec":{{"hard":{{{hard}}},"scopes":[{scopes}]}}"#)
+    });
+}
+
+#[test]
+fn finalizers() {
+    check_object("finalizers", r#""kind":"ConfigMap","apiVersion":"v1""#, |size| {
+        let finalizers = list(size, |at| format!(r#""a.b/f{at}""#));
+        format!(
+            r#""metadata":{{"name":"c","namespace":"d","resourceVersion":"1","finalizers":[{finalizers}]}}"#
+        )
     });
 }

@@ -122,7 +122,7 @@ impl Value {
 impl Value {
     /// Canonical text of the value, equal exactly for equal values whatever the order of their maps; finds duplicates without pairwise
     /// comparison.
-    pub(crate) fn identity(&self) -> String {
+    pub fn identity(&self) -> String {
         let mut out = String::new();
         self.write_identity(&mut out);
         proto_api::count_steps!((out.len() / 16).saturating_add(1));

@@ -183,9 +183,10 @@ pub(super) fn check_driver_node(object: &Object, errors: &mut FieldErrors) {
 pub(super) fn check_driver_node_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let empty = Map::new();
     let (before, after) = (old.spec().unwrap_or(&empty), new.spec().unwrap_or(&empty));
+    let known: BTreeMap<&str, &Map> =
+        before.maps("drivers").map(|driver| (driver.str("name"), driver)).collect();
     for driver in after.maps("drivers") {
-        let mut same = before.maps("drivers").filter(|one| one.str("name") == driver.str("name"));
-        if same.any(|one| one != driver) {
+        if known.get(driver.str("name")).is_some_and(|one| *one != driver) {
             let path = Path::ROOT;
             errors.invalid(&path.field("CSINodeDriver"), driver.clone(), "field is immutable");
         }
@@ -207,9 +208,9 @@ pub(super) fn check_runtime(object: &Object, errors: &mut FieldErrors) {
         }
         super::pod::check_tolerations(scheduling, &here, errors);
         let list = here.field("tolerations");
-        let tolerations = scheduling.list("tolerations");
-        for (at, toleration) in tolerations.iter().enumerate() {
-            if tolerations.iter().take(at).any(|other| other == toleration) {
+        let mut seen = BTreeSet::new();
+        for (at, toleration) in scheduling.list("tolerations").iter().enumerate() {
+            if !seen.insert(toleration.identity()) {
                 errors.duplicate(&list.index(at), toleration.clone());
             }
         }

@@ -48,9 +48,9 @@ pub(super) fn check_new_finalizers(
     let path = Path::ROOT;
     let path = path.field("metadata");
     let list = path.field("finalizers");
-    let has = |finalizer: &str| old.is_some_and(|old| old.finalizers().any(|one| one == finalizer));
+    let known: BTreeSet<&str> = old.into_iter().flat_map(Object::finalizers).collect();
     for (at, finalizer) in object.finalizers().enumerate() {
-        if has(finalizer) {
+        if known.contains(finalizer) {
             continue;
         }
         if !is_known_finalizer(finalizer) {

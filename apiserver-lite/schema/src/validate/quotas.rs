@@ -41,31 +41,26 @@ pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors)
 
 fn check_scopes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("scopes");
-    let scopes: Vec<&str> = spec.list("scopes").iter().filter_map(Value::as_str).collect();
-    for scope in &scopes {
-        if !enums::QUOTA_SCOPES.contains(scope) {
-            errors.invalid(&list, spec.list("scopes").to_vec(), "unsupported scope");
-        }
-        if !fits_resources(spec, scope) {
-            let why = "unsupported scope applied to resource";
+    let scopes: BTreeSet<&str> = spec.list("scopes").iter().filter_map(Value::as_str).collect();
+    // Each message repeats the list: one of a kind suffices.
+    let mut refuse = |is_wrong: bool, why: &str| {
+        if is_wrong {
             errors.invalid(&list, spec.list("scopes").to_vec(), why);
         }
-    }
-    if conflict(&scopes) {
-        errors.invalid(&list, spec.list("scopes").to_vec(), "conflicting scopes");
-    }
+    };
+    let is_unknown = |scope: &&str| !enums::QUOTA_SCOPES.contains(scope);
+    refuse(scopes.iter().any(is_unknown), "unsupported scope");
+    refuse(!fit_resources(spec, &scopes), "unsupported scope applied to resource");
+    refuse(conflict(&scopes), "conflicting scopes");
 }
 
 fn check_selector(spec: &Map, selector: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("matchExpressions");
-    let mut scopes = Vec::new();
+    let mut scopes = BTreeSet::new();
     for one in selector.maps("matchExpressions") {
         let (scope, operator) = (one.str("scopeName"), one.str("operator"));
         if !enums::QUOTA_SCOPES.contains(&scope) {
             errors.invalid(&list.field("scopeName"), scope, "unsupported scope");
-        }
-        if !fits_resources(spec, scope) {
-            errors.invalid(&list, selector.clone(), "unsupported scope applied to resource");
         }
         if scope != "PriorityClass" && enums::QUOTA_SCOPES.contains(&scope) && operator != "Exists"
         {
@@ -73,7 +68,10 @@ fn check_selector(spec: &Map, selector: &Map, path: &Path<'_>, errors: &mut Fiel
             errors.invalid(&list.field("operator"), operator, why);
         }
         check_operator(one, operator, &list, errors);
-        scopes.push(scope);
+        scopes.insert(scope);
+    }
+    if !fit_resources(spec, &scopes) {
+        errors.invalid(&list, selector.clone(), "unsupported scope applied to resource");
     }
     if conflict(&scopes) {
         errors.invalid(&list, spec.list("scopes").to_vec(), "conflicting scopes");
@@ -99,11 +97,19 @@ fn check_operator(one: &Map, operator: &str, path: &Path<'_>, errors: &mut Field
     }
 }
 
-fn conflict(scopes: &[&str]) -> bool {
+fn conflict(scopes: &BTreeSet<&str>) -> bool {
     CONFLICTING.iter().any(|(one, other)| scopes.contains(one) && scopes.contains(other))
 }
 
-/// Whether every resource that has no domain can be counted within the scope.
+/// Whether every resource that has no domain can be counted within all of the scopes.
+fn fit_resources(spec: &Map, scopes: &BTreeSet<&str>) -> bool {
+    // A scope that does not exist is an error of its own.
+    enums::QUOTA_SCOPES
+        .iter()
+        .filter(|scope| scopes.contains(*scope))
+        .all(|scope| fits_resources(spec, scope))
+}
+
 fn fits_resources(spec: &Map, scope: &str) -> bool {
     let mut named = spec.map("hard").into_iter().flat_map(Map::iter).map(|(name, _)| name);
     named.all(|name| match scope {

@@ -307,7 +307,8 @@ impl<'a> VolumeNames<'a> {
     ) {
         let list = path.field("volumeDevices");
         let (mut seen, mut places) = (BTreeSet::new(), BTreeSet::new());
-        let mounted = |name: &str| container.maps("volumeMounts").any(|m| m.str("name") == name);
+        let mounted: BTreeSet<&str> =
+            container.maps("volumeMounts").map(|mount| mount.str("name")).collect();
         for (at, device) in container.maps("volumeDevices").enumerate() {
             let here = list.index(at);
             let (name, place) = (device.str("name"), device.str("devicePath"));
@@ -321,7 +322,7 @@ impl<'a> VolumeNames<'a> {
                     let detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
                     errors.invalid(&name_at, name, detail);
                 }
-                Some(Use::Either) if mounted(name) => {
+                Some(Use::Either) if mounted.contains(name) => {
                     errors.invalid(&name_at, name, "must not already exist in volumeMounts");
                 }
                 Some(Use::Either) if !seen.insert(name) => {

@@ -160,7 +160,8 @@ impl Map {
 
     /// Entries in the map's order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
-        self.entries.iter().map(|(key, value)| (key.as_ref(), value))
+        let entries = self.entries.iter().inspect(|_| proto_api::count_steps!(1));
+        entries.map(|(key, value)| (key.as_ref(), value))
     }
 
     /// Entries in the map's order, values mutable.
@@ -240,7 +241,8 @@ impl Map {
 
     /// The maps in the list under `key`.
     pub fn maps(&self, key: &str) -> impl Iterator<Item = &Map> {
-        self.list(key).iter().filter_map(Value::as_map)
+        let items = self.list(key).iter().inspect(|_| proto_api::count_steps!(1));
+        items.filter_map(Value::as_map)
     }
 
     /// The maps in the list under `key`, mutable.
@@ -262,6 +264,7 @@ impl Map {
     /// Index of `key`, or the index at which to insert it.
     fn position(&self, key: &str) -> Result<usize, usize> {
         if self.sorted {
+            proto_api::count_steps!(1);
             return self.entries.binary_search_by(|(have, _)| have.as_ref().cmp(key));
         }
         let found = self.entries.iter().position(|(have, _)| have == key);
@@ -273,6 +276,7 @@ impl Map {
 /// Equality ignores the order of entries.
 impl PartialEq for Map {
     fn eq(&self, other: &Self) -> bool {
+        proto_api::count_steps!(1);
         if self.len() != other.len() {
             return false;
         }
@@ -289,6 +293,15 @@ impl PartialEq for Map {
 impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Map {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         Map::from_entries(entries.into_iter().map(|(k, v)| (k.into(), v.into())).collect())
+    }
+}
+
+/// Adds entries in one pass, because each insertion moves those after it; of several under one key the last stays. The map is sorted then.
+impl<K: Into<Key>, V: Into<Value>> Extend<(K, V)> for Map {
+    fn extend<I: IntoIterator<Item = (K, V)>>(&mut self, entries: I) {
+        let own = std::mem::take(self).into_iter().inspect(|_| proto_api::count_steps!(1));
+        *self =
+            own.chain(entries.into_iter().map(|(key, value)| (key.into(), value.into()))).collect();
     }
 }
 

@@ -86,3 +86,15 @@ fn duplicates_of_a_document_do_not_grow_with_its_keys() {
     assert_eq!(duplicates.len(), 100);
     assert!(duplicates.iter().all(|path| path.len() < 600), "{}", duplicates[0].len());
 }
+
+#[test]
+fn entries_added_together_replace_those_of_their_keys() {
+    for text in [r#"{"c":"3","a":"1"}"#, r#"{"a":"1","c":"3"}"#] {
+        let mut map = parse(text).0.as_map().cloned().expect("a map");
+        map.extend([("b", "2"), ("a", "0"), ("b", "4")]);
+        let all: Vec<(&str, Option<&str>)> =
+            map.iter().map(|(key, value)| (key, value.as_str())).collect();
+        assert_eq!(all, [("a", Some("0")), ("b", Some("4")), ("c", Some("3"))]);
+        assert_eq!(map.str("c"), "3");
+    }
+}

@@ -1,6 +1,8 @@
 //! Secrets that a pod may use where its service account has the annotation `enforce-mountable-secrets`: those that the account lists, in the words of
 //! Kubernetes' ServiceAccount plugin. Unlike there, secrets of projected volumes count as those of other volumes do.
 
+use std::collections::BTreeSet;
+
 use apiserver_schema::Map;
 use proto_api::names::Names;
 
@@ -25,8 +27,9 @@ pub fn find_foreign_in_ephemeral(account: &Map, pod_spec: &Map, names: &Names) -
 
 /// What an account allows.
 struct AllowedSecrets<'a> {
-    account: &'a Map,
     name: &'a str,
+    secrets: BTreeSet<&'a str>,
+    pull_secrets: BTreeSet<&'a str>,
 }
 
 impl<'a> AllowedSecrets<'a> {
@@ -35,11 +38,15 @@ impl<'a> AllowedSecrets<'a> {
         let metadata = account.map("metadata")?;
         let annotation = names.label("enforce-mountable-secrets");
         let limits = TRUE.contains(&metadata.map("annotations")?.str(&annotation));
-        limits.then(|| Self { account, name: metadata.str("name") })
-    }
-
-    fn lists(&self, list: &str, secret: &str) -> bool {
-        self.account.maps(list).any(|listed| listed.str("name") == secret)
+        let listed = |list: &str| {
+            let all = account.maps(list).inspect(|_| proto_api::count_steps!(1));
+            all.map(|listed| listed.str("name")).collect()
+        };
+        limits.then(|| Self {
+            name: metadata.str("name"),
+            secrets: listed("secrets"),
+            pull_secrets: listed("imagePullSecrets"),
+        })
     }
 
     /// `<what> is not allowed`, unless the account lists the secret.
@@ -50,7 +57,7 @@ impl<'a> AllowedSecrets<'a> {
                 "{what}secret.secretName=\"{secret}\" is not allowed because service account {account} does not reference that secret"
             )
         };
-        (!self.lists("secrets", secret)).then(refusal)
+        (!self.secrets.contains(secret)).then(refusal)
     }
 
     fn refuse_volume(&self, volume: &Map) -> Option<String> {
@@ -82,7 +89,7 @@ impl<'a> AllowedSecrets<'a> {
     fn refuse_pull_secrets(&self, spec: &Map) -> Option<String> {
         spec.maps("imagePullSecrets").enumerate().find_map(|(nth, reference)| {
             let (secret, account) = (reference.str("name"), self.name);
-            (!self.lists("imagePullSecrets", secret)).then(|| {
+            (!self.pull_secrets.contains(secret)).then(|| {
                 format!(
                     "imagePullSecrets[{nth}].name=\"{secret}\" is not allowed because service account {account} does not reference that imagePullSecret"
                 )
@@ -172,6 +179,29 @@ mod tests {
             refusal("true", &pulls(["pull", "own"])),
             "imagePullSecrets[1].name=\"own\" is not allowed because service account sa does not reference that imagePullSecret"
         );
+    }
+
+    #[test]
+    fn the_lists_of_an_account_are_read_once() {
+        let names = Names::new(Profile::Kubernetes);
+        let secrets: Vec<_> = (0..100).map(|nth| json!({"name": format!("s{nth}")})).collect();
+        let mut account = account("true");
+        let listed =
+            decoded(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "secrets": secrets}));
+        account.insert("secrets", listed.list("secrets").to_vec());
+        let variables: Vec<_> = (0..100)
+            .map(|nth| {
+                let secret = json!({"name": format!("s{nth}"), "key": "k"});
+                json!({"name": format!("V{nth}"), "valueFrom": {"secretKeyRef": secret}})
+            })
+            .collect();
+        let spec = json!({"containers": [{"name": "c", "env": variables}]});
+        let pod = decoded(&json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}));
+        let spec = pod.map("spec").unwrap();
+        let steps = proto_api::steps::count_during(|| {
+            assert_eq!(find_foreign(&account, spec, names), None);
+        });
+        assert_eq!(steps, 100 + 1, "the secrets and the pull secret");
     }
 
     #[test]

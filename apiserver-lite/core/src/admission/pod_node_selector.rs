@@ -55,10 +55,8 @@ fn merge(wanted: &[(&str, &str)], spec: &mut Map) -> bool {
     if wanted.iter().any(differs) {
         return false;
     }
-    let selector = spec.map_or_insert("nodeSelector");
-    for (key, value) in wanted {
-        selector.insert((*key).to_owned(), *value);
-    }
+    let wanted = wanted.iter().map(|(key, value)| ((*key).to_owned(), *value));
+    spec.map_or_insert("nodeSelector").extend(wanted);
     true
 }
 

@@ -1,5 +1,7 @@
 //! Admission of a pod's RuntimeClass: overhead, node selector and tolerations.
 
+use std::collections::BTreeSet;
+
 use apiserver_schema::{Map, Object, Value};
 
 use crate::context::RequestContext;
@@ -70,30 +72,24 @@ fn select(scheduling: &Map, spec: &mut Map) -> Result<(), Rejection> {
     };
     let selector = spec.map_or_insert("nodeSelector");
     for (label, value) in wanted.iter() {
-        match selector.get(label) {
-            Some(own) if own != value => {
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                return Err(Rejection::NodeSelector {
-                    label: label.to_owned(),
-                    class: text(value),
-                    pod: text(own),
-                });
-            }
-            _ => {
-                selector.insert(label.to_owned(), value.clone());
-            }
+        if let Some(own) = selector.get(label).filter(|own| *own != value) {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            return Err(Rejection::NodeSelector {
+                label: label.to_owned(),
+                class: text(value),
+                pod: text(own),
+            });
         }
     }
+    selector.extend(wanted.clone());
     Ok(())
 }
 
 fn tolerate(scheduling: &Map, spec: &mut Map) {
     let mut all = spec.list("tolerations").to_vec();
-    for toleration in scheduling.list("tolerations") {
-        if !all.contains(toleration) {
-            all.push(toleration.clone());
-        }
-    }
+    let mut have: BTreeSet<String> = all.iter().map(Value::identity).collect();
+    let wanted = scheduling.list("tolerations").iter();
+    all.extend(wanted.filter(|toleration| have.insert(toleration.identity())).cloned());
     if !all.is_empty() {
         spec.insert("tolerations", all);
     }

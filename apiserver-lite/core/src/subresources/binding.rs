@@ -124,8 +124,8 @@ fn bound(pod: &Object, binding: &Object, about: StatusTarget<'_>) -> Result<Obje
     let mut pod = pod.clone();
     pod.fields.map_or_insert("spec").insert("nodeName", binding.str_at(&["target", "name"]));
     let given = binding.metadata().and_then(|metadata| metadata.map("annotations"));
-    for (key, value) in given.cloned().unwrap_or_default() {
-        pod.metadata_mut().map_or_insert("annotations").insert(key, value);
+    if let Some(given) = given.filter(|given| !given.is_empty()) {
+        pod.metadata_mut().map_or_insert("annotations").extend(given.clone());
     }
     set_scheduled(pod.fields.map_or_insert("status"));
     Ok(pod)

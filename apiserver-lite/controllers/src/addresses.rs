@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use proto_api::core::v1::{ObjectReference, Pod, Service, ServicePort};
+use proto_api::Time;
+use proto_api::core::v1::{ObjectReference, Pod, Service};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
-use proto_api::{IntOrString, Time};
 
 /// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,21 +99,6 @@ pub fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// The pod's port that a Service port targets; none if the pod has no port of that name.
-pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
-    match &port.target_port {
-        IntOrString::Int(0) => Some(port.port),
-        IntOrString::Int(number) => Some(*number),
-        IntOrString::String(name) if name.is_empty() => Some(port.port),
-        IntOrString::String(name) => {
-            let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
-            let found = ports
-                .find(|p| p.name == *name && protocol(&p.protocol) == protocol(&port.protocol));
-            found.map(|port| port.container_port)
-        }
-    }
-}
-
 /// The protocol; TCP if empty.
 pub fn protocol(name: &str) -> &str {
     if name.is_empty() { "TCP" } else { name }
@@ -172,7 +157,8 @@ pub mod examples {
 
     use std::sync::Arc;
 
-    use proto_api::core::v1::{Container, ContainerPort, PodCondition, PodIP};
+    use proto_api::IntOrString;
+    use proto_api::core::v1::{Container, ContainerPort, PodCondition, PodIP, ServicePort};
 
     use super::*;
 
@@ -232,26 +218,6 @@ pub mod examples {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn target_ports() {
-        let pod = examples::pod(1);
-        let check = |target: IntOrString, protocol: &str, expect| {
-            let port = ServicePort {
-                port: 80,
-                target_port: target,
-                protocol: protocol.into(),
-                ..ServicePort::default()
-            };
-            assert_eq!(target_port(&pod, &port), expect);
-        };
-        check(IntOrString::from(0), "TCP", Some(80));
-        check(IntOrString::from(9), "TCP", Some(9));
-        check(IntOrString::from("http"), "TCP", Some(8080));
-        check(IntOrString::from("http"), "", Some(8080));
-        check(IntOrString::from("http"), "UDP", None);
-        check(IntOrString::from("other"), "TCP", None);
-    }
 
     #[test]
     fn families_come_from_the_service() {

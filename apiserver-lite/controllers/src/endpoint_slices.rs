@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use proto_api::ObjectKey;
-use proto_api::core::v1::{Pod, Service};
+use proto_api::core::v1::{Pod, Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
@@ -14,9 +14,10 @@ use proto_api::names::Names;
 use crate::Plan;
 use crate::addresses::{
     families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
-    protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
+    protocol, selected, service_labels, target_ref, trigger_annotation,
 };
 use crate::api_writes::{ApiWrite, ObjectKind};
+use crate::target_ports::{NamedPorts, TargetPorts};
 
 /// The inputs of slices that are not part of a Service.
 pub struct SliceContext<'a> {
@@ -126,16 +127,21 @@ fn group_endpoints(
     pods: &[&Pod],
 ) -> BTreeMap<Group, WantedEndpoints> {
     let mut groups: BTreeMap<Group, WantedEndpoints> = BTreeMap::new();
+    let targets = TargetPorts::of(service);
+    let running = pods.iter().copied().filter(|pod| !has_ended(pod));
+    let pods: Vec<(&Pod, NamedPorts)> =
+        running.map(|pod| (pod, targets.named_ports(pod))).collect();
     for family in families(service) {
-        for pod in pods {
+        let mut by_named: BTreeMap<NamedPorts, WantedEndpoints> = BTreeMap::new();
+        for (pod, named) in &pods {
             let Some(ip) = ip(pod, family) else { continue };
-            if has_ended(pod) {
-                continue;
-            }
-            let group = (family.name().to_owned(), ports(service, pod));
             let endpoint = endpoint(context, service, pod, ip);
-            groups.entry(group).or_default().insert(identity(&endpoint), endpoint);
+            by_named.entry(named.clone()).or_default().insert(identity(&endpoint), endpoint);
         }
+        targets.groups(by_named, |ports, endpoints| {
+            let group = (family.name().to_owned(), slice_ports(ports));
+            groups.entry(group).or_default().extend(endpoints);
+        });
         // A Service without endpoints has an empty slice, so that clients can distinguish "none" from "not computed yet".
         if !groups.keys().any(|(name, _)| name == family.name()) {
             groups.insert((family.name().to_owned(), Vec::new()), WantedEndpoints::new());
@@ -144,14 +150,12 @@ fn group_endpoints(
     groups
 }
 
-fn ports(service: &Service, pod: &Pod) -> Vec<SlicePort> {
-    let mut ports = Vec::new();
-    for port in &service.spec.ports {
-        if let Some(number) = target_port(pod, port) {
-            let protocol = protocol(&port.protocol).to_owned();
-            ports.push((port.name.clone(), Some(number), protocol, port.app_protocol.clone()));
-        }
-    }
+fn slice_ports(ports: Vec<(&ServicePort, i32)>) -> Vec<SlicePort> {
+    let port = |(port, number): (&ServicePort, i32)| {
+        let protocol = protocol(&port.protocol).to_owned();
+        (port.name.clone(), Some(number), protocol, port.app_protocol.clone())
+    };
+    let mut ports: Vec<SlicePort> = ports.into_iter().map(port).collect();
     ports.sort();
     ports
 }

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 
 use proto_api::ObjectKey;
-use proto_api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
+use proto_api::core::v1::{
+    EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service, ServicePort,
+};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 
 use crate::Plan;
 use crate::addresses::{
     families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
-    protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
+    protocol, selected, service_labels, target_ref, trigger_annotation,
 };
 use crate::api_writes::{ApiWrite, ObjectKind};
+use crate::target_ports::{Cut, NamedPorts, TargetPorts};
 
 /// Maximum number of addresses in an Endpoints object, as in Kubernetes.
 const ADDRESSES_MAX: usize = 1000;
@@ -29,8 +32,8 @@ pub fn plan<P: AsRef<Pod>>(
         return Plan::default();
     }
     let pods = selected(service, pods);
-    let mut subsets = subsets(service, &pods);
-    let cut = truncate(&mut subsets);
+    let (mut subsets, cut) = subsets(service, &pods);
+    let cut = if truncate(&mut subsets) == Cut::Yes { Cut::Yes } else { cut };
     let labels = service_labels(names, service);
     let over_capacity = names.sub_label("endpoints", "over-capacity");
     let was_cut = existing.is_some_and(|e| e.metadata.annotations.contains_key(&over_capacity));
@@ -78,9 +81,10 @@ fn new_metadata(service: &Service) -> ObjectMeta {
 type SubsetPort = (String, i32, String, Option<String>);
 
 /// Groups the addresses by ports, sorted.
-fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
+fn subsets(service: &Service, pods: &[&Pod]) -> (Vec<EndpointSubset>, Cut) {
     let family = families(service).first().copied();
-    let mut groups: BTreeMap<Vec<SubsetPort>, EndpointSubset> = BTreeMap::new();
+    let targets = TargetPorts::of(service);
+    let mut by_named: BTreeMap<NamedPorts, EndpointSubset> = BTreeMap::new();
     for pod in pods {
         let Some(ip) = family.and_then(|family| ip(pod, family)) else { continue };
         let publish_anyway = service.spec.publish_not_ready_addresses;
@@ -92,11 +96,7 @@ fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
             continue;
         }
         let ready = is_ready(pod) || publish_anyway;
-        let ports = ports(service, pod);
-        if ports.is_empty() && !service.spec.ports.is_empty() {
-            continue;
-        }
-        let group = groups.entry(ports).or_default();
+        let group = by_named.entry(targets.named_ports(pod)).or_default();
         let address = EndpointAddress {
             ip: ip.to_owned(),
             hostname: hostname(service, pod).unwrap_or_default(),
@@ -108,16 +108,24 @@ fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
             false => group.not_ready_addresses.push(address),
         }
     }
-    groups.into_iter().map(|(ports, subset)| finish(ports, subset)).collect()
+    let mut groups: BTreeMap<Vec<SubsetPort>, EndpointSubset> = BTreeMap::new();
+    let cut = targets.groups(by_named, |ports, mut subset| {
+        if ports.is_empty() && !service.spec.ports.is_empty() {
+            return;
+        }
+        let group = groups.entry(subset_ports(ports)).or_default();
+        group.addresses.append(&mut subset.addresses);
+        group.not_ready_addresses.append(&mut subset.not_ready_addresses);
+    });
+    (groups.into_iter().map(|(ports, subset)| finish(ports, subset)).collect(), cut)
 }
 
-fn ports(service: &Service, pod: &Pod) -> Vec<SubsetPort> {
-    let port = |port: &proto_api::core::v1::ServicePort| {
-        let number = target_port(pod, port)?;
+fn subset_ports(ports: Vec<(&ServicePort, i32)>) -> Vec<SubsetPort> {
+    let port = |(port, number): (&ServicePort, i32)| {
         let protocol = protocol(&port.protocol).to_owned();
-        Some((port.name.clone(), number, protocol, port.app_protocol.clone()))
+        (port.name.clone(), number, protocol, port.app_protocol.clone())
     };
-    let mut ports: Vec<SubsetPort> = service.spec.ports.iter().filter_map(port).collect();
+    let mut ports: Vec<SubsetPort> = ports.into_iter().map(port).collect();
     ports.sort();
     ports
 }
@@ -128,13 +136,6 @@ fn finish(ports: Vec<SubsetPort>, mut subset: EndpointSubset) -> EndpointSubset 
     let port =
         |(name, port, protocol, app_protocol)| EndpointPort { name, port, protocol, app_protocol };
     EndpointSubset { ports: ports.into_iter().map(port).collect(), ..subset }
-}
-
-/// Whether addresses were truncated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
-    Yes,
-    No,
 }
 
 /// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first, in proportion to the subsets.

@@ -7,6 +7,7 @@
 pub mod account_token;
 pub mod addresses;
 pub mod api_writes;
+pub mod burst;
 pub mod cluster_role_aggregation;
 pub mod custom_resources;
 pub mod deployment;
@@ -30,6 +31,7 @@ pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
 pub mod taint_manager;
+mod target_ports;
 pub mod volumes;
 pub mod write_events;
 

@@ -8,10 +8,11 @@ use proto_api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
-use proto_api::{Kind, ObjectKey, Time};
+use proto_api::{Kind, Message, ObjectKey, Time};
 
 use crate::addresses::{has_ended, is_terminating};
 use crate::api_writes::{ApiWrite, ObjectKind};
+use crate::burst::BurstSize;
 use crate::owners::{adopt, controlled_by, release};
 use crate::write_events::{ReplicaOperation, WriteEvent};
 use crate::{Adopter, Plan};
@@ -104,8 +105,11 @@ impl DesiredPods<'_> {
             // Pods that the selector does not match would be created without end.
             let selects = self.selector.matches(&self.template.metadata.labels);
             let missing = if selects { missing.min(BURST_MAX) } else { 0 };
-            let create = || (ApiWrite::Create(self.new_pod().into()), ReplicaOperation::Create);
-            return std::iter::repeat_with(create).take(missing).collect();
+            let mut burst = BurstSize::default();
+            let pods = std::iter::repeat_with(|| self.new_pod()).take(missing);
+            let pods = pods.take_while(|pod| burst.takes(pod.encoded_len()));
+            let create = |pod: Pod| (ApiWrite::Create(pod.into()), ReplicaOperation::Create);
+            return pods.map(create).collect();
         }
         let mut ranked = active.to_vec();
         let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();

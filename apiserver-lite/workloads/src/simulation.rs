@@ -12,7 +12,7 @@ use std::sync::Arc;
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, WrittenObject};
 use apiserver_controllers::{Plan, for_every_written_kind};
 use proto_api::core::v1::{Pod, PodCondition};
-use proto_api::{Kind, ObjectKey, Time, merge_patch};
+use proto_api::{Kind, Message, ObjectKey, Time, merge_patch};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -237,4 +237,36 @@ fn decode<T: Stored>(object: &Value) -> T {
 fn key_of(object: &Value) -> ObjectKey {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     ObjectKey::new(text("namespace"), text("name"))
+}
+
+/// Plans and executes until nothing is planned. Gives the numbers of pods that the plans create; a plan of several has 1 MiB of them at most.
+pub(crate) fn run_in_bursts(
+    world: &mut World,
+    mut planned: impl FnMut(&World) -> Plan,
+) -> Vec<usize> {
+    let mut bursts = Vec::new();
+    for _ in 0..30 {
+        let plan = planned(world);
+        if plan.writes.is_empty() {
+            return bursts;
+        }
+        let created = plan.writes.iter().filter_map(|write| match write {
+            ApiWrite::Create(WrittenObject::Pod(pod)) => Some((1, pod.encoded_len())),
+            ApiWrite::Create(WrittenObject::PersistentVolumeClaim(claim)) => {
+                Some((0, claim.encoded_len()))
+            }
+            _ => None,
+        });
+        let created: Vec<(usize, usize)> = created.collect();
+        let bytes: usize = created.iter().map(|(_, bytes)| bytes).sum();
+        assert!(created.len() <= 1 || bytes <= 1 << 20, "{} objects, {bytes} bytes", created.len());
+        bursts.push(created.iter().map(|(pods, _)| pods).sum());
+        world.run(&plan, usize::MAX);
+    }
+    panic!("the plans do not end");
+}
+
+/// Makes an object large: three and no more fit into a plan.
+pub(crate) fn enlarge(metadata: &mut proto_api::meta::v1::ObjectMeta) {
+    metadata.annotations.insert("large".into(), "x".repeat(300_000));
 }

@@ -176,3 +176,24 @@ fn endpoints_go_with_their_service_and_others_stay() {
     manual.spec.selector.clear();
     assert_eq!(plan(names(), Some(&manual), &pods(1), Some(&made)), Plan::default());
 }
+
+/// A Service and pods with thousands of ports are a user's.
+#[test]
+fn the_ports_of_a_pod_are_read_once() {
+    let (mut service, mut all) = (service(), Vec::new());
+    let port = service.spec.ports[0].clone();
+    let numbered = |nth: i32| ServicePort { name: format!("p{nth}"), port: nth, ..port.clone() };
+    service.spec.ports = (1..=2000).map(numbered).collect();
+    for nth in 1..=50 {
+        let mut pod = pod(nth);
+        let unnamed = proto_api::core::v1::ContainerPort::default();
+        pod.spec.containers[0].ports.splice(0..0, vec![unnamed; 1999]);
+        all.push(Arc::new(pod));
+    }
+    let mut made = Plan::default();
+    let work = || made = plan(names(), Some(&service), &all, None);
+    assert_eq!(proto_api::steps::count_during(work), 50 * 2000 + 2000);
+    let made = written(&made);
+    assert_eq!((made.subsets.len(), made.subsets[0].addresses.len()), (1, 50));
+    assert!(made.subsets[0].ports.iter().all(|port| port.port == 8080));
+}

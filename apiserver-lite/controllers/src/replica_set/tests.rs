@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use proto_api::core::v1::Container;
 use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
@@ -174,4 +175,20 @@ fn a_deleted_set_makes_nothing_and_a_second_plan_is_empty() {
         unreachable!("a status")
     };
     assert_eq!(planned(told, vec![pod(1)]), Plan::default());
+}
+
+/// The plan is made before a quota refuses its first pod.
+#[test]
+fn a_plan_of_large_pods_has_few_of_them_and_the_next_goes_on() {
+    let created = |args: usize, there: u8| {
+        let mut large = set(600);
+        let container = Container { args: vec![String::new(); args], ..Container::default() };
+        large.spec.template.spec.containers = vec![container];
+        let plan = planned(&large, (1..=there).map(pod).collect());
+        acts(&plan).len()
+    };
+    assert_eq!(created(0, 0), 500);
+    assert_eq!(created(100_000, 0), 5, "200 KB each");
+    assert_eq!(created(100_000, 5), 5);
+    assert_eq!(created(980_000, 0), 1, "larger than what fits");
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::is_ready;
 use apiserver_controllers::api_writes::ApiWrite;
+use apiserver_controllers::burst::BurstSize;
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
+use proto_api::Message;
 use proto_api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use proto_api::names::Names;
 
@@ -62,6 +64,9 @@ impl Work<'_> {
             plan.requeue_in(left);
             return PodChanges::default();
         }
+        let first = is_indexed(self.job).then_some(0);
+        let (bytes, mut burst) = (self.new_pod(first).encoded_len(), BurstSize::default());
+        let missing = (0..missing).take_while(|_| burst.takes(bytes)).count();
         let create = match is_indexed(self.job) {
             true => self.pending_indexes(counts, active, missing),
             false => vec![None; missing],

@@ -12,7 +12,7 @@ use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
 use super::*;
-use crate::simulation::World;
+use crate::simulation::{World, enlarge, run_in_bursts};
 
 pub(super) fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
@@ -495,4 +495,15 @@ fn a_job_of_an_older_controller_goes_on_once_its_status_has_the_field() {
     assert_eq!(active(&world).len(), 1);
     end_all(&mut world, "Succeeded");
     assert_eq!((status(&world).succeeded, conditions(&world).len()), (3, 1));
+}
+
+#[test]
+fn large_pods_are_created_by_several_plans() {
+    for mut large in [job(7, Some(7)), indexed(7, 7)] {
+        enlarge(&mut large.spec.template.metadata);
+        let mut world = world(large);
+        let bursts = run_in_bursts(&mut world, planned);
+        assert_eq!(bursts.into_iter().filter(|pods| *pods > 0).collect::<Vec<_>>(), [3, 3, 1]);
+        assert_eq!((world.pods().len(), status(&world).active), (7, 7));
+    }
 }

@@ -1,5 +1,7 @@
 //! The identity of a pod of a set: its ordinal, name, hostname, and claims.
 
+use std::collections::BTreeSet;
+
 use proto_api::apps::v1::StatefulSet;
 use proto_api::core::v1::{
     PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume, VolumeSource,
@@ -51,39 +53,46 @@ pub(super) fn new_pod(
     pod.spec.hostname.clone_from(&name);
     pod.spec.subdomain.clone_from(&set.spec.service_name);
     pod.metadata.name = name;
-    let mut volumes: Vec<Volume> = claims(set, ordinal).into_iter().map(volume_of).collect();
     let templates = &set.spec.volume_claim_templates;
+    let of_claims: BTreeSet<&str> =
+        templates.iter().map(|template| template.metadata.name.as_str()).collect();
+    let volume = |template: &PersistentVolumeClaim| volume_of(set, template, ordinal);
+    let mut volumes: Vec<Volume> = templates.iter().map(volume).collect();
     let own = std::mem::take(&mut pod.spec.volumes).into_iter();
-    volumes.extend(
-        own.filter(|volume| {
-            !templates.iter().any(|template| template.metadata.name == volume.name)
-        }),
-    );
+    volumes.extend(own.filter(|volume| !of_claims.contains(volume.name.as_str())));
     pod.spec.volumes = volumes;
     pod
 }
 
-fn volume_of((name, claim): (String, PersistentVolumeClaim)) -> Volume {
+fn volume_of(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -> Volume {
     let claim = PersistentVolumeClaimVolumeSource {
-        claim_name: claim.metadata.name,
+        claim_name: claim_name(set, template, ordinal),
         ..PersistentVolumeClaimVolumeSource::default()
     };
     let volume_source =
         VolumeSource { persistent_volume_claim: Some(claim), ..VolumeSource::default() };
-    Volume { name, volume_source }
+    Volume { name: template.metadata.name.clone(), volume_source }
 }
 
-/// The claims of the pod with this ordinal, with the names of their volumes.
-pub(super) fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, PersistentVolumeClaim)> {
-    let selected = set.spec.selector.iter().flat_map(|selector| &selector.match_labels);
-    let of = |template: &PersistentVolumeClaim| {
-        let mut claim = template.clone();
-        let volume = std::mem::take(&mut claim.metadata.name);
-        claim.metadata.name = format!("{volume}-{}-{ordinal}", set.metadata.name);
-        claim.metadata.namespace.clone_from(&set.metadata.namespace);
-        let labels = selected.clone().map(|(key, value)| (key.clone(), value.clone()));
-        claim.metadata.labels.extend(labels);
-        (volume, claim)
-    };
-    set.spec.volume_claim_templates.iter().map(of).collect()
+/// The name of the claim that the pod with this ordinal has of a template.
+pub(super) fn claim_name(
+    set: &StatefulSet,
+    template: &PersistentVolumeClaim,
+    ordinal: i32,
+) -> String {
+    format!("{}-{}-{ordinal}", template.metadata.name, set.metadata.name)
+}
+
+/// The claim that the pod with this ordinal has of a template.
+pub(super) fn new_claim(
+    set: &StatefulSet,
+    template: &PersistentVolumeClaim,
+    ordinal: i32,
+) -> PersistentVolumeClaim {
+    let mut claim = template.clone();
+    claim.metadata.name = claim_name(set, template, ordinal);
+    claim.metadata.namespace.clone_from(&set.metadata.namespace);
+    let selected = set.spec.selector.iter().flat_map(|selector| selector.match_labels.clone());
+    claim.metadata.labels.extend(selected);
+    claim
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::{is_ready, is_terminating};
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
+use apiserver_controllers::burst::BurstSize;
 use apiserver_controllers::owners::set_owners;
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
 use proto_api::apps::v1::{StatefulSet, StatefulSetStatus};
@@ -13,11 +14,11 @@ use proto_api::core::v1::{PersistentVolumeClaim, Pod};
 use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
-use proto_api::{IntOrString, ObjectKey, Time};
+use proto_api::{IntOrString, Message, ObjectKey, Time};
 use serde_json::json;
 
 use super::claim_owners::{ClaimUser, Retention};
-use super::identity::{claims, name_label, new_pod, ordinal, pod_name};
+use super::identity::{claim_name, name_label, new_claim, new_pod, ordinal, pod_name};
 use super::{ClaimRetention, MaxUnavailable, Observed, Revision};
 use crate::claim::Claimant;
 use crate::pods::{available_in, delete, is_available, revision};
@@ -28,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of replicas that one plan looks at, of pods that it creates, and of pods whose claims it gives other owners.
 const BURST_MAX: usize = 500;
 
-/// When the claims are looked at that were too many for one plan.
+/// When what was too much for one plan is looked at: no watch of the set reports claims.
 const NEXT_BURST: Duration = Duration::from_secs(1);
 
 /// What the steps depend on.
@@ -133,14 +134,16 @@ impl Steps<'_> {
         plan: &mut Plan,
     ) -> Next {
         let mut present = replicas.iter().copied().peekable();
-        let mut created = 0_usize;
+        let (mut created, mut burst) = (0_usize, BurstSize::default());
         for nth in 0..wanted {
             let Some(pod) = present.next_if(|pod| ordinal(pod) == nth) else {
                 if self.has_stale_claim(nth) {
                     plan.requeue_in(RETRY);
                     return Next::Wait;
                 }
-                self.create(nth, status, plan);
+                if self.create(nth, status, plan, &mut burst) == Next::Wait {
+                    return Next::Wait;
+                }
                 created = created.saturating_add(1);
                 if self.is_ordered() || created == BURST_MAX {
                     return Next::Wait;
@@ -267,22 +270,27 @@ impl Steps<'_> {
         }
     }
 
-    fn create(&self, nth: i32, status: &mut StatefulSetStatus, plan: &mut Plan) {
+    /// Creates a pod and the claims that it lacks. Waits if the plan is large already.
+    fn create(
+        &self,
+        nth: i32,
+        status: &mut StatefulSetStatus,
+        plan: &mut Plan,
+        burst: &mut BurstSize,
+    ) -> Next {
         let set = self.set();
         let pod = pod_name(set, nth);
         let taken = self.seen.pods.iter().any(|other| other.metadata.name == pod);
         let (mut new, mut owned) = (Vec::new(), Vec::new());
-        for (_, mut claim) in claims(set, nth) {
-            match (self.seen.claim)(&claim.metadata.name) {
-                None => {
-                    claim.metadata.owner_references.extend(self.owners_of_new_claim());
-                    new.push(claim);
-                }
+        for template in &set.spec.volume_claim_templates {
+            let name = claim_name(set, template, nth);
+            match (self.seen.claim)(&name) {
+                None => new.push(template),
                 Some(old) if old.metadata.deletion_timestamp.is_some() => {
-                    let why = format!("pvc {} is being deleted", claim.metadata.name);
+                    let why = format!("pvc {name} is being deleted");
                     plan.reports.push(self.failed("create", &pod, &why));
                     plan.requeue_in(RETRY);
-                    return;
+                    return Next::Continue;
                 }
                 Some(old) => {
                     let user = ClaimUser { name: &pod, pod: None, is_wanted: true };
@@ -291,24 +299,49 @@ impl Steps<'_> {
             }
         }
         plan.writes.extend(owned);
-        for claim in new {
-            let (name, set) = (&claim.metadata.name, &set.metadata.name);
-            let done = format!("create Claim {name} Pod {pod} in StatefulSet {set} success");
-            let failed =
-                format!("create Claim {name} for Pod {pod} in StatefulSet {set} failed error: ");
-            let event = self.event(("SuccessfulCreate", done), ("FailedCreate", failed));
-            plan.push_with_event(ApiWrite::Create(claim.into()), event);
+        for template in new {
+            if self.create_claim(template, nth, plan, burst) == Next::Wait {
+                return Next::Wait;
+            }
         }
         if taken {
             // Another owner's pod has the name.
             plan.requeue_in(RETRY);
-            return;
+            return Next::Continue;
         }
         let revision = self.revision_of(nth);
         let new = new_pod(self.names, set, revision, self.reference(), nth);
+        if !burst.takes(new.encoded_len()) {
+            plan.requeue_in(NEXT_BURST);
+            return Next::Wait;
+        }
         plan.push_with_event(ApiWrite::Create(new.into()), self.pod_event("create", &pod));
         add(&mut status.replicas, 1);
         self.count_revision(status, revision.name, 1);
+        Next::Continue
+    }
+
+    fn create_claim(
+        &self,
+        template: &PersistentVolumeClaim,
+        nth: i32,
+        plan: &mut Plan,
+        burst: &mut BurstSize,
+    ) -> Next {
+        let mut claim = new_claim(self.set(), template, nth);
+        claim.metadata.owner_references.extend(self.owners_of_new_claim());
+        if !burst.takes(claim.encoded_len()) {
+            plan.requeue_in(NEXT_BURST);
+            return Next::Wait;
+        }
+        let (pod, name) = (pod_name(self.set(), nth), &claim.metadata.name);
+        let set = &self.set().metadata.name;
+        let done = format!("create Claim {name} Pod {pod} in StatefulSet {set} success");
+        let failed =
+            format!("create Claim {name} for Pod {pod} in StatefulSet {set} failed error: ");
+        let event = self.event(("SuccessfulCreate", done), ("FailedCreate", failed));
+        plan.push_with_event(ApiWrite::Create(claim.into()), event);
+        Next::Continue
     }
 
     // === Owners of claims ===
@@ -349,7 +382,8 @@ impl Steps<'_> {
 
     /// The claims that there are of an ordinal.
     fn claims_of(&self, nth: i32) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
-        let names = claims(self.set(), nth).into_iter().map(|(_, claim)| claim.metadata.name);
+        let templates = self.set().spec.volume_claim_templates.iter();
+        let names = templates.map(move |template| claim_name(self.set(), template, nth));
         names.filter_map(move |name| (self.seen.claim)(&name))
     }
 

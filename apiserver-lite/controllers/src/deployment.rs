@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
-use proto_api::core::v1::{ObjectReference, PodTemplateSpec};
+use proto_api::core::v1::ObjectReference;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
@@ -54,7 +54,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         return plan;
     }
     sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
-    let newest = sets.iter().copied().find(|set| same_template(&set.spec.template, deployment));
+    let newest = newest_set(deployment, &sets);
     let old: Vec<&ReplicaSet> = sets
         .iter()
         .copied()
@@ -153,10 +153,20 @@ fn reference(names: &Names, deployment: &Deployment) -> OwnerReference {
 
 // === Templates ===
 
-fn same_template(template: &PodTemplateSpec, deployment: &Deployment) -> bool {
-    let mut template = template.clone();
-    template.metadata.labels.remove(TEMPLATE_HASH);
-    template == deployment.spec.template
+/// The first set of the deployment's template. The label with the hash does not count, in neither of the two.
+fn newest_set<'a>(deployment: &Deployment, sets: &[&'a ReplicaSet]) -> Option<&'a ReplicaSet> {
+    let template = &deployment.spec.template;
+    let mut metadata = template.metadata.clone();
+    let mut is_same = |set: &ReplicaSet| {
+        let of_set = &set.spec.template;
+        match of_set.metadata.labels.get(TEMPLATE_HASH) {
+            Some(hash) => metadata.labels.insert(TEMPLATE_HASH.to_owned(), hash.clone()),
+            None => metadata.labels.remove(TEMPLATE_HASH),
+        };
+        // Without a copy: there may be hundreds of sets, of megabytes each.
+        of_set.spec == template.spec && of_set.metadata == metadata
+    };
+    sets.iter().copied().find(|set| is_same(set))
 }
 
 /// The hash of a template. The deployment's collision count is hashed too.

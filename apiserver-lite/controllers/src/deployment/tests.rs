@@ -713,8 +713,41 @@ proptest! {
             prop_assert!(asked <= most, "{asked} asked for");
         }
         cluster.settle();
-        let newest = cluster.sets.values().find(|s| same_template(&s.spec.template, &cluster.deployment));
+        let sets: Vec<&ReplicaSet> = cluster.sets.values().collect();
+        let newest = newest_set(&cluster.deployment, &sets);
         prop_assert_eq!(newest.unwrap().status.available_replicas, replicas);
         prop_assert_eq!(cluster.pods(), replicas);
     }
+}
+
+/// As in the manifest of a replica set that became one of a deployment.
+#[test]
+fn a_template_with_the_label_of_the_hash_has_one_set() {
+    let mut labelled = deployment(1);
+    labelled.spec.template.metadata.labels.insert(TEMPLATE_HASH.into(), "old".into());
+    let mut cluster = Cluster::new(labelled);
+    for _ in 0..10 {
+        cluster.step();
+    }
+    assert_eq!(cluster.sets.len(), 1, "{:?}", cluster.sets.keys());
+}
+
+#[test]
+fn the_newest_set_has_the_template_but_for_the_hash() {
+    let deployment = deployment(1);
+    let with = |change: fn(&mut ReplicaSet)| {
+        let mut set = ReplicaSet::default();
+        set.spec.template = deployment.spec.template.clone();
+        set.spec.template.metadata.labels.insert(TEMPLATE_HASH.into(), "hash".into());
+        change(&mut set);
+        let other = ReplicaSet::default();
+        newest_set(&deployment, &[&other, &set]).is_some()
+    };
+    assert!(with(|_| {}));
+    assert!(with(|set| drop(set.spec.template.metadata.labels.remove(TEMPLATE_HASH))));
+    assert!(!with(|set| drop(set.spec.template.metadata.labels.remove("app"))));
+    assert!(!with(|set| drop(
+        set.spec.template.metadata.annotations.insert("a".into(), "b".into())
+    )));
+    assert!(!with(|set| set.spec.template.spec.host_network = true));
 }

@@ -6,6 +6,7 @@ use apiserver_controller_io::controller_queues::ControllerQueues;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::projections::{slim, slim_node, slim_pod, slim_secret};
 use apiserver_controllers::account_token;
+use apiserver_workloads::canonical_revision;
 use proto_api::Collection;
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
@@ -119,7 +120,9 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         stateful_sets: Reflector::projected(client.all(), all(), slim),
         cron_jobs: Reflector::projected(client.all(), all(), slim),
         jobs: Reflector::projected(client.all(), all(), slim),
-        revisions: Reflector::projected(client.all(), all(), slim),
+        revisions: Reflector::projected(client.all(), all(), |revision| {
+            canonical_revision(slim(revision))
+        }),
     };
     let informers = Informers {
         names,

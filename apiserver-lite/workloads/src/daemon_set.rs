@@ -11,24 +11,25 @@ use std::sync::Arc;
 
 use apiserver_controllers::Plan;
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
+use apiserver_controllers::burst::BurstSize;
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
 use proto_api::apps::v1::{ControllerRevision, DaemonSet};
 use proto_api::core::v1::{Node, Pod};
 use proto_api::event_report::{EventKind, EventReport};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Names;
-use proto_api::{ObjectKey, Time};
+use proto_api::{Message, ObjectKey, Time};
 use serde_json::json;
 
 use crate::claim::Claimant;
-use crate::pods::{REVISION_LABEL, delete, delete_object, from_template, revision};
+use crate::pods::{REVISION_LABEL, delete, delete_object, revision};
 use crate::revisions::{self, CurrentRevision, History, LiveCount};
 use placement::Placement;
 
 pub use failed_pods::FailedPods;
 pub use placement::{Fit, runs_on};
 
-/// Maximum number of pods created, and of pods deleted, by one plan.
+/// Maximum number of pods created, of pods deleted, and of equal revisions deleted, by one plan.
 const BURST_MAX: usize = 250;
 
 /// What a plan is made from.
@@ -36,7 +37,7 @@ pub struct Observed<'a> {
     pub set: &'a DaemonSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
-    /// The revisions of its namespace.
+    /// The revisions of its namespace ([`canonical_revision`](crate::canonical_revision)).
     pub revisions: &'a [Arc<ControllerRevision>],
     /// All nodes.
     pub nodes: &'a [Arc<Node>],
@@ -64,7 +65,7 @@ pub fn plan(names: &Names, seen: &Observed<'_>, failed: &mut FailedPods, now: Ti
     }
     let data = revisions::data_of(&set.spec.template);
     let history = History::of(revisions, &data);
-    let current = match current_revision(&claimant, seen, &history, data) {
+    let current = match current_revision(&claimant, seen, &history, &data) {
         Ok(current) => current,
         // The next plan sees it.
         Err(write) => return Plan::of([*write]),
@@ -131,9 +132,12 @@ fn push_changes(
     changes: &PodChanges<'_>,
 ) {
     let about = proto_api::event_report::reference(set, names);
+    let mut burst = BurstSize::default();
     for node in changes.create.iter().take(BURST_MAX) {
-        let template = template::of_node(names, set, hash, node);
-        let pod = from_template(&template, &set.metadata, claimant.reference());
+        let pod = template::new_pod(names, set, hash, node, claimant.reference());
+        if !burst.takes(pod.encoded_len()) {
+            break;
+        }
         let event = WriteEvent { about: about.clone(), operation: ReplicaOperation::Create };
         plan.push_with_event(ApiWrite::Create(pod.into()), event);
     }
@@ -148,10 +152,10 @@ fn current_revision<'a>(
     claimant: &Claimant<'_, DaemonSet>,
     seen: &Observed<'a>,
     history: &History<'a>,
-    data: proto_api::RawJson,
+    data: &proto_api::RawJson,
 ) -> Result<&'a ControllerRevision, Box<ApiWrite>> {
     let set = seen.set;
-    let found = revisions::current(history, seen.revisions, |number| {
+    let found = revisions::current(history, seen.revisions, data, |number| {
         let (counted, template) = ((number, set.status.collision_count), &set.spec.template);
         let (mut new, hash) =
             revisions::new_revision(&set.metadata, template, data, counted, claimant.reference());
@@ -177,7 +181,9 @@ fn deduplicate(
 ) -> Vec<ApiWrite> {
     let hash = current.metadata.labels.get(REVISION_LABEL);
     let mut writes = Vec::new();
-    for other in history.equal.iter().filter(|other| other.metadata.uid != current.metadata.uid) {
+    let others = history.equal.iter().filter(|other| other.metadata.uid != current.metadata.uid);
+    // The deletion of a revision leads to the next plan.
+    for other in others.take(BURST_MAX) {
         let theirs = other.metadata.labels.get(REVISION_LABEL);
         for pod in pods.iter().filter(|pod| theirs.is_some_and(|theirs| revision(pod) == theirs)) {
             let metadata = &pod.metadata;

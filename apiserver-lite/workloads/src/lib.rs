@@ -13,5 +13,7 @@ mod pods;
 mod revisions;
 pub mod stateful_set;
 
+pub use revisions::canonical_revision;
+
 #[cfg(test)]
 mod simulation;

@@ -21,14 +21,10 @@ pub(crate) struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    /// Compares the revisions with a template's data.
+    /// Compares the revisions with a template's data. Both are canonical: there may be hundreds, of megabytes each.
     pub(crate) fn of(mut revisions: Vec<&'a ControllerRevision>, data: &RawJson) -> Self {
         revisions.sort_by(|a, b| order(a).cmp(&order(b)));
-        let template: Option<Value> = data.parse().ok();
-        let is_equal = |revision: &&ControllerRevision| {
-            revision.data == *data || template.is_some() && revision.data.parse().ok() == template
-        };
-        let (equal, old) = revisions.into_iter().partition(is_equal);
+        let (equal, old) = revisions.into_iter().partition(|revision| revision.data == *data);
         Self { equal, old }
     }
 
@@ -53,15 +49,38 @@ const ESCAPED: [(char, &str); 5] = [
     ('\u{2029}', "\\u2029"),
 ];
 
-/// The data of a revision, byte for byte as Kubernetes writes it: clients compare it with what they make of the template themselves.
+/// The revision with canonical data: plans compare it byte by byte, whatever wrote it. Caches keep this form, so that each revision is parsed once.
+pub fn canonical_revision(revision: ControllerRevision) -> ControllerRevision {
+    match parse(&revision.data) {
+        Some(data) => ControllerRevision { data: canonical(data), ..revision },
+        // It is no template's.
+        None => revision,
+    }
+}
+
+fn parse(data: &RawJson) -> Option<Value> {
+    proto_api::count_steps!(data.raw.len());
+    data.parse().ok()
+}
+
+/// Keys are sorted, and no character is escaped that need not be.
+fn canonical(mut data: Value) -> RawJson {
+    data.sort_all_objects();
+    RawJson { raw: data.to_string().into_bytes() }
+}
+
+/// The canonical data of a template's revision.
 pub(crate) fn data_of(template: &PodTemplateSpec) -> RawJson {
     let mut template = serde_json::to_value(template).unwrap_or_default();
     if let Some(fields) = template.as_object_mut() {
         fields.insert("$patch".into(), json!("replace"));
     }
-    let mut data = json!({ "spec": { "template": template } });
-    data.sort_all_objects();
-    let mut text = data.to_string();
+    canonical(json!({ "spec": { "template": template } }))
+}
+
+/// The data of a new revision, byte for byte as Kubernetes writes it: clients compare it with what they make of the template themselves.
+fn written(canonical: &RawJson) -> RawJson {
+    let mut text = String::from_utf8_lossy(&canonical.raw).into_owned();
     for (character, escaped) in ESCAPED {
         // They stand in strings only.
         if text.contains(character) {
@@ -73,7 +92,7 @@ pub(crate) fn data_of(template: &PodTemplateSpec) -> RawJson {
 
 /// The template of a revision; none if its data is something else.
 pub(crate) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    let mut data: Value = revision.data.parse().ok()?;
+    let mut data = parse(&revision.data)?;
     let template = data.pointer_mut("/spec/template")?;
     template.as_object_mut()?.remove("$patch");
     serde_json::from_value(template.take()).ok()
@@ -89,10 +108,11 @@ pub(crate) enum CurrentRevision<'a> {
     NameTaken,
 }
 
-/// The revision of the history's template, `make` from its number if there is none. `all` are the revisions of the namespace.
+/// The revision of the history's template, which has this data; `make` from its number if there is none. `all` are the revisions of the namespace.
 pub(crate) fn current<'a, R: AsRef<ControllerRevision>>(
     history: &History<'a>,
     all: &'a [R],
+    data: &RawJson,
     make: impl FnOnce(i64) -> ControllerRevision,
 ) -> CurrentRevision<'a> {
     let number = history.next_number();
@@ -109,7 +129,7 @@ pub(crate) fn current<'a, R: AsRef<ControllerRevision>>(
     match others.find(|other| ObjectKey::of(&other.metadata) == key) {
         None => CurrentRevision::After(Box::new(ApiWrite::Create(new.into()))),
         // That of an earlier set of this name, which the garbage collector deletes.
-        Some(equal) if equal.data == new.data => CurrentRevision::Found(equal),
+        Some(equal) if equal.data == *data => CurrentRevision::Found(equal),
         Some(_) => CurrentRevision::NameTaken,
     }
 }
@@ -123,10 +143,11 @@ pub(crate) fn one_more(collisions: Option<i32>) -> Option<i32> {
 pub(crate) fn new_revision(
     owner: &ObjectMeta,
     template: &PodTemplateSpec,
-    data: RawJson,
+    data: &RawJson,
     (revision, collisions): (i64, Option<i32>),
     reference: OwnerReference,
 ) -> (ControllerRevision, String) {
+    let data = written(data);
     let collisions = collisions.map(|count| count.to_string()).unwrap_or_default();
     let hash = name_hash(&[&data.raw, collisions.as_bytes()]);
     let metadata = ObjectMeta {
@@ -208,9 +229,53 @@ mod tests {
             r#""spec":{"containers":[{"args":["a\u003cb \u0026\u0026 c\u003ed\u2028"],"image":"web:1","name":"app","#,
             r#""ports":[{"containerPort":9376,"protocol":"TCP"}],"resources":{}}]}}}}"#,
         );
-        let data = data_of(&template);
+        let canonical = data_of(&template);
+        let data = written(&canonical);
         assert_eq!(String::from_utf8(data.raw.clone()).unwrap(), expect);
         let revision = ControllerRevision { data, ..ControllerRevision::default() };
         assert_eq!(template_of(&revision).unwrap(), template);
+        assert_eq!(canonical_revision(revision).data, canonical);
+    }
+
+    #[test]
+    fn a_revision_has_one_form_whatever_wrote_it() {
+        let form = |text: &str| {
+            let data = RawJson { raw: text.into() };
+            canonical_revision(ControllerRevision { data, ..Default::default() }).data.raw
+        };
+        let expect = r#"{"a":{"b":"<é","c":[1,2.5]},"d":null}"#;
+        for text in [
+            expect,
+            r#"{"d":null,"a":{"c":[1,2.5],"b":"\u003c\u00e9"}}"#,
+            "{ \"a\": {\"c\": [1, 25e-1], \"b\": \"<é\"},\n\"d\": null}",
+        ] {
+            assert_eq!(form(text), expect.as_bytes(), "{text}");
+        }
+        assert_ne!(form(r#"{"a":{"b":"<é","c":[2.5,1]},"d":null}"#), expect.as_bytes());
+        assert_eq!(form("no JSON"), b"no JSON");
+    }
+
+    /// A user has as many as `revisionHistoryLimit` says.
+    #[test]
+    fn a_history_is_made_without_parsing_revisions() {
+        let template = |nth: usize| {
+            let mut template = PodTemplateSpec::default();
+            template.spec.scheduler_name = format!("{nth}");
+            template
+        };
+        let revision = |nth: usize| {
+            let data = written(&data_of(&template(nth)));
+            canonical_revision(ControllerRevision { data, ..Default::default() })
+        };
+        let revisions: Vec<_> = (0..300).map(revision).collect();
+        for nth in [7, 300] {
+            let data = data_of(&template(nth));
+            let mut found = None;
+            let work = || found = Some(History::of(revisions.iter().collect(), &data));
+            assert_eq!(proto_api::steps::count_during(work), 0, "bytes parsed");
+            let equal = usize::from(nth < 300);
+            let found = found.map(|history| (history.equal.len(), history.old.len()));
+            assert_eq!(found, Some((equal, 300 - equal)));
+        }
     }
 }

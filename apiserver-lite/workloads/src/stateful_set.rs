@@ -5,6 +5,7 @@ mod claim_owners;
 mod identity;
 mod steps;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ pub struct Observed<'a> {
     pub set: &'a StatefulSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
-    /// The revisions of its namespace.
+    /// The revisions of its namespace ([`canonical_revision`](crate::canonical_revision)).
     pub revisions: &'a [Arc<ControllerRevision>],
     /// A claim of its namespace, by name.
     pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
@@ -80,10 +81,11 @@ pub enum ClaimRetention {
 }
 
 /// A revision and its template.
+#[derive(Clone)]
 pub(crate) struct Revision<'a> {
     /// The name, which is the label of its pods.
     pub(crate) name: &'a str,
-    pub(crate) template: PodTemplateSpec,
+    pub(crate) template: Cow<'a, PodTemplateSpec>,
 }
 
 /// Plans pods, claims, revisions and status.
@@ -107,19 +109,19 @@ pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
     }
     let data = revisions::data_of(&set.spec.template);
     let history = History::of(revisions, &data);
-    let newest = match newest_revision(names, &claimant, seen, &history, data) {
+    let newest = match newest_revision(names, &claimant, seen, &history, &data) {
         Ok(newest) => newest,
         // The next plan sees it.
         Err(write) => return Plan::of([*write]),
     };
     let old = history.old.iter().find(|old| old.metadata.name == set.status.current_revision);
-    let update = Revision { name: &newest.metadata.name, template: set.spec.template.clone() };
+    let template = Cow::Borrowed(&set.spec.template);
+    let update = Revision { name: &newest.metadata.name, template };
     let current = old.and_then(|old| {
-        let template = revisions::template_of(old)?;
+        let template = Cow::Owned(revisions::template_of(old)?);
         Some(Revision { name: &old.metadata.name, template })
     });
-    let current = current
-        .unwrap_or_else(|| Revision { name: update.name, template: update.template.clone() });
+    let current = current.unwrap_or_else(|| update.clone());
 
     let steps = Steps { names, seen, claimant: &claimant, current: &current, update: &update, now };
     let mut status = steps.plan(&pods, &mut plan);
@@ -139,10 +141,10 @@ fn newest_revision<'a>(
     claimant: &Claimant<'_, StatefulSet>,
     seen: &Observed<'a>,
     history: &History<'a>,
-    data: proto_api::RawJson,
+    data: &proto_api::RawJson,
 ) -> Result<&'a ControllerRevision, Box<ApiWrite>> {
     let set = seen.set;
-    let found = revisions::current(history, seen.revisions, |number| {
+    let found = revisions::current(history, seen.revisions, data, |number| {
         let counted = (number, Some(set.status.collision_count.unwrap_or(0)));
         let template = &set.spec.template;
         let (mut new, hash) =

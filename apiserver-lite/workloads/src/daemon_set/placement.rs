@@ -29,9 +29,22 @@ pub enum Fit {
 
 /// Whether a pod of the set should run on a node.
 pub fn runs_on(names: &Names, set: &DaemonSet, node: &Node) -> Fit {
-    let mut spec = set.spec.template.spec.clone();
+    fit(&placement_spec(names, set), node)
+}
+
+/// The fields of the pods' spec that say on which nodes they run: the whole may be large, and is asked for each change of a node.
+fn placement_spec(names: &Names, set: &DaemonSet) -> PodSpec {
+    let template = &set.spec.template.spec;
+    let mut spec = PodSpec {
+        node_name: template.node_name.clone(),
+        node_selector: template.node_selector.clone(),
+        affinity: template.affinity.clone(),
+        tolerations: template.tolerations.clone(),
+        host_network: template.host_network,
+        ..PodSpec::default()
+    };
     add_tolerations(names, &mut spec);
-    fit(&spec, node)
+    spec
 }
 
 fn fit(spec: &PodSpec, node: &Node) -> Fit {
@@ -65,8 +78,7 @@ impl<'a> Placement<'a> {
         nodes: &'a [Arc<Node>],
         claimed: &[&'a Pod],
     ) -> Self {
-        let mut spec = set.spec.template.spec.clone();
-        add_tolerations(names, &mut spec);
+        let spec = placement_spec(names, set);
         let nodes = nodes.iter().map(|node| (node.metadata.name.as_str(), fit(&spec, node)));
         let mut pods: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
         for pod in claimed {

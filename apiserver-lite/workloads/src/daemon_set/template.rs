@@ -1,31 +1,38 @@
-//! The template of a pod for one node: tolerations, revision, and the affinity to the node.
+//! The pod of one node: the template with tolerations, revision, and the affinity to the node.
 
 use apiserver_scheduling::node_selector::NAME_FIELD;
 use proto_api::apps::v1::DaemonSet;
 use proto_api::core::v1::{
     Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
-    PodTemplateSpec, Toleration,
+    Toleration,
 };
+use proto_api::meta::v1::OwnerReference;
 use proto_api::names::Names;
 
 use crate::node_fit::required;
-use crate::pods::REVISION_LABEL;
+use crate::pods::{REVISION_LABEL, from_template};
 
 /// Annotation of sets that were created by old versions of the API, and the label of their pods.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// The template of the pod for this node.
-pub(super) fn of_node(names: &Names, set: &DaemonSet, hash: &str, node: &str) -> PodTemplateSpec {
-    let mut template = set.spec.template.clone();
-    add_tolerations(names, &mut template.spec);
+/// The pod for this node.
+pub(super) fn new_pod(
+    names: &Names,
+    set: &DaemonSet,
+    hash: &str,
+    node: &str,
+    reference: OwnerReference,
+) -> Pod {
+    let mut pod = from_template(&set.spec.template, &set.metadata, reference);
+    add_tolerations(names, &mut pod.spec);
     let generation = set.metadata.annotations.get(GENERATION_ANNOTATION);
     if let Some(generation) = generation.filter(|text| text.parse::<i64>().is_ok()) {
-        template.metadata.labels.insert(GENERATION_LABEL.to_owned(), generation.clone());
+        pod.metadata.labels.insert(GENERATION_LABEL.to_owned(), generation.clone());
     }
-    template.metadata.labels.insert(REVISION_LABEL.to_owned(), hash.to_owned());
-    select_node(&mut template.spec, node);
-    template
+    pod.metadata.labels.insert(REVISION_LABEL.to_owned(), hash.to_owned());
+    select_node(&mut pod.spec, node);
+    pod
 }
 
 /// The tolerations of all pods of the set: their nodes' troubles do not end them.

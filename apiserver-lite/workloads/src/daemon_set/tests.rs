@@ -8,7 +8,7 @@ use proto_api::core::v1::{Taint, Toleration};
 use proto_api::names::Profile;
 
 use super::*;
-use crate::simulation::World;
+use crate::simulation::{World, enlarge, run_in_bursts};
 
 pub(super) fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
@@ -320,4 +320,14 @@ fn availability_waits_for_min_ready_seconds() {
     world.now += 20;
     settle(&mut world, &mut failed);
     assert_eq!(status(&world).number_available, 1);
+}
+
+#[test]
+fn large_pods_are_created_by_several_plans() {
+    let mut large = set(0, 1);
+    enlarge(&mut large.spec.template.metadata);
+    let (mut world, mut failed) = (world(large, 7), FailedPods::default());
+    let bursts = run_in_bursts(&mut world, |world| planned(world, &mut failed));
+    assert_eq!(bursts.into_iter().filter(|pods| *pods > 0).collect::<Vec<_>>(), [3, 3, 1]);
+    assert_eq!(world.pods().len(), 7);
 }

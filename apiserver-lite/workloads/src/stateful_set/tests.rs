@@ -10,7 +10,7 @@ use proto_api::names::Profile;
 
 use super::*;
 use crate::pods::REVISION_LABEL;
-use crate::simulation::World;
+use crate::simulation::{World, enlarge, run_in_bursts};
 
 pub(super) fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
@@ -572,4 +572,58 @@ fn unused_revisions_go_beyond_the_limit() {
     assert_eq!(kept, [3, 4]);
     let created = |write: &ApiWrite| matches!(write, ApiWrite::Create(WrittenObject::Pod(_)));
     assert!(!planned(&world).writes.iter().any(created));
+}
+
+#[test]
+fn large_pods_are_created_by_several_plans() {
+    let mut large = set(7, "Parallel");
+    enlarge(&mut large.spec.template.metadata);
+    let mut world = world(large);
+    let bursts = run_in_bursts(&mut world, planned);
+    assert_eq!(bursts.into_iter().filter(|pods| *pods > 0).collect::<Vec<_>>(), [3, 3, 1]);
+    assert_eq!(world.pods().len(), 7);
+}
+
+#[test]
+fn large_claims_are_created_by_several_plans_and_the_pod_after_them() {
+    let mut large = set(1, "OrderedReady");
+    let claim = |nth: usize| {
+        let mut claim = large.spec.volume_claim_templates[0].clone();
+        claim.metadata.name = format!("data{nth}");
+        enlarge(&mut claim.metadata);
+        claim
+    };
+    large.spec.volume_claim_templates = (0..8).map(claim).collect();
+    let mut world = world(large);
+    let mut claims = Vec::new();
+    let bursts = run_in_bursts(&mut world, |world| {
+        let shown = world.list::<PersistentVolumeClaim>(ObjectKind::PersistentVolumeClaim);
+        claims.push(shown.len());
+        let plan = planned(world);
+        assert!(shown.len() > 5 || plan.requeue_after.is_some() || claims.len() == 1);
+        plan
+    });
+    assert_eq!(bursts.iter().sum::<usize>(), 1);
+    claims.dedup();
+    assert_eq!((claims, world.pods().len()), (vec![0, 3, 6, 8], 1));
+}
+
+#[test]
+fn a_plan_parses_the_current_revision_only() {
+    let mut many = set(1, "OrderedReady");
+    many.spec.revision_history_limit = Some(100);
+    let mut world = world(many);
+    for nth in 0..20 {
+        change_template(&mut world, &format!("{nth}"));
+        run_all(&mut world);
+    }
+    world.set_state("web-0", "Running", false);
+    change_template(&mut world, "last");
+    let made = planned(&world);
+    world.run(&made, usize::MAX);
+    let revisions = world.list::<ControllerRevision>(ObjectKind::ControllerRevision);
+    let largest = revisions.iter().map(|revision| revision.data.raw.len()).max();
+    let steps = proto_api::steps::count_during(|| drop(planned(&world)));
+    assert_eq!(revisions.len(), 21);
+    assert!(steps > 0 && usize::try_from(steps).ok() <= largest, "{steps} bytes parsed");
 }

@@ -6,7 +6,7 @@
 //! The last time in the status lies in the future if the clock was set back since. Then a schedule goes on from the time at which that was seen, so that no
 //! time has a job again which had come by then ([`ResumedSchedules`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,15 @@ use crate::job::delete_tree;
 
 /// Seconds by which clocks of controllers may differ.
 const CLOCK_SKEW: i64 = 60;
+
+/// Maximum number of jobs that the status calls active. Others are noted once some of these have ended.
+const ACTIVE_MAX: usize = 1000;
+
+/// Maximum number of ended jobs of a kind that one plan deletes.
+const BURST_MAX: usize = 500;
+
+/// Maximum number of events of one plan about jobs that the controller does not expect.
+const UNEXPECTED_MAX: usize = 100;
 
 /// Times that may be missed without a warning.
 const MISSED_MAX: i64 = 100;
@@ -67,8 +76,16 @@ impl ResumedSchedules {
 
 /// Whether jobs lack one that the status calls active. A cache may lack it because it lags.
 pub fn lacks_active(cron_job: &CronJob, jobs: &[Arc<Job>]) -> bool {
-    let mut active = cron_job.status.active.iter();
-    active.any(|active| jobs.iter().all(|job| job.metadata.uid != active.uid))
+    let mut lacked = uids(&cron_job.status.active);
+    for job in jobs {
+        lacked.remove(job.metadata.uid.as_str());
+    }
+    !lacked.is_empty()
+}
+
+fn uids(active: &[ObjectReference]) -> BTreeSet<&str> {
+    proto_api::count_steps!(active.len());
+    active.iter().map(|active| active.uid.as_str()).collect()
 }
 
 /// Plans jobs and status. `seen` has every active job that exists ([`lacks_active`]).
@@ -133,20 +150,24 @@ impl Turn<'_> {
         for time in done {
             raise(&mut status.last_schedule_time, Time::from_unix(*time));
         }
+        let active = uids(&self.cron_job.status.active);
+        let (mut is_over, mut begun, mut unexpected) = (BTreeMap::new(), Vec::new(), 0_usize);
         for job in self.own {
-            let uid = &job.metadata.uid;
-            let is_active = status.active.iter().any(|active| active.uid == *uid);
+            proto_api::count_steps!(1);
+            let uid = job.metadata.uid.as_str();
+            let is_active = active.contains(uid);
+            is_over.insert(uid, ending(job).is_some());
             match (ending(job), self.time_of(job)) {
                 (Some(end), _) if is_active => {
-                    status.active.retain(|active| active.uid != *uid);
                     let name = &job.metadata.name;
                     let message = format!("Saw completed job: {name}, status: {end}");
                     plan.reports.push(self.report(EventKind::Normal, "SawCompletedJob", message));
                 }
                 (None, Some(_)) if !is_active && job.metadata.deletion_timestamp.is_none() => {
-                    status.active.push(self.reference(job));
+                    begun.push(job);
                 }
-                (None, None) if !is_active => {
+                (None, None) if !is_active && unexpected < UNEXPECTED_MAX => {
+                    unexpected = unexpected.saturating_add(1);
                     let name = &job.metadata.name;
                     let message =
                         format!("Saw a job that the controller did not create or forgot: {name}");
@@ -160,12 +181,15 @@ impl Turn<'_> {
         }
         let mut missing = Vec::new();
         status.active.retain(|active| {
-            let exists = self.own.iter().any(|job| job.metadata.uid == active.uid);
-            if !exists {
+            let is_over = is_over.get(active.uid.as_str());
+            if is_over.is_none() {
                 missing.push(format!("Active job went missing: {}", active.name));
             }
-            exists
+            is_over == Some(&false)
         });
+        status.active.truncate(ACTIVE_MAX);
+        let room = ACTIVE_MAX.saturating_sub(status.active.len());
+        status.active.extend(begun.into_iter().take(room).map(|job| self.reference(job)));
         let missing = missing.into_iter();
         plan.reports
             .extend(missing.map(|message| self.report(EventKind::Normal, "MissingJob", message)));
@@ -207,7 +231,8 @@ impl Turn<'_> {
             }
             "Replace" => {
                 let active = std::mem::take(&mut status.active);
-                let is_active = |job: &&&Job| active.iter().any(|a| a.uid == job.metadata.uid);
+                let active = uids(&active);
+                let is_active = |job: &&&Job| active.contains(job.metadata.uid.as_str());
                 self.own.iter().filter(is_active).for_each(|job| self.delete(job, plan));
             }
             _ => {}
@@ -262,7 +287,8 @@ impl Turn<'_> {
                 (start, &job.metadata.name)
             });
             let excess = ended.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
-            ended.into_iter().take(excess).for_each(|job| self.delete(job, plan));
+            // Their deletion leads to the next plan.
+            ended.into_iter().take(excess.min(BURST_MAX)).for_each(|job| self.delete(job, plan));
         }
     }
 

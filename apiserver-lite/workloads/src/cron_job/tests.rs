@@ -2,7 +2,7 @@
 
 mod clock_steps;
 
-use apiserver_controllers::api_writes::ObjectKind;
+use apiserver_controllers::api_writes::{ObjectKind, WrittenObject};
 use proptest::prelude::*;
 use proto_api::names::Profile;
 
@@ -331,4 +331,66 @@ proptest! {
         prop_assert!(seen.is_subset(&distinct), "{:?} {:?}", seen, distinct);
         prop_assert!(planned(&world).writes.is_empty());
     }
+}
+
+/// Jobs that a user has written, with this cron job as their controller.
+fn forged(owner: &CronJob, count: i64, name: impl Fn(i64) -> String) -> Vec<Arc<Job>> {
+    let job = |nth: i64| {
+        let mut job = Job::default();
+        job.metadata.name = name(nth);
+        job.metadata.uid = format!("forged-{nth}");
+        job.metadata.owner_references =
+            vec![controlled_by("batch/v1".into(), CronJob::KIND, &owner.metadata)];
+        Arc::new(job)
+    };
+    (0..count).map(job).collect()
+}
+
+#[test]
+fn many_jobs_of_a_user_cost_a_step_each_and_few_are_noted() {
+    let mut owner = cron_job("*/5 * * * *", "Allow");
+    (owner.metadata.uid, owner.spec.suspend) = ("owner".into(), Some(true));
+    let jobs = forged(&owner, 3000, |nth| format!("tick-{}", START / 60 - nth));
+    let now = Time::from_unix(START);
+    let planned = |owner: &CronJob, jobs: &[Arc<Job>]| {
+        let seen = Observed { cron_job: owner, jobs };
+        let mut made = Plan::default();
+        let steps = proto_api::steps::count_during(|| {
+            assert!(!lacks_active(owner, jobs));
+            made = plan(names(), &seen, &mut ResumedSchedules::default(), now);
+        });
+        assert!(steps <= 3000 + 2 * 1000, "{steps} steps");
+        made
+    };
+    let made = planned(&owner, &jobs);
+    let [ApiWrite::UpdateStatus(WrittenObject::CronJob(noted))] = &made.writes[..] else {
+        panic!("a status: {made:?}")
+    };
+    assert_eq!(noted.status.active.len(), 1000);
+    assert_eq!(planned(noted, &jobs), Plan::default(), "nothing is left to write");
+    assert!(lacks_active(noted, &jobs[1..]));
+    // Those that have ended make room for others.
+    let ended = jobs.iter().take(10).map(|job| {
+        let (type_, status) = ("Complete".to_owned(), "True".to_owned());
+        let mut job = (**job).clone();
+        job.status.conditions = vec![JobCondition { type_, status, ..Default::default() }];
+        Arc::new(job)
+    });
+    let jobs: Vec<_> = ended.chain(jobs.iter().skip(10).cloned()).collect();
+    let made = planned(noted, &jobs);
+    let ApiWrite::UpdateStatus(WrittenObject::CronJob(next)) = &made.writes[0] else {
+        panic!("a status: {made:?}")
+    };
+    assert_eq!((next.status.active.len(), made.reports.len()), (1000, 10));
+    assert!(next.status.active.iter().all(|active| active.uid != "forged-9"));
+}
+
+#[test]
+fn unexpected_jobs_are_reported_up_to_a_number() {
+    let mut owner = cron_job("*/5 * * * *", "Allow");
+    (owner.metadata.uid, owner.spec.suspend) = ("owner".into(), Some(true));
+    let jobs = forged(&owner, 300, |nth| format!("other-{nth}"));
+    let seen = Observed { cron_job: &owner, jobs: &jobs };
+    let made = plan(names(), &seen, &mut ResumedSchedules::default(), Time::from_unix(START));
+    assert_eq!(reasons(&made), ["UnexpectedJob"; 100]);
 }

@@ -4,6 +4,7 @@
 mod apply;
 mod create;
 mod delete;
+mod initial_objects;
 mod ownership;
 mod page;
 mod patch;
@@ -30,6 +31,7 @@ pub use apply::apply;
 pub(crate) use apply::check_identity;
 pub use create::{create, create_object};
 pub use delete::{about_deleted, delete, delete_collection, delete_object};
+pub use initial_objects::InitialObjects;
 pub(crate) use ownership::{AppliedTree, Owners, apply_scale};
 pub use patch::patch;
 pub(crate) use patch::{patch_error, patched_error};

@@ -1,7 +1,7 @@
 //! The back-off of pending pods: a pod is retried when a change may help it, no sooner than its back-off allows, and at an interval without
 //! a change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use proto_api::ObjectKey;
@@ -22,6 +22,8 @@ pub struct BackoffQueue {
     changes: u64,
     /// Number of pods assigned to a node, which help only pods with affinity or spread constraints.
     assigned: u64,
+    /// Those, by uid, for which the last cycle had no time.
+    left_over: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -50,7 +52,7 @@ pub enum Failure {
 impl BackoffQueue {
     /// An empty queue with this time between a failure and the next attempt after a change.
     pub fn new(retry: Backoff) -> Self {
-        Self { retry, pods: BTreeMap::new(), changes: 0, assigned: 0 }
+        Self { retry, pods: BTreeMap::new(), changes: 0, assigned: 0, left_over: BTreeSet::new() }
     }
 
     /// Notes a change that may help any pod.
@@ -66,6 +68,16 @@ impl BackoffQueue {
     /// The number of pods that an assigned pod may help.
     pub fn count_affinity_waits(&self) -> usize {
         self.pods.values().filter(|wait| wait.why == Failure::PodAffinity).count()
+    }
+
+    /// Notes the pods, by uid, for which a cycle had no time.
+    pub fn set_left_over(&mut self, uids: BTreeSet<String>) {
+        self.left_over = uids;
+    }
+
+    /// Whether the last cycle had no time for the pod.
+    pub fn is_left_over(&self, uid: &str) -> bool {
+        self.left_over.contains(uid)
     }
 
     /// Notes a failed attempt.

@@ -5,7 +5,8 @@ mod bind;
 mod bind_volumes;
 mod preempt;
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,8 @@ use preempt::Nomination;
 
 /// Bindings that are written at the same time. Their pods are due in order, the nodes selected one after the other.
 const BINDINGS_MAX: usize = 32;
-/// How long a cycle goes on that asks extenders. The next one begins at once, unless the program ends.
-const EXTENDED_CYCLE_MAX: Duration = Duration::from_secs(1);
+/// How long a cycle takes up pods. The next one begins at once with those that are left, unless the program ends; what has changed meanwhile counts.
+const CYCLE_MAX: Duration = Duration::from_secs(1);
 /// How long a binding is assumed before the watch shows it. After that it must have been undone.
 const ASSUMED: Duration = Duration::from_secs(30);
 /// The same while the watch shows no newer version of the pod: the watch is behind, and the pod occupies its node.
@@ -220,14 +221,18 @@ impl Scheduler {
                 }
             }
         }
-        // Pods with a reservation come first, so that no other pod takes their node.
-        due.sort_by_key(|pod| !self.reserved.contains_key(&pod.uid));
+        let is_reserved = |pod: &PodInfo| self.reserved.contains_key(&pod.uid);
+        order_due(&mut due, is_reserved, |pod| self.backoff.is_left_over(&pod.uid));
+        self.backoff.set_left_over(BTreeSet::new());
         let claims = due.iter().any(|pod| !pod.claims.is_empty());
         let mut storage = if claims { self.storage.snapshot() } else { StorageSnapshot::default() };
         let mut placed = Vec::new();
         let cycle_began = Instant::now();
-        for pod in due {
-            if self.is_outdated(cycle_began) {
+        let mut due = due.into_iter();
+        while let Some(pod) = due.next() {
+            if cycle_began.elapsed() > CYCLE_MAX {
+                let left = std::iter::once(pod).chain(due);
+                self.backoff.set_left_over(left.map(|pod| pod.uid.clone()).collect());
                 tally.is_due(Instant::now());
                 break;
             }
@@ -252,6 +257,8 @@ impl Scheduler {
             if placed.len() >= self.bindings_max() {
                 self.bind_all(std::mem::take(&mut placed), &mut loads, &mut tally).await;
             }
+            // Renewals of the leader's lease and requests for pages are answered between two pods.
+            tokio::task::yield_now().await;
         }
         self.bind_all(placed, &mut loads, &mut tally).await;
         self.counters.set_pending(self.backoff.len());
@@ -265,10 +272,6 @@ impl Scheduler {
     /// With extenders each pod may wait for seconds: those before it are bound, and the next ones see the cluster as it is by then.
     fn bindings_max(&self) -> usize {
         if self.extenders.is_empty() { BINDINGS_MAX } else { 1 }
-    }
-
-    fn is_outdated(&self, begun: Instant) -> bool {
-        !self.extenders.is_empty() && begun.elapsed() > EXTENDED_CYCLE_MAX
     }
 
     /// Notes that a pod was not scheduled. It is due again after its back-off.
@@ -488,6 +491,16 @@ struct CycleView<'a> {
     selected: &'a mut SelectedCounts,
 }
 
+/// Puts the due pods, which are in order of priority and age, into the order of the cycle: first those with a reservation, so that no other pod takes their
+/// node, and of one priority those for which the last cycle had no time.
+fn order_due(
+    due: &mut [Arc<PodInfo>],
+    is_reserved: impl Fn(&PodInfo) -> bool,
+    is_left_over: impl Fn(&PodInfo) -> bool,
+) {
+    due.sort_by_key(|pod| (!is_reserved(pod), Reverse(pod.priority), !is_left_over(pod)));
+}
+
 fn on_node(pod: &PodInfo, node: &str) -> Arc<PodInfo> {
     Arc::new(PodInfo { node: node.to_owned(), ..pod.clone() })
 }
@@ -503,6 +516,19 @@ fn is_assumed(bound: &PodInfo, shown: &PodInfo, age: Duration) -> bool {
 mod tests {
     use super::*;
     use apiserver_scheduling::examples::pod;
+
+    #[test]
+    fn pods_without_time_in_the_last_cycle_come_first_among_their_equals() {
+        let with = |name: &str, priority: i32| Arc::new(PodInfo { priority, ..pod(name, 1, 1) });
+        let mut due = vec![with("high", 9), with("old", 5), with("left", 5), with("low", 1)];
+        let names = |due: &[Arc<PodInfo>]| -> Vec<String> {
+            due.iter().map(|pod| pod.key.name.clone()).collect()
+        };
+        order_due(&mut due, |_| false, |pod| ["uid-left", "uid-low"].contains(&pod.uid.as_str()));
+        assert_eq!(names(&due), ["high", "left", "old", "low"]);
+        order_due(&mut due, |pod| pod.uid == "uid-low", |_| false);
+        assert_eq!(names(&due), ["low", "high", "left", "old"]);
+    }
 
     #[test]
     fn a_binding_is_assumed_while_the_watch_is_behind() {

@@ -11,6 +11,7 @@ pub mod default_spread;
 pub mod disks;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
+pub mod excess_terms;
 pub mod extenders;
 #[cfg(test)]
 mod extremes;

@@ -8,6 +8,7 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 use proto_api::selectors::Selector;
 
+use crate::excess_terms::ExcessTerms;
 use crate::profile::ScoredNodes;
 
 /// A pod's affinity, anti-affinity and topology spread constraints.
@@ -25,6 +26,8 @@ pub struct PlacementConstraints {
     pub preferred_spread: Vec<Spread>,
     /// The nodes that these score.
     pub scored: ScoredNodes,
+    /// What stands for all of them in a pod that has too many.
+    pub excess: Option<Box<ExcessTerms>>,
 }
 
 /// A preferred term.
@@ -64,6 +67,9 @@ pub struct Spread {
 impl PlacementConstraints {
     /// Reads the constraints of an API object.
     pub fn of(pod: &Pod) -> Self {
+        if let Some(excess) = ExcessTerms::of(pod) {
+            return Self { excess: Some(Box::new(excess)), ..Self::default() };
+        }
         let rules = pod.spec.affinity.as_ref();
         let affinity = rules.and_then(|rules| rules.pod_affinity.as_ref());
         let anti_affinity = rules.and_then(|rules| rules.pod_anti_affinity.as_ref());
@@ -98,6 +104,7 @@ impl PlacementConstraints {
             preferred: attracting.into_iter().chain(repelling).collect(),
             preferred_spread: spread("ScheduleAnyway"),
             scored: ScoredNodes::WithAllKeys,
+            excess: None,
         }
     }
 
@@ -129,6 +136,7 @@ impl PlacementConstraints {
     /// Whether there are anti-affinity terms.
     pub fn has_anti_affinity(&self) -> bool {
         !self.anti_affinity.is_empty()
+            || self.excess.as_ref().is_some_and(|excess| excess.has_anti_affinity())
     }
 }
 
@@ -138,6 +146,11 @@ fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
 }
 
 impl Term {
+    /// The requirements that a comparison with a pod looks at, and one for the term itself.
+    pub fn weight(&self) -> usize {
+        weight(self.pods.iter().chain(&self.namespace_selector))
+    }
+
     fn of(term: &PodAffinityTerm, namespace: &str) -> Self {
         let mut namespaces: BTreeSet<String> = term.namespaces.iter().cloned().collect();
         if namespaces.is_empty() && term.namespace_selector.is_none() {
@@ -152,7 +165,17 @@ impl Term {
     }
 }
 
+/// The requirements of the selectors and one.
+fn weight<'a>(selectors: impl Iterator<Item = &'a Selector>) -> usize {
+    selectors.map(|selector| selector.requirements().len()).fold(1, usize::saturating_add)
+}
+
 impl Spread {
+    /// As that of a term.
+    pub fn weight(&self) -> usize {
+        weight(self.pods.iter())
+    }
+
     fn of(constraint: &TopologySpreadConstraint) -> Self {
         let min_domains = constraint.min_domains.and_then(|min| usize::try_from(min).ok());
         Self {

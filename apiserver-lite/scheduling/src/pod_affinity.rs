@@ -1,7 +1,6 @@
 //! The filters InterPodAffinity and PodTopologySpread: required pod affinity, anti-affinity and topology spread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use crate::node_info::NodeInfo;
 use crate::node_selector::matches_selector;
@@ -18,6 +17,7 @@ pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 impl Term {
     /// Whether the term selects a pod.
     pub fn selects(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
+        proto_api::count_steps!(1);
         let namespace = &pod.key.namespace;
         let nothing = BTreeMap::new();
         let labels = namespaces.get(namespace).unwrap_or(&nothing);
@@ -30,23 +30,15 @@ impl Term {
 impl Spread {
     /// Whether the constraint of `pod` counts another pod.
     pub fn selects(&self, pod: &PodInfo, other: &PodInfo) -> bool {
+        proto_api::count_steps!(1);
         pod.key.namespace == other.key.namespace
             && self.pods.as_ref().is_some_and(|selector| selector.matches(&other.labels))
     }
 
-    /// The domains in which `pod` keeps within the maximum skew. Only nodes with the topology keys of all constraints count.
-    fn allowed_domains<'a>(
-        &self,
-        pod: &PodInfo,
-        loads: &[NodeLoad],
-        topology_keys: impl Iterator<Item = &'a str> + Clone,
-    ) -> BTreeSet<String> {
+    /// The domains in which `pod` keeps within the maximum skew. `counted` are the nodes that count for all its constraints.
+    fn allowed_domains(&self, pod: &PodInfo, counted: &[&NodeLoad]) -> BTreeSet<String> {
         let mut counts: BTreeMap<&String, i64> = BTreeMap::new();
-        let counts_node = |load: &&NodeLoad| {
-            topology_keys.clone().all(|key| load.node.labels.contains_key(key))
-                && matches_selector(pod, &load.node)
-        };
-        for load in loads.iter().filter(counts_node) {
+        for load in counted {
             let Some(domain) = load.node.labels.get(&self.topology_key) else { continue };
             let active = load.pods.iter().filter(|other| other.phase == PodPhase::Active);
             let count = active.filter(|other| self.selects(pod, other)).count();
@@ -64,15 +56,55 @@ impl Spread {
     }
 }
 
+/// The nodes with the topology keys of all constraints that match the node selector and affinity of `pod`: only their pods count.
+pub(crate) fn counted_nodes<'a>(
+    pod: &PodInfo,
+    constraints: &[Spread],
+    loads: &'a [NodeLoad],
+) -> Vec<&'a NodeLoad> {
+    let keys: BTreeSet<&String> = constraints.iter().map(|spread| &spread.topology_key).collect();
+    let counts = |load: &&NodeLoad| {
+        proto_api::count_steps!(keys.len());
+        keys.iter().all(|key| load.node.labels.contains_key(*key))
+            && matches_selector(pod, &load.node)
+    };
+    loads.iter().filter(counts).collect()
+}
+
+/// Domains: values of topology keys.
+#[derive(Debug, Default)]
+struct Domains(BTreeMap<String, BTreeSet<String>>);
+
+impl Domains {
+    fn have(&self, key: &str, value: &str) -> bool {
+        self.0.get(key).is_some_and(|values| values.contains(value))
+    }
+
+    fn add(&mut self, key: &str, value: &str) {
+        match self.0.get_mut(key) {
+            Some(values) => drop(values.insert(value.to_owned())),
+            None => drop(self.0.insert(key.to_owned(), [value.to_owned()].into())),
+        }
+    }
+
+    /// Whether the node is in one of them.
+    fn include(&self, node: &NodeInfo) -> bool {
+        let is_in = |(key, values): (&String, &BTreeSet<String>)| {
+            node.labels.get(key).is_some_and(|value| values.contains(value))
+        };
+        self.0.iter().any(is_in)
+    }
+}
+
 /// The effect of all assigned pods on one pod, computed once per cycle and then checked for every node.
 #[derive(Debug, Default)]
 pub struct InterPodState {
-    /// Topology key and value of the domains that the pod's anti-affinity excludes.
-    excluded: BTreeSet<(String, String)>,
-    /// Topology key and value of the domains whose pods exclude this pod.
-    excluded_by_pods: BTreeSet<(String, String)>,
-    /// The domains that satisfy each affinity term, by topology key.
-    affinity: Vec<(String, AffinityDomains)>,
+    /// The domains that the pod's anti-affinity excludes.
+    excluded: Domains,
+    /// The domains whose pods exclude this pod.
+    excluded_by_pods: Domains,
+    /// The domains that satisfy the affinity terms, by topology key.
+    affinity: BTreeMap<String, AffinityDomains>,
     /// The domains that each spread constraint allows, by topology key.
     topology_spread: Vec<(String, BTreeSet<String>)>,
 }
@@ -98,62 +130,77 @@ impl InterPodState {
             false => Self::default(),
         };
         let spreads = &pod.constraints.topology_spread;
-        let spreads = if profile.asks(Filter::PodTopologySpread) { &spreads[..] } else { &[] };
-        for spread in spreads {
-            let topology_keys = spreads.iter().map(|spread| spread.topology_key.as_str());
-            state.topology_spread.push((
-                spread.topology_key.clone(),
-                spread.allowed_domains(pod, loads, topology_keys),
-            ));
+        if !spreads.is_empty() && profile.asks(Filter::PodTopologySpread) {
+            let counted = counted_nodes(pod, spreads, loads);
+            let allowed = |spread: &Spread| {
+                (spread.topology_key.clone(), spread.allowed_domains(pod, &counted))
+            };
+            state.topology_spread = spreads.iter().map(allowed).collect();
         }
         state
     }
 
-    fn of_affinity(pod: &PodInfo, loads: &[NodeLoad], namespaces: &NamespaceLabels) -> Self {
+    /// At most how many requirements of selectors [`Self::of`] looks at.
+    pub fn cost(pod: &PodInfo, loads: &[NodeLoad]) -> usize {
+        let sum = |weights: &mut dyn Iterator<Item = usize>| weights.fold(0, usize::saturating_add);
+        let pods = sum(&mut loads.iter().map(|load| load.pods.len()));
         let constraints = &pod.constraints;
-        let domains = |topology_key: &str, terms: &[Term]| -> BTreeSet<String> {
-            let all = |other: &Arc<PodInfo>| terms.iter().all(|t| t.selects(other, namespaces));
-            let matching = loads.iter().filter(|load| load.pods.iter().any(all));
-            matching.filter_map(|load| load.node.labels.get(topology_key).cloned()).collect()
-        };
+        let terms = constraints.affinity.iter().chain(&constraints.anti_affinity).map(Term::weight);
+        let spread = constraints.topology_spread.iter().map(Spread::weight);
+        let own = sum(&mut terms.chain(spread));
+        let constraining = loads.iter().flat_map(|load| &load.constraining);
+        let theirs = constraining.flat_map(|other| &other.constraints.anti_affinity);
+        pods.saturating_mul(own).saturating_add(sum(&mut theirs.map(Term::weight)))
+    }
+
+    fn of_affinity(pod: &PodInfo, loads: &[NodeLoad], namespaces: &NamespaceLabels) -> Self {
         let mut state = Self::default();
-        for term in &constraints.anti_affinity {
-            let domains = domains(&term.topology_key, std::slice::from_ref(term));
-            state
-                .excluded
-                .extend(domains.into_iter().map(|value| (term.topology_key.clone(), value)));
-        }
         for load in loads {
-            let terms = load.constraining.iter().flat_map(|p| &p.constraints.anti_affinity);
-            for term in terms.filter(|term| term.selects(pod, namespaces)) {
-                if let Some(value) = load.node.labels.get(&term.topology_key) {
-                    state.excluded_by_pods.insert((term.topology_key.clone(), value.clone()));
+            state.add_excluded(pod, load, namespaces);
+            state.add_excluded_by(pod, load, namespaces);
+        }
+        state.affinity = affinity_domains(pod, loads, namespaces);
+        state
+    }
+
+    /// Adds the domains of a node whose pods the anti-affinity of `pod` selects.
+    fn add_excluded(&mut self, pod: &PodInfo, load: &NodeLoad, namespaces: &NamespaceLabels) {
+        for term in &pod.constraints.anti_affinity {
+            let Some(value) = load.node.labels.get(&term.topology_key) else { continue };
+            if !self.excluded.have(&term.topology_key, value)
+                && load.pods.iter().any(|other| term.selects(other, namespaces))
+            {
+                self.excluded.add(&term.topology_key, value);
+            }
+        }
+    }
+
+    /// Adds the domains of a node whose pods have anti-affinity that selects `pod`.
+    fn add_excluded_by(&mut self, pod: &PodInfo, load: &NodeLoad, namespaces: &NamespaceLabels) {
+        for constraints in load.constraining.iter().map(|other| &other.constraints) {
+            for term in &constraints.anti_affinity {
+                let Some(value) = load.node.labels.get(&term.topology_key) else { continue };
+                if !self.excluded_by_pods.have(&term.topology_key, value)
+                    && term.selects(pod, namespaces)
+                {
+                    self.excluded_by_pods.add(&term.topology_key, value);
+                }
+            }
+            let excess = constraints.excess.iter();
+            for excess in excess.filter(|excess| excess.reaches(&pod.key.namespace)) {
+                for (key, value) in excess.domains(&load.node) {
+                    self.excluded_by_pods.add(key, value);
                 }
             }
         }
-        // A pod counts only if all terms select it, and the first pod must be selected by all of its terms.
-        let affinity = constraints.affinity.iter();
-        let affinity: Vec<_> = affinity
-            .map(|term| (&term.topology_key, domains(&term.topology_key, &constraints.affinity)))
-            .collect();
-        let first = affinity.iter().all(|(_, domains)| domains.is_empty())
-            && constraints.affinity.iter().all(|term| term.selects(pod, namespaces));
-        for (label, domains) in affinity {
-            let affinity = if first { AffinityDomains::Any } else { AffinityDomains::In(domains) };
-            state.affinity.push((label.clone(), affinity));
-        }
-        state
     }
 
     /// Why the node is not feasible for the pod; none if it is.
     pub fn refusal(&self, node: &NodeInfo) -> Option<Refusal> {
-        let is_in = |domains: &BTreeSet<(String, String)>| {
-            domains.iter().any(|(label, value)| node.labels.get(label) == Some(value))
-        };
-        if is_in(&self.excluded_by_pods) {
+        if self.excluded_by_pods.include(node) {
             return Some(Refusal::ExistingAntiAffinity);
         }
-        let affinity = |(label, affinity): &(String, AffinityDomains)| {
+        let affinity = |(label, affinity): (&String, &AffinityDomains)| {
             let value = node.labels.get(label);
             value.is_some_and(|value| match affinity {
                 AffinityDomains::In(domains) => domains.contains(value),
@@ -163,7 +210,7 @@ impl InterPodState {
         if !self.affinity.iter().all(affinity) {
             return Some(Refusal::PodAffinity);
         }
-        if is_in(&self.excluded) {
+        if self.excluded.include(node) {
             return Some(Refusal::PodAntiAffinity);
         }
         if self.topology_spread.iter().any(|(label, _)| !node.labels.contains_key(label)) {
@@ -174,6 +221,33 @@ impl InterPodState {
         };
         (!self.topology_spread.iter().all(is_allowed)).then_some(Refusal::TopologySpread)
     }
+}
+
+/// The domains that satisfy the affinity of `pod`, by topology key. A pod counts only if all terms select it, and the first pod must be selected by all of its
+/// terms.
+fn affinity_domains(
+    pod: &PodInfo,
+    loads: &[NodeLoad],
+    namespaces: &NamespaceLabels,
+) -> BTreeMap<String, AffinityDomains> {
+    let terms = &pod.constraints.affinity;
+    if terms.is_empty() {
+        return BTreeMap::new();
+    }
+    let selects = |other: &PodInfo| terms.iter().all(|term| term.selects(other, namespaces));
+    let mut domains: BTreeMap<&String, BTreeSet<String>> =
+        terms.iter().map(|term| (&term.topology_key, BTreeSet::new())).collect();
+    for load in loads.iter().filter(|load| load.pods.iter().any(|other| selects(other))) {
+        for (key, values) in &mut domains {
+            values.extend(load.node.labels.get(*key).cloned());
+        }
+    }
+    let is_first = domains.values().all(BTreeSet::is_empty) && selects(pod);
+    let of_key = |(key, values): (&String, BTreeSet<String>)| {
+        let values = if is_first { AffinityDomains::Any } else { AffinityDomains::In(values) };
+        (key.clone(), values)
+    };
+    domains.into_iter().map(of_key).collect()
 }
 
 #[cfg(test)]

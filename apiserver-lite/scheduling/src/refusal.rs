@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::excess_terms::{REQUIREMENTS_MAX, TERMS_MAX};
 use crate::resource_amounts::add;
 
 /// Why a node is not feasible for a pod.
@@ -37,6 +38,8 @@ pub enum Refusal {
     TopologySpread,
     /// The node lacks the topology key of a spread constraint.
     TopologySpreadLabel,
+    /// The pod has more affinity terms and spread constraints, or more requirements in their selectors, than are scheduled.
+    TooManyTerms { terms: usize, requirements: usize },
     /// A disk of the pod is in use on the node.
     Disk,
     /// The pod's claims cannot be used on any node.
@@ -85,6 +88,10 @@ impl fmt::Display for Refusal {
             }
             Self::TopologySpreadLabel => f.write_str(
                 "node(s) didn't match pod topology spread constraints (missing required label)",
+            ),
+            Self::TooManyTerms { terms, requirements } => write!(
+                f,
+                "node(s) were not tried: the pod has {terms} pod affinity terms and topology spread constraints with {requirements} requirements, at most {TERMS_MAX} with {REQUIREMENTS_MAX} are supported"
             ),
             Self::Disk => f.write_str("node(s) had no available disk"),
             Self::Claims(why) | Self::Extender(why) | Self::ExtenderUnresolvable(why) => {

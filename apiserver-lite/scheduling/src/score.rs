@@ -119,10 +119,11 @@ mod tests {
         NodeSelectorRequirement, NodeSelectorTerm, PreferredSchedulingTerm, Taint,
     };
     use proto_api::selectors::Selector;
+    use proto_api::steps::count_during;
 
     use super::*;
     use crate::default_spread::spread_by_default;
-    use crate::examples::{node, pod, profile};
+    use crate::examples::{names, node, pod, profile};
     use crate::placement::{Spread, Term, WeightedTerm};
     use crate::profile::ScoredNodes;
     use crate::ties::Ties;
@@ -339,5 +340,67 @@ mod tests {
         assert_eq!(chosen(&app, &loads), "b");
         app.images = vec!["registry/app:2".into()];
         assert_eq!(chosen(&app, &loads), "a");
+    }
+
+    /// Twice the nodes, or twice the constraints, cost at most twice the comparisons.
+    #[test]
+    fn preferences_cost_their_number_for_each_node() {
+        let loads = |count: usize| -> Vec<NodeLoad> {
+            let load = |nth: usize| {
+                let mut node = node(&format!("n{nth}"));
+                node.labels.extend((0..80).map(|nth| (format!("k{nth}"), format!("v{nth}"))));
+                NodeLoad::empty(Arc::new(node))
+            };
+            let mut loads: Vec<NodeLoad> = (0..count).map(load).collect();
+            let db = |nth| {
+                let mut db = pod(&format!("db{nth}"), 1, 1);
+                db.labels.insert("app".into(), "db".into());
+                db
+            };
+            loads.iter_mut().enumerate().for_each(|(nth, load)| load.add(db(nth)));
+            loads
+        };
+        let steps = |nodes: usize, constraints: usize| {
+            let loads = loads(nodes);
+            let feasible: Vec<&NodeLoad> = loads.iter().collect();
+            let (namespaces, added, profile) = (NamespaceLabels::new(), BTreeMap::new(), profile());
+            let mut web = pod("web", 1, 1);
+            let pods: Option<Selector> = "app=db".parse().ok();
+            let spread = |nth: usize| Spread {
+                pods: pods.clone(),
+                topology_key: format!("k{nth}"),
+                max_skew: 1,
+                min_domains: 1,
+            };
+            web.constraints.preferred_spread = (0..constraints).map(spread).collect();
+            web.constraints.preferred = vec![WeightedTerm {
+                weight: 1,
+                term: Term {
+                    pods: pods.clone(),
+                    namespaces: ["ns".to_owned()].into(),
+                    namespace_selector: None,
+                    topology_key: names().label("hostname"),
+                },
+            }];
+            let view = ScoreView {
+                loads: &loads,
+                namespaces: &namespaces,
+                profile: &profile,
+                added: &added,
+            };
+            count_during(|| {
+                assert!(
+                    select_best(&web, &feasible, view, &mut SelectedCounts::default()).is_some()
+                );
+            })
+        };
+        for costs in [
+            [50, 100, 200].map(|nodes| steps(nodes, 1)),
+            [20, 40, 80].map(|constraints| steps(20, constraints)),
+        ] {
+            for pair in costs.windows(2) {
+                assert!(pair[1] <= pair[0] * 2 + 100, "{costs:?}");
+            }
+        }
     }
 }

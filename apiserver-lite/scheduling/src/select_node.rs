@@ -73,7 +73,7 @@ pub struct PodFilters<'a> {
 type Checked = Result<Vec<VolumeChoice>, Vec<Refusal>>;
 
 impl<'a> PodFilters<'a> {
-    /// Reads the pod's claims.
+    /// Reads the pod's claims, and whether its constraints are within their bounds.
     ///
     /// # Errors
     /// Why no node is feasible.
@@ -82,12 +82,21 @@ impl<'a> PodFilters<'a> {
         rules: SelectionRules<'a>,
         storage_view: StorageView<'a>,
     ) -> Result<Self, Refusal> {
+        if let Some(excess) = &pod.constraints.excess {
+            let (terms, requirements) = (excess.terms, excess.requirements);
+            return Err(Refusal::TooManyTerms { terms, requirements });
+        }
         let claims = ClaimRequirements::of(pod, storage_view.storage, storage_view.annotations)?;
         Ok(Self { pod, claims, rules, storage_view })
     }
 
     fn inter_pod(&self, loads: &[NodeLoad]) -> InterPodState {
         InterPodState::of(self.pod, loads, self.rules.namespaces, self.rules.profile)
+    }
+
+    /// At most how many requirements of selectors [`Self::fits_on`] looks at, if it depends on pods.
+    pub fn cost(&self, loads: &[NodeLoad]) -> usize {
+        InterPodState::cost(self.pod, loads)
     }
 
     /// Whether a claim that only one pod may use is used by another.

@@ -53,7 +53,6 @@ impl ConstraintCounts<'_> {
 }
 
 fn count_selected(pod: &PodInfo, spread: &Spread, load: &NodeLoad) -> i64 {
-    proto_api::count_steps!(load.pods.len());
     let active = load.pods.iter().filter(|other| other.phase == PodPhase::Active);
     let selected = active.filter(|other| spread.selects(pod, other)).count();
     i64::try_from(selected).unwrap_or(i64::MAX)

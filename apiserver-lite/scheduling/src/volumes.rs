@@ -96,7 +96,7 @@ pub struct ClaimRequirements {
     /// Claims that are bound once the node is selected.
     unbound: Vec<Arc<PersistentVolumeClaim>>,
     /// Names of claims with the access mode ReadWriteOncePod.
-    exclusive: Vec<String>,
+    exclusive: BTreeSet<String>,
     /// Whether a bound volume does not exist.
     volume_missing: bool,
 }
@@ -135,7 +135,7 @@ impl ClaimRequirements {
             let claim = check_claim(pod, used, storage.claims.get(&key))?;
             let named = &claim.spec.volume_name;
             if claim.spec.access_modes.iter().any(|mode| mode == "ReadWriteOncePod") {
-                requirements.exclusive.push(used.name.clone());
+                requirements.exclusive.insert(used.name.clone());
             }
             let bound = claim.metadata.annotations.contains_key(&annotations.bind_completed);
             if !named.is_empty() && bound {

@@ -6,6 +6,7 @@ use proto_api::core::v1::{
     Affinity, Pod, PodAffinity, PodAffinityTerm, PodAntiAffinity, TopologySpreadConstraint,
 };
 use proto_api::meta::v1::LabelSelector;
+use proto_api::steps::count_during;
 
 use super::*;
 use crate::examples::{names, node, profile};
@@ -222,4 +223,56 @@ fn spread_over_zones() {
         ". . .",
         "a terminating pod does not count"
     );
+}
+
+/// Twice the terms cost at most twice the comparisons of a term with a pod, or of a key with a node.
+#[test]
+fn each_pod_is_compared_with_each_term_once() {
+    let mut loads = loads();
+    for load in &mut loads {
+        let mut node = (*load.node).clone();
+        node.labels.extend((0..400).map(|nth| (format!("k{nth}"), "v".to_owned())));
+        load.node = Arc::new(node);
+        (0..10).for_each(|_| load.add(pod("db", |_| {})));
+    }
+    let terms = |of: &str, count: usize| -> Vec<PodAffinityTerm> {
+        (0..count).map(|nth| term(of, &format!("k{nth}"))).collect()
+    };
+    type Change = fn(&mut Pod, Vec<PodAffinityTerm>);
+    let near: Change = |pod, terms| {
+        set_affinity(pod, PodAffinityTerm::default());
+        let near = pod.spec.affinity.as_mut().and_then(|all| all.pod_affinity.as_mut());
+        near.unwrap().required_during_scheduling_ignored_during_execution = terms;
+    };
+    let far: Change = |pod, terms| {
+        set_anti_affinity(pod, PodAffinityTerm::default());
+        let far = pod.spec.affinity.as_mut().and_then(|all| all.pod_anti_affinity.as_mut());
+        far.unwrap().required_during_scheduling_ignored_during_execution = terms;
+    };
+    let spread: Change = |pod, terms| {
+        let constraint = |term: PodAffinityTerm| TopologySpreadConstraint {
+            max_skew: 1,
+            topology_key: term.topology_key,
+            when_unsatisfiable: "DoNotSchedule".into(),
+            label_selector: term.label_selector,
+            ..TopologySpreadConstraint::default()
+        };
+        pod.spec.topology_spread_constraints = terms.into_iter().map(constraint).collect();
+    };
+    for (what, of, change) in [("near", "db", near), ("far", "web", far), ("spread", "db", spread)]
+    {
+        let steps = |count: usize| {
+            let pod = pod("x", |pod| change(pod, terms(of, count)));
+            assert_eq!(pod.constraints.excess, None);
+            let namespaces = NamespaceLabels::new();
+            let steps =
+                count_during(|| drop(InterPodState::of(&pod, &loads, &namespaces, &profile())));
+            assert!(steps >= count as u64 * 3, "{what}: {steps}");
+            steps
+        };
+        let costs = [50, 100, 200, 400].map(steps);
+        for pair in costs.windows(2) {
+            assert!(pair[1] <= pair[0] * 2 + 100, "{what}: {costs:?}");
+        }
+    }
 }

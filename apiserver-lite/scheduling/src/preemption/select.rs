@@ -11,6 +11,8 @@ use crate::select_node::{FitError, PodFilters};
 const CANDIDATES_MIN: usize = 100;
 /// The same for pods whose place depends on the pods of other nodes: each step looks at all of them.
 const CANDIDATES_INTER_POD: usize = 16;
+/// Most requirements of selectors that one dry run looks at, of all its nodes and victims: some seconds. What it has found by then counts.
+const REQUIREMENTS_MAX: usize = 50_000_000;
 
 /// The result of an attempt to preempt.
 #[derive(Debug, PartialEq)]
@@ -55,21 +57,12 @@ pub fn find_preemptions(
     let mut helpful = (0..loads.len()).filter(|nth| might_help(refusals(*nth))).peekable();
     let is_helpful = helpful.peek().is_some();
     let (mut candidates, mut looked_at) = (Vec::new(), 0_usize);
-    let mut changed = loads.to_vec();
+    let mut dry_run = DryRun::of(pod, loads, filters, depends_on_pods);
     for nth in helpful {
-        let Some(load) = loads.get(nth) else { continue };
         looked_at = looked_at.saturating_add(1);
-        let fits = |with: &NodeLoad| {
-            if let Some(slot) = changed.get_mut(nth) {
-                slot.clone_from(with);
-            }
-            filters.fits_on(nth, &changed, depends_on_pods)
-        };
-        candidates.extend(select_victims(pod, nth, load, budgets, fits));
-        if let Some(slot) = changed.get_mut(nth) {
-            slot.clone_from(load);
-        }
-        if candidates.len() == most || looked_at >= most.saturating_mul(4) {
+        candidates.extend(dry_run.find_victims(nth, budgets));
+        let is_over = dry_run.requirements_left.is_none();
+        if is_over || candidates.len() == most || looked_at >= most.saturating_mul(4) {
             break;
         }
     }
@@ -89,6 +82,54 @@ pub fn find_preemptions(
     reasons.sort();
     let why = format!("0/{all} nodes are available: {}.", reasons.join(", "));
     Preemption::Impossible { why, clears: is_helpful || !nominated.is_empty() }
+}
+
+/// Nodes with fewer pods.
+struct DryRun<'a> {
+    pod: &'a PodInfo,
+    loads: &'a [NodeLoad],
+    filters: &'a PodFilters<'a>,
+    depends_on_pods: bool,
+    /// The loads, of which one may have fewer pods.
+    changed: Vec<NodeLoad>,
+    /// The requirements that each look at a node costs.
+    cost: usize,
+    /// Of [`REQUIREMENTS_MAX`]; none once they did not suffice.
+    requirements_left: Option<usize>,
+}
+
+impl<'a> DryRun<'a> {
+    fn of(
+        pod: &'a PodInfo,
+        loads: &'a [NodeLoad],
+        filters: &'a PodFilters<'a>,
+        depends_on_pods: bool,
+    ) -> Self {
+        let cost = if depends_on_pods { filters.cost(loads) } else { 0 };
+        let (changed, requirements_left) = (loads.to_vec(), Some(REQUIREMENTS_MAX));
+        Self { pod, loads, filters, depends_on_pods, changed, cost, requirements_left }
+    }
+
+    /// The pods that have to end on a node; none if that does not help, or there was no time to find out.
+    fn find_victims(&mut self, nth: usize, budgets: &[Arc<DisruptionBudget>]) -> Option<Candidate> {
+        let load = self.loads.get(nth)?;
+        let candidate = select_victims(self.pod, nth, load, budgets, |with| self.fits(nth, with));
+        if let Some(slot) = self.changed.get_mut(nth) {
+            slot.clone_from(load);
+        }
+        // Without an answer each pod counts as one that has to end.
+        candidate.filter(|_| self.requirements_left.is_some())
+    }
+
+    fn fits(&mut self, nth: usize, with: &NodeLoad) -> bool {
+        if let Some(slot) = self.changed.get_mut(nth) {
+            slot.clone_from(with);
+        }
+        self.requirements_left =
+            self.requirements_left.and_then(|left| left.checked_sub(self.cost));
+        self.requirements_left.is_some()
+            && self.filters.fits_on(nth, &self.changed, self.depends_on_pods)
+    }
 }
 
 #[cfg(test)]
@@ -143,5 +184,32 @@ mod tests {
             preemption(&never, &all, vec![cpu(), cpu(), cpu()]),
             Preemption::Impossible { why: why.into(), clears: false }
         );
+    }
+
+    #[test]
+    fn a_dry_run_ends_with_its_budget() {
+        let mut wanting = PodInfo { priority: 10, ..pod("p", 2000, 0) };
+        wanting.constraints.anti_affinity.push(crate::placement::Term {
+            pods: "app=db".parse().ok(),
+            namespaces: ["ns".to_owned()].into(),
+            namespace_selector: None,
+            topology_key: "zone".into(),
+        });
+        let all = loads(&[5, 3]);
+        let annotations = BindingAnnotations::new(names());
+        let storage = StorageSnapshot::default();
+        let view = StorageView { storage: &storage, annotations: &annotations };
+        let (namespaces, profile) = (NamespaceLabels::new(), profile());
+        let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
+        let filters = PodFilters::of(&wanting, rules, view).unwrap_or_else(|why| panic!("{why}"));
+        let mut dry_run = DryRun::of(&wanting, &all, &filters, true);
+        assert_eq!(dry_run.cost, 2 * 2, "two pods, a term with a requirement");
+        // One look without the pods of lower priority, and one with the first of them again.
+        for (left, found, rest) in [(8, true, Some(0)), (7, false, None), (3, false, None)] {
+            dry_run.requirements_left = Some(left);
+            assert_eq!(dry_run.find_victims(0, &[]).is_some(), found, "{left}");
+            assert_eq!(dry_run.requirements_left, rest);
+            assert_eq!(format!("{:?}", dry_run.changed), format!("{all:?}"), "as before");
+        }
     }
 }

@@ -42,11 +42,12 @@ pub(super) fn points(
         }
     }
     let of_node = |load: &&NodeLoad| {
-        let labels = &load.node.labels;
-        let points = by_domain
-            .iter()
-            .filter(|((key, value), _)| labels.get(*key).is_some_and(|have| have == value));
-        points.fold(0_i64, |sum, (_, points)| sum.saturating_add(*points))
+        let labels = load.node.labels.iter();
+        let points = labels.filter_map(|(key, value)| {
+            proto_api::count_steps!(1);
+            by_domain.get(&(key.as_str(), value.as_str()))
+        });
+        points.fold(0_i64, |sum, points| sum.saturating_add(*points))
     };
     spread_over_range(&feasible.iter().map(of_node).collect::<Vec<_>>())
 }

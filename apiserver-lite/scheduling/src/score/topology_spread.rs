@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
 use crate::placement::Spread;
+use crate::pod_affinity::counted_nodes;
 use crate::pod_info::PodInfo;
 use crate::profile::{MAX_POINTS, Profile, ScoredNodes};
 use crate::selected_counts::{ConstraintCounts, SelectedCounts};
@@ -18,13 +18,17 @@ pub(super) fn points(
     selected: &mut SelectedCounts,
 ) -> Vec<i64> {
     let constraints = &pod.constraints.preferred_spread;
-    let counts = |load: &NodeLoad| {
-        let mut all = constraints.iter();
-        pod.constraints.scored == ScoredNodes::All
-            || all.all(|spread| load.node.labels.contains_key(&spread.topology_key))
-    };
+    if constraints.is_empty() {
+        return into_points(&vec![Some(0.0); feasible.len()]);
+    }
+    // Nodes without a key of one constraint count for none, unless all do.
+    let with_keys =
+        if pod.constraints.scored == ScoredNodes::All { &[][..] } else { &constraints[..] };
+    let counted = counted_nodes(pod, with_keys, loads);
+    let keys: BTreeSet<&String> = with_keys.iter().map(|spread| &spread.topology_key).collect();
+    let has_keys = |load: &NodeLoad| keys.iter().all(|key| load.node.labels.contains_key(*key));
     let mut costs: Vec<Option<f64>> =
-        feasible.iter().map(|load| counts(load).then_some(0.0)).collect();
+        feasible.iter().map(|load| has_keys(load).then_some(0.0)).collect();
     for constraint in constraints {
         let key = &constraint.topology_key;
         // Each node is a domain of its own.
@@ -40,7 +44,7 @@ pub(super) fn points(
         let mut selected = selected.of_constraint(pod, constraint);
         let pods = match by_node {
             true => BTreeMap::new(),
-            false => pods_by_domain(pod, constraint, loads, counts, &mut selected),
+            false => pods_by_domain(constraint, &counted, &mut selected),
         };
         let weight = (count as f64 + 2.0).ln();
         let skew = constraint.max_skew.saturating_sub(1) as f64;
@@ -75,14 +79,12 @@ fn into_points(costs: &[Option<f64>]) -> Vec<i64> {
 
 /// The selected pods in each domain.
 fn pods_by_domain<'a>(
-    pod: &PodInfo,
     spread: &Spread,
-    loads: &'a [NodeLoad],
-    counts: impl Fn(&NodeLoad) -> bool,
+    counted: &[&'a NodeLoad],
     selected: &mut ConstraintCounts<'_>,
 ) -> BTreeMap<&'a String, i64> {
     let mut pods: BTreeMap<&String, i64> = BTreeMap::new();
-    for load in loads.iter().filter(|load| counts(load) && matches_selector(pod, &load.node)) {
+    for load in counted {
         let Some(domain) = load.node.labels.get(&spread.topology_key) else { continue };
         let sum = pods.entry(domain).or_default();
         *sum = sum.saturating_add(selected.count(load));

@@ -205,12 +205,16 @@ fn check_object(what: &str, kind: &str, fields: impl Fn(usize) -> String) {
     });
 }
 
-const NAMED: &str = r#""metadata":{"name":"n","resourceVersion":"1"}"#;
+/// The kind and the metadata of an object in a group's version `v1`.
+fn named(kind: &str, group: &str) -> String {
+    let group = Names::new(Profile::Kubernetes).group(group);
+    let metadata = r#"{"name":"n","resourceVersion":"1"}"#;
+    format!(r#""kind":"{kind}","apiVersion":"{group}/v1","metadata":{metadata}"#)
+}
 
 #[test]
 fn drivers_of_a_node() {
-    let node = format!(r#""kind":"CSINode","apiVersion":"storage.k8s.io/v1",{NAMED}"#);
-    check_object("drivers", &node, |size| {
+    check_object("drivers", &named("CSINode", "storage"), |size| {
         let drivers = list(size, |at| format!(r#"{{"name":"d{at}","nodeID":"n"}}"#));
         format!(r#""spec":{{"drivers":[{drivers}]}}"#)
     });
@@ -218,8 +222,7 @@ fn drivers_of_a_node() {
 
 #[test]
 fn tolerations_of_a_runtime_class() {
-    let class = format!(r#""kind":"RuntimeClass","apiVersion":"node.k8s.io/v1",{NAMED}"#);
-    check_object("tolerations", &class, |size| {
+    check_object("tolerations", &named("RuntimeClass", "node"), |size| {
         let tolerations = list(size, |at| format!(r#"{{"key":"k{at}","operator":"Exists"}}"#));
         format!(r#""handler":"h","scheduling":{{"tolerations":[{tolerations}]}}"#)
     });

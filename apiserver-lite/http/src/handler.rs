@@ -7,24 +7,21 @@ use std::time::{Duration, Instant};
 use apiserver_audit::Trail;
 use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
 use apiserver_core::aggregation::ApiService;
-use apiserver_core::auth::{Anonymous, ClientConnection, effective_user, has_websocket_token};
+use apiserver_core::auth::Anonymous;
 use apiserver_core::flow_control::{ClassifiedRequest, HeldSeat};
 use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{ApiError, StatusTarget};
-use apiserver_core::times::now;
 use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, Method, Request, Response};
-use hyper::body::{Body as _, Incoming};
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::OpenRequest;
 use proto_daemon::panics::{Panicked, isolate};
-use tokio::sync::Semaphore;
 
 use super::audit::{
     AuditedRequest, Record, RequestAudit, record_authorization, record_outcome, record_response,
-    trail, user_info,
+    trail,
 };
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
@@ -37,10 +34,11 @@ use super::{
 use crate::browsers;
 use crate::discovery;
 use crate::labels::RequestKind;
-use crate::overload::{HeldStream, InFlightPermit, RequestPermit, UserPermit, too_many};
+use crate::overload::{HeldStream, InFlightPermit, RequestPermit, UserPermit};
 use crate::peer::Peer;
+use crate::requester::{acting_user, authenticate};
 use crate::server::HttpServer;
-use crate::unsent_bytes::{LargeTurn, UNCOUNTED_LEN};
+use crate::user_shares::{reserve_unsent, wait_for_large_turn};
 use crate::warnings::add_warning;
 use crate::watch_batching::ConnectionNumber;
 use crate::web_page::WebPage;
@@ -228,22 +226,6 @@ async fn authenticate_and_serve(
     reserve_unsent(server, reader.as_deref(), served.await?)
 }
 
-/// The response, which counts as unread by its user until it is written. Streams, whose length is not known, count what they send.
-///
-/// # Errors
-/// 429 if the user has too much unread.
-fn reserve_unsent(
-    server: &HttpServer,
-    reader: Option<&str>,
-    response: Response<ResponseBody>,
-) -> Result<Response<ResponseBody>, ApiError> {
-    let len = response.body().size_hint().exact().unwrap_or(0);
-    let len = usize::try_from(len).unwrap_or(usize::MAX);
-    let Some(reader) = reader.filter(|_| len > UNCOUNTED_LEN) else { return Ok(response) };
-    let reserved = server.overload.unsent(reader).try_reserve(len).ok_or_else(too_many)?;
-    Ok(response.map(|body| body::hold_until_end(body, reserved)))
-}
-
 fn query_len(request: &Request<Incoming>) -> usize {
     request.uri().query().unwrap_or_default().len()
 }
@@ -424,55 +406,6 @@ async fn serve_write(
     .await
 }
 
-/// Turns of requests whose token is looked at again, as etcd has it now.
-static SECOND_LOOKS: Semaphore = Semaphore::const_new(32);
-
-/// The user whose credentials the request has.
-async fn authenticate(
-    server: &HttpServer,
-    peer: &Peer,
-    request: &Request<Incoming>,
-) -> Result<User, ApiError> {
-    let proxy = peer.proxy.as_deref();
-    let (core, headers) = (&server.core, request.headers());
-    let client = || ClientConnection {
-        certificate: peer.certificate.as_deref(),
-        is_proxy: proxy.is_some_and(|proxy| proxy.user(now()).is_ok()),
-        address: peer.request.as_ref().map(|request| request.address().ip()),
-    };
-    let refusal = match core.authenticators.authenticate(&**core, client(), headers).await {
-        Err(refusal) if core.store.is_shared() && has_token(headers) => refusal,
-        outcome => return outcome,
-    };
-    // The token may belong to an account that another server has just created. Invalid tokens delay no other request: few are checked again at a time.
-    let Ok(_turn) = SECOND_LOOKS.try_acquire() else { return Err(refusal) };
-    match core.store.sync().await {
-        Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
-        Err(_) => Err(refusal),
-    }
-}
-
-fn has_token(headers: &HeaderMap) -> bool {
-    headers.contains_key(AUTHORIZATION) || has_websocket_token(headers)
-}
-
-/// The user in whose name the request acts.
-async fn acting_user(
-    server: &HttpServer,
-    requester: User,
-    request: &Request<Incoming>,
-    trail: &Trail,
-) -> Result<User, ApiError> {
-    let group = server.core.names.group("authentication");
-    let is_impersonated = request.headers().contains_key("impersonate-user");
-    let user =
-        effective_user(&server.core.authorizer, requester, request.headers(), &group).await?;
-    if is_impersonated && trail.is_on() {
-        trail.impersonate(user_info(&user));
-    }
-    Ok(user)
-}
-
 /// Records a request that is rejected before it is served. Returns the error for the response.
 async fn begin_unserved(
     server: &HttpServer,
@@ -581,7 +514,7 @@ async fn serve_verb(
     dispatch::check_accepted(&server.core, resource, accepted)?;
     let indented = indent::is_wanted(request.headers(), query);
     let packed = compress::is_accepted(request.headers());
-    let turn = large_turn(server, user, request.body().len()).await;
+    let turn = wait_for_large_turn(server, user, request.body().len()).await;
     let connection = request.extensions().get::<ConnectionNumber>().copied();
     let outcome = if resource_metrics::is_about(&server.core, resource) {
         let calls = (&*server.core, user, resource, query, accepted, trail);
@@ -598,23 +531,12 @@ async fn serve_verb(
     drop(turn);
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
-    let _turn = large_turn(server, user, render::assembled_len(accepted, &response)).await;
+    let _turn = wait_for_large_turn(server, user, render::assembled_len(accepted, &response)).await;
     let mut response = encode(server, accepted, response, indented, packed, connection).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         add_warning(&mut response, warning);
     }
     Ok(response)
-}
-
-/// Bytes of a body, or of a list that is assembled, whose work may hold a thread for long.
-const LARGE_LEN: usize = 256 << 10;
-
-/// The user's turn, if the work on so many bytes may hold a thread for long. Administrators are exempt.
-async fn large_turn(server: &HttpServer, user: &User, len: usize) -> Option<LargeTurn> {
-    if len < LARGE_LEN || user.is_in(apiserver_auth::MASTERS) {
-        return None;
-    }
-    Some(server.overload.unsent(&user.name).large_turn().await)
 }
 
 /// Most warnings in one response, because headers are bounded.

@@ -37,7 +37,7 @@ struct Share {
     large: Arc<Semaphore>,
 }
 
-/// The share of one user.
+/// What a user may leave unread, and its turn of large requests.
 pub struct UserShare(Arc<Share>);
 
 /// The turn of a large request, until it is dropped.
@@ -47,11 +47,11 @@ pub struct LargeTurn {
 }
 
 /// A part of a user's share, free again when it is dropped.
-pub struct Reservation {
+pub struct ReservedBytes {
     /// `None` for few bytes, which are not counted.
     permit: Option<OwnedSemaphorePermit>,
     /// It is the user's as long as something is unread.
-    share: Arc<Share>,
+    _share: Arc<Share>,
 }
 
 impl UnsentBytes {
@@ -82,31 +82,31 @@ impl UserShare {
     }
 
     /// Reserves so many bytes, once they are free.
-    pub async fn reserve(&self, len: usize) -> Reservation {
-        let Some(units) = units(len) else { return self.reservation(None) };
+    pub async fn reserve(&self, len: usize) -> ReservedBytes {
+        let Some(units) = units(len) else { return self.reserved(None) };
         // The semaphore is never closed.
         let permit = self.0.free.clone().acquire_many_owned(units).await.ok();
-        self.reservation(permit)
+        self.reserved(permit)
     }
 
     /// Reserves so many bytes, if they are free.
     #[must_use]
-    pub fn try_reserve(&self, len: usize) -> Option<Reservation> {
-        let Some(units) = units(len) else { return Some(self.reservation(None)) };
+    pub fn try_reserve(&self, len: usize) -> Option<ReservedBytes> {
+        let Some(units) = units(len) else { return Some(self.reserved(None)) };
         let permit = self.0.free.clone().try_acquire_many_owned(units).ok()?;
-        Some(self.reservation(Some(permit)))
+        Some(self.reserved(Some(permit)))
     }
 
     /// The reservation with another length, unless more is not free: then all of it is.
     #[must_use]
-    pub fn resize(&self, reservation: Reservation, len: usize) -> Option<Reservation> {
-        let Some(units) = units(len) else { return Some(self.reservation(None)) };
-        let mut held = reservation.permit;
+    pub fn resize(&self, reserved: ReservedBytes, len: usize) -> Option<ReservedBytes> {
+        let Some(units) = units(len) else { return Some(self.reserved(None)) };
+        let mut held = reserved.permit;
         let of_held = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let units = usize::try_from(units).unwrap_or(usize::MAX);
         if let Some(surplus) = of_held.checked_sub(units) {
             drop(held.as_mut().and_then(|held| held.split(surplus)));
-            return Some(self.reservation(held));
+            return Some(self.reserved(held));
         }
         let missing = u32::try_from(units.saturating_sub(of_held)).unwrap_or(u32::MAX);
         let more = self.0.free.clone().try_acquire_many_owned(missing).ok()?;
@@ -114,23 +114,23 @@ impl UserShare {
             Some(held) => held.merge(more),
             None => held = Some(more),
         }
-        Some(self.reservation(held))
+        Some(self.reserved(held))
     }
 
-    fn reservation(&self, permit: Option<OwnedSemaphorePermit>) -> Reservation {
-        Reservation { permit, share: self.0.clone() }
+    fn reserved(&self, permit: Option<OwnedSemaphorePermit>) -> ReservedBytes {
+        ReservedBytes { permit, _share: self.0.clone() }
     }
 }
 
-impl Reservation {
+impl ReservedBytes {
     /// The frames, which hold the reservation until the last of them is written.
     #[must_use]
     pub fn attach_to(self, frames: Vec<Bytes>) -> VecDeque<Bytes> {
         if self.permit.is_none() {
             return frames.into();
         }
-        let reservation = Arc::new(self);
-        let unsent = |bytes| Bytes::from_owner(Unsent { bytes, _held: reservation.clone() });
+        let reserved = Arc::new(self);
+        let unsent = |bytes| Bytes::from_owner(Unsent { bytes, _held: reserved.clone() });
         frames.into_iter().map(unsent).collect()
     }
 }
@@ -138,7 +138,7 @@ impl Reservation {
 /// Bytes that are counted until they are written.
 struct Unsent {
     bytes: Bytes,
-    _held: Arc<Reservation>,
+    _held: Arc<ReservedBytes>,
 }
 
 impl AsRef<[u8]> for Unsent {

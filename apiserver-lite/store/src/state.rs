@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
-    watch::BatchBound, watcher::Watcher, watchers::Watchers,
+    watcher::Watcher, watchers::Watchers,
 };
 
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
@@ -43,6 +43,15 @@ pub struct StoreState<T> {
     oldest: Revision,
     retention: Retention,
     watchers: Watchers,
+}
+
+/// What ends a batch of events: a reader that is slow holds those of one batch, which the history may not have any more.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchBound {
+    /// Events, beyond which only those of a revision that was begun follow.
+    pub events: usize,
+    /// Bytes of memory that the records take, about; a batch has one revision at least.
+    pub bytes: usize,
 }
 
 /// An event and what its record takes in memory, in bytes.

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::{Compacted, Health, Revision, Stamp, state::SharedState, watcher::Watcher};
+use crate::{
+    Compacted, Health, Revision, Stamp,
+    state::{BatchBound, SharedState},
+    watcher::Watcher,
+};
 
 /// The event of one committed write.
 #[derive(Debug)]
@@ -50,15 +54,6 @@ pub struct Watch<T> {
     seen: Revision,
     /// Closed when the writer ends.
     writer: tokio::sync::watch::Receiver<Health>,
-}
-
-/// What ends a batch of events: a reader that is slow holds those of one batch, which the history may not have any more.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchBound {
-    /// Events, beyond which only those of a revision that was begun follow.
-    pub events: usize,
-    /// Bytes of memory that the records take, about; a batch has one revision at least.
-    pub bytes: usize,
 }
 
 /// What one call copies from the history.

@@ -1,6 +1,6 @@
-//! The connection to the API server: HTTP/2 if the server supports it (requests and watches share it, up to as many as the server allows on one), else
-//! HTTP/1.1 connections, one per request in flight. A dead connection is noticed by pings within 25 seconds. A request that may have reached the server is not sent twice; one that certainly has
-//! not is sent on a new connection.
+//! The connection to the API server: HTTP/2 if the server supports it, shared by as many requests and watches as the server allows on one, else HTTP/1.1
+//! connections, one per request in flight. A dead connection is noticed by pings within 25 seconds. A request that may have reached the server is not sent
+//! twice; one that certainly has not is sent on a new connection.
 
 mod dial;
 mod http2;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use agent_pod::desired::ephemeral_container;
 use agent_pod::env::{EnvObjects, EnvRequirements, ServiceEnv, env_requirements};
-use agent_volume::persistent::KnownObjects;
+use agent_volume::VolumeRequirements;
+use agent_volume::persistent::{self, KnownObjects};
 use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
 use tokio::sync::Notify;
 
@@ -44,9 +45,41 @@ pub trait Subscription: Send + Sync {
     fn services(&self, pod: &Pod) -> Vec<ServiceEnv>;
     /// Whether all objects have been read.
     fn is_complete(&self) -> bool;
-    /// The first required object or key that a container's environment lacks, as a message for
-    /// users.
-    fn missing(&self, pod: &Pod, container: &Container) -> Option<String>;
+    /// The present ConfigMaps and Secrets, for the environments of the pod's containers.
+    fn environment_objects(&self) -> PodObjects {
+        self.objects()
+    }
+}
+
+/// Most objects that a pod may name: ConfigMaps, Secrets, claims, drivers of volumes, and tokens. Each is watched or requested, whether it exists or
+/// not.
+pub const NAMED_OBJECTS_MAX: usize = 256;
+
+/// A pod names too many objects. The text is shown to users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the pod names {0} ConfigMaps, Secrets, claims, volume drivers and tokens; a node reads at most {NAMED_OBJECTS_MAX} for a pod"
+)]
+pub struct TooManyObjects(usize);
+
+/// Checks the number of objects that a pod names. To be called before they are watched.
+///
+/// # Errors
+/// They are more than [`NAMED_OBJECTS_MAX`].
+pub fn check_named_objects(pod: &Pod) -> Result<(), TooManyObjects> {
+    let EnvRequirements { config_maps, secrets } = needs_of(pod);
+    let disks = persistent::required_objects(pod, "", &KnownObjects::default());
+    let tokens = volume_requirements(pod).tokens;
+    let counts = [
+        config_maps.len(),
+        secrets.len(),
+        disks.claims.len(),
+        disks.drivers.len(),
+        disks.secrets.len(),
+        tokens.len(),
+    ];
+    let named = counts.into_iter().fold(0_usize, usize::saturating_add);
+    if named > NAMED_OBJECTS_MAX { Err(TooManyObjects(named)) } else { Ok(()) }
 }
 
 /// Names of the ConfigMaps and Secrets that a pod refers to in environments, volumes and pull
@@ -68,35 +101,18 @@ pub fn needs_without_pulls(pod: &Pod) -> EnvRequirements {
         all.config_maps.extend(config_maps);
         all.secrets.extend(secrets);
     }
-    // An invalid volume fails when it is set up, not here.
-    for volume in agent_volume::volumes(pod).unwrap_or_default() {
-        let mut needs = agent_volume::VolumeRequirements::default();
-        volume.add_needs(&mut needs);
-        all.config_maps.extend(needs.config_maps);
-        all.secrets.extend(needs.secrets);
-    }
+    let of_volumes = volume_requirements(pod);
+    all.config_maps.extend(of_volumes.config_maps);
+    all.secrets.extend(of_volumes.secrets);
     all
 }
 
-/// The first required object or key that a container's environment lacks; `sources` is called only
-/// if it refers to any.
-pub fn missing(
-    pod: &Pod,
-    container: &Container,
-    sources: impl FnOnce() -> PodObjects,
-) -> Option<String> {
-    if container.env.is_empty() && container.env_from.is_empty() {
-        return None;
-    }
-    let inputs = agent_pod::env::EnvInputs {
-        pod,
-        host_ips: &[],
-        pod_ips: &[],
-        objects: &sources(),
-        services: &[],
-        allocatable: &BTreeMap::new(),
-    };
-    agent_pod::env::check_environment(container, &inputs).err().map(|error| error.to_string())
+/// What the volumes of a pod need. An invalid volume fails when it is set up, not here.
+fn volume_requirements(pod: &Pod) -> VolumeRequirements {
+    let mut needs = VolumeRequirements::default();
+    let volumes = agent_volume::volumes(pod).unwrap_or_default();
+    volumes.iter().for_each(|volume| volume.add_needs(&mut needs));
+    needs
 }
 
 /// The cache of a node without an API server: no object exists.
@@ -129,8 +145,94 @@ impl Subscription for Fixed {
     fn is_complete(&self) -> bool {
         true
     }
+}
 
-    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        missing(pod, container, || self.0.clone())
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{
+        CSIVolumeSource, EnvFromSource, EphemeralContainer, LocalObjectReference,
+        PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretEnvSource,
+        ServiceAccountTokenProjection, Volume, VolumeProjection, VolumeSource,
+    };
+
+    use super::*;
+
+    fn reference(n: usize) -> LocalObjectReference {
+        LocalObjectReference { name: format!("a{n:04}") }
+    }
+
+    fn secrets(from: usize, to: usize) -> Vec<EnvFromSource> {
+        let secret = |n| EnvFromSource {
+            secret_ref: Some(SecretEnvSource {
+                local_object_reference: reference(n),
+                optional: Some(true),
+            }),
+            ..EnvFromSource::default()
+        };
+        (from..to).map(secret).collect()
+    }
+
+    fn volumes(count: usize, source: impl Fn(usize) -> VolumeSource) -> Vec<Volume> {
+        let volume = |n| Volume { name: format!("v{n}"), volume_source: source(n) };
+        (0..count).map(volume).collect()
+    }
+
+    fn named(pod: &Pod) -> usize {
+        check_named_objects(pod).err().map_or(0, |TooManyObjects(named)| named)
+    }
+
+    #[test]
+    fn objects_of_all_kinds_are_counted_once_for_a_pod() {
+        let mut pod = Pod::default();
+        let container = |env_from| Container { env_from, ..Container::default() };
+        // The same by two containers.
+        pod.spec.containers = vec![container(secrets(0, 200)); 2];
+        pod.spec.init_containers = vec![container(secrets(100, NAMED_OBJECTS_MAX))];
+        assert_eq!(named(&pod), 0);
+        let one_more = |change: &dyn Fn(&mut Pod)| {
+            let mut pod = pod.clone();
+            change(&mut pod);
+            named(&pod)
+        };
+        let claim = |n| VolumeSource {
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: format!("c{n}"),
+                read_only: false,
+            }),
+            ..VolumeSource::default()
+        };
+        let driver = |n| VolumeSource {
+            csi: Some(CSIVolumeSource { driver: format!("d{n}"), ..CSIVolumeSource::default() }),
+            ..VolumeSource::default()
+        };
+        let token = |n| VolumeSource {
+            projected: Some(ProjectedVolumeSource {
+                sources: vec![VolumeProjection {
+                    service_account_token: Some(ServiceAccountTokenProjection {
+                        audience: format!("t{n}"),
+                        path: "token".into(),
+                        ..ServiceAccountTokenProjection::default()
+                    }),
+                    ..VolumeProjection::default()
+                }],
+                ..ProjectedVolumeSource::default()
+            }),
+            ..VolumeSource::default()
+        };
+        let expect = NAMED_OBJECTS_MAX + 3;
+        assert_eq!(one_more(&|pod| pod.spec.volumes = volumes(3, claim)), expect, "claims");
+        assert_eq!(one_more(&|pod| pod.spec.volumes = volumes(3, driver)), expect, "drivers");
+        assert_eq!(one_more(&|pod| pod.spec.volumes = volumes(3, token)), expect, "tokens");
+        let pulls =
+            |pod: &mut Pod| pod.spec.image_pull_secrets = (253..259).map(reference).collect();
+        assert_eq!(one_more(&pulls), expect, "pull secrets");
+        let looking = |pod: &mut Pod| {
+            let mut ephemeral = EphemeralContainer::default();
+            ephemeral.ephemeral_container_common.env_from = secrets(250, 259);
+            pod.spec.ephemeral_containers = vec![ephemeral];
+        };
+        assert_eq!(one_more(&looking), expect, "an ephemeral container");
+        let error = TooManyObjects(1100).to_string();
+        assert!(error.contains(" 1100 ") && error.contains(" 256 "), "{error}");
     }
 }

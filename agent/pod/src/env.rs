@@ -3,6 +3,9 @@
 //!
 //! Later sources win: services, then `envFrom` in order, then `env` in order.
 
+mod step_budget;
+mod whole_objects;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +15,18 @@ use proto_api::core::v1::{
     ConfigMap, Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Secret,
 };
 
+use crate::desired::ephemeral_container;
 use crate::expand::{expand, expanded_len};
+
+pub use step_budget::{STEPS_MAX, StepBudget};
+pub use whole_objects::skipped_keys;
 
 /// Input of [`environment`] besides the container.
 pub struct EnvInputs<'a> {
-    /// The pod, for `fieldRef` and `resourceFieldRef`.
+    /// The pod, for `fieldRef`.
     pub pod: &'a Pod,
+    /// Its containers, for `resourceFieldRef`.
+    pub containers: ContainersByName<'a>,
     /// Addresses of the node, primary first.
     pub host_ips: &'a [String],
     /// Addresses of the pod, primary first.
@@ -28,6 +37,17 @@ pub struct EnvInputs<'a> {
     pub services: &'a [ServiceEnv],
     /// Allocatable resources of the node, used for limits that are not set.
     pub allocatable: &'a BTreeMap<String, Quantity>,
+}
+
+/// Containers and init containers of a pod.
+pub struct ContainersByName<'a>(BTreeMap<&'a str, &'a Container>);
+
+impl<'a> ContainersByName<'a> {
+    pub fn of(pod: &'a Pod) -> Self {
+        // Of two with the same name the first container counts.
+        let all = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+        Self(all.rev().map(|container| (container.name.as_str(), container)).collect())
+    }
 }
 
 /// ConfigMaps and Secrets of the pod's namespace.
@@ -102,6 +122,14 @@ pub enum EnvError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The environments of the pod are made from too much.
+    #[error(
+        "environments of the pod are made from more than {STEPS_MAX} keys and variables, each KiB counted as one, with container {container:?}"
+    )]
+    TooManySteps {
+        /// Name of the container with the first key or variable that exceeded the budget.
+        container: String,
+    },
 }
 
 /// Most bytes of names and values that a pod may add to a container's environment. The kernel accepts about twice as much for
@@ -109,6 +137,9 @@ pub enum EnvError {
 pub const POD_BYTES_MAX: usize = 1 << 20;
 /// Most bytes including the variables of services, of which a namespace may have thousands.
 pub const BYTES_MAX: usize = 4 << 20;
+
+/// Most bytes of a variable's name in an error.
+const SHOWN_LEN_MAX: usize = 256;
 
 /// Objects that the environment of `container` refers to, including optional ones.
 pub fn env_requirements(container: &Container) -> EnvRequirements {
@@ -135,21 +166,37 @@ pub fn env_requirements(container: &Container) -> EnvRequirements {
 /// Builds the environment of `container`: unique names, in the order of their first setting.
 ///
 /// # Errors
-/// The first required object or key that is missing, or the first variable that does not fit.
+/// The first required object or key that is missing, or the first variable that exceeds a bound.
 pub fn environment(
     container: &Container,
     inputs: &EnvInputs<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    Ok(build_environment::<String>(container, inputs)?.into_list())
+    let mut budget = StepBudget::default();
+    Ok(build_environment::<String>(container, inputs, &mut budget)?.into_list())
 }
 
-/// Checks whether [`environment`] would succeed without building it. Only the lengths of values are kept, and the work is
-/// proportional to the size of the pod's spec.
-///
-/// # Errors
-/// Those of [`environment`].
-pub fn check_environment(container: &Container, inputs: &EnvInputs<'_>) -> Result<(), EnvError> {
-    build_environment::<usize>(container, inputs).map(drop)
+/// Checks whether [`environment`] would succeed for the containers of a pod; returns the errors by container. Only the lengths of values are kept, and
+/// the work is proportional to the size of the pod's spec and to one [`StepBudget`] for all of them.
+pub fn check_environments(pod: &Pod, objects: &dyn EnvObjects) -> BTreeMap<String, EnvError> {
+    let inputs = EnvInputs {
+        pod,
+        containers: ContainersByName::of(pod),
+        host_ips: &[],
+        pod_ips: &[],
+        objects,
+        services: &[],
+        allocatable: &BTreeMap::new(),
+    };
+    let mut budget = StepBudget::default();
+    let spec = &pod.spec;
+    let ephemeral: Vec<Container> =
+        spec.ephemeral_containers.iter().map(ephemeral_container).collect();
+    let all = spec.init_containers.iter().chain(&spec.containers).chain(&ephemeral);
+    let failed = all.filter_map(|container| {
+        let checked = build_environment::<usize>(container, &inputs, &mut budget);
+        Some((container.name.clone(), checked.err()?))
+    });
+    failed.collect()
 }
 
 /// The value of a variable, or only its length.
@@ -188,21 +235,27 @@ impl Value for usize {
     }
 }
 
-fn build_environment<V: Value>(
+fn build_environment<'b, V: Value>(
     container: &Container,
     inputs: &EnvInputs<'_>,
-) -> Result<Environment<V>, EnvError> {
-    let mut result = Environment::new(&container.name);
-    for (name, value) in service_variables(inputs.services) {
-        result.set(name, &value)?;
+    budget: &'b mut StepBudget,
+) -> Result<Environment<'b, V>, EnvError> {
+    let mut result = Environment::new(&container.name, budget);
+    for service in inputs.services {
+        for (name, value) in service_variables(service) {
+            result.set(name, &value)?;
+        }
     }
     result.limit = result.bytes.saturating_add(POD_BYTES_MAX).min(BYTES_MAX);
-    from_objects(container, inputs, &mut result)?;
+    whole_objects::set_all(container, inputs.objects, &mut result)?;
     for var in &container.env {
         match &var.value_from {
             None => result.set_expanded(var)?,
             Some(source) => {
-                if let Some(value) = value_from(source, container, inputs)? {
+                let value = value_from(source, container, inputs)?;
+                let len = value.as_ref().map_or(0, |value| value.len());
+                result.spend([var.name.len(), var.value.len(), len])?;
+                if let Some(value) = value {
                     result.set(var.name.clone(), &value)?;
                 }
             }
@@ -212,8 +265,9 @@ fn build_environment<V: Value>(
 }
 
 /// Variables in the order of their first setting.
-struct Environment<V> {
+struct Environment<'b, V> {
     container: String,
+    budget: &'b mut StepBudget,
     order: Vec<String>,
     values: BTreeMap<String, V>,
     /// Bytes of names and values so far.
@@ -221,10 +275,11 @@ struct Environment<V> {
     limit: usize,
 }
 
-impl<V: Value> Environment<V> {
-    fn new(container: &str) -> Self {
+impl<'b, V: Value> Environment<'b, V> {
+    fn new(container: &str, budget: &'b mut StepBudget) -> Self {
         Self {
             container: container.to_owned(),
+            budget,
             order: Vec::new(),
             values: BTreeMap::new(),
             bytes: 0,
@@ -241,8 +296,17 @@ impl<V: Value> Environment<V> {
         }
     }
 
+    /// Spends the steps of one key or variable, made from texts of these lengths.
+    fn spend(&mut self, lens: [usize; 3]) -> Result<(), EnvError> {
+        let bytes = lens.into_iter().fold(0_usize, usize::saturating_add);
+        let exceeded = || EnvError::TooManySteps { container: self.container.clone() };
+        self.budget.spend(bytes).ok_or_else(exceeded)
+    }
+
     fn too_large(&self, variable: &str) -> EnvError {
-        let (container, variable) = (self.container.clone(), variable.to_owned());
+        let shown = variable.floor_char_boundary(SHOWN_LEN_MAX);
+        let variable = variable.get(..shown).unwrap_or_default().to_owned();
+        let container = self.container.clone();
         // The limit for users excludes the variables of services.
         EnvError::TooLarge { container, variable, limit: self.limit.min(POD_BYTES_MAX) }
     }
@@ -260,7 +324,9 @@ impl<V: Value> Environment<V> {
     fn set_expanded(&mut self, var: &EnvVar) -> Result<(), EnvError> {
         let room = self.room(&var.name);
         let value = room.and_then(|room| V::expand_text(&var.value, room, &self.values));
-        self.insert(var.name.clone(), value.ok_or_else(|| self.too_large(&var.name))?);
+        let value = value.ok_or_else(|| self.too_large(&var.name))?;
+        self.spend([var.name.len(), var.value.len(), value.len()])?;
+        self.insert(var.name.clone(), value);
         Ok(())
     }
 
@@ -276,7 +342,7 @@ impl<V: Value> Environment<V> {
     }
 }
 
-impl Environment<String> {
+impl Environment<'_, String> {
     fn into_list(mut self) -> Vec<(String, String)> {
         let value = |name: String| {
             let value = self.values.remove(&name).unwrap_or_default();
@@ -284,95 +350,6 @@ impl Environment<String> {
         };
         self.order.into_iter().map(value).collect()
     }
-}
-
-fn from_objects<V: Value>(
-    container: &Container,
-    inputs: &EnvInputs<'_>,
-    result: &mut Environment<V>,
-) -> Result<(), EnvError> {
-    for from in &container.env_from {
-        if let Some(source) = &from.config_map_ref {
-            let name = &source.local_object_reference.name;
-            match inputs.objects.config_map(name) {
-                Some(object) => {
-                    for (key, value) in &object.data {
-                        set_from(result, &from.prefix, key, value)?;
-                    }
-                }
-                None if source.optional == Some(true) => {}
-                None => return Err(EnvError::NoConfigMap(name.clone())),
-            }
-        }
-        if let Some(source) = &from.secret_ref {
-            let name = &source.local_object_reference.name;
-            match inputs.objects.secret(name) {
-                Some(object) => {
-                    for (key, value) in &object.data {
-                        set_from(result, &from.prefix, key, text(name, key, value)?)?;
-                    }
-                }
-                None if source.optional == Some(true) => {}
-                None => return Err(EnvError::NoSecret(name.clone())),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Messages about keys that `envFrom` selects and that are not valid variable names, one per object.
-pub fn skipped_keys(
-    container: &Container,
-    namespace: &str,
-    objects: &dyn EnvObjects,
-) -> Vec<String> {
-    let line = |keys: Vec<&String>, prefix: &str, kind: &str, name: &str| {
-        let is_none = |key: &&&String| !is_variable_name(&format!("{prefix}{key}"));
-        let keys: Vec<&str> = keys.iter().filter(is_none).map(|key| key.as_str()).collect();
-        let invalid_keys_event = || {
-            format!(
-                "Keys [{}] from the EnvFrom {kind} {namespace}/{name} were skipped since they are \
-                 considered invalid environment variable names.",
-                keys.join(", ")
-            )
-        };
-        (!keys.is_empty()).then(invalid_keys_event)
-    };
-    let mut lines = Vec::new();
-    for from in &container.env_from {
-        if let Some(source) = &from.config_map_ref {
-            let name = &source.local_object_reference.name;
-            let keys = objects.config_map(name).map(|object| object.data.keys().collect());
-            lines.extend(line(keys.unwrap_or_default(), &from.prefix, "configMap", name));
-        }
-        if let Some(source) = &from.secret_ref {
-            let name = &source.local_object_reference.name;
-            let keys = objects.secret(name).map(|object| object.data.keys().collect());
-            lines.extend(line(keys.unwrap_or_default(), &from.prefix, "secret", name));
-        }
-    }
-    lines
-}
-
-/// Sets a variable named after a key; skips a key that is not a valid variable name.
-fn set_from<V: Value>(
-    result: &mut Environment<V>,
-    prefix: &str,
-    key: &str,
-    value: &str,
-) -> Result<(), EnvError> {
-    let name = format!("{prefix}{key}");
-    if is_variable_name(&name) { result.set(name, value) } else { Ok(()) }
-}
-
-/// Whether the name consists of letters, digits, `_`, `-` and `.`, does not start with a digit and is not a path.
-fn is_variable_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    !name.is_empty()
-        && name.chars().all(allowed)
-        && !name.starts_with(|c: char| c.is_ascii_digit())
-        && name != "."
-        && !name.starts_with("..")
 }
 
 fn text<'a>(secret: &str, key: &str, value: &'a [u8]) -> Result<&'a str, EnvError> {
@@ -390,10 +367,10 @@ fn value_from<'a>(
         return field_value(&field.field_path, inputs).map(Some);
     }
     if let Some(field) = &source.resource_field_ref {
-        let all = inputs.pod.spec.containers.iter().chain(&inputs.pod.spec.init_containers);
-        let mut named = all.filter(|c| c.name == field.container_name);
-        let container =
-            if field.container_name.is_empty() { Some(container) } else { named.next() };
+        let container = match field.container_name.as_str() {
+            "" => Some(container),
+            name => inputs.containers.0.get(name).copied(),
+        };
         let unknown = || EnvError::UnknownResource(field.container_name.clone());
         let container = container.ok_or_else(unknown)?;
         return resource_value(field, container, inputs.allocatable).map(|v| Some(v.into()));
@@ -512,30 +489,28 @@ pub fn linked_services<'a>(
     linked.collect::<BTreeMap<_, _>>().into_values().cloned().collect()
 }
 
-/// Variables of services: `<NAME>_SERVICE_HOST`, `<NAME>_SERVICE_PORT[_<PORT>]`, and for each port the older
+/// Variables of a service: `<NAME>_SERVICE_HOST`, `<NAME>_SERVICE_PORT[_<PORT>]`, and for each port the older
 /// `<NAME>_PORT_<n>_<PROTOCOL>` family.
-fn service_variables(services: &[ServiceEnv]) -> Vec<(String, String)> {
+fn service_variables(service: &ServiceEnv) -> Vec<(String, String)> {
     let mut variables = Vec::new();
-    for service in services {
-        let upper = |text: &str| text.to_uppercase().replace('-', "_");
-        let prefix = upper(&service.name);
-        let ip = &service.cluster_ip;
-        let mut set = |name: String, value: String| variables.push((name, value));
-        set(format!("{prefix}_SERVICE_HOST"), ip.clone());
-        if let Some((_, protocol, port)) = service.ports.first() {
-            set(format!("{prefix}_SERVICE_PORT"), port.to_string());
-            set(format!("{prefix}_PORT"), url(protocol, ip, *port));
+    let upper = |text: &str| text.to_uppercase().replace('-', "_");
+    let prefix = upper(&service.name);
+    let ip = &service.cluster_ip;
+    let mut set = |name: String, value: String| variables.push((name, value));
+    set(format!("{prefix}_SERVICE_HOST"), ip.clone());
+    if let Some((_, protocol, port)) = service.ports.first() {
+        set(format!("{prefix}_SERVICE_PORT"), port.to_string());
+        set(format!("{prefix}_PORT"), url(protocol, ip, *port));
+    }
+    for (name, protocol, port) in &service.ports {
+        if !name.is_empty() {
+            set(format!("{prefix}_SERVICE_PORT_{}", upper(name)), port.to_string());
         }
-        for (name, protocol, port) in &service.ports {
-            if !name.is_empty() {
-                set(format!("{prefix}_SERVICE_PORT_{}", upper(name)), port.to_string());
-            }
-            let link = format!("{prefix}_PORT_{port}_{}", protocol.to_uppercase());
-            set(link.clone(), url(protocol, ip, *port));
-            set(format!("{link}_PROTO"), protocol.to_lowercase());
-            set(format!("{link}_PORT"), port.to_string());
-            set(format!("{link}_ADDR"), ip.clone());
-        }
+        let link = format!("{prefix}_PORT_{port}_{}", protocol.to_uppercase());
+        set(link.clone(), url(protocol, ip, *port));
+        set(format!("{link}_PROTO"), protocol.to_lowercase());
+        set(format!("{link}_PORT"), port.to_string());
+        set(format!("{link}_ADDR"), ip.clone());
     }
     variables
 }

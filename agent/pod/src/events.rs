@@ -32,6 +32,9 @@ pub struct PodEvent {
     pub field_path: String,
 }
 
+/// Most bytes of an event's message. Messages repeat what pods and containers say, and thousands of events may wait to be sent.
+const MESSAGE_LEN_MAX: usize = 4 << 10;
+
 impl PodEvent {
     /// An event about the whole pod.
     pub fn new(
@@ -39,7 +42,10 @@ impl PodEvent {
         reason: impl Into<Cow<'static, str>>,
         message: impl Into<String>,
     ) -> Self {
-        let (reason, message) = (reason.into(), message.into());
+        let (reason, mut message) = (reason.into(), message.into());
+        message.truncate(message.floor_char_boundary(MESSAGE_LEN_MAX));
+        // Not what was cut off: it may be long.
+        message.shrink_to_fit();
         Self { severity, reason, message, field_path: String::new() }
     }
 
@@ -363,6 +369,13 @@ mod tests {
         };
         assert_eq!(message("ImageInspectError", "no"), "Failed to inspect image \"a:1\": no");
         assert_eq!(message("InvalidImageName", "Failed to parse"), "Failed to parse");
+    }
+
+    #[test]
+    fn messages_are_cut() {
+        let event = PodEvent::new(Severity::Warning, "Failed", "ü".repeat(1 << 20));
+        assert_eq!(event.message, "ü".repeat(MESSAGE_LEN_MAX / 2));
+        assert!(event.message.capacity() <= MESSAGE_LEN_MAX);
     }
 
     #[test]

@@ -2,41 +2,71 @@
 //! object, shared by all pods, as long as a pod needs it.
 //!
 //! A change wakes the pods' tasks at once. Claims, volumes and attachments are polled where the API
-//! server lets a node only get them, as Kubernetes' authorization module `Node` does.
+//! server lets a node only get them, as Kubernetes' authorization module `Node` does. So is what a
+//! namespace needs beyond its share of watches.
 
 mod persistent;
 mod poll;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use agent_csi::Drivers;
 use agent_interfaces::PodObjects;
-use agent_interfaces::objects::{
-    ObjectCache, Subscription, missing, needs_of, needs_without_pulls,
-};
+use agent_interfaces::objects::{ObjectCache, Subscription, needs_of, needs_without_pulls};
 use agent_pod::env::{EnvRequirements, ServiceEnv, linked_services, links_services};
-use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
+use proto_api::core::v1::{ConfigMap, Pod, Secret};
 use proto_api::names::Names;
 use proto_api::{ObjectKey, Resource};
 use proto_client::watch::{Observed, watch};
-use proto_client::{Client, ListParams, Store};
+use proto_client::{Api, Client, ListParams, Store};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use persistent::{Followed, PersistentObjects};
 use poll::Polling;
+use shares::Shares;
 
-/// Watched objects by namespace and name, while a pod refers to them.
-type ByName<T> = BTreeMap<(String, String), Weak<Watched<T>>>;
+/// Entries below which those that no pod refers to are not looked for.
+const CLEANED_LEN_MIN: usize = 64;
+
+/// Watched objects by namespace and name. Those that no pod refers to any more are removed when the entries have doubled.
+struct ByName<T> {
+    entries: BTreeMap<(String, String), Weak<Watched<T>>>,
+    clean_at: usize,
+}
+
+impl<T> ByName<T> {
+    fn insert(&mut self, key: (String, String), watched: &Arc<Watched<T>>) {
+        if self.entries.len() >= self.clean_at {
+            proto_api::count_steps!(self.entries.len());
+            self.entries.retain(|_, watched| watched.strong_count() > 0);
+            self.clean_at = self.entries.len().saturating_mul(2).max(CLEANED_LEN_MIN);
+        }
+        self.entries.insert(key, Arc::downgrade(watched));
+    }
+}
+
+/// The pod that needs an object.
+#[derive(Clone, Copy)]
+struct Subscriber<'a> {
+    /// Its namespace, whose share of the watches is used.
+    namespace: &'a str,
+    /// Notified of changes of the object.
+    poke: &'a Arc<Notify>,
+}
 
 /// All watches of one kind.
 struct Registry<T: Resource> {
     client: Client,
     /// Whether an object is immutable, so that it need not be watched.
     is_constant: fn(&T) -> bool,
-    /// For a kind that a node may not be allowed to watch.
-    polling: Option<Arc<Polling<T>>>,
+    /// For objects that are not watched.
+    polling: Arc<Polling<T>>,
+    /// Whether a node may not be allowed to watch the kind.
+    may_be_forbidden: bool,
+    shares: Arc<Shares>,
     watched: Mutex<ByName<T>>,
 }
 
@@ -55,7 +85,7 @@ impl<T> Drop for Watched<T> {
 struct State<T> {
     /// `None` before the first read, `Some(None)` if the object does not exist.
     object: RwLock<Option<Option<Arc<T>>>>,
-    /// Tasks to wake. Bounded by the pods that refer to the object.
+    /// Tasks to wake. Bounded by twice the pods that refer to the object.
     pokes: Mutex<Vec<Weak<Notify>>>,
     /// Requests a read of a polled object before its interval ends, because another pod refers to it.
     reread: Notify,
@@ -71,31 +101,48 @@ impl<T> State<T> {
         let mut pokes = self.pokes.lock().unwrap_or_else(PoisonError::into_inner);
         pokes.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
     }
+
+    fn add_poke(&self, poke: &Arc<Notify>) {
+        let mut pokes = self.pokes.lock().unwrap_or_else(PoisonError::into_inner);
+        if pokes.len() == pokes.capacity() {
+            proto_api::count_steps!(pokes.len());
+            pokes.retain(|poke| poke.strong_count() > 0);
+            // The next time is after as many again.
+            let present = pokes.len().max(1);
+            pokes.reserve(present);
+        }
+        pokes.push(Arc::downgrade(poke));
+    }
 }
 
 impl<T: Resource> Registry<T> {
-    fn new(client: Client) -> Self {
-        Self { client, is_constant: |_| false, polling: None, watched: Mutex::default() }
+    fn new(client: Client, shares: Arc<Shares>) -> Self {
+        let watched = ByName { entries: BTreeMap::new(), clean_at: CLEANED_LEN_MIN };
+        Self {
+            client,
+            is_constant: |_| false,
+            polling: Arc::new(Polling::new(|_| true)),
+            may_be_forbidden: false,
+            shares,
+            watched: Mutex::new(watched),
+        }
     }
 
-    fn watch(&self, namespace: &str, name: &str, poke: &Arc<Notify>) -> Arc<Watched<T>> {
+    fn watch(&self, namespace: &str, name: &str, subscriber: Subscriber<'_>) -> Arc<Watched<T>> {
         let key = (namespace.to_owned(), name.to_owned());
         let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, watched| watched.strong_count() > 0);
-        let known = all.get(&key).and_then(Weak::upgrade);
+        let known = all.entries.get(&key).and_then(Weak::upgrade);
         known.iter().for_each(|watched| watched.state.reread.notify_one());
         let watched = known.unwrap_or_else(|| {
-            let watched = Arc::new(self.begin(namespace, name));
-            all.insert(key, Arc::downgrade(&watched));
+            let watched = Arc::new(self.begin(namespace, name, subscriber.namespace));
+            all.insert(key, &watched);
             watched
         });
-        let mut pokes = watched.state.pokes.lock().unwrap_or_else(PoisonError::into_inner);
-        pokes.push(Arc::downgrade(poke));
-        drop(pokes);
+        watched.state.add_poke(subscriber.poke);
         watched
     }
 
-    fn begin(&self, namespace: &str, name: &str) -> Watched<T> {
+    fn begin(&self, namespace: &str, name: &str, needed_in: &str) -> Watched<T> {
         let state = Arc::new(State {
             object: RwLock::new(None),
             pokes: Mutex::default(),
@@ -106,29 +153,27 @@ impl<T: Resource> Registry<T> {
             namespace => self.client.within::<T>(namespace),
         };
         let (params, is_constant) = (ListParams::name(name), self.is_constant);
-        let (polling, name) = (self.polling.clone(), name.to_owned());
+        let (polling, may_be_forbidden) = (self.polling.clone(), self.may_be_forbidden);
+        let (shares, reads) = (self.shares.clone(), self.shares.reads(needed_in));
+        let (name, needed_in) = (name.to_owned(), needed_in.to_owned());
         let cached = state.clone();
         let task = tokio::spawn(async move {
-            if let Some(polling) = polling
-                && polling.is_needed(&api, &params).await
-            {
-                return polling.run(&api, &name, &cached.reread, |object| cached.set(object)).await;
-            }
-            let (mut listed, settled) = (None, Notify::new());
+            let settled = Notify::new();
             let set = |object: Option<Arc<T>>| {
                 if object.as_deref().is_some_and(is_constant) {
                     settled.notify_one();
                 }
                 cached.set(object);
             };
-            let follow = watch(&api, &params, |observed| match observed {
-                Observed::ListBegan => listed = None,
-                Observed::Listed(object) => listed = Some(Arc::new(object)),
-                Observed::ListEnded => set(listed.take()),
-                Observed::Applied(object) => set(Some(Arc::new(object))),
-                Observed::Deleted(_) => set(None),
-                Observed::WatchBegan | Observed::WatchEnded => {}
-            });
+            let follow = async {
+                let is_forbidden =
+                    may_be_forbidden && polling.is_needed(&reads, &api, &params).await;
+                let place = if is_forbidden { None } else { shares.watch(&needed_in) };
+                match place {
+                    Some(_place) => watch_one(&api, &params, &set).await,
+                    None => polling.run(&reads, (&api, &name), &cached.reread, &set).await,
+                }
+            };
             // Cancel safe: an immutable object need not be watched.
             tokio::select! {
                 () = follow => {}
@@ -137,6 +182,24 @@ impl<T: Resource> Registry<T> {
         });
         Watched { state, task: task.abort_handle() }
     }
+}
+
+/// Watches the object that `params` select; calls `set` with each of its states. Never returns.
+async fn watch_one<T: Resource>(
+    api: &Api<T>,
+    params: &ListParams,
+    set: &(impl Fn(Option<Arc<T>>) + Sync),
+) {
+    let mut listed = None;
+    let observe = |observed| match observed {
+        Observed::ListBegan => listed = None,
+        Observed::Listed(object) => listed = Some(Arc::new(object)),
+        Observed::ListEnded => set(listed.take()),
+        Observed::Applied(object) => set(Some(Arc::new(object))),
+        Observed::Deleted(_) => set(None),
+        Observed::WatchBegan | Observed::WatchEnded => {}
+    };
+    watch(api, params, observe).await;
 }
 
 /// API objects that pods of the node refer to: one watch an object, shared by the pods.
@@ -157,14 +220,15 @@ impl ClusterObjects {
         drivers: Drivers,
         node: &str,
     ) -> Self {
+        let shares = Arc::new(Shares::default());
         let secrets = Arc::new(Registry {
             is_constant: |secret: &Secret| secret.immutable == Some(true),
-            ..Registry::new(client.clone())
+            ..Registry::new(client.clone(), shares.clone())
         });
         Self {
             config_maps: Registry {
                 is_constant: |map: &ConfigMap| map.immutable == Some(true),
-                ..Registry::new(client.clone())
+                ..Registry::new(client.clone(), shares)
             },
             persistent: Arc::new(PersistentObjects::new(client, secrets.clone(), drivers, node)),
             secrets,
@@ -177,17 +241,18 @@ impl ClusterObjects {
 impl ObjectCache for ClusterObjects {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         let namespace = &pod.metadata.namespace;
+        let subscriber = Subscriber { namespace, poke: &poke };
         let EnvRequirements { config_maps, secrets } = needs_of(pod);
         // A static pod runs without an API server, which may itself be one: it does not wait for Services or pull secrets.
         let is_static = pod.metadata.annotations.contains_key(&self.names.label("config.source"));
         let awaited = if is_static { needs_without_pulls(pod).secrets } else { secrets.clone() };
         let maps = config_maps.into_iter().map(|name| {
-            let watched = self.config_maps.watch(namespace, &name, &poke);
+            let watched = self.config_maps.watch(namespace, &name, subscriber);
             (name, watched)
         });
         let maps = maps.collect();
         let secrets = secrets.into_iter().map(|name| {
-            let watched = self.secrets.watch(namespace, &name, &poke);
+            let watched = self.secrets.watch(namespace, &name, subscriber);
             (name, watched)
         });
         let secrets = secrets.collect();
@@ -227,11 +292,8 @@ struct ClusterSubscription {
 
 impl Subscription for ClusterSubscription {
     fn objects(&self) -> PodObjects {
-        PodObjects {
-            config_maps: read_watched(&self.maps),
-            secrets: read_watched(&self.secrets),
-            persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
-        }
+        let persistent = self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default();
+        PodObjects { persistent, ..self.environment_objects() }
     }
 
     fn services(&self, pod: &Pod) -> Vec<ServiceEnv> {
@@ -252,8 +314,12 @@ impl Subscription for ClusterSubscription {
             && self.persistent.as_ref().is_none_or(|p| p.known().1)
     }
 
-    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        missing(pod, container, || self.objects())
+    fn environment_objects(&self) -> PodObjects {
+        PodObjects {
+            config_maps: read_watched(&self.maps),
+            secrets: read_watched(&self.secrets),
+            ..PodObjects::default()
+        }
     }
 }
 
@@ -266,23 +332,112 @@ fn read_watched<K: Ord + Clone, T>(
 
 #[cfg(test)]
 mod tests {
-    use proto_api::core::v1::{EnvFromSource, LocalObjectReference, SecretEnvSource, Service};
+    use std::time::Duration;
+
+    use proto_api::core::v1::{
+        Container, EnvFromSource, LocalObjectReference, SecretEnvSource, Service,
+    };
     use proto_api::names::Profile;
+    use proto_client::testing::{StubRequest, StubServer, json_response};
     use proto_client::{ClientConfig, Reflector};
 
     use super::*;
+
+    use http::Response;
+    use hyper::body::Bytes;
+    use serde_json::json;
 
     fn reference(name: &str) -> LocalObjectReference {
         LocalObjectReference { name: name.to_owned() }
     }
 
+    /// A client of a server where nothing listens.
+    fn unreachable() -> Client {
+        let config = ClientConfig::direct(http::Uri::from_static("http://127.0.0.1:1"));
+        Client::new(&config, Names::new(Profile::Kubernetes), "test/1").expect("a client")
+    }
+
+    /// 40,000 names were 8 * 10^8 steps of the dispatcher.
+    #[tokio::test]
+    async fn new_watches_do_not_walk_the_others_and_dropped_ones_are_forgotten() {
+        let secrets = Registry::<Secret>::new(unreachable(), Arc::default());
+        let poke = Arc::default();
+        let subscriber = Subscriber { namespace: "n", poke: &poke };
+        let mut held = Vec::new();
+        let steps = proto_api::steps::count_during(|| {
+            held.extend((0..10_000).map(|n| secrets.watch("n", &format!("a{n}"), subscriber)));
+        });
+        assert!(steps <= 2 * 10_000, "{steps}");
+        let entries = || secrets.watched.lock().expect("no panic").entries.len();
+        held.truncate(10);
+        (0..30_000).for_each(|n| drop(secrets.watch("n", &format!("b{n}"), subscriber)));
+        assert!(entries() <= 2 * CLEANED_LEN_MIN, "{}", entries());
+        // Pods come and go while one keeps the object.
+        let steps = proto_api::steps::count_during(|| {
+            for _ in 0..10_000 {
+                let poke = Arc::default();
+                secrets.watch("n", "a0", Subscriber { namespace: "n", poke: &poke });
+            }
+        });
+        let pokes = held[0].state.pokes.lock().expect("no panic").len();
+        assert!(pokes <= 4 && steps <= 2 * 10_000, "{pokes} {steps}");
+    }
+
+    /// Answers lists and reads with objects, and keeps watches open; `watched` has the names in their queries.
+    fn answer(request: &StubRequest, watched: &Mutex<BTreeSet<String>>) -> Option<Response<Bytes>> {
+        let object = |name: &str| json!({"metadata": {"name": name, "namespace": "n", "resourceVersion": "7"}});
+        let selected =
+            request.query.split('&').find_map(|part| part.strip_prefix("fieldSelector="));
+        let Some((_, selected)) = selected.and_then(|field| field.split_once("%3D")) else {
+            let name = request.path.rsplit('/').next().unwrap_or_default();
+            return Some(json_response(200, &object(name)));
+        };
+        if request.query.contains("watch=") {
+            watched.lock().expect("no panic").insert(selected.to_owned());
+            return None;
+        }
+        let list = json!({"metadata": {"resourceVersion": "7"}, "items": [object(selected)]});
+        Some(json_response(200, &list))
+    }
+
+    #[tokio::test]
+    async fn what_a_namespace_needs_beyond_its_share_is_read_without_a_watch() {
+        let watched = Arc::new(Mutex::new(BTreeSet::new()));
+        let seen = watched.clone();
+        let server = StubServer::start(move |request| answer(request, &seen)).await;
+        let maps = Registry::<ConfigMap>::new(server.client(), Arc::new(Shares::new(4, 2)));
+        let poke = Arc::default();
+        let watch = |namespace, name| maps.watch("n", name, Subscriber { namespace, poke: &poke });
+        let names = async |expect: &[&str]| {
+            while *watched.lock().expect("no panic") != expect.iter().map(|n| (*n).into()).collect()
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let read = async |watched: &Watched<ConfigMap>| loop {
+            if let Some(object) = watched.state.get() {
+                break object.expect("an object").metadata.name.clone();
+            }
+            poke.notified().await;
+        };
+        let mut held = Vec::new();
+        for (namespace, name) in [("n", "a"), ("n", "b"), ("n", "c"), ("m", "d"), ("n", "e")] {
+            held.push(watch(namespace, name));
+            assert_eq!(read(held.last().expect("one")).await, name);
+        }
+        names(&["a", "b", "d"]).await;
+        // A place is given back with the last pod that needs the object.
+        held.remove(0);
+        tokio::task::yield_now().await;
+        held.push(watch("n", "f"));
+        assert_eq!(read(held.last().expect("one")).await, "f");
+        names(&["a", "b", "d", "f"]).await;
+    }
+
     /// The API server of a control plane may be a static pod itself.
     #[tokio::test]
     async fn only_a_static_pod_does_not_wait_for_its_pull_secrets() {
-        // Where nothing listens.
-        let config = ClientConfig::direct(http::Uri::from_static("http://127.0.0.1:1"));
-        let names = Names::new(Profile::Kubernetes);
-        let client = Client::new(&config, names, "test/1").expect("a client");
+        let (client, names) = (unreachable(), Names::new(Profile::Kubernetes));
         let list = client.all::<Service>();
         let services = Reflector::projected(list, ListParams::default(), |_| None::<ServiceEnv>);
         let objects = ClusterObjects::new(&client, services.store(), Drivers::default(), "n");

@@ -6,28 +6,40 @@ use std::cell::Cell;
 /// Most bytes of all projected files of one pod: about twenty objects of maximum size.
 pub const POD_BYTES_MAX: usize = 32 << 20;
 
-/// The bytes that the projected files of a pod may still take.
+/// Most files that they are made from; one that replaces another counts too.
+pub const POD_FILES_MAX: usize = 50_000;
+
+/// What the projected files of a pod may still take.
 #[derive(Debug)]
-pub struct Budget(Cell<usize>);
+pub struct Budget {
+    bytes: Cell<usize>,
+    files: Cell<usize>,
+}
 
 /// The budget is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the files of the pod's projected volumes are more than {POD_BYTES_MAX} bytes")]
-pub struct OverBudget;
+pub enum OverBudget {
+    #[error("the files of the pod's projected volumes are more than {POD_BYTES_MAX} bytes")]
+    Bytes,
+    #[error("the pod's projected volumes have more than {POD_FILES_MAX} files")]
+    Files,
+}
 
 impl Default for Budget {
     fn default() -> Self {
-        Self(Cell::new(POD_BYTES_MAX))
+        Self { bytes: Cell::new(POD_BYTES_MAX), files: Cell::new(POD_FILES_MAX) }
     }
 }
 
 impl Budget {
-    /// Reserves the bytes of one file. Called before they are copied.
+    /// Reserves one file of so many bytes. Called before they are copied.
     ///
     /// # Errors
     /// The remaining budget is smaller.
     pub fn reserve(&self, bytes: usize) -> Result<(), OverBudget> {
-        self.0.set(self.0.get().checked_sub(bytes).ok_or(OverBudget)?);
+        proto_api::count_steps!(1);
+        self.files.set(self.files.get().checked_sub(1).ok_or(OverBudget::Files)?);
+        self.bytes.set(self.bytes.get().checked_sub(bytes).ok_or(OverBudget::Bytes)?);
         Ok(())
     }
 }

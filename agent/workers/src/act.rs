@@ -16,7 +16,7 @@ use agent_logs::log_links::LoggedContainer;
 use agent_node::adaptive_limit::CallKind;
 use agent_pod::desired::{find_container, instance_hash};
 use agent_pod::dns;
-use agent_pod::env::{EnvInputs, environment, skipped_keys};
+use agent_pod::env::{ContainersByName, EnvInputs, environment, skipped_keys};
 use agent_pod::observed::{InstanceState, ObservedContainer, ObservedImage};
 use agent_pod::plan::Action;
 use agent_pod::security::{self, ImageUser};
@@ -196,6 +196,7 @@ async fn create_container(
         container,
         &EnvInputs {
             pod,
+            containers: ContainersByName::of(pod),
             host_ips,
             pod_ips: if pod.spec.host_network { host_ips } else { &context.pod_ips },
             objects: &*context.objects,

@@ -18,7 +18,9 @@ use agent_node::qos::qos_class;
 use agent_node::resources::{limits, requests};
 use agent_node::unsupported_fields::{self, NodeFeatures};
 use agent_pod::desired::{ConfigState, DesiredPod, PodSource, find_container};
-use agent_pod::env::{EnvInputs, ServiceEnv, environment, linked_services, links_services};
+use agent_pod::env::{
+    ContainersByName, EnvInputs, ServiceEnv, environment, linked_services, links_services,
+};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::security::ImageUser;
 use agent_pod::translate::{self, ContainerInputs};
@@ -248,6 +250,7 @@ fn answer(pod: &Value) -> String {
             ServiceEnv { name: "shop".into(), cluster_ip: "10.96.0.9".into(), ports: vec![] };
         let inputs = EnvInputs {
             pod: &pod,
+            containers: ContainersByName::of(&pod),
             host_ips: &["192.0.2.1".into()],
             pod_ips: &["10.0.0.7".into()],
             objects: &Everything,

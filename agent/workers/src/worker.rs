@@ -39,7 +39,7 @@ use agent_pod::record::{PodRecord, TerminationReason};
 use agent_runtime::RuntimeError;
 use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
-use proto_api::core::v1::{Container, Pod};
+use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::panics::Panicked;
 use proto_daemon::statusz::TaskStatus;
@@ -250,15 +250,15 @@ impl Worker {
         self.update.borrow().pod.clone()
     }
 
-    fn desired(&self) -> DesiredPod {
+    fn desired(&mut self) -> DesiredPod {
         let update = self.update.borrow().clone();
-        let config = |container: &Container| self.volumes.environment_state(&update.pod, container);
+        let environments = self.volumes.environments(&update.pod);
         let mut want = DesiredPod::from_pod(
             &update.pod,
             update.source,
             &self.shared.qos(&update.pod),
             &self.shared.settings.host_ips,
-            config,
+            |container| environments.state_of(container),
         );
         want.disruption = self.shared.pods.decision(&update.pod.metadata.uid);
         want.dead_kept = self.shared.dead_kept();

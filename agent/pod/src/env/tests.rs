@@ -83,6 +83,7 @@ fn run(container: &Container, services: &[ServiceEnv]) -> Result<Vec<(String, St
         container,
         &EnvInputs {
             pod: &pod,
+            containers: ContainersByName::of(&pod),
             host_ips: &["10.0.0.1".into()],
             pod_ips: &["10.1.0.2".into(), "fd00::2".into()],
             objects: &store,
@@ -90,6 +91,169 @@ fn run(container: &Container, services: &[ServiceEnv]) -> Result<Vec<(String, St
             allocatable: &allocatable,
         },
     )
+}
+
+fn check(container: Container, store: &Store) -> Result<(), EnvError> {
+    let (name, mut pod) = (container.name.clone(), pod());
+    pod.spec.containers = vec![container];
+    check_environments(&pod, store).remove(&name).map_or(Ok(()), Err)
+}
+
+fn whole_map(name: &str, prefix: &str) -> EnvFromSource {
+    let local_object_reference = reference(name);
+    EnvFromSource {
+        prefix: prefix.into(),
+        config_map_ref: Some(ConfigMapEnvSource { local_object_reference, optional: None }),
+        ..EnvFromSource::default()
+    }
+}
+
+fn store_of(maps: &[(&str, &[(&str, &str)])]) -> Store {
+    let mut store = Store::default();
+    for (name, data) in maps {
+        let data = data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let map = ConfigMap { data: data.collect(), ..ConfigMap::default() };
+        store.config_maps.insert((*name).to_owned(), map);
+    }
+    store
+}
+
+fn values(container: &Container, store: &Store) -> Result<BTreeMap<String, String>, EnvError> {
+    let (pod, allocatable) = (pod(), BTreeMap::new());
+    let inputs = EnvInputs {
+        pod: &pod,
+        containers: ContainersByName::of(&pod),
+        host_ips: &[],
+        pod_ips: &[],
+        objects: store,
+        services: &[],
+        allocatable: &allocatable,
+    };
+    environment(container, &inputs).map(|list| list.into_iter().collect())
+}
+
+#[test]
+fn of_objects_that_are_named_again_the_last_entry_wins() {
+    let store = store_of(&[
+        ("a", &[("X", "a"), ("ONLY_A", "a"), ("P_X", "a")]),
+        ("b", &[("X", "b"), ("ONLY_B", "b")]),
+    ]);
+    let entry = |text: &str| match text.split_once(':') {
+        Some((name, prefix)) => whole_map(name, prefix),
+        None => whole_map(text, ""),
+    };
+    let table = [
+        ("a b", "X=b ONLY_A=a ONLY_B=b P_X=a"),
+        ("a b a", "X=a ONLY_A=a ONLY_B=b P_X=a"),
+        ("a b a b", "X=b ONLY_A=a ONLY_B=b P_X=a"),
+        ("a a:P_", "X=a ONLY_A=a P_ONLY_A=a P_P_X=a P_X=a"),
+        ("b:P_ a b:P_", "P_ONLY_B=b P_X=b X=a ONLY_A=a"),
+        ("a b:P_ a", "P_ONLY_B=b P_X=a X=a ONLY_A=a"),
+    ];
+    for (order, expect) in table {
+        let env_from = order.split(' ').map(entry).collect();
+        let container = Container { env_from, ..Container::default() };
+        let expect = expect.split(' ').filter_map(|pair| pair.split_once('='));
+        let expect: BTreeMap<_, _> =
+            expect.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        assert_eq!(values(&container, &store), Ok(expect), "{order}");
+    }
+    // Whether an object may be missing is said by each entry.
+    let mut optional = whole_map("none", "");
+    optional.config_map_ref.as_mut().expect("a reference").optional = Some(true);
+    for env_from in
+        [vec![whole_map("none", ""), optional.clone()], vec![optional, whole_map("none", "")]]
+    {
+        let container = Container { env_from, ..Container::default() };
+        assert_eq!(values(&container, &store), Err(EnvError::NoConfigMap("none".into())));
+    }
+}
+
+/// A thousand entries of one ConfigMap with 150,000 keys were 70 s of a node's only thread.
+#[test]
+fn work_on_the_environments_of_a_pod_is_bounded() {
+    let keys = |count: usize, first: &str| -> ConfigMap {
+        let data = (0..count).map(|n| (format!("{first}{n}"), String::new()));
+        ConfigMap { data: data.collect(), ..ConfigMap::default() }
+    };
+    let mut store = Store::default();
+    store.config_maps.insert("most".into(), keys(STEPS_MAX, "K"));
+    store.config_maps.insert("more".into(), keys(STEPS_MAX + 1, "K"));
+    store.config_maps.insert("invalid".into(), keys(STEPS_MAX + 1, "1"));
+    store.config_maps.insert("large".into(), {
+        let data = [("K".to_owned(), "x".repeat(1 << 20 >> 1))].into();
+        ConfigMap { data, ..ConfigMap::default() }
+    });
+    let container = |env_from: Vec<EnvFromSource>| Container {
+        name: "c".into(),
+        env_from,
+        ..Container::default()
+    };
+    let again = |name: &str| container(vec![whole_map(name, ""); 1000]);
+    let prefixed = (0..1000).map(|n| whole_map("invalid", &format!("{n}"))).collect();
+    let refers = (0..1000).map(|_| from("V", map_key("large", "K", None))).collect();
+    let expanded = (0..1000)
+        .flat_map(|n| [literal("A", &"x".repeat(100_000)), literal("B", &format!("{n} $(A)"))]);
+    let too_many = Err(EnvError::TooManySteps { container: "c".into() });
+    let table = [
+        ("the same often", again("most"), Ok(())),
+        ("more keys", again("more"), too_many.clone()),
+        ("invalid names", again("invalid"), too_many.clone()),
+        ("invalid prefixes", container(prefixed), too_many.clone()),
+        ("one variable", Container { env: refers, ..container(vec![]) }, too_many.clone()),
+        ("expanded", Container { env: expanded.collect(), ..container(vec![]) }, too_many),
+    ];
+    for (what, container, expect) in table {
+        let steps = proto_api::steps::count_during(|| {
+            assert_eq!(check(container.clone(), &store), expect, "{what}");
+            assert_eq!(values(&container, &store).map(drop), expect, "{what}");
+        });
+        assert!(steps <= 2 * (STEPS_MAX as u64 + 1), "{what}: {steps}");
+    }
+    // What is enough for one container is shared by those of a pod.
+    let mut pod = pod();
+    for name in ["a", "b", "d"] {
+        let container = Container { name: name.into(), ..again("most") };
+        pod.spec.containers.push(container);
+    }
+    pod.spec.containers.push(Container { name: "nothing".into(), ..Container::default() });
+    let steps = proto_api::steps::count_during(|| {
+        let failed = check_environments(&pod, &store);
+        assert_eq!(failed.into_keys().collect::<Vec<_>>(), ["b", "d"]);
+    });
+    assert!(steps <= STEPS_MAX as u64 + 3, "{steps}");
+}
+
+#[test]
+fn a_container_is_found_by_the_name_in_a_resource_field() {
+    let named = |name: &str, cpu: &str| {
+        let mut container = Container { name: name.into(), ..Container::default() };
+        container.resources.limits.insert("cpu".into(), cpu.parse().expect("quantity"));
+        container
+    };
+    let mut pod = pod();
+    pod.spec.containers = vec![named("a", "1"), named("a", "2"), named("b", "3")];
+    pod.spec.init_containers = vec![named("b", "4"), named("i", "5")];
+    let (store, allocatable) = (Store::default(), BTreeMap::new());
+    for (name, expect) in [("", "6"), ("a", "1"), ("b", "3"), ("i", "5")] {
+        let inputs = EnvInputs {
+            pod: &pod,
+            containers: ContainersByName::of(&pod),
+            host_ips: &[],
+            pod_ips: &[],
+            objects: &store,
+            services: &[],
+            allocatable: &allocatable,
+        };
+        let field = ResourceFieldSelector {
+            container_name: name.into(),
+            resource: "limits.cpu".into(),
+            ..ResourceFieldSelector::default()
+        };
+        let source = EnvVarSource { resource_field_ref: Some(field), ..EnvVarSource::default() };
+        let own = Container { env: vec![from("V", source)], ..named("own", "6") };
+        assert_eq!(environment(&own, &inputs), Ok(vec![("V".into(), expect.into())]), "{name}");
+    }
 }
 
 #[test]
@@ -214,7 +378,7 @@ fn services_show_under_their_names() {
         cluster_ip: "10.2.0.3".into(),
         ports: vec![("http".into(), "TCP".into(), 80), ("".into(), "UDP".into(), 53)],
     };
-    let variables: BTreeMap<String, String> = service_variables(&[web]).into_iter().collect();
+    let variables: BTreeMap<String, String> = service_variables(&web).into_iter().collect();
     let cases = [
         ("MY_WEB_SERVICE_HOST", "10.2.0.3"),
         ("MY_WEB_SERVICE_PORT", "80"),
@@ -278,6 +442,20 @@ fn invalid_environment_variable_names_are_reported() {
     let mut prefixed = container;
     prefixed.env_from[0].prefix = "P_".into();
     assert!(skipped_keys(&prefixed, "ns", &store).is_empty());
+    // One message of bounded length, however often and with however many keys an object is named.
+    let many = (100..STEPS_MAX).map(|n| (n.to_string(), String::new()));
+    let map = ConfigMap { data: many.collect(), ..ConfigMap::default() };
+    store.config_maps.insert("many".into(), map);
+    let entries = [vec![whole_map("many", ""); 1000], vec![whole_map("odd", ""); 1000]].concat();
+    let container = Container { env_from: entries, ..Container::default() };
+    let messages = skipped_keys(&container, "ns", &store);
+    let [long, short] = messages.as_slice() else { panic!("{messages:?}") };
+    assert_eq!(short, told);
+    assert!(long.starts_with("Keys [100, 1000, 10000, ") && long.len() < 1200, "{long}");
+    let shown = long.split_once("] ").expect("an end").0.matches(", ").count() + 1;
+    let others =
+        format!(" and {} others] from the EnvFrom configMap ns/many", STEPS_MAX - 100 - shown);
+    assert!(long.contains(&others), "{long}");
 }
 
 /// `A0` has 64 bytes, each other variable sixteen times the bytes of the one before.
@@ -326,6 +504,7 @@ fn an_object_that_is_named_often_counts_each_time() {
     let allocatable = BTreeMap::new();
     let inputs = EnvInputs {
         pod: &pod,
+        containers: ContainersByName::of(&pod),
         host_ips: &[],
         pod_ips: &[],
         objects: &store,
@@ -336,7 +515,7 @@ fn an_object_that_is_named_often_counts_each_time() {
         let env_from = (0..times).map(from).collect();
         let container = Container { name: "c".into(), env_from, ..Container::default() };
         assert_eq!(environment(&container, &inputs).is_ok(), fits, "{times}");
-        assert_eq!(check_environment(&container, &inputs).is_ok(), fits, "{times}");
+        assert_eq!(check(container, &store).is_ok(), fits, "{times}");
     }
 }
 
@@ -401,10 +580,10 @@ proptest::proptest! {
         let pod = pod();
         let (store, allocatable) = (Store::default(), BTreeMap::new());
         let inputs = EnvInputs {
-            pod: &pod, host_ips: &[], pod_ips: &[], objects: &store, services: &[],
-            allocatable: &allocatable,
+            pod: &pod, containers: ContainersByName::of(&pod), host_ips: &[], pod_ips: &[],
+            objects: &store, services: &[], allocatable: &allocatable,
         };
-        let (made, checked) = (environment(&container, &inputs), check_environment(&container, &inputs));
+        let (made, checked) = (environment(&container, &inputs), check(container, &store));
         prop_assert_eq!(made.as_ref().err(), checked.as_ref().err());
         if let Ok(made) = made {
             prop_assert!(made.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>() <= POD_BYTES_MAX);

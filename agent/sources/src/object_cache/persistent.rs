@@ -19,7 +19,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::poll::Polling;
-use super::{Registry, Watched};
+use super::shares::Shares;
+use super::{Registry, Subscriber, Watched};
 
 /// How long to wait for an unbound claim, a missing attachment or an unregistered driver before it
 /// is reported. The wait continues afterwards.
@@ -28,9 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STEPS_MAX: usize = 6;
 
 /// A registry of a kind that a node may not be allowed to watch; `is_settled` as in [`Polling`].
-fn polled<T: Resource>(client: &Client, is_settled: fn(&T) -> bool) -> Registry<T> {
-    let polling = Some(Arc::new(Polling::new(is_settled)));
-    Registry { polling, ..Registry::new(client.clone()) }
+fn polled<T: Resource>(
+    client: &Client,
+    shares: &Arc<Shares>,
+    is_settled: fn(&T) -> bool,
+) -> Registry<T> {
+    let polling = Arc::new(Polling::new(is_settled));
+    let registry = Registry::new(client.clone(), shares.clone());
+    Registry { polling, may_be_forbidden: true, ..registry }
 }
 
 /// Watches of all pods.
@@ -52,11 +58,14 @@ impl PersistentObjects {
         registered: Drivers,
         node: &str,
     ) -> Self {
+        let shares = &secrets.shares;
+        let is_bound = |claim: &PersistentVolumeClaim| claim.status.phase == "Bound";
+        let is_attached = |attachment: &VolumeAttachment| attachment.status.attached;
         Self {
-            claims: polled(client, |claim: &PersistentVolumeClaim| claim.status.phase == "Bound"),
-            volumes: polled(client, |_| true),
-            drivers: Registry::new(client.clone()),
-            attachments: polled(client, |attachment: &VolumeAttachment| attachment.status.attached),
+            claims: polled(client, shares, is_bound),
+            volumes: polled(client, shares, |_| true),
+            drivers: Registry::new(client.clone(), shares.clone()),
+            attachments: polled(client, shares, is_attached),
             secrets,
             registered,
             node: node.to_owned(),
@@ -146,16 +155,17 @@ impl Followed {
     }
 
     fn hold(&self, held: &mut WatchedObjects, wanted: &ObjectNames) {
-        let (objects, poke) = (&self.objects, &self.poke);
+        let objects = &self.objects;
         let own = self.pod.metadata.namespace.as_str();
+        let subscriber = Subscriber { namespace: own, poke: &self.poke };
         let plain = |name: &String| (String::new(), name.clone());
-        keep(&mut held.claims, &wanted.claims, &objects.claims, poke, |n| {
+        keep(&mut held.claims, &wanted.claims, &objects.claims, subscriber, |n| {
             (own.to_owned(), n.clone())
         });
-        keep(&mut held.volumes, &wanted.volumes, &objects.volumes, poke, plain);
-        keep(&mut held.drivers, &wanted.drivers, &objects.drivers, poke, plain);
-        keep(&mut held.attachments, &wanted.attachments, &objects.attachments, poke, plain);
-        keep(&mut held.secrets, &wanted.secrets, &objects.secrets, poke, Clone::clone);
+        keep(&mut held.volumes, &wanted.volumes, &objects.volumes, subscriber, plain);
+        keep(&mut held.drivers, &wanted.drivers, &objects.drivers, subscriber, plain);
+        keep(&mut held.attachments, &wanted.attachments, &objects.attachments, subscriber, plain);
+        keep(&mut held.secrets, &wanted.secrets, &objects.secrets, subscriber, Clone::clone);
     }
 
     fn is_ready(&self, known: &KnownObjects) -> bool {
@@ -177,14 +187,14 @@ fn keep<T: Resource, K: Ord + Clone>(
     held: &mut ByName<T, K>,
     wanted: &std::collections::BTreeSet<K>,
     registry: &Registry<T>,
-    poke: &Arc<Notify>,
+    subscriber: Subscriber<'_>,
     place: impl Fn(&K) -> (String, String),
 ) {
     held.retain(|key, _| wanted.contains(key));
     for key in wanted {
         if !held.contains_key(key) {
             let (namespace, name) = place(key);
-            held.insert(key.clone(), registry.watch(&namespace, &name, poke));
+            held.insert(key.clone(), registry.watch(&namespace, &name, subscriber));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Polling of objects that the API server lets a node get, but neither list nor watch.
+//! Polling of objects that the API server lets a node get, but neither list nor watch, and of those for which no watch is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +8,8 @@ use proto_api::Resource;
 use proto_client::{Api, ListParams};
 use proto_daemon::backoff::{Backoff, Retries};
 use tokio::sync::Notify;
+
+use super::shares::Reads;
 
 /// First interval; each further one is half as long again.
 const INTERVAL_FIRST: Duration = Duration::from_millis(100);
@@ -30,10 +32,10 @@ impl<T: Resource> Polling<T> {
     }
 
     /// Whether the server forbids to list the kind. Retried until it responds.
-    pub(super) async fn is_needed(&self, api: &Api<T>, params: &ListParams) -> bool {
+    pub(super) async fn is_needed(&self, reads: &Reads, api: &Api<T>, params: &ListParams) -> bool {
         let mut retries = Retries::new(Backoff::LOOP);
         while !self.is_forbidden_to_list.load(Ordering::Relaxed) {
-            match api.list(params).await {
+            match reads.read(api.list(params)).await {
                 Ok(_) => return false,
                 Err(error) if error.is_forbidden() => {
                     self.is_forbidden_to_list.store(true, Ordering::Relaxed)
@@ -51,15 +53,15 @@ impl<T: Resource> Polling<T> {
     /// Reads the object at intervals, and early when `reread` asks for it; calls `set` when it has changed. Never returns.
     pub(super) async fn run(
         &self,
-        api: &Api<T>,
-        name: &str,
+        reads: &Reads,
+        (api, name): (&Api<T>, &str),
         reread: &Notify,
         set: impl Fn(Option<Arc<T>>),
     ) {
         let (mut shown, mut interval) = (None, INTERVAL_FIRST);
         loop {
             let mut next = interval.mul_f64(1.5).min(INTERVAL_MAX);
-            match api.find(name).await {
+            match reads.read(api.find(name)).await {
                 Ok(object) => {
                     if object.as_ref().is_some_and(self.is_settled) {
                         (interval, next) = (INTERVAL_SETTLED, INTERVAL_SETTLED);

@@ -16,7 +16,11 @@ pub(super) fn config_map(
     };
     let text = object.data.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
     let binary = object.binary_data.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
-    project(("configmap", keys), text.chain(binary), inputs.budget, payload)
+    let value = |key: &str| {
+        let text = object.data.get(key).map(String::as_bytes);
+        text.or_else(|| object.binary_data.get(key).map(Vec::as_slice))
+    };
+    project(("configmap", keys), text.chain(binary), value, inputs.budget, payload)
 }
 
 pub(super) fn secret(
@@ -26,7 +30,8 @@ pub(super) fn secret(
 ) -> Result<(), SourceError> {
     let Some(object) = inputs.objects.secret(&keys.object) else { return missing("secret", keys) };
     let data = object.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
-    project(("secret", keys), data, inputs.budget, payload)
+    let value = |key: &str| object.data.get(key).map(Vec::as_slice);
+    project(("secret", keys), data, value, inputs.budget, payload)
 }
 
 fn missing(kind: &'static str, keys: &Keys) -> Result<(), SourceError> {
@@ -39,7 +44,8 @@ fn missing(kind: &'static str, keys: &Keys) -> Result<(), SourceError> {
 
 fn project<'a>(
     (kind, keys): (&'static str, &Keys),
-    data: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
+    data: impl Iterator<Item = (&'a str, &'a [u8])>,
+    value: impl Fn(&str) -> Option<&'a [u8]>,
     budget: &Budget,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
@@ -51,8 +57,8 @@ fn project<'a>(
         return Ok(());
     }
     for KeyToPath { key, path, mode: own } in &keys.items {
-        match data.clone().find(|(name, _)| name == key) {
-            Some((_, value)) => {
+        match value(key) {
+            Some(value) => {
                 let mode = mode(*own, keys.mode)?;
                 budget.reserve(value.len())?;
                 payload.insert(path, PayloadFile { data: value.to_vec(), mode })?;

@@ -248,7 +248,7 @@ fn the_payload_of_all_volumes_of_a_pod_is_bounded() {
         allocatable: &nothing,
         budget: &budget,
     };
-    let over = SourceError::OverBudget(crate::budget::OverBudget);
+    let over = SourceError::OverBudget(crate::budget::OverBudget::Bytes);
     assert_eq!(items(20).payload(&inputs).map(|payload| payload.len()), Ok(20));
     assert_eq!(items(2000).payload(&inputs).map(|payload| payload.len()), Err(over.clone()));
     let item = |n| DownwardAPIVolumeFile {
@@ -264,4 +264,43 @@ fn the_payload_of_all_volumes_of_a_pod_is_bounded() {
     let budget = Budget::default();
     let inputs = PayloadInputs { budget: &budget, ..inputs };
     assert_eq!(fields.payload(&inputs).map(|payload| payload.len()), Err(over));
+}
+
+/// One object with as many empty values as it may have, in as many sources as a pod may name.
+#[test]
+fn the_files_of_a_pod_are_bounded_in_number() {
+    let mut map = proto_api::core::v1::ConfigMap::default();
+    map.data =
+        (0..crate::budget::POD_FILES_MAX).map(|n| (format!("k{n}"), String::new())).collect();
+    struct One(proto_api::core::v1::ConfigMap);
+    impl agent_pod::env::EnvObjects for One {
+        fn config_map(&self, _: &str) -> Option<&proto_api::core::v1::ConfigMap> {
+            Some(&self.0)
+        }
+        fn secret(&self, _: &str) -> Option<&proto_api::core::v1::Secret> {
+            None
+        }
+    }
+    let times = |n: usize| {
+        let keys = Keys { object: "m".into(), items: Vec::new(), optional: false, mode: 0o644 };
+        let projections = vec![Projection::ConfigMap(keys); n];
+        Projected { plugin: VolumePlugin::Projected, projections }
+    };
+    let (pod, objects, tokens, nothing) = (pod(), One(map), BTreeMap::new(), BTreeMap::new());
+    let files = |n: usize| {
+        let inputs = PayloadInputs {
+            pod: &pod,
+            objects: &objects,
+            tokens: &tokens,
+            allocatable: &nothing,
+            budget: &Budget::default(),
+        };
+        times(n).payload(&inputs).map(|payload| payload.len())
+    };
+    assert_eq!(files(1), Ok(crate::budget::POD_FILES_MAX));
+    let steps = proto_api::steps::count_during(|| {
+        let over = SourceError::OverBudget(crate::budget::OverBudget::Files);
+        assert_eq!(files(1000), Err(over));
+    });
+    assert!(steps <= crate::budget::POD_FILES_MAX as u64 + 1, "{steps}");
 }

@@ -125,8 +125,11 @@ fn pod() -> Pod {
     pod.metadata.namespace = "ns".into();
     pod.metadata.uid = "u".into();
     pod.spec.dns_policy = "Default".into();
-    pod.spec.containers =
-        vec![Container { name: "c".into(), image: "image:1".into(), ..Container::default() }];
+    pod.spec.containers = vec![proto_api::core::v1::Container {
+        name: "c".into(),
+        image: "image:1".into(),
+        ..Default::default()
+    }];
     pod
 }
 
@@ -329,6 +332,34 @@ async fn a_missing_config_map_is_reported_and_no_container_is_created() {
     };
     let expect = ("CreateContainerConfigError".to_owned(), "configmap \"m\" not found".to_owned());
     world.shown("the error", |s| reason(s).as_ref() == Some(&expect)).await;
+    assert!(!world.calls().iter().any(|call| call.starts_with("CreateContainer")));
+    agent.kill().await;
+}
+
+/// Each was a watch of its own: 1,100 were more than a connection to the API server has.
+#[tokio::test]
+async fn a_pod_that_names_too_many_objects_is_reported_and_gets_no_container() {
+    let world = World::new();
+    let mut wants = pod();
+    let secret = |n: usize| proto_api::core::v1::EnvFromSource {
+        secret_ref: Some(proto_api::core::v1::SecretEnvSource {
+            local_object_reference: proto_api::core::v1::LocalObjectReference {
+                name: format!("a{n:04}"),
+            },
+            optional: Some(true),
+        }),
+        ..Default::default()
+    };
+    wants.spec.containers[0].env_from = (0..1100).map(secret).collect();
+    let agent = world.start(wants).await;
+    let is_told = |s: &PodStatus| {
+        let waiting = s.container_statuses.first().and_then(|c| c.state.waiting.clone());
+        waiting.is_some_and(|waiting| {
+            waiting.reason == "CreateContainerConfigError"
+                && waiting.message.starts_with("the pod names 1100 ConfigMaps, Secrets,")
+        })
+    };
+    world.shown("the error", is_told).await;
     assert!(!world.calls().iter().any(|call| call.starts_with("CreateContainer")));
     agent.kill().await;
 }

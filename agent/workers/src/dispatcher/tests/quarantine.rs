@@ -51,6 +51,7 @@ impl ObjectCache for Poison {
         let inner = NoObjects.subscribe(pod, poke);
         Box::new(Looked {
             inner,
+            has_env: has_env(pod),
             poison: Self { at: self.at, on: self.on.clone(), host: self.host.clone() },
         })
     }
@@ -58,6 +59,7 @@ impl ObjectCache for Poison {
 
 struct Looked {
     inner: Box<dyn Subscription>,
+    has_env: bool,
     poison: Poison,
 }
 
@@ -71,12 +73,8 @@ impl Subscription for Looked {
     }
 
     fn is_complete(&self) -> bool {
+        self.poison.act(Where::Turn, self.has_env);
         self.inner.is_complete()
-    }
-
-    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        self.poison.act(Where::Turn, !container.env.is_empty());
-        self.inner.missing(pod, container)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use agent_interfaces::ServerStatus;
-use agent_interfaces::objects::{ObjectCache, Subscription, missing, needs_of};
+use agent_interfaces::objects::{ObjectCache, Subscription, needs_of};
 use agent_interfaces::{
     PodCgroupError, PodCgroups, PodObjects, ReportError, Reported, Reports, StatusChange,
 };
@@ -17,7 +17,7 @@ use agent_runtime::runtime::PodOnNode;
 use agent_volume::persistent::KnownObjects;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use proto_api::core::v1::{ConfigMap, Container, ContainerStatus, Pod, PodStatus, Secret};
+use proto_api::core::v1::{ConfigMap, ContainerStatus, Pod, PodStatus, Secret};
 use tokio::sync::Notify;
 
 use super::runtime::SharedRuntime;
@@ -406,7 +406,7 @@ impl Subscription for SimSubscription {
         nothing || self.view.state.lock().expect("lock").maps.is_some()
     }
 
-    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
-        missing(pod, container, || self.read_objects())
+    fn environment_objects(&self) -> PodObjects {
+        self.read_objects()
     }
 }

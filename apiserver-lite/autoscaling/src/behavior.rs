@@ -1,5 +1,6 @@
 //! From the replicas that metrics ask for to those that the target gets: stabilization, rates, minimum and maximum.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proto_api::autoscaling::v2::{
@@ -164,14 +165,24 @@ impl<'a> Rules<'a> {
         }
     }
 
+    /// The replicas that were added and removed in each period of the policies: there may be tens of thousands of these, and at most 1,800 periods.
+    fn changes(&self, history: &History, now: Instant) -> BTreeMap<i32, (i64, i64)> {
+        let mut changes = BTreeMap::new();
+        for HPAScalingPolicy { period_seconds, .. } in &self.policies {
+            let changed = || history.changed(now, seconds(i64::from(*period_seconds)));
+            changes.entry(*period_seconds).or_insert_with(changed);
+        }
+        changes
+    }
+
     /// The farthest that the policies allow from the replicas at the start of their periods.
     fn limit(&self, current: i32, history: &History, now: Instant, direction: Direction) -> i32 {
         if self.select == "Disabled" {
             return current;
         }
+        let changes = self.changes(history, now);
         let allowed = self.policies.iter().map(|policy| {
-            let period = seconds(i64::from(policy.period_seconds));
-            let (added, removed) = history.changed(now, period);
+            let (added, removed) = changes.get(&policy.period_seconds).copied().unwrap_or_default();
             let start = i64::from(current).saturating_sub(added).saturating_add(removed);
             let by = i64::from(policy.value);
             match (&direction, policy.type_.as_str()) {

@@ -40,15 +40,15 @@ pub struct Amount {
 }
 
 /// By name of the pod.
-pub type Amounts = BTreeMap<String, Amount>;
+pub type Amounts<'a> = BTreeMap<&'a str, Amount>;
 
 /// What each pod uses of `resource`: in all containers, or in the one named. Pods without that resource are left out.
-pub fn amounts(
-    usage: &[PodUsage],
+pub fn amounts<'a>(
+    usage: &'a [PodUsage],
     resource: &str,
     container: Option<&str>,
     namespace: &str,
-) -> Result<Amounts, SizingError> {
+) -> Result<Amounts<'a>, SizingError> {
     if usage.is_empty() {
         return Err(SizingError::NoMetrics);
     }
@@ -67,7 +67,7 @@ pub fn amounts(
         };
         if let Some(milli) = milli {
             let amount = Amount { milli, at: pod.at, window: pod.window };
-            amounts.insert(pod.name.clone(), amount);
+            amounts.insert(pod.name.as_str(), amount);
         }
     }
     Ok(amounts)

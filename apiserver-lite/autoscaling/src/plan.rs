@@ -13,8 +13,12 @@ use crate::conditions::{ABLE_TO_SCALE, SCALING_ACTIVE, SCALING_LIMITED, set};
 use crate::error::NoUsage;
 use crate::history::History;
 use crate::metrics::PodUsage;
-use crate::replicas::{Inputs, MeasuredMetric, NotFound, of_metric};
+use crate::replicas::{Inputs, MeasuredMetric, Measurements, NotFound, of_metric};
 use crate::settings::Settings;
+
+/// Most metrics of an autoscaler: the API has no bound, and each look goes through all of them. With more nothing is scaled, because the rest could ask for
+/// more.
+const METRICS_MAX: usize = 100;
 
 /// The scale of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,7 +94,7 @@ pub fn without_scale(hpa: &HorizontalPodAutoscaler, why: &str, now: Time) -> Out
 /// The selector of the pods whose metrics the decision needs; `None` if it needs none.
 pub fn needs_metrics(hpa: &HorizontalPodAutoscaler, scale: &Scale) -> Option<Selector> {
     let is_within = (min_replicas(hpa)..=hpa.spec.max_replicas).contains(&scale.replicas);
-    let is_set = is_within && !scale.selector.is_empty();
+    let is_set = is_within && !scale.selector.is_empty() && hpa.spec.metrics.len() <= METRICS_MAX;
     is_set.then(|| Selector::parse(&scale.selector).ok()).flatten()
 }
 
@@ -171,8 +175,12 @@ impl Making {
         set(&mut self.status.conditions, condition, is_true, said, self.now);
     }
 
+    /// Adds a warning. Many metrics may fail for the same reason.
     fn warn(&mut self, reason: &'static str, message: String) {
-        self.notes.push(AutoscalerEvent { severity: Severity::Warning, reason, message });
+        let note = AutoscalerEvent { severity: Severity::Warning, reason, message };
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
     }
 
     /// The most that a metric asks for. `None` if none says anything, and if some say nothing and the others would scale down.
@@ -198,10 +206,18 @@ impl Making {
             self.fail(said);
             return None;
         }
+        if hpa.spec.metrics.len() > METRICS_MAX {
+            let count = hpa.spec.metrics.len();
+            let said = format!("the HPA has {count} metrics, and may have {METRICS_MAX} at most");
+            self.set(SCALING_ACTIVE, false, ("TooManyMetrics", &said));
+            self.fail(said);
+            return None;
+        }
         let mut most: Option<MeasuredMetric> = None;
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
+        let mut measurements = Measurements::default();
         for spec in &hpa.spec.metrics {
-            match of_metric(spec, inputs) {
+            match of_metric(spec, inputs, &mut measurements) {
                 Ok(found) => {
                     statuses.push(found.status.clone());
                     if most.as_ref().is_none_or(|most| found.replicas > most.replicas) {

@@ -1,5 +1,7 @@
 //! The metrics of an autoscaler, one by one: what each asks for, and the status that shows it.
 
+use std::collections::BTreeMap;
+
 use proto_api::autoscaling::v2::{
     ContainerResourceMetricStatus, MetricSpec, MetricStatus, MetricTarget, MetricValueStatus,
     ResourceMetricStatus,
@@ -10,7 +12,7 @@ use proto_api::{Quantity, Time};
 use crate::error::{MetricError, NoUsage, SizingError};
 use crate::metrics::{PodUsage, amounts};
 use crate::settings::Settings;
-use crate::sizing::{Proposal, Sizing};
+use crate::sizing::{Measured, Proposal, Sizing};
 
 /// What all metrics are calculated from.
 pub struct Inputs<'a> {
@@ -25,6 +27,15 @@ pub struct Inputs<'a> {
     pub settings: &'a Settings,
     /// The current time.
     pub now: Time,
+}
+
+/// What was measured for the metrics of an autoscaler, by resource and container: many metrics may be of the same.
+#[derive(Default)]
+pub struct Measurements<'a> {
+    by_source: BTreeMap<(&'a str, Option<&'a str>), Result<Measured, SizingError>>,
+    /// How often all pods were looked at.
+    #[cfg(test)]
+    pub made: usize,
 }
 
 /// A metric that says something.
@@ -47,10 +58,15 @@ pub struct NotFound {
 }
 
 /// The replicas that a metric requires.
-pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetric, NotFound> {
+pub fn of_metric<'a>(
+    spec: &'a MetricSpec,
+    inputs: &Inputs<'_>,
+    measurements: &mut Measurements<'a>,
+) -> Result<MeasuredMetric, NotFound> {
     match (spec.type_.as_str(), &spec.resource, &spec.container_resource) {
         ("Resource", Some(source), _) => {
-            let proposed = inputs.propose(&source.name, None, &source.target);
+            let measured = measurements.of(inputs, &source.name, None);
+            let proposed = propose(&source.name, measured, &source.target);
             let (proposal, name) = proposed.map_err(|error| NotFound {
                 reason: "FailedGetResourceMetric",
                 message: error.to_string(),
@@ -66,7 +82,8 @@ pub fn of_metric(spec: &MetricSpec, inputs: &Inputs<'_>) -> Result<MeasuredMetri
             Ok(MeasuredMetric { replicas: proposal.replicas, name, status })
         }
         ("ContainerResource", _, Some(source)) => {
-            let proposed = inputs.propose(&source.name, Some(&source.container), &source.target);
+            let measured = measurements.of(inputs, &source.name, Some(&source.container));
+            let proposed = propose(&source.name, measured, &source.target);
             let (proposal, name) = proposed.map_err(|error| NotFound {
                 reason: "FailedGetContainerResourceMetric",
                 message: error.to_string(),
@@ -118,34 +135,47 @@ fn not_served(spec: &MetricSpec, namespace: &str) -> NotFound {
     NotFound { reason, message, context: context.to_owned() }
 }
 
-impl Inputs<'_> {
-    /// The proposal of a resource metric, and what the metric is called.
-    fn propose(
-        &self,
-        resource: &str,
-        container: Option<&str>,
-        target: &MetricTarget,
-    ) -> Result<(Proposal, String), MetricError> {
-        let sizing = || self.sizing(resource, container);
-        let failed = |cause| MetricError::Sizing { resource: resource.to_owned(), cause };
-        // A target of zero has no ratio; the API server refuses it.
-        if let Some(average) = target.average_value.filter(|value| value.as_milli() > 0) {
-            let proposal = sizing().and_then(|sizing| sizing.by_average(average.as_milli()));
-            return Ok((proposal.map_err(failed)?, format!("{resource} resource")));
-        }
-        if let Some(percent) = target.average_utilization.filter(|percent| *percent > 0) {
-            let proposal = sizing().and_then(|sizing| sizing.by_utilization(percent, container));
-            let name = format!("{resource} resource utilization (percentage of request)");
-            return Ok((proposal.map_err(failed)?, name));
-        }
-        Err(MetricError::NoTarget)
-    }
-
-    fn sizing<'a>(
-        &'a self,
+impl<'a> Measurements<'a> {
+    /// What pods use of a resource, in all containers or in the one named.
+    fn of(
+        &mut self,
+        inputs: &Inputs<'_>,
         resource: &'a str,
-        container: Option<&str>,
-    ) -> Result<Sizing<'a>, SizingError> {
+        container: Option<&'a str>,
+    ) -> &Result<Measured, SizingError> {
+        self.by_source.entry((resource, container)).or_insert_with(|| {
+            #[cfg(test)]
+            {
+                self.made += 1;
+            }
+            inputs.measure(resource, container)
+        })
+    }
+}
+
+/// The proposal of a resource metric, and what the metric is called.
+fn propose(
+    resource: &str,
+    measured: &Result<Measured, SizingError>,
+    target: &MetricTarget,
+) -> Result<(Proposal, String), MetricError> {
+    let measured = || measured.as_ref().map_err(SizingError::clone);
+    let failed = |cause| MetricError::Sizing { resource: resource.to_owned(), cause };
+    // A target of zero has no ratio; the API server refuses it.
+    if let Some(average) = target.average_value.filter(|value| value.as_milli() > 0) {
+        let proposal = measured().and_then(|measured| measured.by_average(average.as_milli()));
+        return Ok((proposal.map_err(failed)?, format!("{resource} resource")));
+    }
+    if let Some(percent) = target.average_utilization.filter(|percent| *percent > 0) {
+        let proposal = measured().and_then(|measured| measured.by_utilization(percent));
+        let name = format!("{resource} resource utilization (percentage of request)");
+        return Ok((proposal.map_err(failed)?, name));
+    }
+    Err(MetricError::NoTarget)
+}
+
+impl Inputs<'_> {
+    fn measure(&self, resource: &str, container: Option<&str>) -> Result<Measured, SizingError> {
         let amounts = match self.usage {
             Ok(usage) => amounts(usage, resource, container, self.namespace),
             Err(cause) => Err(SizingError::Fetch(cause.clone())),
@@ -154,14 +184,16 @@ impl Inputs<'_> {
             resource: resource.to_owned(),
             cause: Box::new(cause),
         })?;
-        Ok(Sizing {
+        let sizing = Sizing {
             pods: self.pods,
             amounts,
             resource,
+            container,
             current: self.current,
             settings: self.settings,
             now: self.now,
-        })
+        };
+        sizing.measure()
     }
 }
 
@@ -170,5 +202,32 @@ fn current(proposal: &Proposal) -> MetricValueStatus {
         average_value: Some(Quantity::from_milli(proposal.average)),
         average_utilization: proposal.utilization,
         ..MetricValueStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{NOW, average, cpu_percent, pod, time, usage};
+
+    #[test]
+    fn pods_are_looked_at_once_for_each_resource() {
+        let metrics: Vec<MetricSpec> = (1..=100).map(cpu_percent).collect();
+        let memory = average("memory", Quantity::from_bytes(100));
+        let (one, settings) = (pod("p0"), Settings::default());
+        let pods = [&one];
+        let known = Ok(vec![usage("p0", 300)]);
+        let unknown = Err(NoUsage("away".to_owned()));
+        for usage in [&known, &unknown] {
+            let (current, now) = (1, time(NOW));
+            let settings = &settings;
+            let inputs = Inputs { namespace: "a", pods: &pods, usage, current, settings, now };
+            let mut measurements = Measurements::default();
+            for spec in metrics.iter().chain([&memory]) {
+                let found = of_metric(spec, &inputs, &mut measurements);
+                assert_eq!(found.is_ok(), usage.is_ok());
+            }
+            assert_eq!(measurements.made, 2);
+        }
     }
 }

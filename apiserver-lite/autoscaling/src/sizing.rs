@@ -25,8 +25,10 @@ pub struct Sizing<'a> {
     /// The pods that the target's selector selects.
     pub pods: &'a [&'a Pod],
     /// What they use.
-    pub amounts: Amounts,
+    pub amounts: Amounts<'a>,
     pub resource: &'a str,
+    /// The one whose amounts these are, if it is named.
+    pub container: Option<&'a str>,
     /// The target's replicas.
     pub current: i32,
     /// The controller's settings.
@@ -35,10 +37,36 @@ pub struct Sizing<'a> {
     pub now: Time,
 }
 
+/// What pods are known to use of one resource: all that targets are compared with. An autoscaler may have many metrics of it.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Of pods with metrics that count.
+    used: Vec<PodAmounts>,
+    /// What pods without metrics request.
+    missing: Vec<Option<i64>>,
+    /// What pods request that are pending or just started.
+    unready: Vec<Option<i64>>,
+    /// The number of pods with metrics that count and exist.
+    ready: u32,
+    /// Why no percentage can be calculated.
+    without_requests: Option<SizingError>,
+    current: i32,
+    tolerance: f64,
+}
+
+/// What a pod uses, in thousandths.
+#[derive(Clone, Copy, Debug)]
+struct PodAmounts {
+    used: i64,
+    /// What it requests, if that is known.
+    request: Option<i64>,
+}
+
 /// The target of a metric.
-enum Target<'a> {
+#[derive(Clone, Copy)]
+enum Target {
     /// Percent of the requests of the pods.
-    Utilization { percent: i32, requests: &'a BTreeMap<&'a str, i64> },
+    Utilization(i32),
     /// Thousandths, on average.
     Average(i64),
 }
@@ -50,58 +78,52 @@ struct Ratio {
     average: i64,
 }
 
-impl Sizing<'_> {
-    /// The replicas with which pods use `percent` of what they request on average; of one container if it is named.
-    pub fn by_utilization(
-        self,
-        percent: i32,
-        container: Option<&str>,
-    ) -> Result<Proposal, SizingError> {
-        let groups = self.groups()?;
-        let requests = requests(self.pods, self.resource, container)?;
-        self.propose(groups, &Target::Utilization { percent, requests: &requests })
+impl Measured {
+    /// The replicas with which pods use `percent` of what they request on average.
+    pub fn by_utilization(&self, percent: i32) -> Result<Proposal, SizingError> {
+        match &self.without_requests {
+            Some(error) => Err(error.clone()),
+            None => self.propose(Target::Utilization(percent)),
+        }
     }
 
     /// The replicas with which pods use `milli` on average.
-    pub fn by_average(self, milli: i64) -> Result<Proposal, SizingError> {
-        let groups = self.groups()?;
-        self.propose(groups, &Target::Average(milli))
+    pub fn by_average(&self, milli: i64) -> Result<Proposal, SizingError> {
+        self.propose(Target::Average(milli))
     }
 
-    fn propose(mut self, groups: Groups, target: &Target<'_>) -> Result<Proposal, SizingError> {
-        for of_no_use in groups.unready.iter().chain(&groups.ignored) {
-            self.amounts.remove(of_no_use);
-        }
-        if self.amounts.is_empty() {
+    fn propose(&self, target: Target) -> Result<Proposal, SizingError> {
+        if self.used.is_empty() {
             return Err(SizingError::NoReadyPods);
         }
-        let used = target.ratio(&self.amounts)?;
+        let used = target.ratio(&self.used)?;
         let proposal =
             |replicas| Proposal { replicas, utilization: used.utilization, average: used.average };
         let stay = proposal(self.current);
         let grows = used.ratio > 1.0;
-        let with_unready = grows && !groups.unready.is_empty();
-        if !with_unready && groups.missing.is_empty() {
+        let with_unready = grows && !self.unready.is_empty();
+        if !with_unready && self.missing.is_empty() {
             if self.is_tolerable(used.ratio) {
                 return Ok(stay);
             }
-            return Ok(proposal(ceil(used.ratio * f64::from(groups.ready))));
+            return Ok(proposal(ceil(used.ratio * f64::from(self.ready))));
         }
+        let mut all = self.used.clone();
+        let nothing = |request: &Option<i64>| PodAmounts { used: 0, request: *request };
         if used.ratio < 1.0 {
-            let assumed = groups.missing.iter().map(|pod| (pod.clone(), target.fallback(pod)));
-            self.amounts.extend(assumed.map(|(pod, milli)| (pod, assumption(milli))));
+            all.extend(self.missing.iter().map(|request| target.fallback(*request)));
         } else if grows {
-            self.amounts.extend(groups.missing.iter().map(|pod| (pod.clone(), assumption(0))));
+            all.extend(self.missing.iter().map(nothing));
         }
         if with_unready {
-            self.amounts.extend(groups.unready.iter().map(|pod| (pod.clone(), assumption(0))));
+            all.extend(self.unready.iter().map(nothing));
         }
-        let assumed = target.ratio(&self.amounts)?.ratio;
+        let assumed = target.ratio(&all)?.ratio;
         let turns = (used.ratio < 1.0 && assumed > 1.0) || (grows && assumed < 1.0);
         if self.is_tolerable(assumed) || turns || used.ratio == 1.0 {
             return Ok(stay);
         }
-        let count = u32::try_from(self.amounts.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(all.len()).unwrap_or(u32::MAX);
         let replicas = ceil(assumed * f64::from(count));
         let turns = (assumed < 1.0 && replicas > self.current)
             || (assumed > 1.0 && replicas < self.current);
@@ -109,23 +131,53 @@ impl Sizing<'_> {
     }
 
     fn is_tolerable(&self, ratio: f64) -> bool {
-        (1.0 - ratio).abs() <= self.settings.tolerance
+        (1.0 - ratio).abs() <= self.tolerance
+    }
+}
+
+impl<'a> Sizing<'a> {
+    /// Sorts the pods by what is known of them, and finds what they request.
+    pub fn measure(self) -> Result<Measured, SizingError> {
+        let groups = self.groups()?;
+        let requests = requests(self.pods, self.resource, self.container);
+        let (requests, without_requests) = match requests {
+            Ok(requests) => (requests, None),
+            Err(error) => (BTreeMap::new(), Some(error)),
+        };
+        let request = |pod: &str| requests.get(pod).copied();
+        let mut amounts = self.amounts;
+        for of_no_use in groups.unready.iter().chain(&groups.ignored) {
+            amounts.remove(of_no_use);
+        }
+        let used = amounts.into_iter();
+        let used =
+            used.map(|(pod, amount)| PodAmounts { used: amount.milli, request: request(pod) });
+        let requested = |pods: BTreeSet<&str>| pods.into_iter().map(request).collect();
+        Ok(Measured {
+            used: used.collect(),
+            missing: requested(groups.missing),
+            unready: requested(groups.unready),
+            ready: groups.ready,
+            without_requests,
+            current: self.current,
+            tolerance: self.settings.tolerance,
+        })
     }
 
     /// The pods by what is known of them.
-    fn groups(&self) -> Result<Groups, SizingError> {
+    fn groups(&self) -> Result<Groups<'a>, SizingError> {
         if self.pods.is_empty() {
             return Err(SizingError::NoPods);
         }
         let mut groups = Groups::default();
         for pod in self.pods {
-            let name = pod.metadata.name.clone();
+            let name = pod.metadata.name.as_str();
             if pod.metadata.deletion_timestamp.is_some() || pod.status.phase == "Failed" {
                 groups.ignored.insert(name);
             } else if pod.status.phase == "Pending" {
                 groups.unready.insert(name);
             } else {
-                match self.amounts.get(&name) {
+                match self.amounts.get(name) {
                     None => {
                         groups.missing.insert(name);
                     }
@@ -163,54 +215,57 @@ impl Sizing<'_> {
 
 /// Pods by what is known of them.
 #[derive(Default)]
-struct Groups {
+struct Groups<'a> {
     /// The number of pods that count.
     ready: u32,
     /// Pending, or just started.
-    unready: BTreeSet<String>,
+    unready: BTreeSet<&'a str>,
     /// Without metrics.
-    missing: BTreeSet<String>,
+    missing: BTreeSet<&'a str>,
     /// Deleted or failed.
-    ignored: BTreeSet<String>,
+    ignored: BTreeSet<&'a str>,
 }
 
-impl Target<'_> {
-    fn ratio(&self, amounts: &Amounts) -> Result<Ratio, SizingError> {
-        let count = i128::try_from(amounts.len()).unwrap_or(i128::MAX);
+impl Target {
+    fn ratio(self, pods: &[PodAmounts]) -> Result<Ratio, SizingError> {
+        let count = i128::try_from(pods.len()).unwrap_or(i128::MAX);
         match self {
-            Self::Utilization { percent, requests } => {
-                let known =
-                    || amounts.iter().filter(|(pod, _)| requests.contains_key(pod.as_str()));
-                let used: i128 = known().map(|(_, amount)| i128::from(amount.milli)).sum();
-                let asked = known().filter_map(|(pod, _)| requests.get(pod.as_str()));
-                let asked: i128 = asked.map(|milli| i128::from(*milli)).sum();
+            Self::Utilization(percent) => {
+                let known = pods.iter().filter_map(|pod| Some((pod.used, pod.request?)));
+                let (used, asked) = known.fold((0i128, 0i128), |(used, asked), (more, request)| {
+                    (
+                        used.saturating_add(i128::from(more)),
+                        asked.saturating_add(i128::from(request)),
+                    )
+                });
                 let current = used.saturating_mul(100).checked_div(asked);
                 let current = saturated_i32(current.ok_or(SizingError::NoKnownPods)?);
                 Ok(Ratio {
-                    ratio: f64::from(current) / f64::from(*percent),
+                    ratio: f64::from(current) / f64::from(percent),
                     utilization: Some(current),
                     average: saturated(used.checked_div(count).unwrap_or_default()),
                 })
             }
             Self::Average(target) => {
-                let used: i128 = amounts.values().map(|amount| i128::from(amount.milli)).sum();
+                let used: i128 = pods.iter().map(|pod| i128::from(pod.used)).sum();
                 let average = saturated(used.checked_div(count).unwrap_or_default());
-                let ratio = average as f64 / *target as f64;
+                let ratio = average as f64 / target as f64;
                 Ok(Ratio { ratio, utilization: None, average })
             }
         }
     }
 
     /// What a pod without metrics is assumed to use when the others use less than the target: what it requests, or the target.
-    fn fallback(&self, pod: &str) -> i64 {
-        match self {
-            Self::Utilization { percent, requests } => {
-                let request = i128::from(requests.get(pod).copied().unwrap_or_default());
-                let percent = i128::from((*percent).max(100));
-                saturated(request.saturating_mul(percent).checked_div(100).unwrap_or_default())
+    fn fallback(self, request: Option<i64>) -> PodAmounts {
+        let used = match self {
+            Self::Utilization(percent) => {
+                let asked = i128::from(request.unwrap_or_default());
+                let percent = i128::from(percent.max(100));
+                saturated(asked.saturating_mul(percent).checked_div(100).unwrap_or_default())
             }
-            Self::Average(target) => *target,
-        }
+            Self::Average(target) => target,
+        };
+        PodAmounts { used, request }
     }
 }
 
@@ -236,10 +291,6 @@ fn requests<'a>(
         requests.insert(pod.metadata.name.as_str(), sum);
     }
     Ok(requests)
-}
-
-fn assumption(milli: i64) -> Amount {
-    Amount { milli, at: Time::UNSET, window: std::time::Duration::ZERO }
 }
 
 /// Rounded up, within what a replica count can be; a ratio that is no number asks for nothing.

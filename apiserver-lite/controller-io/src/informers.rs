@@ -189,8 +189,8 @@ impl Informers {
         self.pods_named(namespace, names)
     }
 
-    fn pods_named(&self, namespace: &str, names: BTreeSet<String>) -> Vec<Arc<Pod>> {
-        let keys = names.into_iter().map(|name| ObjectKey::new(namespace, name));
+    fn pods_named(&self, namespace: &str, names: BTreeSet<Arc<str>>) -> Vec<Arc<Pod>> {
+        let keys = names.into_iter().map(|name| ObjectKey::new(namespace, &*name));
         keys.filter_map(|key| self.pods.get(&key)).collect()
     }
 

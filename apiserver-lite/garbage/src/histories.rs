@@ -4,7 +4,10 @@
 //! Safety: no object is deleted that an owner keeps or that was to be orphaned; no owner is deleted before the dependents that it waits for.
 //! Liveness: in the end no object is left whose owners are deleted, and none waits.
 
+mod read_turns;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -15,10 +18,13 @@ use proto_api::{ObjectKey, Time};
 use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
 use super::plan::DeletionPropagation;
-use super::process::{DeletedOwners, ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
+use super::process::{ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
 
 /// Rounds within which the state has to become stable.
 const ROUNDS_MAX: usize = 5_000;
+
+/// The name of objects that cannot be read.
+const UNREADABLE: &str = "unreadable";
 
 /// The random numbers of a history; at their end no more steps happen.
 struct Dice(VecDeque<u16>);
@@ -292,8 +298,9 @@ impl Cluster {
     }
 }
 
+/// The cluster, and the number of live reads of single objects.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<Cluster>>);
+struct Shared(Arc<Mutex<Cluster>>, Arc<AtomicUsize>);
 
 /// A request that failed.
 #[derive(Debug)]
@@ -325,7 +332,12 @@ impl ObjectClient for Shared {
     type Error = Failed;
 
     async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, Failed> {
-        let found = self.open()?.objects.get(id).cloned();
+        let cluster = self.open()?;
+        self.1.fetch_add(1, Ordering::Relaxed);
+        if id.key.name == UNREADABLE {
+            return Err(Failed);
+        }
+        let found = cluster.objects.get(id).cloned();
         Ok(found.map(|metadata| PartialObjectMetadata { metadata }))
     }
 
@@ -443,13 +455,18 @@ async fn live(dice: Vec<u16>) {
     }
 }
 
+fn processor(cluster: Cluster, reads_max: usize) -> (Shared, Processor<Shared, Shared>) {
+    let (kinds, index) = (cluster.kinds.clone(), cluster.index.clone());
+    let shared = Shared(Arc::new(Mutex::new(cluster)), Arc::default());
+    let (absent, unfinished) = Default::default();
+    let (server, caches) = (shared.clone(), shared.clone());
+    (shared, Processor { server, caches, kinds, index, absent, unfinished, reads_max })
+}
+
 /// The cluster after the collector has come to rest.
 async fn collected(cluster: Cluster) -> Shared {
-    let (kinds, index) = (cluster.kinds.clone(), cluster.index.clone());
-    let shared = Shared(Arc::new(Mutex::new(cluster)));
-    let absent = Mutex::new(DeletedOwners::default());
-    let processor =
-        Processor { server: shared.clone(), caches: shared.clone(), kinds, index, absent };
+    // With one read a turn each object with two owners may take several.
+    let (shared, processor) = processor(cluster, 1);
     for round in 0.. {
         let id = {
             let mut cluster = lock(&shared.0);

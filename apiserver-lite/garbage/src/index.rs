@@ -1,6 +1,7 @@
 //! The ownership graph, and the objects to process when it changes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 
@@ -68,8 +69,8 @@ impl Ownership {
 /// Dependents by owner, and the owners that wait for the collector. Objects without owners that do not wait are not in it.
 #[derive(Debug, Default)]
 pub struct Index {
-    /// Dependents by the owner's uid.
-    dependents: BTreeMap<Box<str>, BTreeSet<Id>>,
+    /// Owner's uid and dependent, in one set: an object may have tens of thousands of owners, and one set for each would take more memory than the object.
+    dependents: BTreeSet<(Box<str>, Option<Arc<Id>>)>,
     /// Waiting owners by uid.
     waiting: BTreeMap<Box<str>, Id>,
 }
@@ -96,12 +97,15 @@ impl Index {
 
     /// The dependents of the owner with this uid.
     pub fn dependents(&self, uid: &str) -> Vec<Id> {
-        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+        // Before all dependents of this owner.
+        let start = (Box::from(uid), None);
+        let own = self.dependents.range(start..).take_while(|(owner, _)| **owner == *uid);
+        own.filter_map(|(_, id)| id.as_deref().cloned()).collect()
     }
 
     fn add(&mut self, id: &Id, new: &Ownership, look: &mut BTreeSet<Id>) {
+        self.insert_dependent(id, &new.owners);
         for owner in &new.owners {
-            self.dependents.entry(owner.uid.as_str().into()).or_default().insert(id.clone());
             look.extend(self.waiting.get(owner.uid.as_str()).cloned());
             look.insert(id.clone());
         }
@@ -110,8 +114,8 @@ impl Index {
 
     fn remove(&mut self, id: &Id, old: &Ownership, look: &mut BTreeSet<Id>) {
         self.waiting.remove(&old.uid);
+        self.forget_dependent(id, &old.owners);
         for owner in &old.owners {
-            self.forget_dependent(&owner.uid, id);
             look.extend(self.waiting.get(owner.uid.as_str()).cloned());
         }
         look.extend(self.dependents(&old.uid));
@@ -119,15 +123,13 @@ impl Index {
 
     fn change(&mut self, id: &Id, old: &Ownership, new: &Ownership, look: &mut BTreeSet<Id>) {
         if old.owners != new.owners {
-            for owner in &old.owners {
-                self.forget_dependent(&owner.uid, id);
-            }
+            self.forget_dependent(id, &old.owners);
+            self.insert_dependent(id, &new.owners);
             // An owner that lost a dependent, or is no longer blocked, may be deletable.
             for owner in old.owners.iter().chain(&new.owners) {
                 look.extend(self.waiting.get(owner.uid.as_str()).cloned());
             }
-            for owner in &new.owners {
-                self.dependents.entry(owner.uid.as_str().into()).or_default().insert(id.clone());
+            if !new.owners.is_empty() {
                 look.insert(id.clone());
             }
         }
@@ -147,12 +149,58 @@ impl Index {
         }
     }
 
-    fn forget_dependent(&mut self, owner: &str, id: &Id) {
-        if let Some(ids) = self.dependents.get_mut(owner) {
-            ids.remove(id);
-            if ids.is_empty() {
-                self.dependents.remove(owner);
-            }
+    fn insert_dependent(&mut self, id: &Id, owners: &[OwnerReference]) {
+        if owners.is_empty() {
+            return;
         }
+        let id = Some(Arc::new(id.clone()));
+        let pairs = owners.iter().map(|owner| (Box::from(owner.uid.as_str()), id.clone()));
+        self.dependents.extend(pairs);
+    }
+
+    fn forget_dependent(&mut self, id: &Id, owners: &[OwnerReference]) {
+        if owners.is_empty() {
+            return;
+        }
+        let id = Some(Arc::new(id.clone()));
+        for owner in owners {
+            self.dependents.remove(&(Box::from(owner.uid.as_str()), id.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::ObjectKey;
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+    use crate::kinds::Kinds;
+
+    fn owned(uid: &str, owners: impl Iterator<Item = String>) -> Ownership {
+        let reference = |uid| OwnerReference { uid, ..OwnerReference::default() };
+        Ownership { uid: uid.into(), owners: owners.map(reference).collect(), stage: Stage::Alive }
+    }
+
+    #[test]
+    fn an_owner_takes_one_entry_for_each_dependent() {
+        let kind = Kinds::new(Names::new(Profile::Kubernetes)).find("v1", "ConfigMap").unwrap();
+        let id = |name: &str| Id { kind, key: ObjectKey::new("ns", name) };
+        let (many, one) = (id("many"), id("one"));
+        let owners = |count: usize| (0..count).map(|nth| format!("u{nth}"));
+        let mut index = Index::default();
+        assert_eq!(index.apply(&many, None, Some(&owned("m", owners(20_000)))).len(), 1);
+        index.apply(&one, None, Some(&owned("o", ["u1".to_owned()].into_iter())));
+        assert_eq!(index.dependents.len(), 20_001);
+        assert!(size_of::<(Box<str>, Option<Arc<Id>>)>() <= 24, "no set, no name of its own");
+        assert_eq!(index.dependents("u1"), [many.clone(), one.clone()]);
+        assert_eq!(index.dependents("u10"), std::slice::from_ref(&many));
+        assert_eq!((index.dependents("u"), index.dependents("u20000")), (vec![], vec![]));
+        let (old, new) = (owned("m", owners(20_000)), owned("m", owners(2)));
+        index.apply(&many, Some(&old), Some(&new));
+        assert_eq!((index.dependents.len(), index.dependents("u10")), (3, vec![]));
+        index.apply(&many, Some(&new), None);
+        index.apply(&one, Some(&owned("o", ["u1".to_owned()].into_iter())), None);
+        assert!(index.dependents.is_empty());
     }
 }

@@ -2,8 +2,8 @@
 //! that is served.
 //!
 //! Metadata-only watches keep the ownership of each object ([`index::Ownership`]). A change queues the objects to process ([`index`], pure).
-//! Processing reads from the server what the caches may lack ([`process`]); [`plan`] (pure) decides, and its writes are conditional on the version
-//! that was read.
+//! Processing reads from the server what the caches may lack ([`process`]; many owners in turns); [`plan`] (pure) decides, and its writes are conditional
+//! on the version that was read.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 
 use index::Index;
 use kinds::{Id, Kinds};
-use process::{DeletedOwners, Processor};
+use process::{Processor, READS_MAX};
 use server::ApiServer;
 use watches::{InformerCaches, KindChangeHandler, Watches};
 
@@ -81,8 +81,10 @@ impl Garbage {
             "the caches of all kinds are complete; garbage collection starts"
         );
         let server = ApiServer { client, kinds: kinds.clone() };
-        let absent = Mutex::new(DeletedOwners::default());
-        let processor = Arc::new(Processor { server, caches, kinds, index, absent });
+        let (absent, unfinished) = Default::default();
+        let processor =
+            Processor { server, caches, kinds, index, absent, unfinished, reads_max: READS_MAX };
+        let processor = Arc::new(processor);
         let work = {
             let queue = queue.clone();
             move |id: Id| {

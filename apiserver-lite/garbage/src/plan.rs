@@ -1,5 +1,7 @@
 //! Plans the actions for one object from its state, its owners and its dependents. Pure.
 
+use std::sync::Arc;
+
 use proto_api::ObjectKey;
 use proto_api::meta::v1::OwnerReference;
 
@@ -31,8 +33,8 @@ pub struct Item<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependent {
     pub id: Id,
-    /// The ownership.
-    pub state: Ownership,
+    /// The ownership, shared with the caches: it may be long.
+    pub state: Arc<Ownership>,
 }
 
 /// Whether an object may be owned by another: one of a namespace owns nothing outside of it, as in Kubernetes. A reference to it from elsewhere does not
@@ -72,8 +74,8 @@ pub enum GcAction {
     DropOwners(Vec<String>),
     /// Clears the object's `blockOwnerDeletion`.
     Unblock,
-    /// Removes the object from the owners of a dependent.
-    Release(Id),
+    /// Removes the object from the owners of a dependent with this uid.
+    Release(Id, Box<str>),
     /// Removes a finalizer of the object.
     Finish(&'static str),
     /// Processes this object, for which the planned one waits.
@@ -95,7 +97,10 @@ fn orphan(dependents: &[Dependent]) -> Vec<GcAction> {
     if dependents.is_empty() {
         return vec![GcAction::Finish(ORPHAN)];
     }
-    dependents.iter().map(|dependent| GcAction::Release(dependent.id.clone())).collect()
+    let release = |dependent: &Dependent| {
+        GcAction::Release(dependent.id.clone(), dependent.state.uid.clone())
+    };
+    dependents.iter().map(release).collect()
 }
 
 /// Removes the owner's finalizer once no dependent blocks it.
@@ -174,8 +179,10 @@ mod tests {
         of: &[Ownership],
     ) -> Vec<GcAction> {
         let finalizers: Vec<String> = finalizers.iter().map(|f| (*f).to_owned()).collect();
-        let dependents: Vec<Dependent> =
-            of.iter().map(|state| Dependent { id: id(&state.uid), state: state.clone() }).collect();
+        let dependents: Vec<Dependent> = of
+            .iter()
+            .map(|state| Dependent { id: id(&state.uid), state: Arc::new(state.clone()) })
+            .collect();
         plan(&Item { state, finalizers: &finalizers }, owners, &dependents)
     }
 
@@ -255,7 +262,7 @@ mod tests {
         assert_eq!(of(&[slim("z", &["x"], Stage::Going)]), [], "it is on its way");
         let owner = slim("x", &[], Stage::Orphaning);
         let of = |dependents: &[Ownership]| acts(&owner, &[ORPHAN], &[], dependents);
-        assert_eq!(of(&[blocking]), [GcAction::Release(id("z"))]);
+        assert_eq!(of(&[blocking]), [GcAction::Release(id("z"), "z".into())]);
         assert_eq!(of(&[]), [GcAction::Finish(ORPHAN)]);
         assert_eq!(acts(&slim("x", &["0"], Stage::Going), &[], &[], &[]), []);
     }

@@ -1,6 +1,8 @@
 //! Processes one object: reads its owners and dependents, and executes the [`plan`].
 
-use std::collections::{BTreeSet, VecDeque};
+mod owners;
+
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,12 +11,15 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 
 use super::index::{Index, Ownership, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::plan::{DeletionPropagation, Dependent, GcAction, Item, Owner, may_own, plan};
+use super::plan::{DeletionPropagation, Dependent, GcAction, Item, may_own, plan};
+
+#[cfg(test)]
+pub use owners::UNFINISHED_MAX;
+pub use owners::{DeletedOwners, READS_MAX, UnfinishedObjects};
+use owners::{OwnerStates, same_owners};
 
 /// When to process an object again after a conflict or with a stale cache.
-const REQUEUE: Duration = Duration::from_millis(100);
-/// Maximum number of deleted owners that are remembered.
-const ABSENT_MAX: usize = 4096;
+pub(super) const REQUEUE: Duration = Duration::from_millis(100);
 
 /// The requests to the API server. Reads are live; writes report conflicts.
 pub trait ObjectClient {
@@ -76,7 +81,7 @@ pub trait OwnershipCaches {
     fn serves(&self, kind: KindId) -> bool;
 }
 
-/// Processes objects, each by one call at a time.
+/// Processes objects, each by one call at a time and, if it has many owners, in several turns.
 pub struct Processor<S, M> {
     pub server: S,
     pub caches: M,
@@ -86,30 +91,10 @@ pub struct Processor<S, M> {
     pub index: Arc<Mutex<Index>>,
     /// Deleted owners.
     pub absent: Mutex<DeletedOwners>,
-}
-
-/// Deleted owners: a uid is never used again.
-#[derive(Debug, Default)]
-pub struct DeletedOwners {
-    known: BTreeSet<(Box<str>, Id)>,
-    order: VecDeque<(Box<str>, Id)>,
-}
-
-impl DeletedOwners {
-    fn has(&self, owner: &(Box<str>, Id)) -> bool {
-        self.known.contains(owner)
-    }
-
-    fn insert(&mut self, owner: (Box<str>, Id)) {
-        if self.known.insert(owner.clone()) {
-            self.order.push_back(owner);
-        }
-        if self.order.len() > ABSENT_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-    }
+    /// Objects whose owners take several turns.
+    pub unfinished: Mutex<UnfinishedObjects>,
+    /// Most live reads of owners in one turn of an object.
+    pub reads_max: usize,
 }
 
 /// The follow-up of processing an object.
@@ -122,35 +107,45 @@ pub struct NextSteps {
 }
 
 impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
-    /// Processes an object.
+    /// Processes an object, or has a turn of it.
     ///
     /// # Errors
     /// The first request that failed; earlier writes have taken effect.
     pub async fn process(&self, id: &Id) -> Result<NextSteps, S::Error> {
-        let Some(shown) = self.caches.get(id) else { return Ok(NextSteps::default()) };
-        if self.is_done(id, &shown) {
+        let shown = self.caches.get(id).filter(|shown| !self.is_done(id, shown));
+        let Some(shown) = shown else {
+            lock(&self.unfinished).remove(id);
             return Ok(NextSteps::default());
-        }
+        };
+        // The owners first: an object with many is long to read.
+        let (references, owners) = match shown.stage {
+            Stage::Alive => match self.read_owners(id, &shown).await? {
+                OwnerStates::Complete(owners) => (&shown.owners[..], owners),
+                OwnerStates::NextTurn(delay) => {
+                    return Ok(NextSteps { requeue_after: Some(delay), ..NextSteps::default() });
+                }
+            },
+            Stage::Going | Stage::Orphaning | Stage::Foreground => (&[][..], Vec::new()),
+        };
+        lock(&self.unfinished).remove(id);
         // The cache may be older or newer than the queued change.
         let Some(live) = self.server.find(id).await? else { return Ok(NextSteps::default()) };
         let metadata = live.metadata.clone();
         let state = Ownership::of(live);
-        let mut owners = Vec::new();
-        if state.stage == Stage::Alive {
-            for reference in &state.owners {
-                owners.push(self.owner(id, reference).await?);
-            }
+        let mut seen = NextSteps::default();
+        if state.stage == Stage::Alive && !same_owners(references, &state.owners) {
+            // The caches do not show these owners yet.
+            seen.requeue_after = Some(REQUEUE);
+            return Ok(seen);
         }
         let (dependents, read) = self.dependents(id, &state).await?;
         let item = Item { state: &state, finalizers: &metadata.finalizers };
-        let mut seen = NextSteps::default();
         if read && !dependents.is_empty() {
             // The server has dependents that the caches do not show yet.
             seen.requeue_after = Some(REQUEUE);
         }
         for act in plan(&item, &owners, &dependents) {
-            if self.act(id, &metadata, &dependents, act, &mut seen).await? == WriteOutcome::Conflict
-            {
+            if self.act(id, &metadata, act, &mut seen).await? == WriteOutcome::Conflict {
                 seen.requeue_after = Some(REQUEUE);
                 break;
             }
@@ -162,7 +157,6 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         &self,
         id: &Id,
         it: &ObjectMeta,
-        dependents: &[Dependent],
         act: GcAction,
         seen: &mut NextSteps,
     ) -> Result<WriteOutcome, S::Error> {
@@ -174,12 +168,11 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
                 // A following deletion would conflict: the version has changed.
                 Ok(if done == WriteOutcome::Applied { WriteOutcome::Conflict } else { done })
             }
-            GcAction::Release(dependent) => {
-                let state = dependents.iter().find(|other| other.id == dependent);
-                let uid = state.map_or("", |dependent| &dependent.state.uid);
+            GcAction::Release(dependent, uid) => {
                 let owner = std::slice::from_ref(&it.uid);
                 // Another object with the same name is not a dependent.
-                self.server.drop_owners(&dependent, uid, owner).await.map(|_| WriteOutcome::Applied)
+                let done = self.server.drop_owners(&dependent, &uid, owner).await;
+                done.map(|_| WriteOutcome::Applied)
             }
             GcAction::Finish(finalizer) => {
                 let mut finalizers = it.finalizers.clone();
@@ -198,50 +191,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         match shown.stage {
             Stage::Going => true,
             Stage::Orphaning | Stage::Foreground => false,
-            Stage::Alive => shown.owners.iter().all(|reference| {
-                self.locate(id, reference)
-                    .is_some_and(|owner| self.is_cached_solid(&owner, reference))
-            }),
-        }
-    }
-
-    /// The id of an owner: in the object's namespace, or cluster-scoped.
-    fn locate(&self, id: &Id, reference: &OwnerReference) -> Option<Id> {
-        let kind = self.kinds.find(&reference.api_version, &reference.kind)?;
-        let namespaced = self.kinds.get(kind)?.namespaced;
-        if namespaced && id.key.namespace.is_empty() {
-            return None;
-        }
-        let namespace = if namespaced { id.key.namespace.as_str() } else { "" };
-        Some(Id { kind, key: ObjectKey::new(namespace, &reference.name) })
-    }
-
-    fn is_cached_solid(&self, owner: &Id, reference: &OwnerReference) -> bool {
-        let shown = self.caches.get(owner);
-        shown.is_some_and(|shown| *shown.uid == *reference.uid && shown.stage != Stage::Foreground)
-    }
-
-    /// The state of an owner, from the caches. An owner that they lack is read from the server, because they may be stale.
-    async fn owner(&self, id: &Id, reference: &OwnerReference) -> Result<Owner, S::Error> {
-        let Some(owner) = self.locate(id, reference) else { return Ok(Owner::Unknown) };
-        if !self.caches.serves(owner.kind) {
-            return Ok(Owner::Unknown);
-        }
-        let named = (Box::from(reference.uid.as_str()), owner);
-        if lock(&self.absent).has(&named) {
-            return Ok(Owner::Absent);
-        }
-        if self.is_cached_solid(&named.1, reference) {
-            return Ok(Owner::Solid);
-        }
-        let found = self.server.find(&named.1).await?;
-        match found.filter(|found| found.metadata.uid == reference.uid) {
-            None => {
-                lock(&self.absent).insert(named);
-                Ok(Owner::Absent)
-            }
-            Some(found) if Stage::of(&found.metadata) == Stage::Foreground => Ok(Owner::Waiting),
-            Some(_) => Ok(Owner::Solid),
+            Stage::Alive => self.has_solid_owners(id, shown),
         }
     }
 
@@ -256,7 +206,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         let own = ids.into_iter().filter(|other| may_own(&id.key, &other.key));
         let shown = own.filter_map(|id| {
             let state = self.caches.get(&id)?;
-            Some(Dependent { id, state: (*state).clone() })
+            Some(Dependent { id, state })
         });
         let shown: Vec<Dependent> = shown.collect();
         let done = match state.stage {
@@ -277,7 +227,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
                 if may_own(&id.key, &key)
                     && state_of.owners.iter().any(|owner| *owner.uid == *state.uid)
                 {
-                    found.push(Dependent { id: Id { kind, key }, state: state_of });
+                    found.push(Dependent { id: Id { kind, key }, state: Arc::new(state_of) });
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The collector's requests to the API server: metadata only, with writes conditional on uid or version.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
@@ -145,7 +146,9 @@ impl ObjectClient for ApiServer {
         owners: &[String],
     ) -> Result<WriteOutcome, ClientError> {
         if self.is_custom(id.kind) {
-            let keep = |owner: OwnerReference| (!owners.contains(&owner.uid)).then_some(owner);
+            let owners: BTreeSet<&str> = owners.iter().map(String::as_str).collect();
+            let keep =
+                |owner: OwnerReference| (!owners.contains(owner.uid.as_str())).then_some(owner);
             return self.change_owners(id, uid, keep).await;
         }
         let gone = owners.iter().map(|owner| json!({ "$patch": "delete", "uid": owner }));

@@ -144,3 +144,15 @@ fn both_windows_hold_what_swings() {
     assert_eq!(at(75, 7, 2), (7, "ScaleDownStabilized"), "the highest of two minutes");
     assert_eq!(at(180, 7, 2), (2, "ReadyForNewScale"));
 }
+
+#[test]
+fn changes_are_summed_once_for_each_period() {
+    let all = [("Pods", 4, 60), ("Percent", 10, 30), ("Pods", 5, 60)].repeat(20_000);
+    let rules = rules(policies(Some(0), "Max", &all), HPAScalingRules::default());
+    let mut history = History::default();
+    history.scaled(10, 12, steady(NOW - 45), Duration::from_secs(60));
+    let changes = Rules::up(&rules).changes(&history, steady(NOW));
+    assert_eq!(changes, [(30, (0, 0)), (60, (2, 0))].into());
+    let limit = Rules::up(&rules).limit(12, &history, steady(NOW), Direction::Up);
+    assert_eq!(limit, 15, "five more than the ten of a minute ago");
+}

@@ -188,6 +188,43 @@ fn metrics_that_are_missing_scale_up_only() {
 }
 
 #[test]
+fn with_too_many_metrics_nothing_is_scaled_and_the_status_says_so() {
+    let with = |count: usize| autoscaler(1, 10, vec![cpu_percent(50); count]);
+    let most = with(METRICS_MAX);
+    assert!(needs_metrics(&most, &scale(2)).is_some());
+    assert_eq!(plan_for(&most, &scale(2), &[1000, 1000]).scale_to, Some(4));
+    let too_many = with(20_000);
+    assert_eq!(needs_metrics(&too_many, &scale(2)), None, "nothing is read");
+    let plan = plan_for(&too_many, &scale(2), &[1000, 1000]);
+    assert_eq!(plan.scale_to, None);
+    let outcome = plan.unchanged();
+    let said = "the HPA has 20000 metrics, and may have 100 at most";
+    assert_eq!(notes(&outcome), [("FailedComputeMetricsReplicas", said)]);
+    assert_eq!(conditions(&outcome.status)[1], ("ScalingActive", "False", "TooManyMetrics"));
+    assert_eq!(message(&outcome.status, "ScalingActive"), said);
+    assert!(outcome.status.current_metrics.is_empty());
+    // Bounds need no metrics.
+    assert_eq!(plan_for(&too_many, &scale(12), &[]).scale_to, Some(10));
+}
+
+#[test]
+fn metrics_that_fail_for_one_reason_are_one_event() {
+    let hpa = autoscaler(1, 10, [vec![of_pods(); 40], vec![cpu_percent(50); 60]].concat());
+    let usage = Err(NoUsage("away".to_owned()));
+    let one = pod("p0");
+    let observed = Observed { scale: &scale(1), pods: &[&one], usage: &usage };
+    let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), clocks(NOW));
+    let outcome = plan.unchanged();
+    let reasons: Vec<&str> = outcome.notes.iter().map(|note| note.reason).collect();
+    assert_eq!(
+        reasons,
+        ["FailedGetPodsMetric", "FailedGetResourceMetric", "FailedComputeMetricsReplicas"]
+    );
+    let all = "invalid metrics (100 invalid out of 100), first error is: ";
+    assert!(outcome.notes[2].message.starts_with(all), "{:?}", outcome.notes);
+}
+
+#[test]
 fn without_the_metrics_api_nothing_changes() {
     let mut hpa = autoscaler(1, 10, vec![cpu_percent(50)]);
     hpa.status.desired_replicas = 3;

@@ -50,13 +50,15 @@ fn size(
     all: &[Is],
     resource: &str,
     current: i32,
-    run: impl FnOnce(Sizing<'_>) -> Result<Proposal, SizingError>,
+    run: impl FnOnce(&Measured) -> Result<Proposal, SizingError>,
 ) -> Result<Proposal, SizingError> {
     let (pods, used) = pods(all);
     let pods: Vec<&Pod> = pods.iter().collect();
     let settings = Settings::default();
     let amounts = amounts(&used, resource, None, "a")?;
-    run(Sizing { pods: &pods, amounts, resource, current, settings: &settings, now: time(NOW) })
+    let (settings, now, container) = (&settings, time(NOW), None);
+    let sizing = Sizing { pods: &pods, amounts, resource, container, current, settings, now };
+    run(&sizing.measure()?)
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn replicas_follow_the_utilization() {
     ];
     for (all, percent, replicas, utilization, why) in table {
         let current = i32::try_from(all.len()).expect("few");
-        let proposal = size(all, "cpu", current, |sizing| sizing.by_utilization(*percent, None));
+        let proposal = size(all, "cpu", current, |measured| measured.by_utilization(*percent));
         let proposal = proposal.unwrap_or_else(|error| panic!("{why}: {error}"));
         let got = (proposal.replicas, proposal.utilization);
         assert_eq!(got, (*replicas, Some(*utilization)), "{why}");
@@ -131,7 +133,7 @@ fn replicas_follow_the_average() {
     ];
     for (all, milli, replicas, average, why) in table {
         let current = i32::try_from(all.len()).expect("few");
-        let proposal = size(all, "cpu", current, |sizing| sizing.by_average(*milli));
+        let proposal = size(all, "cpu", current, |measured| measured.by_average(*milli));
         let proposal = proposal.unwrap_or_else(|error| panic!("{why}: {error}"));
         assert_eq!((proposal.replicas, proposal.average), (*replicas, *average), "{why}");
         assert_eq!(proposal.utilization, None);
@@ -141,10 +143,10 @@ fn replicas_follow_the_average() {
 #[test]
 fn only_cpu_cares_for_readiness() {
     let all = [Starting(900), Using(300)];
-    let memory = size(&all, "memory", 2, |sizing| sizing.by_utilization(50, None));
+    let memory = size(&all, "memory", 2, |measured| measured.by_utilization(50));
     // 900 and 300 of 1000 bytes each.
     assert_eq!(memory.map(|it| (it.replicas, it.utilization)), Ok((3, Some(60))));
-    let cpu = size(&all, "cpu", 2, |sizing| sizing.by_utilization(50, None));
+    let cpu = size(&all, "cpu", 2, |measured| measured.by_utilization(50));
     assert_eq!(cpu.map(|it| (it.replicas, it.utilization)), Ok((1, Some(30))), "ceil(1 * 30/50)");
 }
 
@@ -170,8 +172,9 @@ fn the_start_of_a_pod_does_not_count() {
         let settings = Settings::default();
         let sizing = Sizing {
             pods: &[&one],
-            amounts: amounts(&[used], "cpu", None, "a").expect("some"),
+            amounts: amounts(std::slice::from_ref(&used), "cpu", None, "a").expect("some"),
             resource: "cpu",
+            container: None,
             current: 1,
             settings: &settings,
             now: time(NOW),
@@ -186,43 +189,44 @@ fn the_start_of_a_pod_does_not_count() {
     }
     let mut without = pod("p0");
     without.status.conditions.clear();
-    let all = (pod("p1"), without);
+    let (all, used) = ((pod("p1"), without), [usage("p0", 1), usage("p1", 1)]);
     let settings = Settings::default();
     let sizing = Sizing {
         pods: &[&all.0, &all.1],
-        amounts: amounts(&[usage("p0", 1), usage("p1", 1)], "cpu", None, "a").expect("some"),
+        amounts: amounts(&used, "cpu", None, "a").expect("some"),
         resource: "cpu",
+        container: None,
         current: 2,
         settings: &settings,
         now: time(NOW),
     };
-    assert_eq!(sizing.groups().expect("pods").unready, BTreeSet::from(["p0".to_owned()]));
+    assert_eq!(sizing.groups().expect("pods").unready, BTreeSet::from(["p0"]));
 }
 
 /// Of a pod p0 that uses a thousandth.
-fn of_one_milli<'a>(pods: &'a [&'a Pod], settings: &'a Settings) -> Sizing<'a> {
-    let amounts = amounts(&[usage("p0", 1)], "cpu", None, "a").expect("some");
-    Sizing { pods, amounts, resource: "cpu", current: 1, settings, now: time(NOW) }
+fn of_one_milli(pods: &[&Pod]) -> Result<Measured, SizingError> {
+    let (used, settings) = ([usage("p0", 1)], Settings::default());
+    let amounts = amounts(&used, "cpu", None, "a").expect("some");
+    let (resource, container, settings, now) = ("cpu", None, &settings, time(NOW));
+    Sizing { pods, amounts, resource, container, current: 1, settings, now }.measure()
 }
 
 #[test]
 fn a_metric_without_a_value_has_a_reason() {
     let run = |all: &[Is]| {
-        let done = size(all, "cpu", 1, |sizing| sizing.by_utilization(50, None));
+        let done = size(all, "cpu", 1, |measured| measured.by_utilization(50));
         done.map_err(|error| error.to_string())
     };
     assert_eq!(run(&[Missing]), Err("no metrics returned from resource metrics API".into()));
     assert_eq!(run(&[Starting(5)]), Err("did not receive metrics for any ready pods".into()));
-    let settings = Settings::default();
-    let no_pods = of_one_milli(&[], &settings).by_average(1);
-    assert_eq!(no_pods, Err(SizingError::NoPods));
+    assert_eq!(of_one_milli(&[]).map(|_| ()), Err(SizingError::NoPods));
     let mut greedy = pod("p0");
     greedy.spec.containers[0].resources.requests.remove("cpu");
-    let error = of_one_milli(&[&greedy], &settings).by_utilization(50, None);
+    let error = of_one_milli(&[&greedy]).and_then(|measured| measured.by_utilization(50));
     let error = error.expect_err("no request").to_string();
     assert_eq!(error, "missing request for cpu in container c of Pod p0");
     greedy.spec.containers.clear();
-    let error = of_one_milli(&[&greedy], &settings).by_utilization(50, None);
+    let error = of_one_milli(&[&greedy]).and_then(|measured| measured.by_utilization(50));
     assert_eq!(error, Err(SizingError::NoKnownPods));
 }
 
@@ -241,6 +245,7 @@ fn one_container_counts_if_it_is_named() {
     // A pod of which one container has no such resource is a pod without metrics.
     let mut partly = two.clone();
     partly.containers[1].used.remove("cpu");
-    let found = amounts(&[partly], "cpu", None, "a").expect("no error");
+    let partly = [partly];
+    let found = amounts(&partly, "cpu", None, "a").expect("no error");
     assert!(found.is_empty());
 }

@@ -1,11 +1,13 @@
 //! Attacks a running cluster within limits, and judges the cluster's behaviour (`hack/attack`).
 //!
-//! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled_http2_clients`], [`tokens`] and [`pods`] send them;
+//! [`generate`] makes requests (pure, by seed); [`requests`], [`connections`], [`stalled_http2_clients`], [`http2_streams`], [`tokens`] and [`pods`] send them;
 //! [`cluster_checks`] watches the programs, a canary and a file whose content no response may have; [`node_checks`] log, exec and metrics.
 
 mod cluster_checks;
 mod connections;
 mod generate;
+mod http2_frames;
+mod http2_streams;
 mod manifests;
 mod node_checks;
 mod pods;
@@ -119,6 +121,8 @@ async fn attack(flags: &Flags) -> Result<usize> {
         tokio::spawn(connections::junk(target.clone(), flags.seed)),
         tokio::spawn(stalled_http2_clients::hold(target.clone())),
         tokio::spawn(stalled_http2_clients::hold_known(target.clone())),
+        tokio::spawn(http2_streams::without_bodies(target.clone())),
+        tokio::spawn(http2_streams::long_selectors(target.clone())),
         tokio::spawn(pods::hostile(target.clone())),
         tokio::spawn(tokens::forged(target.clone(), flags.seed)),
     ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cluster::demo::http_get;
-use cluster::processes::Identity;
+use cluster::processes::ProcessIdentity;
 use cluster::programs::programs;
 use cluster::spec::Spec;
 use cluster::supervisor;
@@ -36,7 +36,7 @@ const FINDINGS_MAX: usize = 100;
 /// Collects what was sent and what gave way.
 pub struct Judge {
     /// Processes as they were before the attack, by program.
-    before: BTreeMap<String, Identity>,
+    before: BTreeMap<String, ProcessIdentity>,
     /// What stands in a file that only the node's root may read; no answer may hold it.
     pub marker: String,
     state: Mutex<State>,

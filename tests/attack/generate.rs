@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use proto_api::schema::{Field, Message, Resource, Shape, Value};
+use proto_api::schema::{FieldDescriptor, MessageDescriptor, ResourceDescriptor, Shape, Value};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng, RngCore as _};
@@ -79,7 +79,12 @@ fn number(random: &mut StdRng) -> i64 {
 }
 
 /// An object of a resource with random fields, named below `NAMESPACE`'s rules so that it harms nothing that was there.
-pub fn object(random: &mut StdRng, resource: &Resource, api_version: &str, name: &str) -> Json {
+pub fn object(
+    random: &mut StdRng,
+    resource: &ResourceDescriptor,
+    api_version: &str,
+    name: &str,
+) -> Json {
     let mut object = message(random, resource.message.get(), 0);
     let metadata = json!({
         "name": name,
@@ -94,7 +99,7 @@ pub fn object(random: &mut StdRng, resource: &Resource, api_version: &str, name:
     Json::Object(object)
 }
 
-fn message(random: &mut StdRng, of: &Message, depth: u32) -> Map<String, Json> {
+fn message(random: &mut StdRng, of: &MessageDescriptor, depth: u32) -> Map<String, Json> {
     let mut object = Map::new();
     for field in of.fields {
         let likely = if depth < 2 { 0.5 } else { 0.2 };
@@ -327,10 +332,10 @@ fn random_tree(random: &mut StdRng, depth: u32) -> Json {
 }
 
 /// Where an integer lies in a message: the names of fields, lists with one element.
-pub type FieldPath = Vec<(&'static Field, bool)>;
+pub type FieldPath = Vec<(&'static FieldDescriptor, bool)>;
 
 /// Paths of all integers of a message, recursive messages entered once.
-pub fn integer_paths(message: &'static Message) -> Vec<FieldPath> {
+pub fn integer_paths(message: &'static MessageDescriptor) -> Vec<FieldPath> {
     let mut found = Vec::new();
     let mut within = Vec::new();
     walk(message, &mut Vec::new(), &mut within, &mut found);
@@ -338,9 +343,9 @@ pub fn integer_paths(message: &'static Message) -> Vec<FieldPath> {
 }
 
 fn walk(
-    message: &'static Message,
+    message: &'static MessageDescriptor,
     path: &mut FieldPath,
-    within: &mut Vec<*const Message>,
+    within: &mut Vec<*const MessageDescriptor>,
     found: &mut Vec<FieldPath>,
 ) {
     if within.contains(&std::ptr::from_ref(message)) || path.len() > 12 {
@@ -360,7 +365,7 @@ fn walk(
 }
 
 /// Puts `number` at `path` of `object`, making what leads there.
-pub fn place(object: &mut Json, path: &[(&'static Field, bool)], number: i64) {
+pub fn place(object: &mut Json, path: &[(&'static FieldDescriptor, bool)], number: i64) {
     let Some(((field, inline), rest)) = path.split_first() else {
         *object = number.into();
         return;

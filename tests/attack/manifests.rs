@@ -5,7 +5,7 @@ use bytes::Bytes;
 use cluster::apply::apply;
 use http::Request;
 use proto_api::names::Names;
-use proto_api::schema::Resource;
+use proto_api::schema::ResourceDescriptor;
 use proto_client::Client;
 use serde_json::{Value as Json, json};
 
@@ -35,7 +35,7 @@ pub async fn service_account_token(client: &Client, name: &str) -> Result<String
 }
 
 /// A valid object of a resource; only its metadata for kinds that need nothing else.
-pub fn base(resource: &Resource, api_version: &str, name: &str, names: &Names) -> Json {
+pub fn base(resource: &ResourceDescriptor, api_version: &str, name: &str, names: &Names) -> Json {
     let mut object = spec(resource, names);
     let metadata = json!({"name": name});
     if let Some(map) = object.as_object_mut() {
@@ -64,7 +64,7 @@ fn workload() -> Json {
     })
 }
 
-fn spec(resource: &Resource, names: &Names) -> Json {
+fn spec(resource: &ResourceDescriptor, names: &Names) -> Json {
     match (resource.group, resource.plural) {
         ("", "pods") => json!({"spec": pod_spec()}),
         ("", "podtemplates") => {
@@ -111,7 +111,7 @@ fn spec(resource: &Resource, names: &Names) -> Json {
 }
 
 /// The same for kinds that are not of pods, workloads and their network.
-fn cluster_spec(resource: &Resource, names: &Names) -> Json {
+fn cluster_spec(resource: &ResourceDescriptor, names: &Names) -> Json {
     match (resource.group, resource.plural) {
         ("policy", "poddisruptionbudgets") => {
             json!({"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "attack"}}}})

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::request::Builder;
 use http::{Method, Request};
-use proto_api::schema::{self, Resource};
+use proto_api::schema::{self, ResourceDescriptor};
 use proto_client::ClientError;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -23,7 +23,7 @@ const OBJECTS_MAX: u32 = 40;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Resources that attackers may write: all that store objects, but for those whose change by an administrator ends a cluster by right.
-fn resources() -> impl Iterator<Item = &'static Resource> {
+fn resources() -> impl Iterator<Item = &'static ResourceDescriptor> {
     let spared = ["namespaces", "componentstatuses", "bindings"];
     schema::resources()
         .iter()
@@ -31,7 +31,7 @@ fn resources() -> impl Iterator<Item = &'static Resource> {
 }
 
 /// Path of a resource's collection, in the attackers' namespace if it has namespaces.
-fn collection(target: &Target, resource: &Resource) -> String {
+fn collection(target: &Target, resource: &ResourceDescriptor) -> String {
     let version = api_version(target, resource);
     let root = if resource.group.is_empty() { "api" } else { "apis" };
     let within =
@@ -39,7 +39,7 @@ fn collection(target: &Target, resource: &Resource) -> String {
     format!("/{root}/{version}{within}/{}", resource.plural)
 }
 
-fn api_version(target: &Target, resource: &Resource) -> String {
+fn api_version(target: &Target, resource: &ResourceDescriptor) -> String {
     target.client.names().api_version(resource.group, resource.version)
 }
 
@@ -87,7 +87,7 @@ async fn force(target: &Target, path: &str) {
 /// Sends random requests until the end.
 pub async fn random(target: Target, seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
-    let all: Vec<&Resource> = resources().collect();
+    let all: Vec<&ResourceDescriptor> = resources().collect();
     while Instant::now() < target.until {
         let Some(resource) = all.choose(&mut random) else { return };
         match random.random_range(0..10) {
@@ -102,7 +102,7 @@ fn random_name(random: &mut StdRng) -> String {
 }
 
 /// One object that is random, damaged, or not even Protobuf.
-async fn random_body(target: &Target, random: &mut StdRng, resource: &Resource) {
+async fn random_body(target: &Target, random: &mut StdRng, resource: &ResourceDescriptor) {
     let (path, name) = (collection(target, resource), random_name(random));
     let api_version = api_version(target, resource);
     match random.random_range(0..5) {
@@ -184,7 +184,7 @@ const SUBRESOURCES: [&str; 12] = [
 ];
 
 /// One request that is random in its path, query or patch.
-async fn random_path(target: &Target, random: &mut StdRng, resource: &Resource) {
+async fn random_path(target: &Target, random: &mut StdRng, resource: &ResourceDescriptor) {
     let path = collection(target, resource);
     let object = format!("{path}/{}", random_name(random));
     let query = generate::query(random);

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
 use cluster::apply::apply;
 use cluster::directory::ClusterDirectory;
-use cluster::processes::Identity;
+use cluster::processes::ProcessIdentity;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
 use cluster::{down, supervisor, up};
@@ -223,7 +223,7 @@ impl Context {
             .with_context(|| format!("{program} does not run"))?;
         old.signal(nix::sys::signal::Signal::SIGKILL)?;
         old.ended().await?;
-        let before: Identity = old.identity;
+        let before: ProcessIdentity = old.identity;
         until(&format!("{program} again"), PATIENCE, async || {
             match supervisor::find(&self.spec, program) {
                 Some(new) if new.identity != before => Ok(()),

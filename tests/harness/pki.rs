@@ -7,7 +7,7 @@ use anyhow::Result;
 use apiserver_bootstrap::arguments::PkiFiles;
 use apiserver_bootstrap::authority::{Authority, Issuance, LEAF_DAYS, Leaf};
 use apiserver_bootstrap::certificates::{self, AUTHORITY};
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
+use apiserver_bootstrap::client_config::{self, AuthInfo, AuthorityAt, ClusterEntry};
 use apiserver_bootstrap::service_account_keys;
 use proto_api::names::Names;
 use proto_client::{Client, config};
@@ -71,8 +71,8 @@ impl Pki {
         let pair = issuance.issue()?;
         let server = format!("https://{}", self.server);
         let authority = AuthorityAt::Embedded(self.authority.certificate());
-        let cluster = Cluster { name: "own", server: &server, authority };
-        let text = client_config::text(&cluster, &leaf.common_name, &Identity::Embedded(&pair));
+        let cluster = ClusterEntry { name: "own", server: &server, authority };
+        let text = client_config::text(&cluster, &leaf.common_name, &AuthInfo::Embedded(&pair));
         Ok(client_config::write(path, &text)?)
     }
 }

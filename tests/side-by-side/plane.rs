@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver_bootstrap::arguments::{self, ApiServer, command_line};
+use apiserver_bootstrap::arguments::{self, ApiServerArguments, command_line};
 use kubernetes_server::api_server::{
     ApiServerFlags, KubernetesServer, SERVICE_CIDR, Wanted, wait_until_ready,
 };
@@ -177,7 +177,7 @@ fn plain_line(dir: &Path, name: &str, flags: &arguments::Flags) -> Vec<String> {
 
 fn our_server(programs: &Programs, pki: &Pki, dir: &Path, names: &'static Names) -> Vec<String> {
     let store = dir.join("store");
-    let server = ApiServer {
+    let server = ApiServerArguments {
         bind: SERVER,
         advertise: ADVERTISED,
         port: PORT,

@@ -47,7 +47,10 @@ const LARGE: &[(&str, &str)] = &[
     ("apiserver-lite/scheduling/src/pod_info.rs: PodInfo", "a value: what placing needs of a pod"),
     ("apiserver-lite/orchadm/src/init/settings.rs: InitFlags", "one field a flag"),
     ("apiserver-lite/orchadm/src/join/settings.rs: JoinFlags", "one field a flag"),
-    ("proto/api/src/schema.rs: Field", "a value: one field a column of the schema's tables"),
+    (
+        "proto/api/src/schema.rs: FieldDescriptor",
+        "a value: one field a column of the schema's tables",
+    ),
     ("proxy/orch-proxy/src/config/file.rs: ProxyConfiguration", "one field a field of the file"),
     (
         "proxy/sync/src/driver.rs: Driver",

@@ -16,7 +16,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The slots of concurrent pulls.
 #[derive(Debug)]
-pub struct Slots {
+pub struct PullSlots {
     all: usize,
     state: Mutex<State>,
 }
@@ -26,14 +26,14 @@ struct State {
     /// Number of the last pull.
     begun: u64,
     /// Running pulls by number, which is the order of their start.
-    running: BTreeMap<u64, Origin>,
+    running: BTreeMap<u64, PullOrigin>,
     /// Waiting pulls in order of arrival.
     waiting: Vec<Waits>,
 }
 
 /// What shares of the slots are counted by.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct PullOrigin {
     /// Where the image is.
     pub registry: String,
     /// Of the pod that wanted it first.
@@ -42,7 +42,7 @@ pub struct Origin {
 
 #[derive(Debug)]
 struct Waits {
-    origin: Origin,
+    origin: PullOrigin,
     rank: Rank,
     call: oneshot::Sender<u64>,
 }
@@ -66,14 +66,14 @@ impl Rank {
     }
 }
 
-impl Slots {
+impl PullSlots {
     /// A queue with this many slots.
     pub fn new(all: usize) -> Self {
         Self { all: all.max(1), state: Mutex::default() }
     }
 
     /// Waits for a slot for a pull of `origin`. Cancel safe.
-    pub async fn take(&self, origin: Origin, rank: Rank) -> Slot<'_> {
+    pub async fn take(&self, origin: PullOrigin, rank: Rank) -> PullSlot<'_> {
         let called = {
             let mut state = self.lock();
             let (call, called) = oneshot::channel();
@@ -84,7 +84,7 @@ impl Slots {
         let mut asks = Asks { slots: self, called };
         // The sender stays in the list until it sends.
         let number = (&mut asks.called).await.unwrap_or_default();
-        Slot { slots: self, number }
+        PullSlot { slots: self, number }
     }
 
     /// Passes free slots to waiting pulls.
@@ -105,7 +105,7 @@ impl Slots {
     }
 
     /// Whether a pull of `origin` may run beside those that run, or would if `less` did not.
-    fn has_room(&self, state: &State, origin: &Origin, less: Option<u64>) -> bool {
+    fn has_room(&self, state: &State, origin: &PullOrigin, less: Option<u64>) -> bool {
         let others = || {
             let others = state.running.iter().filter(|(number, _)| Some(**number) != less);
             others.map(|(_, other)| other)
@@ -141,12 +141,12 @@ impl Slots {
 
 /// A permit for one pull; dropping it lets the next pull start.
 #[derive(Debug)]
-pub struct Slot<'a> {
-    slots: &'a Slots,
+pub struct PullSlot<'a> {
+    slots: &'a PullSlots,
     number: u64,
 }
 
-impl Slot<'_> {
+impl PullSlot<'_> {
     /// Waits until this pull has had the slot for long and others need it. Called when the pull begins.
     pub async fn is_needed_by_others(&self) {
         tokio::time::sleep(KEPT_FROM_OTHERS).await;
@@ -156,7 +156,7 @@ impl Slot<'_> {
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for PullSlot<'_> {
     fn drop(&mut self) {
         self.slots.give_back(self.number);
     }
@@ -164,7 +164,7 @@ impl Drop for Slot<'_> {
 
 /// A waiting pull.
 struct Asks<'a> {
-    slots: &'a Slots,
+    slots: &'a PullSlots,
     called: oneshot::Receiver<u64>,
 }
 
@@ -183,13 +183,13 @@ mod tests {
 
     use super::*;
 
-    fn origin(registry: &str, namespace: &str) -> Origin {
-        Origin { registry: registry.to_owned(), namespace: namespace.to_owned() }
+    fn origin(registry: &str, namespace: &str) -> PullOrigin {
+        PullOrigin { registry: registry.to_owned(), namespace: namespace.to_owned() }
     }
 
     /// Takes a slot, records it and holds it until released.
     fn pull(
-        slots: &Arc<Slots>,
+        slots: &Arc<PullSlots>,
         order: &Arc<Mutex<Vec<&'static str>>>,
         (name, registry, rank): (&'static str, &'static str, Rank),
     ) -> oneshot::Sender<()> {
@@ -198,9 +198,9 @@ mod tests {
     }
 
     fn pull_for(
-        slots: &Arc<Slots>,
+        slots: &Arc<PullSlots>,
         order: &Arc<Mutex<Vec<&'static str>>>,
-        (name, origin, rank): (&'static str, Origin, Rank),
+        (name, origin, rank): (&'static str, PullOrigin, Rank),
     ) -> oneshot::Sender<()> {
         let (slots, order) = (slots.clone(), order.clone());
         let (end, ended) = oneshot::channel();
@@ -220,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_most_important_is_next_and_no_registry_takes_all() {
-        let slots = Arc::new(Slots::new(3));
+        let slots = Arc::new(PullSlots::new(3));
         let order = Arc::new(Mutex::new(Vec::new()));
         let low = || Rank::new(0);
         let mut ends = Vec::new();
@@ -246,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_cancelled_pull_takes_no_slot() {
-        let slots = Slots::new(1);
+        let slots = PullSlots::new(1);
         let held = slots.take(origin("a", "n"), Rank::new(0)).await;
         let mut gone = Box::pin(slots.take(origin("a", "n"), Rank::new(0)));
         assert!(gone.as_mut().now_or_never().is_none());
@@ -259,7 +259,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_namespace_leaves_slots_to_others() {
-        let slots = Arc::new(Slots::new(5));
+        let slots = Arc::new(PullSlots::new(5));
         let order = Arc::new(Mutex::new(Vec::new()));
         let names = ["a1", "a2", "a3", "a4", "a5", "a6"];
         let registries = ["r1", "r2", "r3"].iter().cycle();
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_pull_in_the_way_of_others_is_found() {
-        let slots = Slots::new(3);
+        let slots = PullSlots::new(3);
         let take = |registry, namespace| slots.take(origin(registry, namespace), Rank::new(0));
         let (oldest, younger, _youngest) =
             (take("r1", "a").await, take("r2", "b").await, take("r3", "c").await);

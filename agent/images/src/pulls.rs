@@ -20,7 +20,7 @@ use proto_daemon::panics;
 use proto_daemon::rate::Rate;
 
 use crate::credentials::CredentialSources;
-use crate::pull_queue::{KEPT_FROM_OTHERS, Origin, Rank, Slots};
+use crate::pull_queue::{KEPT_FROM_OTHERS, PullOrigin, PullSlots, Rank};
 use crate::pull_stall::Watch;
 use agent_clock as clock;
 use agent_interfaces::PodObjects;
@@ -31,7 +31,7 @@ pub struct Images {
     /// Says which images have containers.
     pub(crate) pods: Arc<dyn PodReader>,
     logins: CredentialSources,
-    slots: Slots,
+    slots: PullSlots,
     /// How long a pull may make no progress before it is cancelled.
     standstill: Duration,
     fetching: Fetching,
@@ -104,7 +104,7 @@ impl Images {
             pods: runtime.clone(),
             runtime,
             logins,
-            slots: Slots::new(bounds.parallel),
+            slots: PullSlots::new(bounds.parallel),
             standstill: bounds.standstill,
             fetching: Fetching::default(),
             rate: Mutex::new(Rate::new(bounds.qps, bounds.burst)),
@@ -141,7 +141,7 @@ impl Images {
                     let rank = Rank::new(priority);
                     let (registry, namespace) = (name.registry(), &pod.metadata.namespace);
                     let origin =
-                        Origin { registry: registry.to_owned(), namespace: namespace.clone() };
+                        PullOrigin { registry: registry.to_owned(), namespace: namespace.clone() };
                     let pull = self.begin(wanted.clone(), origin, rank.clone());
                     under_way.insert(wanted, (pull.clone(), rank));
                     pull
@@ -156,7 +156,7 @@ impl Images {
         lock(&self.under_way).len()
     }
 
-    fn begin(self: &Arc<Self>, wanted: PullKey, origin: Origin, rank: Rank) -> Pull {
+    fn begin(self: &Arc<Self>, wanted: PullKey, origin: PullOrigin, rank: Rank) -> Pull {
         let images = self.clone();
         let task = panics::spawn(async move {
             let under_way = UnderWay { images: &images, wanted };

@@ -45,7 +45,7 @@ use proto_daemon::panics::Panicked;
 use proto_daemon::statusz::TaskStatus;
 use tokio::sync::watch;
 
-use self::driver::{Driver, FinishedOperation, OperationResult};
+use self::driver::{FinishedOperation, OperationResult, PodDriver};
 use self::pod_state::{PodState, RelistStep};
 use self::record_writer::RecordWriter;
 use self::status_publisher::{StatusPublisher, StatusStep};
@@ -91,7 +91,7 @@ pub struct Worker {
     news: Arc<Inbox<RuntimeEvent>>,
     status_page: TaskStatus,
     state: PodState,
-    driver: Driver,
+    driver: PodDriver,
     records: RecordWriter,
     publisher: StatusPublisher,
     volumes: VolumeRefresher,
@@ -140,7 +140,7 @@ impl Worker {
         let probe_changes = Arc::new(Inbox::default());
         Self {
             state: PodState::new(seen, memory),
-            driver: Driver::new(shared.clone()),
+            driver: PodDriver::new(shared.clone()),
             records: RecordWriter::new(shared.journal.clone(), recorded),
             publisher: StatusPublisher::new(shared.clone(), pod),
             volumes: refresher,

@@ -10,7 +10,7 @@ use proto_api::object::from_json_value;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::configuration::{Phase, ReviewVersion};
+use crate::configuration::{AdmissionReviewVersion, Phase};
 
 /// Longest answer: the largest patch in base64, and room for the rest.
 pub const ANSWER_LEN_MAX: usize = 5 << 20;
@@ -45,7 +45,7 @@ pub struct Answer {
 pub struct ExpectedReview<'a> {
     /// The uid of the review.
     pub uid: &'a str,
-    pub version: ReviewVersion,
+    pub version: AdmissionReviewVersion,
     /// When the webhook was called.
     pub phase: Phase,
 }
@@ -163,7 +163,7 @@ pub fn read_answer(
     let envelope: Envelope =
         serde_json::from_slice(body).map_err(|error| AnswerError::Json(error.to_string()))?;
     let response = envelope.response.ok_or(AnswerError::NoResponse)?;
-    if asked.version == ReviewVersion::V1 {
+    if asked.version == AdmissionReviewVersion::V1 {
         if response.uid != asked.uid {
             let (expected, found) = (asked.uid.to_owned(), response.uid);
             return Err(AnswerError::Uid { expected, found });
@@ -186,7 +186,7 @@ pub fn read_answer(
 }
 
 fn check_kind(api_version: &str, kind: &str, names: &Names) -> Result<(), AnswerError> {
-    let wanted = names.api_version("admission", ReviewVersion::V1.name());
+    let wanted = names.api_version("admission", AdmissionReviewVersion::V1.name());
     if api_version == wanted && kind == "AdmissionReview" {
         return Ok(());
     }
@@ -205,14 +205,14 @@ fn read_patch(
 ) -> Result<Option<Vec<u8>>, AnswerError> {
     let (patch, kind) = (&response.patch, response.patch_type.as_deref());
     match (asked.phase, asked.version) {
-        (Phase::Validating, ReviewVersion::V1) => {
+        (Phase::Validating, AdmissionReviewVersion::V1) => {
             if !patch.is_empty() {
                 return Err(AnswerError::ForbiddenPatch);
             }
             return if kind.is_some() { Err(AnswerError::ForbiddenPatchType) } else { Ok(None) };
         }
-        (Phase::Validating, ReviewVersion::V1Beta1) => return Ok(None),
-        (Phase::Mutating(_), ReviewVersion::V1) => match (patch.is_empty(), kind) {
+        (Phase::Validating, AdmissionReviewVersion::V1Beta1) => return Ok(None),
+        (Phase::Mutating(_), AdmissionReviewVersion::V1) => match (patch.is_empty(), kind) {
             (false, None) => return Err(AnswerError::NoPatchType),
             (true, Some(_)) => return Err(AnswerError::NoPatch),
             (false, Some("")) => return Err(AnswerError::EmptyPatchType),
@@ -222,7 +222,7 @@ fn read_patch(
             _ => {}
         },
         // The only type is JSONPatch.
-        (Phase::Mutating(_), ReviewVersion::V1Beta1) => {}
+        (Phase::Mutating(_), AdmissionReviewVersion::V1Beta1) => {}
     }
     if (patch.len() / 4).saturating_mul(3) > PATCH_LEN_MAX {
         return Err(AnswerError::LongPatch);
@@ -254,7 +254,11 @@ mod tests {
 
     const MUTATING: Phase = Phase::Mutating(ReinvocationPolicy::Never);
 
-    fn read(version: ReviewVersion, phase: Phase, answer: &Value) -> Result<Answer, String> {
+    fn read(
+        version: AdmissionReviewVersion,
+        phase: Phase,
+        answer: &Value,
+    ) -> Result<Answer, String> {
         let names = Names::new(Profile::Kubernetes);
         let asked = ExpectedReview { uid: "u", version, phase };
         read_answer(answer.to_string().as_bytes(), asked, names).map_err(|error| error.reason())
@@ -264,12 +268,13 @@ mod tests {
         let mut response = response;
         response["uid"] = "u".into();
         let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
-        read(ReviewVersion::V1, phase, &answer)
+        read(AdmissionReviewVersion::V1, phase, &answer)
     }
 
     #[test]
     fn answers_of_v1_are_checked_as_in_kubernetes() {
-        let whole = |answer: Value| read(ReviewVersion::V1, MUTATING, &answer).unwrap_err();
+        let whole =
+            |answer: Value| read(AdmissionReviewVersion::V1, MUTATING, &answer).unwrap_err();
         let invalid = "received invalid webhook response: ";
         assert_eq!(whole(json!({})), format!("{invalid}webhook response was absent"));
         assert_eq!(
@@ -344,7 +349,7 @@ mod tests {
     fn answers_of_v1beta1_are_not_compared() {
         let patch = STANDARD.encode("[1]");
         let answer = json!({"response": {"allowed": true, "patch": patch}});
-        let read = |phase| read(ReviewVersion::V1Beta1, phase, &answer).unwrap();
+        let read = |phase| read(AdmissionReviewVersion::V1Beta1, phase, &answer).unwrap();
         assert_eq!(read(MUTATING).patch, Some(b"[1]".to_vec()));
         assert_eq!(read(Phase::Validating).patch, None);
     }

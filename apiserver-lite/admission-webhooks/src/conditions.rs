@@ -67,7 +67,7 @@ impl PartialEq for MatchCondition {
 
 /// What match conditions say of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum MatchResult {
     /// All hold: the webhook is called.
     All,
     /// The one of this name does not: the webhook is not called.
@@ -113,7 +113,7 @@ impl MatchConditions {
 
     /// What they say of a request. One that does not hold decides, whatever the others are.
     #[must_use]
-    pub fn evaluate(&self, input: ConditionInput<'_>) -> Verdict {
+    pub fn evaluate(&self, input: ConditionInput<'_>) -> MatchResult {
         let values =
             [("object", input.object), ("oldObject", input.old_object), ("request", input.request)];
         let mut budget = STEPS_MAX;
@@ -130,10 +130,10 @@ impl MatchConditions {
             match holds {
                 Ok(true) => {}
                 Ok(false) => excluded = excluded.or_else(|| Some(condition.name.clone())),
-                Err(EvaluationError::Unanswered(question)) => return Verdict::Asks(*question),
+                Err(EvaluationError::Unanswered(question)) => return MatchResult::Asks(*question),
                 // As in Kubernetes nothing is known then, not even of those that were evaluated.
                 Err(error @ EvaluationError::OutOfBudget) => {
-                    return Verdict::Failed(error.to_string());
+                    return MatchResult::Failed(error.to_string());
                 }
                 Err(error) => failures.push(error.to_string()),
             }
@@ -141,10 +141,10 @@ impl MatchConditions {
         let mut seen = BTreeSet::new();
         failures.retain(|failure| seen.insert(failure.clone()));
         match (excluded, failures.len()) {
-            (Some(name), _) => Verdict::Excluded(name),
-            (None, 0) => Verdict::All,
-            (None, 1) => Verdict::Failed(failures.concat()),
-            (None, _) => Verdict::Failed(format!("[{}]", failures.join(", "))),
+            (Some(name), _) => MatchResult::Excluded(name),
+            (None, 0) => MatchResult::All,
+            (None, 1) => MatchResult::Failed(failures.concat()),
+            (None, _) => MatchResult::Failed(format!("[{}]", failures.join(", "))),
         }
     }
 }
@@ -198,7 +198,7 @@ mod tests {
         webhook(fields).selectors.expect("selectors").conditions
     }
 
-    fn verdict(expressions: &[&str]) -> Verdict {
+    fn verdict(expressions: &[&str]) -> MatchResult {
         let tree = |json: Json| parse_json(json.to_string().as_bytes(), &mut Vec::new()).unwrap();
         let object = tree(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"n": 3}}));
         let request = tree(json!({
@@ -216,7 +216,7 @@ mod tests {
                 request: &request,
                 access: &access,
             };
-            let Verdict::Asks(question) = conditions.evaluate(input) else {
+            let MatchResult::Asks(question) = conditions.evaluate(input) else {
                 return conditions.evaluate(input);
             };
             let answer = match &question.subject {
@@ -246,9 +246,9 @@ mod tests {
              == 'Some((\"n\", \"a\")) AccessResource { group: \"g\", resource: \"pods\", subresource: \"log\", namespace: \"\", name: \"p\" }'",
         ];
         for condition in holds {
-            assert_eq!(verdict(&[condition]), Verdict::All, "{condition}");
+            assert_eq!(verdict(&[condition]), MatchResult::All, "{condition}");
             let not = format!("!({condition})");
-            assert_eq!(verdict(&[&not]), Verdict::Excluded("c0".to_owned()), "{not}");
+            assert_eq!(verdict(&[&not]), MatchResult::Excluded("c0".to_owned()), "{not}");
         }
         for (condition, words) in [
             ("authorizer.path('').check('get').allowed()", "path must not be empty"),
@@ -266,21 +266,21 @@ mod tests {
                 "actual cost limit exceeded",
             ),
         ] {
-            let Verdict::Failed(why) = verdict(&[condition]) else { panic!("{condition}") };
+            let MatchResult::Failed(why) = verdict(&[condition]) else { panic!("{condition}") };
             assert!(why.ends_with(words), "{why}");
         }
         let checks = |at: usize| format!("!authorizer.path('/{at}').check('get').allowed()");
         let many: Vec<String> = (0..8).map(checks).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(verdict(&many[..7]), Verdict::All);
-        let Verdict::Failed(why) = verdict(&many) else { panic!("the budget of a webhook") };
+        assert_eq!(verdict(&many[..7]), MatchResult::All);
+        let MatchResult::Failed(why) = verdict(&many) else { panic!("the budget of a webhook") };
         assert!(why.contains("running out of cost budget"), "{why}");
     }
 
     #[test]
     fn a_webhook_without_conditions_is_called() {
         assert!(conditions(&[]).is_empty());
-        assert_eq!(verdict(&[]), Verdict::All);
+        assert_eq!(verdict(&[]), MatchResult::All);
     }
 
     #[test]
@@ -291,18 +291,18 @@ mod tests {
             "request.operation == 'CREATE' && request.namespace == 'n' && !request.dryRun",
             "'system:nodes' in request.userInfo.groups",
         ];
-        assert_eq!(verdict(&holds), Verdict::All);
+        assert_eq!(verdict(&holds), MatchResult::All);
         let not = "!request.userInfo.username.startsWith('system:node:')";
-        assert_eq!(verdict(&[holds[0], not, "false"]), Verdict::Excluded("c1".to_owned()));
+        assert_eq!(verdict(&[holds[0], not, "false"]), MatchResult::Excluded("c1".to_owned()));
     }
 
     #[test]
     fn a_condition_that_fails_matters_only_where_no_other_says_no() {
         let fails = "object.spec.zz > 1";
         let words = "expression 'object.spec.zz > 1' resulted in error: no such key: zz";
-        assert_eq!(verdict(&["true", fails]), Verdict::Failed(words.to_owned()));
-        assert_eq!(verdict(&[fails, "false"]), Verdict::Excluded("c1".to_owned()));
-        let Verdict::Failed(both) = verdict(&[fails, "object.zz == 1"]) else { panic!() };
+        assert_eq!(verdict(&["true", fails]), MatchResult::Failed(words.to_owned()));
+        assert_eq!(verdict(&[fails, "false"]), MatchResult::Excluded("c1".to_owned()));
+        let MatchResult::Failed(both) = verdict(&[fails, "object.zz == 1"]) else { panic!() };
         assert!(both.starts_with(&format!("[{words}, expression 'object.zz")), "{both}");
     }
 
@@ -310,8 +310,8 @@ mod tests {
     fn conditions_share_a_budget() {
         let list = "[1,2,3,4,5,6,7,8,9,10]";
         let long = (0..5).fold("true".to_owned(), |text, at| format!("{list}.all(x{at}, {text})"));
-        assert_eq!(verdict(&[&long]), Verdict::All);
-        let Verdict::Failed(why) = verdict(&vec![long.as_str(); 64]) else { panic!() };
+        assert_eq!(verdict(&[&long]), MatchResult::All);
+        let MatchResult::Failed(why) = verdict(&vec![long.as_str(); 64]) else { panic!() };
         assert_eq!(
             why,
             "validation failed due to running out of cost budget, no further validation rules will be run"

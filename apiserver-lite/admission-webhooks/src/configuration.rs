@@ -10,7 +10,7 @@ use proto_api::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proto_api::selectors::{Selector, SelectorError};
 
 use crate::conditions::{self, MatchConditions};
-use crate::rules::Rule;
+use crate::rules::WebhookRule;
 
 /// Time for a call where the configuration names none.
 const TIMEOUT_SECS_DEFAULT: u64 = 10;
@@ -29,11 +29,11 @@ pub struct Webhook {
     /// When it is called.
     pub phase: Phase,
     /// Where it is called.
-    pub target: Target,
+    pub target: WebhookEndpoint,
     /// Authorities of its certificate in PEM; empty for those of the system.
     pub authority: Vec<u8>,
     /// What it is called about: any rule suffices.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<WebhookRule>,
     /// What happens to a request if the webhook cannot be called.
     pub failure_policy: FailurePolicy,
     /// Whether rules also mean other versions of their resources.
@@ -45,7 +45,7 @@ pub struct Webhook {
     /// Time for a call.
     pub timeout: Duration,
     /// The first version of AdmissionReview in its list that is known.
-    pub version: Option<ReviewVersion>,
+    pub version: Option<AdmissionReviewVersion>,
 }
 
 /// What a webhook is called about, among the requests that its rules match.
@@ -77,7 +77,7 @@ pub enum ReinvocationPolicy {
 
 /// Where a webhook is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum WebhookEndpoint {
     Url(String),
     /// At a service of the cluster.
     Service {
@@ -108,15 +108,15 @@ pub enum MatchPolicy {
     Equivalent,
 }
 
-/// A version of AdmissionReview.
+/// One of `admissionReviewVersions` of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReviewVersion {
+pub enum AdmissionReviewVersion {
     V1,
     /// `v1beta1`.
     V1Beta1,
 }
 
-impl ReviewVersion {
+impl AdmissionReviewVersion {
     /// As in `apiVersion`.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -127,7 +127,7 @@ impl ReviewVersion {
     }
 }
 
-impl Target {
+impl WebhookEndpoint {
     /// The URL that is called: that of a service names the service and its namespace.
     #[must_use]
     pub fn url(&self) -> String {
@@ -172,7 +172,7 @@ fn read_webhook(
         target: read_target(client),
         // The tree holds valid base64.
         authority: STANDARD.decode(client.str("caBundle")).unwrap_or_default(),
-        rules: fields.maps("rules").map(Rule::read).collect(),
+        rules: fields.maps("rules").map(WebhookRule::read).collect(),
         failure_policy: match fields.str("failurePolicy") {
             "Ignore" => FailurePolicy::Ignore,
             _ => FailurePolicy::Fail,
@@ -185,20 +185,20 @@ fn read_webhook(
         allows_dry_run: matches!(fields.str("sideEffects"), "None" | "NoneOnDryRun"),
         timeout: Duration::from_secs(seconds),
         version: versions.find_map(|version| match version {
-            "v1" => Some(ReviewVersion::V1),
-            "v1beta1" => Some(ReviewVersion::V1Beta1),
+            "v1" => Some(AdmissionReviewVersion::V1),
+            "v1beta1" => Some(AdmissionReviewVersion::V1Beta1),
             _ => None,
         }),
     }
 }
 
-fn read_target(client: &Map) -> Target {
+fn read_target(client: &Map) -> WebhookEndpoint {
     let Some(service) = client.map("service") else {
-        return Target::Url(client.str("url").to_owned());
+        return WebhookEndpoint::Url(client.str("url").to_owned());
     };
     let port = service.int("port").and_then(|port| u16::try_from(port).ok());
     let path = service.str("path");
-    Target::Service {
+    WebhookEndpoint::Service {
         namespace: service.str("namespace").to_owned(),
         name: service.str("name").to_owned(),
         port: port.unwrap_or(PORT_DEFAULT),
@@ -279,7 +279,11 @@ pub(crate) mod tests {
         assert_eq!(plain.failure_policy, FailurePolicy::Fail);
         assert_eq!(plain.match_policy, MatchPolicy::Equivalent);
         assert_eq!(plain.timeout, Duration::from_secs(10));
-        assert_eq!(plain.version, Some(ReviewVersion::V1Beta1), "the first one that is known");
+        assert_eq!(
+            plain.version,
+            Some(AdmissionReviewVersion::V1Beta1),
+            "the first one that is known"
+        );
         let selectors = plain.selectors.unwrap();
         assert!(selectors.namespace.is_everything() && selectors.object.is_everything());
         assert!(plain.allows_dry_run && plain.authority.is_empty());
@@ -316,7 +320,7 @@ pub(crate) mod tests {
         let by_url = webhooks("ValidatingWebhookConfiguration", json!([url])).remove(0);
         assert_eq!(
             (by_url.phase, by_url.target),
-            (Phase::Validating, Target::Url("https://h/p".into()))
+            (Phase::Validating, WebhookEndpoint::Url("https://h/p".into()))
         );
     }
 }

@@ -26,13 +26,13 @@ pub use answer::{ANSWER_LEN_MAX, Answer, AnswerError, ExpectedReview, read_answe
 pub use apiserver_custom_resources::{
     AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject,
 };
-pub use conditions::{ConditionInput, MatchConditions, Verdict, check_conditions};
+pub use conditions::{ConditionInput, MatchConditions, MatchResult, check_conditions};
 pub use configuration::{
-    FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, ReviewVersion, Selectors, Target,
-    Webhook, read_webhooks,
+    AdmissionReviewVersion, FailurePolicy, MatchPolicy, Phase, ReinvocationPolicy, Selectors,
+    Webhook, WebhookEndpoint, read_webhooks,
 };
 pub use matching::{Mismatch, Objects};
 pub use reinvocation::Reinvocation;
 pub use rejection_status::{call_failure, changes_nothing_text, denial, dry_run_refusal};
 pub use review::{KindRef, Review, UserInfo};
-pub use rules::{Attributes, Operation, ResourceRef, Rule, Version};
+pub use rules::{AdmissionAttributes, MatchedVersion, ResourceRef, WebhookOperation, WebhookRule};

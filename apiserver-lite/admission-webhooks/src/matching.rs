@@ -7,7 +7,7 @@ use proto_api::selectors::{Selector, SelectorError};
 
 use crate::conditions::MatchConditions;
 use crate::configuration::{MatchPolicy, Webhook};
-use crate::rules::{Attributes, Operation, Version};
+use crate::rules::{AdmissionAttributes, MatchedVersion, WebhookOperation};
 
 /// The objects of a request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,10 +36,10 @@ impl Webhook {
     /// Its rules match, but the namespace does not exist or a selector cannot be read.
     pub fn applies(
         &self,
-        attributes: &Attributes<'_>,
+        attributes: &AdmissionAttributes<'_>,
         objects: Objects<'_>,
         namespace: impl FnOnce() -> Option<BTreeMap<String, String>>,
-    ) -> Result<Option<Version>, Mismatch> {
+    ) -> Result<Option<MatchedVersion>, Mismatch> {
         let Some(version) = self.matching_version(attributes) else { return Ok(None) };
         let selectors = self.selectors.as_ref().map_err(|error| error.clone())?;
         if !selects_object(&selectors.object, objects) {
@@ -56,9 +56,9 @@ impl Webhook {
         Some(&selectors.conditions).filter(|conditions| !conditions.is_empty())
     }
 
-    fn matching_version(&self, attributes: &Attributes<'_>) -> Option<Version> {
+    fn matching_version(&self, attributes: &AdmissionAttributes<'_>) -> Option<MatchedVersion> {
         if self.rules.iter().any(|rule| rule.matches(attributes, attributes.resource)) {
-            return Some(Version::Requested);
+            return Some(MatchedVersion::Requested);
         }
         if self.match_policy == MatchPolicy::Exact {
             return None;
@@ -66,7 +66,7 @@ impl Webhook {
         // Earlier rules go first.
         self.rules.iter().find_map(|rule| {
             let mut all = attributes.equivalents.iter();
-            all.position(|other| rule.matches(attributes, *other)).map(Version::Equivalent)
+            all.position(|other| rule.matches(attributes, *other)).map(MatchedVersion::Equivalent)
         })
     }
 }
@@ -81,7 +81,7 @@ fn selects_object(selector: &Selector, objects: Objects<'_>) -> bool {
 /// Whether the namespace of the request is selected. Of a Namespace that is written it is the written one; what lies in no namespace always is.
 fn selects_namespace(
     selector: &Selector,
-    attributes: &Attributes<'_>,
+    attributes: &AdmissionAttributes<'_>,
     objects: Objects<'_>,
     namespace: impl FnOnce() -> Option<BTreeMap<String, String>>,
 ) -> Result<bool, Mismatch> {
@@ -89,8 +89,9 @@ fn selects_namespace(
     if selector.is_everything() || (attributes.namespace.is_empty() && !is_namespace) {
         return Ok(true);
     }
-    let written = matches!(attributes.operation, Operation::Create | Operation::Update)
-        && attributes.subresource.is_empty();
+    let written =
+        matches!(attributes.operation, WebhookOperation::Create | WebhookOperation::Update)
+            && attributes.subresource.is_empty();
     let labels = match objects.new {
         Some(new) if is_namespace && written => new.labels(),
         _ => namespace().ok_or(Mismatch::NoNamespace)?,
@@ -119,12 +120,12 @@ mod tests {
             "admissionReviewVersions": ["v1"]}))
     }
 
-    fn create<'a>(resource: ResourceRef<'a>, subresource: &'a str) -> Attributes<'a> {
-        let (operation, equivalents) = (Operation::Create, &[]);
-        Attributes { operation, resource, subresource, namespace: "n", equivalents }
+    fn create<'a>(resource: ResourceRef<'a>, subresource: &'a str) -> AdmissionAttributes<'a> {
+        let (operation, equivalents) = (WebhookOperation::Create, &[]);
+        AdmissionAttributes { operation, resource, subresource, namespace: "n", equivalents }
     }
 
-    fn applies(webhook: &Webhook, attributes: &Attributes<'_>) -> bool {
+    fn applies(webhook: &Webhook, attributes: &AdmissionAttributes<'_>) -> bool {
         let nothing = Objects::default();
         webhook.applies(attributes, nothing, || None).unwrap().is_some()
     }
@@ -169,8 +170,10 @@ mod tests {
     #[test]
     fn a_namespace_is_cluster_scoped() {
         let namespaces = ResourceRef { resource: "namespaces", ..PODS };
-        let nodes =
-            Attributes { namespace: "", ..create(ResourceRef { resource: "nodes", ..PODS }, "") };
+        let nodes = AdmissionAttributes {
+            namespace: "",
+            ..create(ResourceRef { resource: "nodes", ..PODS }, "")
+        };
         for (scope, pod, namespace, node) in [
             ("*", true, true, true),
             ("Namespaced", true, false, false),
@@ -191,11 +194,14 @@ mod tests {
         let (group, resource) = ("autoscaling", "horizontalpodautoscalers");
         let of = |version| ResourceRef { group, version, resource };
         let equivalents = [of("v1"), of("v2beta2")];
-        let request = Attributes { equivalents: &equivalents, ..create(of("v2"), "") };
+        let request = AdmissionAttributes { equivalents: &equivalents, ..create(of("v2"), "") };
         let version = |hook: &Webhook| hook.applies(&request, Objects::default(), || None).unwrap();
         let mut hook = with_rule(json!({"apiVersions": ["v2beta2", "v9"]}));
-        assert_eq!(version(&hook), Some(Version::Equivalent(1)));
-        assert_eq!(version(&with_rule(json!({"apiVersions": ["*"]}))), Some(Version::Requested));
+        assert_eq!(version(&hook), Some(MatchedVersion::Equivalent(1)));
+        assert_eq!(
+            version(&with_rule(json!({"apiVersions": ["*"]}))),
+            Some(MatchedVersion::Requested)
+        );
         hook.match_policy = MatchPolicy::Exact;
         assert_eq!(version(&hook), None);
     }
@@ -232,20 +238,20 @@ mod tests {
         let hook = selecting("namespaceSelector");
         let labels = |value: &str| Some(BTreeMap::from([("on".to_owned(), value.to_owned())]));
         let request = create(PODS, "");
-        let asked = |request: &Attributes<'_>, new: Option<&Object>, found| {
+        let asked = |request: &AdmissionAttributes<'_>, new: Option<&Object>, found| {
             let found = hook.applies(request, Objects { new, old: None }, || found);
             found.map(|version| version.is_some())
         };
         assert_eq!(asked(&request, None, labels("yes")), Ok(true));
         assert_eq!(asked(&request, None, labels("no")), Ok(false));
         assert_eq!(asked(&request, None, None), Err(Mismatch::NoNamespace));
-        let cluster = Attributes { namespace: "", ..request };
+        let cluster = AdmissionAttributes { namespace: "", ..request };
         assert_eq!(asked(&cluster, None, None), Ok(true), "no namespace, no exemption");
         let namespaces = ResourceRef { resource: "namespaces", ..PODS };
         let itself = create(namespaces, "");
         let new = labelled("Namespace", &[("on", "yes")]);
         assert_eq!(asked(&itself, Some(&new), None), Ok(true), "as it will be");
-        let deleted = Attributes { operation: Operation::Delete, ..itself };
+        let deleted = AdmissionAttributes { operation: WebhookOperation::Delete, ..itself };
         assert_eq!(asked(&deleted, None, labels("no")), Ok(false), "as it is stored");
     }
 

@@ -8,8 +8,8 @@ use proto_api::names::Names;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::configuration::ReviewVersion;
-use crate::rules::{Operation, ResourceRef};
+use crate::configuration::AdmissionReviewVersion;
+use crate::rules::{ResourceRef, WebhookOperation};
 
 /// A kind in one version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,7 +54,7 @@ pub struct Review<'a> {
     /// Namespace of the request; of a Namespace its own name.
     pub namespace: &'a str,
     /// What the request does.
-    pub operation: Operation,
+    pub operation: WebhookOperation,
     /// Who sent it.
     pub user: UserInfo<'a>,
     /// The object as it will be.
@@ -120,7 +120,7 @@ impl Review<'_> {
     pub fn write(
         &self,
         names: &Names,
-        version: ReviewVersion,
+        version: AdmissionReviewVersion,
     ) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(&Envelope {
             kind: "AdmissionReview",
@@ -185,7 +185,7 @@ mod tests {
             subresource: "scale",
             name: "d",
             namespace: "n",
-            operation: Operation::Update,
+            operation: WebhookOperation::Update,
             user,
             object: Some(object),
             old_object: None,
@@ -217,9 +217,9 @@ mod tests {
                 "options": {"kind": "UpdateOptions"},
             },
         });
-        assert_eq!(written(&review, ReviewVersion::V1), expected);
+        assert_eq!(written(&review, AdmissionReviewVersion::V1), expected);
         let nameless = Review { name: "", namespace: "", subresource: "", ..review };
-        let beta = written(&nameless, ReviewVersion::V1Beta1);
+        let beta = written(&nameless, AdmissionReviewVersion::V1Beta1);
         assert_eq!(beta["apiVersion"], "admission.k8s.io/v1beta1");
         for absent in ["name", "namespace", "subResource", "requestSubResource"] {
             assert_eq!(beta["request"].get(absent), None, "{absent}");

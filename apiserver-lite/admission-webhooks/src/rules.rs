@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Value};
 
 /// `operation` of an AdmissionReview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum WebhookOperation {
     /// An object is created.
     Create,
     /// An object is replaced or patched.
@@ -15,7 +15,7 @@ pub enum Operation {
     Connect,
 }
 
-impl Operation {
+impl WebhookOperation {
     /// As in rules and reviews.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -40,9 +40,9 @@ pub struct ResourceRef<'a> {
 
 /// What a webhook's rules look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Attributes<'a> {
+pub struct AdmissionAttributes<'a> {
     /// What the request does.
-    pub operation: Operation,
+    pub operation: WebhookOperation,
     /// The requested resource.
     pub resource: ResourceRef<'a>,
     /// The subresource; empty for none.
@@ -55,15 +55,15 @@ pub struct Attributes<'a> {
 
 /// The version of the resource that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum MatchedVersion {
     Requested,
     /// That of the equivalent at this index.
     Equivalent(usize),
 }
 
-/// A rule of a webhook.
+/// Operations and resources for which a webhook is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct WebhookRule {
     operations: Vec<String>,
     groups: Vec<String>,
     versions: Vec<String>,
@@ -79,7 +79,7 @@ enum RuleScope {
     Unknown,
 }
 
-impl Attributes<'_> {
+impl AdmissionAttributes<'_> {
     /// Whether the request is about a Namespace.
     pub(crate) fn is_namespace(&self) -> bool {
         let ResourceRef { group, version, resource } = self.resource;
@@ -87,7 +87,7 @@ impl Attributes<'_> {
     }
 }
 
-impl Rule {
+impl WebhookRule {
     /// Reads a rule of a validated configuration.
     #[must_use]
     pub fn read(fields: &Map) -> Self {
@@ -110,7 +110,11 @@ impl Rule {
     }
 
     /// Whether the rule matches the request, as one for this version of its resource.
-    pub(crate) fn matches(&self, attributes: &Attributes<'_>, resource: ResourceRef<'_>) -> bool {
+    pub(crate) fn matches(
+        &self,
+        attributes: &AdmissionAttributes<'_>,
+        resource: ResourceRef<'_>,
+    ) -> bool {
         let any =
             |list: &[String], wanted: &str| list.iter().any(|one| one == "*" || one == wanted);
         self.matches_scope(attributes)
@@ -121,7 +125,7 @@ impl Rule {
     }
 
     /// A Namespace is cluster-scoped, although a request for one has a namespace.
-    fn matches_scope(&self, attributes: &Attributes<'_>) -> bool {
+    fn matches_scope(&self, attributes: &AdmissionAttributes<'_>) -> bool {
         let namespaced = !attributes.namespace.is_empty() && !attributes.is_namespace();
         match self.scope {
             RuleScope::All => true,

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 
 use apiserver_audit::{
-    Attributes, AuditSettings, Level, LogPath, LogSettings, Policy, RequestHead, Stage, Trail,
+    AuditAttributes, AuditSettings, Level, LogPath, LogSettings, Policy, RequestHead, Stage, Trail,
 };
 use apiserver_auth::WebhookError;
 use bytes::Bytes;
 use proto_api::names::Names;
 use proto_daemon::panics;
 
-use crate::log_writer::{self, Output};
-use crate::metrics::Metrics;
+use crate::log_writer::{self, AuditLogOutput};
+use crate::metrics::AuditMetrics;
 use crate::queue::{Queue, queue};
 use crate::rotating_file::{RotatingFile, Rotation};
 use crate::webhook_sender::WebhookSender;
@@ -21,7 +21,7 @@ pub struct AuditLog {
     policy: Policy,
     api_version: String,
     queues: Vec<Queue>,
-    metrics: Metrics,
+    metrics: AuditMetrics,
 }
 
 /// The audit log cannot be kept.
@@ -58,7 +58,7 @@ impl AuditLog {
         names: &'static Names,
         registry: &proto_daemon::metrics::Metrics,
     ) -> Result<Self, AuditLogError> {
-        let metrics = Metrics::new(registry)?;
+        let metrics = AuditMetrics::new(registry)?;
         let mut queues = Vec::new();
         if let Some(log) = &settings.log {
             let output = output(log)?;
@@ -78,7 +78,7 @@ impl AuditLog {
     /// The record of a request, as the policy says; `head` is asked for only if something is recorded.
     pub fn begin(
         &self,
-        request: &Attributes<'_>,
+        request: &AuditAttributes<'_>,
         head: impl FnOnce() -> RequestHead,
     ) -> Option<Trail> {
         let decision = self.policy.decide(request);
@@ -140,11 +140,12 @@ impl Drop for Unsent<'_> {
     }
 }
 
-fn output(log: &LogSettings) -> Result<Output, AuditLogError> {
-    let LogPath::File(path) = &log.path else { return Ok(Output::Stdout) };
+fn output(log: &LogSettings) -> Result<AuditLogOutput, AuditLogError> {
+    let LogPath::File(path) = &log.path else { return Ok(AuditLogOutput::Stdout) };
     let rotation = Rotation::new(log.max_size_mib, log.max_backups, log.max_age_days);
     let file = RotatingFile::open(path, rotation);
-    file.map(Output::File).map_err(|source| AuditLogError::Open { path: path.clone(), source })
+    file.map(AuditLogOutput::File)
+        .map_err(|source| AuditLogError::Open { path: path.clone(), source })
 }
 
 #[cfg(test)]
@@ -176,15 +177,21 @@ mod tests {
         (AuditLog::open(policy, settings, names, &registry).unwrap(), registry)
     }
 
-    fn request(user: &str) -> Attributes<'_> {
-        Attributes { user: Some(user), groups: &[], verb: "get", resource: None, path: "/version" }
+    fn request(user: &str) -> AuditAttributes<'_> {
+        AuditAttributes {
+            user: Some(user),
+            groups: &[],
+            verb: "get",
+            resource: None,
+            path: "/version",
+        }
     }
 
     /// A log whose events arrive at these receivers.
     fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::AuditJobs>) {
         let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
         let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
-        let metrics = Metrics::new(&registry).unwrap();
+        let metrics = AuditMetrics::new(&registry).unwrap();
         let rules = serde_json::from_value(json!({"rules": [{"level": "Metadata"}]}));
         let policy = Policy::new(rules.unwrap());
         let (queues, jobs) = modes.iter().map(|mode| queue(*mode, metrics.clone())).unzip();

@@ -15,4 +15,4 @@ mod rotating_file;
 mod webhook_sender;
 
 pub use audit_log::{AuditLog, AuditLogError};
-pub use metrics::Metrics as AuditMetrics;
+pub use metrics::AuditMetrics;

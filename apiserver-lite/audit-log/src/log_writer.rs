@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
 
-use crate::metrics::Metrics;
+use crate::metrics::AuditMetrics;
 use crate::queue::{AuditJobs, EventBatch, TAKEN_MAX};
 use crate::rotating_file::RotatingFile;
 
@@ -14,13 +14,13 @@ use crate::rotating_file::RotatingFile;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Standard output or a rotated file.
-pub enum Output {
+pub enum AuditLogOutput {
     /// Standard output.
     Stdout,
     File(RotatingFile),
 }
 
-impl Output {
+impl AuditLogOutput {
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {
@@ -37,9 +37,9 @@ impl Output {
 /// # Errors
 /// The thread cannot be started.
 pub fn start(
-    mut output: Output,
+    mut output: AuditLogOutput,
     mut jobs: AuditJobs,
-    metrics: Metrics,
+    metrics: AuditMetrics,
 ) -> io::Result<JoinHandle<()>> {
     let run = move || {
         let mut warned: Option<Instant> = None;
@@ -86,7 +86,7 @@ mod tests {
         for (mode, goes_on) in [(Mode::Blocking, true), (Mode::BlockingStrict, false)] {
             let (metrics, registry) = for_tests();
             let (sending, jobs) = queue(mode, metrics.clone());
-            let writer = start(Output::File(on_full_disk()), jobs, metrics).unwrap();
+            let writer = start(AuditLogOutput::File(on_full_disk()), jobs, metrics).unwrap();
             assert_eq!(sending.store(Bytes::from_static(b"e")).await, goes_on, "{mode:?}");
             let text = registry.text();
             assert!(text.contains("apiserver_audit_error_total{plugin=\"log\"} 1"), "{text}");

@@ -5,14 +5,14 @@ use prometheus::{IntCounter, IntCounterVec, Opts};
 
 /// Metrics of the audit log under Kubernetes' names (`apiserver_audit_*`).
 #[derive(Clone)]
-pub struct Metrics {
+pub struct AuditMetrics {
     events: IntCounter,
     levels: IntCounterVec,
     errors: IntCounterVec,
     rejected: IntCounter,
 }
 
-impl Metrics {
+impl AuditMetrics {
     /// Registers the metrics with `registry`.
     ///
     /// # Errors
@@ -58,8 +58,8 @@ impl Metrics {
 }
 
 #[cfg(test)]
-pub fn for_tests() -> (Metrics, proto_daemon::metrics::Metrics) {
+pub fn for_tests() -> (AuditMetrics, proto_daemon::metrics::Metrics) {
     let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
     let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
-    (Metrics::new(&registry).unwrap(), registry)
+    (AuditMetrics::new(&registry).unwrap(), registry)
 }

@@ -8,7 +8,7 @@ use apiserver_audit::Mode;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::metrics::Metrics;
+use crate::metrics::AuditMetrics;
 
 /// Events in the queue of a mode that waits: those of requests that are served at the same time.
 const WAITING_MAX: usize = 1024;
@@ -33,7 +33,7 @@ pub struct Queue {
     jobs: mpsc::Sender<AuditJob>,
     mode: Mode,
     queued_len: Arc<AtomicUsize>,
-    metrics: Metrics,
+    metrics: AuditMetrics,
 }
 
 /// The receiving end of a queue of audit events, which collects batches.
@@ -52,7 +52,7 @@ pub struct EventBatch {
 }
 
 /// A queue of this mode.
-pub fn queue(mode: Mode, metrics: Metrics) -> (Queue, AuditJobs) {
+pub fn queue(mode: Mode, metrics: AuditMetrics) -> (Queue, AuditJobs) {
     let max = match mode {
         Mode::Batch(batch) => batch.buffer_size.max(1),
         Mode::Blocking | Mode::BlockingStrict => WAITING_MAX,

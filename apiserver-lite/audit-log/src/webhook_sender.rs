@@ -14,7 +14,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::rate::Rate;
 use tokio::time::{Instant, timeout_at};
 
-use crate::metrics::Metrics;
+use crate::metrics::AuditMetrics;
 use crate::queue::{AuditJobs, EventBatch, TAKEN_MAX};
 
 const USER_AGENT: &str = concat!("orch-apiserver/", env!("CARGO_PKG_VERSION"));
@@ -30,7 +30,7 @@ pub struct WebhookSender {
     api_version: String,
     initial_backoff: Duration,
     batch: Option<BatchSettings>,
-    metrics: Metrics,
+    metrics: AuditMetrics,
 }
 
 impl WebhookSender {
@@ -41,7 +41,7 @@ impl WebhookSender {
     pub fn load(
         settings: &WebhookSettings,
         names: &'static Names,
-        metrics: Metrics,
+        metrics: AuditMetrics,
     ) -> Result<Self, WebhookError> {
         let (client, path) = client(&settings.config_file, names)?;
         Ok(Self {

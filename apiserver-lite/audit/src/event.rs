@@ -11,7 +11,7 @@ use crate::stage::{Level, Stage};
 
 /// A user as events name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct UserInfo {
+pub struct AuditUserInfo {
     /// The name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub username: String,
@@ -89,7 +89,7 @@ pub struct RequestHead {
     /// The API verb, or the method in lower case.
     pub verb: String,
     /// The authenticated user.
-    pub user: UserInfo,
+    pub user: AuditUserInfo,
     /// Where it comes from: proxies and the client, the peer of the connection last.
     pub source_ips: Vec<String>,
     /// The header `User-Agent`.
@@ -109,7 +109,7 @@ const TRUNCATED: &str = "...TRUNCATED";
 pub(crate) struct Content {
     pub head: RequestHead,
     pub level: Level,
-    pub impersonated: Option<UserInfo>,
+    pub impersonated: Option<AuditUserInfo>,
     pub status: Option<Value>,
     pub request_object: Option<Box<RawValue>>,
     pub response_object: Option<Box<RawValue>>,
@@ -128,9 +128,9 @@ struct Event<'a> {
     #[serde(rename = "requestURI")]
     request_uri: &'a str,
     verb: &'a str,
-    user: &'a UserInfo,
+    user: &'a AuditUserInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
-    impersonated_user: Option<&'a UserInfo>,
+    impersonated_user: Option<&'a AuditUserInfo>,
     #[serde(rename = "sourceIPs", skip_serializing_if = "<[String]>::is_empty")]
     source_ips: &'a [String],
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -20,8 +20,8 @@ mod source_ips;
 mod stage;
 mod trail;
 
-pub use event::{ObjectIdentity, ObjectReference, RequestHead, UserInfo, response_status};
-pub use policy::{Attributes, AuditedResource, Decision, Policy};
+pub use event::{AuditUserInfo, ObjectIdentity, ObjectReference, RequestHead, response_status};
+pub use policy::{AuditAttributes, AuditedResource, Policy, RequestAuditConfig};
 pub use policy_file::{GroupResources, PolicyFault, PolicyFile, PolicyRule};
 pub use settings::{
     AuditSettings, BatchSettings, LogPath, LogSettings, Mode, Throttle, WebhookSettings,

@@ -6,14 +6,14 @@ use crate::stage::{Level, Stage, Stages};
 /// A checked policy.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    rules: Vec<(PolicyRule, Decision)>,
+    rules: Vec<(PolicyRule, RequestAuditConfig)>,
     /// Of requests that no rule matches; nothing is recorded of them.
-    otherwise: Decision,
+    otherwise: RequestAuditConfig,
 }
 
 /// What a policy says of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
+pub struct RequestAuditConfig {
     /// How much is recorded.
     pub level: Level,
     /// Stages of which no event is recorded.
@@ -24,7 +24,7 @@ pub struct Decision {
 
 /// What a policy looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes<'a> {
+pub struct AuditAttributes<'a> {
     /// The user; `None` before a user is known.
     pub user: Option<&'a str>,
     /// The user's groups.
@@ -59,7 +59,7 @@ impl Policy {
             names.iter().filter_map(|name| name.parse::<Stage>().ok()).collect()
         };
         let omitted = stages(&file.omit_stages);
-        let decision = |rule: &PolicyRule| Decision {
+        let decision = |rule: &PolicyRule| RequestAuditConfig {
             level: rule.level.parse().unwrap_or_default(),
             omit_stages: omitted.union(stages(&rule.omit_stages)),
             omit_managed_fields: rule.omit_managed_fields.unwrap_or(file.omit_managed_fields),
@@ -68,7 +68,7 @@ impl Policy {
             let decision = decision(&rule);
             (rule, decision)
         });
-        let otherwise = Decision {
+        let otherwise = RequestAuditConfig {
             level: Level::None,
             omit_stages: omitted,
             omit_managed_fields: file.omit_managed_fields,
@@ -78,7 +78,7 @@ impl Policy {
 
     /// The decision of the first rule that matches.
     #[must_use]
-    pub fn decide(&self, request: &Attributes<'_>) -> Decision {
+    pub fn decide(&self, request: &AuditAttributes<'_>) -> RequestAuditConfig {
         let found = self.rules.iter().find(|(rule, _)| matches(rule, request));
         found.map_or(self.otherwise, |(_, decision)| *decision)
     }
@@ -88,7 +88,7 @@ fn has(list: &[String], value: &str) -> bool {
     list.iter().any(|entry| entry == value)
 }
 
-fn matches(rule: &PolicyRule, request: &Attributes<'_>) -> bool {
+fn matches(rule: &PolicyRule, request: &AuditAttributes<'_>) -> bool {
     let user = rule.users.is_empty() || request.user.is_some_and(|user| has(&rule.users, user));
     let group = rule.user_groups.is_empty()
         || (request.user.is_some() && request.groups.iter().any(|of| has(&rule.user_groups, of)));
@@ -177,7 +177,8 @@ mod tests {
             }
             _ => panic!("{request}"),
         };
-        let attributes = Attributes { user: Some("alice"), groups: &groups, verb, resource, path };
+        let attributes =
+            AuditAttributes { user: Some("alice"), groups: &groups, verb, resource, path };
         policy(json!({"rules": [rule]})).decide(&attributes).level == Level::Metadata
     }
 
@@ -243,11 +244,11 @@ mod tests {
         }));
         let decide = |user| {
             let path = "/";
-            policy.decide(&Attributes { user, groups: &[], verb: "get", resource: None, path })
+            policy.decide(&AuditAttributes { user, groups: &[], verb: "get", resource: None, path })
         };
         let received: Stages = [Stage::RequestReceived].into_iter().collect();
         let both: Stages = [Stage::RequestReceived, Stage::Panic].into_iter().collect();
-        let decision = |level, omit_stages, omit_managed_fields| Decision {
+        let decision = |level, omit_stages, omit_managed_fields| RequestAuditConfig {
             level,
             omit_stages,
             omit_managed_fields,

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use crate::event::{self, Content, ObjectIdentity, RequestHead, UserInfo};
-use crate::policy::Decision;
+use crate::event::{self, AuditUserInfo, Content, ObjectIdentity, RequestHead};
+use crate::policy::RequestAuditConfig;
 use crate::stage::{Level, Stage};
 
 /// The record of one request.
@@ -15,7 +15,7 @@ pub struct Trail(Option<Box<Recorder>>);
 
 #[derive(Debug)]
 struct Recorder {
-    decision: Decision,
+    decision: RequestAuditConfig,
     content: Mutex<Content>,
 }
 
@@ -38,7 +38,7 @@ pub fn is_audit_id(text: &str) -> bool {
 impl Trail {
     /// The record of a request that starts; nothing is recorded at the level None.
     #[must_use]
-    pub fn new(decision: Decision, head: RequestHead) -> Self {
+    pub fn new(decision: RequestAuditConfig, head: RequestHead) -> Self {
         if decision.level == Level::None {
             return Self(None);
         }
@@ -89,7 +89,7 @@ impl Trail {
     }
 
     /// The user in whose name the request acts.
-    pub fn impersonate(&self, user: UserInfo) {
+    pub fn impersonate(&self, user: AuditUserInfo) {
         self.change(|content| content.impersonated = Some(user));
     }
 
@@ -180,7 +180,7 @@ mod tests {
             audit_id: "id-1".to_owned(),
             request_uri: "/api/v1/namespaces/a/secrets?dryRun=All".to_owned(),
             verb: "create".to_owned(),
-            user: UserInfo {
+            user: AuditUserInfo {
                 username: "alice".to_owned(),
                 uid: "7".to_owned(),
                 groups: vec!["dev".to_owned()],
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn trail(level: Level) -> Trail {
-        Trail::new(Decision { level, ..Decision::default() }, head())
+        Trail::new(RequestAuditConfig { level, ..RequestAuditConfig::default() }, head())
     }
 
     const SECRET: &[u8] = br#"{"metadata":{"name":"s"},"data":{"p":"c2VjcmV0"}}"#;
@@ -208,7 +208,7 @@ mod tests {
     fn an_event_has_kubernetes_fields_in_their_order() {
         let trail = trail(Level::RequestResponse);
         trail.describe_object(ObjectIdentity { name: "s", namespace: "b", ..Default::default() });
-        trail.impersonate(UserInfo { username: "bob".to_owned(), ..UserInfo::default() });
+        trail.impersonate(AuditUserInfo { username: "bob".to_owned(), ..AuditUserInfo::default() });
         trail.annotate("authorization.k8s.io/decision", "allow");
         trail.annotate("authorization.k8s.io/decision", "forbid");
         trail.set_request_object(b"{}");
@@ -257,7 +257,11 @@ mod tests {
         assert_eq!((off.is_on(), off.event(Stage::RequestReceived, 0)), (false, None));
         assert_eq!((OFF.is_on(), OFF.level()), (false, Level::None));
         let omit_stages: Stages = [Stage::RequestReceived].into_iter().collect();
-        let decision = Decision { level: Level::Metadata, omit_stages, ..Decision::default() };
+        let decision = RequestAuditConfig {
+            level: Level::Metadata,
+            omit_stages,
+            ..RequestAuditConfig::default()
+        };
         let trail = Trail::new(decision, head());
         assert_eq!(trail.event(Stage::RequestReceived, 0), None);
         assert!(trail.event(Stage::Panic, 0).is_some());

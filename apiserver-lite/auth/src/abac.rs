@@ -5,7 +5,9 @@ use apiserver_rbac::Rule;
 use proto_api::names::Names;
 use serde::Deserialize;
 
-use crate::authorization::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
+use crate::authorization::{
+    AccessTarget, Attributes, Authorization, Authorizer, Decision, UserRules,
+};
 use crate::user::{AUTHENTICATED, User};
 
 /// Matches everything in a field of a policy.
@@ -89,8 +91,8 @@ impl Policy {
         self.matches_user(attributes.user)
             && (!self.readonly || matches!(attributes.verb, "get" | "list" | "watch"))
             && match attributes.subject {
-                Subject::Path(path) => is_path(&self.path, path),
-                Subject::Resource { group, resource, namespace, .. } => {
+                AccessTarget::Path(path) => is_path(&self.path, path),
+                AccessTarget::Resource { group, resource, namespace, .. } => {
                     is_any_or(&self.namespace, namespace)
                         && is_any_or(&self.resource, resource)
                         && is_any_or(&self.api_group, group)
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_policy_matches_user_verb_and_resource() {
-        let pods = |namespace: &'static str| Subject::Resource {
+        let pods = |namespace: &'static str| AccessTarget::Resource {
             group: "",
             version: "v1",
             resource: "pods",
@@ -185,7 +187,7 @@ mod tests {
             namespace,
             name: "",
         };
-        let cases: &[(&str, &str, Subject<'_>, bool)] = &[
+        let cases: &[(&str, &str, AccessTarget<'_>, bool)] = &[
             (
                 r#"{"user":"a","namespace":"*","resource":"*","apiGroup":"*"}"#,
                 "create",
@@ -230,12 +232,12 @@ mod tests {
             (
                 r#"{"user":"a","namespace":"*","resource":"*","apiGroup":"*"}"#,
                 "get",
-                Subject::Path("/x"),
+                AccessTarget::Path("/x"),
                 false,
             ),
-            (r#"{"user":"a","nonResourcePath":"*"}"#, "get", Subject::Path("/x"), true),
-            (r#"{"user":"a","nonResourcePath":"/x"}"#, "get", Subject::Path("/x/y"), false),
-            (r#"{"user":"a","nonResourcePath":"/x/*"}"#, "get", Subject::Path("/x/y"), true),
+            (r#"{"user":"a","nonResourcePath":"*"}"#, "get", AccessTarget::Path("/x"), true),
+            (r#"{"user":"a","nonResourcePath":"/x"}"#, "get", AccessTarget::Path("/x/y"), false),
+            (r#"{"user":"a","nonResourcePath":"/x/*"}"#, "get", AccessTarget::Path("/x/y"), true),
             (r#"{"user":"a","nonResourcePath":"*"}"#, "get", pods("n"), false),
         ];
         for (spec, verb, subject, allowed) in cases {
@@ -259,7 +261,7 @@ mod tests {
                 (user("b", &["system:authenticated"]), Decision::Allow),
                 (User::anonymous(), Decision::NoOpinion),
             ] {
-                let subject = Subject::Path("/version");
+                let subject = AccessTarget::Path("/version");
                 let decided = abac.authorize(&Attributes { user: &user, verb: "get", subject });
                 assert_eq!(decided.decision, decision, "{spec} {user:?}");
             }

@@ -11,12 +11,12 @@ pub struct Attributes<'a> {
     /// API verb for resources, lower-case HTTP method for other paths.
     pub verb: &'a str,
     /// The resource or path.
-    pub subject: Subject<'a>,
+    pub subject: AccessTarget<'a>,
 }
 
 /// The resource or path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject<'a> {
+pub enum AccessTarget<'a> {
     Resource {
         /// Empty for the core group.
         group: &'a str,
@@ -141,8 +141,8 @@ impl Attributes<'_> {
         let user = &self.user.name;
         let verb = self.verb;
         let mut text = match self.subject {
-            Subject::Path(path) => format!("User {user:?} cannot {verb} path {path:?}"),
-            Subject::Resource { group, resource, subresource, namespace, .. } => {
+            AccessTarget::Path(path) => format!("User {user:?} cannot {verb} path {path:?}"),
+            AccessTarget::Resource { group, resource, subresource, namespace, .. } => {
                 let slash = if subresource.is_empty() { "" } else { "/" };
                 let place = if namespace.is_empty() {
                     "at the cluster scope".to_owned()
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn denials_name_everything() {
         let user = User { name: "alice".into(), ..User::default() };
-        let subject = Subject::Resource {
+        let subject = AccessTarget::Resource {
             group: "",
             version: "v1",
             resource: "pods",

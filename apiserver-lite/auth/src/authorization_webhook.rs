@@ -7,10 +7,10 @@ use proto_api::names::Names;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::authorization::{Attributes, Authorization, Decision, Subject};
+use crate::authorization::{AccessTarget, Attributes, Authorization, Decision};
 use crate::expiring_cache::{ExpiringCache, key};
 use crate::webhook::{
-    ReviewError, ReviewVersion, Webhook, WebhookError, null_is_empty, read_status,
+    ReviewError, ReviewVersion, ReviewWebhook, WebhookError, null_is_empty, read_status,
 };
 
 /// Longest review, in bytes, whose answer is kept, as in Kubernetes.
@@ -31,7 +31,7 @@ pub struct AuthorizationWebhookSettings {
 
 /// Authorizes requests by a remote service.
 pub struct AuthorizationWebhook {
-    webhook: Webhook,
+    webhook: ReviewWebhook,
     settings: AuthorizationWebhookSettings,
     /// Apart, so that a flood of refusals does not push out what is allowed.
     allowed: ExpiringCache<Authorization>,
@@ -80,7 +80,7 @@ impl AuthorizationWebhook {
         names: &'static Names,
     ) -> Result<Self, WebhookError> {
         Ok(Self {
-            webhook: Webhook::load(
+            webhook: ReviewWebhook::load(
                 &settings.config_file,
                 names,
                 ("authorization", settings.version, "SubjectAccessReview"),
@@ -137,10 +137,10 @@ impl AuthorizationWebhook {
             add("extra", json!(user.extra));
         }
         match attributes.subject {
-            Subject::Path(path) => {
+            AccessTarget::Path(path) => {
                 add("nonResourceAttributes", json!({"path": path, "verb": attributes.verb}));
             }
-            Subject::Resource { group, version, resource, subresource, namespace, name } => {
+            AccessTarget::Resource { group, version, resource, subresource, namespace, name } => {
                 let fields = [
                     ("namespace", namespace),
                     ("verb", attributes.verb),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn pods<'a>(user: &'a User, namespace: &'a str) -> Attributes<'a> {
-        let subject = Subject::Resource {
+        let subject = AccessTarget::Resource {
             group: "",
             version: "v1",
             resource: "pods",
@@ -245,7 +245,8 @@ mod tests {
         })
         .await;
         let user = User { name: "jane".into(), ..User::default() };
-        let path = |path| Attributes { user: &user, verb: "get", subject: Subject::Path(path) };
+        let path =
+            |path| Attributes { user: &user, verb: "get", subject: AccessTarget::Path(path) };
         assert_eq!(webhook.authorize(&path("/metrics")).await.decision, Decision::Allow);
         let failed = webhook.authorize(&path("/x")).await;
         assert_eq!(failed.decision, Decision::NoOpinion);

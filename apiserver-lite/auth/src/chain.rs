@@ -71,11 +71,11 @@ impl Chain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorization::{AlwaysAllow, AlwaysDeny, Masters, Subject};
+    use crate::authorization::{AccessTarget, AlwaysAllow, AlwaysDeny, Masters};
     use crate::user::MASTERS;
 
     async fn ask(chain: &Chain, user: &User) -> Decision {
-        let attributes = Attributes { user, verb: "get", subject: Subject::Path("/x") };
+        let attributes = Attributes { user, verb: "get", subject: AccessTarget::Path("/x") };
         chain.authorize(&attributes).await.decision
     }
 

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 const ENTRIES_MAX: usize = 4096;
 
 /// A digest, so that neither secrets nor long texts are kept.
-pub type Key = [u8; SHA256_OUTPUT_LEN];
+pub type CacheKey = [u8; SHA256_OUTPUT_LEN];
 
 /// The key of a question.
-pub fn key(question: &[u8]) -> Key {
+pub fn key(question: &[u8]) -> CacheKey {
     let mut key = [0; SHA256_OUTPUT_LEN];
     key.copy_from_slice(digest(&SHA256, question).as_ref());
     key
@@ -24,9 +24,9 @@ pub fn key(question: &[u8]) -> Key {
 pub struct ExpiringCache<V>(Mutex<Entries<V>>);
 
 struct Entries<V> {
-    answers: HashMap<Key, (Instant, V)>,
+    answers: HashMap<CacheKey, (Instant, V)>,
     /// In the order of their insertion; an answer that was replaced is in it twice.
-    order: VecDeque<(Key, Instant)>,
+    order: VecDeque<(CacheKey, Instant)>,
 }
 
 impl<V: Clone> ExpiringCache<V> {
@@ -36,14 +36,14 @@ impl<V: Clone> ExpiringCache<V> {
     }
 
     /// The answer, if it still holds.
-    pub fn get(&self, key: &Key) -> Option<V> {
+    pub fn get(&self, key: &CacheKey) -> Option<V> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (until, value) = entries.answers.get(key)?;
         (Instant::now() < *until).then(|| value.clone())
     }
 
     /// Keeps an answer for `ttl`.
-    pub fn insert(&self, key: Key, value: V, ttl: Duration) {
+    pub fn insert(&self, key: CacheKey, value: V, ttl: Duration) {
         let now = Instant::now();
         let Some(until) = now.checked_add(ttl).filter(|until| *until > now) else { return };
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);

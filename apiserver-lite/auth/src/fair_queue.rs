@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use crate::expiring_cache::{Key, key};
+use crate::expiring_cache::{CacheKey, key};
 
 /// Most questions on their way at a time, and most of one client.
 const TURNS_MAX: usize = 64;
@@ -32,7 +32,7 @@ pub struct FairQueue {
 
 #[derive(Default)]
 struct Clients {
-    shares: HashMap<Key, Share>,
+    shares: HashMap<CacheKey, Share>,
     places: usize,
 }
 
@@ -45,7 +45,7 @@ struct Share {
 /// A place in the queue until it is dropped.
 pub struct QueueEntry {
     queue: Arc<FairQueue>,
-    client: Key,
+    client: CacheKey,
     turns: Arc<Semaphore>,
 }
 

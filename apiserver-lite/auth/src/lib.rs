@@ -26,8 +26,8 @@ mod webhook;
 
 pub use abac::{Abac, AbacError};
 pub use authorization::{
-    AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Decision, Masters, Subject,
-    UserRules,
+    AccessTarget, AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Decision,
+    Masters, UserRules,
 };
 pub use authorization_webhook::{
     AuthorizationWebhook, AuthorizationWebhookSettings, read_access_review,

@@ -1,7 +1,9 @@
 //! Denials before the authorization module that allows everything: the anonymous user gets public paths only, and kubelets get about what
 //! Kubernetes' Node authorizer allows them. Without it the modules decide.
 
-use crate::authorization::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
+use crate::authorization::{
+    AccessTarget, Attributes, Authorization, Authorizer, Decision, UserRules,
+};
 use crate::user::{UNAUTHENTICATED, User};
 
 /// Denies the anonymous user everything but [`is_public`] paths, as the role `system:public-info-viewer` in Kubernetes. A user
@@ -42,7 +44,7 @@ impl Authorizer for AnonymousLimit {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let decision = match attributes.subject {
             _ if !is_anonymous(attributes.user) => Decision::NoOpinion,
-            Subject::Path(path) if is_public(path) => match attributes.verb {
+            AccessTarget::Path(path) if is_public(path) => match attributes.verb {
                 "get" | "head" => Decision::Allow,
                 _ => Decision::Deny,
             },
@@ -60,13 +62,13 @@ impl Authorizer for NodeLimit {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let denied = is_node(attributes.user)
             && match attributes.subject {
-                Subject::Resource { group, resource, subresource, name, .. } => {
+                AccessTarget::Resource { group, resource, subresource, name, .. } => {
                     let reads = matches!(attributes.verb, "get" | "list" | "watch");
                     (group.is_empty() && leads_into_nodes(resource, subresource))
                         || !(reads
                             || is_kubelet_write(attributes, group, resource, subresource, name))
                 }
-                Subject::Path(_) => !matches!(attributes.verb, "get" | "head"),
+                AccessTarget::Path(_) => !matches!(attributes.verb, "get" | "head"),
             };
         if denied {
             return Authorization::new(Decision::Deny, "kubelets may not use this resource");
@@ -135,8 +137,8 @@ mod tests {
         [&Masters, &AnonymousLimit, &NodeLimit, &AlwaysAllow]
     }
 
-    fn resource<'a>(resource: &'a str, subresource: &'a str) -> Subject<'a> {
-        Subject::Resource {
+    fn resource<'a>(resource: &'a str, subresource: &'a str) -> AccessTarget<'a> {
+        AccessTarget::Resource {
             group: "",
             version: "v1",
             resource,
@@ -146,7 +148,7 @@ mod tests {
         }
     }
 
-    fn allowed(user: &User, verb: &str, subject: Subject<'_>) -> bool {
+    fn allowed(user: &User, verb: &str, subject: AccessTarget<'_>) -> bool {
         let attributes = Attributes { user, verb, subject };
         let mut decisions =
             modules().map(|module| module.authorize(&attributes).decision).into_iter();
@@ -161,7 +163,7 @@ mod tests {
     #[test]
     fn nodes_approve_no_certificates() {
         let node = user("system:node:n1", &["system:nodes"]);
-        let request = |subresource: &'static str| Subject::Resource {
+        let request = |subresource: &'static str| AccessTarget::Resource {
             group: "certificates.k8s.io",
             version: "v1",
             resource: "certificatesigningrequests",
@@ -187,17 +189,17 @@ mod tests {
             user("system:anonymous", &[]),
         ] {
             for path in ["/healthz", "/livez", "/livez/store", "/readyz", "/version", "/version/"] {
-                assert!(allowed(&nobody, "get", Subject::Path(path)), "{path}");
-                assert!(!allowed(&nobody, "post", Subject::Path(path)), "{path}");
+                assert!(allowed(&nobody, "get", AccessTarget::Path(path)), "{path}");
+                assert!(!allowed(&nobody, "post", AccessTarget::Path(path)), "{path}");
             }
             for path in ["/", "/api", "/apis", "/metrics", "/openapi/v2", "/version/x", "/livezz"] {
-                assert!(!allowed(&nobody, "get", Subject::Path(path)), "{path}");
+                assert!(!allowed(&nobody, "get", AccessTarget::Path(path)), "{path}");
             }
             assert!(!allowed(&nobody, "get", resource("pods", "")));
             assert!(!allowed(&nobody, "create", resource("nodes", "proxy")));
         }
         assert!(allowed(&user("alice", &[]), "get", resource("pods", "")));
-        assert!(allowed(&user("", &["dev"]), "get", Subject::Path("/api")));
+        assert!(allowed(&user("", &["dev"]), "get", AccessTarget::Path("/api")));
     }
 
     #[test]

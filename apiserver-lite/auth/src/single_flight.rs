@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-use crate::expiring_cache::Key;
+use crate::expiring_cache::CacheKey;
 
 /// The requests in flight.
 pub struct SingleFlight<A>(Arc<Mutex<Questions<A>>>);
 
-type Questions<A> = HashMap<Key, Arc<watch::Sender<Option<A>>>>;
+type Questions<A> = HashMap<CacheKey, Arc<watch::Sender<Option<A>>>>;
 
 impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
     /// One without questions.
@@ -25,7 +25,7 @@ impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
     /// Those of `ask`, which decides whether the request may be sent.
     pub async fn answer<E, F>(
         &self,
-        key: Key,
+        key: CacheKey,
         ask: impl FnOnce() -> Result<F, E>,
     ) -> Result<Option<A>, E>
     where
@@ -52,7 +52,7 @@ impl<A: Clone + Send + Sync + 'static> SingleFlight<A> {
 
 /// A question on its way.
 struct Question<A> {
-    key: Key,
+    key: CacheKey,
     sender: Arc<watch::Sender<Option<A>>>,
     all: Arc<Mutex<Questions<A>>>,
 }

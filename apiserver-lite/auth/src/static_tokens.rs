@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::expiring_cache::{Key, key};
+use crate::expiring_cache::{CacheKey, key};
 use crate::user::User;
 
 /// An invalid line of the token file.
@@ -18,7 +18,7 @@ pub struct TokenFileError {
 /// Users by the SHA-256 of their token, so that the time of a lookup reveals nothing about tokens. Tokens do not expire; a
 /// changed file needs a restart.
 #[derive(Clone, Debug, Default)]
-pub struct StaticTokens(BTreeMap<Key, User>);
+pub struct StaticTokens(BTreeMap<CacheKey, User>);
 
 impl StaticTokens {
     /// Parses the content of a token file; empty lines are skipped.

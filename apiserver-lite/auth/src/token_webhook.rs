@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::expiring_cache::{ExpiringCache, key};
 use crate::user::User;
 use crate::webhook::{
-    ReviewError, ReviewVersion, Webhook, WebhookError, null_is_empty, read_status,
+    ReviewError, ReviewVersion, ReviewWebhook, WebhookError, null_is_empty, read_status,
 };
 
 /// The flags `--authentication-token-webhook-*`.
@@ -27,7 +27,7 @@ pub struct TokenWebhookSettings {
 
 /// Authenticates tokens by a remote service.
 pub struct TokenWebhook {
-    webhook: Webhook,
+    webhook: ReviewWebhook,
     cache_ttl: Duration,
     /// Apart, so that a flood of unknown tokens does not push out the known ones.
     known: ExpiringCache<TokenUser>,
@@ -72,7 +72,7 @@ impl TokenWebhook {
         names: &'static Names,
     ) -> Result<Self, WebhookError> {
         Ok(Self {
-            webhook: Webhook::load(
+            webhook: ReviewWebhook::load(
                 &settings.config_file,
                 names,
                 ("authentication", settings.version, "TokenReview"),

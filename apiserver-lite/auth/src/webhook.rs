@@ -114,7 +114,7 @@ struct Reviewed<S> {
 }
 
 /// A remote service that answers reviews.
-pub struct Webhook {
+pub struct ReviewWebhook {
     service: Arc<Service>,
     /// `apiVersion` and `kind` of the reviews.
     api_version: String,
@@ -130,7 +130,7 @@ struct Service {
     warned: Mutex<Option<Instant>>,
 }
 
-impl Webhook {
+impl ReviewWebhook {
     /// Reads the client configuration file at `config`. Its server is the whole URL to which reviews of the kind `kind` are posted.
     ///
     /// # Errors

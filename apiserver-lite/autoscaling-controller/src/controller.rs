@@ -13,7 +13,7 @@ use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 
 use crate::flags::AutoscalingFlags;
-use crate::reconcile::Reconciler;
+use crate::reconcile::AutoscalerReconciler;
 
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "horizontalpodautoscaling";
@@ -22,7 +22,7 @@ pub const CONTROLLER: &str = "horizontalpodautoscaling";
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
 /// Observes one look at an autoscaler in metrics: how long it took, and whether it failed and is retried.
-pub type Observe = dyn Fn(Duration, bool) + Send + Sync;
+pub type ObserveReconcile = dyn Fn(Duration, bool) + Send + Sync;
 
 /// Reconciles HorizontalPodAutoscalers: reads metrics, scales targets, writes status.
 pub struct AutoscalingController {
@@ -33,7 +33,7 @@ pub struct AutoscalingController {
     /// Number of autoscalers that are looked at at a time.
     pub workers: usize,
     /// The metrics.
-    pub observe: Arc<Observe>,
+    pub observe: Arc<ObserveReconcile>,
     /// The status page.
     pub page: TaskStatus,
 }
@@ -59,7 +59,7 @@ impl AutoscalingController {
             Change::Deleted { key, .. } => queue_of.add(key),
             Change::Synced => {}
         }));
-        let reconciler = Reconciler::new(client, store, recorder, &flags);
+        let reconciler = AutoscalerReconciler::new(client, store, recorder, &flags);
         let (reconciler, page) = (Arc::new(reconciler), Arc::new(page));
         let work = move |key: ObjectKey| {
             let (reconciler, observe, page) = (reconciler.clone(), observe.clone(), page.clone());
@@ -72,8 +72,8 @@ impl AutoscalingController {
 }
 
 async fn work(
-    reconciler: &Reconciler,
-    observe: &Observe,
+    reconciler: &AutoscalerReconciler,
+    observe: &ObserveReconcile,
     page: &TaskStatus,
     key: &ObjectKey,
 ) -> Result<Option<Duration>, ClientError> {

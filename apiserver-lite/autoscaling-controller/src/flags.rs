@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver_autoscaling::Settings;
+use apiserver_autoscaling::AutoscalerSettings;
 use clap::Args;
 use proto_daemon::flags::FlagError;
 use proto_daemon::go_duration;
@@ -38,8 +38,8 @@ impl AutoscalingFlags {
     }
 
     /// How autoscalers decide.
-    pub fn settings(&self) -> Settings {
-        Settings {
+    pub fn settings(&self) -> AutoscalerSettings {
+        AutoscalerSettings {
             tolerance: self.horizontal_pod_autoscaler_tolerance,
             downscale_stabilization: seconds(
                 self.horizontal_pod_autoscaler_downscale_stabilization,
@@ -85,7 +85,7 @@ mod tests {
             parsed.map(|program| program.flags).map_err(|error| error.to_string())
         };
         let default = flags(&[]).expect("valid");
-        assert_eq!(default.settings(), Settings::default());
+        assert_eq!(default.settings(), AutoscalerSettings::default());
         assert_eq!(default.sync_period(), Duration::from_secs(15));
         let often = flags(&["--horizontal-pod-autoscaler-sync-period=1ms"]).expect("valid");
         assert_eq!(often.sync_period(), Duration::from_secs(1));

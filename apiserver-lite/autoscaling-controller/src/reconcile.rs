@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use apiserver_autoscaling::{
-    AutoscalerEvent, Clocks, History, NoUsage, Observed, Outcome, PodUsage, Scale, Settings,
-    Severity, needs_metrics, plan, without_scale,
+    AutoscalerEvent, AutoscalerSettings, Clocks, NoUsage, ObservedAutoscaler, Outcome, PodUsage,
+    Scale, ScaleHistory, Severity, needs_metrics, plan, without_scale,
 };
 use apiserver_clock::now;
 use proto_api::ObjectKey;
@@ -19,20 +19,20 @@ use proto_daemon::exit::chain;
 
 use crate::flags::AutoscalingFlags;
 use crate::pod_metrics;
-use crate::target::Target;
+use crate::target::AutoscalerTarget;
 
 /// Reads metrics and targets of autoscalers, and executes their plans.
-pub struct Reconciler {
+pub struct AutoscalerReconciler {
     client: Client,
     autoscalers: Store<HorizontalPodAutoscaler>,
     recorder: Recorder,
-    settings: Settings,
+    settings: AutoscalerSettings,
     sync_period: Duration,
     /// Of each autoscaler that exists. While it is looked at it is not here.
-    histories: Mutex<BTreeMap<ObjectKey, (String, History)>>,
+    histories: Mutex<BTreeMap<ObjectKey, (String, ScaleHistory)>>,
 }
 
-impl Reconciler {
+impl AutoscalerReconciler {
     /// Remembers nothing yet.
     pub fn new(
         client: Client,
@@ -62,21 +62,25 @@ impl Reconciler {
 
     fn change<T>(
         &self,
-        change: impl FnOnce(&mut BTreeMap<ObjectKey, (String, History)>) -> T,
+        change: impl FnOnce(&mut BTreeMap<ObjectKey, (String, ScaleHistory)>) -> T,
     ) -> T {
         change(&mut self.histories.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn reconcile(&self, hpa: &HorizontalPodAutoscaler, history: &mut History) -> Outcome {
+    async fn reconcile(
+        &self,
+        hpa: &HorizontalPodAutoscaler,
+        history: &mut ScaleHistory,
+    ) -> Outcome {
         let (namespace, of) = (&hpa.metadata.namespace, &hpa.spec.scale_target_ref);
-        let target = match Target::read(&self.client, namespace, of).await {
+        let target = match AutoscalerTarget::read(&self.client, namespace, of).await {
             Ok(target) => target,
             Err(error) => return without_scale(hpa, &chain(&error), now()),
         };
         let scale = target.scale();
         let (pods, usage) = self.observe(hpa, &scale).await;
         let pods: Vec<&Pod> = pods.iter().collect();
-        let observed = Observed { scale: &scale, pods: &pods, usage: &usage };
+        let observed = ObservedAutoscaler { scale: &scale, pods: &pods, usage: &usage };
         let plan = plan(hpa, &observed, history, &self.settings, read_clocks());
         let Some(replicas) = plan.scale_to else { return plan.unchanged() };
         match target.set_replicas(&self.client, replicas).await {

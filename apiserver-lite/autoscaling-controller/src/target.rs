@@ -9,7 +9,7 @@ use proto_client::{Client, ClientError, WriteParams};
 use serde_json::{Value, json};
 
 /// A target whose scale has been read.
-pub struct Target {
+pub struct AutoscalerTarget {
     collection: Collection,
     name: String,
     scale: Value,
@@ -29,7 +29,7 @@ pub enum TargetError {
     Client(#[from] ClientError),
 }
 
-impl Target {
+impl AutoscalerTarget {
     /// Reads the scale of a target.
     pub async fn read(
         client: &Client,
@@ -140,7 +140,7 @@ mod tests {
         let target = |scale: Value| {
             let (group, version) = (String::new(), String::new());
             let collection = Collection { group, version, plural: String::new(), namespace: None };
-            Target { collection, name: String::new(), scale }.scale()
+            AutoscalerTarget { collection, name: String::new(), scale }.scale()
         };
         let scale = json!({"spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "a=b"}});
         assert_eq!(target(scale), Scale { replicas: 3, selector: "a=b".to_owned() });

@@ -7,15 +7,15 @@ use proto_api::autoscaling::v2::{
     HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior,
 };
 
-use crate::history::History;
-use crate::settings::Settings;
+use crate::history::ScaleHistory;
+use crate::settings::AutoscalerSettings;
 
 /// Without rules the replicas at most double, or become this many.
 const SCALE_UP_MIN: i32 = 4;
 
 /// The bounds of an autoscaler and the replicas between them.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct ReplicaBounds {
     /// `spec.minReplicas`.
     pub min: i32,
     /// `spec.maxReplicas`.
@@ -28,7 +28,7 @@ pub struct Bounds {
 
 /// A decision, with what the conditions say about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct ScaleDecision {
     pub replicas: i32,
     /// Reason and message of the condition AbleToScale.
     pub able: (&'static str, &'static str),
@@ -60,11 +60,11 @@ const WITHIN: (&str, &str) =
 
 /// Decides without rules of the autoscaler's own: the highest of the last minutes, and at most twice as many.
 pub fn decide_by_default(
-    bounds: Bounds,
-    history: &mut History,
-    settings: &Settings,
+    bounds: ReplicaBounds,
+    history: &mut ScaleHistory,
+    settings: &AutoscalerSettings,
     now: Instant,
-) -> Decision {
+) -> ScaleDecision {
     // A recommendation counts up to the very end of the window.
     history.recommend(bounds.desired, now, seconds(settings.downscale_stabilization));
     let stabilized = history.highest().unwrap_or(bounds.desired);
@@ -76,19 +76,19 @@ pub fn decide_by_default(
         many if many > most.0 => most,
         within => (within, WITHIN),
     };
-    Decision { replicas, able, limited: (replicas != stabilized, said.0, said.1) }
+    ScaleDecision { replicas, able, limited: (replicas != stabilized, said.0, said.1) }
 }
 
 /// Decides by the autoscaler's rules.
 pub fn decide_by_rules(
-    bounds: Bounds,
+    bounds: ReplicaBounds,
     rules: &HorizontalPodAutoscalerBehavior,
-    history: &mut History,
-    settings: &Settings,
+    history: &mut ScaleHistory,
+    settings: &AutoscalerSettings,
     now: Instant,
-) -> Decision {
+) -> ScaleDecision {
     let (up, down) = (Rules::up(rules), Rules::down(rules, settings));
-    let Bounds { current, desired, .. } = bounds;
+    let ReplicaBounds { current, desired, .. } = bounds;
     let lowest = history.within(up.window, now).fold(desired, i32::min);
     let highest = history.within(down.window, now).fold(desired, i32::max);
     let stabilized = current.max(lowest).min(highest);
@@ -109,7 +109,7 @@ pub fn decide_by_rules(
     } else {
         (stabilized, WITHIN)
     };
-    Decision { replicas, able, limited: (replicas != stabilized, said.0, said.1) }
+    ScaleDecision { replicas, able, limited: (replicas != stabilized, said.0, said.1) }
 }
 
 /// The longest period of the rules: a change counts against those of both directions.
@@ -145,7 +145,7 @@ impl<'a> Rules<'a> {
         Self::new(rules.scale_up.as_ref(), 0, &[("Pods", 4), ("Percent", 100)])
     }
 
-    fn down(rules: &'a HorizontalPodAutoscalerBehavior, settings: &Settings) -> Self {
+    fn down(rules: &'a HorizontalPodAutoscalerBehavior, settings: &AutoscalerSettings) -> Self {
         let window = settings.downscale_stabilization;
         Self::new(rules.scale_down.as_ref(), window, &[("Percent", 100)])
     }
@@ -166,7 +166,7 @@ impl<'a> Rules<'a> {
     }
 
     /// The replicas that were added and removed in each period of the policies: there may be tens of thousands of these, and at most 1,800 periods.
-    fn changes(&self, history: &History, now: Instant) -> BTreeMap<i32, (i64, i64)> {
+    fn changes(&self, history: &ScaleHistory, now: Instant) -> BTreeMap<i32, (i64, i64)> {
         let mut changes = BTreeMap::new();
         for HPAScalingPolicy { period_seconds, .. } in &self.policies {
             let changed = || history.changed(now, seconds(i64::from(*period_seconds)));
@@ -176,7 +176,13 @@ impl<'a> Rules<'a> {
     }
 
     /// The farthest that the policies allow from the replicas at the start of their periods.
-    fn limit(&self, current: i32, history: &History, now: Instant, direction: Direction) -> i32 {
+    fn limit(
+        &self,
+        current: i32,
+        history: &ScaleHistory,
+        now: Instant,
+        direction: Direction,
+    ) -> i32 {
         if self.select == "Disabled" {
             return current;
         }

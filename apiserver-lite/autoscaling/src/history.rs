@@ -7,7 +7,7 @@ const ENTRIES_MAX: usize = 8192;
 
 /// The recent past of an autoscaler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct History {
+pub struct ScaleHistory {
     /// Recommendations before stabilization: when, and how many replicas.
     recommendations: Vec<(Instant, i32)>,
     /// Replicas that were added: when, and how many.
@@ -16,7 +16,7 @@ pub struct History {
     removed: Vec<(Instant, i32)>,
 }
 
-impl History {
+impl ScaleHistory {
     /// Remembers the replicas of a target that is seen for the first time: it is not scaled down at once.
     pub(crate) fn begin(&mut self, current: i32, now: Instant) {
         if self.recommendations.is_empty() {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_scaling_history_is_bounded() {
-        let mut history = History::default();
+        let mut history = ScaleHistory::default();
         let (now, seconds) = (Instant::now(), Duration::from_secs);
         for n in 0..20_000 {
             history.recommend(n, now, seconds(300));

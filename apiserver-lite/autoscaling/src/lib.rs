@@ -28,9 +28,10 @@ mod testing;
 
 pub use clocks::Clocks;
 pub use error::NoUsage;
-pub use history::History;
+pub use history::ScaleHistory;
 pub use metrics::{ContainerUsage, PodUsage};
 pub use plan::{
-    AutoscalerEvent, Observed, Outcome, Plan, Scale, Severity, needs_metrics, plan, without_scale,
+    AutoscalerEvent, ObservedAutoscaler, Outcome, Scale, ScalePlan, Severity, needs_metrics, plan,
+    without_scale,
 };
-pub use settings::Settings;
+pub use settings::AutoscalerSettings;

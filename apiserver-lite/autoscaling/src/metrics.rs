@@ -40,7 +40,7 @@ pub struct Amount {
 }
 
 /// By name of the pod.
-pub type Amounts<'a> = BTreeMap<&'a str, Amount>;
+pub type PodMetricsInfo<'a> = BTreeMap<&'a str, Amount>;
 
 /// What each pod uses of `resource`: in all containers, or in the one named. Pods without that resource are left out.
 pub fn amounts<'a>(
@@ -48,11 +48,11 @@ pub fn amounts<'a>(
     resource: &str,
     container: Option<&str>,
     namespace: &str,
-) -> Result<Amounts<'a>, SizingError> {
+) -> Result<PodMetricsInfo<'a>, SizingError> {
     if usage.is_empty() {
         return Err(SizingError::NoMetrics);
     }
-    let mut amounts = Amounts::new();
+    let mut amounts = PodMetricsInfo::new();
     for pod in usage {
         let milli = match container {
             None => of_all(pod, resource),

@@ -7,14 +7,16 @@ use proto_api::autoscaling::v2::{
 use proto_api::core::v1::Pod;
 use proto_api::selectors::Selector;
 
-use crate::behavior::{Bounds, Decision, decide_by_default, decide_by_rules, longest_period};
+use crate::behavior::{
+    ReplicaBounds, ScaleDecision, decide_by_default, decide_by_rules, longest_period,
+};
 use crate::clocks::Clocks;
 use crate::conditions::{ABLE_TO_SCALE, SCALING_ACTIVE, SCALING_LIMITED, set};
 use crate::error::NoUsage;
-use crate::history::History;
+use crate::history::ScaleHistory;
 use crate::metrics::PodUsage;
 use crate::replicas::{Inputs, MeasuredMetric, Measurements, NotFound, of_metric};
-use crate::settings::Settings;
+use crate::settings::AutoscalerSettings;
 
 /// Most metrics of an autoscaler: the API has no bound, and each look goes through all of them. With more nothing is scaled, because the rest could ask for
 /// more.
@@ -30,7 +32,7 @@ pub struct Scale {
 }
 
 /// What an autoscaler is decided by.
-pub struct Observed<'a> {
+pub struct ObservedAutoscaler<'a> {
     /// The target's scale.
     pub scale: &'a Scale,
     /// The pods of the namespace that the target's selector selects; empty if [`needs_metrics`] has none.
@@ -69,7 +71,7 @@ pub struct Outcome {
 
 /// What to do about an autoscaler.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ScalePlan {
     /// The replicas that the target should have; unset if nothing changes.
     pub scale_to: Option<i32>,
     /// Status and events; of a target that is to be scaled without the result of that.
@@ -105,11 +107,11 @@ fn min_replicas(hpa: &HorizontalPodAutoscaler) -> i32 {
 /// Decides about an autoscaler.
 pub fn plan(
     hpa: &HorizontalPodAutoscaler,
-    observed: &Observed<'_>,
-    history: &mut History,
-    settings: &Settings,
+    observed: &ObservedAutoscaler<'_>,
+    history: &mut ScaleHistory,
+    settings: &AutoscalerSettings,
     clocks: Clocks,
-) -> Plan {
+) -> ScalePlan {
     let Clocks { steady, wall: now } = clocks;
     let (current, min, max) = (observed.scale.replicas, min_replicas(hpa), hpa.spec.max_replicas);
     history.begin(current, steady);
@@ -140,12 +142,12 @@ pub fn plan(
     let Some(wanted) = making.compute_desired(hpa, observed.scale, &inputs) else {
         return making.give_up(current);
     };
-    let bounds = Bounds { min, max, current, desired: wanted.replicas };
+    let bounds = ReplicaBounds { min, max, current, desired: wanted.replicas };
     let decision = match &hpa.spec.behavior {
         None => decide_by_default(bounds, history, settings, steady),
         Some(rules) => decide_by_rules(bounds, rules, history, settings, steady),
     };
-    let Decision { replicas, able, limited: (is_limited, reason, message) } = decision;
+    let ScaleDecision { replicas, able, limited: (is_limited, reason, message) } = decision;
     making.set(ABLE_TO_SCALE, true, able);
     making.set(SCALING_LIMITED, is_limited, (reason, message));
     let why = match wanted.replicas {
@@ -266,10 +268,10 @@ impl Making {
     }
 
     /// The plan of an autoscaler whose metrics say nothing.
-    fn give_up(self, current: i32) -> Plan {
+    fn give_up(self, current: i32) -> ScalePlan {
         let status = HorizontalPodAutoscalerStatus { current_replicas: current, ..self.status };
         let outcome = Outcome { status, notes: self.notes };
-        Plan { scale_to: None, outcome, current, why: String::new() }
+        ScalePlan { scale_to: None, outcome, current, why: String::new() }
     }
 
     fn end(
@@ -278,7 +280,7 @@ impl Making {
         scale_to: Option<i32>,
         why: String,
         current_metrics: Vec<MetricStatus>,
-    ) -> Plan {
+    ) -> ScalePlan {
         let status = HorizontalPodAutoscalerStatus {
             observed_generation: None,
             last_scale_time: self.status.last_scale_time,
@@ -287,11 +289,11 @@ impl Making {
             current_metrics,
             conditions: self.status.conditions,
         };
-        Plan { scale_to, outcome: Outcome { status, notes: self.notes }, current, why }
+        ScalePlan { scale_to, outcome: Outcome { status, notes: self.notes }, current, why }
     }
 }
 
-impl Plan {
+impl ScalePlan {
     /// What to write when nothing is to be scaled.
     pub fn unchanged(self) -> Outcome {
         self.outcome
@@ -302,7 +304,7 @@ impl Plan {
         self,
         hpa: &HorizontalPodAutoscaler,
         replicas: i32,
-        history: &mut History,
+        history: &mut ScaleHistory,
         clocks: Clocks,
     ) -> Outcome {
         let Clocks { steady, wall: now } = clocks;

@@ -11,7 +11,7 @@ use proto_api::{Quantity, Time};
 
 use crate::error::{MetricError, NoUsage, SizingError};
 use crate::metrics::{PodUsage, amounts};
-use crate::settings::Settings;
+use crate::settings::AutoscalerSettings;
 use crate::sizing::{Measured, Proposal, Sizing};
 
 /// What all metrics are calculated from.
@@ -24,7 +24,7 @@ pub struct Inputs<'a> {
     /// The target's replicas.
     pub current: i32,
     /// The controller's settings.
-    pub settings: &'a Settings,
+    pub settings: &'a AutoscalerSettings,
     /// The current time.
     pub now: Time,
 }
@@ -214,7 +214,7 @@ mod tests {
     fn pods_are_looked_at_once_for_each_resource() {
         let metrics: Vec<MetricSpec> = (1..=100).map(cpu_percent).collect();
         let memory = average("memory", Quantity::from_bytes(100));
-        let (one, settings) = (pod("p0"), Settings::default());
+        let (one, settings) = (pod("p0"), AutoscalerSettings::default());
         let pods = [&one];
         let known = Ok(vec![usage("p0", 300)]);
         let unknown = Err(NoUsage("away".to_owned()));

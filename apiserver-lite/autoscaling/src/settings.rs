@@ -2,7 +2,7 @@
 
 /// The controller's settings; times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct AutoscalerSettings {
     /// How far the ratio of use and target may be from 1 without a change.
     pub tolerance: f64,
     /// How long the highest recommendation holds.
@@ -14,7 +14,7 @@ pub struct Settings {
 }
 
 /// Kubernetes' defaults.
-impl Default for Settings {
+impl Default for AutoscalerSettings {
     fn default() -> Self {
         Self {
             tolerance: 0.1,

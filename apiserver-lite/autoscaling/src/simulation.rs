@@ -8,9 +8,9 @@ use proto_api::core::v1::Pod;
 
 use crate::clocks::Clocks;
 use crate::error::NoUsage;
-use crate::history::History;
-use crate::plan::{Observed, Scale, plan};
-use crate::settings::Settings;
+use crate::history::ScaleHistory;
+use crate::plan::{ObservedAutoscaler, Scale, plan};
+use crate::settings::AutoscalerSettings;
 use crate::testing::{NOW, autoscaler, clocks, cpu_percent, pod, steady, time, usage};
 
 /// What happens in a step.
@@ -70,7 +70,7 @@ type Recommended = Vec<(i64, i32)>;
 fn down_window(hpa: &HorizontalPodAutoscaler) -> i64 {
     let down = hpa.spec.behavior.as_ref().and_then(|rules| rules.scale_down.as_ref());
     let own = down.and_then(|rules| rules.stabilization_window_seconds);
-    own.map_or(Settings::default().downscale_stabilization, i64::from)
+    own.map_or(AutoscalerSettings::default().downscale_stabilization, i64::from)
 }
 
 /// The replicas that all metrics of a step ask for, by the definition: what is used by what is wanted, with no bounds. Unset if not everything is known.
@@ -81,7 +81,7 @@ fn compute_expected(step: &Step, replicas: i32, percent: i32) -> Option<i32> {
     let used: i64 = (0..replicas).map(|at| used_by(step, at)).sum();
     let now = used * 100 / (i64::from(replicas) * 1000);
     let ratio = now as f64 / f64::from(percent);
-    let is_right = (1.0 - ratio).abs() <= Settings::default().tolerance;
+    let is_right = (1.0 - ratio).abs() <= AutoscalerSettings::default().tolerance;
     Some(if is_right { replicas } else { (ratio * f64::from(replicas)).ceil() as i32 })
 }
 
@@ -97,9 +97,9 @@ fn run(
     start: i32,
     steps: &[Step],
     offset: &dyn Fn(usize) -> i64,
-) -> (History, Vec<i32>) {
+) -> (ScaleHistory, Vec<i32>) {
     let (min, max) = (hpa.spec.min_replicas.unwrap_or(1), hpa.spec.max_replicas);
-    let (mut history, mut replicas, mut now) = (History::default(), start, NOW);
+    let (mut history, mut replicas, mut now) = (ScaleHistory::default(), start, NOW);
     let mut hpa = hpa.clone();
     let mut recommended: Recommended = vec![(now, start)];
     let mut course = Vec::new();
@@ -116,8 +116,8 @@ fn run(
             false => Ok(known.map(|(name, at)| usage(name, used_by(step, at))).collect()),
         };
         let scale = Scale { replicas, selector: "a=b".to_owned() };
-        let observed = Observed { scale: &scale, pods: &pods, usage: &usage };
-        let plan = plan(&hpa, &observed, &mut history, &Settings::default(), clocks);
+        let observed = ObservedAutoscaler { scale: &scale, pods: &pods, usage: &usage };
+        let plan = plan(&hpa, &observed, &mut history, &AutoscalerSettings::default(), clocks);
         let Some(to) = plan.scale_to else {
             hpa.status = plan.unchanged().status;
             recommended.extend(compute_expected(step, replicas, percent).map(|asked| (now, asked)));
@@ -203,7 +203,7 @@ proptest! {
             let known = known.filter_map(|(at, name)| of(at).map(|milli| usage(name, milli)));
             let usage = Ok(known.collect());
             let scale = Scale { replicas, selector: "a=b".to_owned() };
-            let observed = Observed { scale: &scale, pods: &pods, usage: &usage };
+            let observed = ObservedAutoscaler { scale: &scale, pods: &pods, usage: &usage };
             // Rules without any limit.
             let mut hpa = hpa.clone();
             let policy = HPAScalingPolicy { type_: "Percent".to_owned(), value: 100_000, period_seconds: 1 };
@@ -216,7 +216,7 @@ proptest! {
                 scale_up: Some(rules.clone()),
                 scale_down: Some(rules),
             });
-            let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), clocks(NOW));
+            let plan = plan(&hpa, &observed, &mut ScaleHistory::default(), &AutoscalerSettings::default(), clocks(NOW));
             plan.scale_to.unwrap_or(replicas)
         };
         let with = |assumed: i64| move |at: usize| Some(if at < missing { assumed } else { used });

@@ -7,8 +7,8 @@ use proto_api::Time;
 use proto_api::core::v1::Pod;
 
 use crate::error::SizingError;
-use crate::metrics::{Amount, Amounts};
-use crate::settings::Settings;
+use crate::metrics::{Amount, PodMetricsInfo};
+use crate::settings::AutoscalerSettings;
 
 /// The replicas that a metric requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub struct Sizing<'a> {
     /// The pods that the target's selector selects.
     pub pods: &'a [&'a Pod],
     /// What they use.
-    pub amounts: Amounts<'a>,
+    pub amounts: PodMetricsInfo<'a>,
     pub resource: &'a str,
     /// The one whose amounts these are, if it is named.
     pub container: Option<&'a str>,
     /// The target's replicas.
     pub current: i32,
     /// The controller's settings.
-    pub settings: &'a Settings,
+    pub settings: &'a AutoscalerSettings,
     /// The current time.
     pub now: Time,
 }

@@ -150,7 +150,7 @@ impl ObjectStore<'_> {
 }
 
 /// What the arguments of orch-apiserver are made from.
-pub struct ApiServer<'a> {
+pub struct ApiServerArguments<'a> {
     /// Where it listens.
     pub bind: IpAddr,
     /// Where members of the cluster reach it.
@@ -165,7 +165,7 @@ pub struct ApiServer<'a> {
     pub domain: &'a str,
 }
 
-impl ApiServer<'_> {
+impl ApiServerArguments<'_> {
     /// The command-line flags, in the order in which they are written.
     pub fn flags(&self) -> Flags {
         let (pki, node) = (self.pki, &self.pki.node_client_stem);

@@ -26,7 +26,7 @@ const PUBLIC_MODE: u32 = 0o644;
 
 /// What a certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum CertificateUsage {
     /// A server shows it.
     Server,
     /// A client shows it: the common name is the user and each organization a group.
@@ -41,7 +41,7 @@ pub struct Leaf {
     /// DNS names and addresses of a server.
     pub alternative_names: Vec<String>,
     /// What it is for.
-    pub usage: Usage,
+    pub usage: CertificateUsage,
 }
 
 impl Leaf {
@@ -51,7 +51,7 @@ impl Leaf {
             common_name: user.to_owned(),
             organizations: groups.iter().map(|group| (*group).to_owned()).collect(),
             alternative_names: Vec::new(),
-            usage: Usage::Client,
+            usage: CertificateUsage::Client,
         }
     }
 
@@ -61,7 +61,7 @@ impl Leaf {
             common_name: common_name.to_owned(),
             organizations: Vec::new(),
             alternative_names: names.to_vec(),
-            usage: Usage::Server,
+            usage: CertificateUsage::Server,
         }
     }
 }
@@ -395,8 +395,8 @@ fn leaf_params(
     params.distinguished_name = named(&leaf.common_name, &leaf.organizations);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![match leaf.usage {
-        Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-        Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+        CertificateUsage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+        CertificateUsage::Client => ExtendedKeyUsagePurpose::ClientAuth,
     }];
     for name in &leaf.alternative_names {
         params.subject_alt_names.push(match name.parse::<IpAddr>() {

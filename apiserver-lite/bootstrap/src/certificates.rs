@@ -157,7 +157,10 @@ pub fn renew(dir: &Path, stem: &str, issuance: &Issuance<'_>) -> Result<(), Boot
 ///
 /// # Errors
 /// It is missing or unusable.
-pub fn leaf_of(path: &Path, usage: crate::authority::Usage) -> Result<Leaf, BootstrapError> {
+pub fn leaf_of(
+    path: &Path,
+    usage: crate::authority::CertificateUsage,
+) -> Result<Leaf, BootstrapError> {
     let text = read(path)?.ok_or_else(|| missing(path))?;
     let facts = crate::authority::facts(path, &text)?;
     Ok(Leaf {

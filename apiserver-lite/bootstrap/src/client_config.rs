@@ -12,7 +12,7 @@ use crate::error::BootstrapError;
 use crate::layout::Layout;
 
 /// Who the user is.
-pub enum Identity<'a> {
+pub enum AuthInfo<'a> {
     /// A certificate and key in the file itself.
     Embedded(&'a CertificatePair),
     /// Files, which are read again when they change.
@@ -24,7 +24,7 @@ pub enum Identity<'a> {
 }
 
 /// The server and how it is verified.
-pub struct Cluster<'a> {
+pub struct ClusterEntry<'a> {
     /// Name of the cluster in the file.
     pub name: &'a str,
     /// URL.
@@ -41,7 +41,7 @@ pub enum AuthorityAt<'a> {
 }
 
 /// The text of a client configuration.
-pub fn text(cluster: &Cluster<'_>, user: &str, identity: &Identity<'_>) -> String {
+pub fn text(cluster: &ClusterEntry<'_>, user: &str, identity: &AuthInfo<'_>) -> String {
     let encoded = |pem: &str| file::encoded(pem.as_bytes());
     let mut server = json!({"server": cluster.server});
     match &cluster.authority {
@@ -54,15 +54,15 @@ pub fn text(cluster: &Cluster<'_>, user: &str, identity: &Identity<'_>) -> Strin
         "clusters": [{"name": cluster.name, "cluster": server}],
     });
     let credentials: Value = match identity {
-        Identity::Embedded(pair) => json!({
+        AuthInfo::Embedded(pair) => json!({
             "client-certificate-data": encoded(&pair.certificate),
             "client-key-data": encoded(&pair.key),
         }),
-        Identity::Files { certificate, key } => {
+        AuthInfo::Files { certificate, key } => {
             json!({"client-certificate": certificate, "client-key": key})
         }
-        Identity::Token(token) => json!({"token": token}),
-        Identity::None => Value::Null,
+        AuthInfo::Token(token) => json!({"token": token}),
+        AuthInfo::None => Value::Null,
     };
     if !credentials.is_null() {
         let context = format!("{user}@{}", cluster.name);
@@ -88,7 +88,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), BootstrapError> {
 /// The file cannot be read or written, or is not what it should be.
 pub fn ensure(
     path: &Path,
-    cluster: &Cluster<'_>,
+    cluster: &ClusterEntry<'_>,
     issuance: &Issuance<'_>,
 ) -> Result<FileChange, BootstrapError> {
     if read(path)?.is_none() {
@@ -120,11 +120,11 @@ pub fn ensure(
 /// The authority is external, or the file cannot be written.
 pub fn renew(
     path: &Path,
-    cluster: &Cluster<'_>,
+    cluster: &ClusterEntry<'_>,
     issuance: &Issuance<'_>,
 ) -> Result<(), BootstrapError> {
     let pair = issuance.issue()?;
-    write(path, &text(cluster, &issuance.leaf.common_name, &Identity::Embedded(&pair)))
+    write(path, &text(cluster, &issuance.leaf.common_name, &AuthInfo::Embedded(&pair)))
 }
 
 /// Reads a client configuration.
@@ -147,13 +147,13 @@ pub fn write_for_proxy(layout: &Layout, names: &Names, node: &str) -> Result<(),
     let authority = authority
         .ok_or_else(|| BootstrapError::unusable(&layout.node, "it has no certificate authority"))?;
     let server = config.server.to_string();
-    let cluster = Cluster {
+    let cluster = ClusterEntry {
         name: names.api_service_name(),
         server: server.trim_end_matches('/'),
         authority: AuthorityAt::Embedded(&authority),
     };
     let pair = &layout.node_pair;
-    let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
+    let identity = AuthInfo::Files { certificate: pair.clone(), key: pair.clone() };
     write(&layout.proxy, &text(&cluster, &format!("system:node:{node}"), &identity))
 }
 
@@ -189,7 +189,7 @@ mod tests {
         let other = Authority::ensure(dir.path(), "other", "b", now).unwrap();
         let path = dir.path().join("admin.conf");
         let leaf = Leaf::client("admin", &["system:masters"]);
-        let of = |server: &'static str| Cluster {
+        let of = |server: &'static str| ClusterEntry {
             name: "c",
             server,
             authority: AuthorityAt::Embedded(authority.certificate()),
@@ -218,9 +218,12 @@ mod tests {
 
     #[test]
     fn the_published_cluster_info_has_no_users() {
-        let cluster =
-            Cluster { name: "", server: "https://h:1", authority: AuthorityAt::Embedded("pem") };
-        let text = text(&cluster, "", &Identity::None);
+        let cluster = ClusterEntry {
+            name: "",
+            server: "https://h:1",
+            authority: AuthorityAt::Embedded("pem"),
+        };
+        let text = text(&cluster, "", &AuthInfo::None);
         assert!(!text.contains("users") && !text.contains("contexts"), "{text}");
     }
 }

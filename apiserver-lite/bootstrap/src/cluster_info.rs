@@ -14,7 +14,7 @@ use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
 use crate::bootstrap_token::BootstrapToken;
-use crate::client_config::{AuthorityAt, Cluster, Identity, text};
+use crate::client_config::{AuthInfo, AuthorityAt, ClusterEntry, text};
 use crate::error::BootstrapError;
 
 /// Name of the ConfigMap, in the public namespace.
@@ -24,12 +24,12 @@ const PIN_PREFIX: &str = "sha256:";
 
 /// The ConfigMap; the controller `bootstrapsigner` adds the signatures.
 pub fn config_map(names: &Names, server: &str, authority: &str) -> Value {
-    let cluster = Cluster { name: "", server, authority: AuthorityAt::Embedded(authority) };
+    let cluster = ClusterEntry { name: "", server, authority: AuthorityAt::Embedded(authority) };
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": NAME, "namespace": names.public_namespace()},
-        "data": {KUBECONFIG: text(&cluster, "", &Identity::None)},
+        "data": {KUBECONFIG: text(&cluster, "", &AuthInfo::None)},
     })
 }
 

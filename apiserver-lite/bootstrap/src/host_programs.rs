@@ -7,8 +7,8 @@ use std::path::Path;
 use proto_api::names::Names;
 
 use crate::arguments::{
-    self, ApiServer, Flags, NodeAgent, ObjectStore, PkiFiles, Program, SANDBOX_IMAGE, command_line,
-    extra, with_own,
+    self, ApiServerArguments, Flags, NodeAgent, ObjectStore, PkiFiles, Program, SANDBOX_IMAGE,
+    command_line, extra, with_own,
 };
 use crate::configuration::{ClusterConfiguration, NodeRegistration, Taint};
 use crate::error::BootstrapError;
@@ -36,7 +36,7 @@ impl ControlPlane<'_> {
     pub fn programs(&self) -> Vec<Program> {
         let (pki, cluster) = (PkiFiles::new(self.names, self.pki), self.cluster);
         let etcd = cluster.etcd.external.as_ref();
-        let server = ApiServer {
+        let server = ApiServerArguments {
             bind: self.bind_address(),
             advertise: self.address,
             port: self.port,

@@ -141,18 +141,18 @@ pub struct PreflightScope {
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct PreflightFinding {
     /// The check.
     pub name: String,
     /// What is wrong and what to do.
     pub message: String,
     /// Whether it stops the command.
-    pub level: Level,
+    pub level: PreflightLevel,
 }
 
 /// The weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum PreflightLevel {
     /// The command goes on.
     Warning,
     /// The command fails, unless the check is ignored.
@@ -176,7 +176,7 @@ impl IgnoredChecks {
 }
 
 /// All that is wrong. Pure.
-pub fn check(facts: &Facts, wanted: &PreflightScope) -> Vec<Finding> {
+pub fn check(facts: &Facts, wanted: &PreflightScope) -> Vec<PreflightFinding> {
     let mut findings = Findings(Vec::new());
     check_machine(facts, wanted, &mut findings);
     check_name(facts, wanted, &mut findings);
@@ -189,19 +189,19 @@ pub fn check(facts: &Facts, wanted: &PreflightScope) -> Vec<Finding> {
     findings.0
 }
 
-struct Findings(Vec<Finding>);
+struct Findings(Vec<PreflightFinding>);
 
 impl Findings {
     fn error(&mut self, name: impl Into<String>, message: impl Into<String>) {
-        self.put(name, message, Level::Error);
+        self.put(name, message, PreflightLevel::Error);
     }
 
     fn warn(&mut self, name: impl Into<String>, message: impl Into<String>) {
-        self.put(name, message, Level::Warning);
+        self.put(name, message, PreflightLevel::Warning);
     }
 
-    fn put(&mut self, name: impl Into<String>, message: impl Into<String>, level: Level) {
-        self.0.push(Finding { name: name.into(), message: message.into(), level });
+    fn put(&mut self, name: impl Into<String>, message: impl Into<String>, level: PreflightLevel) {
+        self.0.push(PreflightFinding { name: name.into(), message: message.into(), level });
     }
 }
 

@@ -14,20 +14,20 @@ const KILL_GRACE: Duration = Duration::from_secs(30);
 
 /// A process that was once seen running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// Process id.
     pub pid: i32,
     /// Start time in clock ticks since boot (field 22 of proc_pid_stat(5)).
     pub started_ticks: u64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// Identity of the running process `pid`.
-    pub fn of(pid: i32) -> io::Result<Identity> {
+    pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let started_ticks = started_ticks(&stat)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable stat"))?;
-        Ok(Identity { pid, started_ticks })
+        Ok(ProcessIdentity { pid, started_ticks })
     }
 
     /// Whether that very process still runs (a zombie does not).
@@ -52,7 +52,7 @@ impl Identity {
 pub struct ProcessHandle {
     fd: OwnedFd,
     /// Who it is.
-    pub identity: Identity,
+    pub identity: ProcessIdentity,
 }
 
 impl AsFd for ProcessHandle {
@@ -186,7 +186,7 @@ pub fn find_processes(
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace("self")?;
     let mut matches = |pid: i32| {
-        let handle = Identity::of(pid).ok()?.open()?;
+        let handle = ProcessIdentity::of(pid).ok()?.open()?;
         let is_here = namespace(&pid.to_string()).is_ok_and(|found| found == own);
         (is_here && is_one(&command_line(pid)) && handle.executes(program)).then_some(handle)
     };
@@ -226,7 +226,7 @@ mod tests {
     #[tokio::test]
     async fn a_stopped_process_is_seen_by_its_handle() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let identity = Identity::of(child.id() as i32).unwrap();
+        let identity = ProcessIdentity::of(child.id() as i32).unwrap();
         let handle = identity.open().unwrap();
         assert!(identity.is_running());
         handle.stop(Duration::from_secs(5)).await.unwrap();
@@ -246,7 +246,7 @@ mod tests {
         // The command line of the other.
         std::os::unix::process::CommandExt::arg0(&mut command, &other);
         let mut child = command.arg("1000").spawn().unwrap();
-        let handle = Identity::of(child.id() as i32).unwrap().open().unwrap();
+        let handle = ProcessIdentity::of(child.id() as i32).unwrap().open().unwrap();
         assert!(handle.executes(&program));
         assert!(!handle.executes(&other) && !handle.executes(Path::new("/missing")));
         std::fs::remove_file(&program).unwrap();

@@ -28,7 +28,7 @@ pub enum Progress {
 /// What `orchadm` did on this host, kept in a file: later commands and `reset` read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub struct HostRecord {
     /// `kubernetes` or `orch`.
     pub naming: String,
     /// Domain of the names of the project.
@@ -48,7 +48,7 @@ pub struct Record {
     pub programs: Vec<Program>,
 }
 
-impl Record {
+impl HostRecord {
     /// The record below a root; none if there is none.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn the_cgroup_root_and_the_etcd_are_those_of_the_programs() {
         let names = Names::new(Profile::Kubernetes);
-        let mut record = Record::new(names, Role::ControlPlane, "n", "");
+        let mut record = HostRecord::new(names, Role::ControlPlane, "n", "");
         assert_eq!((record.cgroup_root(), record.kept_in_etcd()), (PathBuf::new(), None));
         let mut put = |name: &str, flags: &[&str]| {
             let argv = [&["/b/p"], flags].concat().into_iter().map(str::to_owned).collect();
@@ -160,17 +160,17 @@ mod tests {
     fn a_record_is_read_as_it_was_written() {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
-        assert_eq!(Record::load(root.path()).unwrap(), None);
-        let mut record = Record::new(names, Role::Node, "n", "unix:///r");
+        assert_eq!(HostRecord::load(root.path()).unwrap(), None);
+        let mut record = HostRecord::new(names, Role::Node, "n", "unix:///r");
         let program = |argv: &str| Program { name: "p".into(), argv: vec![argv.into()] };
         assert!(record.put(&program("a")));
         assert!(!record.put(&program("a")));
         assert!(record.put(&program("b")));
         assert_eq!(record.programs, [program("b")]);
         record.store(&Layout::new(names, root.path())).unwrap();
-        assert_eq!(Record::load(root.path()).unwrap(), Some(record.clone()));
+        assert_eq!(HostRecord::load(root.path()).unwrap(), Some(record.clone()));
         assert_eq!(record.profile(), Some(Profile::Kubernetes));
         std::fs::write(root.path().join(STATE), "x").unwrap();
-        assert!(Record::load(root.path()).unwrap_err().to_string().contains("reset"));
+        assert!(HostRecord::load(root.path()).unwrap_err().to_string().contains("reset"));
     }
 }

@@ -5,16 +5,18 @@ use std::path::{Path, PathBuf};
 use proto_api::names::Names;
 use time::OffsetDateTime;
 
-use crate::authority::{Authority, Issuance, LEAF_DAYS, Leaf, Usage, facts, missing, read};
+use crate::authority::{
+    Authority, CertificateUsage, Issuance, LEAF_DAYS, Leaf, facts, missing, read,
+};
 use crate::certificates::{self, AUTHORITY, PROXY_AUTHORITY, node_client_stem};
-use crate::client_config::{self, AuthorityAt, Cluster};
+use crate::client_config::{self, AuthorityAt, ClusterEntry};
 use crate::error::BootstrapError;
 use crate::layout::Layout;
 
 /// Where a certificate is.
 enum CertificateLocation {
     /// Files of its own, with what it is for and its authority.
-    Files(Usage, &'static str),
+    Files(CertificateUsage, &'static str),
     /// Inside a client configuration.
     Config(PathBuf),
 }
@@ -52,10 +54,10 @@ pub fn renewable(names: &Names, layout: &Layout) -> Vec<RenewableCertificate> {
     };
     vec![
         config(&layout.admin),
-        files("apiserver", Usage::Server, AUTHORITY),
-        files(&node_client_stem(names), Usage::Client, AUTHORITY),
+        files("apiserver", CertificateUsage::Server, AUTHORITY),
+        files(&node_client_stem(names), CertificateUsage::Client, AUTHORITY),
         config(&layout.controller_manager),
-        files("front-proxy-client", Usage::Client, PROXY_AUTHORITY),
+        files("front-proxy-client", CertificateUsage::Client, PROXY_AUTHORITY),
         config(&layout.scheduler),
     ]
 }
@@ -155,7 +157,7 @@ impl RenewableCertificate {
                 let groups: Vec<&str> = known.organizations.iter().map(String::as_str).collect();
                 let leaf = Leaf::client(&known.common_name, &groups);
                 let server = config.server.to_string();
-                let cluster = Cluster {
+                let cluster = ClusterEntry {
                     name: names.api_service_name(),
                     server: server.trim_end_matches('/'),
                     authority: AuthorityAt::Embedded(authority.certificate()),
@@ -191,7 +193,7 @@ mod tests {
         }
         let leaf = Leaf::client("u", &["g"]);
         for path in [&layout.admin, &layout.controller_manager, &layout.scheduler] {
-            let cluster = Cluster {
+            let cluster = ClusterEntry {
                 name: "c",
                 server: "https://h:1",
                 authority: AuthorityAt::Embedded(authority.certificate()),
@@ -222,7 +224,8 @@ mod tests {
             assert_eq!(after.ends - before.ends, time::Duration::days(100), "{}", after.name);
         }
         assert_eq!(authorities[1].name, PROXY_AUTHORITY);
-        let served = certificates::leaf_of(&pki.join("apiserver.crt"), Usage::Server).unwrap();
+        let served =
+            certificates::leaf_of(&pki.join("apiserver.crt"), CertificateUsage::Server).unwrap();
         assert_eq!(served.alternative_names, ["a.b"]);
         std::fs::remove_file(pki.join("ca.key")).unwrap();
         let (external, _) = expiries(names, &layout, pki).unwrap();

@@ -8,13 +8,17 @@ use crate::cluster_info::FoundCluster;
 use crate::error::BootstrapError;
 use crate::external_etcd::ExternalEtcd;
 use crate::layout::Layout;
-use crate::record::Record;
+use crate::record::HostRecord;
 
 /// Compares the settings with those of an earlier join.
 ///
 /// # Errors
 /// They differ.
-pub fn check_same_node(record: &Record, node: &str, runtime: &str) -> Result<(), BootstrapError> {
+pub fn check_same_node(
+    record: &HostRecord,
+    node: &str,
+    runtime: &str,
+) -> Result<(), BootstrapError> {
     for (what, before, now) in [
         ("node name", record.node.as_str(), node),
         ("container runtime", record.runtime.as_str(), runtime),
@@ -33,7 +37,7 @@ pub fn check_same_node(record: &Record, node: &str, runtime: &str) -> Result<(),
 /// # Errors
 /// They differ.
 pub fn check_same_store(
-    record: &Record,
+    record: &HostRecord,
     etcd: Option<&ExternalEtcd>,
 ) -> Result<(), BootstrapError> {
     let shown = |members: Option<String>| match members {
@@ -96,7 +100,7 @@ mod tests {
     fn objects_stay_where_the_earlier_run_keeps_them() {
         let record = |flags: &[&str]| {
             let names = Names::new(Profile::Kubernetes);
-            let mut record = Record::new(names, Role::ControlPlane, "n", "");
+            let mut record = HostRecord::new(names, Role::ControlPlane, "n", "");
             let argv = flags.iter().map(|flag| (*flag).to_owned()).collect();
             record.put(&Program { name: "orch-apiserver".into(), argv });
             record
@@ -109,7 +113,7 @@ mod tests {
         );
         check_same_store(&own, None).unwrap();
         check_same_store(&external, Some(&etcd)).unwrap();
-        check_same_store(&Record::default(), Some(&etcd)).unwrap();
+        check_same_store(&HostRecord::default(), Some(&etcd)).unwrap();
         let error = check_same_store(&external, None).unwrap_err().to_string();
         assert!(error.contains("http://a:1,http://b:1") && error.contains("own store"), "{error}");
         assert!(check_same_store(&own, Some(&etcd)).is_err());

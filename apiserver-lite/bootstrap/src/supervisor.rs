@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use crate::arguments::Program;
 use crate::error::BootstrapError;
 use crate::layout::Layout;
-use crate::processes::{Identity, ProcessHandle, command_line, find_unrecorded};
-use crate::record::Record;
+use crate::processes::{ProcessHandle, ProcessIdentity, command_line, find_unrecorded};
+use crate::record::HostRecord;
 use crate::supervise::{
     DesiredState, RunningProgram, STOP_GRACE, StartError, StartProgram, detach, ended_at_once, keep,
 };
@@ -98,7 +98,7 @@ impl StartProgram for HostProgram {
     async fn adopt_or_start(&self) -> Result<RunningProgram, StartError> {
         self.starts.fetch_add(1, Ordering::Relaxed);
         let known =
-            Record::load(&self.layout.root)?.ok_or("the record of this host was removed")?;
+            HostRecord::load(&self.layout.root)?.ok_or("the record of this host was removed")?;
         let program =
             known.program(&self.name).ok_or("the record of this host has no such program")?;
         if let Some(handle) =
@@ -151,12 +151,12 @@ fn open_log(layout: &Layout, program: &str) -> Result<File, BootstrapError> {
         .map_err(BootstrapError::file(&path))
 }
 
-fn identity_of(pid: u32) -> Result<Identity, BootstrapError> {
+fn identity_of(pid: u32) -> Result<ProcessIdentity, BootstrapError> {
     let failed = BootstrapError::system(format!("looking at process {pid}"));
-    i32::try_from(pid).map_err(std::io::Error::other).and_then(Identity::of).map_err(failed)
+    i32::try_from(pid).map_err(std::io::Error::other).and_then(ProcessIdentity::of).map_err(failed)
 }
 
-fn record(layout: &Layout, name: &str, identity: Identity) -> Result<(), BootstrapError> {
+fn record(layout: &Layout, name: &str, identity: ProcessIdentity) -> Result<(), BootstrapError> {
     let path = layout.process(name);
     private_files::create_private_dir(&layout.run).map_err(BootstrapError::file(&layout.run))?;
     let text = serde_json::to_vec(&identity).map_err(std::io::Error::other);
@@ -172,7 +172,7 @@ fn forget(layout: &Layout, name: &str) -> Result<(), BootstrapError> {
 /// The running process of a program of this host.
 pub fn find(layout: &Layout, name: &str) -> Option<ProcessHandle> {
     let bytes = std::fs::read(layout.process(name)).ok()?;
-    serde_json::from_slice::<Identity>(&bytes).ok()?.open()
+    serde_json::from_slice::<ProcessIdentity>(&bytes).ok()?.open()
 }
 
 /// The supervisor of this host, if it runs.
@@ -204,7 +204,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
-        let mut record = Record::new(names, Role::Node, "n", "");
+        let mut record = HostRecord::new(names, Role::Node, "n", "");
         let program = |seconds: &str| Program {
             name: "sleeper".into(),
             argv: vec!["/bin/sleep".into(), seconds.into()],
@@ -230,7 +230,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
-        let mut record = Record::new(names, Role::Node, "n", "");
+        let mut record = HostRecord::new(names, Role::Node, "n", "");
         let argv = vec!["/bin/sleep".to_owned(), format!("3{}", std::process::id())];
         record.put(&Program { name: "sleeper".into(), argv });
         record.store(&layout).unwrap();

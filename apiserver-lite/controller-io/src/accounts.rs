@@ -69,13 +69,13 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// With `separate` each of the `enabled` controllers uses its service account, and its requests fail until its first [`Renewal`] is done; else
+    /// With `separate` each of the `enabled` controllers uses its service account, and its requests fail until its first [`TokenRenewal`] is done; else
     /// the program's own identity.
     pub fn new<'a>(
         own: Client,
         separate: bool,
         enabled: impl IntoIterator<Item = &'a str>,
-    ) -> Result<(Self, Vec<Renewal>), ClientTlsError> {
+    ) -> Result<(Self, Vec<TokenRenewal>), ClientTlsError> {
         if !separate {
             return Ok((Self { own, by_account: BTreeMap::new() }, Vec::new()));
         }
@@ -85,7 +85,7 @@ impl Accounts {
         for account in enabled.into_iter().filter_map(account_of) {
             by_account.entry(account).or_insert_with(|| {
                 let token = SharedToken::default();
-                renewals.push(Renewal { account, own: own.clone(), token: token.clone() });
+                renewals.push(TokenRenewal { account, own: own.clone(), token: token.clone() });
                 anonymous.with_token(token)
             });
         }
@@ -104,13 +104,13 @@ impl Accounts {
 }
 
 /// Issues the tokens of one account.
-pub struct Renewal {
+pub struct TokenRenewal {
     account: &'static str,
     own: Client,
     token: SharedToken,
 }
 
-impl Renewal {
+impl TokenRenewal {
     /// Runs until drained. Counts in `issued` when the account has its first token.
     async fn run(self, issued: watch::Sender<usize>, drain: DrainWatch) {
         let (mut retries, mut first) = (Retries::new(Backoff::LOOP), true);
@@ -183,7 +183,7 @@ impl Renewal {
 
 /// Starts the renewals. Returns when each account has a token, at the latest after [`FIRST_TOKENS_WAIT`]: an account that gets none does not keep the
 /// other controllers from working.
-pub async fn run_renewals(renewals: Vec<Renewal>, drain: &DrainWatch) {
+pub async fn run_renewals(renewals: Vec<TokenRenewal>, drain: &DrainWatch) {
     let (issued, mut count) = watch::channel(0);
     let wanted = renewals.len();
     for renewal in renewals {

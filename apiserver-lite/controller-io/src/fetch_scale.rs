@@ -18,7 +18,8 @@ pub async fn fetch_scale(
 ) -> Result<Option<OwnerScale>, ClientError> {
     let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
     let names = client.names();
-    let fits = |r: &&schema::Resource| names.group(r.group) == group && r.kind == owner.kind;
+    let fits =
+        |r: &&schema::ResourceDescriptor| names.group(r.group) == group && r.kind == owner.kind;
     let mut collection = Collection {
         group: group.to_owned(),
         version: version.to_owned(),

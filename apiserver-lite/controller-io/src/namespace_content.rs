@@ -56,9 +56,10 @@ pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
 /// The namespace's collections of built-in kinds that can be deleted.
 fn built_in(client: &Client, name: &str) -> Vec<Collection> {
     let namespaced = schema::resources().iter().filter(|resource| resource.namespaced);
-    let deletable =
-        |r: &&schema::Resource| ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v));
-    let collection = |resource: &schema::Resource| Collection {
+    let deletable = |r: &&schema::ResourceDescriptor| {
+        ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
+    };
+    let collection = |resource: &schema::ResourceDescriptor| Collection {
         group: client.names().group(resource.group),
         version: resource.version.to_owned(),
         plural: resource.plural.to_owned(),

@@ -28,7 +28,7 @@ use crate::context::RequestContext;
 use crate::options::{DeleteOptions, Effects};
 use crate::status::ApiError;
 
-pub use apiserver_admission_webhooks::Operation as WebhookOperation;
+pub use apiserver_admission_webhooks::WebhookOperation;
 pub use namespaces::namespace_of;
 pub use webhooks::{Reviewed, WebhookReview};
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::aggregation::priorities::{CUSTOM, Priority, of_built_in};
 use crate::aggregation::{GROUP, RESOURCE, availability};
 use crate::definitions;
-use crate::definitions::strategy::Condition;
+use crate::definitions::strategy::DefinitionCondition;
 use crate::internal_requests::{agent, call, request};
 use crate::options::{DeleteOptions, Effects};
 use crate::reconcile_loop::{self, WRITES_MAX};
@@ -189,7 +189,7 @@ pub async fn write_condition(
     server: &Server,
     kind: &Arc<Kind>,
     record: &Arc<StoredObject>,
-    condition: Condition,
+    condition: DefinitionCondition,
 ) -> Result<(), ApiError> {
     match availability::with_condition(record.object(), condition, &timestamp(now())) {
         Some(next) => write(server, kind, record, next, Subresource::Status).await,

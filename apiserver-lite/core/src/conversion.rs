@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_custom_resources::{ReviewError, check_review, conversion_review};
+use apiserver_custom_resources::{ConversionReviewError, check_review, conversion_review};
 use apiserver_schema::custom::CustomVersion;
 use apiserver_schema::value::{parse_json, write_json};
 use apiserver_schema::{Kind, Object, Strictness, Value};
@@ -224,7 +224,7 @@ impl Call<'_> {
         let answer = answer.map_err(|error| refused(format!("failed: {error}")))?;
         let converted = check_review(&review, answer).map_err(|error| {
             refused(match error {
-                ReviewError::Count { .. } | ReviewError::Object { .. } => {
+                ConversionReviewError::Count { .. } | ConversionReviewError::Object { .. } => {
                     format!("returned {error}")
                 }
                 error => format!("failed: {error}"),

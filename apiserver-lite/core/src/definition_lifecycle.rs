@@ -13,7 +13,9 @@ use apiserver_schema::{Kind, Object, Value};
 use apiserver_store::{WatchEnd, Write, WriteError};
 use tokio_util::sync::CancellationToken;
 
-use crate::definitions::strategy::{Condition, cleanup_finalizer, note_approval, set_condition};
+use crate::definitions::strategy::{
+    DefinitionCondition, cleanup_finalizer, note_approval, set_condition,
+};
 use crate::definitions::{GROUP, RESOURCE, is_true, names};
 use crate::internal_requests::{agent, call, request};
 use crate::key;
@@ -159,7 +161,7 @@ async fn end(
 ) -> Result<Option<Duration>, ApiError> {
     let definition = record.object();
     let time = timestamp(now());
-    let condition = |status, reason: &str, message: &str| Condition {
+    let condition = |status, reason: &str, message: &str| DefinitionCondition {
         kind: "Terminating",
         status,
         reason: reason.to_owned(),

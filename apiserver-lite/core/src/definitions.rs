@@ -31,7 +31,7 @@ pub const RESOURCE: &str = "customresourcedefinitions";
 pub struct Definitions(StoreIndex<EstablishedDefinitions>);
 
 /// A definition whose kind is served.
-pub struct Definition {
+pub struct ServedDefinition {
     /// Group of the kind.
     pub group: String,
     pub versions: Vec<DefinedVersion>,
@@ -96,7 +96,7 @@ impl Definitions {
 
     /// The definition of a resource, if it is established.
     #[must_use]
-    pub fn find(&self, group: &str, plural: &str) -> Option<Arc<Definition>> {
+    pub fn find(&self, group: &str, plural: &str) -> Option<Arc<ServedDefinition>> {
         let name = format!("{plural}.{group}");
         self.0.read(|established| established.get(&name).cloned())
     }
@@ -127,7 +127,7 @@ impl Definitions {
 
     /// All established definitions, by name.
     #[must_use]
-    pub fn all(&self) -> Vec<Arc<Definition>> {
+    pub fn all(&self) -> Vec<Arc<ServedDefinition>> {
         self.0.read(|established| established.all().cloned().collect())
     }
 

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_managed_fields::{BuiltIn, ConvertError, SingleVersion, Structure, Versions};
+use apiserver_managed_fields::{
+    BuiltInStructures, ConvertError, SingleVersion, Structure, Versions,
+};
 use apiserver_schema::{Engine, Kind, Strictness, Value};
 use proto_api::names::Names;
 
@@ -27,7 +29,7 @@ impl FieldOwnership {
     /// The structures of the engine's kinds.
     #[must_use]
     pub fn new(engine: &Engine, names: &Names) -> Self {
-        let built_in = BuiltIn::new();
+        let built_in = BuiltInStructures::new();
         let mut kinds: BTreeMap<_, KindVersions> = BTreeMap::new();
         for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
             let Some(structure) = built_in.of(kind) else { continue };

@@ -9,7 +9,7 @@ mod metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_flow_control::{Request, Usage};
+use apiserver_flow_control::{FlowSchemaUsage, RequestDigest};
 use apiserver_store::Store;
 use http::HeaderValue;
 use proto_api::names::Names;
@@ -47,7 +47,7 @@ impl FlowControl {
 
     /// The flow schema that takes the request; if the objects cannot be read, as they were read last.
     #[must_use]
-    pub fn classify(&self, request: &Request<'_>) -> ClassifiedRequest {
+    pub fn classify(&self, request: &RequestDigest<'_>) -> ClassifiedRequest {
         self.0.read_last(|configured| {
             let (schema, flow) = configured.table().find(request);
             ClassifiedRequest { schema, flow }
@@ -61,7 +61,7 @@ impl FlowControl {
 
     /// What becomes of a flow schema whose priority level is there.
     #[must_use]
-    pub fn usage(&self, schema: &str, level: &str) -> Usage {
+    pub fn usage(&self, schema: &str, level: &str) -> FlowSchemaUsage {
         self.0.read_last(|configured| configured.table().usage(schema, level))
     }
 }

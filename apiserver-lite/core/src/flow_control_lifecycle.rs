@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use apiserver_flow_control::{
-    BuiltIn, DANGLING, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, Usage, VERSION, built_in_objects,
-    dangling, is_obsolete, reconcile as compare,
+    BuiltInObject, DANGLING, FLOW_SCHEMAS, FlowSchemaUsage, GROUP, PRIORITY_LEVELS, VERSION,
+    built_in_objects, dangling, is_obsolete, reconcile as compare,
 };
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Kind, Object, Strictness};
@@ -14,7 +14,7 @@ use apiserver_store::{Range, Watch};
 use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
-use crate::definitions::strategy::{Condition, set_condition};
+use crate::definitions::strategy::{DefinitionCondition, set_condition};
 use crate::flow_control::FlowControl;
 use crate::internal_requests::{call, request};
 use crate::key;
@@ -97,7 +97,7 @@ async fn reconcile_conditions(server: &Server, control: &FlowControl) -> Result<
         let level = object.str_at(&["spec", "priorityLevelConfiguration", "name"]);
         let usage = match server.find(levels, "", level) {
             Some(_) => control.usage(object.name(), level),
-            None => Usage::NoLevel,
+            None => FlowSchemaUsage::NoLevel,
         };
         conditions.push(async move { keep_condition(server, schemas, usage, &record).await });
     }
@@ -116,7 +116,7 @@ fn stored(server: &Server, kind: &Kind) -> Vec<Arc<StoredObject>> {
 }
 
 /// Makes or corrects a built-in object.
-async fn keep(server: &Server, of: &BuiltIn, annotation: &str) -> Result<(), ApiError> {
+async fn keep(server: &Server, of: &BuiltInObject, annotation: &str) -> Result<(), ApiError> {
     let kind = kind(server, of.resource)?;
     let text = of.object.to_string();
     let decoded = server.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
@@ -141,12 +141,12 @@ async fn keep(server: &Server, of: &BuiltIn, annotation: &str) -> Result<(), Api
 async fn keep_condition(
     server: &Server,
     schemas: &Arc<Kind>,
-    usage: Usage,
+    usage: FlowSchemaUsage,
     record: &Arc<StoredObject>,
 ) -> Result<(), ApiError> {
     let level = record.object().str_at(&["spec", "priorityLevelConfiguration", "name"]);
     let said = dangling(level, usage);
-    let condition = Condition {
+    let condition = DefinitionCondition {
         kind: DANGLING,
         status: said.status,
         reason: said.reason.to_owned(),

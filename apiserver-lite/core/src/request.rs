@@ -5,7 +5,7 @@ mod query;
 mod representation;
 
 use crate::status::StatusTarget;
-use apiserver_auth::Subject;
+use apiserver_auth::AccessTarget;
 
 pub use query::Query;
 pub use representation::{Accepted, Encoding, MetaVersion, Representation};
@@ -36,14 +36,14 @@ pub struct RequestInfo {
 impl RequestInfo {
     /// The request's resource for authorizers.
     #[must_use]
-    pub fn subject(&self) -> Subject<'_> {
+    pub fn subject(&self) -> AccessTarget<'_> {
         self.subject_named(None)
     }
 
     /// The request's resource for authorizers, with the name of the only object that a collection's selector matches.
     #[must_use]
-    pub fn subject_named<'a>(&'a self, selected: Option<&'a str>) -> Subject<'a> {
-        Subject::Resource {
+    pub fn subject_named<'a>(&'a self, selected: Option<&'a str>) -> AccessTarget<'a> {
+        AccessTarget::Resource {
             group: &self.group,
             version: &self.version,
             resource: &self.resource,

@@ -144,7 +144,7 @@ pub fn missing_kind(name: &str) -> ApiError {
 impl Server {
     /// An empty server in memory that allows everything.
     pub(crate) fn for_tests(names: &'static Names) -> Self {
-        use apiserver_store::{Identity, Medium, StoreConfig};
+        use apiserver_store::{Medium, StoreConfig, StoreIdentity};
 
         use crate::auth::TokenIssuer;
         use crate::webhooks::WebhookMetrics;
@@ -153,7 +153,8 @@ impl Server {
         };
 
         let config = Config::for_tests(names);
-        let identity = Identity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() };
+        let identity =
+            StoreIdentity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() };
         let store = Store::open(StoreConfig::new(Medium::Memory, identity)).unwrap();
         let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let key = SigningKeyFile::fixed(std::path::Path::new("test"), &key).unwrap();

@@ -5,7 +5,7 @@ use apiserver_schema::{FieldError, Map, Value};
 
 use crate::errors::{ErrorList, Path};
 use crate::pattern::{PatternError, Patterns};
-use crate::read::{ReadError, Reader};
+use crate::read::{DefinitionReadError, Reader};
 
 mod columns;
 mod conversion;
@@ -207,7 +207,9 @@ fn check_schema(
             Some(root)
         }
         // Reported with its path below.
-        Err(ReadError::Pattern(PatternError::Syntax { .. } | PatternError::TooLong)) => None,
+        Err(DefinitionReadError::Pattern(PatternError::Syntax { .. } | PatternError::TooLong)) => {
+            None
+        }
         Err(error) => return errors.forbidden(&path, &error.to_string()),
     };
     schema::check_root(schema, has_status, path, errors);

@@ -4,7 +4,7 @@ use apiserver_schema::{Map, Value};
 
 /// Why the answer of a webhook is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReviewError {
+pub enum ConversionReviewError {
     /// The answer is of another kind or version.
     #[error("expected webhook response of {want}, got {got}")]
     Kind {
@@ -61,29 +61,29 @@ pub fn conversion_review(
 }
 
 /// The converted objects of an answer. Of their metadata only labels and annotations come from the webhook.
-pub fn check_review(sent: &Value, mut answer: Value) -> Result<Vec<Value>, ReviewError> {
+pub fn check_review(sent: &Value, mut answer: Value) -> Result<Vec<Value>, ConversionReviewError> {
     let empty = Map::new();
     let mut taken = Map::new();
     let sent = sent.as_map().unwrap_or(&empty);
     let answer = answer.as_map_mut().unwrap_or(&mut taken);
     let kind_of = |map: &Map| format!("{}, Kind={}", map.str("apiVersion"), map.str("kind"));
     if kind_of(sent) != kind_of(answer) {
-        return Err(ReviewError::Kind { want: kind_of(sent), got: kind_of(answer) });
+        return Err(ConversionReviewError::Kind { want: kind_of(sent), got: kind_of(answer) });
     }
     let request = sent.map("request").unwrap_or(&empty);
     let response = answer.map_or_insert("response");
     if request.str("uid") != response.str("uid") {
         let (want, got) = (request.str("uid").to_owned(), response.str("uid").to_owned());
-        return Err(ReviewError::Uid { want, got });
+        return Err(ConversionReviewError::Uid { want, got });
     }
     let result = response.map("result").unwrap_or(&empty);
     if result.str("status") != "Success" {
-        return Err(ReviewError::Failed(failure(result)));
+        return Err(ConversionReviewError::Failed(failure(result)));
     }
     let objects = request.list("objects");
     let converted = response.list_mut("convertedObjects").map(std::mem::take).unwrap_or_default();
     if objects.len() != converted.len() {
-        return Err(ReviewError::Count { want: objects.len(), got: converted.len() });
+        return Err(ConversionReviewError::Count { want: objects.len(), got: converted.len() });
     }
     let wanted = request.str("desiredAPIVersion");
     let pairs = objects.iter().zip(converted).enumerate();
@@ -105,8 +105,8 @@ fn failure(result: &Map) -> String {
 struct ObjectFault(String);
 
 impl ObjectFault {
-    fn at(self, at: usize) -> ReviewError {
-        ReviewError::Object { at, why: self.0 }
+    fn at(self, at: usize) -> ConversionReviewError {
+        ConversionReviewError::Object { at, why: self.0 }
     }
 }
 

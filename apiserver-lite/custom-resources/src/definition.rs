@@ -5,9 +5,9 @@ use std::sync::Arc;
 use apiserver_schema::{Map, Value};
 
 use crate::columns::Column;
-use crate::field_path::FieldPath;
+use crate::field_path::SchemaFieldPath;
 use crate::pattern::Patterns;
-use crate::read::{ReadError, texts};
+use crate::read::{DefinitionReadError, texts};
 use crate::scale::ScalePaths;
 use crate::structural::Structural;
 
@@ -21,7 +21,7 @@ pub struct Definition {
     /// Where its objects live.
     pub scope: Scope,
     /// Its versions, in the order of the definition.
-    pub versions: Vec<Version>,
+    pub versions: Vec<DefinitionVersion>,
     /// How objects get from one version to another.
     pub conversion: Conversion,
     /// Whether unknown fields of all versions are kept, whatever the schemas say.
@@ -51,9 +51,9 @@ pub enum Scope {
     Cluster,
 }
 
-/// A version of a definition.
+/// One of `spec.versions` of a CustomResourceDefinition.
 #[derive(Clone, Debug)]
-pub struct Version {
+pub struct DefinitionVersion {
     /// Name, such as `v1`.
     pub name: String,
     /// Whether it is served.
@@ -70,7 +70,7 @@ pub struct Version {
     /// Columns of its table besides the name; the age, if the definition names none.
     pub columns: Vec<Column>,
     /// Fields that field selectors may use besides the name and namespace.
-    pub selectable_fields: Vec<FieldPath>,
+    pub selectable_fields: Vec<SchemaFieldPath>,
 }
 
 /// Subresources of a version.
@@ -82,7 +82,7 @@ pub struct Subresources {
     pub scale: Option<ScalePaths>,
 }
 
-impl Version {
+impl DefinitionVersion {
     /// The warning for users of a deprecated version, of objects of `kind` in `group`.
     pub fn warning(&self, group: &str, kind: &str) -> Option<String> {
         if !self.deprecated {
@@ -99,12 +99,12 @@ pub enum Conversion {
     /// Only `apiVersion` changes.
     None,
     /// A webhook converts them.
-    Webhook(Webhook),
+    Webhook(ConversionWebhook),
 }
 
 /// A webhook that converts objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Webhook {
+pub struct ConversionWebhook {
     /// Where it listens.
     pub target: WebhookTarget,
     /// Certificates that its own is checked against, in base64; empty for those of the host.
@@ -130,25 +130,25 @@ pub enum WebhookTarget {
 
 impl Definition {
     /// The version in which objects are stored.
-    pub fn storage_version(&self) -> Option<&Version> {
+    pub fn storage_version(&self) -> Option<&DefinitionVersion> {
         self.versions.iter().find(|version| version.storage)
     }
 
     /// The version of this name.
-    pub fn version(&self, name: &str) -> Option<&Version> {
+    pub fn version(&self, name: &str) -> Option<&DefinitionVersion> {
         self.versions.iter().find(|version| version.name == name)
     }
 }
 
 /// Reads a stored definition. One that [`validate_definition`](crate::validate_definition) accepts can be read.
-pub fn read_definition(tree: &Value) -> Result<Definition, ReadError> {
+pub fn read_definition(tree: &Value) -> Result<Definition, DefinitionReadError> {
     let spec = tree.as_map().and_then(|root| root.map("spec"));
-    let spec = spec.ok_or(ReadError::Missing { field: "spec" })?;
-    let names = spec.map("names").ok_or(ReadError::Missing { field: "spec.names" })?;
+    let spec = spec.ok_or(DefinitionReadError::Missing { field: "spec" })?;
+    let names = spec.map("names").ok_or(DefinitionReadError::Missing { field: "spec.names" })?;
     let preserve_unknown_fields = spec.is_true("preserveUnknownFields");
     let mut patterns = Patterns::default();
     let versions = spec.maps("versions");
-    let versions: Result<Vec<Version>, ReadError> = versions
+    let versions: Result<Vec<DefinitionVersion>, DefinitionReadError> = versions
         .map(|version| read_version(version, preserve_unknown_fields, &mut patterns))
         .collect();
     Ok(Definition {
@@ -177,18 +177,21 @@ fn read_version(
     version: &Map,
     preserve_unknown: bool,
     patterns: &mut Patterns,
-) -> Result<Version, ReadError> {
+) -> Result<DefinitionVersion, DefinitionReadError> {
     let name = version.str("name").to_owned();
     let empty = Map::new();
     let schema = version.map("schema").and_then(|schema| schema.map("openAPIV3Schema"));
     let has_schema = schema.is_some();
     let schema =
         Structural::read(schema.unwrap_or(&empty), preserve_unknown || !has_schema, patterns)
-            .map_err(|error| ReadError::Schema { version: name.clone(), error: Box::new(error) })?;
+            .map_err(|error| DefinitionReadError::Schema {
+                version: name.clone(),
+                error: Box::new(error),
+            })?;
     let subresources = version.map("subresources");
     let status = subresources.is_some_and(|map| map.contains("status"));
     let scale = subresources.and_then(|map| map.map("scale")).map(ScalePaths::read);
-    Ok(Version {
+    Ok(DefinitionVersion {
         served: version.is_true("served"),
         storage: version.is_true("storage"),
         deprecated: version.is_true("deprecated"),
@@ -202,13 +205,13 @@ fn read_version(
         selectable_fields: version
             .maps("selectableFields")
             .map(|field| read_path(field.str("jsonPath")))
-            .collect::<Result<_, ReadError>>()?,
+            .collect::<Result<_, DefinitionReadError>>()?,
         name,
     })
 }
 
-fn read_path(text: &str) -> Result<FieldPath, ReadError> {
-    FieldPath::parse(text).map_err(|_| ReadError::JsonPath(text.to_owned()))
+fn read_path(text: &str) -> Result<SchemaFieldPath, DefinitionReadError> {
+    SchemaFieldPath::parse(text).map_err(|_| DefinitionReadError::JsonPath(text.to_owned()))
 }
 
 fn read_columns(version: &Map) -> Vec<Column> {
@@ -233,7 +236,7 @@ fn read_conversion(spec: &Map) -> Conversion {
         },
         None => WebhookTarget::Url(client.str("url").to_owned()),
     };
-    Conversion::Webhook(Webhook {
+    Conversion::Webhook(ConversionWebhook {
         target,
         ca_bundle: client.str("caBundle").to_owned(),
         review_versions: texts(webhook.list("conversionReviewVersions")),

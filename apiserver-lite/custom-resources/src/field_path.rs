@@ -7,7 +7,7 @@ const DEPTH_MAX: usize = 64;
 
 /// The path of one field, from a value of a schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldPath {
+pub struct SchemaFieldPath {
     text: String,
     names: Vec<String>,
 }
@@ -26,7 +26,7 @@ pub enum FieldPathError {
     Unknown,
 }
 
-impl FieldPath {
+impl SchemaFieldPath {
     /// Parses a path. Whether a schema has the field is not looked at.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl FieldPath {
         match names.len() {
             0 => Err(FieldPathError::Syntax),
             length if length > DEPTH_MAX => Err(FieldPathError::TooLong),
-            _ => Ok(FieldPath { text: text.to_owned(), names }),
+            _ => Ok(SchemaFieldPath { text: text.to_owned(), names }),
         }
     }
 
@@ -106,7 +106,7 @@ mod tests {
             ("['x']", vec!["x"]),
             (r".a['it\'s']", vec!["a", "it's"]),
         ] {
-            assert_eq!(FieldPath::parse(text).expect(text).names(), names, "{text}");
+            assert_eq!(SchemaFieldPath::parse(text).expect(text).names(), names, "{text}");
         }
         for text in [
             "",
@@ -124,11 +124,11 @@ mod tests {
             "$.a",
             ".a]",
         ] {
-            assert_eq!(FieldPath::parse(text), Err(FieldPathError::Syntax), "{text}");
+            assert_eq!(SchemaFieldPath::parse(text), Err(FieldPathError::Syntax), "{text}");
         }
         let long = ".a".repeat(DEPTH_MAX + 1);
-        assert_eq!(FieldPath::parse(&long), Err(FieldPathError::TooLong));
-        assert_eq!(FieldPath::parse(&"a".repeat(5_000)), Err(FieldPathError::TooLong));
+        assert_eq!(SchemaFieldPath::parse(&long), Err(FieldPathError::TooLong));
+        assert_eq!(SchemaFieldPath::parse(&"a".repeat(5_000)), Err(FieldPathError::TooLong));
     }
 
     #[test]
@@ -138,8 +138,9 @@ mod tests {
             "l":{"type":"array","items":{"type":"object","properties":{"n":{"type":"integer"}}}},
             "m":{"type":"object","additionalProperties":{"type":"string"}}}"#,
         );
-        let found =
-            |text: &str| FieldPath::parse(text).and_then(|path| schema.root.find(&path).map(drop));
+        let found = |text: &str| {
+            SchemaFieldPath::parse(text).and_then(|path| schema.root.find(&path).map(drop))
+        };
         for text in [".o.n", ".o", ".l", ".m.any", ".m['any']"] {
             assert_eq!(found(text), Ok(()), "{text}");
         }

@@ -2,7 +2,7 @@
 
 use apiserver_schema::Value;
 
-use crate::read::ReadError;
+use crate::read::DefinitionReadError;
 
 /// Longest path, in bytes.
 const LENGTH_MAX: usize = 4096;
@@ -42,8 +42,8 @@ enum Operator {
 
 impl JsonPath {
     /// Parses a path that starts with a dot.
-    pub fn parse(text: &str) -> Result<Self, ReadError> {
-        let unreadable = || ReadError::JsonPath(text.to_owned());
+    pub fn parse(text: &str) -> Result<Self, DefinitionReadError> {
+        let unreadable = || DefinitionReadError::JsonPath(text.to_owned());
         if text.len() > LENGTH_MAX || !text.starts_with(['.', '[']) {
             return Err(unreadable());
         }

@@ -46,15 +46,15 @@ pub use accepted_names::{AcceptedNames, Condition, NamesDecision, OtherDefinitio
 pub use approval::{approval_condition, validate_approval};
 pub use check::{default_definition, validate_definition};
 pub use columns::{Column, cells};
-pub use conversion::{ReviewError, check_review, conversion_review};
+pub use conversion::{ConversionReviewError, check_review, conversion_review};
 pub use definition::{
-    Conversion, Definition, Names, Scope, Subresources, Version, Webhook, WebhookTarget,
-    read_definition,
+    Conversion, ConversionWebhook, Definition, DefinitionVersion, Names, Scope, Subresources,
+    WebhookTarget, read_definition,
 };
 pub use eval::{AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject};
 pub use expression::{EvaluationError, Expression, ExpressionCompiler, ExpressionError, ValueType};
-pub use field_path::{FieldPath, FieldPathError};
+pub use field_path::{FieldPathError, SchemaFieldPath};
 pub use json_path::JsonPath;
-pub use read::ReadError;
+pub use read::DefinitionReadError;
 pub use scale::ScalePaths;
 pub use structural::{ListKind, Structural};

@@ -6,7 +6,7 @@ use apiserver_schema::validate::Cause;
 use apiserver_schema::{Map, Value};
 
 use crate::cel::program::{CompileError, Program};
-use crate::field_path::{FieldPath, FieldPathError};
+use crate::field_path::{FieldPathError, SchemaFieldPath};
 use crate::pattern::Pattern;
 
 /// Type of a value.
@@ -96,7 +96,7 @@ pub(crate) struct Rule {
     /// The kind of error that a failure is.
     pub(crate) reason: Cause,
     /// The field that a failure is about, below the value of the rule; `None` for the value itself.
-    pub(crate) field_path: Option<FieldPath>,
+    pub(crate) field_path: Option<SchemaFieldPath>,
     /// `None` until it is compiled.
     pub(crate) program: Option<Result<Program, CompileError>>,
     pub(crate) message_program: Option<Program>,
@@ -110,7 +110,7 @@ impl Rule {
             message_expression: rule.str("messageExpression").to_owned(),
             has_optional_old: rule.get("optionalOldSelf") == Some(&Value::Bool(true)),
             reason: read_reason(rule.str("reason")).unwrap_or(Cause::Invalid),
-            field_path: FieldPath::parse(rule.str("fieldPath")).ok(),
+            field_path: SchemaFieldPath::parse(rule.str("fieldPath")).ok(),
             program: None,
             message_program: None,
         }
@@ -194,7 +194,7 @@ impl Node {
     }
 
     /// The node of a field below.
-    pub(crate) fn find(&self, path: &FieldPath) -> Result<&Node, FieldPathError> {
+    pub(crate) fn find(&self, path: &SchemaFieldPath) -> Result<&Node, FieldPathError> {
         let found = path.names().iter().try_fold(self, |node, name| node.field(name));
         found.ok_or(FieldPathError::Unknown)
     }

@@ -12,7 +12,7 @@ const NODES_MAX: usize = 200_000;
 
 /// Why a stored definition cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
+pub enum DefinitionReadError {
     /// A field is not there.
     #[error("the CustomResourceDefinition has no {field}: write it")]
     Missing {
@@ -25,7 +25,7 @@ pub enum ReadError {
         /// Name of the version.
         version: String,
         /// Why.
-        error: Box<ReadError>,
+        error: Box<DefinitionReadError>,
     },
     /// The schema is nested too deep.
     #[error("the schema is nested more than {DEPTH_MAX} levels deep: flatten it")]
@@ -52,17 +52,17 @@ impl<'a> Reader<'a> {
         Reader { patterns, nodes: 0 }
     }
 
-    pub(crate) fn read(&mut self, schema: &Map) -> Result<Node, ReadError> {
+    pub(crate) fn read(&mut self, schema: &Map) -> Result<Node, DefinitionReadError> {
         self.node(schema, 0)
     }
 
-    fn node(&mut self, schema: &Map, depth: usize) -> Result<Node, ReadError> {
+    fn node(&mut self, schema: &Map, depth: usize) -> Result<Node, DefinitionReadError> {
         if depth > DEPTH_MAX {
-            return Err(ReadError::TooDeep);
+            return Err(DefinitionReadError::TooDeep);
         }
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > NODES_MAX {
-            return Err(ReadError::TooLarge);
+            return Err(DefinitionReadError::TooLarge);
         }
         let below = depth.saturating_add(1);
         let mut properties = Vec::new();
@@ -105,7 +105,11 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    fn checks(&mut self, schema: &Map, depth: usize) -> Result<Option<Box<Checks>>, ReadError> {
+    fn checks(
+        &mut self,
+        schema: &Map,
+        depth: usize,
+    ) -> Result<Option<Box<Checks>>, DefinitionReadError> {
         if !CHECKED.iter().any(|field| schema.contains(field)) {
             return Ok(None);
         }
@@ -143,7 +147,12 @@ impl<'a> Reader<'a> {
         Ok(Some(Box::new(checks)))
     }
 
-    fn nodes(&mut self, schema: &Map, field: &str, depth: usize) -> Result<Vec<Node>, ReadError> {
+    fn nodes(
+        &mut self,
+        schema: &Map,
+        field: &str,
+        depth: usize,
+    ) -> Result<Vec<Node>, DefinitionReadError> {
         schema.maps(field).map(|nested| self.node(nested, depth)).collect()
     }
 }

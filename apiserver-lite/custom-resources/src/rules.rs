@@ -9,7 +9,7 @@ use crate::cel::cost::{CALL_MAX, OBJECT_MAX};
 use crate::cel::program::{CompileError, Program, RuleTypes};
 use crate::errors::{ErrorList, Path, quote, show};
 use crate::eval::{Fail, Run, Val};
-use crate::field_path::FieldPath;
+use crate::field_path::SchemaFieldPath;
 use crate::node::{AdditionalProperties, ListType, Node, Rule};
 use crate::pattern::Patterns;
 
@@ -135,7 +135,7 @@ impl Checker<'_> {
 
     /// Adds the error of a rule that does not hold, at the field and of the kind that it names.
     fn failed(&mut self, rule: &Rule, node: &Node, path: &Path<'_>, detail: &str) {
-        let names = rule.field_path.as_ref().map_or(&[][..], FieldPath::names);
+        let names = rule.field_path.as_ref().map_or(&[][..], SchemaFieldPath::names);
         let shown = quote(node.ty.map_or("", |ty| ty.name()));
         let (value, detail) = match rule.reason {
             Cause::Invalid => (Some(shown), detail),

@@ -2,7 +2,7 @@
 
 use apiserver_schema::{Map, Value};
 
-use crate::read::ReadError;
+use crate::read::DefinitionReadError;
 
 /// Paths of field names from the root of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct ScalePaths {
 }
 
 impl ScalePaths {
-    pub(crate) fn read(scale: &Map) -> Result<Self, ReadError> {
+    pub(crate) fn read(scale: &Map) -> Result<Self, DefinitionReadError> {
         let label_selector = match scale.str("labelSelectorPath") {
             "" => Vec::new(),
             path => fields(path)?,
@@ -67,10 +67,10 @@ fn at<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(object, |value, name| value.as_map()?.get(name))
 }
 
-fn fields(path: &str) -> Result<Vec<String>, ReadError> {
+fn fields(path: &str) -> Result<Vec<String>, DefinitionReadError> {
     let fields = path.strip_prefix('.').map(|rest| rest.split('.').map(str::to_owned).collect());
     let fields: Option<Vec<String>> = fields;
     fields
         .filter(|fields| fields.iter().all(|name| !name.is_empty()))
-        .ok_or_else(|| ReadError::JsonPath(path.to_owned()))
+        .ok_or_else(|| DefinitionReadError::JsonPath(path.to_owned()))
 }

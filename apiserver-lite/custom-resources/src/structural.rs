@@ -6,7 +6,7 @@ use crate::errors::ErrorList;
 use crate::node::{ListType, Node};
 use crate::packed::CompressedTree;
 use crate::pattern::Patterns;
-use crate::read::{ReadError, Reader};
+use crate::read::{DefinitionReadError, Reader};
 use crate::{default, open_api, prune, rules, validate};
 
 /// A structural schema, compiled: patterns and rules are ready to run.
@@ -35,7 +35,7 @@ impl Structural {
         schema: &Map,
         preserve_unknown: bool,
         patterns: &mut Patterns,
-    ) -> Result<Self, ReadError> {
+    ) -> Result<Self, DefinitionReadError> {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
         rules::compile(&mut root, patterns);

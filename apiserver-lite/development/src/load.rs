@@ -13,7 +13,7 @@ use proto_client::request::{self, JSON};
 use proto_client::{Client, ClientError};
 use serde_json::{Value, json};
 
-use crate::manifests::{Manifest, ManifestPosition};
+use crate::manifests::{ManifestObject, ManifestPosition};
 
 /// Looks at a definition that is not established yet, and the time between two.
 const LOOKS_MAX: u32 = 2_000;
@@ -27,7 +27,7 @@ const OF_ANOTHER_SERVER: [&str; 4] = ["resourceVersion", "uid", "managedFields",
 /// An object cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {object}")]
-pub struct LoadError {
+pub struct ManifestLoadError {
     place: ManifestPosition,
     object: String,
     source: Box<LoadFault>,
@@ -51,14 +51,14 @@ enum LoadFault {
 /// Creates the objects of `manifests`.
 ///
 /// # Errors
-/// [`LoadError`] with file and document, and what the server said of which field.
-pub async fn load(client: &Client, manifests: &[Manifest]) -> Result<(), LoadError> {
+/// [`ManifestLoadError`] with file and document, and what the server said of which field.
+pub async fn load(client: &Client, manifests: &[ManifestObject]) -> Result<(), ManifestLoadError> {
     refuse_doubles(manifests)?;
-    let mut ordered: Vec<&Manifest> = manifests.iter().collect();
+    let mut ordered: Vec<&ManifestObject> = manifests.iter().collect();
     // Stable: within a rank in the order of the files.
     ordered.sort_by_key(|manifest| rank(text(&manifest.object, "kind")));
     let mut loading = Loading { client, resources: BTreeMap::new(), loaded: BTreeMap::new() };
-    let is_definition = |manifest: &Manifest| text(&manifest.object, "kind") == DEFINITION;
+    let is_definition = |manifest: &ManifestObject| text(&manifest.object, "kind") == DEFINITION;
     let (first, rest) = ordered.split_at(
         ordered.iter().take_while(|m| rank(text(&m.object, "kind")) <= rank(DEFINITION)).count(),
     );
@@ -108,9 +108,9 @@ fn rank(kind: &str) -> usize {
 }
 
 /// Refuses what is twice in the manifests before anything is created; what only discovery knows to be the same is refused when its turn comes.
-fn refuse_doubles(manifests: &[Manifest]) -> Result<(), LoadError> {
+fn refuse_doubles(manifests: &[ManifestObject]) -> Result<(), ManifestLoadError> {
     let mut seen: BTreeMap<(String, &str, &str, &str), &ManifestPosition> = BTreeMap::new();
-    for Manifest { place, object } in manifests {
+    for ManifestObject { place, object } in manifests {
         let metadata = &object["metadata"];
         let name = text(metadata, "name");
         if name.is_empty() {
@@ -140,8 +140,8 @@ struct FoundResource {
 }
 
 impl Loading<'_> {
-    async fn object(&mut self, manifest: &Manifest) -> Result<(), LoadError> {
-        let Manifest { place, object } = manifest;
+    async fn object(&mut self, manifest: &ManifestObject) -> Result<(), ManifestLoadError> {
+        let ManifestObject { place, object } = manifest;
         let found = self.resource(object).await;
         let found = found.map_err(|fault| failed(place, object, fault))?;
         self.note(&found.collection, manifest)?;
@@ -150,8 +150,12 @@ impl Loading<'_> {
     }
 
     /// Notes that an object is loaded, unless it is already: it would be changed as if the server had made it.
-    fn note(&mut self, collection: &Collection, manifest: &Manifest) -> Result<(), LoadError> {
-        let Manifest { place, object } = manifest;
+    fn note(
+        &mut self,
+        collection: &Collection,
+        manifest: &ManifestObject,
+    ) -> Result<(), ManifestLoadError> {
+        let ManifestObject { place, object } = manifest;
         let name = text(&object["metadata"], "name").to_owned();
         if name.is_empty() {
             return Ok(());
@@ -227,8 +231,11 @@ impl Loading<'_> {
         })
     }
 
-    async fn wait_until_established(&mut self, manifest: &Manifest) -> Result<(), LoadError> {
-        let Manifest { place, object } = manifest;
+    async fn wait_until_established(
+        &mut self,
+        manifest: &ManifestObject,
+    ) -> Result<(), ManifestLoadError> {
+        let ManifestObject { place, object } = manifest;
         let fault = |fault| failed(place, object, fault);
         let found = self.resource(object).await.map_err(fault)?;
         let path = found.collection.item(text(&object["metadata"], "name"), None);
@@ -276,14 +283,14 @@ fn group_version(object: &Value) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
-fn failed(place: &ManifestPosition, object: &Value, source: LoadFault) -> LoadError {
+fn failed(place: &ManifestPosition, object: &Value, source: LoadFault) -> ManifestLoadError {
     let metadata = &object["metadata"];
     let name = ["name", "generateName"].map(|field| text(metadata, field));
     let name = name.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
     let namespace = text(metadata, "namespace");
     let slash = if namespace.is_empty() { "" } else { "/" };
     let object = format!("{} {namespace}{slash}{name}", text(object, "kind"));
-    LoadError { place: place.clone(), object, source: Box::new(source) }
+    ManifestLoadError { place: place.clone(), object, source: Box::new(source) }
 }
 
 fn text<'a>(of: &'a Value, field: &str) -> &'a str {

@@ -24,7 +24,7 @@ const OBJECTS_MAX: usize = 20_000;
 
 /// An object of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Manifest {
+pub struct ManifestObject {
     /// Where it stands.
     pub place: ManifestPosition,
     /// The object; `apiVersion`, `kind` and `metadata` are as they should be.
@@ -111,7 +111,7 @@ pub enum ManifestError {
 ///
 /// # Errors
 /// [`ManifestError`] with the path, or with file, document and field.
-pub fn read(dir: &Path) -> Result<Vec<Manifest>, ManifestError> {
+pub fn read(dir: &Path) -> Result<Vec<ManifestObject>, ManifestError> {
     let mut reading = Reading::default();
     let of = metadata(dir)?;
     match of.is_dir() {
@@ -123,7 +123,7 @@ pub fn read(dir: &Path) -> Result<Vec<Manifest>, ManifestError> {
 
 #[derive(Default)]
 struct Reading {
-    manifests: Vec<Manifest>,
+    manifests: Vec<ManifestObject>,
     /// Device and number of the directories.
     seen: BTreeSet<(u64, u64)>,
     entries: usize,
@@ -221,7 +221,7 @@ impl Reading {
         if let Some((field, problem)) = fault(&object) {
             return Err(ManifestError::Field { place, field, problem: problem.to_owned() });
         }
-        self.manifests.push(Manifest { place, object });
+        self.manifests.push(ManifestObject { place, object });
         Ok(())
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use apiserver_encryption::{Encryption, StoredResource};
 use apiserver_store::{
-    BackupValue, Identity, Medium, Store, StoreConfig, Transform, Write, WriteCondition, restore,
+    BackupValue, Medium, Store, StoreConfig, StoreIdentity, Transform, Write, WriteCondition,
+    restore,
 };
 use bytes::Bytes;
 use proto_daemon::config::FileType;
@@ -16,8 +17,8 @@ use proto_daemon::config::FileType;
 const SECRET: &str = "the known bytes of a secret";
 const KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 
-fn identity() -> Identity {
-    Identity { profile: "kubernetes".into(), domain: "k8s.io".into() }
+fn identity() -> StoreIdentity {
+    StoreIdentity { profile: "kubernetes".into(), domain: "k8s.io".into() }
 }
 
 fn open(directory: &Path, encryption: &Arc<Encryption>) -> Store<Bytes> {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_flow_control::{
-    Arrival, FLOW_SCHEMAS, FairQueue, FlowSchemas, GROUP, LimitResponse, Queuing, Request, Seat,
-    Target, VERSION, built_in_objects, read_flow_schema,
+    Arrival, DigestTarget, FLOW_SCHEMAS, FlowSchemas, GROUP, LimitResponse, QueueSet, Queuing,
+    RequestDigest, Seat, VERSION, built_in_objects, read_flow_schema,
 };
 use apiserver_schema::{Engine, Format, Strictness};
 use proto_api::names::{Names, Profile};
@@ -45,9 +45,9 @@ fn seat_of(arrival: Arrival) -> Option<Seat> {
 fn measure(schemas: &FlowSchemas, what: &str, user: &str, groups: &[&str]) {
     let groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
     let target =
-        Target::Resource { group: "", resource: "pods", subresource: "", namespace: "ns-1" };
-    let request = Request { user, groups: &groups, verb: "list", target };
-    let mut level = FairQueue::<()>::new(100, LimitResponse::Queue(Queuing::new(128, 6, 50)));
+        DigestTarget::Resource { group: "", resource: "pods", subresource: "", namespace: "ns-1" };
+    let request = RequestDigest { user, groups: &groups, verb: "list", target };
+    let mut level = QueueSet::<()>::new(100, LimitResponse::Queue(Queuing::new(128, 6, 50)));
     let times = (0..SAMPLES).map(|_| {
         let began = Instant::now();
         for _ in 0..BATCH {

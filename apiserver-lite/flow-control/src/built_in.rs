@@ -7,7 +7,7 @@ use crate::objects::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, PRIORITY_LEVELS};
 
 /// An object that every server has.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BuiltIn {
+pub struct BuiltInObject {
     /// Resource in the plural.
     pub resource: &'static str,
     /// Whether its spec cannot be changed.
@@ -16,7 +16,7 @@ pub struct BuiltIn {
     pub object: Value,
 }
 
-impl BuiltIn {
+impl BuiltInObject {
     #[must_use]
     pub fn name(&self) -> &str {
         self.object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
@@ -28,11 +28,11 @@ const ELECTION: [&str; 3] = ["get", "create", "update"];
 
 /// All objects that every server has, levels first.
 #[must_use]
-pub fn built_in_objects(names: &Names) -> Vec<BuiltIn> {
+pub fn built_in_objects(names: &Names) -> Vec<BuiltInObject> {
     let annotation = names.sub_label("apf", "autoupdate-spec");
     let with = |resource, is_mandatory| {
         let annotation = annotation.clone();
-        move |(name, spec): (String, Value)| BuiltIn {
+        move |(name, spec): (String, Value)| BuiltInObject {
             resource,
             is_mandatory,
             object: json!({"metadata": {"name": name, "annotations": {&annotation: "true"}}, "spec": spec}),
@@ -175,7 +175,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::flow_schema::{Request, Target};
+    use crate::flow_schema::{DigestTarget, RequestDigest};
     use crate::objects::VERSION;
     use crate::read::{read_flow_schema, read_priority_level};
     use crate::schemas::FlowSchemas;
@@ -215,7 +215,7 @@ mod tests {
         let (schemas, left_out) =
             FlowSchemas::new(schemas, |level| levels.iter().any(|name| name == level), |_| true);
         assert_eq!((schemas.ordered().len(), left_out.len()), (12, 0), "none without its level");
-        let resource = |group, resource, namespace| Target::Resource {
+        let resource = |group, resource, namespace| DigestTarget::Resource {
             group,
             resource,
             subresource: "",
@@ -228,8 +228,8 @@ mod tests {
         let account = "system:serviceaccount:kube-system:a";
         for (user, groups, verb, target, expected) in [
             ("admin", "system:masters", "get", pods, "exempt"),
-            ("system:anonymous", none, "get", Target::Path("/readyz/etcd"), "probes"),
-            ("u", all, "get", Target::Path("/metrics"), "global-default"),
+            ("system:anonymous", none, "get", DigestTarget::Path("/readyz/etcd"), "probes"),
+            ("u", all, "get", DigestTarget::Path("/metrics"), "global-default"),
             ("u", all, "list", pods, "global-default"),
             ("u", "none", "list", pods, "catch-all"),
             ("system:node:a", "system:nodes", "update", lease, "system-node-high"),
@@ -243,7 +243,7 @@ mod tests {
             ("a", "system:serviceaccounts", "list", pods, "service-accounts"),
         ] {
             let groups = [groups.to_owned()];
-            let request = Request { user, groups: &groups, verb, target };
+            let request = RequestDigest { user, groups: &groups, verb, target };
             let found = &schemas.ordered()[schemas.find(&request)];
             assert_eq!(found.name, expected, "{user} {verb} {target:?}");
         }

@@ -5,7 +5,7 @@ pub const DANGLING: &str = "Dangling";
 
 /// What a server makes of a flow schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum FlowSchemaUsage {
     Used,
     /// Its level does not exist.
     NoLevel,
@@ -28,16 +28,16 @@ pub struct Dangling {
 
 /// The condition of a flow schema of the priority level `level`. The words are Kubernetes', except of what is left out.
 #[must_use]
-pub fn dangling(level: &str, usage: Usage) -> Dangling {
+pub fn dangling(level: &str, usage: FlowSchemaUsage) -> Dangling {
     let (status, reason, end) = match usage {
-        Usage::Used => ("False", "Found", "and it exists"),
-        Usage::NoLevel => ("True", "NotFound", "but there is no such object"),
-        Usage::LevelLeftOut => (
+        FlowSchemaUsage::Used => ("False", "Found", "and it exists"),
+        FlowSchemaUsage::NoLevel => ("True", "NotFound", "but there is no such object"),
+        FlowSchemaUsage::LevelLeftOut => (
             "True",
             "LeftOut",
             "but it is not used: its spec contradicts itself, or there are too many",
         ),
-        Usage::LeftOut => (
+        FlowSchemaUsage::LeftOut => (
             "True",
             "LeftOut",
             "but this FlowSchema is not used: there are too many, or it is too large",
@@ -55,20 +55,21 @@ mod tests {
 
     #[test]
     fn the_dangling_condition_names_the_priority_level() {
-        let missing = dangling("low", Usage::NoLevel);
+        let missing = dangling("low", FlowSchemaUsage::NoLevel);
         assert_eq!((missing.status, missing.reason), ("True", "NotFound"));
         assert_eq!(
             missing.message,
             "This FlowSchema references the PriorityLevelConfiguration object named \"low\" but there is no such object"
         );
-        for (usage, end) in
-            [(Usage::LeftOut, "or it is too large"), (Usage::LevelLeftOut, "or there are too many")]
-        {
+        for (usage, end) in [
+            (FlowSchemaUsage::LeftOut, "or it is too large"),
+            (FlowSchemaUsage::LevelLeftOut, "or there are too many"),
+        ] {
             let said = dangling("low", usage);
             assert_eq!((said.status, said.reason), ("True", "LeftOut"));
             assert!(said.message.ends_with(end), "{}", said.message);
         }
-        let found = dangling("low", Usage::Used);
+        let found = dangling("low", FlowSchemaUsage::Used);
         assert_eq!((found.status, found.reason), ("False", "Found"));
         assert!(found.message.ends_with("named \"low\" and it exists"), "{}", found.message);
     }

@@ -20,7 +20,7 @@ const TURN: Duration = Duration::from_millis(3);
 
 /// The seats and queues of a level. `W` wakes a request that waits.
 #[derive(Debug)]
-pub struct FairQueue<W> {
+pub struct QueueSet<W> {
     seats: usize,
     /// Requests that have a seat.
     executing: usize,
@@ -68,7 +68,7 @@ pub enum Rejection {
     QueueFull,
 }
 
-/// The seat of a request that is served; to be given back to [`FairQueue::finish`].
+/// The seat of a request that is served; to be given back to [`QueueSet::finish`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Seat {
@@ -94,7 +94,7 @@ impl<W> Queue<W> {
     }
 }
 
-impl<W> FairQueue<W> {
+impl<W> QueueSet<W> {
     /// A level whose seats are all free.
     #[must_use]
     pub fn new(seats: usize, response: LimitResponse) -> Self {
@@ -114,7 +114,7 @@ impl<W> FairQueue<W> {
         made
     }
 
-    /// Changes seats and queues. Who has a seat or waits keeps it. [`FairQueue::start_next`] is to be called until it gives nothing.
+    /// Changes seats and queues. Who has a seat or waits keeps it. [`QueueSet::start_next`] is to be called until it gives nothing.
     pub fn reconfigure(&mut self, seats: usize, response: LimitResponse) {
         self.seats = seats;
         self.queuing = match response {

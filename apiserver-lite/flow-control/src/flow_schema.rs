@@ -7,7 +7,7 @@ const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// A request, as flow schemas see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct RequestDigest<'a> {
     /// Name of the user.
     pub user: &'a str,
     /// The user's groups.
@@ -15,12 +15,12 @@ pub struct Request<'a> {
     /// API verb, or the method in lower case.
     pub verb: &'a str,
     /// What it is about.
-    pub target: Target<'a>,
+    pub target: DigestTarget<'a>,
 }
 
 /// What a request is about.
 #[derive(Clone, Copy, Debug)]
-pub enum Target<'a> {
+pub enum DigestTarget<'a> {
     Resource {
         /// API group, domain included; empty for the core group.
         group: &'a str,
@@ -48,7 +48,7 @@ pub struct FlowSchema {
     /// What distinguishes flows.
     pub distinguisher: Distinguisher,
     /// Any of them has to match.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FlowSchemaRule>,
 }
 
 /// What distinguishes the flows of a schema.
@@ -63,7 +63,7 @@ pub enum Distinguisher {
 
 /// One of the subjects has to match, and one of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct FlowSchemaRule {
     /// The user of the request.
     pub subjects: Vec<Subject>,
     /// For requests to resources.
@@ -111,17 +111,17 @@ pub struct PathRule {
 impl FlowSchema {
     /// Whether it takes the request, if none before it does.
     #[must_use]
-    pub fn matches(&self, request: &Request<'_>) -> bool {
+    pub fn matches(&self, request: &RequestDigest<'_>) -> bool {
         self.rules.iter().any(|rule| rule.matches(request))
     }
 
     /// The number of the request's flow: requests of the same schema and distinguisher have the same.
     #[must_use]
-    pub fn flow(&self, request: &Request<'_>) -> u64 {
+    pub fn flow(&self, request: &RequestDigest<'_>) -> u64 {
         let distinguisher = match (self.distinguisher, request.target) {
             (Distinguisher::User, _) => request.user,
-            (Distinguisher::Namespace, Target::Resource { namespace, .. }) => namespace,
-            (Distinguisher::Namespace, Target::Path(_)) | (Distinguisher::None, _) => "",
+            (Distinguisher::Namespace, DigestTarget::Resource { namespace, .. }) => namespace,
+            (Distinguisher::Namespace, DigestTarget::Path(_)) | (Distinguisher::None, _) => "",
         };
         let mut hasher = DefaultHasher::new();
         hasher.write(self.name.as_bytes());
@@ -134,16 +134,18 @@ impl FlowSchema {
     /// How many subjects, verbs, groups, resources, namespaces and paths its rules name.
     #[must_use]
     pub fn terms(&self) -> usize {
-        self.rules.iter().map(Rule::terms).sum()
+        self.rules.iter().map(FlowSchemaRule::terms).sum()
     }
 }
 
-impl Rule {
-    fn matches(&self, request: &Request<'_>) -> bool {
+impl FlowSchemaRule {
+    fn matches(&self, request: &RequestDigest<'_>) -> bool {
         self.subjects.iter().any(|subject| subject.matches(request))
             && match request.target {
-                Target::Resource { .. } => self.resources.iter().any(|rule| rule.matches(request)),
-                Target::Path(path) => {
+                DigestTarget::Resource { .. } => {
+                    self.resources.iter().any(|rule| rule.matches(request))
+                }
+                DigestTarget::Path(path) => {
                     self.paths.iter().any(|rule| has(&rule.verbs, request.verb) && rule.has(path))
                 }
             }
@@ -166,7 +168,7 @@ impl Rule {
 }
 
 impl Subject {
-    fn matches(&self, request: &Request<'_>) -> bool {
+    fn matches(&self, request: &RequestDigest<'_>) -> bool {
         match self {
             Self::User(name) => name == ALL || name == request.user,
             Self::Group(name) => name == ALL || request.groups.iter().any(|group| group == name),
@@ -180,8 +182,9 @@ impl Subject {
 }
 
 impl ResourceRule {
-    fn matches(&self, request: &Request<'_>) -> bool {
-        let Target::Resource { group, resource, subresource, namespace } = request.target else {
+    fn matches(&self, request: &RequestDigest<'_>) -> bool {
+        let DigestTarget::Resource { group, resource, subresource, namespace } = request.target
+        else {
             return false;
         };
         has(&self.verbs, request.verb)
@@ -258,7 +261,12 @@ mod tests {
             (account("n", "*"), "system:serviceaccount:nn:t", false),
             (account("n", "s"), "n:s", false),
         ] {
-            let request = Request { user, groups: &groups, verb: "get", target: Target::Path("/") };
+            let request = RequestDigest {
+                user,
+                groups: &groups,
+                verb: "get",
+                target: DigestTarget::Path("/"),
+            };
             assert_eq!(subject.matches(&request), expected, "{subject:?} {user}");
         }
     }
@@ -286,8 +294,8 @@ mod tests {
         ];
         for ([verbs, groups, resources, namespaces], request, expected) in cases {
             let [verb, group, resource, subresource, namespace] = *request;
-            let target = Target::Resource { group, resource, subresource, namespace };
-            let request = Request { user: "u", groups: &[], verb, target };
+            let target = DigestTarget::Resource { group, resource, subresource, namespace };
+            let request = RequestDigest { user: "u", groups: &[], verb, target };
             let rule = resource_rule(verbs, groups, resources, namespaces);
             assert_eq!(rule.matches(&request), *expected, "{rule:?} {request:?}");
         }
@@ -314,32 +322,33 @@ mod tests {
 
     #[test]
     fn a_rule_needs_a_subject_and_a_rule_of_the_right_sort() {
-        let schema = |rule: Rule| FlowSchema {
+        let schema = |rule: FlowSchemaRule| FlowSchema {
             name: "s".to_owned(),
             uid: String::new(),
             precedence: 1,
             level: "l".to_owned(),
             distinguisher: Distinguisher::User,
-            rules: vec![Rule::default(), rule],
+            rules: vec![FlowSchemaRule::default(), rule],
         };
         let subjects = vec![Subject::User("a".to_owned())];
         let resources = vec![resource_rule("*", "*", "*", "*")];
         let paths = vec![PathRule { verbs: list("get"), paths: list("/metrics") }];
         let pods =
-            Target::Resource { group: "", resource: "pods", subresource: "", namespace: "n" };
-        let request = |user, verb, target| Request { user, groups: &[], verb, target };
-        let both = schema(Rule {
+            DigestTarget::Resource { group: "", resource: "pods", subresource: "", namespace: "n" };
+        let request = |user, verb, target| RequestDigest { user, groups: &[], verb, target };
+        let both = schema(FlowSchemaRule {
             subjects: subjects.clone(),
             resources: resources.clone(),
             paths: paths.clone(),
         });
         assert!(both.matches(&request("a", "get", pods)));
-        assert!(both.matches(&request("a", "get", Target::Path("/metrics"))));
-        assert!(!both.matches(&request("a", "post", Target::Path("/metrics"))));
+        assert!(both.matches(&request("a", "get", DigestTarget::Path("/metrics"))));
+        assert!(!both.matches(&request("a", "post", DigestTarget::Path("/metrics"))));
         assert!(!both.matches(&request("b", "get", pods)));
-        let first = schema(Rule { subjects: subjects.clone(), resources, paths: Vec::new() });
-        assert!(!first.matches(&request("a", "get", Target::Path("/metrics"))));
-        let second = schema(Rule { subjects, resources: Vec::new(), paths });
+        let first =
+            schema(FlowSchemaRule { subjects: subjects.clone(), resources, paths: Vec::new() });
+        assert!(!first.matches(&request("a", "get", DigestTarget::Path("/metrics"))));
+        let second = schema(FlowSchemaRule { subjects, resources: Vec::new(), paths });
         assert!(!second.matches(&request("a", "get", pods)));
         assert_eq!(both.terms(), 11);
     }
@@ -354,11 +363,16 @@ mod tests {
             distinguisher,
             rules: Vec::new(),
         };
-        let pods = |user, namespace| Request {
+        let pods = |user, namespace| RequestDigest {
             user,
             groups: &[],
             verb: "get",
-            target: Target::Resource { group: "", resource: "pods", subresource: "", namespace },
+            target: DigestTarget::Resource {
+                group: "",
+                resource: "pods",
+                subresource: "",
+                namespace,
+            },
         };
         let by_user = schema("s", Distinguisher::User);
         assert_eq!(by_user.flow(&pods("a", "x")), by_user.flow(&pods("a", "y")));

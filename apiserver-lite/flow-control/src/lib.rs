@@ -25,11 +25,12 @@ mod reconcile;
 mod schemas;
 mod shuffle_sharding;
 
-pub use built_in::{BuiltIn, built_in_objects};
-pub use dangling::{DANGLING, Dangling, Usage, dangling};
-pub use fair_queue::{Arrival, FairQueue, QueuePlace, Rejection, Seat, WAITING_MAX};
+pub use built_in::{BuiltInObject, built_in_objects};
+pub use dangling::{DANGLING, Dangling, FlowSchemaUsage, dangling};
+pub use fair_queue::{Arrival, QueuePlace, QueueSet, Rejection, Seat, WAITING_MAX};
 pub use flow_schema::{
-    Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject, Target,
+    DigestTarget, Distinguisher, FlowSchema, FlowSchemaRule, PathRule, RequestDigest, ResourceRule,
+    Subject,
 };
 pub use level::{Limit, LimitResponse, PriorityLevel, Queuing, divide};
 pub use objects::{CATCH_ALL, EXEMPT, FLOW_SCHEMAS, GROUP, PRIORITY_LEVELS, VERSION};

@@ -2,7 +2,9 @@
 
 use apiserver_schema::{Map, Object, Value};
 
-use crate::flow_schema::{Distinguisher, FlowSchema, PathRule, ResourceRule, Rule, Subject};
+use crate::flow_schema::{
+    Distinguisher, FlowSchema, FlowSchemaRule, PathRule, ResourceRule, Subject,
+};
 use crate::level::{Limit, LimitResponse, PriorityLevel, Queuing};
 use crate::objects::EXEMPT;
 
@@ -44,7 +46,7 @@ fn set(map: &Map, field: &str, default: i64) -> i64 {
     map.int(field).filter(|number| *number != 0).unwrap_or(default)
 }
 
-fn read_rule(rule: &Map) -> Rule {
+fn read_rule(rule: &Map) -> FlowSchemaRule {
     let resource = |rule: &Map| ResourceRule {
         verbs: texts(rule, "verbs"),
         groups: texts(rule, "apiGroups"),
@@ -56,7 +58,7 @@ fn read_rule(rule: &Map) -> Rule {
         verbs: texts(rule, "verbs"),
         paths: texts(rule, "nonResourceURLs"),
     };
-    Rule {
+    FlowSchemaRule {
         subjects: rule.maps("subjects").filter_map(read_subject).collect(),
         resources: rule.maps("resourceRules").map(resource).collect(),
         paths: rule.maps("nonResourceRules").map(path).collect(),
@@ -171,7 +173,11 @@ mod tests {
                 precedence: 7,
                 level: "low".to_owned(),
                 distinguisher: Distinguisher::Namespace,
-                rules: vec![Rule { subjects, resources: vec![resource], paths: vec![path] }],
+                rules: vec![FlowSchemaRule {
+                    subjects,
+                    resources: vec![resource],
+                    paths: vec![path]
+                }],
             }
         );
     }

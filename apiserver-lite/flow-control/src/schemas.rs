@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::flow_schema::{
-    Distinguisher, FlowSchema, PathRule, Request, ResourceRule, Rule, Subject,
+    Distinguisher, FlowSchema, FlowSchemaRule, PathRule, RequestDigest, ResourceRule, Subject,
 };
 use crate::objects::{CATCH_ALL, EXEMPT};
 
@@ -66,7 +66,7 @@ impl FlowSchemas {
 
     /// Which of [`FlowSchemas::ordered`] takes the request.
     #[must_use]
-    pub fn find(&self, request: &Request<'_>) -> usize {
+    pub fn find(&self, request: &RequestDigest<'_>) -> usize {
         let taken = self.ordered.iter().position(|schema| schema.matches(request));
         // Every user is in one of the groups of the last; this is for one who is in none.
         taken.unwrap_or_else(|| self.ordered.len().saturating_sub(1))
@@ -89,7 +89,7 @@ fn mandatory(
     groups: &[&str],
 ) -> FlowSchema {
     let all = || vec!["*".to_owned()];
-    let rule = Rule {
+    let rule = FlowSchemaRule {
         subjects: groups.iter().map(|group| Subject::Group((*group).to_owned())).collect(),
         resources: vec![ResourceRule {
             verbs: all(),
@@ -113,7 +113,7 @@ fn mandatory(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow_schema::Target;
+    use crate::flow_schema::DigestTarget;
 
     fn schema(name: &str, precedence: i64, user: &str) -> FlowSchema {
         let mut schema = mandatory(name, precedence, Distinguisher::User, &[]);
@@ -134,8 +134,12 @@ mod tests {
 
     fn taken_by<'a>(schemas: &'a FlowSchemas, user: &str, group: &str) -> &'a str {
         let groups = [group.to_owned()];
-        let request =
-            Request { user, groups: &groups, verb: "get", target: Target::Path("/version") };
+        let request = RequestDigest {
+            user,
+            groups: &groups,
+            verb: "get",
+            target: DigestTarget::Path("/version"),
+        };
         &schemas.ordered()[schemas.find(&request)].name
     }
 

@@ -15,7 +15,7 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 use proto_api::names::{Names, Profile};
 use proto_api::{ObjectKey, Time};
 
-use super::index::{FOREGROUND, Index, ORPHAN, Ownership, Stage};
+use super::index::{DeletionStage, FOREGROUND, Index, ORPHAN, Ownership};
 use super::kinds::{Id, KindId, Kinds};
 use super::plan::DeletionPropagation;
 use super::process::{ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
@@ -140,8 +140,8 @@ impl Cluster {
         }
     }
 
-    fn stage_of(&self, uid: &str) -> Option<Stage> {
-        self.objects.values().find(|object| object.uid == uid).map(Stage::of)
+    fn stage_of(&self, uid: &str) -> Option<DeletionStage> {
+        self.objects.values().find(|object| object.uid == uid).map(DeletionStage::of)
     }
 
     fn dependents(&self, uid: &str) -> Vec<ObjectMeta> {
@@ -363,9 +363,9 @@ impl ObjectClient for Shared {
         }
         for owner in &object.owner_references {
             let owners = cluster.objects.values().filter(|o| o.namespace == object.namespace);
-            let stage = owners.filter(|other| other.uid == owner.uid).map(Stage::of).next();
+            let stage = owners.filter(|other| other.uid == owner.uid).map(DeletionStage::of).next();
             assert!(
-                matches!(stage, None | Some(Stage::Foreground)),
+                matches!(stage, None | Some(DeletionStage::Foreground)),
                 "{} goes although {} keeps it",
                 object.name,
                 owner.name
@@ -446,7 +446,12 @@ async fn live(dice: Vec<u16>) {
     let shared = collected(Cluster::new(dice)).await;
     let cluster = lock(&shared.0);
     for object in cluster.objects.values() {
-        assert_eq!(Stage::of(object), Stage::Alive, "{} waits for ever", object.name);
+        assert_eq!(
+            DeletionStage::of(object),
+            DeletionStage::Alive,
+            "{} waits for ever",
+            object.name
+        );
         let owners = &object.owner_references;
         let has_owner = owners.iter().any(|owner| cluster.stage_of(&owner.uid).is_some());
         assert!(owners.is_empty() || has_owner, "{} is left: {owners:?}", object.name);

@@ -14,7 +14,7 @@ pub const FOREGROUND: &str = "foregroundDeletion";
 
 /// The deletion stage of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum DeletionStage {
     /// It is not terminating.
     Alive,
     /// It is terminating, without a finalizer of the collector.
@@ -25,7 +25,7 @@ pub enum Stage {
     Foreground,
 }
 
-impl Stage {
+impl DeletionStage {
     /// The stage of an object with this metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
         let has = |wanted: &str| metadata.finalizers.iter().any(|finalizer| finalizer == wanted);
@@ -48,14 +48,14 @@ pub struct Ownership {
     /// The owners; most objects have none.
     pub owners: Box<[OwnerReference]>,
     /// The deletion stage.
-    pub stage: Stage,
+    pub stage: DeletionStage,
 }
 
 impl Ownership {
     /// Reads an object's metadata.
     pub fn of(object: PartialObjectMetadata) -> Self {
         let metadata = object.metadata;
-        let stage = Stage::of(&metadata);
+        let stage = DeletionStage::of(&metadata);
         let (uid, owners) = (metadata.uid.into(), metadata.owner_references.into());
         Self { uid, owners, stage }
     }
@@ -140,11 +140,11 @@ impl Index {
     }
 
     fn note_stage(&mut self, id: &Id, new: &Ownership, look: &mut BTreeSet<Id>) {
-        if matches!(new.stage, Stage::Orphaning | Stage::Foreground) {
+        if matches!(new.stage, DeletionStage::Orphaning | DeletionStage::Foreground) {
             self.waiting.insert(new.uid.clone(), id.clone());
             look.insert(id.clone());
         }
-        if new.stage == Stage::Foreground {
+        if new.stage == DeletionStage::Foreground {
             look.extend(self.dependents(&new.uid));
         }
     }
@@ -179,7 +179,11 @@ mod tests {
 
     fn owned(uid: &str, owners: impl Iterator<Item = String>) -> Ownership {
         let reference = |uid| OwnerReference { uid, ..OwnerReference::default() };
-        Ownership { uid: uid.into(), owners: owners.map(reference).collect(), stage: Stage::Alive }
+        Ownership {
+            uid: uid.into(),
+            owners: owners.map(reference).collect(),
+            stage: DeletionStage::Alive,
+        }
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use proto_api::ObjectKey;
 use proto_api::meta::v1::OwnerReference;
 
-use super::index::{FOREGROUND, ORPHAN, Ownership, Stage};
+use super::index::{DeletionStage, FOREGROUND, ORPHAN, Ownership};
 use super::kinds::Id;
 
-/// The state of an owner.
+/// What the collector knows of an owner of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum OwnerState {
     /// It exists and does not wait for its dependents.
     Solid,
     /// It waits for its dependents to be deleted.
@@ -83,12 +83,12 @@ pub enum GcAction {
 }
 
 /// Plans the actions, in order. `owners` are in the order of the references; `dependents` are complete.
-pub fn plan(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
+pub fn plan(item: &Item<'_>, owners: &[OwnerState], dependents: &[Dependent]) -> Vec<GcAction> {
     match item.state.stage {
-        Stage::Going => Vec::new(),
-        Stage::Orphaning => orphan(dependents),
-        Stage::Foreground => wait_for_dependents(item, dependents),
-        Stage::Alive => plan_item(item, owners, dependents),
+        DeletionStage::Going => Vec::new(),
+        DeletionStage::Orphaning => orphan(dependents),
+        DeletionStage::Foreground => wait_for_dependents(item, dependents),
+        DeletionStage::Alive => plan_item(item, owners, dependents),
     }
 }
 
@@ -110,29 +110,30 @@ fn wait_for_dependents(item: &Item<'_>, dependents: &[Dependent]) -> Vec<GcActio
     if blocking.is_empty() {
         return vec![GcAction::Finish(FOREGROUND)];
     }
-    let idle = blocking.into_iter().filter(|dependent| dependent.state.stage == Stage::Alive);
+    let idle =
+        blocking.into_iter().filter(|dependent| dependent.state.stage == DeletionStage::Alive);
     idle.map(|dependent| GcAction::Process(dependent.id.clone())).collect()
 }
 
-fn plan_item(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<GcAction> {
+fn plan_item(item: &Item<'_>, owners: &[OwnerState], dependents: &[Dependent]) -> Vec<GcAction> {
     let references = &item.state.owners;
     if references.is_empty() || owners.len() != references.len() {
         return Vec::new();
     }
-    let of = |wanted: Owner| {
+    let of = |wanted: OwnerState| {
         let pairs = references.iter().zip(owners).filter(move |(_, owner)| **owner == wanted);
         pairs.map(|(reference, _): (&OwnerReference, _)| reference.uid.clone())
     };
-    if owners.iter().any(|owner| matches!(owner, Owner::Solid | Owner::Unknown)) {
+    if owners.iter().any(|owner| matches!(owner, OwnerState::Solid | OwnerState::Unknown)) {
         // A waiting owner would wait for ever for an object that another owner keeps.
-        let leaving: Vec<String> = of(Owner::Absent).chain(of(Owner::Waiting)).collect();
+        let leaving: Vec<String> = of(OwnerState::Absent).chain(of(OwnerState::Waiting)).collect();
         let leave = !leaving.is_empty();
         return leave.then_some(GcAction::DropOwners(leaving)).into_iter().collect();
     }
-    let waited_for = owners.contains(&Owner::Waiting);
+    let waited_for = owners.contains(&OwnerState::Waiting);
     if waited_for && !dependents.is_empty() {
         // A waiting dependent may wait for this object's owner: a cycle ends only if one object does not block.
-        let circle = dependents.iter().any(|d| d.state.stage == Stage::Foreground);
+        let circle = dependents.iter().any(|d| d.state.stage == DeletionStage::Foreground);
         let blocks = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
         let unblock = (circle && blocks).then_some(GcAction::Unblock);
         return unblock
@@ -163,7 +164,7 @@ mod tests {
         Id { kind, key: ObjectKey::new("ns", name) }
     }
 
-    fn slim(uid: &str, owners: &[&str], stage: Stage) -> Ownership {
+    fn slim(uid: &str, owners: &[&str], stage: DeletionStage) -> Ownership {
         let reference = |uid: &&str| OwnerReference {
             uid: (*uid).to_owned(),
             block_owner_deletion: Some(true),
@@ -175,7 +176,7 @@ mod tests {
     fn acts(
         state: &Ownership,
         finalizers: &[&str],
-        owners: &[Owner],
+        owners: &[OwnerState],
         of: &[Ownership],
     ) -> Vec<GcAction> {
         let finalizers: Vec<String> = finalizers.iter().map(|f| (*f).to_owned()).collect();
@@ -188,12 +189,12 @@ mod tests {
 
     #[test]
     fn an_object_goes_when_no_owner_keeps_it() {
-        use Owner::{Absent, Solid, Unknown, Waiting};
+        use OwnerState::{Absent, Solid, Unknown, Waiting};
         let delete = |policy| vec![GcAction::Delete(policy)];
         let drop = |owners: &[&str]| {
             vec![GcAction::DropOwners(owners.iter().map(|o| (*o).to_owned()).collect())]
         };
-        let table: [(&[Owner], Vec<GcAction>); 11] = [
+        let table: [(&[OwnerState], Vec<GcAction>); 11] = [
             (&[], vec![]),
             (&[Solid], vec![]),
             (&[Unknown], vec![]),
@@ -208,7 +209,7 @@ mod tests {
         ];
         for (owners, expected) in table {
             let names = ["0", "1", "2"];
-            let state = slim("x", &names[..owners.len()], Stage::Alive);
+            let state = slim("x", &names[..owners.len()], DeletionStage::Alive);
             assert_eq!(acts(&state, &[], owners, &[]), expected, "{owners:?}");
         }
     }
@@ -231,8 +232,8 @@ mod tests {
 
     #[test]
     fn finalizers_of_the_object_choose_the_policy() {
-        let state = slim("x", &["0"], Stage::Alive);
-        let of = |finalizers: &[&str]| acts(&state, finalizers, &[Owner::Absent], &[]);
+        let state = slim("x", &["0"], DeletionStage::Alive);
+        let of = |finalizers: &[&str]| acts(&state, finalizers, &[OwnerState::Absent], &[]);
         assert_eq!(of(&["a/b", ORPHAN]), [GcAction::Delete(DeletionPropagation::Orphan)]);
         assert_eq!(of(&[FOREGROUND]), [GcAction::Delete(DeletionPropagation::Foreground)]);
         assert_eq!(of(&["a/b"]), [GcAction::Delete(DeletionPropagation::Background)]);
@@ -240,30 +241,30 @@ mod tests {
 
     #[test]
     fn the_foreground_reaches_down_and_breaks_circles() {
-        let state = slim("x", &["0"], Stage::Alive);
-        let of = |stage| acts(&state, &[], &[Owner::Waiting], &[slim("y", &["x"], stage)]);
-        assert_eq!(of(Stage::Alive), [GcAction::Delete(DeletionPropagation::Foreground)]);
+        let state = slim("x", &["0"], DeletionStage::Alive);
+        let of = |stage| acts(&state, &[], &[OwnerState::Waiting], &[slim("y", &["x"], stage)]);
+        assert_eq!(of(DeletionStage::Alive), [GcAction::Delete(DeletionPropagation::Foreground)]);
         assert_eq!(
-            of(Stage::Foreground),
+            of(DeletionStage::Foreground),
             [GcAction::Unblock, GcAction::Delete(DeletionPropagation::Foreground)]
         );
     }
 
     #[test]
     fn owners_with_deletion_finalizers_are_finished_when_their_dependents_allow() {
-        let owner = slim("x", &["0"], Stage::Foreground);
-        let mut free = slim("y", &["x"], Stage::Alive);
-        let blocking = slim("z", &["x"], Stage::Alive);
+        let owner = slim("x", &["0"], DeletionStage::Foreground);
+        let mut free = slim("y", &["x"], DeletionStage::Alive);
+        let blocking = slim("z", &["x"], DeletionStage::Alive);
         free.owners[0].block_owner_deletion = None;
         let of = |dependents: &[Ownership]| acts(&owner, &[FOREGROUND], &[], dependents);
         assert_eq!(of(&[]), [GcAction::Finish(FOREGROUND)]);
         assert_eq!(of(std::slice::from_ref(&free)), [GcAction::Finish(FOREGROUND)]);
         assert_eq!(of(&[free, blocking.clone()]), [GcAction::Process(id("z"))]);
-        assert_eq!(of(&[slim("z", &["x"], Stage::Going)]), [], "it is on its way");
-        let owner = slim("x", &[], Stage::Orphaning);
+        assert_eq!(of(&[slim("z", &["x"], DeletionStage::Going)]), [], "it is on its way");
+        let owner = slim("x", &[], DeletionStage::Orphaning);
         let of = |dependents: &[Ownership]| acts(&owner, &[ORPHAN], &[], dependents);
         assert_eq!(of(&[blocking]), [GcAction::Release(id("z"), "z".into())]);
         assert_eq!(of(&[]), [GcAction::Finish(ORPHAN)]);
-        assert_eq!(acts(&slim("x", &["0"], Stage::Going), &[], &[], &[]), []);
+        assert_eq!(acts(&slim("x", &["0"], DeletionStage::Going), &[], &[], &[]), []);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto_api::ObjectKey;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 
-use super::index::{Index, Ownership, Stage};
+use super::index::{DeletionStage, Index, Ownership};
 use super::kinds::{Id, KindId, Kinds};
 use super::plan::{DeletionPropagation, Dependent, GcAction, Item, may_own, plan};
 
@@ -119,13 +119,15 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         };
         // The owners first: an object with many is long to read.
         let (references, owners) = match shown.stage {
-            Stage::Alive => match self.read_owners(id, &shown).await? {
+            DeletionStage::Alive => match self.read_owners(id, &shown).await? {
                 OwnerStates::Complete(owners) => (&shown.owners[..], owners),
                 OwnerStates::NextTurn(delay) => {
                     return Ok(NextSteps { requeue_after: Some(delay), ..NextSteps::default() });
                 }
             },
-            Stage::Going | Stage::Orphaning | Stage::Foreground => (&[][..], Vec::new()),
+            DeletionStage::Going | DeletionStage::Orphaning | DeletionStage::Foreground => {
+                (&[][..], Vec::new())
+            }
         };
         lock(&self.unfinished).remove(id);
         // The cache may be older or newer than the queued change.
@@ -133,7 +135,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         let metadata = live.metadata.clone();
         let state = Ownership::of(live);
         let mut seen = NextSteps::default();
-        if state.stage == Stage::Alive && !same_owners(references, &state.owners) {
+        if state.stage == DeletionStage::Alive && !same_owners(references, &state.owners) {
             // The caches do not show these owners yet.
             seen.requeue_after = Some(REQUEUE);
             return Ok(seen);
@@ -189,9 +191,9 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
     /// Whether the caches show that there is nothing to do, as for most new objects.
     fn is_done(&self, id: &Id, shown: &Ownership) -> bool {
         match shown.stage {
-            Stage::Going => true,
-            Stage::Orphaning | Stage::Foreground => false,
-            Stage::Alive => self.has_solid_owners(id, shown),
+            DeletionStage::Going => true,
+            DeletionStage::Orphaning | DeletionStage::Foreground => false,
+            DeletionStage::Alive => self.has_solid_owners(id, shown),
         }
     }
 
@@ -210,9 +212,9 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         });
         let shown: Vec<Dependent> = shown.collect();
         let done = match state.stage {
-            Stage::Alive | Stage::Going => false,
-            Stage::Orphaning => shown.is_empty(),
-            Stage::Foreground => !shown.iter().any(|d| d.state.blocks(&state.uid)),
+            DeletionStage::Alive | DeletionStage::Going => false,
+            DeletionStage::Orphaning => shown.is_empty(),
+            DeletionStage::Foreground => !shown.iter().any(|d| d.state.blocks(&state.uid)),
         };
         if !done {
             return Ok((shown, false));

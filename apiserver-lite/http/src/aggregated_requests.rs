@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 
 use crate::aggregation::{UNAVAILABLE, user_headers};
 use crate::body::{ResponseBody, bytes_response};
-use crate::routes::{Target, canonical_path};
+use crate::routes::{RequestTarget, canonical_path};
 use crate::server::HttpServer;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -24,11 +24,15 @@ const REDIRECTED: &str = "the backend attempted to redirect this request, which 
 
 /// The APIService of another server that serves `target`, whose path is `path` as it was sent.
 #[must_use]
-pub fn served_elsewhere(core: &Server, target: &Target, path: &str) -> Option<Arc<ApiService>> {
+pub fn served_elsewhere(
+    core: &Server,
+    target: &RequestTarget,
+    path: &str,
+) -> Option<Arc<ApiService>> {
     let (group, version) = match target {
-        Target::Resource(request) => (request.group.as_str(), request.version.as_str()),
+        RequestTarget::Resource(request) => (request.group.as_str(), request.version.as_str()),
         // Its list of resources.
-        Target::NonResource(_) => {
+        RequestTarget::NonResource(_) => {
             let (group, version) = path.strip_prefix("/apis/")?.split_once('/')?;
             (group, version.strip_suffix('/').unwrap_or(version))
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use apiserver_audit::{
-    Attributes, AuditedResource, OFF, ObjectReference, RequestHead, Stage, Trail, UserInfo,
-    is_audit_id, response_status, source_ips,
+    AuditAttributes, AuditUserInfo, AuditedResource, OFF, ObjectReference, RequestHead, Stage,
+    Trail, is_audit_id, response_status, source_ips,
 };
 use apiserver_audit_log::AuditLog;
 use apiserver_auth::{Authorization, Decision, User};
@@ -25,7 +25,7 @@ use crate::body::{ResponseBody, hold_until_end};
 use crate::labels::RequestKind;
 use crate::peer::Peer;
 use crate::render;
-use crate::routes::Target;
+use crate::routes::RequestTarget;
 use crate::server::HttpServer;
 
 const AUDIT_ID: &str = "audit-id";
@@ -33,14 +33,14 @@ const AUDIT_ID: &str = "audit-id";
 /// The identifier of a request, and its record once there is one.
 pub struct RequestAudit {
     id: HeaderValue,
-    record: Option<Arc<Record>>,
+    record: Option<Arc<AuditRecord>>,
     /// Whether the request's credentials were refused, which is one event.
     is_refused: bool,
     is_allowed: bool,
 }
 
 /// The record of a request. Its last event is sent when the last holder drops it, unless it was sent before.
-pub struct Record {
+pub struct AuditRecord {
     log: Arc<AuditLog>,
     trail: Trail,
     is_complete: AtomicBool,
@@ -101,11 +101,11 @@ impl RequestAudit {
         request: &Request<B>,
         peer: &Peer,
         of: AuditedRequest<'_>,
-    ) -> Option<Arc<Record>> {
+    ) -> Option<Arc<AuditRecord>> {
         let head = || of.head(request, peer, &self.id);
         let trail = log?.begin(&of.attributes(request.uri().path()), head)?;
         let (is_complete, has_panicked) = Default::default();
-        Some(Arc::new(Record { log: log?.clone(), trail, is_complete, has_panicked }))
+        Some(Arc::new(AuditRecord { log: log?.clone(), trail, is_complete, has_panicked }))
     }
 
     /// Records the Status of a failed request.
@@ -131,7 +131,7 @@ impl RequestAudit {
     }
 
     /// The record, if there is one.
-    pub fn record(&self) -> Option<&Arc<Record>> {
+    pub fn record(&self) -> Option<&Arc<AuditRecord>> {
         self.record.as_ref()
     }
 
@@ -166,11 +166,11 @@ impl RequestAudit {
 }
 
 /// What is recorded; nothing without a record.
-pub fn trail(record: Option<&Arc<Record>>) -> &Trail {
+pub fn trail(record: Option<&Arc<AuditRecord>>) -> &Trail {
     record.map_or(&OFF, |record| &record.trail)
 }
 
-impl Record {
+impl AuditRecord {
     /// The work for the request has panicked.
     pub fn set_panicked(&self) {
         self.has_panicked.store(true, Ordering::Relaxed);
@@ -194,7 +194,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for AuditRecord {
     fn drop(&mut self) {
         if self.is_complete.load(Ordering::Relaxed) {
             return;
@@ -220,15 +220,15 @@ pub struct AuditedRequest<'a> {
     /// The method in lower case.
     pub method: &'a str,
     /// The target; `None` for a request that asks for nothing that is served.
-    pub target: Option<&'a Target>,
+    pub target: Option<&'a RequestTarget>,
     /// The only object that a collection's selector matches.
     pub selected: Option<&'a str>,
 }
 
 impl AuditedRequest<'_> {
-    fn attributes<'a>(&'a self, path: &'a str) -> Attributes<'a> {
+    fn attributes<'a>(&'a self, path: &'a str) -> AuditAttributes<'a> {
         let resource = match self.target {
-            Some(Target::Resource(r)) => Some(AuditedResource {
+            Some(RequestTarget::Resource(r)) => Some(AuditedResource {
                 group: &r.group,
                 resource: &r.resource,
                 subresource: &r.subresource,
@@ -237,7 +237,7 @@ impl AuditedRequest<'_> {
             }),
             _ => None,
         };
-        Attributes {
+        AuditAttributes {
             user: self.user.map(|user| user.name.as_str()),
             groups: self.user.map_or(&[][..], |user| user.groups.as_slice()),
             verb: self.verb(),
@@ -248,7 +248,7 @@ impl AuditedRequest<'_> {
 
     fn verb(&self) -> &str {
         match self.target {
-            Some(Target::Resource(r)) => r.verb.as_str(),
+            Some(RequestTarget::Resource(r)) => r.verb.as_str(),
             _ => self.method,
         }
     }
@@ -259,7 +259,7 @@ impl AuditedRequest<'_> {
         let address = peer.request.as_ref().map(|request| request.address().ip());
         let uri = request.uri();
         let object = match self.target {
-            Some(Target::Resource(r)) => Some(ObjectReference {
+            Some(RequestTarget::Resource(r)) => Some(ObjectReference {
                 resource: r.resource.clone(),
                 namespace: r.namespace.clone(),
                 name: self.selected.unwrap_or(&r.name).to_owned(),
@@ -285,8 +285,8 @@ impl AuditedRequest<'_> {
 }
 
 /// A user as events name it.
-pub fn user_info(user: &User) -> UserInfo {
-    UserInfo {
+pub fn user_info(user: &User) -> AuditUserInfo {
+    AuditUserInfo {
         username: user.name.clone(),
         uid: user.uid.clone(),
         groups: user.groups.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use apiserver_core::aggregation::{ApiService, Backend, GROUP, RESOURCE, availability};
 use apiserver_core::api_service_lifecycle::write_condition;
-use apiserver_core::definitions::strategy::Condition;
+use apiserver_core::definitions::strategy::DefinitionCondition;
 use apiserver_core::server::Server;
 use futures_util::{StreamExt as _, stream};
 use http::HeaderValue;
@@ -109,7 +109,7 @@ fn forget(
 }
 
 /// The availability according to stored objects.
-fn problem_of(core: &Server, backend: &Backend) -> Option<Condition> {
+fn problem_of(core: &Server, backend: &Backend) -> Option<DefinitionCondition> {
     let find = |resource: &str| core.find_in("", resource, &backend.namespace, &backend.name);
     let (service, endpoints) = (find("services"), find("endpoints"));
     let (service, endpoints) = (
@@ -169,7 +169,7 @@ async fn fetch_resources(
     tokio::time::timeout(ANSWER_WAIT_MAX, asked).await.map_err(late)?
 }
 
-async fn write(server: &HttpServer, service: &ApiService, condition: Condition) {
+async fn write(server: &HttpServer, service: &ApiService, condition: DefinitionCondition) {
     let core = &server.core;
     let Some(kind) = core.kind(GROUP, RESOURCE) else { return };
     let Some(record) = core.find(kind, "", &service.name) else { return };

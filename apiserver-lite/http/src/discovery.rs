@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use apiserver_core::aggregation::priorities::ListedGroup;
-use rows::Row;
+use rows::DiscoveryRow;
 
 use crate::body::{BoxError, ResponseBody, bytes_response};
 use crate::server::HttpServer;
@@ -212,7 +212,7 @@ fn group_json(group: &ListedGroup) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
 }
 
-fn resources(rows: &[Row], group: &str, version: &str) -> Option<Value> {
+fn resources(rows: &[DiscoveryRow], group: &str, version: &str) -> Option<Value> {
     let served = rows.iter().filter(|row| row.group == group && row.version == version);
     let rows: Vec<Value> = served.flat_map(resource_rows).collect();
     if rows.is_empty() {
@@ -228,7 +228,7 @@ fn resources(rows: &[Row], group: &str, version: &str) -> Option<Value> {
     }))
 }
 
-fn resource_rows(row: &Row) -> Vec<Value> {
+fn resource_rows(row: &DiscoveryRow) -> Vec<Value> {
     let mut main = json!({
         "name": row.plural,
         "singularName": row.singular,

@@ -7,7 +7,7 @@ use apiserver_auth::User;
 use apiserver_core::flow_control::{ClassifiedRequest, FlowControl, HeldSeat};
 use apiserver_core::request::{Query, Verb};
 use apiserver_core::status::ApiError;
-use apiserver_flow_control::{Request, Target as StatusTarget};
+use apiserver_flow_control::{DigestTarget, RequestDigest};
 use http::{HeaderName, Response};
 use proto_api::names::Names;
 use proto_daemon::connections::OpenRequest;
@@ -16,7 +16,7 @@ use proto_daemon::go_duration;
 use crate::body::ResponseBody;
 use crate::labels::RequestKind;
 use crate::overload::too_many;
-use crate::routes::Target;
+use crate::routes::RequestTarget;
 
 /// Longest wait for a seat: as in Kubernetes a quarter of the time that a request has, which is a minute or less (`?timeout=`).
 const WAIT_MAX: Duration = Duration::from_secs(15);
@@ -53,17 +53,17 @@ impl RequestFlows {
     pub fn classify(
         &self,
         kind: RequestKind,
-        target: &Target,
+        target: &RequestTarget,
         user: &User,
         method: &str,
     ) -> Option<ClassifiedRequest> {
         let (verb, about) = match target {
-            Target::NonResource(path) => (method, StatusTarget::Path(path)),
-            Target::Resource(request) => {
+            RequestTarget::NonResource(path) => (method, DigestTarget::Path(path)),
+            RequestTarget::Resource(request) => {
                 if kind == RequestKind::LongRunning && request.verb != Verb::Watch {
                     return None;
                 }
-                let about = StatusTarget::Resource {
+                let about = DigestTarget::Resource {
                     group: &request.group,
                     resource: &request.resource,
                     subresource: &request.subresource,
@@ -72,7 +72,7 @@ impl RequestFlows {
                 (request.verb.as_str(), about)
             }
         };
-        let request = Request { user: &user.name, groups: &user.groups, verb, target: about };
+        let request = RequestDigest { user: &user.name, groups: &user.groups, verb, target: about };
         Some(self.control.classify(&request))
     }
 

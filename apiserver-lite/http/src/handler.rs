@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_audit::Trail;
-use apiserver_auth::{Attributes, Decision, Subject, User, is_health};
+use apiserver_auth::{AccessTarget, Attributes, Decision, User, is_health};
 use apiserver_core::aggregation::ApiService;
 use apiserver_core::auth::Anonymous;
 use apiserver_core::flow_control::{ClassifiedRequest, HeldSeat};
@@ -20,13 +20,13 @@ use proto_daemon::connections::OpenRequest;
 use proto_daemon::panics::{Panicked, isolate};
 
 use super::audit::{
-    AuditedRequest, Record, RequestAudit, record_authorization, record_outcome, record_response,
-    trail,
+    AuditRecord, AuditedRequest, RequestAudit, record_authorization, record_outcome,
+    record_response, trail,
 };
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
 use super::responses::{encode, failure};
-use super::routes::{self, Target};
+use super::routes::{self, RequestTarget};
 use super::{
     aggregated_requests, backup, component_statuses, compress, deprecation, dispatch, flow_control,
     indent, negotiate, render, resource_metrics, saved_states, websocket,
@@ -58,18 +58,18 @@ pub async fn handle(
 }
 
 /// Whether the request changes stored objects. Proxied requests do not: they end when their client disconnects.
-fn is_write(method: &Method, target: &Target) -> bool {
+fn is_write(method: &Method, target: &RequestTarget) -> bool {
     match target {
-        Target::Resource(resource) => {
+        RequestTarget::Resource(resource) => {
             !matches!(*method, Method::GET | Method::HEAD) && !dispatch::is_proxied(resource)
         }
-        Target::NonResource(_) => false,
+        RequestTarget::NonResource(_) => false,
     }
 }
 
 /// Runs `work` to completion even if the returned future is dropped. A panic becomes a 500.
 async fn run_to_completion<T: Send + 'static>(
-    record: Option<&Arc<Record>>,
+    record: Option<&Arc<AuditRecord>>,
     work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
 ) -> Result<T, ApiError> {
     let ended = tokio::spawn(isolate(work)).await;
@@ -104,14 +104,14 @@ async fn serve_with_metrics(
     peer: Peer,
     request: Request<Incoming>,
     query: Query,
-    target: Result<Target, ApiError>,
+    target: Result<RequestTarget, ApiError>,
 ) -> Response<ResponseBody> {
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let target = target.and_then(|target| check_browser(&server, &request, target));
     let labels = Labels::new(&server.core, &method, target.as_ref().ok());
-    let is_stream = matches!(&target, Ok(Target::Resource(of)) if of.verb == Verb::Watch);
+    let is_stream = matches!(&target, Ok(RequestTarget::Resource(of)) if of.verb == Verb::Watch);
     let accepted = negotiate::accepted(request.headers(), server.core.names, is_stream);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
     let indented = indent::is_wanted(request.headers(), &query);
@@ -142,7 +142,7 @@ async fn serve_with_metrics(
     if method == Method::HEAD {
         *response.body_mut() = body::full(Bytes::new());
     }
-    if let Ok(Target::Resource(resource)) = &target
+    if let Ok(RequestTarget::Resource(resource)) = &target
         && audit.is_allowed()
     {
         deprecation::report(&server, resource, &labels, &mut response, audit.trail());
@@ -158,10 +158,10 @@ async fn serve_with_metrics(
 fn check_browser<B>(
     server: &HttpServer,
     request: &Request<B>,
-    target: Target,
-) -> Result<Target, ApiError> {
+    target: RequestTarget,
+) -> Result<RequestTarget, ApiError> {
     let is_page = server.web_page.is_some()
-        && matches!(&target, Target::NonResource(path) if WebPage::is_at(path));
+        && matches!(&target, RequestTarget::NonResource(path) if WebPage::is_at(path));
     if !is_page {
         browsers::check_origin(request)?;
     }
@@ -170,7 +170,7 @@ fn check_browser<B>(
 
 /// The parsed head of a request.
 struct ParsedRequest<'a> {
-    target: &'a Target,
+    target: &'a RequestTarget,
     query: &'a Query,
     kind: RequestKind,
     accepted: Option<Accepted>,
@@ -187,12 +187,12 @@ async fn authenticate_and_serve(
     let ParsedRequest { target, query, kind, .. } = parsed;
     let method = request.method().as_str().to_ascii_lowercase();
     let selected = match target {
-        Target::Resource(request) => selected_name(request, query),
-        Target::NonResource(_) => None,
+        RequestTarget::Resource(request) => selected_name(request, query),
+        RequestTarget::NonResource(_) => None,
     };
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
-    if let Target::NonResource(path) = target
+    if let RequestTarget::NonResource(path) = target
         && is_open(server, path)
     {
         let user = User::anonymous();
@@ -270,7 +270,7 @@ async fn serve_authorized(
     let elsewhere =
         aggregated_requests::served_elsewhere(&server.core, target, request.uri().path());
     // What another server answers may be a stream, whatever was asked: it counts as one before the request is sent. A backup takes as long as it is large.
-    let is_backup = matches!(target, Target::NonResource(path) if path == backup::PATH);
+    let is_backup = matches!(target, RequestTarget::NonResource(path) if path == backup::PATH);
     let is_stream = kind == RequestKind::LongRunning || elsewhere.is_some() || is_backup;
     admitted.note(is_stream);
     let Admitted { user, open, mut permit, seat, .. } = admitted;
@@ -299,7 +299,7 @@ async fn serve_authorized(
     if let Some(open) = open {
         open.keep(share.clone());
     }
-    if let Target::Resource(resource) = target
+    if let RequestTarget::Resource(resource) = target
         && is_write(request.method(), target)
     {
         let held = (place, seat);
@@ -341,14 +341,16 @@ async fn dispatch_read(
         (Some(service), _) => {
             aggregated_requests::proxy(server, &service, user, request, audit.id()).await
         }
-        (None, Target::NonResource(path)) if path == backup::PATH => {
+        (None, RequestTarget::NonResource(path)) if path == backup::PATH => {
             backup::serve(&server.core, request.method()).await?
         }
-        (None, Target::NonResource(path)) if saved_states::is_path(path) => {
+        (None, RequestTarget::NonResource(path)) if saved_states::is_path(path) => {
             saved_states::serve(&server.core, user, request.method(), path, query).await?
         }
-        (None, Target::NonResource(path)) => discovery::serve(server, &request, path).await?,
-        (None, Target::Resource(resource)) => {
+        (None, RequestTarget::NonResource(path)) => {
+            discovery::serve(server, &request, path).await?
+        }
+        (None, RequestTarget::Resource(resource)) => {
             let is_page = server.web_page.is_some()
                 && resource.subresource == "proxy"
                 && browsers::is_direct(request.headers());
@@ -391,7 +393,7 @@ async fn serve_write(
     (resource, query): (RequestInfo, Query),
     accepted: Option<Accepted>,
     held: (Seated, Arc<Option<UserPermit>>),
-    record: Option<&Arc<Record>>,
+    record: Option<&Arc<AuditRecord>>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let (server, shared) = (server.clone(), record.cloned());
     run_to_completion(record, async move {
@@ -424,13 +426,13 @@ async fn authorize(
     server: &HttpServer,
     user: &User,
     method: &str,
-    target: &Target,
+    target: &RequestTarget,
     selected: Option<&str>,
     trail: &Trail,
 ) -> Result<(), ApiError> {
     let (verb, subject) = match target {
-        Target::NonResource(path) => (method, Subject::Path(path)),
-        Target::Resource(r) => (r.verb.as_str(), r.subject_named(selected)),
+        RequestTarget::NonResource(path) => (method, AccessTarget::Path(path)),
+        RequestTarget::Resource(r) => (r.verb.as_str(), r.subject_named(selected)),
     };
     let attributes = Attributes { user, verb, subject };
     let authorization = server.core.authorizer.authorize(&attributes).await;
@@ -443,8 +445,8 @@ async fn authorize(
     }
     let text = attributes.denial(&authorization.reason);
     Err(match target {
-        Target::NonResource(_) => ApiError::forbidden(StatusTarget::default(), &text),
-        Target::Resource(r) => {
+        RequestTarget::NonResource(_) => ApiError::forbidden(StatusTarget::default(), &text),
+        RequestTarget::Resource(r) => {
             let name = selected.unwrap_or(&r.name);
             ApiError::forbidden(StatusTarget { name, ..r.about() }, &text)
         }

@@ -4,7 +4,7 @@ use apiserver_core::request::{RequestInfo, Verb};
 use apiserver_core::server::Server;
 use http::Method;
 
-use super::routes::Target;
+use super::routes::RequestTarget;
 
 /// Class of a request for the in-flight limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ pub struct Labels {
 impl Labels {
     /// Labels of a request to `target`; `None` for one that could not be parsed.
     #[must_use]
-    pub fn new(server: &Server, method: &Method, target: Option<&Target>) -> Self {
-        let Some(Target::Resource(r)) = target else {
+    pub fn new(server: &Server, method: &Method, target: Option<&RequestTarget>) -> Self {
+        let Some(RequestTarget::Resource(r)) = target else {
             return Self { verb: method_label(method), ..Self::default() };
         };
         let (verb, is_stream) = (verb_label(r.verb), is_stream(r));

@@ -12,9 +12,9 @@ use http::Method;
 
 use proto_api::uri::{COMPONENT, decode, encode};
 
-/// The target of a request.
+/// What the path of a request names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RequestTarget {
     /// An object, a collection or a subresource.
     Resource(RequestInfo),
     /// Everything else: discovery, health, metrics, OpenAPI.
@@ -36,8 +36,8 @@ pub fn parse(
     path: &str,
     query: &Query,
     is_elsewhere: impl FnOnce(&str, &str) -> bool,
-) -> Result<Target, ApiError> {
-    let non_resource = || Ok(Target::NonResource(path.to_owned()));
+) -> Result<RequestTarget, ApiError> {
+    let non_resource = || Ok(RequestTarget::NonResource(path.to_owned()));
     let mut segments = path.trim_start_matches('/').splitn(SEGMENTS_MAX, '/');
     let (group, version) = match &*decode(segments.next().unwrap_or_default()) {
         "api" => (None, segments.next()),
@@ -58,7 +58,7 @@ pub fn parse(
     let has_group = !group.is_empty();
     let parsed = ResourcePath::parse(&rest, has_group)?;
     let verb = verb(method, &parsed, query, has_group && is_elsewhere(&group, &version))?;
-    Ok(Target::Resource(RequestInfo {
+    Ok(RequestTarget::Resource(RequestInfo {
         verb,
         group,
         version,
@@ -207,7 +207,7 @@ mod tests {
     fn check(method: Method, uri: &str, expect: &str) {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
         let shown = match parse(&method, path, &Query::parse(query), is_elsewhere) {
-            Ok(Target::Resource(r)) => format!(
+            Ok(RequestTarget::Resource(r)) => format!(
                 "{} {}/{} ns={} {}/{} name={} rest={}",
                 r.verb.as_str(),
                 r.group,
@@ -218,7 +218,7 @@ mod tests {
                 r.name,
                 r.rest
             ),
-            Ok(Target::NonResource(path)) => format!("path {path}"),
+            Ok(RequestTarget::NonResource(path)) => format!("path {path}"),
             Err(error) => format!("error {}", error.code()),
         };
         assert_eq!(shown, expect, "{method} {uri}");
@@ -464,7 +464,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_never_hold_a_path(path in "/(api|apis/a)/v1(/(namespaces|pods|[a-z%./\\\\0-9A-F]{0,6})){0,6}") {
-            if let Ok(Target::Resource(request)) = parse(&Method::GET, &path, &Query::default(), is_elsewhere) {
+            if let Ok(RequestTarget::Resource(request)) = parse(&Method::GET, &path, &Query::default(), is_elsewhere) {
                 for part in [&request.namespace, &request.name, &request.resource, &request.subresource] {
                     prop_assert!(!part.contains('/') && part != "..", "{part}");
                 }
@@ -483,7 +483,7 @@ mod tests {
             let path = segments.iter().fold(begin.to_owned(), |path, next| format!("{path}/{next}"));
             let query: Vec<String> = watch.iter().map(|value| format!("watch={value}")).collect();
             let query = Query::parse(&query.join("&"));
-            if let Ok(Target::Resource(request)) = parse(&method, &path, &query, is_elsewhere) {
+            if let Ok(RequestTarget::Resource(request)) = parse(&method, &path, &query, is_elsewhere) {
                 let passed_on = canonical_path(&path);
                 for path in [&path, &passed_on] {
                     let read = reference(&method, &decode(path), watch);

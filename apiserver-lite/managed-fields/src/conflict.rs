@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::ops::ControlFlow;
 
-use crate::entries::{Operation, Owner};
+use crate::entries::{ManagedFieldsOperation, Owner};
 use crate::set::FieldSet;
 
 #[cfg(test)]
@@ -157,8 +157,8 @@ impl fmt::Display for Named<'_> {
             crate::element::quote(f, &owner.subresource)?;
         }
         match owner.operation {
-            Operation::Apply => Ok(()),
-            Operation::Update => write!(f, " using {}", owner.api_version),
+            ManagedFieldsOperation::Apply => Ok(()),
+            ManagedFieldsOperation::Update => write!(f, " using {}", owner.api_version),
         }
     }
 }

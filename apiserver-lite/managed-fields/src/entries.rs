@@ -6,7 +6,7 @@ use apiserver_schema::value::{Key, write_json_string};
 use apiserver_schema::{Map, Value};
 use proto_api::Time;
 
-use crate::set::{FieldSet, FieldsError, Limits, MAX_PATHS};
+use crate::set::{FieldSet, FieldsError, MAX_PATHS, PathBudget};
 
 #[cfg(test)]
 mod tests;
@@ -28,19 +28,19 @@ pub const MAX_SUBRESOURCE: usize = 256;
 
 /// How fields came to be owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Operation {
+pub enum ManagedFieldsOperation {
     /// By server-side apply.
     Apply,
     /// By any other write.
     Update,
 }
 
-impl Operation {
+impl ManagedFieldsOperation {
     /// The text in an entry.
     pub fn text(self) -> &'static str {
         match self {
-            Operation::Apply => "Apply",
-            Operation::Update => "Update",
+            ManagedFieldsOperation::Apply => "Apply",
+            ManagedFieldsOperation::Update => "Update",
         }
     }
 }
@@ -51,7 +51,7 @@ pub struct Owner {
     /// Name of the manager.
     pub manager: String,
     /// How it writes.
-    pub operation: Operation,
+    pub operation: ManagedFieldsOperation,
     /// The version in which it updates; empty for appliers, which are one owner in all versions.
     pub api_version: String,
     /// The subresource through which it writes; empty for the object.
@@ -60,10 +60,15 @@ pub struct Owner {
 
 impl Owner {
     /// An owner that writes in `api_version`.
-    pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
+    pub fn new(
+        manager: &str,
+        operation: ManagedFieldsOperation,
+        api_version: &str,
+        subresource: &str,
+    ) -> Self {
         let api_version = match operation {
-            Operation::Apply => String::new(),
-            Operation::Update => api_version.to_owned(),
+            ManagedFieldsOperation::Apply => String::new(),
+            ManagedFieldsOperation::Update => api_version.to_owned(),
         };
         Owner {
             manager: manager.to_owned(),
@@ -194,7 +199,7 @@ impl ManagedFields {
         if entries.len() > MAX_ENTRIES {
             return Err(EntryError::TooMany(entries.len()));
         }
-        let mut limits = Limits::default();
+        let mut limits = PathBudget::default();
         let mut owners = BTreeMap::new();
         for (at, entry) in entries.iter().enumerate() {
             let Value::Map(entry) = entry else { return Err(EntryError::NotEntries) };
@@ -249,7 +254,7 @@ impl ManagedFields {
     }
 
     fn check_fields(&self, most: usize) -> Result<(), EntryError> {
-        let mut limits = Limits::of(most);
+        let mut limits = PathBudget::of(most);
         self.owners.values().enumerate().try_for_each(|(at, owned)| {
             owned.fields.check(&mut limits).map_err(|error| EntryError::Fields { at, error })
         })
@@ -257,7 +262,8 @@ impl ManagedFields {
 
     /// Refuses more appliers than an object may have.
     pub(crate) fn check_appliers(&self) -> Result<(), EntryError> {
-        let appliers = self.owners.keys().filter(|owner| owner.operation == Operation::Apply);
+        let appliers =
+            self.owners.keys().filter(|owner| owner.operation == ManagedFieldsOperation::Apply);
         match appliers.count() {
             count if count > MAX_SENT_ENTRIES => Err(EntryError::TooManyAppliers(count)),
             _ => Ok(()),
@@ -270,10 +276,14 @@ impl ManagedFields {
     }
 }
 
-fn decode_entry(at: usize, entry: &Map, limits: &mut Limits) -> Result<(Owner, Owned), EntryError> {
+fn decode_entry(
+    at: usize,
+    entry: &Map,
+    limits: &mut PathBudget,
+) -> Result<(Owner, Owned), EntryError> {
     let operation = match entry.str("operation") {
-        "Apply" => Operation::Apply,
-        "Update" => Operation::Update,
+        "Apply" => ManagedFieldsOperation::Apply,
+        "Update" => ManagedFieldsOperation::Update,
         _ => return Err(EntryError::Operation),
     };
     let api_version = entry.str("apiVersion");

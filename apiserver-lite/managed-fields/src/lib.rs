@@ -13,7 +13,7 @@
 //!
 //! Use in a server:
 //!
-//! - [`BuiltIn::new`] once per process; [`BuiltIn::of`] finds the [`Structure`] of a kind, [`Structure::from_openapi`] makes that of a version
+//! - [`BuiltInStructures::new`] once per process; [`BuiltInStructures::of`] finds the [`Structure`] of a kind, [`Structure::from_openapi`] makes that of a version
 //!   of a custom resource. [`SingleVersion`] or [`SeveralVersions`] hold them, [`reset_fields`] says what an endpoint resets.
 //! - Trees are `Engine::written_document` of objects: of the stored object, of the request's object (decoded and defaulted, before admission
 //!   and before the server sets metadata), and of `Object::new(kind)` for [`Request::empty`]. An apply patch is not decoded as an object,
@@ -113,13 +113,13 @@ pub use conflict::{CAUSE, ConflictCause, Conflicts};
 pub use element::{ElementError, FieldPath, PathElement};
 pub use entries::{
     EntryError, MAX_ENTRIES, MAX_NAME, MAX_SENT_ENTRIES, MAX_SENT_PATHS, MAX_SUBRESOURCE,
-    ManagedFields, Operation, Owned, Owner,
+    ManagedFields, ManagedFieldsOperation, Owned, Owner,
 };
 pub use request::{Applied, ApplyError, Request};
 pub use reset::reset_fields;
 pub use scale::{ReplicasPaths, owners_of_scale, owners_of_scaled};
-pub use set::{FieldSet, FieldsError, Limits, MAX_DEPTH, MAX_PATHS};
-pub use structure::{BuiltIn, Structure, StructureError};
+pub use set::{FieldSet, FieldsError, MAX_DEPTH, MAX_PATHS, PathBudget};
+pub use structure::{BuiltInStructures, Structure, StructureError};
 pub use times::{keep_times, manager_of_user_agent, set_managed_fields};
 pub use tree::{Comparison, Problem, TreeError};
 pub use updater::UpdateError;

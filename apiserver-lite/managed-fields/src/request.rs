@@ -5,7 +5,7 @@ use proto_api::Time;
 
 use crate::conflict::Conflicts;
 use crate::element::FieldPath;
-use crate::entries::{EntryError, ManagedFields, Operation, Owner};
+use crate::entries::{EntryError, ManagedFields, ManagedFieldsOperation, Owner};
 use crate::last_applied;
 use crate::set::{FieldSet, MAX_DEPTH};
 use crate::tree::{TreeError, is_too_deep};
@@ -246,7 +246,7 @@ impl Request<'_> {
         managed: ManagedFields,
         force: bool,
     ) -> Result<Merged, UpdateError> {
-        let owner = self.owner(self.manager, Operation::Apply);
+        let owner = self.owner(self.manager, ManagedFieldsOperation::Apply);
         let mut merged = self.updater().apply(live, config, managed, &owner, force)?;
         strip(&mut merged.managed, &owner);
         if let Some(owned) = merged.managed.owners.get_mut(&owner)
@@ -271,11 +271,12 @@ impl Request<'_> {
             return Err(TreeError { problems: vec![problem] }.into());
         }
         // The write is an owner of its own first: what it changes it takes from `manager`, too.
-        let write = Owner::new("current-operation", Operation::Update, "", self.subresource);
+        let write =
+            Owner::new("current-operation", ManagedFieldsOperation::Update, "", self.subresource);
         let mut managed = self.updater().update(live, new, managed, &write)?;
         strip(&mut managed, &write);
         if let Some(mut owned) = managed.owners.remove(&write) {
-            let owner = self.owner(manager, Operation::Update);
+            let owner = self.owner(manager, ManagedFieldsOperation::Update);
             if let Some(before) = managed.owners.remove(&owner) {
                 owned.fields.extend(before.fields);
             }
@@ -290,7 +291,7 @@ impl Request<'_> {
         Updater { versions: self.versions, reset: self.reset, api_version: self.api_version }
     }
 
-    fn owner(&self, manager: &str, operation: Operation) -> Owner {
+    fn owner(&self, manager: &str, operation: ManagedFieldsOperation) -> Owner {
         let manager = if manager.is_empty() { "unknown" } else { manager };
         Owner::new(manager, operation, self.api_version, self.subresource)
     }

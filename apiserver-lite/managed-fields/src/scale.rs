@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::element::FieldPath;
-use crate::entries::{ManagedFields, Operation, Owned};
+use crate::entries::{ManagedFields, ManagedFieldsOperation, Owned};
 use crate::set::FieldSet;
 
 const SCALE_VERSION: &str = "autoscaling/v1";
@@ -50,7 +50,7 @@ pub fn owners_of_scaled(
         if !owned.fields.contains(&FieldPath::fields(&["spec", "replicas"])) {
             continue;
         }
-        if owner.operation == Operation::Update {
+        if owner.operation == ManagedFieldsOperation::Update {
             owner.api_version = api_version.to_owned();
         }
         let added: FieldSet = [path].into_iter().collect();

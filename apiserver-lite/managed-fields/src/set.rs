@@ -10,7 +10,7 @@ mod codec;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{FieldsError, Limits, MAX_DEPTH, MAX_PATHS};
+pub use codec::{FieldsError, MAX_DEPTH, MAX_PATHS, PathBudget};
 
 /// A set of paths. A path may be a member without those that lead to it, and with or without those below it.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ mod openapi;
 #[cfg(test)]
 mod tests;
 
-pub use built_in::BuiltIn;
+pub use built_in::BuiltInStructures;
 #[cfg(test)]
 pub(crate) use built_in::Markers;
 pub use openapi::StructureError;

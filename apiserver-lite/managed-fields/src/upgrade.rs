@@ -1,7 +1,7 @@
 //! From client-side to server-side apply: what kubectl updated becomes what it applied.
 
 use crate::element::FieldPath;
-use crate::entries::{ManagedFields, Operation, Owner};
+use crate::entries::{ManagedFields, ManagedFieldsOperation, Owner};
 use crate::set::FieldSet;
 
 /// Makes the fields that `updater` owns by updates through `subresource` fields that `applier` applied, as kubectl does since 1.26 before it
@@ -15,7 +15,7 @@ pub fn upgrade_client_side_apply(
     annotation: &str,
 ) -> bool {
     let is_update = |owner: &Owner| {
-        owner.operation == Operation::Update
+        owner.operation == ManagedFieldsOperation::Update
             && owner.manager == updater
             && owner.subresource == subresource
     };
@@ -25,7 +25,7 @@ pub fn upgrade_client_side_apply(
         let owned = managed.owners.get(owner);
         (owned.and_then(|owned| owned.time.unix()).unwrap_or(0), owner.api_version.clone())
     });
-    let applier = Owner::new(applier, Operation::Apply, "", subresource);
+    let applier = Owner::new(applier, ManagedFieldsOperation::Apply, "", subresource);
     let target = match managed.owners.remove(&applier) {
         Some(owned) => Some(owned),
         None => updates.first().and_then(|first| managed.owners.remove(first)),

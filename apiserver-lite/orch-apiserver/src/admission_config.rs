@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use apiserver_core::config::PodSecuritySettings;
-use apiserver_pod_security::{Exemptions, LevelVersion, Policy};
+use apiserver_pod_security::{Exemptions, LevelVersion, NamespacePolicy};
 use apiserver_schema::validate::names::{dns_label, dns_subdomain};
 use proto_api::names::Names;
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType, load, parse};
@@ -110,7 +110,7 @@ impl PodSecurityFile {
         };
         let of = &defaults;
         PodSecuritySettings {
-            defaults: Policy {
+            defaults: NamespacePolicy {
                 enforce: level(&of.enforce, &of.enforce_version),
                 audit: level(&of.audit, &of.audit_version),
                 warn: level(&of.warn, &of.warn_version),
@@ -141,9 +141,9 @@ impl Configuration for PodSecurityFile {
                     ));
                 }
             };
-            let parsed = level.parse::<apiserver_pod_security::Level>();
+            let parsed = level.parse::<apiserver_pod_security::PodSecurityLevel>();
             check(mode.to_owned(), level, parsed.err().map(|error| error.to_string()));
-            let parsed = version.parse::<apiserver_pod_security::Version>();
+            let parsed = version.parse::<apiserver_pod_security::PodSecurityVersion>();
             let error = parsed.err().map(|error| error.to_string());
             check(format!("{mode}-version"), version, error);
         }

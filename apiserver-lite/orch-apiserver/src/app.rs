@@ -36,7 +36,7 @@ use apiserver_http::{
     Aggregation, HttpServer, OpenApiDocuments, Overload, RequestFlows, WatchBatches, WebPage,
 };
 use apiserver_schema::Engine;
-use apiserver_store::{Identity, Medium, OnDamage, Range, Store, StoreConfig, Transform};
+use apiserver_store::{Medium, OnDamage, Range, Store, StoreConfig, StoreIdentity, Transform};
 use proto_api::names::{Names, Profile};
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch};
@@ -363,12 +363,12 @@ async fn open_store(
 pub(crate) const STORE: &str = "store";
 
 /// Whose store it is.
-pub(crate) fn store_identity(names: &Names) -> Identity {
+pub(crate) fn store_identity(names: &Names) -> StoreIdentity {
     let profile = match names.profile() {
         Profile::Orch { .. } => "orch",
         Profile::Kubernetes => "kubernetes",
     };
-    Identity { profile: profile.to_owned(), domain: names.label_domain().to_owned() }
+    StoreIdentity { profile: profile.to_owned(), domain: names.label_domain().to_owned() }
 }
 
 fn adopt_services(

@@ -11,7 +11,7 @@ use apiserver_core::services::ServiceRange as _;
 use futures_util::future::{try_join, try_join_all, try_join3};
 use serde_json::{Value, json};
 
-pub use writes::BootstrapError;
+pub use writes::EnsureError;
 use writes::{create_if_missing, create_or_replace};
 
 /// The authorities of clients, in PEM, for servers that authenticate as this one does.
@@ -25,8 +25,8 @@ pub struct ClientAuthorities {
 /// Creates the missing bootstrap objects, completes the roles of the bootstrap policy, and updates the API server's endpoints.
 ///
 /// # Errors
-/// [`BootstrapError`] with the object.
-pub async fn run(server: &Server) -> Result<(), BootstrapError> {
+/// [`EnsureError`] with the object.
+pub async fn run(server: &Server) -> Result<(), EnsureError> {
     create_common_objects(server).await?;
     if server.config.authorization.contains(&AuthorizationMode::Rbac) {
         policy::reconcile(server).await?;
@@ -37,14 +37,14 @@ pub async fn run(server: &Server) -> Result<(), BootstrapError> {
 /// As [`run`], for a server that serves already. Roles and bindings stay as their administrators left them until the next start, as in Kubernetes.
 ///
 /// # Errors
-/// [`BootstrapError`] with the object.
-pub async fn restore(server: &Server) -> Result<(), BootstrapError> {
+/// [`EnsureError`] with the object.
+pub async fn restore(server: &Server) -> Result<(), EnsureError> {
     create_common_objects(server).await?;
     own_service(server).await
 }
 
 /// The namespaces and priority classes that every cluster has.
-async fn create_common_objects(server: &Server) -> Result<(), BootstrapError> {
+async fn create_common_objects(server: &Server) -> Result<(), EnsureError> {
     let names = server.names;
     let namespaces = [
         "default",
@@ -78,11 +78,11 @@ async fn create_common_objects(server: &Server) -> Result<(), BootstrapError> {
 /// Publishes how this server authenticates clients, for servers that delegate it: the ConfigMap that Kubernetes' libraries read.
 ///
 /// # Errors
-/// [`BootstrapError`] with the object.
+/// [`EnsureError`] with the object.
 pub async fn publish_authentication(
     server: &Server,
     authorities: &ClientAuthorities,
-) -> Result<(), BootstrapError> {
+) -> Result<(), EnsureError> {
     let mut data = serde_json::Map::new();
     if !authorities.clients.is_empty() {
         data.insert("client-ca-file".to_owned(), authorities.clients.as_str().into());
@@ -110,7 +110,7 @@ pub async fn publish_authentication(
 }
 
 /// The Service under which pods reach the API server, and its endpoints.
-async fn own_service(server: &Server) -> Result<(), BootstrapError> {
+async fn own_service(server: &Server) -> Result<(), EnsureError> {
     let name = server.names.api_service_name();
     let labels = json!({"component": "apiserver", "provider": name});
     let Some(range) = server.config.service_ranges.first() else { return Ok(()) };
@@ -130,7 +130,7 @@ async fn own_service(server: &Server) -> Result<(), BootstrapError> {
     }
     let announced = Box::pin(server_addresses::announce(server)).await;
     let mut addresses = announced
-        .map_err(|source| BootstrapError { what: "the apiserver lease".to_owned(), source })?;
+        .map_err(|source| EnsureError { what: "the apiserver lease".to_owned(), source })?;
     addresses.retain(|other| other.is_ipv6() == address.is_ipv6());
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();

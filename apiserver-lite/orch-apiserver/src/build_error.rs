@@ -12,7 +12,7 @@ use apiserver_store::{BackupError, OpenError, WatchError};
 use apiserver_store_etcd::OpenEtcdError;
 use proto_daemon::config::ConfigError;
 
-use crate::bootstrap::BootstrapError;
+use crate::bootstrap::EnsureError;
 use crate::pki::PkiError;
 use crate::tls::TlsError;
 
@@ -128,7 +128,7 @@ pub enum BuildError {
     },
     /// A bootstrap object (namespace, priority class, the server's own Service) cannot be written.
     #[error(transparent)]
-    Bootstrap(#[from] BootstrapError),
+    Bootstrap(#[from] EnsureError),
 }
 
 impl BuildError {

@@ -36,7 +36,7 @@ use service_accounts::ServiceAccountFlags;
 #[derive(Parser, Clone, Debug)]
 // As in Kubernetes the last one counts of a flag that is given twice; lists are joined.
 #[command(name = "orch-apiserver", version, about, args_override_self = true)]
-pub struct Flags {
+pub struct ApiServerFlags {
     /// Flags of all programs.
     #[command(flatten)]
     pub common: CommonFlags,
@@ -244,7 +244,7 @@ enum Mode {
     Webhook,
 }
 
-impl Flags {
+impl ApiServerFlags {
     /// The directory of manifests that are loaded before anything is served.
     #[must_use]
     pub fn fixtures(&self) -> Option<PathBuf> {
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Config, clap::Error> {
-        let flags = Flags::try_parse_from([&["orch-apiserver"], args].concat());
+        let flags = ApiServerFlags::try_parse_from([&["orch-apiserver"], args].concat());
         flags.map(|flags| flags.config().unwrap().0)
     }
 
@@ -484,7 +484,10 @@ mod tests {
         ];
         assert_eq!(encryption(&reloading), Some(EncryptionSettings { file, reload: true }));
         let args = ["orch-apiserver", "--data-dir=/d", "--restore=/b"];
-        assert_eq!(Flags::try_parse_from(args).unwrap().restore(), Some(PathBuf::from("/b")));
+        assert_eq!(
+            ApiServerFlags::try_parse_from(args).unwrap().restore(),
+            Some(PathBuf::from("/b"))
+        );
     }
 
     #[test]
@@ -507,7 +510,8 @@ mod tests {
     #[test]
     fn names_of_tls_versions_and_suites_are_checked() {
         let config = |args: &[&str]| {
-            let flags = Flags::try_parse_from([&["orch-apiserver"], args].concat()).unwrap();
+            let flags =
+                ApiServerFlags::try_parse_from([&["orch-apiserver"], args].concat()).unwrap();
             flags.config().map(|(config, _)| config.tls_terms).map_err(|error| error.to_string())
         };
         assert_eq!(config(&[]), Ok(Terms::default()));

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use apiserver_development::{etcd, load, manifests};
 use invocation::Invocation;
 use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, Storage};
-use orch_apiserver::flags::Flags;
+use orch_apiserver::flags::ApiServerFlags;
 use orch_apiserver::{BoundServer, Config};
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     proto_daemon::panics::install();
     let version = env!("CARGO_PKG_VERSION");
     let describe = orch_apiserver::reference::describe;
-    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, describe) {
+    if let Some(code) = proto_daemon::reference::answer::<ApiServerFlags>(version, describe) {
         return code;
     }
     match Invocation::read(std::env::args_os()) {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Vec<std::ffi::OsString>, adapted: &[String]) -> ExitCode {
-    let flags: Flags = match exit::parse_flags_of(proto_daemon::build_info!(), arguments) {
+    let flags: ApiServerFlags = match exit::parse_flags_of(proto_daemon::build_info!(), arguments) {
         Ok(flags) => flags,
         Err(code) => return code,
     };
@@ -114,7 +114,7 @@ fn warn_of(config: &Config) {
 /// Loads what an ephemeral server begins with, keeps it as its first state, and says where it is. Connections wait in the listener's queue until then.
 async fn make_ready(
     bound: &BoundServer,
-    manifests: &[manifests::Manifest],
+    manifests: &[manifests::ManifestObject],
 ) -> Result<MemoryFile, Failure> {
     let running = bound.running();
     let client = running.admin().map_err(Failure::run)?;

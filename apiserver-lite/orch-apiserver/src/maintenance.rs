@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use apiserver_http::{HttpServer, run_resource_metrics};
 
 use crate::bootstrap;
-use event_expiry::{Clocks, EventExpiry, delete_old_events};
+use event_expiry::{EventExpiry, ExpiryClocks, delete_old_events};
 
 /// Time between two rounds.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ pub async fn run(server: Arc<HttpServer>) {
 async fn run_rounds(server: Arc<HttpServer>) {
     let status = server.pages.status.task("maintenance");
     let mut rounds = 0u32;
-    let mut expiry = EventExpiry::new(server.core.config.event_ttl, Clocks::read());
+    let mut expiry = EventExpiry::new(server.core.config.event_ttl, ExpiryClocks::read());
     loop {
         // Cancel safe: sleeping holds no state.
         tokio::select! {
@@ -36,7 +36,7 @@ async fn run_rounds(server: Arc<HttpServer>) {
         server.core.store.compact_expired(Instant::now());
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(EVENT_ROUNDS) {
-            delete_old_events(&server.core, &mut expiry, Clocks::read()).await;
+            delete_old_events(&server.core, &mut expiry, ExpiryClocks::read()).await;
         }
         if let Err(error) = bootstrap::restore(&server.core).await {
             tracing::warn!(error = %proto_daemon::exit::chain(&error), "cannot restore bootstrap objects; retried at the next maintenance round");

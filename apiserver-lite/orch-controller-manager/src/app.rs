@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_autoscaling_controller::{self as autoscaling, AutoscalingController};
-use apiserver_controller_io::accounts::{Accounts, Renewal, run_renewals};
+use apiserver_controller_io::accounts::{Accounts, TokenRenewal, run_renewals};
 use apiserver_controller_io::controller_queues::ControllerQueues;
 use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::metrics::ControllerMetrics;
@@ -153,7 +153,7 @@ struct Dependencies {
     /// The program's own identity.
     client: Client,
     accounts: Accounts,
-    renewals: Vec<Renewal>,
+    renewals: Vec<TokenRenewal>,
     settings: Settings,
     workers: usize,
     observability: Observability,

@@ -12,7 +12,7 @@ use apiserver_controller_io::sync_flags::SyncFlags;
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::node_lifecycle::EvictionRates;
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
-use apiserver_signers::certificates::authority::{Authority, AuthorityError};
+use apiserver_signers::certificates::authority::{CertificateAuthority, CertificateAuthorityError};
 use apiserver_token::SigningKey;
 use apiserver_workloads::stateful_set;
 use clap::Parser;
@@ -173,7 +173,7 @@ pub struct Settings {
     /// Signs tokens in token secrets; without it none are issued.
     pub token_key: Option<Arc<SigningKey>>,
     /// Signs certificate requests; without it none are signed.
-    pub authority: Option<Arc<Authority>>,
+    pub authority: Option<Arc<CertificateAuthority>>,
     /// See `--node-monitor-grace-period`.
     pub grace: Duration,
     /// How fast nodes of a zone are evicted.
@@ -194,7 +194,7 @@ pub struct Settings {
     pub auto_generates_tokens: bool,
     /// What the taint out-of-service of a node means.
     pub out_of_service: OutOfServiceTaint,
-    pub stateful_sets: stateful_set::Features,
+    pub stateful_sets: stateful_set::StatefulSetFeatures,
     /// The workers of the controllers that have a number of their own.
     pub own_workers: BTreeMap<&'static str, usize>,
     /// Warnings to log.
@@ -237,7 +237,7 @@ pub enum SettingsError {
     },
     /// The CA cannot be read or parsed.
     #[error("--cluster-signing-cert-file, --cluster-signing-key-file")]
-    Authority(#[from] AuthorityError),
+    Authority(#[from] CertificateAuthorityError),
     /// The root CA cannot be read.
     #[error("--root-ca-file: cannot read {path}")]
     RootCa {
@@ -270,7 +270,8 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let own = [&[NO_TOKENS, OUT_OF_SERVICE][..], &stateful_set::Features::GATES].concat();
+        let own =
+            [&[NO_TOKENS, OUT_OF_SERVICE][..], &stateful_set::StatefulSetFeatures::GATES].concat();
         let gates = feature_gates::resolve_gates(&[], &own, &gates)?;
         let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
             true => OutOfServiceTaint::NodeIsOff,
@@ -284,7 +285,7 @@ impl ControllerManagerFlags {
         Ok(Settings {
             load_balancer_ranges,
             out_of_service,
-            stateful_sets: stateful_set::Features::of(|gate| gates.gates.is_on(gate)),
+            stateful_sets: stateful_set::StatefulSetFeatures::of(|gate| gates.gates.is_on(gate)),
             own_workers: self.syncs.by_controller(),
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
@@ -307,11 +308,12 @@ impl ControllerManagerFlags {
         })
     }
 
-    fn authority(&self) -> Result<Option<Arc<Authority>>, SettingsError> {
+    fn authority(&self) -> Result<Option<Arc<CertificateAuthority>>, SettingsError> {
         let pair =
             self.cluster_signing_cert_file.as_ref().zip(self.cluster_signing_key_file.as_ref());
         let read = |(certificate, key): (&PathBuf, &PathBuf)| {
-            Authority::read(certificate, key, self.cluster_signing_duration).map(Arc::new)
+            CertificateAuthority::read(certificate, key, self.cluster_signing_duration)
+                .map(Arc::new)
         };
         Ok(pair.map(read).transpose()?)
     }
@@ -456,10 +458,11 @@ mod tests {
 
     #[test]
     fn features_of_stateful_sets_are_off_unless_their_gates_are_on() {
-        let of = |gates: &[&str]| stateful_set::Features::of(|gate| gates.contains(&gate));
+        let of =
+            |gates: &[&str]| stateful_set::StatefulSetFeatures::of(|gate| gates.contains(&gate));
         let means = |args: &[&str]| settings(args).map(|settings| settings.stateful_sets);
         assert_eq!(means(&[]), Ok(of(&[])));
-        for gate in stateful_set::Features::GATES {
+        for gate in stateful_set::StatefulSetFeatures::GATES {
             let on = format!("--feature-gates={gate}=true");
             assert_eq!(means(&[&on]), Ok(of(&[gate])));
             assert!(settings(&[&on]).is_ok_and(|settings| settings.warnings.is_empty()));

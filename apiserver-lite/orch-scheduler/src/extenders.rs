@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apiserver_scheduling::extenders::{AnswerError, Extender, SentNode, build_binding_request};
+use apiserver_scheduling::extenders::{
+    Extender, ExtenderAnswerError, SentNode, build_binding_request,
+};
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::Candidate;
@@ -61,7 +63,7 @@ pub enum ExtenderError {
         cause: serde_json::Error,
     },
     #[error(transparent)]
-    Answer(#[from] AnswerError),
+    Answer(#[from] ExtenderAnswerError),
     #[error("cannot read the {what} for an extender")]
     Read {
         what: &'static str,

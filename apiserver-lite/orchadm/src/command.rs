@@ -9,7 +9,7 @@ use crate::{certs, config, init, join, reset, supervisor, token, upgrade};
 /// Makes clusters of real hosts, as kubeadm does: `init` on the first, `join` on the others.
 #[derive(Debug, Parser)]
 #[command(name = "orchadm", version)]
-pub struct Command {
+pub struct OrchadmCommand {
     #[command(flatten)]
     host: HostFlags,
     #[command(subcommand)]
@@ -42,7 +42,7 @@ enum Verb {
     Version,
 }
 
-impl Command {
+impl OrchadmCommand {
     /// Verbosity of the output (`--v`).
     pub fn verbosity(&self) -> u8 {
         self.host.verbosity()
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_flags_agree_with_each_other() {
-        Command::command().debug_assert();
+        OrchadmCommand::command().debug_assert();
     }
 
     #[test]
@@ -117,7 +117,8 @@ mod tests {
             "join 10.0.0.1:6443 --dry-run --skip-phases addon -v 5",
             "version",
         ] {
-            let parsed = Command::try_parse_from(["orchadm"].into_iter().chain(line.split(' ')));
+            let parsed =
+                OrchadmCommand::try_parse_from(["orchadm"].into_iter().chain(line.split(' ')));
             assert!(
                 parsed.is_ok(),
                 "{line}: {}",
@@ -127,7 +128,8 @@ mod tests {
         for line in
             ["init --nonsense", "join", "init --config f --token t", "certs renew", "join phase"]
         {
-            let parsed = Command::try_parse_from(["orchadm"].into_iter().chain(line.split(' ')));
+            let parsed =
+                OrchadmCommand::try_parse_from(["orchadm"].into_iter().chain(line.split(' ')));
             assert!(parsed.is_err(), "{line}");
         }
     }

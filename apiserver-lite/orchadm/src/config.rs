@@ -107,7 +107,7 @@ mod tests {
             names,
             layout: apiserver_bootstrap::layout::Layout::new(names, dir.path()),
             record: None,
-            output: crate::output::Output { format: crate::output::Format::Text },
+            output: crate::output::LineOutput { format: crate::output::OutputFormat::Text },
         };
         let path = dir.path().join("c.yaml");
         let validate = || run(&host, &ConfigCommand::Validate { config: path.clone() });

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver_bootstrap::layout::Layout;
-use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::record::HostRecord;
 use apiserver_bootstrap::removal::resolved;
 use clap::Args;
 use proto_api::names::{DEFAULT_ORCH_DOMAIN, Names, Profile};
 use proto_daemon::flags::Naming;
 
 use crate::failure::not_valid;
-use crate::output::{Format, Output};
+use crate::output::{LineOutput, OutputFormat};
 
 /// Flags of all commands.
 #[derive(Args, Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct HostFlags {
     rootfs: PathBuf,
     /// Form of the output.
     #[arg(short = 'o', long, value_enum, default_value = "text", global = true)]
-    output: Format,
+    output: OutputFormat,
     /// Verbosity of the output: from 5 on with the causes of an error, one a line.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0, global = true)]
     verbosity: u8,
@@ -43,9 +43,9 @@ pub struct Host {
     /// Its paths.
     pub layout: Layout,
     /// What was done on it before.
-    pub record: Option<Record>,
+    pub record: Option<HostRecord>,
     /// Where the command speaks.
-    pub output: Output,
+    pub output: LineOutput,
 }
 
 impl HostFlags {
@@ -59,7 +59,7 @@ impl HostFlags {
     /// # Errors
     /// What was done on it cannot be read, or was done with other names.
     pub fn host(&self) -> Result<Host> {
-        self.with(Record::load(&self.rootfs)?)
+        self.with(HostRecord::load(&self.rootfs)?)
     }
 
     /// The host for a command that removes what was done on it. Without a record nothing says what that is: it needs `--without-record`.
@@ -67,7 +67,7 @@ impl HostFlags {
     /// # Errors
     /// As [`HostFlags::host`]; there is no record that can be read, and `--without-record` with `--naming` was not given.
     pub fn host_for_reset(&self, without_record: bool) -> Result<Host> {
-        let missing = match Record::load(&self.rootfs) {
+        let missing = match HostRecord::load(&self.rootfs) {
             Ok(Some(record)) => return self.with(Some(record)),
             Ok(None) => anyhow::anyhow!("no record of `orchadm` below {}", self.rootfs.display()),
             Err(error) => error.into(),
@@ -83,14 +83,14 @@ impl HostFlags {
         }
     }
 
-    fn with(&self, record: Option<Record>) -> Result<Host> {
+    fn with(&self, record: Option<HostRecord>) -> Result<Host> {
         let chosen = self.naming.map(|naming| match naming {
             Naming::Kubernetes => Profile::Kubernetes,
             Naming::Orch => Profile::Orch {
                 domain: self.api_domain.clone().unwrap_or_else(|| DEFAULT_ORCH_DOMAIN.to_owned()),
             },
         });
-        let known = record.as_ref().and_then(Record::profile);
+        let known = record.as_ref().and_then(HostRecord::profile);
         let profile = match (chosen, known) {
             (Some(chosen), Some(known)) if chosen != known => {
                 bail!(
@@ -102,7 +102,7 @@ impl HostFlags {
         };
         let names = Names::new(profile);
         let layout = Layout::new(names, &resolved(&self.rootfs)?);
-        Ok(Host { names, layout, record, output: Output { format: self.output } })
+        Ok(Host { names, layout, record, output: LineOutput { format: self.output } })
     }
 }
 
@@ -132,7 +132,7 @@ impl Host {
     ///
     /// # Errors
     /// There is none.
-    pub fn read_record(&self) -> Result<&Record> {
+    pub fn read_record(&self) -> Result<&HostRecord> {
         let path = self.layout.programs();
         let missing =
             || format!("no record {}: run `orchadm init` or `join` first", path.display());
@@ -200,7 +200,7 @@ mod tests {
             naming,
             api_domain: None,
             rootfs: root.to_owned(),
-            output: Format::Text,
+            output: OutputFormat::Text,
             verbosity: 0,
         }
     }
@@ -215,7 +215,7 @@ mod tests {
         assert!(named.host_for_reset(true).unwrap().record.is_none());
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
-        Record::new(names, Role::Node, "n", "").store(&layout).unwrap();
+        HostRecord::new(names, Role::Node, "n", "").store(&layout).unwrap();
         let host = flags(root.path(), None).host_for_reset(true).unwrap();
         assert!(host.record.is_some() && !host.is_running());
         std::fs::write(layout.programs(), "x").unwrap();

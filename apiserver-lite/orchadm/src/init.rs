@@ -21,7 +21,7 @@ use crate::host::{Host, seen_by_units};
 use crate::preflight;
 use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
-use apiserver_bootstrap::record::{Progress, Record};
+use apiserver_bootstrap::record::{HostRecord, Progress};
 use apiserver_bootstrap::resumed_join::check_same_store;
 
 pub use settings::{InitFlags, InitSettings};
@@ -84,7 +84,7 @@ pub struct InitContext {
     /// The settings.
     pub settings: InitSettings,
     /// What was done.
-    pub record: Record,
+    pub record: HostRecord,
     /// Who runs the programs.
     pub services: Services,
     /// What the runtime says of itself.
@@ -204,7 +204,7 @@ fn check_skipped(skipped: &[String]) -> Result<()> {
 impl InitContext {
     fn new(host: Host, settings: InitSettings, services: Services) -> Self {
         let fresh =
-            || Record::new(host.names, Role::ControlPlane, &settings.node, &settings.runtime);
+            || HostRecord::new(host.names, Role::ControlPlane, &settings.node, &settings.runtime);
         let mut record = host.record.clone().unwrap_or_else(fresh);
         record.certificates_dir = Some(settings.pki.clone()).filter(|pki| *pki != host.layout.pki);
         Self { host, settings, record, services, runtime: RuntimeFacts::default() }
@@ -346,12 +346,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let names = proto_api::names::Names::new(proto_api::names::Profile::Kubernetes);
         let layout = apiserver_bootstrap::layout::Layout::new(names, root.path());
-        let output = crate::output::Output { format: crate::output::Format::Text };
+        let output = crate::output::LineOutput { format: crate::output::OutputFormat::Text };
         let mut host = Host { names, layout, record: None, output };
         check_role(&host).unwrap();
-        host.record = Some(Record::new(names, Role::ControlPlane, "n", ""));
+        host.record = Some(HostRecord::new(names, Role::ControlPlane, "n", ""));
         check_role(&host).unwrap();
-        host.record = Some(Record::new(names, Role::Node, "n", ""));
+        host.record = Some(HostRecord::new(names, Role::Node, "n", ""));
         assert!(check_role(&host).is_err());
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
+use apiserver_bootstrap::client_config::{self, AuthInfo, AuthorityAt, ClusterEntry};
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::ClusterConfiguration;
 use apiserver_bootstrap::discovery;
@@ -30,7 +30,7 @@ use crate::preflight;
 use crate::runtime::Runtime;
 use crate::services::{Services, run_until_stopped};
 use crate::supervisor::stop_signal;
-use apiserver_bootstrap::record::{Progress, Record};
+use apiserver_bootstrap::record::{HostRecord, Progress};
 
 pub use settings::{JoinFlags, JoinSettings};
 
@@ -156,12 +156,12 @@ async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {
 struct Joining<'a> {
     host: &'a Host,
     settings: &'a JoinSettings,
-    record: Record,
+    record: HostRecord,
 }
 
 impl<'a> Joining<'a> {
     fn new(host: &'a Host, settings: &'a JoinSettings) -> Result<Self> {
-        let fresh = || Record::new(host.names, Role::Node, &settings.node, &settings.runtime);
+        let fresh = || HostRecord::new(host.names, Role::Node, &settings.node, &settings.runtime);
         let record = host.record.clone().unwrap_or_else(fresh);
         check_same_node(&record, &settings.node, &settings.runtime)?;
         Ok(Self { host, settings, record })
@@ -270,13 +270,13 @@ fn write_discovered(host: &Host, settings: &JoinSettings, found: &FoundCluster) 
     }
     private_files::write_atomically(&settings.authority, found.authority.as_bytes(), PUBLIC_MODE)
         .with_context(|| wrote(&settings.authority))?;
-    let cluster = Cluster {
+    let cluster = ClusterEntry {
         name: host.names.api_service_name(),
         server: &found.server,
         authority: AuthorityAt::Embedded(&found.authority),
     };
     let token = settings.tls_token.text();
-    let text = client_config::text(&cluster, "tls-bootstrap-token-user", &Identity::Token(&token));
+    let text = client_config::text(&cluster, "tls-bootstrap-token-user", &AuthInfo::Token(&token));
     Ok(client_config::write(&layout.bootstrap_node, &text)?)
 }
 

@@ -33,10 +33,12 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let version = env!("CARGO_PKG_VERSION");
-    if let Some(code) = proto_daemon::reference::answer::<command::Command>(version, |_| Ok(())) {
+    if let Some(code) =
+        proto_daemon::reference::answer::<command::OrchadmCommand>(version, |_| Ok(()))
+    {
         return code;
     }
-    let command = match command::Command::try_parse() {
+    let command = match command::OrchadmCommand::try_parse() {
         Ok(command) => command,
         Err(error) => {
             // A failed write to a closed terminal changes nothing.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use apiserver_bootstrap::client_config;
 use apiserver_bootstrap::host_programs::Member;
-use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::record::HostRecord;
 
 use crate::host::{self, Host};
 use crate::runtime::{DEFAULT_SOCKET, socket_path};
@@ -18,7 +18,7 @@ pub async fn start_proxy(
     host: &Host,
     member: &Member<'_>,
     services: &mut Services,
-    record: &mut Record,
+    record: &mut HostRecord,
 ) -> Result<()> {
     client_config::write_for_proxy(&host.layout, host.names, member.node)?;
     services.ensure(&host.layout, record, &member.proxy()).await?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// Form of the output (`-o`, `--output`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     /// For people.
     #[default]
     Text,
@@ -17,25 +17,25 @@ pub enum Format {
 
 /// Where a command's lines go.
 #[derive(Clone, Copy, Debug)]
-pub struct Output {
+pub struct LineOutput {
     /// Its form.
-    pub format: Format,
+    pub format: OutputFormat,
 }
 
-impl Output {
+impl LineOutput {
     /// Progress: what was done in a phase.
     pub fn log(&self, phase: &str, message: &str) {
         match self.format {
-            Format::Text => println!("[{phase}] {}", visible(message)),
-            Format::Json => println!("{}", json!({"phase": phase, "message": message})),
+            OutputFormat::Text => println!("[{phase}] {}", visible(message)),
+            OutputFormat::Json => println!("{}", json!({"phase": phase, "message": message})),
         }
     }
 
     /// Something to know that stops nothing.
     pub fn warn(&self, phase: &str, name: &str, message: &str) {
         match self.format {
-            Format::Text => eprintln!("[{phase}] [WARNING {name}]: {}", visible(message)),
-            Format::Json => {
+            OutputFormat::Text => eprintln!("[{phase}] [WARNING {name}]: {}", visible(message)),
+            OutputFormat::Json => {
                 println!("{}", json!({"phase": phase, "warning": name, "message": message}));
             }
         }
@@ -49,8 +49,8 @@ impl Output {
     /// The result of a command: a text, or its value as JSON.
     pub fn result(&self, text: &str, value: &Value) {
         match self.format {
-            Format::Text => println!("{}", visible(text.trim_end())),
-            Format::Json => println!("{value}"),
+            OutputFormat::Text => println!("{}", visible(text.trim_end())),
+            OutputFormat::Json => println!("{value}"),
         }
     }
 }

@@ -2,24 +2,29 @@
 
 use anyhow::Result;
 use apiserver_bootstrap::preflight::{
-    Facts, Finding, IgnoredChecks, Level, PreflightScope, RuntimeFacts, RuntimeSilent,
+    Facts, IgnoredChecks, PreflightFinding, PreflightLevel, PreflightScope, RuntimeFacts,
+    RuntimeSilent,
 };
 use apiserver_bootstrap::{etcd_probe, host_facts};
 
 use crate::failure::PreflightFailed;
 use crate::host::Host;
-use crate::output::Output;
+use crate::output::LineOutput;
 use crate::runtime::Runtime;
 
 /// Says every finding and fails with all errors that are not ignored.
 ///
 /// # Errors
 /// [`PreflightFailed`].
-pub fn report(findings: Vec<Finding>, ignored: &IgnoredChecks, output: Output) -> Result<()> {
+pub fn report(
+    findings: Vec<PreflightFinding>,
+    ignored: &IgnoredChecks,
+    output: LineOutput,
+) -> Result<()> {
     let mut failed = Vec::new();
     for finding in findings {
         match finding.level {
-            Level::Error if !ignored.has(&finding.name) => {
+            PreflightLevel::Error if !ignored.has(&finding.name) => {
                 failed.push((finding.name, finding.message));
             }
             _ => output.warn("preflight", &finding.name, &finding.message),
@@ -55,15 +60,16 @@ mod tests {
 
     #[test]
     fn ignored_checks_do_not_fail_and_the_others_are_reported_together() {
-        let finding = |name: &str, level| Finding { name: name.into(), message: "m".into(), level };
+        let finding =
+            |name: &str, level| PreflightFinding { name: name.into(), message: "m".into(), level };
         let all = || {
             vec![
-                finding("NumCPU", Level::Error),
-                finding("CRI", Level::Error),
-                finding("Swap", Level::Warning),
+                finding("NumCPU", PreflightLevel::Error),
+                finding("CRI", PreflightLevel::Error),
+                finding("Swap", PreflightLevel::Warning),
             ]
         };
-        let output = Output { format: crate::output::Format::Text };
+        let output = LineOutput { format: crate::output::OutputFormat::Text };
         let ended = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             report(all(), &IgnoredChecks::new(&names), output).map_err(|error| {

@@ -9,7 +9,7 @@ use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
 use apiserver_bootstrap::links;
 use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
-use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::record::HostRecord;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -292,7 +292,7 @@ async fn remove_cgroups(host: &Host) -> Result<()> {
 
 /// orchlet's `--cgroup-root`, without the leading slash.
 fn cgroup_root(host: &Host) -> PathBuf {
-    host.record.as_ref().map(Record::cgroup_root).unwrap_or_default()
+    host.record.as_ref().map(HostRecord::cgroup_root).unwrap_or_default()
 }
 
 /// Removes all files but the record. One directory that stays does not keep the others.
@@ -331,18 +331,18 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::output::{Format, Output};
+    use crate::output::{LineOutput, OutputFormat};
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);
-        let mut record = Record::new(names, Role::Node, "n", "");
+        let mut record = HostRecord::new(names, Role::Node, "n", "");
         let argv = vec!["/b/orchlet".to_owned(), "--cgroup-root=/a/b".to_owned()];
         record.put(&Program { name: "orchlet".into(), argv });
         Host {
             names,
             layout: Layout::new(names, root),
             record: Some(record),
-            output: Output { format: Format::Text },
+            output: LineOutput { format: OutputFormat::Text },
         }
     }
 

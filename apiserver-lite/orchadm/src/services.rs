@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::cluster;
 use crate::host::{self, Host};
 use crate::supervisor::{self, Supervisor};
-use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::record::HostRecord;
 use apiserver_bootstrap::systemd;
 
 /// How often a program may end while it is waited for: one that lacks something for a moment is started again.
@@ -57,7 +57,7 @@ impl Services {
     pub async fn ensure(
         &mut self,
         layout: &Layout,
-        record: &mut Record,
+        record: &mut HostRecord,
         program: &Program,
     ) -> Result<()> {
         program.check()?;
@@ -237,7 +237,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
-        let mut record = Record::new(names, Role::Node, "n", "");
+        let mut record = HostRecord::new(names, Role::Node, "n", "");
         let argv = ["/bin/sh", "-c", "echo the reason; exit 1"].map(str::to_owned).to_vec();
         let program = Program { name: "p".into(), argv };
         let mut services = Services::begin(&layout).unwrap();

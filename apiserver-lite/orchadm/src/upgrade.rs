@@ -22,7 +22,7 @@ use crate::host::{self, Host};
 use crate::output::table;
 use crate::services;
 use apiserver_bootstrap::external;
-use apiserver_bootstrap::record::Record;
+use apiserver_bootstrap::record::HostRecord;
 
 /// `upgrade ...`
 #[derive(Debug, Subcommand)]
@@ -200,7 +200,7 @@ fn is_replaced(running: Option<FileId>, file: FileId) -> bool {
 }
 
 /// Puts the old programs back, all of them whatever fails; what failed.
-async fn go_back(host: &Host, record: &mut Record, done: &[&Change]) -> Vec<String> {
+async fn go_back(host: &Host, record: &mut HostRecord, done: &[&Change]) -> Vec<String> {
     let mut failed = Vec::new();
     for change in done {
         let name = &change.old.name;
@@ -228,7 +228,7 @@ fn outcome_of_return(failed: &[String]) -> String {
 }
 
 /// Records a program, restarts it and waits until it is well.
-async fn put(host: &Host, record: &mut Record, program: &Program) -> Result<()> {
+async fn put(host: &Host, record: &mut HostRecord, program: &Program) -> Result<()> {
     record.put(program);
     record.store(&host.layout)?;
     if !services::restart(&host.layout, program).await? {
@@ -251,7 +251,7 @@ fn micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or_default()
 }
 
-async fn wait_well(host: &Host, record: &Record, program: &str, since: i64) -> Result<()> {
+async fn wait_well(host: &Host, record: &HostRecord, program: &str, since: i64) -> Result<()> {
     let layout = &host.layout;
     match (program, record.role) {
         ("orch-apiserver", _) => {

@@ -10,7 +10,7 @@ use apiserver_schema::Engine;
 use clap::Subcommand;
 use orchctl_client::manifests::Manifest;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::apply::{self, Documents};
+use orchctl_plans::apply::{self, ApplyDocuments};
 use proto_api::names::Names;
 use proto_client::Patch;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::delete::DeletionFlags;
 use crate::file_selection::FileSelection;
 use crate::poll::{self, PollIntervals};
 use crate::record::RecordFlags;
-use crate::requests::{self, Deletion, Place, Write};
+use crate::requests::{self, Deletion, Place, WriteOptions};
 use crate::results::{DryRun, ResultFlags};
 
 /// How often a patch is made again when another writer was faster.
@@ -225,10 +225,10 @@ impl Run<'_> {
         Ok(((place, uid), None))
     }
 
-    fn write(&self) -> Result<Write, CommandError> {
+    fn write(&self) -> Result<WriteOptions, CommandError> {
         let usual = if self.flags.server_side { "kubectl" } else { "kubectl-client-side-apply" };
         let manager = self.flags.field_manager.as_deref().unwrap_or(usual);
-        Ok(Write {
+        Ok(WriteOptions {
             validation: Some(validation(self.flags.validate)),
             force: self.flags.force_conflicts,
             ..self.flags.results.write(manager)?
@@ -305,7 +305,8 @@ impl Run<'_> {
                     place.title()
                 ))
             })?;
-            let documents = Documents { original: original.as_ref(), modified, current: &current };
+            let documents =
+                ApplyDocuments { original: original.as_ref(), modified, current: &current };
             let change = apply::difference(&self.engine, &documents)
                 .map_err(|error| CommandError::with_text(format!("{}: {error}", place.title())))?;
             if change.is_empty() {

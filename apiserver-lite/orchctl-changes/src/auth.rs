@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_commands::auth::{self, Question};
+use orchctl_commands::auth::{self, AuthCommand};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -18,7 +18,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(flatten)]
-    Ask(Question),
+    Ask(AuthCommand),
     /// Bring roles and bindings to what files describe, and leave what others added
     Reconcile(reconcile::Args),
 }

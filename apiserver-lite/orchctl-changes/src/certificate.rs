@@ -8,7 +8,7 @@ use orchctl_commands::print_flags::PrintFlags;
 use proto_api::Time;
 use serde_json::{Value, json};
 
-use crate::requests::{self, Place, Write};
+use crate::requests::{self, Place, WriteOptions};
 use crate::results::ResultFlags;
 
 /// How often a decision is written again when another writer was faster.
@@ -73,7 +73,7 @@ async fn decide(
     session: &Session,
     place: &Place,
     decision: &str,
-    (force, write): (bool, &Write),
+    (force, write): (bool, &WriteOptions),
 ) -> Result<Value, CommandError> {
     let mut attempt = 0;
     loop {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::file_selection::FileSelection;
 use crate::raw::{self, Body};
 use crate::record::RecordFlags;
-use crate::requests::{self, Place, Write};
+use crate::requests::{self, Place, WriteOptions};
 use crate::results::ResultFlags;
 
 /// What the server does about unknown and duplicate fields.
@@ -234,7 +234,7 @@ impl CommonFlags {
         // No part of what is applied: a later apply keeps it.
         self.record.annotate(session, &mut object, output).await?;
         let made = if self.results.sends() {
-            let write = Write {
+            let write = WriteOptions {
                 validation: Some(validation(self.validate)),
                 ..self.results.write(&self.field_manager)?
             };

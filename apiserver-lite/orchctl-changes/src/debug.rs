@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::exec::{self, StreamFlags};
 use crate::pods::{self, Chosen};
 use crate::poll::{self, PollIntervals};
-use crate::requests::{self, Place, Write};
+use crate::requests::{self, Place, WriteOptions};
 
 /// Most names of containers that are tried.
 const NAMES_MAX: usize = 1000;
@@ -105,7 +105,7 @@ async fn create_pod(
     let resource = session.discovery().await?.served_kind("v1", "Pod")?.clone();
     let collection = resource.collection(Some(session.namespace()?)).path();
     let pod = node_pod(node, container);
-    let pod = requests::create(session, collection, &pod, &Write::default()).await?;
+    let pod = requests::create(session, collection, &pod, &WriteOptions::default()).await?;
     let place = Place::listed(&resource, &pod);
     if !args.quiet {
         writeln!(
@@ -135,7 +135,7 @@ async fn add_container(
     }
     let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": [container]}}));
     let path = chosen.place.path(Some("ephemeralcontainers"));
-    requests::patch(session, path, &patch, &Write::default()).await?;
+    requests::patch(session, path, &patch, &WriteOptions::default()).await?;
     Ok((chosen, name))
 }
 

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use apiserver_schema::Engine;
 use orchctl_client::manifests::Manifest;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::apply::{self, Documents};
+use orchctl_plans::apply::{self, ApplyDocuments};
 use orchctl_plans::text;
 use proto_api::yaml;
 use proto_client::Patch;
 use serde_json::Value;
 
 use crate::file_selection::FileSelection;
-use crate::requests::{self, Place, Write};
+use crate::requests::{self, Place, WriteOptions};
 
 /// What is printed first of a side without an object.
 const NOTHING: &str = "";
@@ -89,7 +89,7 @@ async fn merge(
     live: Option<&Value>,
 ) -> Result<Value, CommandError> {
     let usual = if args.server_side { "kubectl" } else { "kubectl-client-side-apply" };
-    let write = Write {
+    let write = WriteOptions {
         dry_run: true,
         manager: args.field_manager.as_deref().unwrap_or(usual).to_owned(),
         validation: None,
@@ -111,7 +111,8 @@ async fn merge(
             place.title()
         ))
     })?;
-    let documents = Documents { original: original.as_ref(), modified: &modified, current: live };
+    let documents =
+        ApplyDocuments { original: original.as_ref(), modified: &modified, current: live };
     let change = apply::difference(engine, &documents)
         .map_err(|error| CommandError::with_text(format!("{}: {error}", place.title())))?;
     if change.is_empty() {

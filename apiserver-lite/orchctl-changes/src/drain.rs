@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::poll::{self, PollIntervals};
-use crate::requests::{self, Deletion, Place, Write};
+use crate::requests::{self, Deletion, Place, WriteOptions};
 use crate::results::DryRun;
 
 /// Pause before an eviction that a budget refused is tried again.
@@ -136,7 +136,10 @@ async fn cordon(
             if flags.dry_run != DryRun::Client {
                 let value = if unschedulable { json!(true) } else { Value::Null };
                 let patch = Patch::Strategic(json!({"spec": {"unschedulable": value}}));
-                let write = Write { dry_run: flags.dry_run == DryRun::Server, ..Write::default() };
+                let write = WriteOptions {
+                    dry_run: flags.dry_run == DryRun::Server,
+                    ..WriteOptions::default()
+                };
                 requests::patch(session, place.path(None), &patch, &write).await?;
             }
             writeln!(output.out, "{} {done}{}", place.title(), flags.note())?;
@@ -345,7 +348,7 @@ impl Removal<'_> {
             "metadata": {"name": one.place.name, "namespace": one.place.namespace},
             "deleteOptions": deletion.options()});
         let path = one.place.path(Some("eviction"));
-        let write = Write { dry_run: deletion.dry_run, ..Write::default() };
+        let write = WriteOptions { dry_run: deletion.dry_run, ..WriteOptions::default() };
         requests::create(self.session, path, &eviction, &write).await.map(drop)
     }
 }

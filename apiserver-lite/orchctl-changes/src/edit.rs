@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Most names of files that are tried.
 const NAMES_MAX: u32 = 1000;
@@ -62,10 +62,10 @@ pub async fn run(
 async fn edit(
     session: &Session,
     args: &Args,
-    target: &Target,
+    target: &TargetObject,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let Target { place, object } = target;
+    let TargetObject { place, object } = target;
     let mut shown = object.clone();
     if let (false, Some(metadata)) =
         (args.show_managed_fields, shown.get_mut("metadata").and_then(Value::as_object_mut))

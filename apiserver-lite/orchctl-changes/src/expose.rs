@@ -11,7 +11,7 @@ use crate::overrides::OverrideFlags;
 use crate::record::RecordFlags;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of `expose`.
 #[derive(clap::Args, Debug)]
@@ -84,7 +84,9 @@ pub async fn run_expose(
         external_ip: &args.external_ip,
         session_affinity: &args.session_affinity,
     };
-    for Target { place, object } in targets::read(session, &flags, &args.objects, output).await? {
+    for TargetObject { place, object } in
+        targets::read(session, &flags, &args.objects, output).await?
+    {
         let kinds = ["Pod", "Service", "ReplicationController", "Deployment", "ReplicaSet"];
         if !kinds.contains(&place.resource.kind.as_str()) {
             return Err(CommandError::with_text(format!(
@@ -180,7 +182,7 @@ pub async fn run_autoscale(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
-    for Target { place, .. } in targets::read(session, &flags, &args.objects, output).await? {
+    for TargetObject { place, .. } in targets::read(session, &flags, &args.objects, output).await? {
         let api_version = place.resource.api_version();
         let scaled = ScaleTarget {
             api_version: &api_version,

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of both commands.
 #[derive(clap::Args, Debug)]
@@ -115,10 +115,10 @@ async fn change(
     args: &Args,
     words: &Words,
     edits: &[Edit],
-    target: Target,
+    target: TargetObject,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let Target { place, object } = target;
+    let TargetObject { place, object } = target;
     if args.list {
         for (key, value) in entries(&object, words.field).into_iter().flatten() {
             writeln!(output.out, "{key}={}", value.as_str().unwrap_or_default())?;

@@ -88,7 +88,7 @@ pub async fn run(
         Type::Strategic => Patch::Strategic(body),
     };
     let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
-    let write = requests::Write {
+    let write = requests::WriteOptions {
         // What is not sent is checked by the server all the same: a patch has to be applied.
         dry_run: args.results.dry_run != crate::results::DryRun::None,
         ..args.results.write(&args.field_manager)?

@@ -13,7 +13,7 @@ use crate::delete::DeletionFlags;
 use crate::poll::{self, PollIntervals};
 use crate::raw::{self, Body};
 use crate::record::RecordFlags;
-use crate::requests::{self, Deletion, Place, Write};
+use crate::requests::{self, Deletion, Place, WriteOptions};
 use crate::results::{DryRun, ResultFlags};
 
 /// Flags of the command.
@@ -72,7 +72,7 @@ pub async fn run(
     if args.deletion.force && args.results.dry_run != DryRun::None {
         return Err(CommandError::with_text("--dry-run cannot be set when --force is used"));
     }
-    let write = Write {
+    let write = WriteOptions {
         validation: Some(validation(args.validate)),
         ..args.results.write(&args.field_manager)?
     };
@@ -89,7 +89,7 @@ pub async fn run(
 async fn replace(
     session: &Session,
     args: &Args,
-    write: &Write,
+    write: &WriteOptions,
     manifest: &Manifest,
     output: &mut Output,
 ) -> Result<(), CommandError> {

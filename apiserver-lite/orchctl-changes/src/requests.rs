@@ -5,7 +5,7 @@ use bytes::Bytes;
 use orchctl_client::manifests::Manifest;
 use orchctl_client::{ApiResource, CommandError, Session};
 use orchctl_plans::ArgumentError;
-use orchctl_plans::apply::Change;
+use orchctl_plans::apply::ApplyPatch;
 use proto_client::params::{Conflicts, Mode};
 use proto_client::{ClientError, ListParams, Patch, WriteParams, request};
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ pub async fn list(
 
 /// How a write is sent.
 #[derive(Clone, Debug, Default)]
-pub struct Write {
+pub struct WriteOptions {
     /// The server checks only.
     pub dry_run: bool,
     /// Who writes.
@@ -174,7 +174,7 @@ pub struct Write {
     pub force: bool,
 }
 
-impl Write {
+impl WriteOptions {
     fn params(&self) -> WriteParams {
         WriteParams {
             mode: if self.dry_run { Mode::DryRun } else { Mode::Commit },
@@ -197,7 +197,7 @@ pub async fn create(
     session: &Session,
     path: String,
     object: &Value,
-    write: &Write,
+    write: &WriteOptions,
 ) -> Result<Value, CommandError> {
     let request = request::create(path, &write.params(), request::JSON, body(object));
     session.call_json(request).await
@@ -211,7 +211,7 @@ pub async fn update(
     session: &Session,
     path: String,
     object: &Value,
-    write: &Write,
+    write: &WriteOptions,
 ) -> Result<Value, CommandError> {
     let request = request::update(path, &write.params(), request::JSON, body(object));
     session.call_json(request).await
@@ -225,7 +225,7 @@ pub async fn patch(
     session: &Session,
     path: String,
     patch: &Patch,
-    write: &Write,
+    write: &WriteOptions,
 ) -> Result<Value, CommandError> {
     session.call_json(request::patch(path, &write.params(), patch)).await
 }
@@ -238,17 +238,17 @@ pub async fn changed(
     session: &Session,
     before: &Value,
     after: &Value,
-) -> Result<Change, CommandError> {
+) -> Result<ApplyPatch, CommandError> {
     let engine = Engine::new(session.names().await?);
     orchctl_plans::apply::change(&engine, before, after)
         .map_err(|error| CommandError::with_text(error.to_string()))
 }
 
 /// The request's form of a patch.
-pub fn as_patch(change: Change) -> Patch {
+pub fn as_patch(change: ApplyPatch) -> Patch {
     match change {
-        Change::Strategic(body) => Patch::Strategic(body),
-        Change::Merge(body) => Patch::Merge(body),
+        ApplyPatch::Strategic(body) => Patch::Strategic(body),
+        ApplyPatch::Merge(body) => Patch::Merge(body),
     }
 }
 

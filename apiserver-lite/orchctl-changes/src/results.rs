@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Args, ValueEnum};
 use orchctl_client::{CommandError, Output};
 use orchctl_commands::print_flags::PrintFlags;
-use orchctl_printers::Form;
+use orchctl_printers::PrintFormat;
 use serde_json::Value;
 
-use crate::requests::{Place, Write};
+use crate::requests::{Place, WriteOptions};
 
 /// Whether a write happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -48,18 +48,18 @@ impl ResultFlags {
     ///
     /// # Errors
     /// When what is written could not be printed: nothing is changed then.
-    pub fn write(&self, manager: &str) -> Result<Write, CommandError> {
+    pub fn write(&self, manager: &str) -> Result<WriteOptions, CommandError> {
         self.form()?;
-        Ok(Write {
+        Ok(WriteOptions {
             dry_run: self.dry_run == DryRun::Server,
             manager: manager.to_owned(),
-            ..Write::default()
+            ..WriteOptions::default()
         })
     }
 
-    fn form(&self) -> Result<Form, CommandError> {
+    fn form(&self) -> Result<PrintFormat, CommandError> {
         match self.print.form()? {
-            Form::Wide | Form::Columns(_) => Err(CommandError::with_text(format!(
+            PrintFormat::Wide | PrintFormat::Columns(_) => Err(CommandError::with_text(format!(
                 "unable to match a printer suitable for the output format \"{}\", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
                 self.print.output.as_deref().unwrap_or_default()
             ))),
@@ -78,7 +78,7 @@ impl ResultFlags {
     /// A template does not apply to the object, or the output is closed.
     pub fn print(&self, output: &mut Output, object: Value) -> Result<(), CommandError> {
         let form = self.form()?;
-        if matches!(form, Form::Yaml) && self.printed.swap(true, Ordering::Relaxed) {
+        if matches!(form, PrintFormat::Yaml) && self.printed.swap(true, Ordering::Relaxed) {
             writeln!(output.out, "---")?;
         }
         self.print.print(&form, object, true, output)

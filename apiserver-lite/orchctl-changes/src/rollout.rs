@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::poll::{self, PollIntervals};
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -123,7 +123,7 @@ async fn run_status(
     let annotation = revision_annotation(session.names().await?);
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
         let mut pauses = PollIntervals::up_to(limit);
-        let Target { place, mut object } = target;
+        let TargetObject { place, mut object } = target;
         let mut said = String::new();
         loop {
             let progress = rollout::progress(&object, args.revision, &annotation)
@@ -158,7 +158,7 @@ async fn change(
     let names = session.names().await?;
     let results = ResultFlags::printing(args.print.clone());
     let mut errors = Vec::new();
-    for Target { place, object } in
+    for TargetObject { place, object } in
         targets::read(session, &args.targets, &args.objects, output).await?
     {
         let changed = match make(names, &object) {

@@ -11,7 +11,7 @@ use crate::poll::{self, PollIntervals};
 use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -67,11 +67,11 @@ pub async fn run(
 async fn scale(
     session: &Session,
     args: &Args,
-    target: Target,
+    target: TargetObject,
     limit: Option<Duration>,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let Target { place, object } = target;
+    let TargetObject { place, object } = target;
     if args.current_replicas >= 0 {
         let now = object.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or_default();
         if now != args.current_replicas {

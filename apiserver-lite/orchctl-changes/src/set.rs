@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::record::RecordFlags;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -251,7 +251,8 @@ async fn change(
     edit: impl Fn(&mut Value) -> Result<(), ArgumentError>,
 ) -> Result<ExitCode, CommandError> {
     let mut errors = Vec::new();
-    for Target { place, object } in targets::read(session, &common.targets, objects, output).await?
+    for TargetObject { place, object } in
+        targets::read(session, &common.targets, objects, output).await?
     {
         let mut changed = object.clone();
         if let Err(error) = edit(&mut changed) {

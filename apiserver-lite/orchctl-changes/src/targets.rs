@@ -29,7 +29,7 @@ pub struct TargetFlags {
 
 /// One of the objects, as the server has it.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct TargetObject {
     /// Where it lies.
     pub place: Place,
     /// What the server has.
@@ -45,13 +45,13 @@ pub async fn read(
     flags: &TargetFlags,
     args: &[String],
     output: &mut Output,
-) -> Result<Vec<Target>, CommandError> {
+) -> Result<Vec<TargetObject>, CommandError> {
     let mut targets = Vec::new();
     for place in places(session, flags, args, output).await? {
         match place {
             FoundObject::Named(place) => {
                 let object = requests::get(session, &place).await?;
-                targets.push(Target { place, object });
+                targets.push(TargetObject { place, object });
             }
             FoundObject::Listed(target) => targets.push(target),
         }
@@ -64,7 +64,7 @@ pub enum FoundObject {
     /// Not read yet.
     Named(Place),
     /// With what the server has.
-    Listed(Target),
+    Listed(TargetObject),
 }
 
 /// Finds the objects; those that are named are not read.
@@ -111,7 +111,10 @@ pub async fn places(
                 let selectors = (flags.selector.as_str(), "");
                 let listed = requests::list(session, &resource, namespace.as_deref(), selectors);
                 found.extend(listed.await?.into_iter().map(|object| {
-                    FoundObject::Listed(Target { place: Place::listed(&resource, &object), object })
+                    FoundObject::Listed(TargetObject {
+                        place: Place::listed(&resource, &object),
+                        object,
+                    })
                 }));
             }
         }

@@ -85,7 +85,7 @@ pub struct Group {
 
 /// What the server serves.
 #[derive(Clone, Debug, Default)]
-pub struct Discovery {
+pub struct ServerResources {
     /// The core group, then the others in the server's order.
     pub groups: Vec<Group>,
     /// Resources without subresources, in the order of groups and versions.
@@ -141,7 +141,7 @@ struct ResourceEntry {
     categories: Option<Vec<String>>,
 }
 
-impl Discovery {
+impl ServerResources {
     /// Reads the discovery documents of the server.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl Discovery {
         self.resources.iter().find(same)
     }
 
-    /// As [`Discovery::of_kind`].
+    /// As [`ServerResources::of_kind`].
     ///
     /// # Errors
     /// When the server does not serve it.
@@ -335,7 +335,7 @@ fn count_edits(one: &str, other: &str) -> usize {
 pub(crate) mod tests {
     use super::*;
 
-    pub(crate) fn sample() -> Discovery {
+    pub(crate) fn sample() -> ServerResources {
         let one = |group: &str, version: &str, plural: &str, kind: &str, short: &str| ApiResource {
             group: group.into(),
             version: version.into(),
@@ -347,7 +347,7 @@ pub(crate) mod tests {
             namespaced: true,
             verbs: vec!["get".into()],
         };
-        Discovery {
+        ServerResources {
             groups: Vec::new(),
             resources: vec![
                 one("", "v1", "pods", "Pod", "po"),

@@ -34,7 +34,7 @@ pub struct GlobalFlags {
     pub server: ServerFlags,
     /// Who asks
     #[command(flatten)]
-    pub identity: IdentityFlags,
+    pub identity: UserFlags,
 }
 
 /// Where the server is and how it is recognised.
@@ -59,7 +59,7 @@ pub struct ServerFlags {
 
 /// The user of the request.
 #[derive(Args, Clone, Debug, Default)]
-pub struct IdentityFlags {
+pub struct UserFlags {
     /// User of the configuration to use
     #[arg(long, global = true, value_name = "NAME")]
     pub user: Option<String>,

@@ -13,9 +13,9 @@ mod output;
 mod raw_path;
 mod session;
 
-pub use discovery::{ApiResource, Discovery};
+pub use discovery::{ApiResource, ServerResources};
 pub use error::CommandError;
-pub use flags::{GlobalFlags, IdentityFlags, ServerFlags};
+pub use flags::{GlobalFlags, ServerFlags, UserFlags};
 pub use kubeconfig::{Kubeconfig, Overrides};
 pub use lines::LineReader;
 pub use output::{Output, VisibleText};

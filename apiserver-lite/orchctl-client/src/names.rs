@@ -1,10 +1,10 @@
 //! Which objects a command line names: `TYPE`, `TYPE NAME...`, `TYPE,TYPE`, `TYPE/NAME...`, categories.
 
-use crate::{ApiResource, CommandError, Discovery};
+use crate::{ApiResource, CommandError, ServerResources};
 
 /// What one command line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub struct ResourceTuple {
     /// The kind.
     pub resource: ApiResource,
     /// One object, or the collection.
@@ -18,7 +18,10 @@ const SELECTIONS_MAX: usize = 100_000;
 ///
 /// # Errors
 /// When the server has no such type, or both forms are mixed.
-pub fn parse(discovery: &Discovery, args: &[String]) -> Result<Vec<Selection>, CommandError> {
+pub fn parse(
+    discovery: &ServerResources,
+    args: &[String],
+) -> Result<Vec<ResourceTuple>, CommandError> {
     let Some((first, rest)) = args.split_first() else {
         return Err(CommandError::with_text(
             "name an object: TYPE NAME or TYPE/NAME (`orchctl api-resources` lists the types)",
@@ -47,11 +50,11 @@ pub fn parse(discovery: &Discovery, args: &[String]) -> Result<Vec<Selection>, C
     let mut selections = Vec::new();
     for resource in resources {
         if rest.is_empty() {
-            selections.push(Selection { resource: resource.clone(), name: None });
+            selections.push(ResourceTuple { resource: resource.clone(), name: None });
         }
         for name in rest {
             let (resource, name) = (resource.clone(), Some(checked(name)?));
-            selections.push(Selection { resource, name });
+            selections.push(ResourceTuple { resource, name });
         }
     }
     Ok(selections)
@@ -61,10 +64,10 @@ pub fn parse(discovery: &Discovery, args: &[String]) -> Result<Vec<Selection>, C
 ///
 /// # Errors
 /// When it is none, or the server has no such type.
-pub fn parse_pair(discovery: &Discovery, arg: &str) -> Result<Selection, CommandError> {
+pub fn parse_pair(discovery: &ServerResources, arg: &str) -> Result<ResourceTuple, CommandError> {
     match arg.split_once('/') {
         Some((kind, name)) if !kind.is_empty() && !name.is_empty() && !name.contains('/') => {
-            Ok(Selection {
+            Ok(ResourceTuple {
                 resource: discovery.resource(kind)?.clone(),
                 name: Some(checked(name)?),
             })
@@ -83,18 +86,18 @@ pub fn parse_pair(discovery: &Discovery, arg: &str) -> Result<Selection, Command
 /// # Errors
 /// When another number of objects is named.
 pub fn parse_one(
-    discovery: &Discovery,
+    discovery: &ServerResources,
     args: &[String],
     default: &str,
-) -> Result<Selection, CommandError> {
+) -> Result<ResourceTuple, CommandError> {
     let selections = match args {
         [one] if !one.contains('/') => {
             let resource = discovery.resource(default)?.clone();
-            return Ok(Selection { resource, name: Some(checked(one)?) });
+            return Ok(ResourceTuple { resource, name: Some(checked(one)?) });
         }
         args => parse(discovery, args)?,
     };
-    match <[Selection; 1]>::try_from(selections) {
+    match <[ResourceTuple; 1]>::try_from(selections) {
         Ok([one]) if one.name.is_some() => Ok(one),
         _ => Err(CommandError::with_text("exactly one object has to be named")),
     }
@@ -119,7 +122,7 @@ mod tests {
 
     fn read(args: &[&str]) -> Result<Vec<String>, String> {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let show = |one: Selection| {
+        let show = |one: ResourceTuple| {
             format!("{}/{}", one.resource.plural, one.name.as_deref().unwrap_or("*"))
         };
         parse(&sample(), &args)

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
 use crate::exec_credential::CredentialProgram;
 use crate::kubeconfig::{DEFAULT_SERVER, Kubeconfig, Overrides};
-use crate::{CommandError, Discovery, GlobalFlags};
+use crate::{CommandError, GlobalFlags, ServerResources};
 
 /// Stands for no deadline.
 const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -81,7 +81,7 @@ pub struct Session {
     /// Set once the server is known to be of this program's version, if a flag asks for that.
     matched: OnceCell<()>,
     names: OnceCell<&'static Names>,
-    discovery: OnceCell<Discovery>,
+    discovery: OnceCell<ServerResources>,
     warned: Mutex<HashSet<String>>,
     notes: Mutex<Box<dyn Write + Send>>,
 }
@@ -258,8 +258,8 @@ impl Session {
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub async fn discovery(&self) -> Result<&Discovery, CommandError> {
-        self.discovery.get_or_try_init(|| Discovery::read(self)).await
+    pub async fn discovery(&self) -> Result<&ServerResources, CommandError> {
+        self.discovery.get_or_try_init(|| ServerResources::read(self)).await
     }
 
     /// The naming profile of the server, from the names of its groups.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use orchctl_client::{ApiResource, CommandError, Output, Session};
-use orchctl_printers::columns::{self, Layout};
+use orchctl_printers::columns::{self, ColumnWidths};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -62,7 +62,7 @@ pub async fn run(
             rows.push(heads.into_iter().chain(wide).map(str::to_owned).collect());
         }
         rows.extend(resources.into_iter().map(|resource| row(resource, wide)));
-        write!(output.out, "{}", Layout::default().render(&rows))?;
+        write!(output.out, "{}", ColumnWidths::default().render(&rows))?;
     }
     let failed = discovery.unavailable.iter().map(|(version, why)| {
         CommandError::with_text(format!("unable to retrieve the resources of {version}: {why}"))

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use clap::Subcommand;
 use orchctl_client::{ApiResource, CommandError, Output, Session};
-use orchctl_printers::columns::Layout;
+use orchctl_printers::columns::ColumnWidths;
 use orchctl_printers::{objects, rules as rows};
 use proto_api::Collection;
 use proto_client::WriteParams;
@@ -18,7 +18,7 @@ use crate::print_flags::PrintFlags;
 
 /// Commands that ask.
 #[derive(Debug, Subcommand)]
-pub enum Question {
+pub enum AuthCommand {
     /// Ask whether an action is allowed
     CanI(CanIArgs),
     /// Show the name and groups of the user
@@ -79,11 +79,11 @@ impl CanIArgs {
 /// The server cannot be reached.
 pub async fn run(
     session: &Session,
-    question: Question,
+    question: AuthCommand,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     match question {
-        Question::CanI(args) => {
+        AuthCommand::CanI(args) => {
             if let Some(why) = args.contradiction() {
                 return Err(CommandError::with_text(why));
             }
@@ -92,7 +92,7 @@ pub async fn run(
                 false => can_i(session, args, output).await,
             }
         }
-        Question::Whoami(print) => whoami(session, &print, output).await,
+        AuthCommand::Whoami(print) => whoami(session, &print, output).await,
     }
 }
 
@@ -231,6 +231,6 @@ async fn whoami(
         let values = rows::words(values.as_array().map_or(&[], Vec::as_slice));
         rows.push(vec![format!("Extra: {key}"), values]);
     }
-    output.out.write_all(Layout::default().render(&rows).as_bytes())?;
+    output.out.write_all(ColumnWidths::default().render(&rows).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use orchctl_client::manifests::{self, FileFlags};
-use orchctl_client::names::{self, Selection};
+use orchctl_client::names::{self, ResourceTuple};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
-use orchctl_printers::describe::{self, Backend, Context, Related, Unread};
+use orchctl_printers::describe::{self, Context, Related, ServiceWithEndpoints, Unread};
 use orchctl_printers::objects;
 use proto_api::Collection;
 use proto_client::ListParams;
@@ -109,7 +109,7 @@ async fn find(session: &Session, args: &Args, output: &mut Output) -> Result<Fou
         }
         return Ok((found, errors));
     }
-    for Selection { resource, name } in names::parse(discovery, &args.args)? {
+    for ResourceTuple { resource, name } in names::parse(discovery, &args.args)? {
         let namespace = Some(current).filter(|_| !args.all_namespaces);
         let collection = resource.collection(namespace);
         match name {
@@ -230,7 +230,10 @@ async fn related(session: &Session, object: &Value, show_events: bool) -> Relate
 }
 
 /// The services that an ingress names, with their endpoints.
-async fn backends(session: &Session, ingress: &Value) -> BTreeMap<String, Result<Backend, Unread>> {
+async fn backends(
+    session: &Session,
+    ingress: &Value,
+) -> BTreeMap<String, Result<ServiceWithEndpoints, Unread>> {
     let paths = objects::list_at(ingress, "/spec/rules").iter();
     let paths = paths.flat_map(|rule| objects::list_at(rule, "/http/paths"));
     let named = paths.map(|path| objects::text_at(path, "/backend/service/name"));
@@ -245,7 +248,7 @@ async fn backends(session: &Session, ingress: &Value) -> BTreeMap<String, Result
         };
         let both = async {
             let endpoints = read("endpoints").await?;
-            Ok(Backend { service: read("services").await?, endpoints })
+            Ok(ServiceWithEndpoints { service: read("services").await?, endpoints })
         };
         found.insert(name.to_owned(), both.await.map_err(unread));
     }

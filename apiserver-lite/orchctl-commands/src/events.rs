@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, LineReader, Output, Session, names};
-use orchctl_printers::columns::{Layout, Row};
-use orchctl_printers::{Form, age, objects};
+use orchctl_printers::columns::{ColumnWidths, Row};
+use orchctl_printers::{PrintFormat, age, objects};
 use proto_api::Collection;
 use proto_client::ListParams;
 use proto_client::request;
@@ -67,7 +67,8 @@ pub async fn run(
     let fields = fields.join(",");
     let (mut events, version) = list_at_version(session, namespace.clone(), &fields).await?;
     events.retain(|event| args.has_wanted_type(event));
-    let mut printer = Printer { args: &args, form, layout: Layout::default(), printed: false };
+    let mut printer =
+        Printer { args: &args, form, layout: ColumnWidths::default(), printed: false };
     if args.watch {
         if !events.is_empty() {
             printer.print(events, output)?;
@@ -100,8 +101,8 @@ impl Args {
 /// Prints events: a table, whose later rows stand below the earlier ones, or objects.
 struct Printer<'a> {
     args: &'a Args,
-    form: Form,
-    layout: Layout,
+    form: PrintFormat,
+    layout: ColumnWidths,
     printed: bool,
 }
 
@@ -109,7 +110,7 @@ impl Printer<'_> {
     fn print(&mut self, events: Vec<Value>, output: &mut Output) -> Result<(), CommandError> {
         let (args, is_first) = (self.args, !std::mem::replace(&mut self.printed, true));
         let heads = is_first && !args.no_headers;
-        if !matches!(self.form, Form::Table | Form::Wide) {
+        if !matches!(self.form, PrintFormat::Table | PrintFormat::Wide) {
             args.print.print(&self.form, objects::list_of(events), heads, output)?;
             return Ok(output.out.flush()?);
         }
@@ -160,10 +161,10 @@ impl Printer<'_> {
     }
 
     fn print_one(&mut self, event: Value, output: &mut Output) -> Result<(), CommandError> {
-        if matches!(self.form, Form::Table | Form::Wide) {
+        if matches!(self.form, PrintFormat::Table | PrintFormat::Wide) {
             return self.print(vec![event], output);
         }
-        if self.form == Form::Yaml && self.printed {
+        if self.form == PrintFormat::Yaml && self.printed {
             writeln!(output.out, "---")?;
         }
         self.printed = true;

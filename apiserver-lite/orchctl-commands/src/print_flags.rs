@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use orchctl_client::{CommandError, Output};
 use orchctl_printers::jsonpath::MissingFields;
-use orchctl_printers::{Form, objects};
+use orchctl_printers::{PrintFormat, objects};
 use serde_json::Value;
 
 /// Longest file of a template.
@@ -32,14 +32,15 @@ impl PrintFlags {
     ///
     /// # Errors
     /// When there is no such form.
-    pub fn form(&self) -> Result<Form, CommandError> {
+    pub fn form(&self) -> Result<PrintFormat, CommandError> {
         let mut text = self.output.clone().unwrap_or_default();
         if let Some(template) = &self.template
             && matches!(text.as_str(), "jsonpath" | "jsonpath-file")
         {
             text = format!("{text}={template}");
         }
-        Form::parse(&text, read_file).map_err(|error| CommandError::with_text(error.to_string()))
+        PrintFormat::parse(&text, read_file)
+            .map_err(|error| CommandError::with_text(error.to_string()))
     }
 
     /// What becomes of fields that a template names and an object lacks.
@@ -57,7 +58,7 @@ impl PrintFlags {
     /// When a template has no meaning for the object.
     pub fn print(
         &self,
-        form: &Form,
+        form: &PrintFormat,
         mut object: Value,
         heads: bool,
         output: &mut Output,
@@ -67,7 +68,9 @@ impl PrintFlags {
         }
         let text = form.render(&object, self.missing(), heads).map_err(|error| {
             let template = match form {
-                Form::JsonPath(template) | Form::JsonPathAsJson(template) => template.text(),
+                PrintFormat::JsonPath(template) | PrintFormat::JsonPathAsJson(template) => {
+                    template.text()
+                }
                 _ => self.output.as_deref().unwrap_or_default(),
             };
             CommandError::with_text(format!(

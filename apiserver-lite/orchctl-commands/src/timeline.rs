@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use orchctl_client::{CommandError, Output, Session, names};
 use orchctl_printers::objects;
-use orchctl_printers::timeline::{self, History, NodeStep};
+use orchctl_printers::timeline::{self, NodeStep, PodHistory};
 use proto_api::Collection;
 use proto_client::request;
 use serde_json::Value;
@@ -62,7 +62,7 @@ pub async fn run(
 }
 
 /// What is known of the start of a pod, and what is not.
-pub async fn history(session: &Session, pod: Value) -> (History, Vec<String>) {
+pub async fn history(session: &Session, pod: Value) -> (PodHistory, Vec<String>) {
     let mut unknown = Vec::new();
     let (events, steps) =
         tokio::join!(describe::events_of(session, &pod), steps_of_node(session, &pod));
@@ -70,7 +70,7 @@ pub async fn history(session: &Session, pod: Value) -> (History, Vec<String>) {
         unknown.push("events could not be read: the times of pulls are missing".to_owned());
     }
     let steps = steps.map_err(|why| unknown.push(whole_seconds(&why.to_string()))).ok();
-    (History { pod, events: events.unwrap_or_default(), steps }, unknown)
+    (PodHistory { pod, events: events.unwrap_or_default(), steps }, unknown)
 }
 
 fn whole_seconds(why: &str) -> String {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_printers::columns::{Layout, Row};
+use orchctl_printers::columns::{ColumnWidths, Row};
 use orchctl_printers::objects;
 use proto_api::{Collection, Quantity, Time};
 use proto_client::ListParams;
@@ -109,7 +109,7 @@ pub async fn run(
         What::Node(flags) => nodes(session, flags, metrics).await?,
         What::Pod(flags) => pods(session, flags, metrics, output).await?,
     };
-    output.out.write_all(Layout::default().render(&rows).as_bytes())?;
+    output.out.write_all(ColumnWidths::default().render(&rows).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

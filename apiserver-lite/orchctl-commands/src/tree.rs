@@ -7,10 +7,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{Request, header};
 use orchctl_client::names;
-use orchctl_client::{ApiResource, CommandError, Discovery, Output, Session};
+use orchctl_client::{ApiResource, CommandError, Output, ServerResources, Session};
 use orchctl_printers::describe::Unread;
 use orchctl_printers::objects;
-use orchctl_printers::tree::{self, Line, Member, Owner};
+use orchctl_printers::tree::{self, Line, TreeObject, TreeOwner};
 use proto_api::Collection;
 use proto_client::ListParams;
 use proto_client::request;
@@ -64,8 +64,8 @@ pub async fn run(
 /// Reads owners, their owners and so on. What is returned says why some are not there, by UID.
 async fn read_owners(
     session: &Session,
-    discovery: &Discovery,
-    members: &mut Vec<Member>,
+    discovery: &ServerResources,
+    members: &mut Vec<TreeObject>,
     read: &mut HashMap<String, Value>,
 ) -> HashMap<String, String> {
     let mut absent = HashMap::new();
@@ -82,7 +82,7 @@ async fn read_owners(
             }
             match read_owner(session, discovery, owner, &member.namespace).await {
                 Ok(object) => {
-                    members.push(Member::of(&object, &owner.api_version, &owner.kind));
+                    members.push(TreeObject::of(&object, &owner.api_version, &owner.kind));
                     read.insert(owner.uid.clone(), object);
                 }
                 Err(Unread(reason)) => {
@@ -96,8 +96,8 @@ async fn read_owners(
 
 async fn read_owner(
     session: &Session,
-    discovery: &Discovery,
-    owner: &Owner,
+    discovery: &ServerResources,
+    owner: &TreeOwner,
     namespace: &str,
 ) -> Result<Value, Unread> {
     let Some(resource) = resource_of(discovery, &owner.api_version, &owner.kind) else {
@@ -114,7 +114,7 @@ async fn read_owner(
 
 /// The resource of a kind in this version, else in another one of the group.
 fn resource_of<'a>(
-    discovery: &'a Discovery,
+    discovery: &'a ServerResources,
     api_version: &str,
     kind: &str,
 ) -> Option<&'a ApiResource> {
@@ -126,10 +126,10 @@ fn resource_of<'a>(
 /// Everything in the namespace that has owners; everywhere for an object outside of namespaces. What cannot be listed is said and left out.
 async fn read_dependents(
     session: &Session,
-    discovery: &Discovery,
+    discovery: &ServerResources,
     namespace: &str,
     output: &mut Output,
-) -> Result<Vec<Member>, CommandError> {
+) -> Result<Vec<TreeObject>, CommandError> {
     for (version, reason) in &discovery.unavailable {
         writeln!(output.err, "{version} is left out: {reason}")?;
     }
@@ -151,7 +151,7 @@ async fn read_dependents(
 }
 
 /// Every resource that can be listed, in the preferred version. Events belong to objects in another way.
-fn listable(discovery: &Discovery) -> Vec<&ApiResource> {
+fn listable(discovery: &ServerResources) -> Vec<&ApiResource> {
     let mut seen = BTreeSet::new();
     discovery
         .resources
@@ -166,7 +166,7 @@ async fn list(
     session: &Session,
     resource: &ApiResource,
     namespace: Option<&str>,
-) -> (Vec<Member>, Result<(), Unread>) {
+) -> (Vec<TreeObject>, Result<(), Unread>) {
     let mut members = Vec::new();
     let mut params = ListParams { limit: Some(PAGE), ..ListParams::default() };
     for _ in 0..PAGES_MAX {
@@ -216,7 +216,7 @@ async fn ask_metadata(
 /// Reads the objects of the lines, for their states. Those that cannot be read have none.
 async fn read_drawn(
     session: &Session,
-    discovery: &Discovery,
+    discovery: &ServerResources,
     lines: &[Line],
     read: &mut HashMap<String, Value>,
 ) {
@@ -250,8 +250,8 @@ async fn read_drawn(
     }
 }
 
-fn member(object: &Value, resource: &ApiResource) -> Member {
-    Member::of(object, &resource.api_version(), &resource.kind)
+fn member(object: &Value, resource: &ApiResource) -> TreeObject {
+    TreeObject::of(object, &resource.api_version(), &resource.kind)
 }
 
 /// What went wrong, without the words that a program's last line has.
@@ -276,7 +276,7 @@ mod tests {
             verbs: vec![verb.into()],
             ..ApiResource::default()
         };
-        let discovery = Discovery {
+        let discovery = ServerResources {
             resources: vec![
                 one("", "v1", "Pod", "list"),
                 one("", "v1", "Event", "list"),
@@ -285,7 +285,7 @@ mod tests {
                 one("example.com", "v1", "Widget", "list"),
                 one("example.com", "v1beta1", "Widget", "list"),
             ],
-            ..Discovery::default()
+            ..ServerResources::default()
         };
         let names: Vec<String> = listable(&discovery)
             .into_iter()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use feed::Feed;
 use full_screen::FullScreen;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_screen::{Effect, KeyReader, Screen, Update};
+use orchctl_screen::{KeyReader, Screen, ScreenEffect, Update};
 use orchctl_streams::terminal;
 use tokio::io::AsyncReadExt as _;
 use tokio::signal::unix::{SignalKind, signal};
@@ -167,9 +167,9 @@ impl Show<'_> {
     }
 
     /// Whether the key ends the program.
-    fn press(&mut self, key: orchctl_screen::Key) -> bool {
+    fn press(&mut self, key: orchctl_screen::KeyPress) -> bool {
         match self.screen.press(key) {
-            Some(Effect::Quit) => return true,
+            Some(ScreenEffect::Quit) => return true,
             Some(effect) => self.act(effect),
             None => {}
         }
@@ -183,21 +183,21 @@ impl Show<'_> {
     }
 
     /// Begins what the screen wants, and gives up what it wants no more.
-    fn act(&mut self, effect: Effect) {
+    fn act(&mut self, effect: ScreenEffect) {
         match effect {
-            Effect::Watch { view, namespace } => {
+            ScreenEffect::Watch { view, namespace } => {
                 self.answer = None;
                 self.rows = Some(Feed::rows(self.session, view, namespace));
             }
-            Effect::Follow { pod, container } => {
+            ScreenEffect::Follow { pod, container } => {
                 self.answer = None;
                 self.rows = Some(Feed::log(self.session, pod, container));
             }
-            Effect::Ask(question, target) => {
+            ScreenEffect::Ask(question, target) => {
                 self.answer = Some(Feed::answer(self.session, question, target));
             }
-            Effect::Forget => self.answer = None,
-            Effect::Quit => {}
+            ScreenEffect::Forget => self.answer = None,
+            ScreenEffect::Quit => {}
         }
     }
 }

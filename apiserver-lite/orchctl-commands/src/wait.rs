@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use orchctl_client::manifests::{self, FileFlags};
-use orchctl_client::names::{self, Selection};
+use orchctl_client::names::{self, ResourceTuple};
 use orchctl_client::{ApiResource, CommandError, LineReader, Output, Session};
 use orchctl_printers::jsonpath::{MissingFields, Path, text_of};
 use orchctl_printers::objects;
@@ -234,7 +234,7 @@ async fn targets(
         return Ok(targets);
     }
     let by_selector = args.all || !args.selector.is_empty() || !args.field_selector.is_empty();
-    for Selection { resource, name } in names::parse(discovery, &args.args)? {
+    for ResourceTuple { resource, name } in names::parse(discovery, &args.args)? {
         let namespace = Some(current.to_owned()).filter(|_| !args.all_namespaces);
         if let Some(name) = name {
             if by_selector {

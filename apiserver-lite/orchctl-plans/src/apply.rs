@@ -63,14 +63,14 @@ fn sorted(value: &Value) -> Value {
 
 /// A patch, and of which type it is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum ApplyPatch {
     /// Lists are merged by the rules of the kind.
     Strategic(Value),
     /// Lists are replaced: for kinds of definitions.
     Merge(Value),
 }
 
-impl Change {
+impl ApplyPatch {
     /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.body().as_object().is_some_and(serde_json::Map::is_empty)
@@ -79,13 +79,13 @@ impl Change {
     /// The patch.
     pub fn body(&self) -> &Value {
         match self {
-            Change::Strategic(body) | Change::Merge(body) => body,
+            ApplyPatch::Strategic(body) | ApplyPatch::Merge(body) => body,
         }
     }
 }
 
 /// What is compared.
-pub struct Documents<'a> {
+pub struct ApplyDocuments<'a> {
     /// What the user described last; nothing was removed since then if it is not set.
     pub original: Option<&'a Value>,
     /// What the user describes now.
@@ -98,7 +98,7 @@ pub struct Documents<'a> {
 ///
 /// # Errors
 /// When a list lacks the key by which it is merged.
-pub fn difference(engine: &Engine, documents: &Documents) -> Result<Change, PatchError> {
+pub fn difference(engine: &Engine, documents: &ApplyDocuments) -> Result<ApplyPatch, PatchError> {
     let original = documents.original.map(tree).transpose()?.unwrap_or_default();
     let mut modified = tree(documents.modified)?;
     // Manifests that were generated have `null` here; the server sets it.
@@ -110,8 +110,8 @@ pub fn difference(engine: &Engine, documents: &Documents) -> Result<Change, Patc
         .kind_of(text_at(documents.modified, "/apiVersion"), text_at(documents.modified, "/kind"));
     match kind {
         Some(kind) if !is_custom(kind) => Engine::difference(kind, &original, &modified, &current)
-            .map(|p| Change::Strategic(untree(p))),
-        _ => merge_difference(&original, &modified, &current).map(|p| Change::Merge(untree(p))),
+            .map(|p| ApplyPatch::Strategic(untree(p))),
+        _ => merge_difference(&original, &modified, &current).map(|p| ApplyPatch::Merge(untree(p))),
     }
 }
 
@@ -119,8 +119,8 @@ pub fn difference(engine: &Engine, documents: &Documents) -> Result<Change, Patc
 ///
 /// # Errors
 /// As [`difference`].
-pub fn change(engine: &Engine, before: &Value, after: &Value) -> Result<Change, PatchError> {
-    difference(engine, &Documents { original: Some(before), modified: after, current: before })
+pub fn change(engine: &Engine, before: &Value, after: &Value) -> Result<ApplyPatch, PatchError> {
+    difference(engine, &ApplyDocuments { original: Some(before), modified: after, current: before })
 }
 
 /// The object with a patch of `text`, as `--overrides` gives it.
@@ -229,11 +229,13 @@ mod tests {
         };
         assert_eq!(
             both("Widget", "example.com/v1"),
-            Change::Merge(
+            ApplyPatch::Merge(
                 json!({"metadata": {"creationTimestamp": null, "finalizers": ["x", "y"]}})
             )
         );
-        let Change::Strategic(patch) = both("ConfigMap", "v1") else { panic!("a built-in kind") };
+        let ApplyPatch::Strategic(patch) = both("ConfigMap", "v1") else {
+            panic!("a built-in kind")
+        };
         assert_eq!(patch.pointer("/metadata/finalizers"), Some(&json!(["y"])));
     }
 
@@ -241,15 +243,15 @@ mod tests {
     fn fields_that_the_user_never_applied_are_kept() {
         let engine = Engine::new(kubernetes());
         let named = |data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data});
-        let documents = Documents {
+        let documents = ApplyDocuments {
             original: Some(&named(json!({"a": "1", "gone": "1"}))),
             modified: &named(json!({"a": "2"})),
             current: &named(json!({"a": "1", "gone": "1", "theirs": "1"})),
         };
         let patch = difference(&engine, &documents).expect("a patch");
-        assert_eq!(patch, Change::Strategic(json!({"data": {"a": "2", "gone": null}})));
+        assert_eq!(patch, ApplyPatch::Strategic(json!({"data": {"a": "2", "gone": null}})));
         let same = named(json!({"a": "2"}));
-        let documents = Documents { original: None, modified: &same, current: &same };
+        let documents = ApplyDocuments { original: None, modified: &same, current: &same };
         assert!(difference(&engine, &documents).expect("a patch").is_empty());
     }
 }

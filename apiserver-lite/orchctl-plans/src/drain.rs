@@ -20,7 +20,7 @@ pub struct Permissions {
 
 /// What happens to the pods of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct DrainPlan {
     /// Pods that are evicted.
     pub leaving: Vec<Value>,
     /// What the user should know, one text.
@@ -46,8 +46,8 @@ enum Verdict {
 }
 
 /// What happens to these pods of a node.
-pub fn plan(names: &Names, pods: &[Value], allowed: Permissions) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(names: &Names, pods: &[Value], allowed: Permissions) -> DrainPlan {
+    let mut plan = DrainPlan::default();
     let mut warned: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     let mut blocked: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     for pod in pods {

@@ -8,7 +8,7 @@ use crate::keep::{items_at, map_at, text_at};
 
 /// What is done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum ReconcileOperation {
     /// It has everything.
     Nothing,
     Create,
@@ -22,7 +22,7 @@ pub enum Operation {
 pub struct Reconciliation {
     /// The object that is written.
     pub object: Value,
-    pub operation: Operation,
+    pub operation: ReconcileOperation,
     /// Whether an annotation of the object says that it stays as it is: nothing is written then.
     pub is_protected: bool,
     missing: Vec<String>,
@@ -35,10 +35,10 @@ impl Reconciliation {
     /// What is done, in lines for people; none if nothing is.
     pub fn lines(&self, names: &Names, remove_extra: bool) -> Vec<String> {
         let operation = match self.operation {
-            Operation::Nothing => return Vec::new(),
-            Operation::Create => "create",
-            Operation::Update => "update",
-            Operation::Recreate => "recreate",
+            ReconcileOperation::Nothing => return Vec::new(),
+            ReconcileOperation::Create => "create",
+            ReconcileOperation::Update => "update",
+            ReconcileOperation::Recreate => "recreate",
         };
         let caveat = if self.is_protected {
             format!(", but object opted out ({}: false)", autoupdate_annotation(names))
@@ -94,7 +94,7 @@ pub fn role(
     let Some(stored) = stored else {
         return Reconciliation {
             object: wanted.clone(),
-            operation: Operation::Create,
+            operation: ReconcileOperation::Create,
             is_protected: false,
             missing: texts(&wanted_rules),
             extra: Vec::new(),
@@ -118,7 +118,11 @@ pub fn role(
     }
     reconcile_aggregation(&mut object, stored, wanted, remove_extra);
     Reconciliation {
-        operation: if object == *stored { Operation::Nothing } else { Operation::Update },
+        operation: if object == *stored {
+            ReconcileOperation::Nothing
+        } else {
+            ReconcileOperation::Update
+        },
         is_protected: is_protected(names, stored),
         object,
         missing: texts(&missing),
@@ -160,11 +164,11 @@ pub fn binding(
         parts: "subjects",
     };
     let Some(stored) = stored else {
-        return whole(Operation::Create, texts(subjects(&wanted).iter().collect()), false);
+        return whole(ReconcileOperation::Create, texts(subjects(&wanted).iter().collect()), false);
     };
     let compared = with_groups(names, stored);
     if compared.get("roleRef") != wanted.get("roleRef") {
-        return whole(Operation::Recreate, Vec::new(), is_protected(names, stored));
+        return whole(ReconcileOperation::Recreate, Vec::new(), is_protected(names, stored));
     }
     let mut object = with_metadata(stored, &wanted);
     let missing = lacking(subjects(&wanted), subjects(&compared));
@@ -175,7 +179,11 @@ pub fn binding(
         object["subjects"] = json!(subjects(&wanted));
     }
     Reconciliation {
-        operation: if object == *stored { Operation::Nothing } else { Operation::Update },
+        operation: if object == *stored {
+            ReconcileOperation::Nothing
+        } else {
+            ReconcileOperation::Update
+        },
         is_protected: is_protected(names, stored),
         object,
         missing: texts(missing),
@@ -315,7 +323,7 @@ mod tests {
         let stored = a_role(&[rule(&["get"], "pods"), rule(&["get"], "secrets")]);
         let wanted = a_role(&[rule(&["get", "list"], "pods")]);
         let added = role(names(), Some(&stored), &wanted, false);
-        assert_eq!(added.operation, Operation::Update);
+        assert_eq!(added.operation, ReconcileOperation::Update);
         assert_eq!(items_at(&added.object, "/rules").len(), 3);
         assert_eq!(added.object["rules"][2], rule(&["list"], "pods"));
         let missing =
@@ -329,8 +337,11 @@ mod tests {
         assert!(removed[4].contains("Verbs:[get] APIGroups:[] Resources:[secrets]"), "{removed:?}");
         // What it has in other words is no difference.
         let same = role(names(), Some(&wanted), &a_role(&[rule(&["get"], "pods")]), false);
-        assert_eq!((same.operation, same.lines(names(), false).len()), (Operation::Nothing, 0));
-        assert_eq!(role(names(), None, &wanted, false).operation, Operation::Create);
+        assert_eq!(
+            (same.operation, same.lines(names(), false).len()),
+            (ReconcileOperation::Nothing, 0)
+        );
+        assert_eq!(role(names(), None, &wanted, false).operation, ReconcileOperation::Create);
     }
 
     #[test]
@@ -342,7 +353,7 @@ mod tests {
         let merged = role(names(), Some(&stored), &wanted, true);
         let labels = json!({"a": "theirs", "b": "theirs", "c": "ours"});
         assert_eq!(merged.object["metadata"]["labels"], labels);
-        assert_eq!(merged.operation, Operation::Update);
+        assert_eq!(merged.operation, ReconcileOperation::Update);
     }
 
     #[test]
@@ -387,7 +398,7 @@ mod tests {
         assert_eq!(exact.object["subjects"], a_binding("r", &["bob"])["subjects"]);
         assert_eq!(exact.lines(names(), true)[3], "\textra subjects removed:");
         let other = binding(names(), Some(&stored), &a_binding("s", &["alice"]), false);
-        assert_eq!(other.operation, Operation::Recreate);
+        assert_eq!(other.operation, ReconcileOperation::Recreate);
         assert_eq!(other.lines(names(), false), ["\treconciliation required recreate"]);
         // A file may leave out the group.
         let mut short = a_binding("r", &["alice"]);
@@ -396,7 +407,7 @@ mod tests {
             part.remove("apiGroup");
         }
         let same = binding(names(), Some(&stored), &short, true);
-        assert_eq!(same.operation, Operation::Nothing);
+        assert_eq!(same.operation, ReconcileOperation::Nothing);
     }
 
     #[test]
@@ -431,7 +442,7 @@ mod tests {
                         &with(wanted.clone()),
                         remove_extra,
                     );
-                    assert_eq!(same.operation, Operation::Nothing, "{stored} {wanted}");
+                    assert_eq!(same.operation, ReconcileOperation::Nothing, "{stored} {wanted}");
                 }
             }
             let created = binding(names(), None, &with(given), false);

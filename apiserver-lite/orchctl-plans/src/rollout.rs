@@ -7,19 +7,19 @@ use crate::keep::{int_at, items_at, map_at, text_at};
 
 /// How far an update is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct RolloutProgress {
     /// For the user, one line.
     pub text: String,
     /// Whether nothing is left to wait for.
     pub done: bool,
 }
 
-fn waiting(text: String) -> Result<Progress, ArgumentError> {
-    Ok(Progress { text, done: false })
+fn waiting(text: String) -> Result<RolloutProgress, ArgumentError> {
+    Ok(RolloutProgress { text, done: false })
 }
 
-fn done(text: String) -> Result<Progress, ArgumentError> {
-    Ok(Progress { text, done: true })
+fn done(text: String) -> Result<RolloutProgress, ArgumentError> {
+    Ok(RolloutProgress { text, done: true })
 }
 
 /// How far a Deployment, DaemonSet or StatefulSet is. `revision` is the one that must be running; 0 for any.
@@ -30,7 +30,7 @@ pub fn progress(
     object: &Value,
     revision: i64,
     revision_annotation: &str,
-) -> Result<Progress, ArgumentError> {
+) -> Result<RolloutProgress, ArgumentError> {
     match text_at(object, "/kind") {
         "Deployment" => {
             let annotations = object.pointer("/metadata/annotations");
@@ -56,7 +56,7 @@ fn is_observed(object: &Value) -> bool {
     int_at(object, "/metadata/generation") <= int_at(object, "/status/observedGeneration")
 }
 
-fn deployment(object: &Value) -> Result<Progress, ArgumentError> {
+fn deployment(object: &Value) -> Result<RolloutProgress, ArgumentError> {
     let name = text_at(object, "/metadata/name");
     if !is_observed(object) {
         return waiting("Waiting for deployment spec update to be observed...".into());
@@ -101,7 +101,7 @@ fn require_rolling_update(object: &Value) -> Result<(), ArgumentError> {
     }
 }
 
-fn daemon_set(object: &Value) -> Result<Progress, ArgumentError> {
+fn daemon_set(object: &Value) -> Result<RolloutProgress, ArgumentError> {
     require_rolling_update(object)?;
     let name = text_at(object, "/metadata/name");
     if !is_observed(object) {
@@ -123,7 +123,7 @@ fn daemon_set(object: &Value) -> Result<Progress, ArgumentError> {
     done(format!("daemon set {name:?} successfully rolled out"))
 }
 
-fn stateful_set(object: &Value) -> Result<Progress, ArgumentError> {
+fn stateful_set(object: &Value) -> Result<RolloutProgress, ArgumentError> {
     require_rolling_update(object)?;
     if int_at(object, "/status/observedGeneration") == 0 || !is_observed(object) {
         return waiting("Waiting for statefulset spec update to be observed...".into());
@@ -203,7 +203,7 @@ pub fn paused(object: &Value, pause: bool) -> Result<Value, ArgumentError> {
 
 /// A revision of a workload: its number, why it was made, and the template of its pods.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Revision {
+pub struct WorkloadRevision {
     pub number: i64,
     /// The annotation `change-cause`; empty if there is none.
     pub cause: String,
@@ -212,7 +212,11 @@ pub struct Revision {
 }
 
 /// The revisions among the objects that the workload controls, oldest first. `annotations` are those of the revision and of the cause.
-pub fn revisions(workload: &Value, owned: &[Value], annotations: [&str; 2]) -> Vec<Revision> {
+pub fn revisions(
+    workload: &Value,
+    owned: &[Value],
+    annotations: [&str; 2],
+) -> Vec<WorkloadRevision> {
     let uid = text_at(workload, "/metadata/uid");
     let is_owned = |object: &&Value| {
         items_at(object, "/metadata/ownerReferences").iter().any(|owner| {
@@ -223,10 +227,10 @@ pub fn revisions(workload: &Value, owned: &[Value], annotations: [&str; 2]) -> V
         let found = object.pointer("/metadata/annotations").and_then(|map| map.get(name));
         found.and_then(Value::as_str).unwrap_or_default().to_owned()
     };
-    let mut found: Vec<Revision> = owned
+    let mut found: Vec<WorkloadRevision> = owned
         .iter()
         .filter(is_owned)
-        .map(|object| Revision {
+        .map(|object| WorkloadRevision {
             number: match object.pointer("/revision").and_then(Value::as_i64) {
                 Some(number) => number,
                 None => annotation(object, annotations[0]).parse().unwrap_or_default(),
@@ -243,7 +247,10 @@ pub fn revisions(workload: &Value, owned: &[Value], annotations: [&str; 2]) -> V
 ///
 /// # Errors
 /// When there is none.
-pub fn revision_to_undo(revisions: &[Revision], number: i64) -> Result<&Revision, ArgumentError> {
+pub fn revision_to_undo(
+    revisions: &[WorkloadRevision],
+    number: i64,
+) -> Result<&WorkloadRevision, ArgumentError> {
     if number != 0 {
         let found = revisions.iter().find(|revision| revision.number == number);
         let missing =
@@ -256,7 +263,7 @@ pub fn revision_to_undo(revisions: &[Revision], number: i64) -> Result<&Revision
 }
 
 /// The template of the pods of a revision, without the label that only its ReplicaSet has.
-pub fn template_of(revision: &Revision) -> Value {
+pub fn template_of(revision: &WorkloadRevision) -> Value {
     let object = &revision.object;
     let template =
         object.pointer("/spec/template").or_else(|| object.pointer("/data/spec/template"));
@@ -306,7 +313,7 @@ mod tests {
             (object(3, 3, 3, 2), "deployment \"web\" successfully rolled out".to_owned(), true),
         ];
         for (object, text, done) in cases {
-            assert_eq!(progress(&object, 0, "rev"), Ok(Progress { text, done }));
+            assert_eq!(progress(&object, 0, "rev"), Ok(RolloutProgress { text, done }));
         }
         assert!(progress(&object(3, 3, 3, 2), 3, "rev").is_ok());
         assert!(progress(&object(3, 3, 3, 2), 2, "rev").is_err());

@@ -13,13 +13,13 @@ const PADDING: usize = 3;
 
 /// Widths of columns. They are remembered, so that rows that come later stand below the earlier ones.
 #[derive(Clone, Debug, Default)]
-pub struct Layout {
+pub struct ColumnWidths {
     widths: Vec<usize>,
     padding: Option<usize>,
     width_min: Option<usize>,
 }
 
-impl Layout {
+impl ColumnWidths {
     /// With this many spaces after the widest cell and this least width.
     pub fn spaced(width_min: usize, padding: usize) -> Self {
         Self { widths: Vec::new(), padding: Some(padding), width_min: Some(width_min) }
@@ -78,14 +78,17 @@ mod tests {
     #[test]
     fn the_last_cell_is_not_padded() {
         let rows = [row(&["A", "NAME", "X"]), row(&["1", "é-long", "last"])];
-        assert_eq!(Layout::default().render(&rows), "A     NAME     X\n1     é-long   last\n");
+        assert_eq!(
+            ColumnWidths::default().render(&rows),
+            "A     NAME     X\n1     é-long   last\n"
+        );
     }
 
     #[test]
     fn colours_are_those_of_states_alone_and_take_no_width() {
         let rows = [row(&["STATUS", "X"]), row(&["Running", "Running"]), row(&["\u{1b}[1m", "x"])];
         assert_eq!(
-            Layout::default().render_coloured(&rows, Some(0)),
+            ColumnWidths::default().render_coloured(&rows, Some(0)),
             "STATUS    X\n\u{1b}[32mRunning\u{1b}[0m   Running\n^[[1m     x\n"
         );
     }
@@ -93,12 +96,12 @@ mod tests {
     #[test]
     fn objects_cannot_speak_to_the_terminal() {
         let rows = [row(&["\u{1b}[31mred\r", "x"])];
-        assert_eq!(Layout::default().render(&rows), "^[[31mred\\r   x\n");
+        assert_eq!(ColumnWidths::default().render(&rows), "^[[31mred\\r   x\n");
     }
 
     #[test]
     fn later_rows_stand_below_earlier_ones() {
-        let mut layout = Layout::default();
+        let mut layout = ColumnWidths::default();
         layout.render(&[row(&["a-long-name", "x"])]);
         assert_eq!(layout.render(&[row(&["b", "y"])]), "b             y\n");
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::columns::{Layout, Row};
+use crate::columns::{ColumnWidths, Row};
 use crate::jsonpath::{JsonPathError, MissingFields, Path};
 
 /// Most columns.
@@ -105,7 +105,7 @@ impl CustomColumns {
     /// # Errors
     /// When a path has no meaning for an object.
     pub fn render(&self, objects: &[Value], heads: bool) -> Result<String, JsonPathError> {
-        Ok(Layout::default().render(&self.rows(objects, heads)?))
+        Ok(ColumnWidths::default().render(&self.rows(objects, heads)?))
     }
 }
 

@@ -29,9 +29,9 @@ use crate::objects;
 #[error("{0}")]
 pub struct Unread(pub String);
 
-/// A service with its endpoints.
+/// What is behind a path of an Ingress.
 #[derive(Clone, Debug, Default)]
-pub struct Backend {
+pub struct ServiceWithEndpoints {
     /// The Service that the object names, as the API server shows it.
     pub service: Value,
     /// Where its pods are.
@@ -54,7 +54,7 @@ pub struct Related {
     /// Quotas and limit ranges of a namespace.
     pub limits: Vec<Value>,
     /// Services that an ingress names, or why they are not known.
-    pub backends: BTreeMap<String, Result<Backend, Unread>>,
+    pub backends: BTreeMap<String, Result<ServiceWithEndpoints, Unread>>,
 }
 
 /// What is the same for all objects of a run.

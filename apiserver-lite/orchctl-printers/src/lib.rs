@@ -1,6 +1,6 @@
 //! Pure: what the command-line client prints of objects. Objects are JSON trees; the time is an argument.
 //!
-//! - [`Form`]: what `-o` says, and objects in that form. [`json`], [`proto_api::yaml`]: whole objects.
+//! - [`PrintFormat`]: what `-o` says, and objects in that form. [`json`], [`proto_api::yaml`]: whole objects.
 //! - [`columns`]: rows in aligned columns; [`table`]: the server's tables; [`custom_columns`]: those of the command line.
 //! - [`jsonpath`]: the template language, also for sorting ([`sort`]).
 //! - [`describe`]: objects in words; [`schema`]: the fields of kinds. [`tree`]: owners and dependents; [`state`]: what of an object is ready;
@@ -26,4 +26,4 @@ pub mod tone;
 pub mod tree;
 pub mod why;
 
-pub use output_format::{Form, FormError};
+pub use output_format::{FormError, PrintFormat};

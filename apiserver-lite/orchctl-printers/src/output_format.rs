@@ -9,7 +9,7 @@ use crate::{json, objects};
 
 /// The form of the output.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Form {
+pub enum PrintFormat {
     /// The columns of the kind.
     #[default]
     Table,
@@ -52,7 +52,7 @@ pub enum FormError {
     File(String, String),
 }
 
-impl Form {
+impl PrintFormat {
     /// Reads the value of `-o`; `read_file` reads files that it names.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Form {
         matches!(self, Self::Table | Self::Wide)
     }
 
-    /// An object, or a list of them, in this form. Tables are not made here: they have the form of [`Form::Name`].
+    /// An object, or a list of them, in this form. Tables are not made here: they have the form of [`PrintFormat::Name`].
     ///
     /// # Errors
     /// When a template has no meaning for the object.
@@ -138,8 +138,8 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<Form, FormError> {
-        Form::parse(text, |path| match path {
+    fn read(text: &str) -> Result<PrintFormat, FormError> {
+        PrintFormat::parse(text, |path| match path {
             "f" => Ok("NAME\n.metadata.name\n".to_owned()),
             _ => Err(std::io::Error::other("not found")),
         })

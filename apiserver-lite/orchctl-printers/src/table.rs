@@ -8,7 +8,7 @@ use crate::objects;
 
 /// Which columns are shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TableOptions {
+pub struct PrintOptions {
     /// Those that the server marks as less important, too.
     pub wide: bool,
     /// The object's namespace, first.
@@ -34,7 +34,7 @@ pub fn rows(table: &Value) -> &[Value] {
 }
 
 /// The heads of its columns.
-pub fn heads(table: &Value, options: &TableOptions) -> Row {
+pub fn heads(table: &Value, options: &PrintOptions) -> Row {
     let mut heads = Row::new();
     if options.events {
         heads.push("EVENT".to_owned());
@@ -55,7 +55,7 @@ pub fn heads(table: &Value, options: &TableOptions) -> Row {
 }
 
 /// One row of `table`, whose columns may be those of an earlier table; `event` is its type in a watch.
-pub fn cells(table: &Value, row: &Value, options: &TableOptions, event: Option<&str>) -> Row {
+pub fn cells(table: &Value, row: &Value, options: &PrintOptions, event: Option<&str>) -> Row {
     let object = row.get("object").unwrap_or(&Value::Null);
     let mut cells = Row::new();
     if options.events {
@@ -87,7 +87,7 @@ pub fn cells(table: &Value, row: &Value, options: &TableOptions, event: Option<&
 
 fn list_columns<'a>(
     table: &'a Value,
-    options: &TableOptions,
+    options: &PrintOptions,
 ) -> impl Iterator<Item = (usize, &'a Value)> + use<'a> {
     let wide = options.wide;
     let is_shown = move |column: &Value| {
@@ -141,7 +141,7 @@ mod tests {
         })
     }
 
-    fn shown_rows(options: &TableOptions) -> (String, String) {
+    fn shown_rows(options: &PrintOptions) -> (String, String) {
         let table = sample();
         let cells = cells(&table, &rows(&table)[0], options, Some("ADDED"));
         (heads(&table, options).join("|"), cells.join("|"))
@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn options_choose_columns() {
-        let short = shown_rows(&TableOptions::default());
+        let short = shown_rows(&PrintOptions::default());
         assert_eq!(short, ("NAME|RESTARTS".into(), "a|3".into()));
-        let options = TableOptions {
+        let options = PrintOptions {
             wide: true,
             namespaces: true,
             labels: true,
@@ -168,7 +168,7 @@ mod tests {
     fn any_object_has_a_name_and_an_age() {
         let item = json!({"metadata": {"name": "a", "creationTimestamp": "1970-01-01T00:00:10Z"}});
         let table = plain(&[item], 40);
-        let options = TableOptions::default();
+        let options = PrintOptions::default();
         assert_eq!(cells(&table, &rows(&table)[0], &options, None), ["a", "30s"]);
     }
 }

@@ -8,7 +8,7 @@ mod trace;
 use proto_api::MicroTime;
 use serde_json::Value;
 
-use crate::columns::{Layout, Row};
+use crate::columns::{ColumnWidths, Row};
 use crate::objects;
 
 pub use node_steps::{NodeStep, read as read_node_steps};
@@ -42,7 +42,7 @@ pub struct Moment {
 
 /// What is known of the start of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
+pub struct PodHistory {
     pub pod: Value,
     pub events: Vec<Value>,
     /// What its node did; not set if that is not known: all but some times are whole seconds then.
@@ -50,7 +50,7 @@ pub struct History {
 }
 
 /// The moments of a pod: of its object, its events and its node.
-pub fn moments(history: &History) -> Vec<Moment> {
+pub fn moments(history: &PodHistory) -> Vec<Moment> {
     let mut found = of_object(&history.pod);
     found.extend(history.events.iter().filter_map(of_event));
     let steps = history.steps.as_deref().unwrap_or_default();
@@ -224,7 +224,7 @@ pub fn render(moments: &[Moment]) -> String {
         rows.push(vec![clock(moment), between(first, moment), step, what]);
         before = Some(moment);
     }
-    Layout::default().render(&rows)
+    ColumnWidths::default().render(&rows)
 }
 
 /// `06:30:46` or `06:30:46.250`, UTC.

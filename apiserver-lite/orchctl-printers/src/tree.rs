@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::columns::{Layout, Row};
+use crate::columns::{ColumnWidths, Row};
 use crate::{age, objects, state};
 
 /// Most lines; what is below is left out, which the last line says.
@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 64;
 
 /// An object as far as trees need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Member {
+pub struct TreeObject {
     /// That it was read in, for example `apps/v1`.
     pub api_version: String,
     /// For example `Pod`.
@@ -26,12 +26,12 @@ pub struct Member {
     pub name: String,
     pub uid: String,
     /// What it names as its owners.
-    pub owners: Vec<Owner>,
+    pub owners: Vec<TreeOwner>,
 }
 
 /// A reference to an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
+pub struct TreeOwner {
     /// For example `apps/v1`.
     pub api_version: String,
     /// For example `ReplicaSet`.
@@ -40,10 +40,10 @@ pub struct Owner {
     pub uid: String,
 }
 
-impl Member {
+impl TreeObject {
     /// Of an object or its metadata; version and kind are those of its resource.
     pub fn of(object: &Value, api_version: &str, kind: &str) -> Self {
-        let owner = |one: &Value| Owner {
+        let owner = |one: &Value| TreeOwner {
             api_version: objects::text_at(one, "/apiVersion").to_owned(),
             kind: objects::text_at(one, "/kind").to_owned(),
             name: objects::text_at(one, "/name").to_owned(),
@@ -74,19 +74,19 @@ pub struct Line {
     /// Branches before the name.
     pub branch: String,
     /// The object; without a UID if there is none to read.
-    pub member: Member,
+    pub member: TreeObject,
     /// What there is to say of its place.
     pub note: String,
 }
 
 /// The tree of the object with the UID in `asked`. `absent` says of owners that are not among `members` why, by UID.
-pub fn build(members: Vec<Member>, asked: &str, absent: &HashMap<String, String>) -> Vec<Line> {
-    let mut known: HashMap<String, Member> = HashMap::new();
+pub fn build(members: Vec<TreeObject>, asked: &str, absent: &HashMap<String, String>) -> Vec<Line> {
+    let mut known: HashMap<String, TreeObject> = HashMap::new();
     for member in members {
         known.entry(member.uid.clone()).or_insert(member);
     }
     let above = ancestors(&mut known, asked);
-    let mut below: HashMap<&str, Vec<&Member>> = HashMap::new();
+    let mut below: HashMap<&str, Vec<&TreeObject>> = HashMap::new();
     for member in known.values() {
         let mut seen = HashSet::new();
         for owner in &member.owners {
@@ -123,7 +123,7 @@ pub fn build(members: Vec<Member>, asked: &str, absent: &HashMap<String, String>
 }
 
 /// UIDs of the owners above, the nearest first. Owners that are not known become members without owners.
-fn ancestors(known: &mut HashMap<String, Member>, asked: &str) -> Vec<String> {
+fn ancestors(known: &mut HashMap<String, TreeObject>, asked: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut at = 0;
     let mut next = Some(asked.to_owned());
@@ -134,12 +134,12 @@ fn ancestors(known: &mut HashMap<String, Member>, asked: &str) -> Vec<String> {
                 continue;
             }
             found.push(owner.uid.clone());
-            known.entry(owner.uid.clone()).or_insert_with(|| Member {
+            known.entry(owner.uid.clone()).or_insert_with(|| TreeObject {
                 api_version: owner.api_version,
                 kind: owner.kind,
                 name: owner.name,
                 uid: owner.uid,
-                ..Member::default()
+                ..TreeObject::default()
             });
         }
         next = found.get(at).cloned();
@@ -150,7 +150,7 @@ fn ancestors(known: &mut HashMap<String, Member>, asked: &str) -> Vec<String> {
 
 struct Drawing<'a> {
     /// Those that name an owner, by the owner's UID.
-    below: HashMap<&'a str, Vec<&'a Member>>,
+    below: HashMap<&'a str, Vec<&'a TreeObject>>,
     above: HashSet<&'a str>,
     asked: &'a str,
     absent: &'a HashMap<String, String>,
@@ -162,7 +162,7 @@ struct Drawing<'a> {
 
 impl<'a> Drawing<'a> {
     /// Draws an object and what is below it; `indent` stands before its dependents.
-    fn draw(&mut self, member: &'a Member, branch: &str, indent: &str, note: String) {
+    fn draw(&mut self, member: &'a TreeObject, branch: &str, indent: &str, note: String) {
         let note = self.note_of(member, note);
         let seen = !self.drawn.insert(&member.uid);
         if self.lines.len() >= LINES_MAX {
@@ -193,7 +193,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// Above the requested object only its ancestors.
-    fn dependents(&self, member: &Member) -> Vec<&'a Member> {
+    fn dependents(&self, member: &TreeObject) -> Vec<&'a TreeObject> {
         let mut dependents = self.below.get(member.uid.as_str()).cloned().unwrap_or_default();
         if member.uid != self.asked && self.above.contains(member.uid.as_str()) {
             dependents.retain(|one| one.uid == self.asked || self.above.contains(one.uid.as_str()));
@@ -201,7 +201,7 @@ impl<'a> Drawing<'a> {
         dependents
     }
 
-    fn note_of(&self, member: &Member, note: String) -> String {
+    fn note_of(&self, member: &TreeObject, note: String) -> String {
         let uid = member.uid.as_str();
         if self.path.contains(&uid) {
             return "a cycle: it is above".to_owned();
@@ -247,7 +247,7 @@ pub fn render(lines: &[Line], read: &HashMap<String, Value>, now: i64) -> String
         let namespace = several.then(|| member.namespace.clone());
         rows.push(namespace.into_iter().chain(cells).collect());
     }
-    let text = Layout::default().render(&rows);
+    let text = ColumnWidths::default().render(&rows);
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 

@@ -2,7 +2,7 @@
 
 /// A key press, decoded from the bytes of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyPress {
     /// A character.
     Char(char),
     /// Return.
@@ -42,14 +42,14 @@ pub struct KeyReader {
 /// What stands at the front of the bytes.
 enum Front {
     /// So many bytes are a key, or mean nothing.
-    Key(usize, Option<Key>),
+    Key(usize, Option<KeyPress>),
     /// More have to come.
     Part,
 }
 
 impl KeyReader {
     /// Keys of these bytes and those before.
-    pub fn read(&mut self, bytes: &[u8]) -> Vec<Key> {
+    pub fn read(&mut self, bytes: &[u8]) -> Vec<KeyPress> {
         let mut keys = Vec::new();
         for byte in bytes {
             self.pending.push(*byte);
@@ -64,12 +64,12 @@ impl KeyReader {
     }
 
     /// After a pause: what came is all.
-    pub fn pause(&mut self) -> Option<Key> {
+    pub fn pause(&mut self) -> Option<KeyPress> {
         let pending = std::mem::take(&mut self.pending);
-        (pending == [ESCAPE]).then_some(Key::Escape)
+        (pending == [ESCAPE]).then_some(KeyPress::Escape)
     }
 
-    fn take(&mut self, keys: &mut Vec<Key>) {
+    fn take(&mut self, keys: &mut Vec<KeyPress>) {
         while !self.pending.is_empty() {
             let Front::Key(len, key) = front(&self.pending) else { return };
             self.pending.drain(..len.min(self.pending.len()));
@@ -86,11 +86,11 @@ fn front(bytes: &[u8]) -> Front {
         [ESCAPE, b'[', rest @ ..] => sequence(rest),
         [ESCAPE, b'O'] => Front::Part,
         [ESCAPE, b'O', last, ..] => Front::Key(3, final_key(*last)),
-        [ESCAPE, ..] => Front::Key(1, Some(Key::Escape)),
-        [b'\r' | b'\n', ..] => Front::Key(1, Some(Key::Enter)),
-        [b'\t', ..] => Front::Key(1, Some(Key::Tab)),
-        [0x7f | 0x08, ..] => Front::Key(1, Some(Key::Backspace)),
-        [0x03, ..] => Front::Key(1, Some(Key::Interrupt)),
+        [ESCAPE, ..] => Front::Key(1, Some(KeyPress::Escape)),
+        [b'\r' | b'\n', ..] => Front::Key(1, Some(KeyPress::Enter)),
+        [b'\t', ..] => Front::Key(1, Some(KeyPress::Tab)),
+        [0x7f | 0x08, ..] => Front::Key(1, Some(KeyPress::Backspace)),
+        [0x03, ..] => Front::Key(1, Some(KeyPress::Interrupt)),
         [byte, ..] if byte.is_ascii_control() => Front::Key(1, None),
         _ => character(bytes),
     }
@@ -105,25 +105,25 @@ fn sequence(rest: &[u8]) -> Front {
     let (parameters, last) = rest.split_at(end);
     let number = parameters.split(|byte| *byte == b';').next().unwrap_or_default();
     let key = match (last.first(), number) {
-        (Some(b'~'), b"1" | b"7") => Some(Key::Home),
-        (Some(b'~'), b"4" | b"8") => Some(Key::End),
-        (Some(b'~'), b"5") => Some(Key::PageUp),
-        (Some(b'~'), b"6") => Some(Key::PageDown),
+        (Some(b'~'), b"1" | b"7") => Some(KeyPress::Home),
+        (Some(b'~'), b"4" | b"8") => Some(KeyPress::End),
+        (Some(b'~'), b"5") => Some(KeyPress::PageUp),
+        (Some(b'~'), b"6") => Some(KeyPress::PageDown),
         (Some(last), _) => final_key(*last),
         (None, _) => None,
     };
     Front::Key(end.saturating_add(3), key)
 }
 
-fn final_key(last: u8) -> Option<Key> {
+fn final_key(last: u8) -> Option<KeyPress> {
     Some(match last {
-        b'A' => Key::Up,
-        b'B' => Key::Down,
-        b'C' => Key::Right,
-        b'D' => Key::Left,
-        b'H' => Key::Home,
-        b'F' => Key::End,
-        b'Z' => Key::BackTab,
+        b'A' => KeyPress::Up,
+        b'B' => KeyPress::Down,
+        b'C' => KeyPress::Right,
+        b'D' => KeyPress::Left,
+        b'H' => KeyPress::Home,
+        b'F' => KeyPress::End,
+        b'Z' => KeyPress::BackTab,
         _ => return None,
     })
 }
@@ -138,7 +138,7 @@ fn character(bytes: &[u8]) -> Front {
     };
     let Some(whole) = bytes.get(..len) else { return Front::Part };
     match std::str::from_utf8(whole).ok().and_then(|text| text.chars().next()) {
-        Some(c) if !c.is_control() => Front::Key(len, Some(Key::Char(c))),
+        Some(c) if !c.is_control() => Front::Key(len, Some(KeyPress::Char(c))),
         Some(_) => Front::Key(len, None),
         None => Front::Key(1, None),
     }
@@ -148,7 +148,7 @@ fn character(bytes: &[u8]) -> Front {
 mod tests {
     use super::*;
 
-    fn keys(bytes: &[u8]) -> Vec<Key> {
+    fn keys(bytes: &[u8]) -> Vec<KeyPress> {
         let mut reader = KeyReader::default();
         let keys = reader.read(bytes);
         assert!(!reader.is_waiting(), "{bytes:?} leaves something");
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn sequences_are_keys() {
-        use Key::*;
+        use KeyPress::*;
         assert_eq!(keys(b"\x1b[A\x1b[B\x1bOC\x1b[D"), [Up, Down, Right, Left]);
         assert_eq!(
             keys(b"\x1b[5~\x1b[6~\x1b[1~\x1b[4~\x1b[H"),
@@ -173,17 +173,20 @@ mod tests {
         let mut reader = KeyReader::default();
         assert_eq!(reader.read(b"\x1b"), []);
         assert_eq!(reader.read(b"["), []);
-        assert_eq!(reader.read(b"Ax"), [Key::Up, Key::Char('x')]);
+        assert_eq!(reader.read(b"Ax"), [KeyPress::Up, KeyPress::Char('x')]);
         assert_eq!(reader.read(b"\x1b"), []);
         assert!(reader.is_waiting());
-        assert_eq!(reader.pause(), Some(Key::Escape));
+        assert_eq!(reader.pause(), Some(KeyPress::Escape));
         assert_eq!(reader.pause(), None);
-        assert_eq!(reader.read(b"\x1bq"), [Key::Escape, Key::Char('q')]);
+        assert_eq!(reader.read(b"\x1bq"), [KeyPress::Escape, KeyPress::Char('q')]);
     }
 
     #[test]
     fn byte_sequences_that_are_not_keys_are_dropped() {
-        assert_eq!(keys(b"\xffa\xc3(b\x01"), [Key::Char('a'), Key::Char('('), Key::Char('b')]);
+        assert_eq!(
+            keys(b"\xffa\xc3(b\x01"),
+            [KeyPress::Char('a'), KeyPress::Char('('), KeyPress::Char('b')]
+        );
         let mut reader = KeyReader::default();
         let mut bytes = b"\x1b[".to_vec();
         bytes.extend(std::iter::repeat_n(b'1', 1000));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use orchctl_printers::table::{self, TableOptions};
+use orchctl_printers::table::{self, PrintOptions};
 use orchctl_printers::tone::Tone;
 use orchctl_printers::{age, objects};
 use serde_json::Value;
@@ -42,7 +42,7 @@ impl View {
 
 /// An object that a question is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct RowTarget {
     /// Group and version.
     pub api_version: String,
     pub kind: String,
@@ -72,9 +72,9 @@ struct Cell {
 
 /// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ScreenRow {
     /// The object, or the one that an event is about.
-    pub target: Target,
+    pub target: RowTarget,
     /// How it is meant.
     pub tone: RowStyle,
     cells: Vec<Cell>,
@@ -86,16 +86,16 @@ pub struct Row {
 #[derive(Debug)]
 pub struct Rows {
     view: View,
-    options: TableOptions,
+    options: PrintOptions,
     /// The first answer's columns: those of a watch have none.
     columns: Value,
     heads: Vec<String>,
-    rows: BTreeMap<String, Row>,
+    rows: BTreeMap<String, ScreenRow>,
     /// Whether there are more objects than rows.
     is_partial: bool,
 }
 
-impl Row {
+impl ScreenRow {
     /// Its cells at this time.
     pub fn cells(&self, now: i64) -> impl Iterator<Item = String> + '_ {
         self.cells.iter().map(move |cell| match cell.since {
@@ -116,7 +116,7 @@ impl Rows {
     /// None yet.
     pub fn new(view: View, all_namespaces: bool) -> Self {
         let namespaces = all_namespaces && view != View::Nodes;
-        let options = TableOptions { namespaces, ..TableOptions::default() };
+        let options = PrintOptions { namespaces, ..PrintOptions::default() };
         let heads: &[&str] = match view {
             View::Events => &["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"],
             _ => &[],
@@ -154,10 +154,11 @@ impl Rows {
     }
 
     /// The rows that have a text in a cell, in their order.
-    pub fn filter_rows(&self, filter: &str) -> Vec<(&str, &Row)> {
+    pub fn filter_rows(&self, filter: &str) -> Vec<(&str, &ScreenRow)> {
         let filter = filter.to_lowercase();
         let rows = self.rows.iter().filter(|(_, row)| filter.is_empty() || row.matches(&filter));
-        let mut rows: Vec<(&str, &Row)> = rows.map(|(key, row)| (key.as_str(), row)).collect();
+        let mut rows: Vec<(&str, &ScreenRow)> =
+            rows.map(|(key, row)| (key.as_str(), row)).collect();
         if self.view == View::Events {
             rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.time));
         }
@@ -238,13 +239,13 @@ impl Rows {
         };
         let tone = tone_of(cell_of("STATUS"), cell_of("READY"));
         let kind = if self.view == View::Nodes { "Node" } else { "Pod" };
-        let target = Target {
+        let target = RowTarget {
             api_version: "v1".to_owned(),
             kind: kind.to_owned(),
             namespace: objects::namespace(object).to_owned(),
             name: objects::name(object).to_owned(),
         };
-        self.put(key(object), Row { target, tone, cells, time: created.unwrap_or_default() });
+        self.put(key(object), ScreenRow { target, tone, cells, time: created.unwrap_or_default() });
     }
 
     fn put_event(&mut self, event: &Value) {
@@ -264,17 +265,17 @@ impl Rows {
         cells.push(plain(part("/reason")));
         cells.push(plain(&format!("{kind}/{name}")));
         cells.push(plain(part("/message")));
-        let target = Target {
+        let target = RowTarget {
             api_version: part("/involvedObject/apiVersion").to_owned(),
             kind: kind.to_owned(),
             namespace: part("/involvedObject/namespace").to_owned(),
             name: name.to_owned(),
         };
         let tone = if part("/type") == "Warning" { RowStyle::Alarm } else { RowStyle::Plain };
-        self.put(key(event), Row { target, tone, cells, time: time.unwrap_or_default() });
+        self.put(key(event), ScreenRow { target, tone, cells, time: time.unwrap_or_default() });
     }
 
-    fn put(&mut self, key: String, row: Row) {
+    fn put(&mut self, key: String, row: ScreenRow) {
         if self.rows.len() >= ROWS_MAX && !self.rows.contains_key(&key) {
             self.is_partial = true;
             if self.view != View::Events {

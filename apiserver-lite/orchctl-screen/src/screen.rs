@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::key::Key;
+use crate::key::KeyPress;
 use crate::log::LogLines;
 use crate::page::Window;
-use crate::rows::{Row, Rows, Target, View};
+use crate::rows::{RowTarget, Rows, ScreenRow, View};
 use crate::text;
 
 /// Most characters that are typed into a line.
@@ -28,7 +28,7 @@ pub enum Question {
 
 /// What has to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum ScreenEffect {
     /// End.
     Quit,
     /// Watch the rows of this view instead of those before. All namespaces if none is named.
@@ -38,9 +38,9 @@ pub enum Effect {
         namespace: Option<String>,
     },
     /// Send this request; the response to an earlier one is ignored.
-    Ask(Question, Target),
+    Ask(Question, RowTarget),
     /// Follow this log instead of the one before.
-    Follow { pod: Target, container: String },
+    Follow { pod: RowTarget, container: String },
     /// The response to the last request is ignored.
     Forget,
 }
@@ -66,7 +66,7 @@ pub enum Update {
         text: String,
     },
     /// The containers of the pod whose log is to be shown.
-    Containers(Target, Vec<String>),
+    Containers(RowTarget, Vec<String>),
     /// A part of the log.
     Log(Vec<u8>),
     LogEnded,
@@ -101,7 +101,7 @@ pub(crate) enum Overlay {
 /// The log that is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    pub(crate) pod: Target,
+    pub(crate) pod: RowTarget,
     pub(crate) containers: Vec<String>,
     pub(crate) container: usize,
     pub(crate) lines: LogLines,
@@ -149,8 +149,8 @@ impl Screen {
     }
 
     /// What has to be watched at first.
-    pub fn start(&self) -> Effect {
-        Effect::Watch { view: self.view, namespace: self.namespace.clone() }
+    pub fn start(&self) -> ScreenEffect {
+        ScreenEffect::Watch { view: self.view, namespace: self.namespace.clone() }
     }
 
     /// Says how many lines the terminal has.
@@ -159,20 +159,20 @@ impl Screen {
     }
 
     /// What a key does.
-    pub fn press(&mut self, key: Key) -> Option<Effect> {
-        if key == Key::Interrupt {
-            return Some(Effect::Quit);
+    pub fn press(&mut self, key: KeyPress) -> Option<ScreenEffect> {
+        if key == KeyPress::Interrupt {
+            return Some(ScreenEffect::Quit);
         }
         if let Some(typed) = self.typed.take() {
             return self.type_key(typed, key);
         }
         match (&mut self.over, key) {
             (Overlay::Nothing, _) => self.press_in_view(key),
-            (_, Key::Char('q') | Key::Escape) => {
+            (_, KeyPress::Char('q') | KeyPress::Escape) => {
                 self.over = Overlay::Nothing;
                 None
             }
-            (Overlay::Help, Key::Char('?')) => {
+            (Overlay::Help, KeyPress::Char('?')) => {
                 self.over = Overlay::Nothing;
                 None
             }
@@ -184,40 +184,42 @@ impl Screen {
         }
     }
 
-    fn press_in_view(&mut self, key: Key) -> Option<Effect> {
+    fn press_in_view(&mut self, key: KeyPress) -> Option<ScreenEffect> {
         match key {
-            Key::Char('q') => return Some(Effect::Quit),
-            Key::Char('?') => self.over = Overlay::Help,
-            Key::Char('/') => self.typed = Some(InputLine::Filter(self.filter.clone())),
-            Key::Char('n') => {
+            KeyPress::Char('q') => return Some(ScreenEffect::Quit),
+            KeyPress::Char('?') => self.over = Overlay::Help,
+            KeyPress::Char('/') => self.typed = Some(InputLine::Filter(self.filter.clone())),
+            KeyPress::Char('n') => {
                 let name = self.namespace.clone().unwrap_or_default();
                 self.typed = Some(InputLine::Namespace(name));
             }
-            Key::Char(digit @ '1'..='4') => {
+            KeyPress::Char(digit @ '1'..='4') => {
                 let at = digit.to_digit(10).and_then(|number| usize::try_from(number).ok());
                 let view = View::ALL.get(at.unwrap_or_default().saturating_sub(1));
                 return view.and_then(|view| self.show(*view));
             }
-            Key::Tab => return self.show(self.neighbour(1)),
-            Key::BackTab => return self.show(self.neighbour(View::ALL.len().saturating_sub(1))),
-            Key::Escape if !self.filter.is_empty() => self.set_filter(String::new()),
-            Key::Escape => {
+            KeyPress::Tab => return self.show(self.neighbour(1)),
+            KeyPress::BackTab => {
+                return self.show(self.neighbour(View::ALL.len().saturating_sub(1)));
+            }
+            KeyPress::Escape if !self.filter.is_empty() => self.set_filter(String::new()),
+            KeyPress::Escape => {
                 self.notice = None;
-                return Some(Effect::Forget);
+                return Some(ScreenEffect::Forget);
             }
             _ if self.view == View::Logs => return self.press_in_log(key),
-            Key::Enter | Key::Char('d') => return self.open_question(Question::Describe),
-            Key::Char('w') => return self.open_question(Question::Why),
-            Key::Char('l') => return self.open_question(Question::Containers),
+            KeyPress::Enter | KeyPress::Char('d') => return self.open_question(Question::Describe),
+            KeyPress::Char('w') => return self.open_question(Question::Why),
+            KeyPress::Char('l') => return self.open_question(Question::Containers),
             key => self.move_cursor(key),
         }
         None
     }
 
-    fn press_in_log(&mut self, key: Key) -> Option<Effect> {
+    fn press_in_log(&mut self, key: KeyPress) -> Option<ScreenEffect> {
         let log = self.log.as_mut()?;
         match key {
-            Key::Char('c') if log.containers.len() > 1 => {
+            KeyPress::Char('c') if log.containers.len() > 1 => {
                 let next = log.container.saturating_add(1);
                 log.container = next.checked_rem(log.containers.len()).unwrap_or_default();
                 log.lines = LogLines::default();
@@ -225,7 +227,7 @@ impl Screen {
                 log.has_ended = false;
                 self.follow()
             }
-            Key::Char('w') => Some(Effect::Ask(Question::Why, log.pod.clone())),
+            KeyPress::Char('w') => Some(ScreenEffect::Ask(Question::Why, log.pod.clone())),
             key => {
                 scroll(&mut log.window, key, log.lines.lines().len(), self.height, true);
                 None
@@ -240,7 +242,7 @@ impl Screen {
     }
 
     /// Another view. What the former showed is given up.
-    fn show(&mut self, view: View) -> Option<Effect> {
+    fn show(&mut self, view: View) -> Option<ScreenEffect> {
         if view == self.view {
             return None;
         }
@@ -253,50 +255,50 @@ impl Screen {
         self.watch()
     }
 
-    fn watch(&mut self) -> Option<Effect> {
+    fn watch(&mut self) -> Option<ScreenEffect> {
         self.rows = Rows::new(self.view, self.namespace.is_none());
         self.is_loaded = false;
         (self.at, self.selected) = (0, None);
         if let Some(log) = &mut self.log {
             log.lines = LogLines::default();
         }
-        Some(Effect::Watch { view: self.view, namespace: self.namespace.clone() })
+        Some(ScreenEffect::Watch { view: self.view, namespace: self.namespace.clone() })
     }
 
     /// The log of the pod that was chosen last.
-    fn follow(&mut self) -> Option<Effect> {
+    fn follow(&mut self) -> Option<ScreenEffect> {
         self.rows = Rows::new(View::Logs, false);
         let log = self.log.as_mut()?;
         log.lines = LogLines::default();
         log.window = Window::at_end();
         log.has_ended = false;
         let container = log.containers.get(log.container)?.clone();
-        Some(Effect::Follow { pod: log.pod.clone(), container })
+        Some(ScreenEffect::Follow { pod: log.pod.clone(), container })
     }
 
-    fn open_question(&mut self, question: Question) -> Option<Effect> {
+    fn open_question(&mut self, question: Question) -> Option<ScreenEffect> {
         let row = self.selected_row()?.target.clone();
         if question == Question::Containers && row.kind != "Pod" {
             self.notice = Some("logs are those of pods".to_owned());
             return None;
         }
         self.notice = Some("asking ...".to_owned());
-        Some(Effect::Ask(question, row))
+        Some(ScreenEffect::Ask(question, row))
     }
 
-    fn selected_row(&self) -> Option<&Row> {
+    fn selected_row(&self) -> Option<&ScreenRow> {
         self.rows.filter_rows(&self.filter).get(self.at).map(|(_, row)| *row)
     }
 
-    fn move_cursor(&mut self, key: Key) {
+    fn move_cursor(&mut self, key: KeyPress) {
         let page = isize::try_from(self.height).unwrap_or(isize::MAX);
         let step = match key {
-            Key::Up | Key::Char('k') => -1,
-            Key::Down | Key::Char('j') => 1,
-            Key::PageUp => page.saturating_neg(),
-            Key::PageDown | Key::Char(' ') => page,
-            Key::Home | Key::Char('g') => isize::MIN,
-            Key::End | Key::Char('G') => isize::MAX,
+            KeyPress::Up | KeyPress::Char('k') => -1,
+            KeyPress::Down | KeyPress::Char('j') => 1,
+            KeyPress::PageUp => page.saturating_neg(),
+            KeyPress::PageDown | KeyPress::Char(' ') => page,
+            KeyPress::Home | KeyPress::Char('g') => isize::MIN,
+            KeyPress::End | KeyPress::Char('G') => isize::MAX,
             _ => return,
         };
         let shown = self.rows.filter_rows(&self.filter);
@@ -321,25 +323,25 @@ impl Screen {
         self.find_cursor();
     }
 
-    fn type_key(&mut self, typed: InputLine, key: Key) -> Option<Effect> {
+    fn type_key(&mut self, typed: InputLine, key: KeyPress) -> Option<ScreenEffect> {
         let (mut line, is_filter) = match typed {
             InputLine::Filter(line) => (line, true),
             InputLine::Namespace(line) => (line, false),
         };
         match key {
-            Key::Escape => {
+            KeyPress::Escape => {
                 if is_filter {
                     self.set_filter(String::new());
                 }
                 return None;
             }
-            Key::Enter if is_filter => return None,
-            Key::Enter => return self.enter_namespace(line.trim()),
-            Key::Backspace => {
+            KeyPress::Enter if is_filter => return None,
+            KeyPress::Enter => return self.enter_namespace(line.trim()),
+            KeyPress::Backspace => {
                 line.pop();
             }
             // What is typed may be pasted.
-            Key::Char(c) if line.chars().count() < TYPED_MAX => {
+            KeyPress::Char(c) if line.chars().count() < TYPED_MAX => {
                 line.push_str(&text::line(&c.to_string()));
             }
             _ => {}
@@ -352,7 +354,7 @@ impl Screen {
         None
     }
 
-    fn enter_namespace(&mut self, name: &str) -> Option<Effect> {
+    fn enter_namespace(&mut self, name: &str) -> Option<ScreenEffect> {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if !name.chars().all(is_name) {
             self.notice = Some(format!("{name:?} is no name of a namespace"));
@@ -367,7 +369,7 @@ impl Screen {
     }
 
     /// An update from the server.
-    pub fn apply(&mut self, update: Update) -> Option<Effect> {
+    pub fn apply(&mut self, update: Update) -> Option<ScreenEffect> {
         match update {
             Update::Page { page, is_first, is_cut } => {
                 if is_first {
@@ -419,17 +421,17 @@ impl Screen {
     }
 }
 
-fn scroll(window: &mut Window, key: Key, count: usize, height: usize, may_follow: bool) {
+fn scroll(window: &mut Window, key: KeyPress, count: usize, height: usize, may_follow: bool) {
     let page = isize::try_from(height).unwrap_or(isize::MAX);
     let lines = match key {
-        Key::Up | Key::Char('k') => -1,
-        Key::Down | Key::Char('j') => 1,
-        Key::PageUp | Key::Char('b') => page.saturating_neg(),
-        Key::PageDown | Key::Char(' ') => page,
-        Key::Home | Key::Char('g') => isize::MIN,
-        Key::End | Key::Char('G') => isize::MAX,
-        Key::Left => return window.shift(false),
-        Key::Right => return window.shift(true),
+        KeyPress::Up | KeyPress::Char('k') => -1,
+        KeyPress::Down | KeyPress::Char('j') => 1,
+        KeyPress::PageUp | KeyPress::Char('b') => page.saturating_neg(),
+        KeyPress::PageDown | KeyPress::Char(' ') => page,
+        KeyPress::Home | KeyPress::Char('g') => isize::MIN,
+        KeyPress::End | KeyPress::Char('G') => isize::MAX,
+        KeyPress::Left => return window.shift(false),
+        KeyPress::Right => return window.shift(true),
         _ => return,
     };
     window.scroll(lines, count, height, may_follow);

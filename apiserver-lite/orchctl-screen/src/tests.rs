@@ -55,7 +55,7 @@ fn picture(screen: &Screen, width: u16, height: u16) -> Vec<String> {
     cells.chunks(width.into()).map(|line| line.concat().trim_end().to_owned()).collect()
 }
 
-fn press(screen: &mut Screen, keys: &str) -> Option<Effect> {
+fn press(screen: &mut Screen, keys: &str) -> Option<ScreenEffect> {
     let mut last = None;
     for key in KeyReader::default().read(keys.as_bytes()) {
         last = screen.press(key);
@@ -84,8 +84,8 @@ fn news_change_rows_and_the_cursor_stays_on_its_object() {
     let mut screen = with_pods(&[("b", "Running"), ("c", "Running")]);
     press(&mut screen, "j");
     screen.apply(changed("ADDED", pods(&[("a", "Pending")])));
-    let target = |screen: &mut Screen| match screen.press(Key::Enter) {
-        Some(Effect::Ask(Question::Describe, target)) => target.name,
+    let target = |screen: &mut Screen| match screen.press(KeyPress::Enter) {
+        Some(ScreenEffect::Ask(Question::Describe, target)) => target.name,
         other => panic!("{other:?}"),
     };
     assert_eq!(target(&mut screen), "c");
@@ -125,7 +125,7 @@ fn rows_are_bounded() {
 #[test]
 fn the_newest_event_comes_first_and_none_speaks_to_the_terminal() {
     let mut screen = Screen::new(Some("web".into()));
-    let watch = Effect::Watch { view: View::Events, namespace: Some("web".into()) };
+    let watch = ScreenEffect::Watch { view: View::Events, namespace: Some("web".into()) };
     assert_eq!(press(&mut screen, "3"), Some(watch));
     screen.apply(page(json!({"kind": "EventList", "items": [
         event("e1", "Normal", "1970-01-12T13:45:40Z", "older"),
@@ -135,13 +135,13 @@ fn the_newest_event_comes_first_and_none_speaks_to_the_terminal() {
     assert_eq!(lines[2], "10s (x3)   Warning  Pulled  Pod/a   ^[]52;c;aGk=\\u{7} red \\u{202e}x");
     assert_eq!(lines[3], "60s (x3)   Normal   Pulled  Pod/a   older");
     let about = press(&mut screen, "w");
-    let target = Target {
+    let target = RowTarget {
         api_version: "v1".into(),
         kind: "Pod".into(),
         namespace: "web".into(),
         name: "a".into(),
     };
-    assert_eq!(about, Some(Effect::Ask(Question::Why, target)));
+    assert_eq!(about, Some(ScreenEffect::Ask(Question::Why, target)));
 }
 
 #[test]
@@ -154,15 +154,15 @@ fn a_filter_and_a_namespace_are_typed() {
     assert!(lines[0].ends_with("  3  1 failing  /RUN"), "{lines:?}");
     press(&mut screen, "\r");
     assert!(picture(&screen, 80, 6)[0].ends_with("/RUN"));
-    assert_eq!(screen.press(Key::Escape), None);
+    assert_eq!(screen.press(KeyPress::Escape), None);
     assert_eq!(screen.rows.filter_rows(&screen.filter).len(), 3);
 
     assert_eq!(press(&mut screen, "nno/../de\r"), None);
     assert!(picture(&screen, 80, 6)[5].contains("is no name of a namespace"));
-    let watch = Effect::Watch { view: View::Pods, namespace: Some("kube".into()) };
+    let watch = ScreenEffect::Watch { view: View::Pods, namespace: Some("kube".into()) };
     assert_eq!(press(&mut screen, "nkube\r"), Some(watch));
     assert_eq!(picture(&screen, 80, 6)[1], "loading ...");
-    let all = Effect::Watch { view: View::Pods, namespace: None };
+    let all = ScreenEffect::Watch { view: View::Pods, namespace: None };
     assert_eq!(press(&mut screen, "n\x7f\x7f\x7f\x7f\r"), Some(all));
 }
 
@@ -176,21 +176,21 @@ fn a_page_of_text_is_scrolled_and_closed() {
     assert_eq!((lines[1].as_str(), lines[2].as_str()), ("pod/a", "line 2^[[31m"));
     press(&mut screen, "G");
     assert_eq!(picture(&screen, 40, 8)[6], "line 19^[[31m");
-    screen.press(Key::Right);
+    screen.press(KeyPress::Right);
     assert_eq!(picture(&screen, 40, 8)[6], "[[31m");
     assert_eq!(press(&mut screen, "q"), None);
     assert!(picture(&screen, 80, 8)[1].contains("STATUS"));
-    assert_eq!(press(&mut screen, "q"), Some(Effect::Quit));
+    assert_eq!(press(&mut screen, "q"), Some(ScreenEffect::Quit));
 }
 
 #[test]
 fn a_log_follows_its_end_until_it_is_scrolled() {
     let mut screen = with_pods(&[("a", "Running")]);
-    let Some(Effect::Ask(Question::Containers, pod)) = press(&mut screen, "l") else {
+    let Some(ScreenEffect::Ask(Question::Containers, pod)) = press(&mut screen, "l") else {
         panic!("no question")
     };
     let follow = screen.apply(Update::Containers(pod.clone(), vec!["c1".into(), "c2".into()]));
-    assert_eq!(follow, Some(Effect::Follow { pod: pod.clone(), container: "c1".into() }));
+    assert_eq!(follow, Some(ScreenEffect::Follow { pod: pod.clone(), container: "c1".into() }));
     for at in 0..9 {
         screen.apply(Update::Log(format!("line {at}\n").into_bytes()));
     }
@@ -203,10 +203,10 @@ fn a_log_follows_its_end_until_it_is_scrolled() {
     assert_eq!((lines[1].as_str(), lines[6].as_str()), ("web/a c1 (1 of 2) - ended", "line 7"));
     assert_eq!(
         press(&mut screen, "c"),
-        Some(Effect::Follow { pod: pod.clone(), container: "c2".into() })
+        Some(ScreenEffect::Follow { pod: pod.clone(), container: "c2".into() })
     );
-    assert!(matches!(press(&mut screen, "2"), Some(Effect::Watch { view: View::Pods, .. })));
-    let again = Effect::Follow { pod, container: "c2".into() };
+    assert!(matches!(press(&mut screen, "2"), Some(ScreenEffect::Watch { view: View::Pods, .. })));
+    let again = ScreenEffect::Follow { pod, container: "c2".into() };
     assert_eq!(press(&mut screen, "4"), Some(again));
 }
 
@@ -220,9 +220,9 @@ fn the_cursor_is_always_in_sight() {
         assert!(lines.iter().any(|line| line.contains(&format!("p{at:02}"))), "{at}: {lines:?}");
         press(&mut screen, "j");
     }
-    screen.press(Key::Home);
+    screen.press(KeyPress::Home);
     assert!(picture(&screen, 60, 8)[2].contains("p00"));
-    screen.press(Key::End);
+    screen.press(KeyPress::End);
     assert!(picture(&screen, 60, 8)[6].contains("p19"));
 }
 
@@ -241,7 +241,7 @@ fn every_size_can_be_drawn() {
     for mut screen in states {
         for (width, height) in [(1, 1), (2, 1), (1, 2), (3, 3), (80, 24), (5, 200), (300, 3)] {
             screen.resize(height);
-            screen.press(Key::PageDown);
+            screen.press(KeyPress::PageDown);
             let lines = picture(&screen, width, height);
             assert_eq!(lines.len(), usize::from(height));
             assert!(lines[0].starts_with(if width == 1 { "" } else { " 1" }), "{lines:?}");
@@ -258,7 +258,7 @@ fn any_keys_and_news_are_survived() {
     };
     let keys = b"jkgG1234\t/n?wldq\x1b\r cab\x7f ";
     let mut screen = with_pods(&[]);
-    let pod = Target { kind: "Pod".into(), name: "a".into(), ..Target::default() };
+    let pod = RowTarget { kind: "Pod".into(), name: "a".into(), ..RowTarget::default() };
     for _ in 0..3000 {
         match next(8) {
             0 => drop(screen.apply(page(pods(&[("a", "Running"), ("b", "Error")])))),

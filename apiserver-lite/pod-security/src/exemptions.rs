@@ -5,7 +5,7 @@ use std::fmt;
 
 use proto_api::names::Names;
 
-use crate::policy::{Level, LevelVersion, Policy};
+use crate::policy::{LevelVersion, NamespacePolicy, PodSecurityLevel};
 use crate::text::quote;
 
 /// Requests of these users, pods of these runtime classes and everything in these namespaces are not checked.
@@ -48,7 +48,7 @@ fn has(list: &[String], name: &str) -> bool {
 pub fn warn_of_exempt_namespace(
     namespace: &str,
     labels: &BTreeMap<String, String>,
-    policy: &Policy,
+    policy: &NamespacePolicy,
     names: &Names,
 ) -> Option<String> {
     let asked = ActiveLevels(policy).to_string();
@@ -70,16 +70,16 @@ pub fn warn_of_exempt_namespace(
 }
 
 /// The levels of a policy that ask for something: `enforce=baseline:latest, warn=restricted:latest`.
-struct ActiveLevels<'a>(&'a Policy);
+struct ActiveLevels<'a>(&'a NamespacePolicy);
 
 impl fmt::Display for ActiveLevels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Policy { enforce, audit, warn } = self.0;
+        let NamespacePolicy { enforce, audit, warn } = self.0;
         let mut separator = "";
         let modes: [(&str, &LevelVersion); 3] =
             [("enforce", enforce), ("audit", audit), ("warn", warn)];
         for (mode, asked) in modes {
-            if asked.level != Level::Privileged {
+            if asked.level != PodSecurityLevel::Privileged {
                 write!(f, "{separator}{mode}={asked}")?;
                 separator = ", ";
             }
@@ -93,7 +93,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::policy::{Version, read_policy};
+    use crate::policy::{PodSecurityVersion, read_policy};
 
     #[test]
     fn only_what_is_named_is_exempt() {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn labels_of_exempt_namespaces_have_warnings() {
         let names = Names::new(Profile::Kubernetes);
-        let warning = |labels: &[(&str, &str)], defaults: Policy| {
+        let warning = |labels: &[(&str, &str)], defaults: NamespacePolicy| {
             let label = |(mode, value): &(&str, &str)| {
                 (format!("pod-security.kubernetes.io/{mode}"), (*value).to_owned())
             };
@@ -137,7 +137,7 @@ mod tests {
                 "namespace \"kube-system\" is exempt from Pod Security, and the policy ({asked}) will be ignored"
             ))
         };
-        let plain = Policy::default();
+        let plain = NamespacePolicy::default();
         assert_eq!(warning(&[], plain), None);
         assert_eq!(warning(&[("enforce", "privileged")], plain), None);
         assert_eq!(
@@ -147,8 +147,11 @@ mod tests {
             ),
             text("enforce=baseline:latest, warn=restricted:v1.24")
         );
-        let strict = LevelVersion { level: Level::Restricted, version: Version::Latest };
-        let defaults = Policy { audit: strict, ..plain };
+        let strict = LevelVersion {
+            level: PodSecurityLevel::Restricted,
+            version: PodSecurityVersion::Latest,
+        };
+        let defaults = NamespacePolicy { audit: strict, ..plain };
         assert_eq!(warning(&[], defaults), None, "defaults are nobody's mistake");
         assert_eq!(warning(&[("warn-version", "v1.1")], defaults), text("audit=restricted:latest"));
     }

@@ -25,7 +25,10 @@ mod violation;
 
 pub use exemptions::{Exemptions, warn_of_exempt_namespace};
 pub use namespace::{PODS_CHECKED_MAX, tightens_enforcement, warn_of_pods};
-pub use policy::{LabelProblem, Level, LevelVersion, Policy, PolicyError, Version, read_policy};
+pub use policy::{
+    LabelProblem, LevelVersion, NamespacePolicy, PodSecurityLevel, PodSecurityVersion,
+    PolicyLabelError, read_policy,
+};
 pub use standards::find_violations;
 pub use update::is_significant_update;
 pub use violation::{

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
-use crate::policy::{Level, LevelVersion, Policy};
+use crate::policy::{LevelVersion, NamespacePolicy, PodSecurityLevel};
 use crate::standards::find_violations;
 use crate::text::quote;
 use crate::violation::list_reasons;
@@ -15,10 +15,10 @@ pub const PODS_CHECKED_MAX: usize = 3000;
 
 /// Whether pods that `old` admits may violate what `new` enforces, so that the existing ones are worth a check.
 #[must_use]
-pub fn tightens_enforcement(old: &Policy, new: &Policy) -> bool {
+pub fn tightens_enforcement(old: &NamespacePolicy, new: &NamespacePolicy) -> bool {
     let (old, new) = (old.enforce, new.enforce);
     let is_relaxed = new.version == old.version && new.level <= old.level;
-    new.level != Level::Privileged && !is_relaxed
+    new.level != PodSecurityLevel::Privileged && !is_relaxed
 }
 
 /// The warnings about the pods of a namespace that violate its new `enforce` policy, as Kubernetes writes them: one for each set of
@@ -106,15 +106,15 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::policy::Version;
+    use crate::policy::PodSecurityVersion;
 
-    fn policy(enforce: &str) -> Policy {
+    fn policy(enforce: &str) -> NamespacePolicy {
         let (level, version) = enforce.split_once(':').expect("a level and a version");
         let enforce = LevelVersion {
             level: level.parse().expect("a level"),
             version: version.parse().expect("a version"),
         };
-        Policy { enforce, ..Policy::default() }
+        NamespacePolicy { enforce, ..NamespacePolicy::default() }
     }
 
     #[test]
@@ -134,8 +134,11 @@ mod tests {
             let found = tightens_enforcement(&policy(old), &policy(new));
             assert_eq!(found, tightens, "{old} -> {new}");
         }
-        let audited = Policy { audit: policy("restricted:latest").enforce, ..Policy::default() };
-        assert!(!tightens_enforcement(&Policy::default(), &audited));
+        let audited = NamespacePolicy {
+            audit: policy("restricted:latest").enforce,
+            ..NamespacePolicy::default()
+        };
+        assert!(!tightens_enforcement(&NamespacePolicy::default(), &audited));
     }
 
     fn pod(name: &str, controller: &str, host_network: bool, host_path: bool) -> Pod {
@@ -159,7 +162,8 @@ mod tests {
     }
 
     fn warn(pods: &[Pod]) -> Vec<String> {
-        let enforce = LevelVersion { level: Level::Baseline, version: Version::Latest };
+        let enforce =
+            LevelVersion { level: PodSecurityLevel::Baseline, version: PodSecurityVersion::Latest };
         let pods: Vec<&Pod> = pods.iter().collect();
         warn_of_pods("team", enforce, &pods, Names::new(Profile::Kubernetes))
     }

@@ -10,7 +10,7 @@ use crate::text::quote;
 
 /// How much a pod may do. A greater level allows less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
+pub enum PodSecurityLevel {
     /// Everything.
     #[default]
     Privileged,
@@ -20,78 +20,78 @@ pub enum Level {
     Restricted,
 }
 
-impl fmt::Display for Level {
+impl fmt::Display for PodSecurityLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Level::Privileged => "privileged",
-            Level::Baseline => "baseline",
-            Level::Restricted => "restricted",
+            PodSecurityLevel::Privileged => "privileged",
+            PodSecurityLevel::Baseline => "baseline",
+            PodSecurityLevel::Restricted => "restricted",
         })
     }
 }
 
-impl FromStr for Level {
-    type Err = PolicyError;
+impl FromStr for PodSecurityLevel {
+    type Err = PolicyLabelError;
 
-    fn from_str(text: &str) -> Result<Self, PolicyError> {
+    fn from_str(text: &str) -> Result<Self, PolicyLabelError> {
         match text {
-            "privileged" => Ok(Level::Privileged),
-            "baseline" => Ok(Level::Baseline),
-            "restricted" => Ok(Level::Restricted),
-            _ => Err(PolicyError::Level),
+            "privileged" => Ok(PodSecurityLevel::Privileged),
+            "baseline" => Ok(PodSecurityLevel::Baseline),
+            "restricted" => Ok(PodSecurityLevel::Restricted),
+            _ => Err(PolicyLabelError::Level),
         }
     }
 }
 
 /// The version of Kubernetes whose checks apply. A greater one is newer; one that does not exist yet has the newest checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
+pub enum PodSecurityVersion {
     /// `v1.N`.
     V1(u64),
     #[default]
     Latest,
 }
 
-impl Version {
+impl PodSecurityVersion {
     /// The minor version, the greatest for `latest`.
     pub(crate) fn minor(self) -> u64 {
         match self {
-            Version::V1(minor) => minor,
-            Version::Latest => u64::MAX,
+            PodSecurityVersion::V1(minor) => minor,
+            PodSecurityVersion::Latest => u64::MAX,
         }
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for PodSecurityVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Version::V1(minor) => write!(f, "v1.{minor}"),
-            Version::Latest => f.write_str("latest"),
+            PodSecurityVersion::V1(minor) => write!(f, "v1.{minor}"),
+            PodSecurityVersion::Latest => f.write_str("latest"),
         }
     }
 }
 
-impl FromStr for Version {
-    type Err = PolicyError;
+impl FromStr for PodSecurityVersion {
+    type Err = PolicyLabelError;
 
-    fn from_str(text: &str) -> Result<Self, PolicyError> {
+    fn from_str(text: &str) -> Result<Self, PolicyLabelError> {
         if text == "latest" {
-            return Ok(Version::Latest);
+            return Ok(PodSecurityVersion::Latest);
         }
-        let digits = text.strip_prefix("v1.").ok_or(PolicyError::Version)?;
+        let digits = text.strip_prefix("v1.").ok_or(PolicyLabelError::Version)?;
         let padded = digits.len() > 1 && digits.starts_with('0');
         if padded || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(PolicyError::Version);
+            return Err(PolicyLabelError::Version);
         }
         // Go reads it as a signed integer.
-        let minor = digits.parse::<i64>().map_err(|_| PolicyError::Version)?;
-        Ok(Version::V1(minor.unsigned_abs()))
+        let minor = digits.parse::<i64>().map_err(|_| PolicyLabelError::Version)?;
+        Ok(PodSecurityVersion::V1(minor.unsigned_abs()))
     }
 }
 
 /// Why a label is refused, in Kubernetes' words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
+pub enum PolicyLabelError {
     /// It is no level.
     #[error("must be one of privileged, baseline, restricted")]
     Level,
@@ -103,9 +103,9 @@ pub enum PolicyError {
 /// A level at a version, written as `restricted:latest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LevelVersion {
-    pub level: Level,
+    pub level: PodSecurityLevel,
     /// The version of its checks.
-    pub version: Version,
+    pub version: PodSecurityVersion,
 }
 
 impl fmt::Display for LevelVersion {
@@ -116,7 +116,7 @@ impl fmt::Display for LevelVersion {
 
 /// The policy of a namespace. The default is that of a cluster without configuration: `privileged:latest` for all three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Policy {
+pub struct NamespacePolicy {
     /// Pods that violate it are refused.
     pub enforce: LevelVersion,
     /// Violations of it are noted in the audit log.
@@ -134,7 +134,7 @@ pub struct LabelProblem {
     /// The label's value.
     pub value: String,
     /// What is wrong with it.
-    pub error: PolicyError,
+    pub error: PolicyLabelError,
 }
 
 impl LabelProblem {
@@ -150,14 +150,14 @@ impl LabelProblem {
 #[must_use]
 pub fn read_policy(
     labels: &BTreeMap<String, String>,
-    defaults: Policy,
+    defaults: NamespacePolicy,
     names: &Names,
-) -> (Policy, Vec<LabelProblem>) {
+) -> (NamespacePolicy, Vec<LabelProblem>) {
     let mut reader = LabelReader { labels, names, problems: Vec::new() };
-    let policy = Policy {
-        enforce: reader.read_mode("enforce", defaults.enforce, Level::Restricted),
-        audit: reader.read_mode("audit", defaults.audit, Level::Privileged),
-        warn: reader.read_mode("warn", defaults.warn, Level::Privileged),
+    let policy = NamespacePolicy {
+        enforce: reader.read_mode("enforce", defaults.enforce, PodSecurityLevel::Restricted),
+        audit: reader.read_mode("audit", defaults.audit, PodSecurityLevel::Privileged),
+        warn: reader.read_mode("warn", defaults.warn, PodSecurityLevel::Privileged),
     };
     (policy, reader.problems)
 }
@@ -169,13 +169,21 @@ struct LabelReader<'a> {
 }
 
 impl LabelReader<'_> {
-    fn read_mode(&mut self, mode: &str, absent: LevelVersion, invalid: Level) -> LevelVersion {
+    fn read_mode(
+        &mut self,
+        mode: &str,
+        absent: LevelVersion,
+        invalid: PodSecurityLevel,
+    ) -> LevelVersion {
         let level = self.read_label(mode, absent.level, invalid);
         let version = format!("{mode}-version");
-        LevelVersion { level, version: self.read_label(&version, absent.version, Version::Latest) }
+        LevelVersion {
+            level,
+            version: self.read_label(&version, absent.version, PodSecurityVersion::Latest),
+        }
     }
 
-    fn read_label<T: FromStr<Err = PolicyError>>(
+    fn read_label<T: FromStr<Err = PolicyLabelError>>(
         &mut self,
         name: &str,
         absent: T,

@@ -6,7 +6,7 @@ use proto_api::names::Names;
 
 use crate::checks::{Finding, baseline, capabilities, restricted, seccomp};
 use crate::pod_view::PodView;
-use crate::policy::{Level, LevelVersion};
+use crate::policy::{LevelVersion, PodSecurityLevel};
 use crate::violation::Violation;
 
 type CheckPod = fn(PodView<'_>) -> Option<Finding>;
@@ -107,9 +107,9 @@ pub fn find_violations(
     let pod = PodView { annotations: &metadata.annotations, spec, names };
     let minor = policy.version.minor();
     let restricted: &[Check] = match policy.level {
-        Level::Privileged => return Vec::new(),
-        Level::Baseline => &[],
-        Level::Restricted => &RESTRICTED,
+        PodSecurityLevel::Privileged => return Vec::new(),
+        PodSecurityLevel::Baseline => &[],
+        PodSecurityLevel::Restricted => &RESTRICTED,
     };
     let is_overridden = |id: &str| {
         restricted

@@ -54,7 +54,7 @@ pub fn describe_warning(policy: LevelVersion, violations: &[Violation]) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Level, Version};
+    use crate::policy::{PodSecurityLevel, PodSecurityVersion};
 
     fn violation(reason: &'static str, detail: &str) -> Violation {
         Violation { check: "", reason, detail: detail.to_owned() }
@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn violations_are_joined_as_in_kubernetes() {
-        let policy = LevelVersion { level: Level::Baseline, version: Version::V1(25) };
+        let policy =
+            LevelVersion { level: PodSecurityLevel::Baseline, version: PodSecurityVersion::V1(25) };
         let two = [violation("privileged", ""), violation("hostPort", "violates 80")];
         for (violations, described, reasons) in [
             (&two[..0], "", ""),

@@ -13,13 +13,13 @@ use proto_daemon::work_queue::{WorkQueue, run_workers};
 use tokio::sync::Notify;
 
 use crate::recount::Recount;
-use crate::watches::Watches;
+use crate::watches::QuotaWatches;
 
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "resourcequota";
 
 /// Observes one recount in metrics: how long it took, and whether it failed and is retried.
-pub type Observe = dyn Fn(Duration, bool) + Send + Sync;
+pub type ObserveRecount = dyn Fn(Duration, bool) + Send + Sync;
 
 /// Recalculates `status.used` of ResourceQuotas.
 pub struct QuotaController {
@@ -30,7 +30,7 @@ pub struct QuotaController {
     /// Number of quotas that are counted at a time.
     pub workers: usize,
     /// The metrics.
-    pub observe: Arc<Observe>,
+    pub observe: Arc<ObserveRecount>,
     /// The status page.
     pub page: TaskStatus,
 }
@@ -42,7 +42,7 @@ impl QuotaController {
         let queue = WorkQueue::<ObjectKey>::default();
         let quotas = Reflector::whole(client.all::<ResourceQuota>(), ListParams::default());
         let changed = Arc::new(Notify::new());
-        let watches = Watches::new(client.clone(), quotas.store(), queue.clone());
+        let watches = QuotaWatches::new(client.clone(), quotas.store(), queue.clone());
         let following = tokio::spawn(watches.run(changed.clone(), drain.clone()));
         let queue_of = queue.clone();
         let watching = tokio::spawn(quotas.run(drain.clone(), move |change| {
@@ -72,7 +72,7 @@ impl QuotaController {
 
 async fn work(
     recount: &Recount,
-    observe: &Observe,
+    observe: &ObserveRecount,
     page: &TaskStatus,
     key: &ObjectKey,
 ) -> Result<Option<Duration>, ClientError> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use apiserver_controllers::custom_resources;
-use apiserver_quota::Kind;
+use apiserver_quota::CountedResource;
 use proto_api::core::v1::ResourceQuotaSpec;
 use proto_api::names::Names;
 use proto_api::{Collection, schema};
@@ -13,7 +13,7 @@ use proto_client::{Client, ClientError, ListParams};
 /// A kind with the version in which it is read.
 #[derive(Clone, Debug)]
 pub struct ReadKind {
-    pub kind: Kind,
+    pub kind: CountedResource,
     version: Cow<'static, str>,
 }
 
@@ -33,7 +33,7 @@ impl ReadKind {
 pub fn counted_kinds(names: &Names) -> Vec<ReadKind> {
     let mut kinds: Vec<ReadKind> = Vec::new();
     for resource in schema::resources().iter().filter(|resource| resource.namespaced) {
-        let kind = Kind::new(&names.group(resource.group), resource.plural);
+        let kind = CountedResource::new(&names.group(resource.group), resource.plural);
         let has = |verb: &&str| resource.verbs.contains(verb);
         let comes_and_goes = ["create", "delete", "list", "watch"].iter().all(has);
         let is_known = kinds.iter().any(|known| known.kind == kind);
@@ -64,7 +64,7 @@ pub async fn custom_kinds<'a>(
     };
     let served = custom_resources::served(&list).into_iter().filter(|found| found.namespaced);
     let kinds = served.map(|found| ReadKind {
-        kind: Kind::new(&found.group, &found.plural),
+        kind: CountedResource::new(&found.group, &found.plural),
         version: found.version.into(),
     });
     Ok(kinds.collect())

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use apiserver_clock::now;
-use apiserver_quota::{Kind, Usage, with_growth};
+use apiserver_quota::{CountedResource, QuotaUsage, with_growth};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use proto_api::{ObjectKey, Resource};
 use proto_client::{Api, Client, ClientError, ListParams, WriteParams};
@@ -38,7 +38,7 @@ impl Recount {
         let mut kinds = counted_kinds(names);
         kinds.extend(custom_kinds(&self.client, [&quota.spec], &kinds).await?);
         let spec = quota.spec.clone();
-        let mut usage = Usage::new(&spec, names, now());
+        let mut usage = QuotaUsage::new(&spec, names, now());
         for read in kinds.iter().filter(|read| usage.needs(&read.kind)).collect::<Vec<_>>() {
             self.count(read, &key.namespace, &mut usage).await?;
         }
@@ -72,7 +72,7 @@ impl Recount {
         &self,
         read: &ReadKind,
         namespace: &str,
-        usage: &mut Usage<'_>,
+        usage: &mut QuotaUsage<'_>,
     ) -> Result<(), ClientError> {
         let client = &self.client;
         match (read.kind.group.as_str(), read.kind.plural.as_str()) {
@@ -89,7 +89,7 @@ impl Recount {
             }
             _ => {
                 let objects = client.metadata(read.collection(Some(namespace)));
-                let kind: &Kind = &read.kind;
+                let kind: &CountedResource = &read.kind;
                 let count = |page: Vec<_>| {
                     usage.add_count(kind, i64::try_from(page.len()).unwrap_or(i64::MAX));
                 };

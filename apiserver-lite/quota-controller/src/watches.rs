@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_clock::now;
-use apiserver_quota::{Amounts, Counted, Kind, Usage};
+use apiserver_quota::{Counted, CountedResource, QuotaUsage, ResourceList};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use proto_api::names::Names;
 use proto_api::{ObjectKey, Resource, Time};
@@ -23,22 +23,22 @@ use crate::kinds::{ReadKind, counted_kinds, custom_kinds};
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Watches the kinds that quotas count.
-pub struct Watches {
+pub struct QuotaWatches {
     client: Client,
     quotas: Store<ResourceQuota>,
     queue: WorkQueue<ObjectKey>,
     kinds: Vec<ReadKind>,
-    running: BTreeMap<Kind, JoinHandle<()>>,
+    running: BTreeMap<CountedResource, JoinHandle<()>>,
 }
 
 /// Ends them.
-impl Drop for Watches {
+impl Drop for QuotaWatches {
     fn drop(&mut self) {
         self.running.values().for_each(JoinHandle::abort);
     }
 }
 
-impl Watches {
+impl QuotaWatches {
     /// No watches yet.
     pub fn new(client: Client, quotas: Store<ResourceQuota>, queue: WorkQueue<ObjectKey>) -> Self {
         let kinds = counted_kinds(client.names());
@@ -73,9 +73,11 @@ impl Watches {
                 Vec::new()
             }
         };
-        let usages: Vec<Usage<'_>> =
-            quotas.iter().map(|quota| Usage::new(&quota.spec, names, Time::default())).collect();
-        let is_needed = |kind: &Kind| usages.iter().any(|usage| usage.needs(kind));
+        let usages: Vec<QuotaUsage<'_>> = quotas
+            .iter()
+            .map(|quota| QuotaUsage::new(&quota.spec, names, Time::default()))
+            .collect();
+        let is_needed = |kind: &CountedResource| usages.iter().any(|usage| usage.needs(kind));
         self.running.retain(|kind, task| {
             let stays = is_needed(kind);
             if !stays {
@@ -122,7 +124,7 @@ impl Watches {
 struct Requeue {
     quotas: Store<ResourceQuota>,
     queue: WorkQueue<ObjectKey>,
-    kind: Kind,
+    kind: CountedResource,
     names: &'static Names,
 }
 
@@ -154,7 +156,7 @@ impl Requeue {
 
     fn requeue(&self, namespace: &str) {
         let counts = |quota: &ResourceQuota| {
-            Usage::new(&quota.spec, self.names, Time::default()).needs(&self.kind)
+            QuotaUsage::new(&quota.spec, self.names, Time::default()).needs(&self.kind)
         };
         for quota in self.quotas.within(namespace).iter().filter(|quota| counts(quota)) {
             self.queue.add_after(ObjectKey::of(&quota.metadata), SETTLE);
@@ -164,7 +166,7 @@ impl Requeue {
 
 /// Changes when the object uses something else, or may be in other scopes.
 fn print(counted: &Counted<'_>, names: &Names) -> u64 {
-    let amounts: Amounts = counted.amounts(names, now());
+    let amounts: ResourceList = counted.amounts(names, now());
     let mut hasher = DefaultHasher::new();
     amounts.hash(&mut hasher);
     if let Counted::Pod(pod) = counted {

@@ -6,8 +6,8 @@ use proto_api::Time;
 use proto_api::core::v1::ResourceQuota;
 use proto_api::names::Names;
 
-use crate::counted_resources::{Counted, Kind};
-use crate::resource_amounts::{self, Amounts};
+use crate::counted_resources::{Counted, CountedResource};
+use crate::resource_amounts::{self, ResourceList};
 use crate::{pods, scopes};
 
 /// A quota's new `status.used`.
@@ -16,12 +16,12 @@ pub struct Charge {
     /// Index of the quota in the list.
     pub quota: usize,
     /// The new amounts.
-    pub used: Amounts,
+    pub used: ResourceList,
 }
 
 /// Why a write does not fit; the texts are Kubernetes'.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum QuotaRefusal {
     /// Containers do not say how much they need of what the quota counts.
     #[error("failed quota: {quota}: must specify {missing}")]
     Unspecified {
@@ -62,7 +62,7 @@ pub fn charge(
     old: Option<Counted<'_>>,
     names: &Names,
     now: Time,
-) -> Result<Vec<Charge>, Refusal> {
+) -> Result<Vec<Charge>, QuotaRefusal> {
     let kind = new.kind();
     let mut counting = Vec::new();
     for (at, quota) in quotas.iter().enumerate() {
@@ -83,7 +83,11 @@ pub fn charge(
 }
 
 /// The names in `status.hard` that count objects of the kind.
-fn resources_of<'a>(quota: &'a ResourceQuota, kind: &Kind, names: &Names) -> BTreeSet<&'a str> {
+fn resources_of<'a>(
+    quota: &'a ResourceQuota,
+    kind: &CountedResource,
+    names: &Names,
+) -> BTreeSet<&'a str> {
     let hard = quota.status.hard.keys().map(String::as_str);
     hard.filter(|name| kind.is_counted_by(name, names)).collect()
 }
@@ -101,7 +105,7 @@ fn check_countable(
     resources: &BTreeSet<&str>,
     new: Counted<'_>,
     names: &Names,
-) -> Result<(), Refusal> {
+) -> Result<(), QuotaRefusal> {
     let name = || quota.metadata.name.clone();
     if let Counted::Pod(pod) = new {
         let missing = pods::find_missing(pod, resources, names);
@@ -111,12 +115,12 @@ fn check_countable(
         });
         let texts: Vec<String> = texts.collect();
         if !texts.is_empty() {
-            return Err(Refusal::Unspecified { quota: name(), missing: texts.join("; ") });
+            return Err(QuotaRefusal::Unspecified { quota: name(), missing: texts.join("; ") });
         }
     }
     if resources.iter().any(|resource| !quota.status.used.contains_key(*resource)) {
         let resources: Vec<&str> = resources.iter().copied().collect();
-        return Err(Refusal::Unknown { quota: name(), resources: resources.join(",") });
+        return Err(QuotaRefusal::Unknown { quota: name(), resources: resources.join(",") });
     }
     Ok(())
 }
@@ -124,8 +128,8 @@ fn check_countable(
 fn charge_one(
     at: usize,
     quota: &ResourceQuota,
-    growth: &Amounts,
-) -> Result<Option<Charge>, Refusal> {
+    growth: &ResourceList,
+) -> Result<Option<Charge>, QuotaRefusal> {
     let (hard, used) = (&quota.status.hard, &quota.status.used);
     let requested = resource_amounts::keep(growth, &hard.keys().map(String::as_str).collect());
     if requested.is_empty() {
@@ -138,9 +142,10 @@ fn charge_one(
     if exceeded.is_empty() {
         return Ok(Some(Charge { quota: at, used: sum }));
     }
-    let list =
-        |amounts: &Amounts| resource_amounts::list(&resource_amounts::keep(amounts, &exceeded));
-    Err(Refusal::Exceeded {
+    let list = |amounts: &ResourceList| {
+        resource_amounts::list(&resource_amounts::keep(amounts, &exceeded))
+    };
+    Err(QuotaRefusal::Exceeded {
         quota: quota.metadata.name.clone(),
         requested: list(&requested),
         used: list(used),

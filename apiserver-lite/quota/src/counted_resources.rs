@@ -5,7 +5,7 @@ use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
 use crate::pods;
-use crate::resource_amounts::{Amounts, add_one};
+use crate::resource_amounts::{ResourceList, add_one};
 
 /// Prefix of the names that count objects of a kind.
 const COUNT: &str = "count/";
@@ -18,7 +18,7 @@ const STORAGE: &str = "requests.storage";
 
 /// A kind whose objects are counted, by its resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct CountedResource {
     /// The group with its domain; empty for core.
     pub group: String,
     /// For example `pods`.
@@ -35,10 +35,10 @@ pub enum Counted<'a> {
     /// A claim, by its storage and class.
     Claim(&'a PersistentVolumeClaim),
     /// An object of another kind, as one.
-    Other(&'a Kind),
+    Other(&'a CountedResource),
 }
 
-impl Kind {
+impl CountedResource {
     /// The kind of a resource; `group` has its domain.
     pub fn new(group: &str, plural: &str) -> Self {
         Self { group: group.to_owned(), plural: plural.to_owned() }
@@ -80,9 +80,9 @@ impl Kind {
     }
 
     /// What so many objects of a kind use that is counted by number only.
-    pub fn amounts(&self, count: i64) -> Amounts {
+    pub fn amounts(&self, count: i64) -> ResourceList {
         let count = Quantity::from_units(count);
-        let mut amounts = Amounts::from([(self.count_name(), count)]);
+        let mut amounts = ResourceList::from([(self.count_name(), count)]);
         if self.group.is_empty() && PLAIN.contains(&self.plural.as_str()) {
             amounts.insert(self.plural.clone(), count);
         }
@@ -92,17 +92,17 @@ impl Kind {
 
 impl Counted<'_> {
     /// The kind of the object.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> CountedResource {
         match self {
-            Counted::Pod(_) => Kind::new("", "pods"),
-            Counted::Service(_) => Kind::new("", "services"),
-            Counted::Claim(_) => Kind::new("", CLAIMS),
+            Counted::Pod(_) => CountedResource::new("", "pods"),
+            Counted::Service(_) => CountedResource::new("", "services"),
+            Counted::Claim(_) => CountedResource::new("", CLAIMS),
             Counted::Other(kind) => (*kind).clone(),
         }
     }
 
     /// What the object uses at a time.
-    pub fn amounts(&self, names: &Names, now: Time) -> Amounts {
+    pub fn amounts(&self, names: &Names, now: Time) -> ResourceList {
         match self {
             Counted::Pod(pod) => pods::amounts(pod, names, now),
             Counted::Service(service) => amounts_of_service(service),
@@ -117,26 +117,26 @@ fn class_infix(names: &Names) -> String {
     format!(".storageclass.{}/", names.group("storage"))
 }
 
-fn amounts_of_service(service: &Service) -> Amounts {
+fn amounts_of_service(service: &Service) -> ResourceList {
     let ports = i64::try_from(service.spec.ports.len()).unwrap_or(i64::MAX);
     let (node_ports, balancers) = match service.spec.type_.as_str() {
         "NodePort" => (ports, 0),
         "LoadBalancer" => (ports, 1),
         _ => (0, 0),
     };
-    let mut amounts = Kind::new("", "services").amounts(1);
+    let mut amounts = CountedResource::new("", "services").amounts(1);
     for (name, count) in [("services", 1), (NODE_PORTS, node_ports), (LOAD_BALANCERS, balancers)] {
         amounts.insert(name.to_owned(), Quantity::from_units(count));
     }
     amounts
 }
 
-fn amounts_of_claim(claim: &PersistentVolumeClaim, names: &Names) -> Amounts {
+fn amounts_of_claim(claim: &PersistentVolumeClaim, names: &Names) -> ResourceList {
     let annotated =
         claim.metadata.annotations.get(&names.sub_label("volume.beta", "storage-class"));
     let class =
         annotated.or(claim.spec.storage_class_name.as_ref()).filter(|class| !class.is_empty());
-    let mut amounts = Kind::new("", CLAIMS).amounts(1);
+    let mut amounts = CountedResource::new("", CLAIMS).amounts(1);
     let mut count = |plain: &str, amount: Quantity| {
         add_one(&mut amounts, plain, amount);
         if let Some(class) = class {

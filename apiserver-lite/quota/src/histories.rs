@@ -6,7 +6,7 @@ use proto_api::core::v1::{Container, Pod, ResourceQuota, ResourceQuotaStatus};
 use proto_api::names::{Names, Profile};
 use proto_api::{Quantity, Time};
 
-use crate::{Amounts, Counted, Kind, Usage, charge, with_growth};
+use crate::{Counted, CountedResource, QuotaUsage, ResourceList, charge, with_growth};
 
 const PODS: &str = "pods";
 const CPU: &str = "requests.cpu";
@@ -46,7 +46,7 @@ enum Recount {
     /// It has read the quota.
     Read(ResourceQuota),
     /// It has counted; `latest` is the quota as it was read last.
-    Counted { latest: ResourceQuota, before: Amounts, counted: ResourceQuotaStatus },
+    Counted { latest: ResourceQuota, before: ResourceList, counted: ResourceQuotaStatus },
 }
 
 struct History {
@@ -64,7 +64,7 @@ fn now() -> Time {
     Time::from_unix(1000)
 }
 
-fn hard(pods: i64, cpu: i64) -> Amounts {
+fn hard(pods: i64, cpu: i64) -> ResourceList {
     [(PODS.to_owned(), Quantity::from_units(pods)), (CPU.to_owned(), Quantity::from_milli(cpu))]
         .into()
 }
@@ -127,9 +127,9 @@ impl History {
     }
 
     fn count(&self) -> ResourceQuotaStatus {
-        let mut usage = Usage::new(&self.quota.spec, names(), now());
+        let mut usage = QuotaUsage::new(&self.quota.spec, names(), now());
         usage.add_pods(&self.pods);
-        let pods = Kind::new("", PODS);
+        let pods = CountedResource::new("", PODS);
         usage.status(|name| pods.is_counted_by(name, names()))
     }
 
@@ -137,9 +137,9 @@ impl History {
         self.recount = match std::mem::take(&mut self.recount) {
             Recount::Idle => Recount::Read(self.quota.clone()),
             Recount::Read(latest) => {
-                let mut usage = Usage::new(&latest.spec, names(), now());
+                let mut usage = QuotaUsage::new(&latest.spec, names(), now());
                 usage.add_pods(&self.pods);
-                let pods = Kind::new("", PODS);
+                let pods = CountedResource::new("", PODS);
                 let counted = usage.status(|name| pods.is_counted_by(name, names()));
                 Recount::Counted { before: latest.status.used.clone(), latest, counted }
             }
@@ -151,7 +151,7 @@ impl History {
     fn write(
         &mut self,
         latest: ResourceQuota,
-        before: Amounts,
+        before: ResourceList,
         counted: ResourceQuotaStatus,
     ) -> Recount {
         if latest.metadata.resource_version == self.quota.metadata.resource_version {

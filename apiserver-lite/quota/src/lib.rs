@@ -1,6 +1,6 @@
 //! pure: ResourceQuota: what objects use, which quotas count it, and whether a write fits, as in Kubernetes 1.25.
 //!
-//! [`charge`] decides about one write, from the quotas of its namespace; [`Usage`] adds up what a namespace uses.
+//! [`charge`] decides about one write, from the quotas of its namespace; [`QuotaUsage`] adds up what a namespace uses.
 //!
 //! ```text
 //!  object (and its old version) ──▶ amounts by resource ──┐
@@ -19,10 +19,10 @@ mod resource_amounts;
 mod scopes;
 mod usage;
 
-pub use charge::{Charge, Refusal, charge};
-pub use counted_resources::{Counted, Kind};
-pub use resource_amounts::Amounts;
-pub use usage::{Usage, with_growth};
+pub use charge::{Charge, QuotaRefusal, charge};
+pub use counted_resources::{Counted, CountedResource};
+pub use resource_amounts::ResourceList;
+pub use usage::{QuotaUsage, with_growth};
 
 #[cfg(test)]
 mod histories;

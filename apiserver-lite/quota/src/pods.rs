@@ -7,7 +7,7 @@ use proto_api::core::v1::{Container, Pod};
 use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
-use crate::resource_amounts::{Amounts, add, raise};
+use crate::resource_amounts::{ResourceList, add, raise};
 
 /// Resources of pods whose names have no prefix.
 const NAMED: &[&str] = &[
@@ -43,13 +43,13 @@ fn has_foreign_domain(name: &str, names: &Names) -> bool {
 }
 
 /// What a pod uses. One that has ended, or that should have ended by `now`, is an object only.
-pub fn amounts(pod: &Pod, names: &Names, now: Time) -> Amounts {
-    let mut amounts = Amounts::from([("count/pods".to_owned(), Quantity::from_units(1))]);
+pub fn amounts(pod: &Pod, names: &Names, now: Time) -> ResourceList {
+    let mut amounts = ResourceList::from([("count/pods".to_owned(), Quantity::from_units(1))]);
     if has_ended(pod) || left_until_ended(pod, now).is_some_and(|left| left.is_zero()) {
         return amounts;
     }
-    let total = |of: fn(&Container) -> &Amounts| {
-        let mut total = Amounts::new();
+    let total = |of: fn(&Container) -> &ResourceList| {
+        let mut total = ResourceList::new();
         pod.spec.containers.iter().for_each(|container| add(&mut total, of(container)));
         pod.spec.init_containers.iter().for_each(|container| raise(&mut total, of(container)));
         add(&mut total, &pod.spec.overhead);
@@ -75,8 +75,8 @@ pub fn left_until_ended(pod: &Pod, now: Time) -> Option<Duration> {
 }
 
 /// Requests and limits under the names that quotas have for them.
-fn computed(requests: &Amounts, limits: &Amounts, names: &Names) -> Amounts {
-    let mut all = Amounts::from([("pods".to_owned(), Quantity::from_units(1))]);
+fn computed(requests: &ResourceList, limits: &ResourceList, names: &Names) -> ResourceList {
+    let mut all = ResourceList::from([("pods".to_owned(), Quantity::from_units(1))]);
     for name in ["cpu", "memory", "ephemeral-storage"] {
         if let Some(request) = requests.get(name) {
             all.insert(name.to_owned(), *request);

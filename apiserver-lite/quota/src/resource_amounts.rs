@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use proto_api::Quantity;
 
 /// Amounts by resource name, as in `spec.hard`.
-pub type Amounts = BTreeMap<String, Quantity>;
+pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// Adds `more` to `sum`.
-pub fn add(sum: &mut Amounts, more: &Amounts) {
+pub fn add(sum: &mut ResourceList, more: &ResourceList) {
     for (name, amount) in more {
         add_one(sum, name, *amount);
     }
 }
 
 /// Adds an amount of one resource.
-pub fn add_one(sum: &mut Amounts, name: &str, amount: Quantity) {
+pub fn add_one(sum: &mut ResourceList, name: &str, amount: Quantity) {
     match sum.get_mut(name) {
         Some(present) => *present = *present + amount,
         None => drop(sum.insert(name.to_owned(), amount)),
@@ -23,7 +23,7 @@ pub fn add_one(sum: &mut Amounts, name: &str, amount: Quantity) {
 }
 
 /// Raises each amount to that of `other`.
-pub fn raise(most: &mut Amounts, other: &Amounts) {
+pub fn raise(most: &mut ResourceList, other: &ResourceList) {
     for (name, amount) in other {
         match most.get_mut(name) {
             Some(present) => *present = (*present).max(*amount),
@@ -33,7 +33,7 @@ pub fn raise(most: &mut Amounts, other: &Amounts) {
 }
 
 /// What `after` has more than `before`; resources that do not grow are left out.
-pub fn growth(after: Amounts, before: &Amounts) -> Amounts {
+pub fn growth(after: ResourceList, before: &ResourceList) -> ResourceList {
     let zero = Quantity::ZERO;
     after
         .into_iter()
@@ -46,13 +46,13 @@ pub fn growth(after: Amounts, before: &Amounts) -> Amounts {
 }
 
 /// The amounts of `names`.
-pub fn keep(amounts: &Amounts, names: &BTreeSet<&str>) -> Amounts {
+pub fn keep(amounts: &ResourceList, names: &BTreeSet<&str>) -> ResourceList {
     let kept = amounts.iter().filter(|(name, _)| names.contains(name.as_str()));
     kept.map(|(name, amount)| (name.clone(), *amount)).collect()
 }
 
 /// `cpu=1,pods=2`, sorted.
-pub fn list(amounts: &Amounts) -> String {
+pub fn list(amounts: &ResourceList) -> String {
     let texts: Vec<String> =
         amounts.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
     texts.join(",")

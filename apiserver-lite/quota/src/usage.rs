@@ -9,29 +9,30 @@ use proto_api::core::v1::{
 use proto_api::names::Names;
 use proto_api::{Quantity, Time};
 
-use crate::counted_resources::{Counted, Kind};
-use crate::resource_amounts::{self, Amounts};
+use crate::counted_resources::{Counted, CountedResource};
+use crate::resource_amounts::{self, ResourceList};
 use crate::{pods, scopes};
 
 /// Adds up what a namespace uses of one quota.
 #[derive(Debug)]
-pub struct Usage<'a> {
+pub struct QuotaUsage<'a> {
     spec: &'a ResourceQuotaSpec,
     names: &'a Names,
     now: Time,
-    sum: Amounts,
+    sum: ResourceList,
     changes_in: Option<Duration>,
 }
 
-impl<'a> Usage<'a> {
+impl<'a> QuotaUsage<'a> {
     /// Nothing is used yet.
     pub fn new(spec: &'a ResourceQuotaSpec, names: &'a Names, now: Time) -> Self {
-        Self { spec, names, now, sum: Amounts::new(), changes_in: None }
+        Self { spec, names, now, sum: ResourceList::new(), changes_in: None }
     }
 
     /// Whether the quota counts objects of the kind, so that they have to be added.
-    pub fn needs(&self, kind: &Kind) -> bool {
-        let counts_all = kind == &Kind::new("", "pods") || !scopes::has_scopes(self.spec);
+    pub fn needs(&self, kind: &CountedResource) -> bool {
+        let counts_all =
+            kind == &CountedResource::new("", "pods") || !scopes::has_scopes(self.spec);
         let mut hard = self.spec.hard.keys();
         counts_all && hard.any(|name| kind.is_counted_by(name, self.names))
     }
@@ -56,7 +57,7 @@ impl<'a> Usage<'a> {
     }
 
     /// Adds objects of a kind that is counted by number only.
-    pub fn add_count(&mut self, kind: &Kind, count: i64) {
+    pub fn add_count(&mut self, kind: &CountedResource, count: i64) {
         resource_amounts::add(&mut self.sum, &kind.amounts(count));
     }
 
@@ -85,8 +86,8 @@ impl<'a> Usage<'a> {
 /// The counted status with what has been charged since: what the quota has used `now` beyond what it had used `before` the count began.
 pub fn with_growth(
     counted: &ResourceQuotaStatus,
-    before: &Amounts,
-    now: &Amounts,
+    before: &ResourceList,
+    now: &ResourceList,
 ) -> ResourceQuotaStatus {
     let mut status = counted.clone();
     for (name, amount) in resource_amounts::growth(now.clone(), before) {

@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use apiserver_rbac::{
-    Access, Binding, BindingSubject, Policy, RbacDecision, Requester, RoleKey, Rule,
+    Access, Binding, BindingSubject, RbacDecision, RbacPolicy, Requester, RoleKey, Rule,
 };
 
 use figures::{Figure, Group, Unit};
@@ -24,8 +24,8 @@ const OWN: usize = 50;
 const BATCH: u32 = 1_000;
 const SAMPLES: usize = 200;
 
-fn policy() -> Policy {
-    let mut policy = Policy::new("rbac.authorization.k8s.io");
+fn policy() -> RbacPolicy {
+    let mut policy = RbacPolicy::new("rbac.authorization.k8s.io");
     let role = RoleKey { namespace: String::new(), name: "edit".to_owned() };
     let rule = |nth: usize| Rule {
         verbs: ["get", "list", "watch"].map(str::to_owned).to_vec(),
@@ -52,7 +52,7 @@ fn policy() -> Policy {
     policy
 }
 
-fn measure(policy: &Policy, what: &str, user: &str, resource: &str, allowed: bool) {
+fn measure(policy: &RbacPolicy, what: &str, user: &str, resource: &str, allowed: bool) {
     let groups = ["system:authenticated".to_owned(), "developers".to_owned()];
     let who = Requester { name: user, groups: &groups };
     let request = Access::Resource {

@@ -9,7 +9,7 @@ use crate::rule::{Access, Rule};
 
 /// The roles and bindings of a cluster.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct RbacPolicy {
     /// API group of roles, domain included, for messages.
     group: String,
     roles: HashMap<RoleKey, Arc<[Rule]>>,
@@ -41,7 +41,7 @@ pub enum RbacDecision {
 /// Prefix of the user names of service accounts; `namespace:name` follows.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-impl Policy {
+impl RbacPolicy {
     /// A policy that allows nothing; `group` is the API group of roles, domain included.
     #[must_use]
     pub fn new(group: &str) -> Self {
@@ -261,7 +261,7 @@ mod tests {
         Requester { name, groups }
     }
 
-    fn allowed(policy: &Policy, who: Requester<'_>, namespace: &str) -> Option<String> {
+    fn allowed(policy: &RbacPolicy, who: Requester<'_>, namespace: &str) -> Option<String> {
         match policy.decide(who, &get_pod(namespace)) {
             RbacDecision::Allowed(reason) => Some(reason),
             RbacDecision::NoOpinion(_) => None,
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_binding_gives_its_role_where_it_applies() {
-        let mut policy = Policy::new("rbac.authorization.test");
+        let mut policy = RbacPolicy::new("rbac.authorization.test");
         policy.set_role(cluster_role("view"), read_pods());
         policy.set_role(role("team", "reader"), read_pods());
         policy.set_binding(binding(
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn removed_and_replaced_rules_grant_nothing() {
-        let mut policy = Policy::new("rbac.authorization.test");
+        let mut policy = RbacPolicy::new("rbac.authorization.test");
         let none: &[String] = &[];
         let jane = || BindingSubject::User("jane".into());
         policy.set_binding(binding("", "b", cluster_role("view"), jane()));
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_a_user_are_those_of_all_its_bindings() {
-        let mut policy = Policy::new("rbac.authorization.test");
+        let mut policy = RbacPolicy::new("rbac.authorization.test");
         policy.set_role(cluster_role("view"), read_pods());
         let devs = ["devs".to_owned(), "staff".to_owned()];
         for (name, subject) in [

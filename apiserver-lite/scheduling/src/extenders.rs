@@ -52,7 +52,7 @@ pub struct SentNode<'a> {
 
 /// Why the answer of an extender is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum ExtenderAnswerError {
     /// The extender says so.
     #[error("the extender reports: {0}")]
     Reported(String),
@@ -117,7 +117,7 @@ impl Extender {
         &self,
         answer: &Value,
         sent: &[&str],
-    ) -> Result<FilteredNodes, AnswerError> {
+    ) -> Result<FilteredNodes, ExtenderAnswerError> {
         self.check_error(answer)?;
         let listed: Vec<Option<&str>> = match field(answer, "NodeNames") {
             Some(names) if self.node_cache_capable => {
@@ -134,7 +134,10 @@ impl Extender {
         let kept = kept.ok_or_else(|| self.malformed("names of nodes"))?;
         let sent: BTreeSet<&str> = sent.iter().copied().collect();
         if let Some(unknown) = kept.difference(&sent).next() {
-            return Err(AnswerError::UnknownNode { url: self.url.clone(), node: shorten(unknown) });
+            return Err(ExtenderAnswerError::UnknownNode {
+                url: self.url.clone(),
+                node: shorten(unknown),
+            });
         }
         let mut refused = BTreeMap::new();
         for (list, refusal) in [
@@ -157,7 +160,7 @@ impl Extender {
         &self,
         answer: &Value,
         points: &mut BTreeMap<String, i64>,
-    ) -> Result<(), AnswerError> {
+    ) -> Result<(), ExtenderAnswerError> {
         let Some(list) = answer.as_array() else {
             return Err(self.malformed("a list of scores"));
         };
@@ -182,11 +185,11 @@ impl Extender {
         &self,
         answer: &Value,
         loads: &[NodeLoad],
-    ) -> Result<Vec<Candidate>, AnswerError> {
+    ) -> Result<Vec<Candidate>, ExtenderAnswerError> {
         let chosen = field(answer, "NodeNameToMetaVictims").and_then(Value::as_object);
         let mut candidates = Vec::new();
         for (node, victims) in chosen.into_iter().flatten() {
-            let unknown = |why: &'static str| AnswerError::Preemption {
+            let unknown = |why: &'static str| ExtenderAnswerError::Preemption {
                 url: self.url.clone(),
                 node: shorten(node),
                 why,
@@ -223,18 +226,18 @@ impl Extender {
     ///
     /// # Errors
     /// It is set, or the answer is no object.
-    pub fn check_error(&self, answer: &Value) -> Result<(), AnswerError> {
+    pub fn check_error(&self, answer: &Value) -> Result<(), ExtenderAnswerError> {
         if !answer.is_object() {
             return Err(self.malformed("an object"));
         }
         match field(answer, "Error").and_then(Value::as_str).unwrap_or_default() {
             "" => Ok(()),
-            error => Err(AnswerError::Reported(shorten(error))),
+            error => Err(ExtenderAnswerError::Reported(shorten(error))),
         }
     }
 
-    fn malformed(&self, expected: &'static str) -> AnswerError {
-        AnswerError::Malformed { url: self.url.clone(), expected }
+    fn malformed(&self, expected: &'static str) -> ExtenderAnswerError {
+        ExtenderAnswerError::Malformed { url: self.url.clone(), expected }
     }
 }
 
@@ -327,15 +330,19 @@ mod tests {
             json!({ "Nodes": { "items": 1 } }),
         ] {
             let error = extender(true).read_filtered(&malformed, &sent).unwrap_err();
-            assert!(matches!(error, AnswerError::Malformed { .. }), "{malformed}: {error}");
+            assert!(matches!(error, ExtenderAnswerError::Malformed { .. }), "{malformed}: {error}");
         }
         let error = extender(true).read_filtered(&json!({ "Error": "out of order" }), &sent);
-        assert_eq!(error, Err(AnswerError::Reported("out of order".into())));
+        assert_eq!(error, Err(ExtenderAnswerError::Reported("out of order".into())));
         let unknown = json!({ "NodeNames": ["d"] });
         let error = extender(true).read_filtered(&unknown, &sent).unwrap_err();
-        assert_eq!(error, AnswerError::UnknownNode { url: "http://e".into(), node: "d".into() });
+        assert_eq!(
+            error,
+            ExtenderAnswerError::UnknownNode { url: "http://e".into(), node: "d".into() }
+        );
         let long = json!({ "Error": "é".repeat(1000) });
-        let AnswerError::Reported(short) = extender(true).check_error(&long).unwrap_err() else {
+        let ExtenderAnswerError::Reported(short) = extender(true).check_error(&long).unwrap_err()
+        else {
             panic!()
         };
         assert_eq!(short.len(), MESSAGE_LEN_MAX);

@@ -15,7 +15,9 @@ use apiserver_schema::update::{Subresource, merge_for_update};
 use apiserver_schema::{Engine, Format, Object, PatchType, Strictness, fields, table};
 use nix::time::{ClockId, clock_gettime};
 use proto_api::names::{Names, Profile};
-use proto_api::schema::{self, Field, Message, MessageId, Shape, Value as Holds};
+use proto_api::schema::{
+    self, FieldDescriptor, MessageDescriptor, MessageId, Shape, Value as Holds,
+};
 use proto_api::selectors::Selector;
 use serde_json::{Map, Value, json};
 
@@ -57,7 +59,7 @@ fn ratio(mut work: impl FnMut(usize)) -> Option<f64> {
 }
 
 /// A value for a field of an entry; entries differ in it.
-fn scalar(field: &Field, at: usize) -> Option<Value> {
+fn scalar(field: &FieldDescriptor, at: usize) -> Option<Value> {
     match field.value {
         Holds::String => Some(json!(format!("{}-{at}", field.json.to_lowercase()))),
         Holds::Int32 | Holds::Int64 => Some(json!(at % 30_000 + 1)),
@@ -68,7 +70,7 @@ fn scalar(field: &Field, at: usize) -> Option<Value> {
 }
 
 /// Entry `at` of a list or map of `field`.
-fn entry(field: &Field, at: usize) -> Value {
+fn entry(field: &FieldDescriptor, at: usize) -> Value {
     match field.value {
         Holds::Message(id) => Value::Object(filled(id.get(), at, 2)),
         Holds::StringList => json!(["a"]),
@@ -82,7 +84,7 @@ fn entry(field: &Field, at: usize) -> Value {
 }
 
 /// A message with its scalars and those of plain messages below set.
-fn filled(message: &Message, at: usize, depth: usize) -> Map<String, Value> {
+fn filled(message: &MessageDescriptor, at: usize, depth: usize) -> Map<String, Value> {
     let mut map = Map::new();
     if message.union {
         return map;
@@ -109,7 +111,7 @@ fn filled(message: &Message, at: usize, depth: usize) -> Map<String, Value> {
 }
 
 /// A step towards a list or map.
-type Place = Vec<&'static Field>;
+type Place = Vec<&'static FieldDescriptor>;
 
 /// The lists and maps of a kind that are not in `seen`: each message is visited once.
 fn places(root: MessageId, seen: &mut BTreeSet<(MessageId, &'static str)>) -> Vec<Place> {
@@ -141,8 +143,8 @@ fn places(root: MessageId, seen: &mut BTreeSet<(MessageId, &'static str)>) -> Ve
 }
 
 /// `base` with `count` entries at a path; lists on the way get one item.
-fn with_entries(base: &Value, place: &[&'static Field], count: usize) -> Value {
-    fn set(here: &mut Value, place: &[&'static Field], count: usize) {
+fn with_entries(base: &Value, place: &[&'static FieldDescriptor], count: usize) -> Value {
+    fn set(here: &mut Value, place: &[&'static FieldDescriptor], count: usize) {
         let Some((field, rest)) = place.split_first() else { return };
         if !here.is_object() {
             *here = json!({});
@@ -218,7 +220,7 @@ fn show(engine: &Engine, object: &Object) {
 /// The ratios of all lists and maps that are slow enough, and the number of objects decoded.
 fn compare_all(
     engine: &Engine,
-    work: &[(&'static schema::Resource, Place)],
+    work: &[(&'static schema::ResourceDescriptor, Place)],
 ) -> (Vec<(f64, String)>, usize) {
     let base = json!({"metadata": {"name": "n", "namespace": "d"}});
     let (mut read, mut ratios) = (0, Vec::new());

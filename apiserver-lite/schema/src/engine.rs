@@ -144,8 +144,11 @@ impl Engine {
     }
 
     /// [`Engine::new`] with those kinds of [`schema::optional_resources`], too, that are `on`. To the engine the others do not exist.
-    pub fn with_optional(names: &'static Names, on: &dyn Fn(&schema::Resource) -> bool) -> Self {
-        let is_on = |kind: &&schema::Kind| {
+    pub fn with_optional(
+        names: &'static Names,
+        on: &dyn Fn(&schema::ResourceDescriptor) -> bool,
+    ) -> Self {
+        let is_on = |kind: &&schema::KindDescriptor| {
             schema::optional_resource_of_kind(kind.group, kind.version, kind.kind).is_none_or(on)
         };
         let kinds = schema::kinds().iter().filter(is_on);

@@ -27,7 +27,7 @@ pub struct Kind {
     /// `apiVersion` of objects of this kind.
     pub api_version: String,
     /// The resource of a built-in kind, if it is served.
-    pub resource: Option<&'static schema::Resource>,
+    pub resource: Option<&'static schema::ResourceDescriptor>,
     /// Set if a definition has added the kind.
     pub(crate) custom: Option<CustomKind>,
     pub(crate) shapes: Arc<Shapes>,

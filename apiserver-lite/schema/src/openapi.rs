@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use proto_api::schema::Resource;
+use proto_api::schema::ResourceDescriptor;
 
 use crate::engine::Engine;
 use crate::object::Kind;
@@ -44,7 +44,7 @@ pub struct Described<'a> {
     /// The built-in kinds.
     pub engine: &'a Engine,
     /// Which of their resources are served.
-    pub serves: &'a dyn Fn(&Resource) -> bool,
+    pub serves: &'a dyn Fn(&ResourceDescriptor) -> bool,
     /// The served custom kinds.
     pub custom: &'a [Arc<Kind>],
     /// The group versions of other servers.

@@ -17,7 +17,7 @@ use proto_api::schema;
 use serde_json::{Value, json};
 
 /// The filled object of a kind, if there is a file: then code behind other fields runs as well.
-fn filled(kind: &schema::Kind) -> Option<Value> {
+fn filled(kind: &schema::KindDescriptor) -> Option<Value> {
     let group = if kind.group.is_empty() { "core" } else { kind.group };
     let name = format!("../../proto/api/testdata/{group}.{}.{}.json", kind.version, kind.kind);
     let text = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).ok()?;

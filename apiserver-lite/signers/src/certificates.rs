@@ -25,10 +25,10 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 
-use authority::{Authority, SignError};
+use authority::{CertificateAuthority, SignError};
 
 pub use request::{CertificateRequest, RequestError, RequestedNames};
-pub use signer_policy::{ApprovedRequest, PolicyError, Renewal, SignerKind, check_request};
+pub use signer_policy::{ApprovedRequest, Renewal, SignerKind, SignerPolicyError, check_request};
 
 /// Interval of SubjectAccessReviews of a requester that was not allowed.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(600);
@@ -48,7 +48,7 @@ pub struct CsrControllers {
 pub struct Certificates {
     pub client: Client,
     /// The CA; without it nothing is signed.
-    pub authority: Option<Arc<Authority>>,
+    pub authority: Option<Arc<CertificateAuthority>>,
     /// The controllers that run.
     pub enabled: CsrControllers,
 }

@@ -57,7 +57,7 @@ pub enum CallError {
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum EtcdConnectError {
     /// A setting makes no sense.
     #[error("{0}")]
     Setting(String),
@@ -75,13 +75,13 @@ pub enum ConnectError {
 }
 
 impl Etcd {
-    pub async fn connect(config: EtcdConfig) -> Result<Self, ConnectError> {
+    pub async fn connect(config: EtcdConfig) -> Result<Self, EtcdConnectError> {
         let client = RwLock::new(connect(&config).await?);
         Ok(Self { config, client })
     }
 
     /// Makes a new connection, with the files as they are now.
-    pub async fn reconnect(&self) -> Result<(), ConnectError> {
+    pub async fn reconnect(&self) -> Result<(), EtcdConnectError> {
         let client = connect(&self.config).await?;
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
         Ok(())
@@ -211,7 +211,7 @@ impl CallError {
 }
 
 /// Connects to those members that answer, so that no call waits for one that hangs; to all of them if none does.
-async fn connect(config: &EtcdConfig) -> Result<Client, ConnectError> {
+async fn connect(config: &EtcdConfig) -> Result<Client, EtcdConnectError> {
     let options = options(config)?;
     let mut servers = config.servers.clone();
     if servers.len() > 1 {
@@ -226,7 +226,7 @@ async fn connect(config: &EtcdConfig) -> Result<Client, ConnectError> {
         }
     }
     let connecting = Client::connect(&servers, Some(options));
-    within(CALL_TIMEOUT, connecting).await.map_err(ConnectError::Etcd)
+    within(CALL_TIMEOUT, connecting).await.map_err(EtcdConnectError::Etcd)
 }
 
 /// Whether a member answers, and has a leader as far as it says.
@@ -242,7 +242,7 @@ async fn has_leader(server: &str, options: &ConnectOptions) -> bool {
     }
 }
 
-fn options(config: &EtcdConfig) -> Result<ConnectOptions, ConnectError> {
+fn options(config: &EtcdConfig) -> Result<ConnectOptions, EtcdConnectError> {
     let mut options = ConnectOptions::new()
         .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE_TIMEOUT)
         // etcd closes connections that ask without a call under way.
@@ -257,7 +257,7 @@ fn options(config: &EtcdConfig) -> Result<ConnectOptions, ConnectError> {
         let password = read(&user.password_file)?;
         if password.len() > PASSWORD_LEN_MAX {
             let path = user.password_file.display();
-            return Err(ConnectError::Setting(format!("{path} is too long for a password")));
+            return Err(EtcdConnectError::Setting(format!("{path} is too long for a password")));
         }
         let password = String::from_utf8_lossy(&password).trim_end_matches(['\r', '\n']).to_owned();
         options = options.with_user(&user.name, password);
@@ -266,8 +266,8 @@ fn options(config: &EtcdConfig) -> Result<ConnectOptions, ConnectError> {
 }
 
 /// TLS as the servers' URLs ask for it.
-fn tls(config: &EtcdConfig) -> Result<Option<TlsOptions>, ConnectError> {
-    let setting = |text: String| Err(ConnectError::Setting(text));
+fn tls(config: &EtcdConfig) -> Result<Option<TlsOptions>, EtcdConnectError> {
+    let setting = |text: String| Err(EtcdConnectError::Setting(text));
     let secure = |url: &&String| url.starts_with("https://");
     let plain = |url: &&String| url.starts_with("http://");
     if config.servers.is_empty() {
@@ -306,8 +306,9 @@ fn tls(config: &EtcdConfig) -> Result<Option<TlsOptions>, ConnectError> {
     Ok(Some(tls))
 }
 
-fn read(path: &std::path::Path) -> Result<Vec<u8>, ConnectError> {
-    fs::read(path).map_err(|source| ConnectError::File { path: path.display().to_string(), source })
+fn read(path: &std::path::Path) -> Result<Vec<u8>, EtcdConnectError> {
+    fs::read(path)
+        .map_err(|source| EtcdConnectError::File { path: path.display().to_string(), source })
 }
 
 #[cfg(test)]

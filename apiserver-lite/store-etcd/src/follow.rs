@@ -18,7 +18,7 @@ use crate::{
     format::{self, PrefixError},
     history::History,
     keys::ForeignKey,
-    load::{LoadError, load, record},
+    load::{EtcdLoadError, load, record},
     marks::{Mark, last_write, put_mark},
     revisions::{of_etcd, revision},
     shared::Shared,
@@ -35,7 +35,7 @@ enum FollowError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("{0}")]
-    Load(#[from] LoadError),
+    Load(#[from] EtcdLoadError),
     /// A record cannot be read.
     #[error("{}", exit::chain(.0))]
     Record(#[from] OpenError),

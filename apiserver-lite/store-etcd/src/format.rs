@@ -1,6 +1,6 @@
 //! Whose records are below a prefix, and in which format: written by the first server, compared by every other.
 
-use apiserver_store::Identity;
+use apiserver_store::StoreIdentity;
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 
 use crate::{
@@ -54,7 +54,7 @@ pub enum PrefixError {
 }
 
 /// Checks what is below the prefix, or writes what it will be if nothing is there.
-pub async fn check(etcd: &Etcd, keys: &Keys, identity: &Identity) -> Result<(), PrefixError> {
+pub async fn check(etcd: &Etcd, keys: &Keys, identity: &StoreIdentity) -> Result<(), PrefixError> {
     let key = keys.format();
     if let Some(found) = read(etcd, &key).await? {
         return compare(&found, identity);
@@ -77,7 +77,11 @@ pub async fn check(etcd: &Etcd, keys: &Keys, identity: &Identity) -> Result<(), 
 }
 
 /// Checks that what is below the prefix is still this server's; nothing is written.
-pub async fn check_kept(etcd: &Etcd, keys: &Keys, identity: &Identity) -> Result<(), PrefixError> {
+pub async fn check_kept(
+    etcd: &Etcd,
+    keys: &Keys,
+    identity: &StoreIdentity,
+) -> Result<(), PrefixError> {
     let key = keys.format();
     match read(etcd, &key).await? {
         Some(found) => compare(&found, identity),
@@ -90,7 +94,7 @@ async fn read(etcd: &Etcd, key: &str) -> Result<Option<String>, CallError> {
     Ok(found.kvs().first().map(|kv| String::from_utf8_lossy(kv.value()).into_owned()))
 }
 
-fn compare(found: &str, identity: &Identity) -> Result<(), PrefixError> {
+fn compare(found: &str, identity: &StoreIdentity) -> Result<(), PrefixError> {
     let mut words = found.split(' ');
     if words.next() != Some(FORMAT) {
         return Err(PrefixError::Format { found: found.chars().take(64).collect() });

@@ -35,7 +35,7 @@ pub struct Loaded {
 
 /// Why the records cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum EtcdLoadError {
     /// etcd does not answer.
     #[error(transparent)]
     Call(#[from] CallError),
@@ -44,11 +44,11 @@ pub enum LoadError {
     Key(#[from] ForeignKey),
 }
 
-pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
+pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, EtcdLoadError> {
     let mut tried: usize = 1;
     loop {
         match read_pages(etcd, keys).await {
-            Err(LoadError::Call(CallError::Compacted)) if tried < TRIES => {
+            Err(EtcdLoadError::Call(CallError::Compacted)) if tried < TRIES => {
                 tried = tried.saturating_add(1);
             }
             outcome => return outcome,
@@ -56,7 +56,7 @@ pub async fn load(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
     }
 }
 
-async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, LoadError> {
+async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, EtcdLoadError> {
     let root = keys.root();
     // After all keys that start with `<prefix>/`.
     let end = format!("{}0", root.trim_end_matches('/'));

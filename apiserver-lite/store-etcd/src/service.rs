@@ -17,13 +17,13 @@ use tokio::{
 
 use crate::{
     barrier,
-    client::{ConnectError, Etcd},
+    client::{Etcd, EtcdConnectError},
     compaction,
     config::EtcdConfig,
     follow,
     format::{self, PrefixError},
     keys::Keys,
-    load::{LoadError, load},
+    load::{EtcdLoadError, load},
     shared::Shared,
 };
 
@@ -48,7 +48,7 @@ pub enum OpenEtcdError {
     Prefix(#[from] PrefixError),
     /// The records cannot be read.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] EtcdLoadError),
     /// A record cannot be restored.
     #[error(transparent)]
     Store(#[from] apiserver_store::OpenError),
@@ -117,15 +117,15 @@ fn is_transient(error: &OpenEtcdError) -> bool {
     use crate::client::CallError;
     match error {
         OpenEtcdError::Connect { source, .. } => !matches!(
-            source.downcast_ref::<ConnectError>(),
+            source.downcast_ref::<EtcdConnectError>(),
             Some(
-                ConnectError::Setting(_)
-                    | ConnectError::File { .. }
-                    | ConnectError::Etcd(CallError::Refused(_))
+                EtcdConnectError::Setting(_)
+                    | EtcdConnectError::File { .. }
+                    | EtcdConnectError::Etcd(CallError::Refused(_))
             )
         ),
         OpenEtcdError::Prefix(PrefixError::Call(error))
-        | OpenEtcdError::Load(LoadError::Call(error)) => {
+        | OpenEtcdError::Load(EtcdLoadError::Call(error)) => {
             matches!(error, CallError::Unknown(_) | CallError::Unsent(_))
         }
         _ => false,

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use apiserver_store::{Follower, Identity, Record};
+use apiserver_store::{Follower, Record, StoreIdentity};
 use tokio::sync::Notify;
 
 use crate::{client::Etcd, keys::Keys, marks::Mark};
@@ -14,7 +14,7 @@ use crate::{client::Etcd, keys::Keys, marks::Mark};
 pub struct Shared<T: Record> {
     pub etcd: Etcd,
     pub keys: Keys,
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     pub follower: Follower<T>,
     /// The mark of the last write that memory has.
     pub last: Mutex<Mark>,

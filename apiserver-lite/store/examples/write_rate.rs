@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use apiserver_store::{Identity, Medium, Store, StoreConfig, Write};
+use apiserver_store::{Medium, Store, StoreConfig, StoreIdentity, Write};
 use bytes::Bytes;
 
 use figures::{Figure, Group, Unit};
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for clients in [1, 16, 64, 256] {
-        let identity = Identity { profile: "orch".into(), domain: "example.org".into() };
+        let identity = StoreIdentity { profile: "orch".into(), domain: "example.org".into() };
         let start = Instant::now();
         let store = Store::open(StoreConfig::new(Medium::Directory(path.clone()), identity))?;
         let opened = start.elapsed();

@@ -22,7 +22,8 @@ use proto_daemon::private_files;
 use ring::digest::{Context, SHA256};
 
 use crate::{
-    Entry, Form, Identity, Record, Revision, TransformError, format::Format, transform::StoredForms,
+    Entry, Form, Record, Revision, StoreIdentity, TransformError, format::StoreFormat,
+    transform::StoredForms,
 };
 
 pub const MAGIC: &[u8; 8] = b"orchback";
@@ -120,7 +121,7 @@ pub enum BackupError {
 /// Writes a backup of `entries`, which are in ascending order of key.
 pub fn write<T: Record>(
     path: &Path,
-    identity: &Identity,
+    identity: &StoreIdentity,
     forms: &StoredForms,
     revision: Revision,
     entries: &[Entry<T>],
@@ -166,7 +167,7 @@ impl From<io::Error> for WriteFileError {
 /// Writes the whole content; returns the number of transformed values and the checksum.
 fn write_file<T: Record>(
     file: File,
-    identity: &Identity,
+    identity: &StoreIdentity,
     forms: &StoredForms,
     revision: Revision,
     entries: &[Entry<T>],
@@ -175,7 +176,7 @@ fn write_file<T: Record>(
     let mut out = Summed { out: BufWriter::new(file), sum: Context::new(&SHA256) };
     // Without a transform the store may have values that were transformed when there was one.
     let has_unreadable = entries.iter().any(|entry| !entry.record.is_readable());
-    let format = Format::needed(forms.transform().is_some() || has_unreadable);
+    let format = StoreFormat::needed(forms.transform().is_some() || has_unreadable);
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     write_text(&mut out, identity.profile.as_bytes())?;

@@ -4,7 +4,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | `format` ([`Format`]), `profile`, `domain` | text |
+//! | `meta` | `format` ([`StoreFormat`]), `profile`, `domain` | text |
 //! | `revision` | nothing | the last revision contained |
 //! | `sum` | nothing | sum over the records, and the revision again |
 //! | `records` | key | revision created, revision modified, stored form |
@@ -21,7 +21,7 @@ use bytes::Bytes;
 use proto_daemon::private_files;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::{Identity, OpenError, Revision, Stamp, format::Format, log::Change};
+use crate::{OpenError, Revision, Stamp, StoreIdentity, format::StoreFormat, log::Change};
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
@@ -43,7 +43,11 @@ pub type StoredRecords = BTreeMap<Arc<str>, (Stamp, Bytes)>;
 
 impl Checkpoint {
     /// Opens or creates the database, checks that it belongs to `identity`, and raises its format to `format`.
-    pub fn open(path: &Path, identity: &Identity, format: Format) -> Result<Self, OpenError> {
+    pub fn open(
+        path: &Path,
+        identity: &StoreIdentity,
+        format: StoreFormat,
+    ) -> Result<Self, OpenError> {
         if !path.exists() {
             create_database(path).map_err(|error| file_error(path, error))?;
         }
@@ -82,14 +86,18 @@ impl Checkpoint {
         Ok(Some(facts))
     }
 
-    fn write_format(&self, format: Format) -> Result<(), redb::Error> {
+    fn write_format(&self, format: StoreFormat) -> Result<(), redb::Error> {
         let mut write = self.database.begin_write()?;
         write.set_quick_repair(true);
         write.open_table(META)?.insert(FORMAT, format.to_string().as_str())?;
         Ok(write.commit()?)
     }
 
-    fn write_identity(&self, identity: &Identity, format: Format) -> Result<(), redb::Error> {
+    fn write_identity(
+        &self,
+        identity: &StoreIdentity,
+        format: StoreFormat,
+    ) -> Result<(), redb::Error> {
         let mut claim = self.database.begin_write()?;
         claim.set_quick_repair(true);
         {
@@ -226,20 +234,23 @@ impl RecordSum {
 /// The row of `meta` with the format.
 const FORMAT: &str = "format";
 
-fn read_format(path: &Path, found: &BTreeMap<String, String>) -> Result<Format, OpenError> {
+fn read_format(path: &Path, found: &BTreeMap<String, String>) -> Result<StoreFormat, OpenError> {
     let found = found.get(FORMAT).cloned().unwrap_or_default();
-    Format::parse(&found).ok_or_else(|| OpenError::Format {
+    StoreFormat::parse(&found).ok_or_else(|| OpenError::Format {
         path: path.to_owned(),
         found,
-        newest: Format::NEWEST.to_string(),
+        newest: StoreFormat::NEWEST.to_string(),
     })
 }
 
-fn identity_rows(identity: &Identity) -> [(&'static str, &str); 2] {
+fn identity_rows(identity: &StoreIdentity) -> [(&'static str, &str); 2] {
     [("profile", &identity.profile), ("domain", &identity.domain)]
 }
 
-fn check_identity(found: &BTreeMap<String, String>, identity: &Identity) -> Result<(), OpenError> {
+fn check_identity(
+    found: &BTreeMap<String, String>,
+    identity: &StoreIdentity,
+) -> Result<(), OpenError> {
     for (what, expected) in identity_rows(identity) {
         let found = found.get(what).map(String::as_str).unwrap_or_default();
         if found != expected {

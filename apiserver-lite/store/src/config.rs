@@ -9,7 +9,7 @@ pub struct StoreConfig {
     /// Where the records are kept.
     pub medium: Medium,
     /// Identity of the store; written at creation, compared at every later opening.
-    pub identity: Identity,
+    pub identity: StoreIdentity,
     /// How long old revisions stay readable and watchable. 5 minutes by default.
     pub history: Duration,
     /// Bounds of the history, whatever its age.
@@ -37,7 +37,7 @@ impl fmt::Debug for StoreConfig {
 impl StoreConfig {
     /// The default bounds over `medium` for `identity`.
     #[must_use]
-    pub fn new(medium: Medium, identity: Identity) -> Self {
+    pub fn new(medium: Medium, identity: StoreIdentity) -> Self {
         Self {
             medium,
             identity,
@@ -122,7 +122,7 @@ pub enum Medium {
 
 /// Identity of the server that a store belongs to. Servers with different names must not share a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct StoreIdentity {
     /// Naming profile, as the programs' `--naming` flag spells it.
     pub profile: String,
     /// Domain of API groups and labels under that profile.

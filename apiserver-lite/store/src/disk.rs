@@ -24,13 +24,13 @@ use proto_daemon::panics::isolate_sync;
 use proto_daemon::private_files;
 
 use crate::{
-    Identity, Medium, OnDamage, RestoreError, Revision, StoreConfig,
+    Medium, OnDamage, RestoreError, Revision, StoreConfig, StoreIdentity,
     acknowledged::{AcknowledgedRevision, KnownRevisions},
     checkpoint::{Checkpoint, StoredRecords},
     damage::{self, Damage},
-    format::Format,
+    format::StoreFormat,
     log::{self, AppendError, Change, Segment, SegmentItem, SegmentReader},
-    log_reader::{LogRead, ReadError, read_log},
+    log_reader::{LogRead, LogReadError, read_log},
 };
 
 /// Closed segments that may wait for the checkpointer. When it falls further behind, writes wait for it.
@@ -76,9 +76,9 @@ pub struct DiskContent {
 /// What opening a disk needs of the store's configuration.
 pub struct DiskConfig<'a> {
     medium: &'a Medium,
-    identity: &'a Identity,
+    identity: &'a StoreIdentity,
     /// The format that the store has at least from now on.
-    format: Format,
+    format: StoreFormat,
     segment_len_max: u64,
     on_damage: OnDamage,
 }
@@ -88,7 +88,7 @@ impl<'a> DiskConfig<'a> {
         Self {
             medium: &config.medium,
             identity: &config.identity,
-            format: Format::needed(config.transform.is_some()),
+            format: StoreFormat::needed(config.transform.is_some()),
             segment_len_max: config.segment_len_max,
             on_damage: config.on_damage,
         }
@@ -248,11 +248,11 @@ fn read_directory(
         Ok(LogRead { changes, end, torn }) => {
             Ok((LogContent { segments, end, torn }, DiskContent { revision, stored, changes }))
         }
-        Err(ReadError::System(error)) => Err(error),
-        Err(ReadError::Damaged { damage, .. }) if on_damage == OnDamage::Refuse => {
+        Err(LogReadError::System(error)) => Err(error),
+        Err(LogReadError::Damaged { damage, .. }) if on_damage == OnDamage::Refuse => {
             Err(OpenError::Damaged(damage))
         }
-        Err(ReadError::Damaged { damage, changes }) => {
+        Err(LogReadError::Damaged { damage, changes }) => {
             tracing::error!(%damage, "the log is damaged; opening the store without the unreadable writes, as --store-accept-damage asks");
             damage::set_aside(directory, checkpoint, known, &segments, changes)?;
             let (revision, stored) = checkpoint.load()?;
@@ -291,8 +291,8 @@ fn spawn_checkpointer(
 /// A checkpoint that is opened again after an error: redb refuses all further writes until then, even if the disk is no longer full.
 struct ReopeningCheckpoint {
     path: PathBuf,
-    identity: Identity,
-    format: Format,
+    identity: StoreIdentity,
+    format: StoreFormat,
     checkpoint: Option<Checkpoint>,
 }
 

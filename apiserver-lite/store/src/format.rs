@@ -13,14 +13,14 @@ use std::fmt;
 
 /// A format that this program reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Format {
+pub enum StoreFormat {
     /// All values are as they are.
     Plain = 1,
     /// Values may be transformed.
     Transformed = 2,
 }
 
-impl Format {
+impl StoreFormat {
     pub const NEWEST: Self = Self::Transformed;
 
     /// The format that a store needs with a transform or without.
@@ -34,7 +34,7 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for StoreFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (*self as u8).fmt(f)
     }

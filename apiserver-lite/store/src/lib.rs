@@ -58,7 +58,7 @@ mod write;
 mod writer;
 
 pub use backup::{BackupError, BackupSummary, BackupValue};
-pub use config::{Bounds, Identity, Medium, OnDamage, Retention, StoreConfig};
+pub use config::{Bounds, Medium, OnDamage, Retention, StoreConfig, StoreIdentity};
 pub use damage::Damage;
 pub use disk::OpenError;
 pub use follower::{Follower, PlannedWrite, PrepareRestore};

@@ -22,7 +22,7 @@ pub struct LogRead {
 
 /// Why a log cannot be read completely.
 #[derive(Debug)]
-pub enum ReadError {
+pub enum LogReadError {
     /// The operating system returned an error.
     System(OpenError),
     /// Acknowledged writes cannot be read.
@@ -38,10 +38,10 @@ pub fn read_log(
     directory: &Path,
     known: KnownRevisions,
     segments: &[(Revision, PathBuf)],
-) -> Result<LogRead, ReadError> {
+) -> Result<LogRead, LogReadError> {
     let mut read = LogRead { changes: Vec::new(), end: None, torn: None };
     match check_start(directory, known, segments) {
-        Some(damage) => return Err(ReadError::Damaged { damage, changes: read.changes }),
+        Some(damage) => return Err(LogReadError::Damaged { damage, changes: read.changes }),
         None if segments.is_empty() => return Ok(read),
         None => {}
     }
@@ -61,10 +61,10 @@ pub fn read_log(
         });
         let (segment, damage) = match segment {
             Ok(read) => read,
-            Err(error) => return Err(ReadError::System(error)),
+            Err(error) => return Err(LogReadError::System(error)),
         };
         if let Some(damage) = damage {
-            return Err(ReadError::Damaged { damage, changes: read.changes });
+            return Err(LogReadError::Damaged { damage, changes: read.changes });
         }
         (read.end, read.torn) = (Some(segment.end), segment.bad);
     }

@@ -18,12 +18,12 @@ use proto_daemon::private_files;
 use ring::digest::{Context, SHA256};
 
 use crate::{
-    BackupError, Identity, Revision, Stamp,
+    BackupError, Revision, Stamp, StoreIdentity,
     acknowledged::AcknowledgedRevision,
     backup::{END, MAGIC, RECORD, VERSION},
     checkpoint::{Checkpoint, checkpoint_error},
     config::{KEY_LEN_MAX, VALUE_LEN_MAX},
-    format::Format,
+    format::StoreFormat,
     log::{Change, Segment},
 };
 
@@ -58,7 +58,7 @@ pub struct RestoredStore {
 pub fn restore(
     file: &Path,
     directory: &Path,
-    identity: &Identity,
+    identity: &StoreIdentity,
     now: Duration,
 ) -> Result<RestoredStore, BackupError> {
     check_empty(directory)?;
@@ -114,12 +114,12 @@ fn check_empty(directory: &Path) -> Result<(), BackupError> {
 
 /// The content of a backup.
 struct Backup {
-    format: Format,
+    format: StoreFormat,
     revision: Revision,
     records: BTreeMap<Arc<str>, Change>,
 }
 
-fn read(path: &Path, identity: &Identity) -> Result<Backup, BackupError> {
+fn read(path: &Path, identity: &StoreIdentity) -> Result<Backup, BackupError> {
     let file = private_files::open_private(path, &mut OpenOptions::new());
     let file = file.map_err(|source| BackupError::File { path: path.to_owned(), source })?;
     let mut input = BackupReader {
@@ -132,8 +132,8 @@ fn read(path: &Path, identity: &Identity) -> Result<Backup, BackupError> {
     }
     input.check_version(VERSION)?;
     input.check_identity(identity)?;
-    let format = input.check_version(u32::from(Format::NEWEST as u8))?;
-    let format = Format::parse(&format.to_string());
+    let format = input.check_version(u32::from(StoreFormat::NEWEST as u8))?;
+    let format = StoreFormat::parse(&format.to_string());
     let format = format.ok_or_else(|| input.damaged("it names an unknown format"))?;
     let revision = input.u64()?;
     if revision > REVISION_MAX {
@@ -200,7 +200,7 @@ impl BackupReader<'_> {
         Ok(found)
     }
 
-    fn check_identity(&mut self, identity: &Identity) -> Result<(), BackupError> {
+    fn check_identity(&mut self, identity: &StoreIdentity) -> Result<(), BackupError> {
         for (what, expected) in [("profile", &identity.profile), ("domain", &identity.domain)] {
             let found = self.string()?;
             if found != *expected {

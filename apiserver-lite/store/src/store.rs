@@ -10,8 +10,8 @@ use std::{
 use tokio::sync::{mpsc, oneshot, watch as wake};
 
 use crate::{
-    CommittedWrite, Compacted, Entry, Form, Identity, OpenError, Page, Range, Record, RestoreError,
-    Revision, Snapshot, SnapshotError, StoreConfig, Watch, WatchError, Write, WriteError,
+    CommittedWrite, Compacted, Entry, Form, OpenError, Page, Range, Record, RestoreError, Revision,
+    Snapshot, SnapshotError, StoreConfig, StoreIdentity, Watch, WatchError, Write, WriteError,
     backup::{self, BackupError, BackupSummary, BackupValue},
     disk::{Disk, DiskConfig},
     replay::{RestoreContext, replay},
@@ -29,7 +29,7 @@ pub struct Store<T: Record> {
     health: wake::Receiver<Health>,
     revision_times: Arc<Mutex<RevisionTimes>>,
     forms: Arc<StoredForms>,
-    identity: Arc<Identity>,
+    identity: Arc<StoreIdentity>,
     ordering: Ordering,
 }
 

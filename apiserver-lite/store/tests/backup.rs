@@ -8,7 +8,8 @@ mod support;
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use apiserver_store::{
-    BackupError, BackupSummary, BackupValue, Identity, Revision, Store, WatchError, Write, restore,
+    BackupError, BackupSummary, BackupValue, Revision, Store, StoreIdentity, WatchError, Write,
+    restore,
 };
 use bytes::Bytes;
 
@@ -95,7 +96,7 @@ async fn a_backup_is_restored_into_an_empty_directory_only() {
     let error = back_up(&store, &made.path).unwrap_err();
     assert!(matches!(error, BackupError::File { .. }), "{error}");
     store.close().await;
-    let other = Identity { domain: "example.com".into(), ..identity() };
+    let other = StoreIdentity { domain: "example.com".into(), ..identity() };
     let error = restore(&made.path, &dir.path().join("fourth"), &other, NOW).unwrap_err();
     assert!(matches!(error, BackupError::Identity { what: "domain", .. }), "{error}");
 }

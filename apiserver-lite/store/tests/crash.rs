@@ -12,7 +12,7 @@ use std::{
 };
 
 use apiserver_store::{
-    Identity, Medium, OpenError, Range, Store, StoreConfig, Transform, Write, WriteCondition,
+    Medium, OpenError, Range, Store, StoreConfig, StoreIdentity, Transform, Write, WriteCondition,
 };
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ const WRITERS: u64 = 8;
 const KEYS: u64 = 50;
 
 fn open(path: &Path, shift: Option<u8>) -> Result<Store<Bytes>, OpenError> {
-    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
     // A segment every hundred writes, so that kills hit rotation and checkpoint too.
     let shift = shift.map(|newest| Shift::new(&(1..=newest).rev().collect::<Vec<_>>()));

@@ -16,7 +16,7 @@ use std::{
 };
 
 use apiserver_store::{
-    Entry, Identity, Medium, Range, Store, StoreConfig, Write, WriteCondition, WriteError,
+    Entry, Medium, Range, Store, StoreConfig, StoreIdentity, Write, WriteCondition, WriteError,
 };
 use bytes::Bytes;
 use tokio::sync::Barrier;
@@ -35,7 +35,7 @@ const DIRECTORY: &str = "STORE_HISTORIES_DIRECTORY";
 const FIRST: &str = "STORE_HISTORIES_FIRST";
 
 fn open(path: &Path) -> Store<Bytes> {
-    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
     Store::open(StoreConfig { segment_len_max: 2 << 10, ..config }).unwrap()
 }

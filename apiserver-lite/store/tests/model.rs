@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use apiserver_store::{
-    CommittedWrite, Event, EventKind, Identity, Medium, Range, Retention, Revision, SnapshotError,
-    Store, StoreConfig, Watch, Write, WriteCondition, WriteError,
+    CommittedWrite, Event, EventKind, Medium, Range, Retention, Revision, SnapshotError, Store,
+    StoreConfig, StoreIdentity, Watch, Write, WriteCondition, WriteError,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ fn prefix(nth: u8) -> &'static str {
 }
 
 fn config(medium: Medium) -> StoreConfig {
-    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
     // Small, so that the history overflows and most writes pass through the checkpoint.
     let config = StoreConfig::new(medium, identity);
     let retention = Retention { events_max: HISTORY_LEN_MAX as usize, ..Retention::default() };

@@ -10,12 +10,13 @@ use std::{
 };
 
 use apiserver_store::{
-    Damage, Identity, Medium, OpenError, Revision, Store, StoreConfig, WatchEnd, Write, WriteError,
+    Damage, Medium, OpenError, Revision, Store, StoreConfig, StoreIdentity, WatchEnd, Write,
+    WriteError,
 };
 use bytes::Bytes;
 
 fn config(path: &Path, profile: &str, domain: &str) -> StoreConfig {
-    let identity = Identity { profile: profile.into(), domain: domain.into() };
+    let identity = StoreIdentity { profile: profile.into(), domain: domain.into() };
     StoreConfig::new(Medium::Directory(path.to_owned()), identity)
 }
 

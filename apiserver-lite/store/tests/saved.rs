@@ -3,13 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use apiserver_store::{
-    Identity, Medium, OnDisk, Range, ReplaceError, Revision, SnapshotError, Store, StoreConfig,
-    WatchEnd, Write, WriteError,
+    Medium, OnDisk, Range, ReplaceError, Revision, SnapshotError, Store, StoreConfig,
+    StoreIdentity, WatchEnd, Write, WriteError,
 };
 use bytes::Bytes;
 
-fn identity() -> Identity {
-    Identity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() }
+fn identity() -> StoreIdentity {
+    StoreIdentity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() }
 }
 
 fn in_memory() -> Store<Bytes> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use apiserver_store::{
-    Identity, Lagged, Medium, Revision, Store, StoreConfig, WatchEnd, Write, WriteCondition,
+    Lagged, Medium, Revision, Store, StoreConfig, StoreIdentity, WatchEnd, Write, WriteCondition,
 };
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ impl Wake for Wakes {
 fn open() -> (tempfile::TempDir, Store<Bytes>) {
     let directory = tempfile::tempdir().unwrap();
     let medium = Medium::Directory(directory.path().to_owned());
-    let identity = Identity { profile: "p".into(), domain: "d".into() };
+    let identity = StoreIdentity { profile: "p".into(), domain: "d".into() };
     let store = Store::open(StoreConfig::new(medium, identity)).unwrap();
     (directory, store)
 }

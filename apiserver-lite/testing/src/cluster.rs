@@ -62,7 +62,7 @@ pub enum ClusterError {
     Manifests(#[from] manifests::ManifestError),
     /// Fixtures cannot be created.
     #[error(transparent)]
-    Load(#[from] load::LoadError),
+    Load(#[from] load::ManifestLoadError),
 }
 
 impl Cluster {

@@ -44,7 +44,7 @@ const MISSED_MAX: i64 = 100;
 const AFTER: Duration = Duration::from_millis(100);
 
 /// What a plan is made from.
-pub struct Observed<'a> {
+pub struct ObservedCronJob<'a> {
     pub cron_job: &'a CronJob,
     /// The jobs of its namespace.
     pub jobs: &'a [Arc<Job>],
@@ -89,7 +89,12 @@ fn uids(active: &[ObjectReference]) -> BTreeSet<&str> {
 }
 
 /// Plans jobs and status. `seen` has every active job that exists ([`lacks_active`]).
-pub fn plan(names: &Names, seen: &Observed<'_>, resumed: &mut ResumedSchedules, now: Time) -> Plan {
+pub fn plan(
+    names: &Names,
+    seen: &ObservedCronJob<'_>,
+    resumed: &mut ResumedSchedules,
+    now: Time,
+) -> Plan {
     let cron_job = seen.cron_job;
     let uid = cron_job.metadata.uid.as_str();
     let is_own = |job: &&Job| {

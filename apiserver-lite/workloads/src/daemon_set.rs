@@ -33,7 +33,7 @@ pub use placement::{Fit, runs_on};
 const BURST_MAX: usize = 250;
 
 /// What a plan is made from.
-pub struct Observed<'a> {
+pub struct ObservedDaemonSet<'a> {
     pub set: &'a DaemonSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
@@ -44,7 +44,12 @@ pub struct Observed<'a> {
 }
 
 /// Plans pods, revisions and status.
-pub fn plan(names: &Names, seen: &Observed<'_>, failed: &mut FailedPods, now: Time) -> Plan {
+pub fn plan(
+    names: &Names,
+    seen: &ObservedDaemonSet<'_>,
+    failed: &mut FailedPods,
+    now: Time,
+) -> Plan {
     let set = seen.set;
     if set.spec.selector.as_ref() == Some(&LabelSelector::default()) {
         return Plan { reports: vec![selects_all(names, set)], ..Plan::default() };
@@ -150,7 +155,7 @@ fn push_changes(
 /// The revision of the set's template, or the write that makes or renumbers it.
 fn current_revision<'a>(
     claimant: &Claimant<'_, DaemonSet>,
-    seen: &Observed<'a>,
+    seen: &ObservedDaemonSet<'a>,
     history: &History<'a>,
     data: &proto_api::RawJson,
 ) -> Result<&'a ControllerRevision, Box<ApiWrite>> {

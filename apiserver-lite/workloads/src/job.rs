@@ -40,7 +40,7 @@ pub use uncounted::UncountedJobs;
 const BURST_MAX: usize = 500;
 
 /// What a plan is made from.
-pub struct Observed<'a> {
+pub struct ObservedJob<'a> {
     pub job: &'a Job,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
@@ -52,7 +52,12 @@ pub(crate) fn finalizer(names: &Names) -> String {
 }
 
 /// Plans pods, their finalizers, and status. `uncounted` remembers the jobs whose pods cannot be counted.
-pub fn plan(names: &Names, seen: &Observed<'_>, uncounted: &mut UncountedJobs, now: Time) -> Plan {
+pub fn plan(
+    names: &Names,
+    seen: &ObservedJob<'_>,
+    uncounted: &mut UncountedJobs,
+    now: Time,
+) -> Plan {
     let job = seen.job;
     if !matches!(job.spec.completion_mode.as_deref(), None | Some("NonIndexed" | "Indexed")) {
         let message = "Skipped Job sync because completion mode is unknown".to_owned();

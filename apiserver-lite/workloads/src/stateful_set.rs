@@ -26,7 +26,7 @@ const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
 const CLAIM_RETENTION: &str = "StatefulSetAutoDeletePVC";
 
 /// What a plan is made from.
-pub struct Observed<'a> {
+pub struct ObservedStatefulSet<'a> {
     pub set: &'a StatefulSet,
     /// The pods of its namespace.
     pub pods: &'a [Arc<Pod>],
@@ -34,17 +34,17 @@ pub struct Observed<'a> {
     pub revisions: &'a [Arc<ControllerRevision>],
     /// A claim of its namespace, by name.
     pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
-    pub features: Features,
+    pub features: StatefulSetFeatures,
 }
 
 /// The features of sets that are off by default in Kubernetes 1.25.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
+pub struct StatefulSetFeatures {
     pub max_unavailable: MaxUnavailable,
     pub claim_retention: ClaimRetention,
 }
 
-impl Features {
+impl StatefulSetFeatures {
     /// Their gates.
     pub const GATES: [&str; 2] = [MAX_UNAVAILABLE, CLAIM_RETENTION];
 
@@ -89,7 +89,7 @@ pub(crate) struct Revision<'a> {
 }
 
 /// Plans pods, claims, revisions and status.
-pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
+pub fn plan(names: &Names, seen: &ObservedStatefulSet<'_>, now: Time) -> Plan {
     let set = seen.set;
     let selector = set.spec.selector.as_ref();
     let Some(claimant) = Claimant::new(names, ObjectKind::StatefulSet, set, selector) else {
@@ -139,7 +139,7 @@ pub fn plan(names: &Names, seen: &Observed<'_>, now: Time) -> Plan {
 fn newest_revision<'a>(
     names: &Names,
     claimant: &Claimant<'_, StatefulSet>,
-    seen: &Observed<'a>,
+    seen: &ObservedStatefulSet<'a>,
     history: &History<'a>,
     data: &proto_api::RawJson,
 ) -> Result<&'a ControllerRevision, Box<ApiWrite>> {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::authority::{Authority, Issuance, Leaf};
 use apiserver_bootstrap::certificates::{self, NODE_CLIENT};
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
+use apiserver_bootstrap::client_config::{self, AuthInfo, AuthorityAt, ClusterEntry};
 use apiserver_bootstrap::{encryption, service_account_keys};
 use proto_api::names::Names;
 use time::OffsetDateTime;
@@ -65,9 +65,12 @@ fn api_server_names(spec: &Spec, names: &Names) -> Vec<String> {
 
 fn write_client_config(spec: &Spec, name: &str) -> Result<()> {
     let (pki, server) = (spec.pki(), spec.api_url());
-    let cluster =
-        Cluster { name: "orch", server: &server, authority: AuthorityAt::File(pki.join("ca.crt")) };
-    let identity = Identity::Files {
+    let cluster = ClusterEntry {
+        name: "orch",
+        server: &server,
+        authority: AuthorityAt::File(pki.join("ca.crt")),
+    };
+    let identity = AuthInfo::Files {
         certificate: pki.join(format!("{name}.crt")),
         key: pki.join(format!("{name}.key")),
     };

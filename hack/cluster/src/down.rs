@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 
-use crate::processes::{Identity, all_pids};
+use crate::processes::{ProcessIdentity, all_pids};
 use crate::progress::Progress;
 use crate::spec::{Spec, tag_of};
 use crate::supervisor::{Programs, end_supervisor};
@@ -86,7 +86,7 @@ fn pids_in(namespace: &Path) -> Result<Vec<i32>> {
 
 fn kill(pids: &[i32]) -> Result<()> {
     for pid in pids {
-        if let Some(process) = Identity::of(*pid).ok().and_then(|identity| identity.open()) {
+        if let Some(process) = ProcessIdentity::of(*pid).ok().and_then(|identity| identity.open()) {
             process.signal(Signal::SIGKILL)?;
         }
     }

@@ -11,7 +11,7 @@ use apiserver_bootstrap::supervise::detach;
 use nix::mount::{MsFlags, mount};
 use proto_daemon::mountinfo;
 
-use crate::processes::{Identity, ProcessHandle};
+use crate::processes::{ProcessHandle, ProcessIdentity};
 use crate::spec::{Node, Spec};
 use crate::{network, sys};
 
@@ -24,7 +24,7 @@ const MADE: &str = "host-directories.json";
 /// The running holder of a node, if there is one.
 pub fn find(spec: &Spec, node: &str) -> Option<ProcessHandle> {
     let bytes = fs::read(record(spec, node)).ok()?;
-    serde_json::from_slice::<Identity>(&bytes).ok()?.open()
+    serde_json::from_slice::<ProcessIdentity>(&bytes).ok()?.open()
 }
 
 /// Makes a command run in the namespaces of a node that is up.
@@ -120,7 +120,7 @@ fn start_holder(spec: &Spec, node: &Node) -> Result<ProcessHandle> {
         bail!("the holder of {} ended early: {:?}; see {}", node.name, child.wait(), log.display());
     }
     let pid = i32::try_from(child.id()).context("a pid beyond i32")?;
-    Identity::of(pid)?.open().with_context(|| format!("the holder of {} is gone", node.name))
+    ProcessIdentity::of(pid)?.open().with_context(|| format!("the holder of {} is gone", node.name))
 }
 
 /// Body of the holder process: makes the namespaces it was started in a node's, says so, and sleeps for ever.

@@ -6,7 +6,7 @@ use anyhow::{Error, Result, anyhow};
 use apiserver_bootstrap::program_log;
 use tokio::time::{Instant, sleep};
 
-use crate::processes::Identity;
+use crate::processes::ProcessIdentity;
 use crate::programs::{Program, programs};
 use crate::spec::Spec;
 use crate::supervisor;
@@ -33,7 +33,7 @@ pub struct ProgramWatch<'a> {
 /// The starts of one program since the watch began.
 struct Starts {
     /// The process of the last record.
-    last: Option<Identity>,
+    last: Option<ProcessIdentity>,
     count: usize,
     /// When the last one was seen first; `None` for one that ran before the watch.
     since: Option<Instant>,
@@ -52,11 +52,16 @@ enum Outlook {
 
 impl Starts {
     /// `last` is the process of the record that is there before the first start.
-    const fn after(last: Option<Identity>) -> Self {
+    const fn after(last: Option<ProcessIdentity>) -> Self {
         Self { last, count: 0, since: None }
     }
 
-    fn look(&mut self, recorded: Option<Identity>, is_running: bool, now: Instant) -> Outlook {
+    fn look(
+        &mut self,
+        recorded: Option<ProcessIdentity>,
+        is_running: bool,
+        now: Instant,
+    ) -> Outlook {
         if recorded != self.last {
             self.last = recorded;
             self.count += 1;
@@ -176,7 +181,7 @@ mod tests {
 
     const PROXY: &str = "orch-proxy-node-1";
     /// Of no process: it would have begun before the machine did.
-    const ENDED: Identity = Identity { pid: 1, started_ticks: u64::MAX };
+    const ENDED: ProcessIdentity = ProcessIdentity { pid: 1, started_ticks: u64::MAX };
 
     #[tokio::test]
     async fn a_program_that_is_started_again_and_again_ends_what_waits() {
@@ -188,7 +193,7 @@ mod tests {
         let restarts = async {
             for pid in 2..10 {
                 sleep(POLL * 3).await;
-                let next = Identity { pid, ..ENDED };
+                let next = ProcessIdentity { pid, ..ENDED };
                 supervisor::record_identity(&spec, PROXY, &next).unwrap();
             }
             Ok(())
@@ -213,7 +218,7 @@ mod tests {
     async fn what_runs_has_settled_and_work_is_not_held_up() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(dir.path());
-        let own = Identity::of(std::process::id() as i32).unwrap();
+        let own = ProcessIdentity::of(std::process::id() as i32).unwrap();
         let mut watch = ProgramWatch::begin(&spec);
         supervisor::record_identity(&spec, PROXY, &own).unwrap();
         assert_eq!(watch.during(async { Ok(7) }).await.unwrap(), 7);
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn starts_settle_after_a_time_and_fail_after_the_third_end() {
-        let identity = |pid| Some(Identity { pid, started_ticks: 0 });
+        let identity = |pid| Some(ProcessIdentity { pid, started_ticks: 0 });
         let mut starts = Starts::after(identity(1));
         let now = Instant::now();
         assert_eq!(starts.look(identity(1), true, now), Outlook::Settled, "it ran before");

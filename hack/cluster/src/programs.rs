@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use apiserver_bootstrap::arguments::{self, ApiServer, NodeAgent, PkiFiles, command_line};
+use apiserver_bootstrap::arguments::{self, ApiServerArguments, NodeAgent, PkiFiles, command_line};
 pub use apiserver_bootstrap::arguments::{SANDBOX_IMAGE, with_own};
 use apiserver_bootstrap::certificates::NODE_CLIENT;
 use apiserver_bootstrap::encryption;
@@ -59,7 +59,7 @@ fn pki_files(spec: &Spec, names: &Names) -> PkiFiles {
 
 fn api_server(spec: &Spec, names: &Names) -> Program {
     let (pki, store) = (pki_files(spec, names), spec.dir.join("apiserver"));
-    let server = ApiServer {
+    let server = ApiServerArguments {
         bind: spec.api_address().into(),
         advertise: spec.api_address().into(),
         port: Spec::API_PORT,

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::files::{self, make_dir, write_file};
-use crate::processes::{Identity, ProcessHandle};
+use crate::processes::{ProcessHandle, ProcessIdentity};
 use crate::programs::{Program, ReadinessCheck, programs};
 use crate::spec::Spec;
 use crate::{namespaces, sys};
@@ -80,7 +80,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
     let holder = namespaces::ensure(spec, &node).await?;
     sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.argv[0]))?;
-    let identity = Identity::of(i32::try_from(child.id())?)?;
+    let identity = ProcessIdentity::of(i32::try_from(child.id())?)?;
     record_identity(spec, &program.name, &identity)?;
     match identity.open() {
         Some(handle) => Ok((handle, child)),
@@ -94,12 +94,12 @@ pub fn find(spec: &Spec, program: &str) -> Option<ProcessHandle> {
 }
 
 /// The process that a program had at its last start.
-pub fn recorded(spec: &Spec, program: &str) -> Option<Identity> {
+pub fn recorded(spec: &Spec, program: &str) -> Option<ProcessIdentity> {
     serde_json::from_slice(&std::fs::read(record(spec, program)).ok()?).ok()
 }
 
 /// Records the process of a program.
-pub fn record_identity(spec: &Spec, program: &str, identity: &Identity) -> Result<()> {
+pub fn record_identity(spec: &Spec, program: &str, identity: &ProcessIdentity) -> Result<()> {
     write_file(&record(spec, program), &serde_json::to_vec(identity)?)
 }
 
@@ -143,7 +143,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     detach(&mut command);
     let child = command.spawn().context("cannot start the supervisor")?;
-    let identity = Identity::of(i32::try_from(child.id())?)?;
+    let identity = ProcessIdentity::of(i32::try_from(child.id())?)?;
     record_identity(spec, "supervisor", &identity)
 }
 

@@ -26,12 +26,12 @@ fn number(schema: &Schema) -> Ids {
 }
 
 fn messages(code: &mut String, schema: &Schema, ids: &Ids) {
-    let _ = writeln!(code, "pub(super) static MESSAGES: [Message; {}] = [", ids.len());
+    let _ = writeln!(code, "pub(super) static MESSAGES: [MessageDescriptor; {}] = [", ids.len());
     for group in schema.groups.values() {
         for message in &group.messages {
             let _ = writeln!(
                 code,
-                "    Message {{ group: {:?}, version: {:?}, name: {:?}, is_kind: {}, union: {}, atomic: {}, fields: &[",
+                "    MessageDescriptor {{ group: {:?}, version: {:?}, name: {:?}, is_kind: {}, union: {}, atomic: {}, fields: &[",
                 group.name,
                 group.version,
                 message.name,
@@ -48,9 +48,9 @@ fn messages(code: &mut String, schema: &Schema, ids: &Ids) {
     code.push_str("];\n\n");
 }
 
-/// A field as a struct literal with the members that differ from `Field::PLAIN`.
+/// A field as a struct literal with the members that differ from `FieldDescriptor::PLAIN`.
 fn field_literal(field: &Field, ids: &Ids) -> String {
-    let mut out = format!("Field {{ json: {:?}, number: {}", field.json, field.number);
+    let mut out = format!("FieldDescriptor {{ json: {:?}, number: {}", field.json, field.number);
     let _ = write!(out, ", value: {}", value(&field.ty.value, ids));
     let shape = match field.ty.shape {
         Shape::Plain => None,
@@ -78,7 +78,7 @@ fn field_literal(field: &Field, ids: &Ids) -> String {
     if let Some(name) = field.markers.get("enum") {
         let _ = write!(out, ", enum_name: Some({name:?})");
     }
-    out.push_str(", ..Field::PLAIN }");
+    out.push_str(", ..FieldDescriptor::PLAIN }");
     out
 }
 
@@ -160,11 +160,11 @@ fn kinds(code: &mut String, schema: &Schema, ids: &Ids) {
         }
     }
     rows.sort();
-    let _ = writeln!(code, "pub(super) static KINDS: [Kind; {}] = [", rows.len());
+    let _ = writeln!(code, "pub(super) static KINDS: [KindDescriptor; {}] = [", rows.len());
     for (group, version, kind, id) in rows {
         let _ = writeln!(
             code,
-            "    Kind {{ group: {group:?}, version: {version:?}, kind: {kind:?}, message: MessageId({id}) }},"
+            "    KindDescriptor {{ group: {group:?}, version: {version:?}, kind: {kind:?}, message: MessageId({id}) }},"
         );
     }
     code.push_str("];\n\n");
@@ -178,7 +178,7 @@ fn kind_group(stem: &str, group: &str, message: &Message) -> String {
 
 fn resources(code: &mut String, (table, all): (&str, &[Resource]), schema: &Schema, ids: &Ids) {
     let main: Vec<&Resource> = all.iter().filter(|r| !r.path.contains('/')).collect();
-    let _ = writeln!(code, "pub(super) static {table}: [Resource; {}] = [", main.len());
+    let _ = writeln!(code, "pub(super) static {table}: [ResourceDescriptor; {}] = [", main.len());
     for r in main {
         let prefix = format!("{}/", r.path);
         let subs = all.iter().filter(|s| {
@@ -186,7 +186,7 @@ fn resources(code: &mut String, (table, all): (&str, &[Resource]), schema: &Sche
         });
         let _ = writeln!(
             code,
-            "    Resource {{ group: {:?}, version: {:?}, plural: {:?}, singular: {:?}, kind: {:?}, message: {}, \
+            "    ResourceDescriptor {{ group: {:?}, version: {:?}, plural: {:?}, singular: {:?}, kind: {:?}, message: {}, \
              namespaced: {}, short_names: &{:?}, categories: &{:?}, verbs: &{:?}, subresources: &[",
             r.group,
             r.version,

@@ -26,7 +26,7 @@ pub struct MessageId(u16);
 
 /// A Protobuf message of the API, with its fields in JSON order.
 #[derive(Debug)]
-pub struct Message {
+pub struct MessageDescriptor {
     /// The group without the API domain; `meta` for what all groups share.
     pub group: &'static str,
     /// The version, for example `v1`.
@@ -36,18 +36,18 @@ pub struct Message {
     /// Whether it is a kind: then `apiVersion` and `kind` precede its fields in JSON (`kind` is written first) and are in the envelope of Protobuf. Neither is
     /// in `fields`.
     pub is_kind: bool,
-    /// Whether its JSON is not an object but the JSON of one of its fields; see [`Message::union`].
+    /// Whether its JSON is not an object but the JSON of one of its fields; see [`MessageDescriptor::union`].
     pub union: bool,
     /// Whether apply owns and replaces it as a whole (`structType=atomic`).
     pub atomic: bool,
     /// The fields in the order of declaration, which is the order in JSON. Protobuf orders them by
     /// number.
-    pub fields: &'static [Field],
+    pub fields: &'static [FieldDescriptor],
 }
 
 /// A field of a message.
 #[derive(Debug)]
-pub struct Field {
+pub struct FieldDescriptor {
     /// The name in JSON; for an inlined message the name of its type.
     pub json: &'static str,
     /// The number in Protobuf; 0 in messages that have no Protobuf form (tables).
@@ -136,7 +136,7 @@ pub enum Topology {
     Default,
     /// As a whole.
     Atomic,
-    /// By key, also where the message of the field is [`Message::atomic`].
+    /// By key, also where the message of the field is [`MessageDescriptor::atomic`].
     Granular,
     /// A list of scalars, each owned separately.
     ListSet,
@@ -146,7 +146,7 @@ pub enum Topology {
 
 /// A kind: a message with `apiVersion` and `kind`.
 #[derive(Debug)]
-pub struct Kind {
+pub struct KindDescriptor {
     /// The group without the API domain.
     pub group: &'static str,
     pub version: &'static str,
@@ -158,7 +158,7 @@ pub struct Kind {
 
 /// A resource of the API.
 #[derive(Debug)]
-pub struct Resource {
+pub struct ResourceDescriptor {
     /// The group without the API domain.
     pub group: &'static str,
     pub version: &'static str,
@@ -224,25 +224,25 @@ pub enum Union {
 
 impl MessageId {
     /// The message.
-    pub fn get(self) -> &'static Message {
+    pub fn get(self) -> &'static MessageDescriptor {
         &MESSAGES[usize::from(self.0)]
     }
 }
 
-impl Message {
+impl MessageDescriptor {
     /// The field with this name in JSON, among its own fields and those of inlined messages.
-    pub fn field(&self, json: &str) -> Option<&'static Field> {
+    pub fn field(&self, json: &str) -> Option<&'static FieldDescriptor> {
         let own = self.fields.iter().find(|f| !f.inline && f.json == json);
         own.or_else(|| self.inlined().find_map(|message| message.field(json)))
     }
 
     /// The messages whose fields are in this message's JSON object.
-    pub fn inlined(&self) -> impl Iterator<Item = &'static Message> {
+    pub fn inlined(&self) -> impl Iterator<Item = &'static MessageDescriptor> {
         self.fields.iter().filter(|f| f.inline).filter_map(|f| f.value.message())
     }
 
     /// The field with this number in Protobuf.
-    pub fn field_by_number(&self, number: u32) -> Option<&'static Field> {
+    pub fn field_by_number(&self, number: u32) -> Option<&'static FieldDescriptor> {
         self.fields.iter().find(|f| f.number == number)
     }
 
@@ -259,7 +259,7 @@ impl Message {
 
 impl Value {
     /// The message, if it is one.
-    pub fn message(self) -> Option<&'static Message> {
+    pub fn message(self) -> Option<&'static MessageDescriptor> {
         match self {
             Value::Message(id) => Some(id.get()),
             _ => None,
@@ -267,9 +267,9 @@ impl Value {
     }
 }
 
-impl Field {
+impl FieldDescriptor {
     /// The default of a field in the generated tables.
-    const PLAIN: Field = Field {
+    const PLAIN: FieldDescriptor = FieldDescriptor {
         json: "",
         number: 0,
         value: Value::String,
@@ -286,7 +286,7 @@ impl Field {
     };
 }
 
-impl Resource {
+impl ResourceDescriptor {
     /// The subresource with this name.
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         self.subresources.iter().find(|s| s.name == name)
@@ -294,28 +294,28 @@ impl Resource {
 }
 
 /// All messages, in the order of their numbers.
-pub fn messages() -> &'static [Message] {
+pub fn messages() -> &'static [MessageDescriptor] {
     &MESSAGES
 }
 
 /// All kinds, sorted by group, version and kind.
-pub fn kinds() -> &'static [Kind] {
+pub fn kinds() -> &'static [KindDescriptor] {
     &KINDS
 }
 
 /// All resources of release 1.25, the preferred version of a group before others.
-pub fn resources() -> &'static [Resource] {
+pub fn resources() -> &'static [ResourceDescriptor] {
     &RESOURCES
 }
 
 /// Versions of resources that are served on request only: Kubernetes 1.25 has them no more, programs of older releases use them.
-pub fn optional_resources() -> &'static [Resource] {
+pub fn optional_resources() -> &'static [ResourceDescriptor] {
     &OPTIONAL_RESOURCES
 }
 
 /// The number of the message with this group (without the API domain), version and name.
 pub fn message_id(group: &str, version: &str, name: &str) -> Option<MessageId> {
-    let fits = |m: &Message| (m.group, m.version, m.name) == (group, version, name);
+    let fits = |m: &MessageDescriptor| (m.group, m.version, m.name) == (group, version, name);
     MESSAGES.iter().position(fits).and_then(|at| u16::try_from(at).ok()).map(MessageId)
 }
 
@@ -323,7 +323,7 @@ pub fn message_id(group: &str, version: &str, name: &str) -> Option<MessageId> {
 ///
 /// Option kinds (`DeleteOptions`, `ListOptions` ...) are found under every group version that the
 /// schema knows, as clients send them.
-pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
+pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static KindDescriptor> {
     let find = |group, version| {
         KINDS.binary_search_by(|k| (k.group, k.version, k.kind).cmp(&(group, version, kind))).ok()
     };
@@ -336,14 +336,18 @@ pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
 }
 
 /// The resource with this group (without the API domain), version and plural name.
-pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
-    let fits = |r: &&Resource| (r.group, r.version, r.plural) == (group, version, plural);
+pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static ResourceDescriptor> {
+    let fits = |r: &&ResourceDescriptor| (r.group, r.version, r.plural) == (group, version, plural);
     RESOURCES.iter().find(fits)
 }
 
 /// The resource of [`optional_resources`] with this group (without the API domain), version and plural name.
-pub fn optional_resource(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
-    let fits = |r: &&Resource| (r.group, r.version, r.plural) == (group, version, plural);
+pub fn optional_resource(
+    group: &str,
+    version: &str,
+    plural: &str,
+) -> Option<&'static ResourceDescriptor> {
+    let fits = |r: &&ResourceDescriptor| (r.group, r.version, r.plural) == (group, version, plural);
     OPTIONAL_RESOURCES.iter().find(fits)
 }
 
@@ -362,7 +366,11 @@ pub fn has_group(group: &str) -> bool {
 }
 
 /// The resource whose objects have this kind.
-pub fn resource_of_kind(group: &str, version: &str, kind: &str) -> Option<&'static Resource> {
+pub fn resource_of_kind(
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> Option<&'static ResourceDescriptor> {
     RESOURCES.iter().find(|r| (r.group, r.version, r.kind) == (group, version, kind))
 }
 
@@ -371,7 +379,7 @@ pub fn optional_resource_of_kind(
     group: &str,
     version: &str,
     kind: &str,
-) -> Option<&'static Resource> {
+) -> Option<&'static ResourceDescriptor> {
     let item = kind.strip_suffix("List").unwrap_or(kind);
     OPTIONAL_RESOURCES.iter().find(|r| (r.group, r.version, r.kind) == (group, version, item))
 }
@@ -414,7 +422,7 @@ mod tests {
     #[test]
     fn optional_resources_are_other_versions_of_served_ones() {
         for optional in optional_resources() {
-            let Resource { group, version, plural, kind, .. } = optional;
+            let ResourceDescriptor { group, version, plural, kind, .. } = optional;
             assert!(resource(group, version, plural).is_none(), "{group}/{version} {plural}");
             assert!(resource(group, "v1", plural).is_some_and(|served| served.kind == *kind));
             let list = format!("{kind}List");

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::arguments::{self, ApiServer, command_line};
+use apiserver_bootstrap::arguments::{self, ApiServerArguments, command_line};
 use kubernetes_server::processes::spawn;
 use orch_tests::pki::{DOMAIN, Pki};
 use proto_api::names::{Names, Profile};
@@ -48,7 +48,7 @@ impl ControlPlane {
     async fn run(&mut self, bin_dir: &Path) -> Result<()> {
         let pki = &self.pki.files;
         let store = self.dir.join("store");
-        let server = ApiServer {
+        let server = ApiServerArguments {
             bind: SERVER,
             advertise: SERVER,
             port: PORT,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::processes::{Identity, all_pids};
+use cluster::processes::{ProcessIdentity, all_pids};
 use nix::sys::signal::Signal;
 use orch_tests::runner::Skip;
 use orch_tests::wait::until;
@@ -198,7 +198,7 @@ fn printed(command: &mut Command) -> Result<String> {
 }
 
 async fn end(pid: i32, signal: Signal) -> Result<()> {
-    if let Some(process) = Identity::of(pid).ok().and_then(|one| one.open()) {
+    if let Some(process) = ProcessIdentity::of(pid).ok().and_then(|one| one.open()) {
         process.signal(signal)?;
         process.ended().await?;
     }

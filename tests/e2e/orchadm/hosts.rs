@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cluster::processes::{Identity, all_pids};
+use cluster::processes::{ProcessIdentity, all_pids};
 use nix::sys::signal::Signal;
 use orch_tests::wait::until;
 
@@ -271,7 +271,7 @@ impl Host {
             let mut count = 0;
             for pid in all_pids()? {
                 if namespace(u32::try_from(pid)?).is_ok_and(|found| found == own)
-                    && let Some(process) = Identity::of(pid).ok().and_then(|one| one.open())
+                    && let Some(process) = ProcessIdentity::of(pid).ok().and_then(|one| one.open())
                 {
                     count += 1;
                     process.signal(Signal::SIGKILL)?;
@@ -353,7 +353,9 @@ impl Hosts {
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             let of_ours = format!("DIR={DIR}/");
             let is_ours = environment.split(|b| *b == 0).any(|v| v.starts_with(of_ours.as_bytes()));
-            if is_ours && let Some(process) = Identity::of(pid).ok().and_then(|one| one.open()) {
+            if is_ours
+                && let Some(process) = ProcessIdentity::of(pid).ok().and_then(|one| one.open())
+            {
                 process.signal(Signal::SIGKILL)?;
                 process.ended().await?;
             }

@@ -264,7 +264,7 @@ pub mod client_certificate {
 
 /// The files of static tokens and of policies.
 pub mod identity_files {
-    use apiserver_auth::{Abac, Attributes, Authorizer, Decision, StaticTokens, Subject};
+    use apiserver_auth::{Abac, AccessTarget, Attributes, Authorizer, Decision, StaticTokens};
 
     use super::*;
 
@@ -281,7 +281,7 @@ pub mod identity_files {
         let Ok(policies) = Abac::parse(text, api::names()) else { return };
         let nobody = User { name: "\u{1}nobody".into(), ..User::default() };
         let attributes =
-            Attributes { user: &nobody, verb: "get", subject: Subject::Path("/metrics") };
+            Attributes { user: &nobody, verb: "get", subject: AccessTarget::Path("/metrics") };
         let allowed = policies.authorize(&attributes).decision == Decision::Allow;
         assert!(!allowed || text.contains('*') || text.contains('\\'), "{text}");
         let _ = policies.rules(&nobody, "default");

@@ -5,7 +5,7 @@ pub mod certificate_request {
     use std::sync::OnceLock;
     use std::time::Duration;
 
-    use apiserver_signers::certificates::authority::{Authority, usage};
+    use apiserver_signers::certificates::authority::{CertificateAuthority, usage};
     use apiserver_signers::certificates::{
         ApprovedRequest, RequestedNames, SignerKind, check_request,
     };
@@ -21,8 +21,8 @@ pub mod certificate_request {
     use crate::api;
 
     /// An authority of tests, which nothing trusts.
-    fn authority() -> &'static Authority {
-        static AUTHORITY: OnceLock<Authority> = OnceLock::new();
+    fn authority() -> &'static CertificateAuthority {
+        static AUTHORITY: OnceLock<CertificateAuthority> = OnceLock::new();
         AUTHORITY.get_or_init(|| {
             let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
             let mut params = CertificateParams::default();
@@ -36,7 +36,8 @@ pub mod certificate_request {
             };
             let (certificate, key) =
                 (file("ca.crt", certificate), file("ca.key", key.serialize_pem()));
-            Authority::read(&certificate, &key, Duration::from_secs(86_400)).expect("an authority")
+            CertificateAuthority::read(&certificate, &key, Duration::from_secs(86_400))
+                .expect("an authority")
         })
     }
 

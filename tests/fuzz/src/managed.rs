@@ -69,7 +69,8 @@ pub mod field_set {
 /// `metadata.managedFields`.
 pub mod managed_fields {
     use apiserver_managed_fields::{
-        Operation, ReplicasPaths, owners_of_scale, owners_of_scaled, upgrade_client_side_apply,
+        ManagedFieldsOperation, ReplicasPaths, owners_of_scale, owners_of_scaled,
+        upgrade_client_side_apply,
     };
 
     use super::*;
@@ -94,7 +95,7 @@ pub mod managed_fields {
         upgrade_client_side_apply(&mut managed, updater, "kubectl", "", annotation);
         assert!(count(&managed) <= before);
         let is_old = |(owner, _): (&apiserver_managed_fields::Owner, _)| {
-            owner.operation == Operation::Update
+            owner.operation == ManagedFieldsOperation::Update
                 && owner.manager == updater
                 && owner.subresource.is_empty()
         };
@@ -116,8 +117,8 @@ pub mod server_side_apply {
     use std::sync::OnceLock;
 
     use apiserver_managed_fields::{
-        Applied, BuiltIn, MAX_PATHS, Operation, Owner, Request, ResetFields, SingleVersion,
-        Structure,
+        Applied, BuiltInStructures, MAX_PATHS, ManagedFieldsOperation, Owner, Request, ResetFields,
+        SingleVersion, Structure,
     };
     use apiserver_schema::{Format, Object, Strictness};
     use proto_api::Time;
@@ -125,9 +126,9 @@ pub mod server_side_apply {
     use super::*;
     use crate::schema::engine;
 
-    fn built_in() -> &'static BuiltIn {
-        static ALL: OnceLock<BuiltIn> = OnceLock::new();
-        ALL.get_or_init(BuiltIn::new)
+    fn built_in() -> &'static BuiltInStructures {
+        static ALL: OnceLock<BuiltInStructures> = OnceLock::new();
+        ALL.get_or_init(BuiltInStructures::new)
     }
 
     /// The tree with entries, or without.
@@ -181,7 +182,8 @@ pub mod server_side_apply {
         /// What was applied: its fields are the applier's, it is no larger than its parts, and the same again changes nothing.
         fn check_applied(&self, applied: Applied) {
             let Case { request, structure, live, patch } = self;
-            let owner = Owner::new(request.manager, Operation::Apply, request.api_version, "");
+            let owner =
+                Owner::new(request.manager, ManagedFieldsOperation::Apply, request.api_version, "");
             let managed = entries(applied.managed_fields.as_ref());
             let own = managed.get(&owner).map(|owned| owned.fields.clone()).unwrap_or_default();
             assert_eq!(own, owned_fields(structure, patch));

@@ -11,7 +11,7 @@ pub mod operator_files {
     use std::path::{Path, PathBuf};
     use std::sync::OnceLock;
 
-    use apiserver_audit::{Attributes, AuditedResource};
+    use apiserver_audit::{AuditAttributes, AuditedResource};
     use apiserver_bootstrap::configuration;
     use apiserver_encryption::{Encryption, StoredResource, is_encrypted};
     use apiserver_store::{Form, Transform as _};
@@ -65,7 +65,8 @@ pub mod operator_files {
         for resource in [None, Some(resource)] {
             for user in [None, Some("u")] {
                 let groups = &["g".to_owned()];
-                let request = Attributes { user, groups, verb: "get", resource, path: "/metrics" };
+                let request =
+                    AuditAttributes { user, groups, verb: "get", resource, path: "/metrics" };
                 assert_eq!(policy.decide(&request), policy.decide(&request));
             }
         }

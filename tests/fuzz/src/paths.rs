@@ -4,7 +4,7 @@
 pub mod path_expressions {
     use std::sync::OnceLock;
 
-    use apiserver_custom_resources::{FieldPath, JsonPath};
+    use apiserver_custom_resources::{JsonPath, SchemaFieldPath};
     use apiserver_schema::value::parse_json;
     use orchctl_printers::custom_columns::CustomColumns;
     use orchctl_printers::jsonpath::{MissingFields, Path, RESULTS_MAX, Template};
@@ -44,7 +44,7 @@ pub mod path_expressions {
     }
 
     /// The path in quotes, name by name.
-    fn quoted(path: &FieldPath) -> String {
+    fn quoted(path: &SchemaFieldPath) -> String {
         let escaped = |name: &String| name.replace('\\', "\\\\").replace('\'', "\\'");
         path.names().iter().map(|name| format!("['{}']", escaped(name))).collect()
     }
@@ -58,9 +58,9 @@ pub mod path_expressions {
             let tree = parse_json(OBJECT.as_bytes(), &mut Vec::new()).unwrap_or_default();
             let _ = path.first(&tree);
         }
-        if let Ok(path) = FieldPath::parse(text) {
+        if let Ok(path) = SchemaFieldPath::parse(text) {
             let other = quoted(&path);
-            let again = FieldPath::parse(&other);
+            let again = SchemaFieldPath::parse(&other);
             assert!(
                 again.is_ok_and(|again| again.names() == path.names()) || other.len() > 4096,
                 "{text:?} is {other:?}"

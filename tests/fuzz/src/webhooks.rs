@@ -10,7 +10,7 @@ fn parse(text: &[u8]) -> Option<Value> {
 /// Answers to AdmissionReviews, and their patches.
 pub mod admission_answer {
     use apiserver_admission_webhooks::{
-        ExpectedReview, Phase, ReinvocationPolicy, ReviewVersion, denial, read_answer,
+        AdmissionReviewVersion, ExpectedReview, Phase, ReinvocationPolicy, denial, read_answer,
     };
     use apiserver_schema::{DecodedObject, Format, Object, Strictness};
     use base64::Engine as _;
@@ -35,7 +35,7 @@ pub mod admission_answer {
     /// Reads the bytes as patch, and as answer in each version and phase.
     pub fn check(bytes: &[u8]) {
         patch(bytes);
-        for version in [ReviewVersion::V1, ReviewVersion::V1Beta1] {
+        for version in [AdmissionReviewVersion::V1, AdmissionReviewVersion::V1Beta1] {
             for phase in [Phase::Mutating(ReinvocationPolicy::IfNeeded), Phase::Validating] {
                 let expected = ExpectedReview { uid: "u", version, phase };
                 let Ok(answer) = read_answer(bytes, expected, api::names()) else { continue };
@@ -146,7 +146,7 @@ pub mod match_condition {
     use std::sync::OnceLock;
 
     use apiserver_admission_webhooks::{
-        AccessInput, ConditionInput, Verdict, check_conditions, read_webhooks,
+        AccessInput, ConditionInput, MatchResult, check_conditions, read_webhooks,
     };
     use apiserver_schema::value::write_json_string;
     use apiserver_schema::{Format, Object, Strictness};
@@ -185,7 +185,7 @@ pub mod match_condition {
         INPUT.get_or_init(read).as_ref()
     }
 
-    fn verdict(condition: &str) -> Option<Verdict> {
+    fn verdict(condition: &str) -> Option<MatchResult> {
         let webhook = read_webhooks(&configuration(condition)?).into_iter().next()?;
         let Input { object, request } = input()?;
         // What it asks of `authorizer` has no answer.
@@ -201,15 +201,19 @@ pub mod match_condition {
         let accepted = check_conditions(&object).is_ok();
         let Some(found) = verdict(text) else { return };
         assert_eq!(verdict(text).as_ref(), Some(&found));
-        let unusable = matches!(&found, Verdict::Failed(why) if why.contains("cannot be used"));
+        let unusable = matches!(&found, MatchResult::Failed(why) if why.contains("cannot be used"));
         assert!(!(accepted && unusable), "accepted, and cannot be used: {text:?}");
         if !accepted {
             assert!(unusable, "refused, and evaluated: {text:?}");
             return;
         }
         match (&found, verdict(&format!("!({text}\n)"))) {
-            (Verdict::All, Some(Verdict::All)) => panic!("{text:?} holds, and does not hold"),
-            (Verdict::Excluded(_), Some(Verdict::Excluded(_))) => panic!("{text:?}: neither"),
+            (MatchResult::All, Some(MatchResult::All)) => {
+                panic!("{text:?} holds, and does not hold")
+            }
+            (MatchResult::Excluded(_), Some(MatchResult::Excluded(_))) => {
+                panic!("{text:?}: neither")
+            }
             _ => {}
         }
     }

@@ -33,7 +33,7 @@ async fn pods_that_want_the_same_share_a_pull() {
     let images = images(&runtime);
     // No pull can begin until all three want one.
     let take = |name: &str| {
-        let origin = Origin { registry: name.to_owned(), namespace: name.to_owned() };
+        let origin = PullOrigin { registry: name.to_owned(), namespace: name.to_owned() };
         images.slots.take(origin, Rank::new(0))
     };
     let slots = (take("a").await, take("b").await);

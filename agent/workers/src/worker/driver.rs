@@ -31,7 +31,7 @@ use crate::pod_context::PodContext;
 const RECORD_WAIT: Duration = Duration::from_secs(1);
 
 /// Starts the operations of a pod.
-pub struct Driver {
+pub struct PodDriver {
     shared: Arc<PodContext>,
     in_flight: OperationsInFlight,
     under_way: JoinSet<Result<FinishedOperation, Panicked>>,
@@ -60,7 +60,7 @@ pub enum OperationResult {
     Relisted(u64, Result<PodOnNode, RuntimeError>),
 }
 
-impl Driver {
+impl PodDriver {
     pub fn new(shared: Arc<PodContext>) -> Self {
         Self {
             shared,

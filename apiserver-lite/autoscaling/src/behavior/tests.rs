@@ -1,12 +1,16 @@
 use super::*;
 use crate::testing::{NOW, steady};
 
-fn bounds(min: i32, max: i32, current: i32, desired: i32) -> Bounds {
-    Bounds { min, max, current, desired }
+fn bounds(min: i32, max: i32, current: i32, desired: i32) -> ReplicaBounds {
+    ReplicaBounds { min, max, current, desired }
 }
 
-fn by_default(bounds: Bounds, history: &mut History, at: i64) -> (i32, &'static str, &'static str) {
-    let decision = decide_by_default(bounds, history, &Settings::default(), steady(at));
+fn by_default(
+    bounds: ReplicaBounds,
+    history: &mut ScaleHistory,
+    at: i64,
+) -> (i32, &'static str, &'static str) {
+    let decision = decide_by_default(bounds, history, &AutoscalerSettings::default(), steady(at));
     (decision.replicas, decision.able.0, decision.limited.1)
 }
 
@@ -20,7 +24,7 @@ fn without_rules_replicas_double_at_most() {
         (bounds(2, 6, 3, 1), 2, "TooFewReplicas"),
         (bounds(0, 6, 3, 0), 0, "DesiredWithinRange"),
     ] {
-        let mut history = History::default();
+        let mut history = ScaleHistory::default();
         let decision = by_default(limits, &mut history, NOW);
         assert_eq!(decision, (replicas, "ReadyForNewScale", limited), "{limits:?}");
     }
@@ -28,7 +32,7 @@ fn without_rules_replicas_double_at_most() {
 
 #[test]
 fn without_rules_the_highest_of_five_minutes_holds() {
-    let mut history = History::default();
+    let mut history = ScaleHistory::default();
     history.begin(8, steady(NOW));
     let mut at = |seconds: i64, desired: i32| {
         let (replicas, able, _) =
@@ -62,13 +66,13 @@ fn policies(window: Option<i32>, select: &str, all: &[(&str, i32, i32)]) -> HPAS
 
 /// Decides, and remembers that the target was scaled.
 fn by_rules(
-    limits: Bounds,
+    limits: ReplicaBounds,
     rules: &HorizontalPodAutoscalerBehavior,
-    history: &mut History,
+    history: &mut ScaleHistory,
     at: i64,
 ) -> (i32, &'static str, &'static str) {
     let now = steady(NOW + at);
-    let decision = decide_by_rules(limits, rules, history, &Settings::default(), now);
+    let decision = decide_by_rules(limits, rules, history, &AutoscalerSettings::default(), now);
     if decision.replicas != limits.current {
         history.scaled(limits.current, decision.replicas, now, longest_period(rules));
     }
@@ -98,15 +102,15 @@ fn policies_limit_one_change() {
         ("by default all", down("Max", &[]), 10, 1, 1),
     ] {
         let limits = bounds(1, 1000, current, desired);
-        let decision = by_rules(limits, &rules, &mut History::default(), 0);
+        let decision = by_rules(limits, &rules, &mut ScaleHistory::default(), 0);
         assert_eq!(decision.0, replicas, "{name}");
     }
     let rules = up("Max", &[("Pods", 5, 60)]);
-    let decide = |max| by_rules(bounds(1, max, 10, 100), &rules, &mut History::default(), 0);
+    let decide = |max| by_rules(bounds(1, max, 10, 100), &rules, &mut ScaleHistory::default(), 0);
     assert_eq!(decide(1000), (15, "ReadyForNewScale", "ScaleUpLimit"));
     assert_eq!(decide(13), (13, "ReadyForNewScale", "TooManyReplicas"));
     let rules = down("Max", &[("Pods", 5, 60)]);
-    let decide = |min| by_rules(bounds(min, 90, 10, 1), &rules, &mut History::default(), 0);
+    let decide = |min| by_rules(bounds(min, 90, 10, 1), &rules, &mut ScaleHistory::default(), 0);
     assert_eq!(decide(1), (5, "ReadyForNewScale", "ScaleDownLimit"));
     assert_eq!(decide(7), (7, "ReadyForNewScale", "TooFewReplicas"));
 }
@@ -117,7 +121,7 @@ fn policies_limit_the_changes_of_a_period() {
         policies(Some(0), "Max", &[("Pods", 4, 60)]),
         policies(Some(0), "Max", &[("Pods", 3, 60)]),
     );
-    let mut history = History::default();
+    let mut history = ScaleHistory::default();
     let mut at = |seconds, current, desired| {
         by_rules(bounds(1, 100, current, desired), &rules, &mut history, seconds).0
     };
@@ -131,7 +135,7 @@ fn policies_limit_the_changes_of_a_period() {
 #[test]
 fn both_windows_hold_what_swings() {
     let rules = rules(policies(Some(60), "Max", &[]), policies(Some(120), "Max", &[]));
-    let mut history = History::default();
+    let mut history = ScaleHistory::default();
     let mut at = |seconds, current, desired| {
         let (replicas, able, _) =
             by_rules(bounds(1, 100, current, desired), &rules, &mut history, seconds);
@@ -149,7 +153,7 @@ fn both_windows_hold_what_swings() {
 fn changes_are_summed_once_for_each_period() {
     let all = [("Pods", 4, 60), ("Percent", 10, 30), ("Pods", 5, 60)].repeat(20_000);
     let rules = rules(policies(Some(0), "Max", &all), HPAScalingRules::default());
-    let mut history = History::default();
+    let mut history = ScaleHistory::default();
     history.scaled(10, 12, steady(NOW - 45), Duration::from_secs(60));
     let changes = Rules::up(&rules).changes(&history, steady(NOW));
     assert_eq!(changes, [(30, (0, 0)), (60, (2, 0))].into());

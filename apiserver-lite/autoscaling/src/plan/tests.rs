@@ -9,23 +9,23 @@ fn scale(replicas: i32) -> Scale {
 }
 
 /// Plans for a target whose pods use these thousandths of a CPU each.
-fn plan_for(hpa: &HorizontalPodAutoscaler, scale: &Scale, used: &[i64]) -> Plan {
-    plan_at(hpa, scale, used, &mut History::default(), clocks(NOW))
+fn plan_for(hpa: &HorizontalPodAutoscaler, scale: &Scale, used: &[i64]) -> ScalePlan {
+    plan_at(hpa, scale, used, &mut ScaleHistory::default(), clocks(NOW))
 }
 
 fn plan_at(
     hpa: &HorizontalPodAutoscaler,
     scale: &Scale,
     used: &[i64],
-    history: &mut History,
+    history: &mut ScaleHistory,
     now: Clocks,
-) -> Plan {
+) -> ScalePlan {
     let named = |at: usize| format!("p{at}");
     let pods: Vec<Pod> = (0..used.len()).map(|at| pod(&named(at))).collect();
     let pods: Vec<&Pod> = pods.iter().collect();
     let usage = Ok(used.iter().enumerate().map(|(at, milli)| usage(&named(at), *milli)).collect());
-    let observed = Observed { scale, pods: &pods, usage: &usage };
-    plan(hpa, &observed, history, &Settings::default(), now)
+    let observed = ObservedAutoscaler { scale, pods: &pods, usage: &usage };
+    plan(hpa, &observed, history, &AutoscalerSettings::default(), now)
 }
 
 /// Type, status and reason of the conditions.
@@ -48,7 +48,7 @@ fn a_target_is_scaled_and_the_status_says_so() {
     let hpa = autoscaler(1, 10, vec![cpu_percent(50)]);
     let plan = plan_for(&hpa, &scale(2), &[800, 1000]);
     assert_eq!(plan.scale_to, Some(4), "ceil(2 * 90/50)");
-    let mut history = History::default();
+    let mut history = ScaleHistory::default();
     let outcome = plan.clone().scaled(&hpa, 4, &mut history, clocks(NOW));
     let status = &outcome.status;
     assert_eq!(
@@ -120,7 +120,7 @@ fn bounds_need_no_metrics() {
         assert_eq!(needs_metrics(&hpa, &scale(current)), None);
         let plan = plan_for(&hpa, &scale(current), &[]);
         assert_eq!(plan.scale_to, Some(to));
-        let outcome = plan.scaled(&hpa, to, &mut History::default(), clocks(NOW));
+        let outcome = plan.scaled(&hpa, to, &mut ScaleHistory::default(), clocks(NOW));
         let said = format!("New size: {to}; reason: {why}");
         assert_eq!(notes(&outcome), [("SuccessfulRescale", said.as_str())]);
     }
@@ -141,7 +141,7 @@ fn the_metric_with_the_highest_proposal_wins() {
     // CPU: 30 % of 50 % of two pods; memory: 300 of 100 bytes each.
     let plan = plan_for(&hpa, &scale(2), &[300, 300]);
     assert_eq!(plan.scale_to, Some(4), "6, of which at most twice as many");
-    let outcome = plan.scaled(&hpa, 4, &mut History::default(), clocks(NOW));
+    let outcome = plan.scaled(&hpa, 4, &mut ScaleHistory::default(), clocks(NOW));
     assert_eq!(conditions(&outcome.status)[2], ("ScalingLimited", "True", "ScaleUpLimit"));
     let said = "New size: 4; reason: memory resource above target";
     assert_eq!(notes(&outcome), [("SuccessfulRescale", said)]);
@@ -161,7 +161,7 @@ fn metrics_that_are_missing_scale_up_only() {
     let hpa = autoscaler(1, 10, vec![of_pods(), cpu_percent(50)]);
     let up = plan_for(&hpa, &scale(2), &[1000, 1000]);
     assert_eq!(up.scale_to, Some(4));
-    let status = up.scaled(&hpa, 4, &mut History::default(), clocks(NOW)).status;
+    let status = up.scaled(&hpa, 4, &mut ScaleHistory::default(), clocks(NOW)).status;
     assert_eq!(status.current_metrics[0], MetricStatus::default(), "each keeps its place");
     let down = plan_for(&hpa, &scale(2), &[10, 10]);
     assert_eq!(down.scale_to, None);
@@ -212,8 +212,14 @@ fn metrics_that_fail_for_one_reason_are_one_event() {
     let hpa = autoscaler(1, 10, [vec![of_pods(); 40], vec![cpu_percent(50); 60]].concat());
     let usage = Err(NoUsage("away".to_owned()));
     let one = pod("p0");
-    let observed = Observed { scale: &scale(1), pods: &[&one], usage: &usage };
-    let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), clocks(NOW));
+    let observed = ObservedAutoscaler { scale: &scale(1), pods: &[&one], usage: &usage };
+    let plan = plan(
+        &hpa,
+        &observed,
+        &mut ScaleHistory::default(),
+        &AutoscalerSettings::default(),
+        clocks(NOW),
+    );
     let outcome = plan.unchanged();
     let reasons: Vec<&str> = outcome.notes.iter().map(|note| note.reason).collect();
     assert_eq!(
@@ -231,8 +237,14 @@ fn without_the_metrics_api_nothing_changes() {
     hpa.status.current_metrics = vec![MetricStatus::default()];
     let one = pod("p0");
     let usage = Err(NoUsage("the server could not find the requested resource".to_owned()));
-    let observed = Observed { scale: &scale(3), pods: &[&one], usage: &usage };
-    let plan = plan(&hpa, &observed, &mut History::default(), &Settings::default(), clocks(NOW));
+    let observed = ObservedAutoscaler { scale: &scale(3), pods: &[&one], usage: &usage };
+    let plan = plan(
+        &hpa,
+        &observed,
+        &mut ScaleHistory::default(),
+        &AutoscalerSettings::default(),
+        clocks(NOW),
+    );
     assert_eq!(plan.scale_to, None);
     let outcome = plan.unchanged();
     let why = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource";
@@ -281,7 +293,7 @@ fn a_clock_that_was_set_forward_and_back_holds_nothing_up() {
     let at = |seconds: i64| clocks(NOW + seconds);
     let mut hpa = autoscaler(1, 20, vec![cpu_percent(50)]);
     // What was recommended holds for five minutes.
-    let mut history = History::default();
+    let mut history = ScaleHistory::default();
     let mut look =
         |used: i64, now| plan_at(&hpa, &scale(4), &[used; 4], &mut history, now).scale_to;
     assert_eq!(look(500, ahead), None);
@@ -298,7 +310,7 @@ fn a_clock_that_was_set_forward_and_back_holds_nothing_up() {
         scale_down: Some(rules),
     });
     for (used, steps) in [(1000, [10, 12, 14]), (10, [10, 8, 6])] {
-        let mut history = History::default();
+        let mut history = ScaleHistory::default();
         let mut look = |replicas: i32, now| {
             let used = vec![used; usize::try_from(replicas).expect("a count")];
             let plan = plan_at(&hpa, &scale(replicas), &used, &mut history, now);

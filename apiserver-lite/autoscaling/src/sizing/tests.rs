@@ -54,7 +54,7 @@ fn size(
 ) -> Result<Proposal, SizingError> {
     let (pods, used) = pods(all);
     let pods: Vec<&Pod> = pods.iter().collect();
-    let settings = Settings::default();
+    let settings = AutoscalerSettings::default();
     let amounts = amounts(&used, resource, None, "a")?;
     let (settings, now, container) = (&settings, time(NOW), None);
     let sizing = Sizing { pods: &pods, amounts, resource, container, current, settings, now };
@@ -169,7 +169,7 @@ fn the_start_of_a_pod_does_not_count() {
         one.status.conditions = vec![ready(status, NOW - changed)];
         let mut used = usage("p0", 100);
         used.at = time(NOW - measured);
-        let settings = Settings::default();
+        let settings = AutoscalerSettings::default();
         let sizing = Sizing {
             pods: &[&one],
             amounts: amounts(std::slice::from_ref(&used), "cpu", None, "a").expect("some"),
@@ -190,7 +190,7 @@ fn the_start_of_a_pod_does_not_count() {
     let mut without = pod("p0");
     without.status.conditions.clear();
     let (all, used) = ((pod("p1"), without), [usage("p0", 1), usage("p1", 1)]);
-    let settings = Settings::default();
+    let settings = AutoscalerSettings::default();
     let sizing = Sizing {
         pods: &[&all.0, &all.1],
         amounts: amounts(&used, "cpu", None, "a").expect("some"),
@@ -205,7 +205,7 @@ fn the_start_of_a_pod_does_not_count() {
 
 /// Of a pod p0 that uses a thousandth.
 fn of_one_milli(pods: &[&Pod]) -> Result<Measured, SizingError> {
-    let (used, settings) = ([usage("p0", 1)], Settings::default());
+    let (used, settings) = ([usage("p0", 1)], AutoscalerSettings::default());
     let amounts = amounts(&used, "cpu", None, "a").expect("some");
     let (resource, container, settings, now) = ("cpu", None, &settings, time(NOW));
     Sizing { pods, amounts, resource, container, current: 1, settings, now }.measure()

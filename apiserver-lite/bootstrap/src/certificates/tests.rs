@@ -4,7 +4,7 @@ use proto_api::names::Profile;
 use time::{Duration, OffsetDateTime};
 
 use super::*;
-use crate::authority::{Authority, LEAF_DAYS, Usage, facts};
+use crate::authority::{Authority, CertificateUsage, LEAF_DAYS, facts};
 
 /// [`super::ensure`] of a leaf.
 fn ensure(
@@ -59,7 +59,7 @@ fn a_certificate_lasts_a_year_and_is_kept_while_it_is_valid() {
     let found = facts(dir.path(), &text).unwrap();
     assert_eq!(found.alternative_names, leaf.alternative_names);
     assert_eq!(found.ends - now(), Duration::days(LEAF_DAYS));
-    assert_eq!(leaf_of(&dir.path().join("s.crt"), Usage::Server).unwrap(), leaf);
+    assert_eq!(leaf_of(&dir.path().join("s.crt"), CertificateUsage::Server).unwrap(), leaf);
     // Fewer names are fine, and more are not.
     assert_eq!(at(&Leaf::server("s", &["a.b".to_owned()]), now()), Ok(FileChange::Kept));
     let error = at(&Leaf::server("s", &["c.d".to_owned()]), now()).unwrap_err();

@@ -9,7 +9,7 @@ use crate::error::BootstrapError;
 
 /// A field that is not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Field {
+pub enum UnreadField {
     /// To ignore it would contradict the configuration.
     Refused(String),
     /// It changes nothing here.
@@ -105,7 +105,7 @@ pub fn remove_nulls(value: &mut Value) {
 }
 
 /// Takes the fields out of a document that are not read here.
-pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
+pub fn without_effect(kind: &str, document: &mut Value) -> Vec<UnreadField> {
     let mut found = Vec::new();
     for (_, pointer, rule) in RULES.iter().filter(|(of, ..)| *of == kind) {
         let Some(value) = remove_field(document, pointer) else { continue };
@@ -114,8 +114,8 @@ pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
         }
         let field = pointer.trim_start_matches('/').replace('/', ".");
         found.push(match rule {
-            Refused(why) => Field::Refused(format!("{kind}: {field}: not supported: {why}")),
-            Ignored(why) => Field::Ignored(format!("{kind}: {field}: ignored: {why}")),
+            Refused(why) => UnreadField::Refused(format!("{kind}: {field}: not supported: {why}")),
+            Ignored(why) => UnreadField::Ignored(format!("{kind}: {field}: ignored: {why}")),
         });
     }
     if kind == "ClusterConfiguration" {
@@ -125,13 +125,13 @@ pub fn without_effect(kind: &str, document: &mut Value) -> Vec<Field> {
 }
 
 /// Fields of a `ClusterConfiguration` that can be one value only.
-fn fixed(document: &mut Value) -> Vec<Field> {
+fn fixed(document: &mut Value) -> Vec<UnreadField> {
     let mut found = Vec::new();
     for (field, hours) in LIFETIMES {
         let Some(value) = remove_field(document, &format!("/{field}")) else { continue };
         let asked = value.as_str().and_then(|text| go_duration::parse(text).ok());
         if asked != Some(Duration::from_secs(hours * 3600)) {
-            found.push(Field::Refused(format!(
+            found.push(UnreadField::Refused(format!(
                 "ClusterConfiguration: {field} {value}: must be {hours}h, which is how long certificates last"
             )));
         }
@@ -139,14 +139,14 @@ fn fixed(document: &mut Value) -> Vec<Field> {
     if let Some(value) = remove_field(document, "/kubernetesVersion") {
         let field = "ClusterConfiguration: kubernetesVersion";
         match version_warning(field, value.as_str().unwrap_or_default()) {
-            Ok(warning) => found.extend(warning.map(Field::Ignored)),
-            Err(error) => found.push(Field::Refused(error.to_string())),
+            Ok(warning) => found.extend(warning.map(UnreadField::Ignored)),
+            Err(error) => found.push(UnreadField::Refused(error.to_string())),
         }
     }
     if let Some(value) = remove_field(document, "/encryptionAlgorithm")
         && value != ALGORITHM
     {
-        found.push(Field::Ignored(format!(
+        found.push(UnreadField::Ignored(format!(
             "ClusterConfiguration: encryptionAlgorithm: ignored: keys are of {ALGORITHM}"
         )));
     }

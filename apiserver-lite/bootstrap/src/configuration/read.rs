@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use super::fields::{self, Field};
+use super::fields::{self, UnreadField};
 use super::{
     ClusterConfiguration, InitConfiguration, JoinConfiguration, NEW_VERSION, OLD_VERSION, VERSION,
     api_version,
@@ -116,8 +116,8 @@ impl Reading {
         }
         for field in fields::without_effect(&kind, &mut document) {
             match field {
-                Field::Refused(text) => self.faults.push(text),
-                Field::Ignored(text) => self.documents.warnings.push(text),
+                UnreadField::Refused(text) => self.faults.push(text),
+                UnreadField::Ignored(text) => self.documents.warnings.push(text),
             }
         }
         let faults = &mut self.faults;

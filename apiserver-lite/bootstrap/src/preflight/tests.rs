@@ -41,7 +41,7 @@ fn wanted() -> PreflightScope {
     }
 }
 
-fn names(findings: &[Finding]) -> Vec<(&str, Level)> {
+fn names(findings: &[PreflightFinding]) -> Vec<(&str, PreflightLevel)> {
     findings.iter().map(|finding| (finding.name.as_str(), finding.level)).collect()
 }
 
@@ -77,20 +77,20 @@ fn all_failed_preflight_checks_are_reported_with_the_names_of_kubeadm() {
     assert_eq!(
         names(&findings),
         [
-            ("IsPrivilegedUser", Level::Error),
-            ("NumCPU", Level::Error),
-            ("Mem", Level::Error),
-            ("Swap", Level::Error),
-            ("SystemVerification", Level::Error),
-            ("SystemVerification", Level::Warning),
-            ("FileExisting-orchlet", Level::Error),
-            ("Port-6443", Level::Error),
-            ("FileAvailable--etc-kubernetes-kubelet.conf", Level::Error),
-            ("DirAvailable--var-lib-orch-apiserver", Level::Error),
-            ("FileContent--proc-sys-net-ipv4-ip_forward", Level::Warning),
-            ("FileContent--proc-sys-net-bridge-bridge-nf-call-iptables", Level::Error),
-            ("FileExisting-cni", Level::Error),
-            ("CRI", Level::Error),
+            ("IsPrivilegedUser", PreflightLevel::Error),
+            ("NumCPU", PreflightLevel::Error),
+            ("Mem", PreflightLevel::Error),
+            ("Swap", PreflightLevel::Error),
+            ("SystemVerification", PreflightLevel::Error),
+            ("SystemVerification", PreflightLevel::Warning),
+            ("FileExisting-orchlet", PreflightLevel::Error),
+            ("Port-6443", PreflightLevel::Error),
+            ("FileAvailable--etc-kubernetes-kubelet.conf", PreflightLevel::Error),
+            ("DirAvailable--var-lib-orch-apiserver", PreflightLevel::Error),
+            ("FileContent--proc-sys-net-ipv4-ip_forward", PreflightLevel::Warning),
+            ("FileContent--proc-sys-net-bridge-bridge-nf-call-iptables", PreflightLevel::Error),
+            ("FileExisting-cni", PreflightLevel::Error),
+            ("CRI", PreflightLevel::Error),
         ]
     );
 }
@@ -99,7 +99,7 @@ fn all_failed_preflight_checks_are_reported_with_the_names_of_kubeadm() {
 fn a_module_that_a_unit_loads_is_no_error() {
     let findings = check(&Facts { bridge_netfilter: None, ..good() }, &wanted());
     let bridge = "FileContent--proc-sys-net-bridge-bridge-nf-call-iptables";
-    assert_eq!(names(&findings), [(bridge, Level::Warning)]);
+    assert_eq!(names(&findings), [(bridge, PreflightLevel::Warning)]);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn names_of_nodes_are_dns_names() {
     }
     assert!(!dns_names::is_name(&"a".repeat(64)));
     let unresolved = check(&Facts { name_lookup: NameLookup::Missing, ..good() }, &wanted());
-    assert_eq!(names(&unresolved), [("Hostname", Level::Warning)]);
+    assert_eq!(names(&unresolved), [("Hostname", PreflightLevel::Warning)]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn program_directories_invisible_to_systemd_units_are_refused() {
     for bad in ["/root/bin", "/home/a/b", "/tmp/x", "/var/tmp/x", "/run/user/0"] {
         let found = of(bad);
         assert_eq!(found.len(), 1, "{bad}");
-        assert_eq!(found[0].level, Level::Error);
+        assert_eq!(found[0].level, PreflightLevel::Error);
         assert!(found[0].name.starts_with("DirVisible-"));
     }
 }
@@ -148,7 +148,10 @@ fn an_address_of_another_host_is_an_error_and_no_address_is_none() {
     let elsewhere = Facts { has_address: false, ..good() };
     assert_eq!(check(&elsewhere, &wanted()), []);
     let advertised = PreflightScope { address: Some([192, 0, 2, 1].into()), ..wanted() };
-    assert_eq!(names(&check(&elsewhere, &advertised)), [("AdvertiseAddress", Level::Error)]);
+    assert_eq!(
+        names(&check(&elsewhere, &advertised)),
+        [("AdvertiseAddress", PreflightLevel::Error)]
+    );
     assert_eq!(check(&good(), &advertised), []);
 }
 
@@ -156,7 +159,7 @@ fn an_address_of_another_host_is_an_error_and_no_address_is_none() {
 fn a_silent_name_server_and_an_unknown_name_have_different_warnings() {
     let of = |name_lookup| {
         let findings = check(&Facts { name_lookup, ..good() }, &wanted());
-        assert_eq!(names(&findings), [("Hostname", Level::Warning)]);
+        assert_eq!(names(&findings), [("Hostname", PreflightLevel::Warning)]);
         findings[0].message.clone()
     };
     assert!(of(NameLookup::Missing).contains("no address in /etc/hosts or DNS"));
@@ -181,7 +184,7 @@ fn every_member_of_etcd_that_cannot_be_used_is_named() {
         ..good()
     };
     let found = check(&facts, &wanted());
-    let expected = [("ExternalEtcdVersion", Level::Error); 3];
+    let expected = [("ExternalEtcdVersion", PreflightLevel::Error); 3];
     assert_eq!(names(&found), expected, "{found:?}");
     assert!(found[0].message.contains("http://b:1") && found[0].message.contains("refused"));
     assert!(found[1].message.contains("http://c:1") && found[1].message.contains("3.4 or newer"));

@@ -82,7 +82,7 @@ pub fn volume_of(attachment: &VolumeAttachment) -> Option<&str> {
 }
 
 /// A node with its pods and attachments.
-pub struct NodeView<'a> {
+pub struct NodeAttachments<'a> {
     /// The naming profile.
     pub names: &'a Names,
     /// The node's name.
@@ -126,7 +126,7 @@ impl AttachState {
 }
 
 /// Plans attachments, the node's status and detachments.
-pub fn plan(view: &NodeView<'_>, state: &mut AttachState, now: Instant) -> Plan {
+pub fn plan(view: &NodeAttachments<'_>, state: &mut AttachState, now: Instant) -> Plan {
     let mut plan = Plan::default();
     // The last plan's attachments are in the cache or were rejected.
     state.requested.retain(|_, node| node != view.name);
@@ -170,7 +170,7 @@ pub fn plan(view: &NodeView<'_>, state: &mut AttachState, now: Instant) -> Plan 
     plan
 }
 
-impl NodeView<'_> {
+impl NodeAttachments<'_> {
     /// Plans an attachment unless an exclusive volume is attached elsewhere.
     fn attach(
         &self,
@@ -389,7 +389,7 @@ enum NodeState {
 }
 
 impl NodeState {
-    fn of(view: &NodeView<'_>) -> Self {
+    fn of(view: &NodeAttachments<'_>) -> Self {
         let Some(node) = view.node else { return Self::NotReady };
         let off = view.names.sub_label("node", "out-of-service");
         let is_off = node.spec.taints.iter().any(|taint| taint.key == off);

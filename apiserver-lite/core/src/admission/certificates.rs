@@ -1,6 +1,6 @@
 //! Requests for certificates: who may approve and sign those of a signer, and subjects that may not be requested.
 
-use apiserver_auth::{Attributes, Decision, MASTERS, Subject};
+use apiserver_auth::{AccessTarget, Attributes, Decision, MASTERS};
 use apiserver_schema::{Map, Object, certificate_requests};
 
 use super::Operation;
@@ -55,7 +55,7 @@ async fn check_signer(
     let domain = signer.split('/').next().unwrap_or_default();
     let group = call.server.names.group("certificates");
     for name in [signer.to_owned(), format!("{domain}/*")] {
-        let subject = Subject::Resource {
+        let subject = AccessTarget::Resource {
             group: &group,
             version: "*",
             resource: "signers",

@@ -7,7 +7,7 @@ use apiserver_schema::Object;
 
 use crate::context::RequestContext;
 use crate::status::{ApiError, StatusTarget};
-use apiserver_auth::{Attributes, Decision, MASTERS, Subject, User};
+use apiserver_auth::{AccessTarget, Attributes, Decision, MASTERS, User};
 
 /// Refuses a role or binding that grants more than the user has, unless the user may `escalate` or `bind`. `old` is the stored
 /// version of an update.
@@ -87,7 +87,7 @@ async fn is_authorized(
     name: &str,
 ) -> bool {
     let group = call.server.names.group("rbac.authorization");
-    let subject = Subject::Resource {
+    let subject = AccessTarget::Resource {
         group: &group,
         version: "v1",
         resource,

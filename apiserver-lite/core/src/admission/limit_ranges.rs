@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use apiserver_schema::{Map, Object};
 
-use self::constraints::Subject;
+use self::constraints::LimitedObject;
 use super::Operation;
 use crate::context::RequestContext;
 use crate::record::StoredObject;
@@ -56,7 +56,7 @@ pub async fn check(
     if ranges.is_empty() {
         return Ok(());
     }
-    let subject = Subject::of(object);
+    let subject = LimitedObject::of(object);
     for range in ranges {
         if let Some(why) = constraints::violations(range, &subject) {
             let about = StatusTarget { name: object.name(), ..call.about() };

@@ -3,7 +3,7 @@
 //! one, everything is allowed.
 
 use apiserver_pod_security::{
-    PODS_CHECKED_MAX, Policy, describe_refusal, describe_warning, find_violations,
+    NamespacePolicy, PODS_CHECKED_MAX, describe_refusal, describe_warning, find_violations,
     is_significant_update, read_policy, tightens_enforcement, warn_of_exempt_namespace,
     warn_of_pods,
 };
@@ -45,7 +45,7 @@ pub async fn admit(
         return Ok(Vec::new());
     }
     let policy = policy_of(call, object.namespace());
-    if policy == Policy::default() {
+    if policy == NamespacePolicy::default() {
         if is_pod {
             annotate(call, "enforce-policy", &policy.enforce.to_string());
         }
@@ -127,7 +127,7 @@ async fn admit_namespace(
     Ok(warn_of_pods(namespace.name(), policy.enforce, &pods, names))
 }
 
-fn policy_of(call: &RequestContext<'_>, namespace: &str) -> Policy {
+fn policy_of(call: &RequestContext<'_>, namespace: &str) -> NamespacePolicy {
     let found = call.server.find_in("", "namespaces", "", namespace);
     let labels = found.map(|found| found.object().labels()).unwrap_or_default();
     let defaults = call.server.config.admission.pod_security.defaults;

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_admission_webhooks::{
-    Attributes, FailurePolicy, Mismatch, Objects, Operation, Phase, Reinvocation, ResourceRef,
-    Version, call_failure,
+    AdmissionAttributes, FailurePolicy, MatchedVersion, Mismatch, Objects, Phase, Reinvocation,
+    ResourceRef, WebhookOperation, call_failure,
 };
 use apiserver_schema::{Kind, Object};
 use futures_util::future::join_all;
@@ -56,7 +56,7 @@ pub struct WebhookReview<'a> {
     call: &'a RequestContext<'a>,
     notes: &'a RequestNotes,
     ordered: Arc<OrderedWebhooks>,
-    operation: Operation,
+    operation: WebhookOperation,
     /// Of the objects as the client sees them.
     kind: Arc<Kind>,
     /// The kinds of the same resource in other versions.
@@ -73,7 +73,7 @@ pub struct WebhookReview<'a> {
 /// What a request does to which object.
 pub struct Reviewed<'a> {
     /// What it does.
-    pub operation: Operation,
+    pub operation: WebhookOperation,
     /// The kind of the objects of the request.
     pub kind: &'a Arc<Kind>,
     /// The stored version of the object.
@@ -202,11 +202,11 @@ impl<'a> WebhookReview<'a> {
         &self,
         remote: &Remote,
         object: Option<&Object>,
-    ) -> Result<Option<Version>, ApiError> {
+    ) -> Result<Option<MatchedVersion>, ApiError> {
         let server = self.call.server;
         let equivalents: Vec<_> = self.equivalents.iter().map(|kind| resource_of(kind)).collect();
         let namespace = self.namespace(object);
-        let attributes = Attributes {
+        let attributes = AdmissionAttributes {
             operation: self.operation,
             resource: self.requested_resource(),
             subresource: &self.call.request.subresource,
@@ -259,9 +259,11 @@ impl<'a> WebhookReview<'a> {
     }
 
     /// The kind in which objects are sent for this version of the resource. Objects of subresources have one kind for all.
-    fn kind_of(&self, version: Version) -> &Arc<Kind> {
+    fn kind_of(&self, version: MatchedVersion) -> &Arc<Kind> {
         match version {
-            Version::Equivalent(at) if Arc::ptr_eq(&self.kind, &self.call.requested_version) => {
+            MatchedVersion::Equivalent(at)
+                if Arc::ptr_eq(&self.kind, &self.call.requested_version) =>
+            {
                 self.equivalents.get(at).unwrap_or(&self.kind)
             }
             _ => &self.kind,

@@ -3,18 +3,18 @@
 use apiserver_schema::Object;
 
 use super::Backend;
-use crate::definitions::strategy::{Condition, set_condition};
+use crate::definitions::strategy::{DefinitionCondition, set_condition};
 
 /// Type of the condition.
 pub const AVAILABLE: &str = "Available";
 
-fn condition(status: &'static str, reason: &str, message: String) -> Condition {
-    Condition { kind: AVAILABLE, status, reason: reason.to_owned(), message }
+fn condition(status: &'static str, reason: &str, message: String) -> DefinitionCondition {
+    DefinitionCondition { kind: AVAILABLE, status, reason: reason.to_owned(), message }
 }
 
 /// Of a group version that this server serves.
 #[must_use]
-pub fn local() -> Condition {
+pub fn local() -> DefinitionCondition {
     condition("True", "Local", "Local APIServices are always available".to_owned())
 }
 
@@ -27,13 +27,13 @@ pub(crate) fn note_local(api_service: &mut Object, now: &str) {
 
 /// Of a server that has answered.
 #[must_use]
-pub fn passed() -> Condition {
+pub fn passed() -> DefinitionCondition {
     condition("True", "Passed", "all checks passed".to_owned())
 }
 
 /// Of a server that has not answered as it should.
 #[must_use]
-pub fn failed(problem: String) -> Condition {
+pub fn failed(problem: String) -> DefinitionCondition {
     condition("False", "FailedDiscoveryCheck", problem)
 }
 
@@ -43,7 +43,7 @@ pub fn without_server(
     backend: &Backend,
     service: Option<&Object>,
     endpoints: Option<&Object>,
-) -> Option<Condition> {
+) -> Option<DefinitionCondition> {
     let (namespace, name, port) = (&backend.namespace, &backend.name, backend.port);
     let no = |reason: &str, message: String| Some(condition("False", reason, message));
     let Some(service) = service else {
@@ -79,7 +79,11 @@ pub fn without_server(
 
 /// The object with the condition; `None` if it has it already.
 #[must_use]
-pub fn with_condition(object: &Object, condition: Condition, now: &str) -> Option<Object> {
+pub fn with_condition(
+    object: &Object,
+    condition: DefinitionCondition,
+    now: &str,
+) -> Option<Object> {
     let mut next = object.clone();
     set_condition(&mut next, condition, now);
     (next != *object).then_some(next)

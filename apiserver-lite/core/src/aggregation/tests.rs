@@ -47,7 +47,7 @@ fn stored(server: &Server, name: &str) -> Option<Arc<StoredObject>> {
     server.find_in(GROUP, RESOURCE, "", name)
 }
 
-fn shown(condition: &crate::definitions::strategy::Condition) -> String {
+fn shown(condition: &crate::definitions::strategy::DefinitionCondition) -> String {
     format!("{} {}: {}", condition.status, condition.reason, condition.message)
 }
 

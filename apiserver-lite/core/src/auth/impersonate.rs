@@ -3,7 +3,9 @@
 use http::HeaderMap;
 
 use crate::status::{ApiError, StatusTarget};
-use apiserver_auth::{Attributes, Chain, Decision, Subject, UNAUTHENTICATED, User, read_extra};
+use apiserver_auth::{
+    AccessTarget, Attributes, Chain, Decision, UNAUTHENTICATED, User, read_extra,
+};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -38,7 +40,7 @@ pub async fn effective(
     wanted.extra = read_extra(headers, &[EXTRA]);
     for (group, resource, subresource, namespace, name) in required_permissions(&wanted, auth_group)
     {
-        let subject = Subject::Resource {
+        let subject = AccessTarget::Resource {
             group: &group,
             version: "v1",
             resource,

@@ -16,7 +16,7 @@ use crate::key;
 use crate::record::StoredObject;
 use apiserver_auth::NODE_USER_PREFIX;
 use apiserver_auth::User;
-use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
+use apiserver_auth::{AccessTarget, Attributes, Authorization, Authorizer, Decision, UserRules};
 
 /// Group of kubelets.
 const NODES: &str = "system:nodes";
@@ -183,7 +183,7 @@ impl NodeAuthorizer {
     }
 
     fn decide(&self, node: &str, attributes: &Attributes<'_>) -> Result<(), NotAllowed> {
-        let Subject::Resource { group, resource, subresource, namespace, name, .. } =
+        let AccessTarget::Resource { group, resource, subresource, namespace, name, .. } =
             attributes.subject
         else {
             return self.by_rules(attributes);

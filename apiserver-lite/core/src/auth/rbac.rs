@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_rbac::{Access, Policy, RbacDecision, Requester, RoleKey, Rule};
+use apiserver_rbac::{Access, RbacDecision, RbacPolicy, Requester, RoleKey, Rule};
 use apiserver_schema::Object;
 use apiserver_store::Store;
 use proto_api::names::Names;
@@ -10,10 +10,10 @@ use proto_api::names::Names;
 use super::store_index::{IndexError, ObjectIndex, StoreIndex};
 use crate::record::StoredObject;
 use apiserver_auth::User;
-use apiserver_auth::{Attributes, Authorization, Authorizer, Decision, Subject, UserRules};
+use apiserver_auth::{AccessTarget, Attributes, Authorization, Authorizer, Decision, UserRules};
 
 /// The roles and bindings in the store.
-pub struct ClusterPolicy(StoreIndex<Policy>);
+pub struct ClusterPolicy(StoreIndex<RbacPolicy>);
 
 /// Allows what roles and bindings allow; has no opinion on the rest.
 pub struct Rbac(pub Arc<ClusterPolicy>);
@@ -24,7 +24,7 @@ impl ClusterPolicy {
     /// # Errors
     /// The store cannot be watched.
     pub fn follow(store: &Store<StoredObject>, names: &Names) -> Result<Self, IndexError> {
-        let empty = Policy::new(&names.group("rbac.authorization"));
+        let empty = RbacPolicy::new(&names.group("rbac.authorization"));
         StoreIndex::follow(store, empty).map(Self)
     }
 
@@ -43,7 +43,7 @@ impl ClusterPolicy {
 }
 
 /// The group is the first part of the key of all four kinds.
-impl ObjectIndex for Policy {
+impl ObjectIndex for RbacPolicy {
     const PREFIX: &'static str = "/rbac.authorization/";
 
     fn emptied(&self) -> Self {
@@ -78,8 +78,8 @@ fn requester(user: &User) -> Requester<'_> {
 pub(super) fn access<'a>(attributes: &Attributes<'a>) -> Access<'a> {
     let verb = attributes.verb;
     match attributes.subject {
-        Subject::Path(path) => Access::Path { verb, path },
-        Subject::Resource { group, resource, subresource, namespace, name, .. } => {
+        AccessTarget::Path(path) => Access::Path { verb, path },
+        AccessTarget::Resource { group, resource, subresource, namespace, name, .. } => {
             Access::Resource { verb, group, resource, subresource, namespace, name }
         }
     }
@@ -88,7 +88,7 @@ pub(super) fn access<'a>(attributes: &Attributes<'a>) -> Access<'a> {
 impl Authorizer for Rbac {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let decide =
-            |policy: &Policy| policy.decide(requester(attributes.user), &access(attributes));
+            |policy: &RbacPolicy| policy.decide(requester(attributes.user), &access(attributes));
         match self.0.0.read(decide) {
             RbacDecision::Allowed(reason) => Authorization::new(Decision::Allow, reason),
             RbacDecision::NoOpinion(reason) => Authorization::new(Decision::NoOpinion, reason),
@@ -131,7 +131,7 @@ mod tests {
 
     fn may(rbac: &Rbac, verb: &str, namespace: &str) -> bool {
         let user = User { name: "jane".into(), ..User::default() };
-        let subject = Subject::Resource {
+        let subject = AccessTarget::Resource {
             group: "",
             version: "v1",
             resource: "pods",

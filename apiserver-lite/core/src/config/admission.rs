@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use apiserver_pod_security::{Exemptions, Policy};
+use apiserver_pod_security::{Exemptions, NamespacePolicy};
 
 /// Which admission plugins run, and their settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl AdmissionSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSecuritySettings {
     /// The policy of what a namespace has no label for.
-    pub defaults: Policy,
+    pub defaults: NamespacePolicy,
     /// What no policy applies to.
     pub exemptions: Exemptions,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_admission_webhooks::Target;
+use apiserver_admission_webhooks::WebhookEndpoint;
 use apiserver_custom_resources::{Conversion, WebhookTarget};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -27,12 +27,12 @@ pub struct Converter {
 /// Where a webhook listens.
 #[derive(PartialEq)]
 pub struct Endpoint {
-    target: Target,
+    target: WebhookEndpoint,
     authority: Vec<u8>,
 }
 
 impl CallTarget for Endpoint {
-    fn target(&self) -> &Target {
+    fn target(&self) -> &WebhookEndpoint {
         &self.target
     }
 
@@ -55,8 +55,8 @@ impl Converter {
     ) -> Option<Arc<Self>> {
         let Conversion::Webhook(webhook) = conversion else { return None };
         let target = match &webhook.target {
-            WebhookTarget::Url(url) => Target::Url(url.clone()),
-            WebhookTarget::Service { namespace, name, path, port } => Target::Service {
+            WebhookTarget::Url(url) => WebhookEndpoint::Url(url.clone()),
+            WebhookTarget::Service { namespace, name, path, port } => WebhookEndpoint::Service {
                 namespace: namespace.clone(),
                 name: name.clone(),
                 port: *port,

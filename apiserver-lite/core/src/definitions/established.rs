@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use apiserver_custom_resources::{Column, Conversion, FieldPath, Scope, Version, read_definition};
+use apiserver_custom_resources::{
+    Column, Conversion, DefinitionVersion, SchemaFieldPath, Scope, read_definition,
+};
 use apiserver_schema::custom::{
     CustomColumn, CustomNames, CustomVersion, ScalePaths, SelectableField,
 };
@@ -11,7 +13,7 @@ use apiserver_schema::{Engine, Kind, Map, Object, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::rules::SchemaRules;
-use super::{Converter, DefinedVersion, Definition, Source, is_true};
+use super::{Converter, DefinedVersion, ServedDefinition, Source, is_true};
 use crate::auth::ObjectIndex;
 use crate::dial_policy::DialPolicy;
 
@@ -20,7 +22,7 @@ pub struct EstablishedDefinitions {
     engine: Arc<Engine>,
     /// Where conversion webhooks may be.
     dial: Arc<DialPolicy>,
-    by_name: BTreeMap<String, Arc<Definition>>,
+    by_name: BTreeMap<String, Arc<ServedDefinition>>,
     /// How many versions were read so far.
     count: u64,
 }
@@ -32,12 +34,12 @@ impl EstablishedDefinitions {
     }
 
     /// The definition of this name.
-    pub fn get(&self, name: &str) -> Option<&Arc<Definition>> {
+    pub fn get(&self, name: &str) -> Option<&Arc<ServedDefinition>> {
         self.by_name.get(name)
     }
 
     /// All definitions.
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Definition>> {
+    pub fn all(&self) -> impl Iterator<Item = &Arc<ServedDefinition>> {
         self.by_name.values()
     }
 }
@@ -83,7 +85,7 @@ impl ObjectIndex for EstablishedDefinitions {
 }
 
 /// Takes the rules from the kinds of `before` that are not among `kept`.
-fn clear(before: &Definition, kept: &[DefinedVersion]) {
+fn clear(before: &ServedDefinition, kept: &[DefinedVersion]) {
     for version in &before.versions {
         let stays = kept.iter().any(|other| Arc::ptr_eq(&other.kind, &version.kind));
         if let (false, Some(custom)) = (stays, version.kind.custom()) {
@@ -98,8 +100,8 @@ impl EstablishedDefinitions {
         &mut self,
         object: &Object,
         source: Source,
-        before: Option<&Definition>,
-    ) -> Definition {
+        before: Option<&ServedDefinition>,
+    ) -> ServedDefinition {
         let group = object.str_at(&["spec", "group"]).to_owned();
         match read_definition(&Value::Map(object.fields.clone())) {
             Ok(read) => {
@@ -107,12 +109,12 @@ impl EstablishedDefinitions {
                     (before.and_then(|b| b.converter.as_ref()), self.engine.names());
                 let converter = Converter::of(&read.conversion, converter, names, &self.dial);
                 let versions = self.versions(&read, &source, before);
-                Definition { group, versions, converter, source }
+                ServedDefinition { group, versions, converter, source }
             }
             Err(error) => {
                 let definition = object.name();
                 tracing::error!(%error, definition, "a CustomResourceDefinition is not served because its schema is invalid; correct the schema");
-                Definition { group, versions: Vec::new(), converter: None, source }
+                ServedDefinition { group, versions: Vec::new(), converter: None, source }
             }
         }
     }
@@ -121,7 +123,7 @@ impl EstablishedDefinitions {
         &mut self,
         read: &apiserver_custom_resources::Definition,
         source: &Source,
-        before: Option<&Definition>,
+        before: Option<&ServedDefinition>,
     ) -> Vec<DefinedVersion> {
         let storage = read.storage_version().map_or("", |version| version.name.as_str()).to_owned();
         let mut versions = Vec::new();
@@ -161,12 +163,12 @@ impl EstablishedDefinitions {
     }
 }
 
-fn served_before<'a>(before: &'a Definition, kind: &Arc<Kind>) -> Option<&'a DefinedVersion> {
+fn served_before<'a>(before: &'a ServedDefinition, kind: &Arc<Kind>) -> Option<&'a DefinedVersion> {
     before.versions.iter().find(|version| version.served && Arc::ptr_eq(&version.kind, kind))
 }
 
 /// A version, but for its number and what the definition says of all versions.
-fn current(source: &Source, version: &Version) -> CustomVersion {
+fn current(source: &Source, version: &DefinitionVersion) -> CustomVersion {
     let empty = Map::new();
     let accepted = source.accepted.as_ref().unwrap_or(&empty);
     CustomVersion {
@@ -195,11 +197,11 @@ fn texts(values: &[Value]) -> Vec<String> {
     values.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn selector_name(field: &FieldPath) -> String {
+fn selector_name(field: &SchemaFieldPath) -> String {
     field.selector_name().to_owned()
 }
 
-fn selectable_fields(version: &Version) -> Vec<SelectableField> {
+fn selectable_fields(version: &DefinitionVersion) -> Vec<SelectableField> {
     let fields = version.selectable_fields.iter();
     fields
         .map(|field| SelectableField { name: selector_name(field), path: field.names().to_vec() })

@@ -1,11 +1,11 @@
 //! The names that a definition gets, and its conditions `NamesAccepted` and `Established`, as `status` shows them.
 
 use apiserver_custom_resources::{
-    AcceptedNames, OtherDefinition, ReadError, accept_names, read_definition,
+    AcceptedNames, DefinitionReadError, OtherDefinition, accept_names, read_definition,
 };
 use apiserver_schema::{Map, Object, Value};
 
-use super::strategy::{Condition, set_condition};
+use super::strategy::{DefinitionCondition, set_condition};
 
 /// Group and plural name of a definition.
 #[must_use]
@@ -50,7 +50,7 @@ pub fn accept(
     definition: &mut Object,
     others: &[OtherDefinition<'_>],
     now: &str,
-) -> Result<(), ReadError> {
+) -> Result<(), DefinitionReadError> {
     let tree = Value::Map(std::mem::take(&mut definition.fields));
     let read = read_definition(&tree);
     if let Value::Map(fields) = tree {
@@ -62,7 +62,7 @@ pub fn accept(
     for condition in [decision.names_accepted, decision.established] {
         let status = if condition.status == "True" { "True" } else { "False" };
         let (kind, reason, message) = (condition.kind, condition.reason, condition.message);
-        set_condition(definition, Condition { kind, status, reason, message }, now);
+        set_condition(definition, DefinitionCondition { kind, status, reason, message }, now);
     }
     Ok(())
 }

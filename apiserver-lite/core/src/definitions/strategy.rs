@@ -44,7 +44,7 @@ pub fn note_approval(definition: &mut Object, names: &Names, now: &str) {
     let Some(found) = approval_condition(&definition.fields, names) else { return };
     let status = if found.status == "True" { "True" } else { "False" };
     let (kind, reason, message) = (found.kind, found.reason, found.message);
-    set_condition(definition, Condition { kind, status, reason, message }, now);
+    set_condition(definition, DefinitionCondition { kind, status, reason, message }, now);
 }
 
 /// Adds the storage version to `status.storedVersions`: from now on objects are stored in it.
@@ -79,7 +79,7 @@ pub fn keep_until_empty(definition: &mut Object) {
 /// Sets the condition that shows a deletion; the time is that of the deletion.
 pub fn mark_deleted(definition: &mut Object) {
     let at = definition.deletion_timestamp().unwrap_or_default().to_owned();
-    let condition = Condition {
+    let condition = DefinitionCondition {
         kind: "Terminating",
         status: "True",
         reason: "InstanceDeletionPending".to_owned(),
@@ -90,9 +90,9 @@ pub fn mark_deleted(definition: &mut Object) {
     set_condition(definition, condition, &at);
 }
 
-/// A condition of a definition.
+/// One of `status.conditions` of a CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct DefinitionCondition {
     /// `type`.
     pub kind: &'static str,
     /// `True` or `False`.
@@ -104,7 +104,7 @@ pub struct Condition {
 }
 
 /// Sets a condition. Its time is that of the last change of `status`.
-pub fn set_condition(definition: &mut Object, condition: Condition, now: &str) {
+pub fn set_condition(definition: &mut Object, condition: DefinitionCondition, now: &str) {
     let status = definition.fields.map_or_insert("status");
     let mut conditions = status.list("conditions").to_vec();
     let mut have = conditions.iter_mut().filter_map(Value::as_map_mut);
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_condition_keeps_its_time_until_its_status_changes() {
         let mut object = definition();
-        let with = |status, reason: &str| Condition {
+        let with = |status, reason: &str| DefinitionCondition {
             kind: "Established",
             status,
             reason: reason.to_owned(),

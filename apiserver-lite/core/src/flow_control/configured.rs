@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_flow_control::{
-    CATCH_ALL, EXEMPT, FLOW_SCHEMAS, FlowSchema, FlowSchemas, Limit, LimitResponse, PriorityLevel,
-    Request, Usage, built_in_objects, divide, read_flow_schema, read_priority_level,
+    CATCH_ALL, EXEMPT, FLOW_SCHEMAS, FlowSchema, FlowSchemaUsage, FlowSchemas, Limit,
+    LimitResponse, PriorityLevel, RequestDigest, built_in_objects, divide, read_flow_schema,
+    read_priority_level,
 };
 use apiserver_schema::Object;
 use http::HeaderValue;
@@ -79,21 +80,25 @@ impl BuiltInNames {
 
 impl Table {
     /// The schema that takes a request, and the number of its flow.
-    pub(super) fn find(&self, request: &Request<'_>) -> (Arc<Schema>, u64) {
+    pub(super) fn find(&self, request: &RequestDigest<'_>) -> (Arc<Schema>, u64) {
         let at = self.schemas.find(request);
         let flow = self.schemas.ordered().get(at).map_or(0, |schema| schema.flow(request));
         (self.entries.get(at).unwrap_or(&self.last).clone(), flow)
     }
 
     /// What becomes of a flow schema whose level is there.
-    pub(super) fn usage(&self, schema: &str, level: &str) -> Usage {
+    pub(super) fn usage(&self, schema: &str, level: &str) -> FlowSchemaUsage {
         if [EXEMPT, CATCH_ALL].contains(&schema) {
-            return Usage::Used;
+            return FlowSchemaUsage::Used;
         }
         if !self.levels.contains_key(level) {
-            return Usage::LevelLeftOut;
+            return FlowSchemaUsage::LevelLeftOut;
         }
-        if self.left_out.contains(schema) { Usage::LeftOut } else { Usage::Used }
+        if self.left_out.contains(schema) {
+            FlowSchemaUsage::LeftOut
+        } else {
+            FlowSchemaUsage::Used
+        }
     }
 }
 

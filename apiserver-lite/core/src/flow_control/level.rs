@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_flow_control::{Arrival, FairQueue, LimitResponse, QueuePlace, Rejection, Seat};
+use apiserver_flow_control::{Arrival, LimitResponse, QueuePlace, QueueSet, Rejection, Seat};
 use http::HeaderValue;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -23,7 +23,7 @@ pub(super) struct Schema {
 
 /// The seats of a level; none are counted of the one without a limit.
 pub(super) struct Level {
-    queue: Option<Mutex<FairQueue<Waiter>>>,
+    queue: Option<Mutex<QueueSet<Waiter>>>,
     /// Moment from which the queue counts time.
     since: Instant,
 }
@@ -77,11 +77,11 @@ impl Level {
 
     /// A level with these seats.
     pub(super) fn limited(seats: usize, response: LimitResponse) -> Self {
-        let queue = Some(Mutex::new(FairQueue::new(seats, response)));
+        let queue = Some(Mutex::new(QueueSet::new(seats, response)));
         Self { queue, since: Instant::now() }
     }
 
-    fn queue(&self) -> Option<MutexGuard<'_, FairQueue<Waiter>>> {
+    fn queue(&self) -> Option<MutexGuard<'_, QueueSet<Waiter>>> {
         let queue = self.queue.as_ref()?;
         Some(queue.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -110,7 +110,7 @@ impl Level {
 }
 
 /// Gives a seat to the request that is next, or to the one after it if that is gone.
-fn wake(queue: &mut FairQueue<Waiter>, mut started: Option<(Waiter, Seat)>, now: Duration) {
+fn wake(queue: &mut QueueSet<Waiter>, mut started: Option<(Waiter, Seat)>, now: Duration) {
     while let Some((waiter, seat)) = started {
         started = match waiter.send(seat) {
             Ok(()) => None,

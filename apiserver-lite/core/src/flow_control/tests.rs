@@ -1,7 +1,7 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use apiserver_flow_control::Target;
+use apiserver_flow_control::DigestTarget;
 use apiserver_schema::{Engine, Format, Object, Strictness};
 use proto_api::names::{Names, Profile};
 use serde_json::{Value, json};
@@ -64,7 +64,12 @@ fn configured(
 
 fn classify(configured: &FlowControlObjects, user: &str) -> ClassifiedRequest {
     let groups = ["system:authenticated".to_owned()];
-    let request = Request { user, groups: &groups, verb: "get", target: Target::Path("/version") };
+    let request = RequestDigest {
+        user,
+        groups: &groups,
+        verb: "get",
+        target: DigestTarget::Path("/version"),
+    };
     let (schema, flow) = configured.table().find(&request);
     ClassifiedRequest { schema, flow }
 }
@@ -139,7 +144,12 @@ async fn levels_without_queues_reject_and_exempt_ones_do_neither() {
     let _held = jane.seat(LONG).await.unwrap();
     assert_eq!(jane.seat(LONG).await.err(), Some(NotServed::ConcurrencyLimit));
     let groups = ["system:masters".to_owned()];
-    let request = Request { user: "root", groups: &groups, verb: "get", target: Target::Path("/") };
+    let request = RequestDigest {
+        user: "root",
+        groups: &groups,
+        verb: "get",
+        target: DigestTarget::Path("/"),
+    };
     let (schema, flow) = configured.table().find(&request);
     let root = ClassifiedRequest { schema, flow };
     let mut all = Vec::new();
@@ -206,7 +216,7 @@ fn an_unusable_priority_level_is_treated_as_missing() {
     let exempt = json!({"type": "Exempt"});
     configured.set(&object("PriorityLevelConfiguration", "low", "l", &exempt));
     assert_eq!(classify(&configured, "jane").uids(), [None, None], "its schema takes nothing");
-    assert_eq!(configured.table().usage("janes", "low"), Usage::LevelLeftOut);
+    assert_eq!(configured.table().usage("janes", "low"), FlowSchemaUsage::LevelLeftOut);
 }
 
 #[test]
@@ -227,12 +237,12 @@ fn of_too_many_levels_the_built_in_ones_and_those_of_schemas_are_used() {
         configured.set(&schema(&format!("a{nth:03}"), &format!("a{nth:03}"), &format!("u{nth}")));
     }
     let table = configured.table();
-    assert_eq!(table.usage("service-accounts", "workload-low"), Usage::Used);
+    assert_eq!(table.usage("service-accounts", "workload-low"), FlowSchemaUsage::Used);
     assert_eq!(
         (table.usage("a000", "a000"), table.usage("a299", "a299")),
-        (Usage::Used, Usage::LevelLeftOut)
+        (FlowSchemaUsage::Used, FlowSchemaUsage::LevelLeftOut)
     );
-    assert_eq!(table.usage("exempt", "exempt"), Usage::Used);
+    assert_eq!(table.usage("exempt", "exempt"), FlowSchemaUsage::Used);
 }
 
 #[test]
@@ -244,8 +254,14 @@ fn of_too_many_schemas_the_built_in_ones_are_used() {
     configured.set(&schema("service-accounts", "low", "account"));
     let table = configured.table();
     let usage = |name| table.usage(name, "low");
-    assert_eq!((usage("service-accounts"), usage("a000")), (Usage::Used, Usage::Used));
-    assert_eq!((usage("a599"), usage("janes")), (Usage::LeftOut, Usage::LeftOut));
+    assert_eq!(
+        (usage("service-accounts"), usage("a000")),
+        (FlowSchemaUsage::Used, FlowSchemaUsage::Used)
+    );
+    assert_eq!(
+        (usage("a599"), usage("janes")),
+        (FlowSchemaUsage::LeftOut, FlowSchemaUsage::LeftOut)
+    );
 }
 
 #[test]

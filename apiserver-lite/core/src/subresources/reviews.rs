@@ -8,7 +8,7 @@ use crate::options::Effects;
 use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{VerbOutput, VerbResponse, decode};
-use apiserver_auth::{Attributes, Decision, Subject, User, UserRules, share_name};
+use apiserver_auth::{AccessTarget, Attributes, Decision, User, UserRules, share_name};
 
 /// Whether the kind is a review.
 #[must_use]
@@ -156,7 +156,7 @@ async fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Resu
     let subject = match (spec.map("resourceAttributes"), spec.map("nonResourceAttributes")) {
         (Some(of), None) => (
             of.str("verb"),
-            Subject::Resource {
+            AccessTarget::Resource {
                 group: of.str("group"),
                 version: of.str("version"),
                 resource: of.str("resource"),
@@ -168,7 +168,7 @@ async fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Resu
         // It has one of the two.
         (_, of) => {
             let of = of.unwrap_or(&empty);
-            (of.str("verb"), Subject::Path(of.str("path")))
+            (of.str("verb"), AccessTarget::Path(of.str("path")))
         }
     };
     let (verb, subject) = subject;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::ownership::{self, Owners};
-use super::quotas::{self, Change};
+use super::quotas::{self, ObjectChange};
 use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
 use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation, RestoreFields, Reviewed, WebhookOperation, WebhookReview};
@@ -113,7 +113,7 @@ async fn create_once(
     if let Some(review) = &review {
         Box::pin(review.validate(Some(&object))).await?;
     }
-    quotas::check(call, Change { new: &object, old: None }).await?;
+    quotas::check(call, ObjectChange { new: &object, old: None }).await?;
     let reserved = registry::reserve(call.server, &mut object, None).await?;
     if effects == Effects::DryRun {
         let response = VerbResponse::Object { code: 201, object: Box::new(object) };
@@ -153,13 +153,14 @@ async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredO
     let key = key::object(&call.kind, object.namespace(), &name);
     let before = admission::namespace_of(call.server, &object)?;
     let create = |draft| Write::create(key.clone(), draft);
-    let record = match quotas::commit(call, Change { new: &object, old: None }, create).await? {
-        Ok(committed) => committed.record,
-        Err(WriteError::Exists { .. }) => {
-            return Err(ApiError::already_exists(StatusTarget { name: &name, ..call.about() }));
-        }
-        Err(error) => return Err(write_failed(&error)),
-    };
+    let record =
+        match quotas::commit(call, ObjectChange { new: &object, old: None }, create).await? {
+            Ok(committed) => committed.record,
+            Err(WriteError::Exists { .. }) => {
+                return Err(ApiError::already_exists(StatusTarget { name: &name, ..call.about() }));
+            }
+            Err(error) => return Err(write_failed(&error)),
+        };
     if is_ending(call) {
         remove_again(call.server, &key, &record).await?;
         return Err(ApiError::definition_ends());

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use apiserver_quota::{Charge, Counted, Kind, charge};
+use apiserver_quota::{Charge, Counted, CountedResource, charge};
 use apiserver_schema::{Map, Object};
 use apiserver_store::{CommittedWrite, Write, WriteError};
 use proto_api::Time;
@@ -22,7 +22,7 @@ use crate::times::now;
 
 /// A new object, or an object with its earlier version.
 #[derive(Clone, Copy)]
-pub struct Change<'a> {
+pub struct ObjectChange<'a> {
     /// As it will be.
     pub new: &'a Object,
     /// As it is stored, if it is.
@@ -34,7 +34,7 @@ enum CountedObject {
     Pod(Box<Pod>),
     Service(Box<Service>),
     Claim(Box<PersistentVolumeClaim>),
-    Other(Kind),
+    Other(CountedResource),
 }
 
 /// A quota as stored, and decoded.
@@ -50,7 +50,7 @@ type WriteResult = Result<CommittedWrite<StoredObject>, WriteError<StoredObject>
 ///
 /// # Errors
 /// 403 with the first quota that does not admit it.
-pub async fn check(call: &RequestContext<'_>, change: Change<'_>) -> Result<(), ApiError> {
+pub async fn check(call: &RequestContext<'_>, change: ObjectChange<'_>) -> Result<(), ApiError> {
     if !is_counted(call, change) || !has_quotas(call.server, change.new.namespace())? {
         return Ok(());
     }
@@ -64,7 +64,7 @@ pub async fn check(call: &RequestContext<'_>, change: Change<'_>) -> Result<(), 
 /// 403 with the first quota that does not admit it, 409 if others keep changing a quota meanwhile. The inner error is that of the object's own write.
 pub async fn commit(
     call: &RequestContext<'_>,
-    change: Change<'_>,
+    change: ObjectChange<'_>,
     write: impl Fn(Draft) -> Write<StoredObject>,
 ) -> Result<WriteResult, ApiError> {
     let server = call.server;
@@ -81,7 +81,7 @@ pub async fn commit(
 /// [`commit`] in a namespace with quotas.
 async fn commit_charged(
     call: &RequestContext<'_>,
-    change: Change<'_>,
+    change: ObjectChange<'_>,
     write: impl Fn() -> Write<StoredObject>,
 ) -> Result<WriteResult, ApiError> {
     let (server, namespace) = (call.server, change.new.namespace());
@@ -111,7 +111,7 @@ async fn commit_charged(
 }
 
 /// Creations count, and updates of what can grow: Services by their type, claims by their size.
-fn is_counted(call: &RequestContext<'_>, change: Change<'_>) -> bool {
+fn is_counted(call: &RequestContext<'_>, change: ObjectChange<'_>) -> bool {
     let kind = &change.new.kind;
     if !call.server.config.admission.runs(AdmissionPlugin::ResourceQuota) {
         return false;
@@ -119,12 +119,12 @@ fn is_counted(call: &RequestContext<'_>, change: Change<'_>) -> bool {
     let grows = kind.is("", "Service") || kind.is("", "PersistentVolumeClaim");
     kind.namespaced()
         && (change.old.is_none() || grows)
-        && Kind::new(&kind.group, kind.plural()).is_counted()
+        && CountedResource::new(&kind.group, kind.plural()).is_counted()
 }
 
 fn charges(
     call: &RequestContext<'_>,
-    change: Change<'_>,
+    change: ObjectChange<'_>,
     quotas: &[StoredQuota],
 ) -> Result<Vec<Charge>, ApiError> {
     if quotas.is_empty() {
@@ -198,7 +198,7 @@ fn typed(server: &Server, object: &Object) -> Result<CountedObject, ApiError> {
         ("", "PersistentVolumeClaim") => {
             CountedObject::Claim(Box::new(from_json(&json(), names).map_err(unreadable)?))
         }
-        _ => CountedObject::Other(Kind::new(&object.kind.group, object.kind.plural())),
+        _ => CountedObject::Other(CountedResource::new(&object.kind.group, object.kind.plural())),
     })
 }
 

@@ -9,7 +9,7 @@ use apiserver_schema::{DecodeError, DecodedObject, FieldErrors, Format, Object, 
 use apiserver_store::{Write, WriteError};
 
 use super::ownership::{self, Owners};
-use super::quotas::{self, Change};
+use super::quotas::{self, ObjectChange};
 use super::{VerbOutput, VerbResponse};
 use crate::admission::{self, Operation, RestoreFields, Reviewed, WebhookOperation, WebhookReview};
 use crate::context::{RequestContext, about_kind};
@@ -240,7 +240,7 @@ pub(crate) async fn commit_owned(
         return Ok(UpdateAttempt::Done(VerbOutput { response, warnings }));
     }
     if subresource == Subresource::Main {
-        quotas::check(call, Change { new: &object, old: Some(before) }).await?;
+        quotas::check(call, ObjectChange { new: &object, old: Some(before) }).await?;
     }
     let reserved = registry::reserve(call.server, &mut object, Some(before)).await?;
     if effects == Effects::DryRun {
@@ -289,7 +289,7 @@ async fn write_update(
     let update = |draft| Write::update(key.clone(), old.revision(), draft);
     let written = match subresource {
         Subresource::Main => {
-            let change = Change { new: &object, old: Some(old.object()) };
+            let change = ObjectChange { new: &object, old: Some(old.object()) };
             quotas::commit(call, change, update).await?
         }
         _ => {

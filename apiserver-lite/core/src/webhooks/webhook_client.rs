@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use apiserver_admission_webhooks::{ANSWER_LEN_MAX, Target, Webhook};
+use apiserver_admission_webhooks::{ANSWER_LEN_MAX, Webhook, WebhookEndpoint};
 use apiserver_auth::{FairQueue, Full, USER_AGENT, server_and_path};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Uri, header};
@@ -26,7 +26,7 @@ pub(crate) type Address = (String, u16);
 /// A webhook that is called: where it listens.
 pub(crate) trait CallTarget {
     /// The URL, or the Service.
-    fn target(&self) -> &Target;
+    fn target(&self) -> &WebhookEndpoint;
 
     /// Certificates that its own is checked against, as PEM; empty for those of the host.
     fn authority(&self) -> &[u8];
@@ -36,7 +36,7 @@ pub(crate) trait CallTarget {
 }
 
 impl CallTarget for Webhook {
-    fn target(&self) -> &Target {
+    fn target(&self) -> &WebhookEndpoint {
         &self.target
     }
 
@@ -194,8 +194,8 @@ impl<W: CallTarget> Remote<W> {
     /// Who may write Services and their endpoints configures no webhooks: those lead to fewer addresses than a URL.
     fn rule(&self) -> AddressRule {
         let scope = match self.webhook.target() {
-            Target::Url(_) => DialScope::WebhookUrl,
-            Target::Service { .. } => DialScope::Routable,
+            WebhookEndpoint::Url(_) => DialScope::WebhookUrl,
+            WebhookEndpoint::Service { .. } => DialScope::Routable,
         };
         let dial = self.dial.clone();
         AddressRule::new(move |address| dial.allows(address, scope))
@@ -209,8 +209,10 @@ impl<W: CallTarget> Remote<W> {
     /// Namespace, name and port of the service that is called; `None` for a URL.
     pub(crate) fn service(&self) -> Option<(&str, &str, u16)> {
         match self.webhook.target() {
-            Target::Url(_) => None,
-            Target::Service { namespace, name, port, .. } => Some((namespace, name, *port)),
+            WebhookEndpoint::Url(_) => None,
+            WebhookEndpoint::Service { namespace, name, port, .. } => {
+                Some((namespace, name, *port))
+            }
         }
     }
 }
@@ -256,7 +258,7 @@ mod tests {
             configuration: "c".to_owned(),
             name: "w.example.com".to_owned(),
             phase: Phase::Validating,
-            target: Target::Url(url.to_owned()),
+            target: WebhookEndpoint::Url(url.to_owned()),
             authority: Vec::new(),
             rules: Vec::new(),
             failure_policy: FailurePolicy::Fail,

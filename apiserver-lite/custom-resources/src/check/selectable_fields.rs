@@ -6,7 +6,7 @@ use apiserver_schema::validate::Cause;
 use apiserver_schema::{Map, Value};
 
 use crate::errors::{ErrorList, Path};
-use crate::field_path::FieldPath;
+use crate::field_path::SchemaFieldPath;
 use crate::node::{Node, Type};
 use crate::pattern::Patterns;
 use crate::read::Reader;
@@ -53,7 +53,7 @@ fn check_field(
     if text.is_empty() {
         return errors.required(&path.field("jsonPath"), "");
     }
-    let found = FieldPath::parse(text);
+    let found = SchemaFieldPath::parse(text);
     let found = found.and_then(|field| root.find(&field).map(|node| (field.clone(), node)));
     let (field, node) = match found {
         Ok(found) => found,

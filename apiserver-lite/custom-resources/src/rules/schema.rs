@@ -7,7 +7,7 @@ use crate::cel::cost::{ESTIMATE_MAX, SCHEMA_MAX};
 use crate::cel::program::{CompileError, Program, RuleTypes};
 use crate::cel::types::SizedType;
 use crate::errors::{ErrorList, Path, quote};
-use crate::field_path::FieldPath;
+use crate::field_path::SchemaFieldPath;
 use crate::node::{ListType, Node, REASONS, read_reason};
 use crate::pattern::Patterns;
 
@@ -181,7 +181,7 @@ impl Checker<'_> {
             trimmed if trimmed.contains(['\n', '\r']) => {
                 "fieldPath must not contain line breaks".to_owned()
             }
-            _ => match FieldPath::parse(text).and_then(|found| node.find(&found).map(drop)) {
+            _ => match SchemaFieldPath::parse(text).and_then(|found| node.find(&found).map(drop)) {
                 Ok(()) => return,
                 Err(error) => format!("fieldPath must be a valid path: {error}"),
             },

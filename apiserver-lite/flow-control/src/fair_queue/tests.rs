@@ -26,7 +26,7 @@ fn executing<W>(arrival: Arrival) -> Seat {
 
 #[test]
 fn without_queues_what_finds_no_seat_is_rejected() {
-    let mut level = FairQueue::<u32>::new(2, REJECT);
+    let mut level = QueueSet::<u32>::new(2, REJECT);
     let first = executing::<u32>(level.arrive(1, NOW, || 0));
     let _second = executing::<u32>(level.arrive(2, NOW, || 0));
     let refused = Arrival::Rejected(Rejection::ConcurrencyLimit);
@@ -38,7 +38,7 @@ fn without_queues_what_finds_no_seat_is_rejected() {
 
 #[test]
 fn queued_requests_are_served_in_order() {
-    let mut level = FairQueue::new(1, queue(1, 1, 2));
+    let mut level = QueueSet::new(1, queue(1, 1, 2));
     let seat = executing::<u32>(level.arrive(0, NOW, || 0));
     assert!(matches!(level.arrive(0, NOW, || 1), Arrival::Queued(_)));
     let Arrival::Queued(place) = level.arrive(0, NOW, || 2) else { panic!("not queued") };
@@ -53,7 +53,7 @@ fn queued_requests_are_served_in_order() {
 
 #[test]
 fn a_request_that_was_started_is_not_cancelled() {
-    let mut level = FairQueue::new(1, queue(4, 2, 9));
+    let mut level = QueueSet::new(1, queue(4, 2, 9));
     let seat = executing::<()>(level.arrive(0, NOW, || ()));
     let Arrival::Queued(place) = level.arrive(7, NOW, || ()) else { panic!("not queued") };
     let (_, seat) = level.finish(seat, NOW).expect("started");
@@ -64,7 +64,7 @@ fn a_request_that_was_started_is_not_cancelled() {
 
 #[test]
 fn two_queues_take_turns_however_long_they_are() {
-    let mut level = FairQueue::new(1, queue(2, 1, 100));
+    let mut level = QueueSet::new(1, queue(2, 1, 100));
     let (flooding, quiet) = (flow_of(0, 2), flow_of(1, 2));
     let mut seat = executing::<char>(level.arrive(flooding, NOW, || '-'));
     for _ in 0..50 {
@@ -84,7 +84,7 @@ fn two_queues_take_turns_however_long_they_are() {
 
 #[test]
 fn use_of_free_seats_does_not_count_against_a_flow() {
-    let mut level = FairQueue::new(1, queue(2, 1, 100));
+    let mut level = QueueSet::new(1, queue(2, 1, 100));
     let (busy, idle) = (flow_of(0, 2), flow_of(1, 2));
     for _ in 0..1000 {
         let seat = executing::<char>(level.arrive(busy, NOW, || '-'));
@@ -104,7 +104,7 @@ fn use_of_free_seats_does_not_count_against_a_flow() {
 }
 
 /// Serves who is next until nobody waits, and gives who was served in which order. A request `l` takes a second, others the hundredth part.
-fn serve_all(level: &mut FairQueue<char>, mut seat: Seat, mut now: Duration) -> String {
+fn serve_all(level: &mut QueueSet<char>, mut seat: Seat, mut now: Duration) -> String {
     let (mut served, mut takes) = (String::new(), Duration::ZERO);
     loop {
         now += takes;
@@ -117,7 +117,7 @@ fn serve_all(level: &mut FairQueue<char>, mut seat: Seat, mut now: Duration) -> 
 
 #[test]
 fn flows_with_long_requests_are_served_less_often() {
-    let mut level = FairQueue::new(1, queue(2, 1, 300));
+    let mut level = QueueSet::new(1, queue(2, 1, 300));
     let (long, short) = (flow_of(0, 2), flow_of(1, 2));
     let seat = executing::<char>(level.arrive(short, NOW, || '-'));
     for _ in 0..3 {
@@ -134,7 +134,7 @@ fn flows_with_long_requests_are_served_less_often() {
 
 #[test]
 fn a_long_request_that_ends_while_others_wait_is_owed_though_its_queue_was_empty() {
-    let mut level = FairQueue::new(1, queue(2, 1, 300));
+    let mut level = QueueSet::new(1, queue(2, 1, 300));
     let (long, short) = (flow_of(0, 2), flow_of(1, 2));
     let mut seat = executing::<char>(level.arrive(long, NOW, || 'l'));
     for _ in 0..20 {
@@ -150,7 +150,7 @@ fn a_long_request_that_ends_while_others_wait_is_owed_though_its_queue_was_empty
 
 #[test]
 fn use_of_seats_without_waiting_requests_does_not_count_against_a_flow() {
-    let mut level = FairQueue::new(2, queue(2, 1, 100));
+    let mut level = QueueSet::new(2, queue(2, 1, 100));
     let (long, short) = (flow_of(0, 2), flow_of(1, 2));
     let first = executing::<char>(level.arrive(long, NOW, || '-'));
     let second = executing::<char>(level.arrive(short, NOW, || '-'));
@@ -167,7 +167,7 @@ fn use_of_seats_without_waiting_requests_does_not_count_against_a_flow() {
 
 #[test]
 fn of_queues_that_are_as_long_a_flow_takes_the_one_that_owes_least() {
-    let mut level = FairQueue::new(1, queue(2, 2, 9));
+    let mut level = QueueSet::new(1, queue(2, 2, 9));
     let seat = executing::<char>(level.arrive(0, NOW, || '-'));
     level.arrive(0, NOW, || 'a');
     let (_, seat) = level.finish(seat, Duration::from_secs(9)).expect("the second");
@@ -181,7 +181,7 @@ fn of_queues_that_are_as_long_a_flow_takes_the_one_that_owes_least() {
 
 #[test]
 fn more_seats_start_waiting_requests_and_fewer_seats_stop_none() {
-    let mut level = FairQueue::new(1, queue(8, 2, 9));
+    let mut level = QueueSet::new(1, queue(8, 2, 9));
     let seat = executing::<u32>(level.arrive(0, NOW, || 0));
     for nth in 1..=4_u32 {
         level.arrive(u64::from(nth), NOW, || nth);
@@ -206,7 +206,7 @@ fn more_seats_start_waiting_requests_and_fewer_seats_stop_none() {
 
 #[test]
 fn queues_are_bounded_for_any_configuration() {
-    let mut level = FairQueue::new(usize::MAX, queue(i64::MAX, i64::MAX, i64::MAX));
+    let mut level = QueueSet::new(usize::MAX, queue(i64::MAX, i64::MAX, i64::MAX));
     assert!(level.queues.len() <= 1024);
     level.reconfigure(0, queue(i64::MAX, i64::MAX, i64::MAX));
     let many = u64::try_from(WAITING_MAX).expect("small") + 100;
@@ -255,7 +255,7 @@ impl Model {
         self.seats.push(seat);
     }
 
-    fn take(&mut self, step: Step, level: &mut FairQueue<u64>) {
+    fn take(&mut self, step: Step, level: &mut QueueSet<u64>) {
         match step {
             Step::Arrive(flow) => {
                 let number = self.next;
@@ -298,7 +298,7 @@ impl Model {
 proptest! {
     #[test]
     fn seats_are_not_exceeded_and_no_wake_up_is_lost(seats in 0..4_usize, steps in steps()) {
-        let mut level = FairQueue::new(seats, queue(4, 2, 3));
+        let mut level = QueueSet::new(seats, queue(4, 2, 3));
         let mut model = Model::default();
         for step in steps {
             let before = level.counts().1;
@@ -330,7 +330,7 @@ proptest! {
         ahead in 0..3_usize,
     ) {
         const QUEUES: usize = 6;
-        let mut level = FairQueue::new(1, queue(6, 1, 1000));
+        let mut level = QueueSet::new(1, queue(6, 1, 1000));
         let mut seats = Vec::new();
         for (at, ends) in steps {
             let flow = flow_of(usize::try_from(at).expect("small"), QUEUES);
@@ -375,7 +375,7 @@ proptest! {
     fn a_flow_that_floods_does_not_starve_another(flooding: u64, quiet: u64) {
         let cards = |flow| QueueHand::deal(flow, 64, 6).cards().collect::<BTreeSet<_>>();
         prop_assume!(!cards(quiet).is_subset(&cards(flooding)));
-        let mut level = FairQueue::new(1, queue(64, 6, 50));
+        let mut level = QueueSet::new(1, queue(64, 6, 50));
         let mut seat = executing::<char>(level.arrive(flooding, NOW, || 'f'));
         let queued = (0..1_000).filter(|_| matches!(level.arrive(flooding, NOW, || 'f'), Arrival::Queued(_)));
         prop_assert_eq!(queued.count(), 6 * 50, "no more than its hand holds");

@@ -9,9 +9,9 @@ use proto_api::ObjectKey;
 use proto_api::meta::v1::OwnerReference;
 
 use super::{ObjectClient, OwnershipCaches, Processor, REQUEUE, lock};
-use crate::index::{Ownership, Stage};
+use crate::index::{DeletionStage, Ownership};
 use crate::kinds::Id;
-use crate::plan::Owner;
+use crate::plan::OwnerState;
 
 /// Most live reads of owners in one turn of an object.
 pub const READS_MAX: usize = 100;
@@ -108,13 +108,13 @@ pub fn same_owners(some: &[OwnerReference], others: &[OwnerReference]) -> bool {
 /// The owners of an object after a turn.
 pub enum OwnerStates {
     /// In the order of the references.
-    Complete(Vec<Owner>),
+    Complete(Vec<OwnerState>),
     /// The object's next turn is due after this time.
     NextTurn(Duration),
 }
 
 /// Uid and stage of objects that a turn has read; none if there is no such object.
-type Read = BTreeMap<Id, Option<(String, Stage)>>;
+type Read = BTreeMap<Id, Option<(String, DeletionStage)>>;
 
 /// What a turn is to read.
 struct Unread {
@@ -142,7 +142,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             let found = self.server.find(&owner).await;
             // One that cannot be read, for ever perhaps, keeps no place from others.
             let found = found.inspect_err(|_| lock(&self.unfinished).remove(id))?;
-            let found = found.map(|it| (Stage::of(&it.metadata), it.metadata.uid));
+            let found = found.map(|it| (DeletionStage::of(&it.metadata), it.metadata.uid));
             read.insert(owner, found.map(|(stage, uid)| (uid, stage)));
         }
         let references = of.owners.iter().zip(&known).take(unread.references);
@@ -153,20 +153,20 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             };
             // A cache may have lost it since.
             let state = state_of(read.get(&owner)?.as_ref(), reference);
-            if is_last && state == Owner::Absent {
+            if is_last && state == OwnerState::Absent {
                 lock(&self.absent).insert((reference.uid.as_str().into(), owner));
             }
             Some(state)
         });
-        let states: Vec<Option<Owner>> = states.collect();
+        let states: Vec<Option<OwnerState>> = states.collect();
         if is_last && let Some(states) = states.iter().copied().collect() {
             return Ok(OwnerStates::Complete(states));
         }
         for (known, state) in known.iter_mut().zip(states) {
             *known = match state {
-                Some(Owner::Absent) => Known::Absent,
-                Some(Owner::Waiting) => Known::Waiting,
-                Some(Owner::Solid | Owner::Unknown) | None => Known::Nothing,
+                Some(OwnerState::Absent) => Known::Absent,
+                Some(OwnerState::Waiting) => Known::Waiting,
+                Some(OwnerState::Solid | OwnerState::Unknown) | None => Known::Nothing,
             };
         }
         lock(&self.unfinished).insert(id, of, known);
@@ -187,23 +187,32 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
     }
 
     /// The state of an owner without a read, or which object to read. One that the caches lack is read from the server, because they may be stale.
-    fn known_state(&self, id: &Id, reference: &OwnerReference, known: Known) -> Result<Owner, Id> {
+    fn known_state(
+        &self,
+        id: &Id,
+        reference: &OwnerReference,
+        known: Known,
+    ) -> Result<OwnerState, Id> {
         if known == Known::Absent {
-            return Ok(Owner::Absent);
+            return Ok(OwnerState::Absent);
         }
-        let Some(owner) = self.locate(id, reference) else { return Ok(Owner::Unknown) };
+        let Some(owner) = self.locate(id, reference) else { return Ok(OwnerState::Unknown) };
         if !self.caches.serves(owner.kind) {
-            return Ok(Owner::Unknown);
+            return Ok(OwnerState::Unknown);
         }
         let shown = self.caches.get(&owner).filter(|shown| *shown.uid == *reference.uid);
         match shown.map(|shown| shown.stage) {
-            Some(Stage::Foreground) if known == Known::Waiting => return Ok(Owner::Waiting),
-            Some(Stage::Foreground) | None => {}
-            Some(Stage::Alive | Stage::Going | Stage::Orphaning) => return Ok(Owner::Solid),
+            Some(DeletionStage::Foreground) if known == Known::Waiting => {
+                return Ok(OwnerState::Waiting);
+            }
+            Some(DeletionStage::Foreground) | None => {}
+            Some(DeletionStage::Alive | DeletionStage::Going | DeletionStage::Orphaning) => {
+                return Ok(OwnerState::Solid);
+            }
         }
         let named = (Box::from(reference.uid.as_str()), owner);
         match lock(&self.absent).has(&named) {
-            true => Ok(Owner::Absent),
+            true => Ok(OwnerState::Absent),
             false => Err(named.1),
         }
     }
@@ -212,7 +221,9 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
     pub(super) fn has_solid_owners(&self, id: &Id, of: &Ownership) -> bool {
         of.owners.iter().all(|reference| {
             let owner = self.locate(id, reference).and_then(|owner| self.caches.get(&owner));
-            owner.is_some_and(|it| *it.uid == *reference.uid && it.stage != Stage::Foreground)
+            owner.is_some_and(|it| {
+                *it.uid == *reference.uid && it.stage != DeletionStage::Foreground
+            })
         })
     }
 
@@ -228,10 +239,10 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
     }
 }
 
-fn state_of(found: Option<&(String, Stage)>, reference: &OwnerReference) -> Owner {
+fn state_of(found: Option<&(String, DeletionStage)>, reference: &OwnerReference) -> OwnerState {
     match found.filter(|(uid, _)| *uid == reference.uid) {
-        None => Owner::Absent,
-        Some((_, Stage::Foreground)) => Owner::Waiting,
-        Some(_) => Owner::Solid,
+        None => OwnerState::Absent,
+        Some((_, DeletionStage::Foreground)) => OwnerState::Waiting,
+        Some(_) => OwnerState::Solid,
     }
 }

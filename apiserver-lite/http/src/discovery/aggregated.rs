@@ -7,7 +7,7 @@ use http::header::ACCEPT;
 use proto_api::names::Names;
 use serde_json::{Value, json};
 
-use super::rows::Row;
+use super::rows::DiscoveryRow;
 
 /// The version of aggregated discovery that the client prefers over plain JSON, if any.
 #[must_use]
@@ -41,14 +41,14 @@ pub fn media_type(names: &Names, version: &str) -> String {
 }
 
 /// A group of the document.
-pub struct Group {
+pub struct ApiGroupDiscovery {
     pub name: String,
     /// Its versions, the preferred one first.
-    pub versions: Vec<Version>,
+    pub versions: Vec<ApiVersionDiscovery>,
 }
 
 /// A version of a group.
-pub struct Version {
+pub struct ApiVersionDiscovery {
     pub name: String,
     pub resources: Vec<Value>,
     /// Whether they are those of now.
@@ -62,7 +62,7 @@ pub const STALE: &str = "Stale";
 
 /// The document of some groups.
 #[must_use]
-pub fn document(names: &Names, groups: &[Group], version: &str) -> Value {
+pub fn document(names: &Names, groups: &[ApiGroupDiscovery], version: &str) -> Value {
     let items: Vec<Value> = groups.iter().map(group).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
@@ -72,8 +72,8 @@ pub fn document(names: &Names, groups: &[Group], version: &str) -> Value {
     })
 }
 
-fn group(group: &Group) -> Value {
-    let version = |of: &Version| json!({"version": of.name, "resources": of.resources, "freshness": of.freshness});
+fn group(group: &ApiGroupDiscovery) -> Value {
+    let version = |of: &ApiVersionDiscovery| json!({"version": of.name, "resources": of.resources, "freshness": of.freshness});
     let versions: Vec<Value> = group.versions.iter().map(version).collect();
     json!({"metadata": {"name": group.name, "creationTimestamp": null}, "versions": versions})
 }
@@ -121,7 +121,7 @@ pub fn resources_of_list(list: &Value, group: &str, version: &str) -> Vec<Value>
 
 /// A resource of this server.
 #[must_use]
-pub fn resource(row: &Row) -> Value {
+pub fn resource(row: &DiscoveryRow) -> Value {
     let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let mut entry = json!({
         "resource": row.plural,

@@ -6,13 +6,13 @@ use apiserver_core::aggregation::priorities::{self, ListedGroup};
 use apiserver_core::server::Server;
 use serde_json::Value;
 
-use super::aggregated::{self, CURRENT, Group, STALE, Version};
-use super::rows::{self, Row};
+use super::aggregated::{self, ApiGroupDiscovery, ApiVersionDiscovery, CURRENT, STALE};
+use super::rows::{self, DiscoveryRow};
 use crate::server::HttpServer;
 
 /// The groups except the core group, in their order; `rows` are the resources of this server.
 #[must_use]
-pub fn listed(core: &Server, rows: &[Row]) -> Vec<ListedGroup> {
+pub fn listed(core: &Server, rows: &[DiscoveryRow]) -> Vec<ListedGroup> {
     let own = rows.iter().map(|row| (row.group.as_str(), &*row.version));
     let mut all = priorities::listed(core.names, own, &core.api_services.all());
     all.retain(|group| !group.name.is_empty());
@@ -33,25 +33,30 @@ pub fn document(server: &HttpServer, version: &str, is_core: bool) -> Value {
     }
     let of_group = |ListedGroup { name, versions }: ListedGroup| {
         let versions = versions.into_iter().map(|version| of_version(server, &own, &name, version));
-        Group { versions: versions.collect(), name }
+        ApiGroupDiscovery { versions: versions.collect(), name }
     };
-    let groups: Vec<Group> = groups.into_iter().map(of_group).collect();
+    let groups: Vec<ApiGroupDiscovery> = groups.into_iter().map(of_group).collect();
     aggregated::document(core.names, &groups, version)
 }
 
 /// The resources of this server, by group and version.
-type ByVersion<'a> = HashMap<(&'a str, &'a str), Vec<&'a Row>>;
+type ByVersion<'a> = HashMap<(&'a str, &'a str), Vec<&'a DiscoveryRow>>;
 
-fn of_version(server: &HttpServer, own: &ByVersion<'_>, group: &str, version: String) -> Version {
+fn of_version(
+    server: &HttpServer,
+    own: &ByVersion<'_>,
+    group: &str,
+    version: String,
+) -> ApiVersionDiscovery {
     let core = &server.core;
     let Some(service) = core.api_services.remote(core.names, group, &version) else {
         let rows = own.get(&(group, version.as_str())).map(Vec::as_slice).unwrap_or_default();
         let resources = rows.iter().map(|row| aggregated::resource(row)).collect();
-        return Version { name: version, resources, freshness: CURRENT };
+        return ApiVersionDiscovery { name: version, resources, freshness: CURRENT };
     };
     // The last known resources stay listed, as in Kubernetes.
     let list = server.aggregation.resources(&service.name);
     let freshness = if service.available && list.is_some() { CURRENT } else { STALE };
     let resources = list.map(|list| aggregated::resources_of_list(&list, group, &version));
-    Version { name: version, resources: resources.unwrap_or_default(), freshness }
+    ApiVersionDiscovery { name: version, resources: resources.unwrap_or_default(), freshness }
 }

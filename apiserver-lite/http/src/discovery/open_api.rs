@@ -8,7 +8,7 @@ use apiserver_core::status::ApiError;
 use apiserver_schema::openapi::{self, Described};
 use bytes::Bytes;
 use http::{Request, Response};
-use proto_api::schema::Resource;
+use proto_api::schema::ResourceDescriptor;
 use proto_daemon::panics;
 
 use crate::body::{self, ResponseBody, set_type};
@@ -94,7 +94,7 @@ fn own(server: &HttpServer, name: DocumentName) -> Option<Bytes> {
     let mut custom = core.definitions.served();
     custom.retain(|kind| is_own(&kind.group, kind.version()));
     let switches = &core.config.runtime_config;
-    let serves = |resource: &Resource| {
+    let serves = |resource: &ResourceDescriptor| {
         switches.serves(resource.group, resource.version, resource.plural)
             && is_own(&core.names.group(resource.group), resource.version)
     };

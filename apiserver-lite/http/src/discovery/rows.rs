@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use apiserver_core::server::Server;
 use apiserver_schema::Kind;
 use proto_api::names::Names;
-use proto_api::schema::{self, Resource};
+use proto_api::schema::{self, ResourceDescriptor};
 
 type Text = Cow<'static, str>;
 
 /// A resource in one version.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct DiscoveryRow {
     /// Group, domain included; empty for the core group.
     pub group: String,
     pub version: Text,
@@ -38,11 +38,11 @@ pub struct SubresourceRow {
 
 /// All resources that are served and switched on, built-in ones first.
 #[must_use]
-pub fn served(server: &Server) -> Vec<Row> {
+pub fn served(server: &Server) -> Vec<DiscoveryRow> {
     let switches = &server.config.runtime_config;
-    let is_on = |row: &&Resource| switches.serves(row.group, row.version, row.plural);
+    let is_on = |row: &&ResourceDescriptor| switches.serves(row.group, row.version, row.plural);
     let built_in = schema::resources().iter().chain(schema::optional_resources()).filter(is_on);
-    let mut rows: Vec<Row> = built_in.map(|row| built_in_row(server.names, row)).collect();
+    let mut rows: Vec<DiscoveryRow> = built_in.map(|row| built_in_row(server.names, row)).collect();
     let defined = server.definitions.served();
     // Another server's APIService goes before a definition.
     let is_own = |kind: &&std::sync::Arc<Kind>| {
@@ -54,11 +54,11 @@ pub fn served(server: &Server) -> Vec<Row> {
 
 /// The built-in resources.
 #[cfg(test)]
-pub fn built_in(names: &Names) -> Vec<Row> {
+pub fn built_in(names: &Names) -> Vec<DiscoveryRow> {
     schema::resources().iter().map(|resource| built_in_row(names, resource)).collect()
 }
 
-fn built_in_row(names: &Names, resource: &Resource) -> Row {
+fn built_in_row(names: &Names, resource: &ResourceDescriptor) -> DiscoveryRow {
     let texts = |all: &[&'static str]| all.iter().copied().map(Text::from).collect();
     let subresources = resource.subresources.iter().map(|subresource| SubresourceRow {
         name: subresource.name,
@@ -67,7 +67,7 @@ fn built_in_row(names: &Names, resource: &Resource) -> Row {
         kind: subresource.kind.into(),
         verbs: subresource.verbs,
     });
-    Row {
+    DiscoveryRow {
         group: names.group(resource.group),
         version: resource.version.into(),
         plural: resource.plural.into(),
@@ -82,7 +82,7 @@ fn built_in_row(names: &Names, resource: &Resource) -> Row {
 }
 
 /// The row of a custom kind; `None` if its definition has just gone.
-fn custom(kind: &Kind) -> Option<Row> {
+fn custom(kind: &Kind) -> Option<DiscoveryRow> {
     let version = kind.custom_version()?;
     let own = |text: &str| Text::from(text.to_owned());
     let texts = |all: &[String]| all.iter().map(|text| own(text)).collect();
@@ -98,7 +98,7 @@ fn custom(kind: &Kind) -> Option<Row> {
     // As in Kubernetes nothing new is advertised for a definition that is being deleted.
     let stays =
         |verb: &&str| !version.terminating || !matches!(*verb, "create" | "patch" | "update");
-    Some(Row {
+    Some(DiscoveryRow {
         group: kind.group.clone(),
         version: own(kind.version()),
         plural: own(kind.plural()),

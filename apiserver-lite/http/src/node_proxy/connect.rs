@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::front_proxy::{AuthorityError, FrontProxy};
+use super::front_proxy::{CaBundleError, FrontProxy};
 use super::target::{ProxyTarget, Scheme, Trust};
 
 /// Longest wait for a connection, TLS handshake included.
@@ -62,7 +62,7 @@ pub enum ConnectError {
     Name(String),
     /// The authorities of another API server cannot be used.
     #[error("{0}")]
-    Authority(#[from] AuthorityError),
+    Authority(#[from] CaBundleError),
 }
 
 /// The client certificate for kubelets, the leaf first, with its key.

@@ -18,7 +18,7 @@ pub struct FrontProxy {
 
 /// Why the certificate of another API server cannot be verified.
 #[derive(Debug, thiserror::Error)]
-pub enum AuthorityError {
+pub enum CaBundleError {
     /// The APIService has no caBundle.
     #[error(
         "spec.caBundle is empty: expected the authority of the server, or insecureSkipTLSVerify"
@@ -53,7 +53,7 @@ impl FrontProxy {
     ///
     /// # Errors
     /// Its authorities cannot be used.
-    pub fn connector(&self, backend: &Backend) -> Result<TlsConnector, AuthorityError> {
+    pub fn connector(&self, backend: &Backend) -> Result<TlsConnector, CaBundleError> {
         let builder = ClientConfig::builder_with_provider(self.provider.clone());
         let builder = builder.with_safe_default_protocol_versions()?;
         let builder = match backend.verification {
@@ -62,7 +62,7 @@ impl FrontProxy {
                 builder.dangerous().with_custom_certificate_verifier(any_server)
             }
             Verification::Full if backend.authority.is_empty() => {
-                return Err(AuthorityError::Missing);
+                return Err(CaBundleError::Missing);
             }
             Verification::Full => {
                 let trust =

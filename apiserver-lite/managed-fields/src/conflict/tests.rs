@@ -2,11 +2,11 @@
 
 use super::{Conflicts, MAX_LISTED, MAX_PATH_TEXT};
 use crate::element::FieldPath;
-use crate::entries::{Operation, Owner};
+use crate::entries::{ManagedFieldsOperation, Owner};
 use crate::set::FieldSet;
 
 fn applier(name: &str) -> Owner {
-    Owner::new(name, Operation::Apply, "", "")
+    Owner::new(name, ManagedFieldsOperation::Apply, "", "")
 }
 
 fn keys(count: usize) -> FieldSet {

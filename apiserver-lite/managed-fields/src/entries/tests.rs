@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use proto_api::Time;
 
 use super::{
-    EntryError, MAX_ENTRIES, MAX_NAME, MAX_SUBRESOURCE, ManagedFields, Operation, Owned, Owner,
+    EntryError, MAX_ENTRIES, MAX_NAME, MAX_SUBRESOURCE, ManagedFields, ManagedFieldsOperation,
+    Owned, Owner,
 };
 use crate::element::{FieldPath, PathElement};
 use crate::set::{FieldSet, FieldsError, MAX_DEPTH, MAX_PATHS};
@@ -94,10 +95,10 @@ fn an_applier_is_one_owner_in_all_versions() {
     let apply =
         |version: &str| entry(&format!(r#"{{"operation":"Apply","apiVersion":"{version}"}}"#));
     let managed = decode(&format!("[{},{}]", apply("v1"), apply("v2"))).expect("entries");
-    let owner = Owner::new("m", Operation::Apply, "v3", "");
+    let owner = Owner::new("m", ManagedFieldsOperation::Apply, "v3", "");
     assert_eq!(managed.get(&owner).map(|owned| owned.api_version.as_str()), Some("v2"));
     assert_eq!(managed.iter().count(), 1);
-    let update = Owner::new("m", Operation::Update, "v1", "");
+    let update = Owner::new("m", ManagedFieldsOperation::Update, "v1", "");
     assert_eq!(update.identifier(), br#"{"manager":"m","operation":"Update","apiVersion":"v1"}"#);
 }
 
@@ -106,7 +107,8 @@ fn owner() -> impl Strategy<Value = (Owner, Owned)> {
     let about = |most: usize| {
         prop_oneof![20 => 0..9usize, 1 => most - 1..most + 2].prop_map(|len| "n".repeat(len))
     };
-    let operation = prop_oneof![Just(Operation::Apply), Just(Operation::Update)];
+    let operation =
+        prop_oneof![Just(ManagedFieldsOperation::Apply), Just(ManagedFieldsOperation::Update)];
     let version = about(MAX_SUBRESOURCE);
     let depths = prop::collection::vec(
         prop_oneof![20 => 1..4usize, 1 => MAX_DEPTH - 1..MAX_DEPTH + 2],
@@ -140,7 +142,7 @@ fn as_much_is_encoded_as_can_be_read() {
         let owners = (0..owners).map(|at| {
             let path = |key: usize| FieldPath(vec![PathElement::field(format!("k{key}"))]);
             let fields = (0..keys).map(path).collect();
-            let owner = Owner::new(&format!("m{at}"), Operation::Update, "v1", "");
+            let owner = Owner::new(&format!("m{at}"), ManagedFieldsOperation::Update, "v1", "");
             (owner, Owned { fields, api_version: "v1".to_owned(), time: Time::UNSET })
         });
         let managed = ManagedFields { owners: owners.collect() };

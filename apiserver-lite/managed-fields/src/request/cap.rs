@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::entries::{ManagedFields, Operation, Owned, Owner};
+use crate::entries::{ManagedFields, ManagedFieldsOperation, Owned, Owner};
 
 /// Owners by updates that are kept apart.
 const MAX_UPDATE_OWNERS: usize = 10;
@@ -13,7 +13,10 @@ const ANCIENT: &str = "ancient-changes";
 /// Merges the oldest owners by updates, those of a version with each other, until few enough are left. The first of a version stays as it
 /// is until a second one joins it.
 pub(super) fn merge_oldest(managed: &mut ManagedFields) {
-    let updates = managed.owners.iter().filter(|(owner, _)| owner.operation == Operation::Update);
+    let updates = managed
+        .owners
+        .iter()
+        .filter(|(owner, _)| owner.operation == ManagedFieldsOperation::Update);
     let mut oldest: Vec<(i64, Vec<u8>, Owner)> = updates
         .map(|(owner, owned)| (owned.time.unix().unwrap_or(0), owner.identifier(), owner.clone()))
         .collect();
@@ -33,7 +36,7 @@ pub(super) fn merge_oldest(managed: &mut ManagedFields) {
             first_of.insert(version, owner);
             continue;
         };
-        let bucket = Owner::new(ANCIENT, Operation::Update, &version, "");
+        let bucket = Owner::new(ANCIENT, ManagedFieldsOperation::Update, &version, "");
         let Some(Owned { mut fields, api_version, time }) = managed.owners.remove(&owner) else {
             continue;
         };

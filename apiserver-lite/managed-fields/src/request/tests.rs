@@ -8,7 +8,7 @@ use proto_api::names::{Names, Profile};
 
 use super::Request;
 use crate::entries::ManagedFields;
-use crate::structure::BuiltIn;
+use crate::structure::BuiltInStructures;
 use crate::testing::json;
 use crate::versions::{ResetFields, SingleVersion};
 
@@ -31,7 +31,12 @@ struct Server {
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 impl Server {
-    fn new(api_version: &str, kind: &str, built_in: &BuiltIn, reset: ResetFields) -> Server {
+    fn new(
+        api_version: &str,
+        kind: &str,
+        built_in: &BuiltInStructures,
+        reset: ResetFields,
+    ) -> Server {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
         let kind = Arc::clone(engine.kind_of(api_version, kind).expect("a kind"));
         let structure = built_in.of(&kind).expect("a structure");
@@ -85,7 +90,7 @@ impl Stored {
     }
 
     fn resetting(api_version: &str, kind: &str, reset: ResetFields) -> Stored {
-        let server = Server::new(api_version, kind, &BuiltIn::new(), reset);
+        let server = Server::new(api_version, kind, &BuiltInStructures::new(), reset);
         Stored { server, tree: None, subresource: "", seconds: 0 }
     }
 

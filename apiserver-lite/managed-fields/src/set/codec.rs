@@ -39,20 +39,20 @@ pub enum FieldsError {
 
 /// What is left of the bound on the sets of one object.
 #[derive(Debug)]
-pub struct Limits {
+pub struct PathBudget {
     paths: usize,
 }
 
-impl Default for Limits {
+impl Default for PathBudget {
     fn default() -> Self {
-        Limits { paths: MAX_PATHS }
+        PathBudget { paths: MAX_PATHS }
     }
 }
 
-impl Limits {
+impl PathBudget {
     /// A bound of `paths` steps.
     pub(crate) fn of(paths: usize) -> Self {
-        Limits { paths }
+        PathBudget { paths }
     }
 
     fn take(&mut self, steps: usize) -> Result<(), FieldsError> {
@@ -63,11 +63,11 @@ impl Limits {
 
 impl FieldSet {
     /// Checks the bounds of sets that are read.
-    pub(crate) fn check(&self, limits: &mut Limits) -> Result<(), FieldsError> {
+    pub(crate) fn check(&self, limits: &mut PathBudget) -> Result<(), FieldsError> {
         self.check_below(0, limits)
     }
 
-    fn check_below(&self, depth: usize, limits: &mut Limits) -> Result<(), FieldsError> {
+    fn check_below(&self, depth: usize, limits: &mut PathBudget) -> Result<(), FieldsError> {
         if depth == MAX_DEPTH && !self.is_empty() {
             return Err(FieldsError::TooDeep);
         }
@@ -81,11 +81,11 @@ impl FieldSet {
     pub fn from_json(text: &[u8]) -> Result<FieldSet, FieldsError> {
         let value = parse_json(text, &mut Vec::new());
         let value = value.map_err(|error| FieldsError::Json(error.to_string()))?;
-        FieldSet::from_value(&value, &mut Limits::default())
+        FieldSet::from_value(&value, &mut PathBudget::default())
     }
 
     /// Reads `fieldsV1` of a tree. Elements of unknown types are skipped.
-    pub fn from_value(value: &Value, limits: &mut Limits) -> Result<FieldSet, FieldsError> {
+    pub fn from_value(value: &Value, limits: &mut PathBudget) -> Result<FieldSet, FieldsError> {
         read("fieldsV1", value, 0, limits).map(|node| node.below)
     }
 
@@ -111,7 +111,12 @@ impl FieldSet {
     }
 }
 
-fn read(at: &str, value: &Value, depth: usize, limits: &mut Limits) -> Result<Node, FieldsError> {
+fn read(
+    at: &str,
+    value: &Value,
+    depth: usize,
+    limits: &mut PathBudget,
+) -> Result<Node, FieldsError> {
     let Value::Map(map) = value else {
         return Err(FieldsError::NotAnObject { element: at.to_owned(), got: value.shape() });
     };

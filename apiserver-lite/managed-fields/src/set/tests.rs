@@ -7,7 +7,7 @@ use apiserver_schema::Value;
 use apiserver_schema::value::{parse_json, write_json};
 use proptest::prelude::*;
 
-use super::{FieldSet, FieldsError, Limits, MAX_DEPTH, MAX_PATHS};
+use super::{FieldSet, FieldsError, MAX_DEPTH, MAX_PATHS, PathBudget};
 use crate::element::{ElementError, FieldPath, PathElement};
 
 fn element() -> impl Strategy<Value = PathElement> {
@@ -77,7 +77,7 @@ proptest! {
     fn texts_are_read_again(a in set()) {
         let text = a.to_json();
         prop_assert_eq!(FieldSet::from_json(&text), Ok(a.clone()));
-        prop_assert_eq!(FieldSet::from_value(&a.to_value(), &mut Limits::default()), Ok(a));
+        prop_assert_eq!(FieldSet::from_value(&a.to_value(), &mut PathBudget::default()), Ok(a));
     }
 
     #[test]

@@ -5,27 +5,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apiserver_schema::{Kind, Value};
-use proto_api::schema::{self, Field, Message, MessageId, Topology};
+use proto_api::schema::{self, FieldDescriptor, MessageDescriptor, MessageId, Topology};
 
 use super::{Atom, KeyField, MapType, Relation, Scalar, Structure, TypeId, Types};
 
 /// The structures of all built-in kinds. They share their types: make them once per process.
 #[derive(Debug)]
-pub struct BuiltIn {
+pub struct BuiltInStructures {
     types: Arc<Vec<Atom>>,
     kinds: HashMap<(&'static str, &'static str, &'static str), TypeId>,
 }
 
-impl Default for BuiltIn {
+impl Default for BuiltInStructures {
     fn default() -> Self {
-        BuiltIn::new()
+        BuiltInStructures::new()
     }
 }
 
-impl BuiltIn {
+impl BuiltInStructures {
     /// Compiles the descriptors.
     pub fn new() -> Self {
-        BuiltIn::with_markers(Markers::default())
+        BuiltInStructures::with_markers(Markers::default())
     }
 
     /// Compiles the descriptors with the markers of another release.
@@ -36,7 +36,7 @@ impl BuiltIn {
             .map(|kind| ((kind.group, kind.version, kind.kind), compiler.message(kind.message)));
         let kinds = kinds.collect();
         compiler.finish();
-        BuiltIn { types: Arc::new(compiler.types.atoms), kinds }
+        BuiltInStructures { types: Arc::new(compiler.types.atoms), kinds }
     }
 
     /// The structure of a kind by group (without its domain), version and name.
@@ -105,7 +105,7 @@ impl Compiler {
         }
     }
 
-    fn fields(&mut self, message: &'static Message) -> MapType {
+    fn fields(&mut self, message: &'static MessageDescriptor) -> MapType {
         let mut fields: Vec<(Cow<'static, str>, TypeId)> = Vec::new();
         if message.is_kind {
             let text = self.scalar(Scalar::Text);
@@ -123,7 +123,11 @@ impl Compiler {
         MapType { atomic, fields, other: None }
     }
 
-    fn field(&mut self, message: &'static Message, field: &'static Field) -> TypeId {
+    fn field(
+        &mut self,
+        message: &'static MessageDescriptor,
+        field: &'static FieldDescriptor,
+    ) -> TypeId {
         let atomic = field.topology == Topology::Atomic && !self.is_granular(message, field);
         match (field.shape, field.value) {
             (schema::Shape::List, value) => {
@@ -147,7 +151,7 @@ impl Compiler {
         }
     }
 
-    fn is_granular(&self, message: &Message, field: &Field) -> bool {
+    fn is_granular(&self, message: &MessageDescriptor, field: &FieldDescriptor) -> bool {
         let fits = |name: &&str| name.split_once('.') == Some((message.name, field.json));
         self.markers.granular_fields.iter().any(fits)
     }
@@ -186,7 +190,7 @@ impl Compiler {
 }
 
 /// How a list is split: by its marker, without one by its strategy in strategic merge patches.
-fn relation(field: &'static Field) -> Relation {
+fn relation(field: &'static FieldDescriptor) -> Relation {
     let keys = |names: &[&'static str]| {
         Relation::Map(names.iter().map(|name| key_field(field, name)).collect())
     };
@@ -201,13 +205,13 @@ fn relation(field: &'static Field) -> Relation {
     }
 }
 
-fn key_field(list: &'static Field, name: &'static str) -> KeyField {
+fn key_field(list: &'static FieldDescriptor, name: &'static str) -> KeyField {
     let key = list.value.message().and_then(|message| message.field(name));
     KeyField { name: Cow::Borrowed(name), default: key.and_then(key_default) }
 }
 
 /// The value of a key field that is left out: its default, or the zero value where JSON always writes the field.
-fn key_default(key: &'static Field) -> Option<Value> {
+fn key_default(key: &'static FieldDescriptor) -> Option<Value> {
     if let Some(text) = key.default {
         return Some(Value::from(text));
     }

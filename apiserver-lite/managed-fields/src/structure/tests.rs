@@ -3,7 +3,7 @@
 use apiserver_schema::Value;
 use apiserver_schema::value::parse_json;
 
-use super::{BuiltIn, Structure, StructureError};
+use super::{BuiltInStructures, Structure, StructureError};
 
 fn json(text: &str) -> Value {
     parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
@@ -97,7 +97,7 @@ const BUILT_IN: &[(&str, &str, &str, &str)] = &[
 
 #[test]
 fn lists_and_maps_of_built_in_kinds() {
-    let built_in = BuiltIn::new();
+    let built_in = BuiltInStructures::new();
     for (group, kind, tree, want) in BUILT_IN {
         let structure = built_in.find(group, "v1", kind).expect(kind);
         assert_eq!(fields(&structure, tree), *want, "{kind} {tree}");

@@ -4,7 +4,7 @@ use apiserver_schema::Value;
 use proptest::prelude::*;
 
 use crate::set::MAX_DEPTH;
-use crate::structure::BuiltIn;
+use crate::structure::BuiltInStructures;
 use crate::testing::{fields, json, set, structure, text, tree};
 
 proptest! {
@@ -206,7 +206,7 @@ fn trees_that_are_too_deep_are_refused() {
 /// Twice the items cost at most twice the steps: no list or map is searched for each of its items.
 #[test]
 fn work_is_in_proportion_to_the_tree() {
-    let structure = BuiltIn::new().find("", "v1", "Pod").expect("a structure");
+    let structure = BuiltInStructures::new().find("", "v1", "Pod").expect("a structure");
     let pod = |size: usize, value: &str| {
         // Keys are not in sorted order.
         let place = |at: usize| (at * 7919) % size;

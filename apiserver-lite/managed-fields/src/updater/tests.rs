@@ -9,7 +9,7 @@ use apiserver_schema::{Map, Value};
 
 use super::{Merged, UpdateError, Updater};
 use crate::element::FieldPath;
-use crate::entries::{ManagedFields, Operation, Owner};
+use crate::entries::{ManagedFields, ManagedFieldsOperation, Owner};
 use crate::set::FieldSet;
 use crate::structure::Structure;
 use crate::testing::{fields, json, schema, text};
@@ -127,16 +127,19 @@ impl History {
         let version = self.version.clone();
         let updater =
             Updater { versions: &self.versions, reset: &self.reset, api_version: &version };
-        let operation =
-            if step.str("Op") == "apply" { Operation::Apply } else { Operation::Update };
+        let operation = if step.str("Op") == "apply" {
+            ManagedFieldsOperation::Apply
+        } else {
+            ManagedFieldsOperation::Update
+        };
         // The library has one owner for a name, whatever the version.
         let owner = Owner::new(step.str("Manager"), operation, "", "");
         let managed = self.managed.clone();
         let result = match operation {
-            Operation::Apply => {
+            ManagedFieldsOperation::Apply => {
                 updater.apply(&self.live, object, managed, &owner, step.is_true("Force"))
             }
-            Operation::Update => updater
+            ManagedFieldsOperation::Update => updater
                 .update(&self.live, object, managed, &owner)
                 .map(|managed| Merged { tree: Some(object.clone()), managed }),
         };

@@ -10,7 +10,7 @@ use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Object, Strictness};
 use futures_util::future::join_all;
 
-use super::writes::{BootstrapError, call, create, request};
+use super::writes::{EnsureError, call, create, request};
 
 const GROUP: &str = "rbac.authorization";
 
@@ -18,9 +18,9 @@ const GROUP: &str = "rbac.authorization";
 ///
 /// # Errors
 /// The policy cannot be read; a test excludes that.
-pub async fn reconcile(server: &Server) -> Result<(), BootstrapError> {
+pub async fn reconcile(server: &Server) -> Result<(), EnsureError> {
     let unreadable =
-        |error| BootstrapError { what: "policy".to_owned(), source: ApiError::internal(error) };
+        |error| EnsureError { what: "policy".to_owned(), source: ApiError::internal(error) };
     let is_on = |gate: &str| server.config.gated_fields.is_on(gate);
     let objects = bootstrap_objects(server.names, is_on).map_err(unreadable)?;
     // Concurrent writes share one sync of the log. A cluster in use starts without one of its roles.
@@ -32,11 +32,11 @@ pub async fn reconcile(server: &Server) -> Result<(), BootstrapError> {
     Ok(())
 }
 
-async fn reconcile_object(server: &Server, object: &BootstrapObject) -> Result<(), BootstrapError> {
+async fn reconcile_object(server: &Server, object: &BootstrapObject) -> Result<(), EnsureError> {
     let metadata = &object.object["metadata"];
     let text = |field: &str| metadata[field].as_str().unwrap_or_default();
     let failed =
-        |source| BootstrapError { what: format!("{} {}", object.resource, text("name")), source };
+        |source| EnsureError { what: format!("{} {}", object.resource, text("name")), source };
     let (namespace, name) = (text("namespace"), text("name"));
     let Some(stored) = server.find_in(GROUP, object.resource, namespace, name) else {
         return create(server, GROUP, object.resource, &object.object).await.map_err(failed);

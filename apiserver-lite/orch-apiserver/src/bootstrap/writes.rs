@@ -13,7 +13,7 @@ use serde_json::Value;
 /// A bootstrap object cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write bootstrap object {what}")]
-pub struct BootstrapError {
+pub struct EnsureError {
     /// Resource and name of the object.
     pub what: String,
     /// The API error of the write.
@@ -29,7 +29,7 @@ pub async fn create_if_missing(
     group: &str,
     resource: &str,
     object: Value,
-) -> Result<(), BootstrapError> {
+) -> Result<(), EnsureError> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let exists = || server.find_in(group, resource, text("namespace"), text("name")).is_some();
     if exists() {
@@ -40,7 +40,7 @@ pub async fn create_if_missing(
     if server.store.sync().await.is_ok() && exists() {
         return Ok(());
     }
-    Err(BootstrapError { what: format!("{resource} {}", text("name")), source })
+    Err(EnsureError { what: format!("{resource} {}", text("name")), source })
 }
 
 /// Creates an object, or replaces it when `ports`, `addressType` or `field` differ.
@@ -50,7 +50,7 @@ pub async fn create_or_replace(
     resource: &str,
     object: Value,
     field: &str,
-) -> Result<(), BootstrapError> {
+) -> Result<(), EnsureError> {
     let (namespace, name) = (&object["metadata"]["namespace"], &object["metadata"]["name"]);
     let found = server.find_in(
         group,
@@ -68,7 +68,7 @@ pub async fn create_or_replace(
         return Ok(());
     }
     let what = format!("{resource} {name}");
-    let failed = |source| BootstrapError { what: what.clone(), source };
+    let failed = |source| EnsureError { what: what.clone(), source };
     let (request, query) =
         (request(server, group, resource, &object, Verb::Update), Query::default());
     let call = call(server, &request, &query).map_err(failed)?;

@@ -58,11 +58,11 @@ impl EtcdFlags {
 mod tests {
     use clap::Parser;
 
-    use super::super::Flags;
+    use super::super::ApiServerFlags;
     use apiserver_core::config::Storage;
 
     fn config(args: &[&str]) -> Result<Storage, String> {
-        let flags = Flags::try_parse_from([&["orch-apiserver"], args].concat());
+        let flags = ApiServerFlags::try_parse_from([&["orch-apiserver"], args].concat());
         let config = flags.map_err(|error| error.to_string())?.config();
         Ok(config.map_err(|error| error.to_string())?.0.storage)
     }

@@ -18,14 +18,14 @@ const CLOCK_SKEW_MAX: time::Duration = time::Duration::minutes(5);
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Clocks {
+pub struct ExpiryClocks {
     /// Can be set.
     wall: OffsetDateTime,
     /// Only goes on.
     monotonic: Instant,
 }
 
-impl Clocks {
+impl ExpiryClocks {
     pub fn read() -> Self {
         Self { wall: now(), monotonic: Instant::now() }
     }
@@ -41,7 +41,7 @@ impl Clocks {
 /// When events are read next, and which of them have expired.
 pub struct EventExpiry {
     ttl: Duration,
-    last: Clocks,
+    last: ExpiryClocks,
     /// Since when this process knows that the wall clock was not set.
     set_at: Instant,
     /// When events are read next; `None` for a time that no clock shows.
@@ -51,13 +51,13 @@ pub struct EventExpiry {
 }
 
 impl EventExpiry {
-    pub fn new(ttl: Duration, clocks: Clocks) -> Self {
+    pub fn new(ttl: Duration, clocks: ExpiryClocks) -> Self {
         let at = clocks.monotonic;
         Self { ttl, last: clocks, set_at: at, due: Some(at), put_off: false }
     }
 
     /// Whether events may have expired. Notes the clocks.
-    fn is_due(&mut self, clocks: Clocks) -> bool {
+    fn is_due(&mut self, clocks: ExpiryClocks) -> bool {
         let deviation = clocks.deviation_since(self.last);
         self.last = clocks;
         if deviation > CLOCK_SKEW_MAX {
@@ -73,7 +73,7 @@ impl EventExpiry {
     }
 
     /// Last activity of an event that is kept; `None` for one that has expired.
-    fn kept_since(&self, event: &Object, clocks: Clocks) -> Option<OffsetDateTime> {
+    fn kept_since(&self, event: &Object, clocks: ExpiryClocks) -> Option<OffsetDateTime> {
         let Some(at) = last_activity(event, clocks.wall) else {
             // It was made while the clock was wrong, before it was set.
             let known = clocks.monotonic.saturating_duration_since(self.set_at);
@@ -85,7 +85,7 @@ impl EventExpiry {
     }
 
     /// Plans the next reading. New events are younger than those that are kept, so nothing expires before the `oldest` of these does.
-    fn plan_next(&mut self, oldest: OffsetDateTime, clocks: Clocks) {
+    fn plan_next(&mut self, oldest: OffsetDateTime, clocks: ExpiryClocks) {
         let age = Duration::try_from(clocks.wall - oldest).unwrap_or_default();
         self.due = clocks.monotonic.checked_add(self.ttl.saturating_sub(age));
         self.put_off = false;
@@ -93,7 +93,7 @@ impl EventExpiry {
 }
 
 /// Deletes the events that have expired, if any may have.
-pub async fn delete_old_events(server: &Server, expiry: &mut EventExpiry, clocks: Clocks) {
+pub async fn delete_old_events(server: &Server, expiry: &mut EventExpiry, clocks: ExpiryClocks) {
     if !expiry.is_due(clocks) {
         return;
     }
@@ -178,11 +178,14 @@ mod tests {
             Self { start: Instant::now(), passed, set }
         }
 
-        fn read(&self) -> Clocks {
-            Clocks { wall: START + self.passed + self.set, monotonic: self.start + self.passed }
+        fn read(&self) -> ExpiryClocks {
+            ExpiryClocks {
+                wall: START + self.passed + self.set,
+                monotonic: self.start + self.passed,
+            }
         }
 
-        fn after(&mut self, minutes: u64) -> Clocks {
+        fn after(&mut self, minutes: u64) -> ExpiryClocks {
             self.passed += Duration::from_secs(60 * minutes);
             self.read()
         }

@@ -8,7 +8,7 @@ use http::{Method, Request};
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
 use integers::{PathStep, paths, text, with_number};
-use proto_api::schema::{self, Resource};
+use proto_api::schema::{self, ResourceDescriptor};
 use serde_json::{Value, json};
 
 use crate::support::TestServer;
@@ -104,7 +104,7 @@ fn accepted(kind: &str) -> Option<Value> {
 }
 
 /// The path of a collection, and the object created in it.
-pub(crate) fn collection_and_object(resource: &Resource, group: &str) -> (String, Value) {
+pub(crate) fn collection_and_object(resource: &ResourceDescriptor, group: &str) -> (String, Value) {
     let root = match group {
         "" => format!("/api/{}", resource.version),
         group => format!("/apis/{group}/{}", resource.version),

@@ -2,7 +2,7 @@
 
 use apiserver_schema::actors::{ACTORS, Actor};
 use http::Method;
-use proto_api::schema::{self, Resource};
+use proto_api::schema::{self, ResourceDescriptor};
 use serde_json::{Map, Value, json};
 
 use crate::numbers::collection_and_object;
@@ -17,7 +17,7 @@ fn warnings(reply: &Reply) -> Vec<&str> {
 }
 
 /// Whether no component acts on the resource.
-fn is_inert(resource: &Resource) -> bool {
+fn is_inert(resource: &ResourceDescriptor) -> bool {
     let row = ACTORS.iter().find(|row| (row.0, row.1) == (resource.group, resource.kind));
     row.expect("a row").2 == Actor::NotImplemented
 }

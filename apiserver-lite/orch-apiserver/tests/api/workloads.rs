@@ -142,7 +142,7 @@ impl Cluster {
         let mut plan = Plan::default();
         if let Some(set) = self.read::<DaemonSet>().await {
             let nodes = self.list::<Node>().await;
-            let seen = daemon_set::Observed {
+            let seen = daemon_set::ObservedDaemonSet {
                 set: &set,
                 pods: &pods,
                 revisions: &revisions,
@@ -154,22 +154,24 @@ impl Cluster {
             let claims = self.list::<PersistentVolumeClaim>().await;
             let claim =
                 |name: &str| claims.iter().find(|claim| claim.metadata.name == name).cloned();
-            let seen = stateful_set::Observed {
+            let seen = stateful_set::ObservedStatefulSet {
                 set: &set,
                 pods: &pods,
                 revisions: &revisions,
                 claim: &claim,
-                features: stateful_set::Features::of(|gate| gate == "StatefulSetAutoDeletePVC"),
+                features: stateful_set::StatefulSetFeatures::of(|gate| {
+                    gate == "StatefulSetAutoDeletePVC"
+                }),
             };
             plan.absorb(stateful_set::plan(names, &seen, now));
         }
         if let Some(cron_job) = self.read::<CronJob>().await {
             let jobs = self.list::<Job>().await;
-            let seen = cron_job::Observed { cron_job: &cron_job, jobs: &jobs };
+            let seen = cron_job::ObservedCronJob { cron_job: &cron_job, jobs: &jobs };
             plan.absorb(cron_job::plan(names, &seen, &mut self.resumed, now));
         }
         if let Some(job) = self.read::<Job>().await {
-            let seen = job::Observed { job: &job, pods: &pods };
+            let seen = job::ObservedJob { job: &job, pods: &pods };
             plan.absorb(job::plan(names, &seen, &mut self.uncounted, now));
         }
         plan

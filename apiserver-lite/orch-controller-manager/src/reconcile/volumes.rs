@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::has_ended;
-use apiserver_controllers::volumes::attach::{self, Attachable, NodeView};
+use apiserver_controllers::volumes::attach::{self, Attachable, NodeAttachments};
 use apiserver_controllers::volumes::claim::{self, ClaimContext};
 use apiserver_controllers::volumes::{
     claim_of, claims_of, ephemeral, ephemeral_claim_name, expand, has_annotation,
@@ -180,7 +180,7 @@ impl Reconciler {
         let needs = here.map(|pod| (pod.clone(), self.attachables(&pod)));
         let attachments = informers.attachments.objects();
         let volume = |name: &str| informers.volumes.get(&ObjectKey::new("", name));
-        let view = NodeView {
+        let view = NodeAttachments {
             names: informers.names,
             name,
             node: node.as_deref(),

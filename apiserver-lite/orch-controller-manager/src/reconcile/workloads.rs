@@ -27,7 +27,7 @@ impl Reconciler {
     fn plan_daemon_set(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(set) = informers.daemon_sets.get(key) else { return Plan::default() };
-        let seen = daemon_set::Observed {
+        let seen = daemon_set::ObservedDaemonSet {
             set: &set,
             pods: &informers.pods.within(&key.namespace),
             revisions: &informers.revisions.within(&key.namespace),
@@ -39,7 +39,7 @@ impl Reconciler {
     fn plan_stateful_set(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(set) = informers.stateful_sets.get(key) else { return Plan::default() };
-        let seen = stateful_set::Observed {
+        let seen = stateful_set::ObservedStatefulSet {
             set: &set,
             pods: &informers.pods.within(&key.namespace),
             revisions: &informers.revisions.within(&key.namespace),
@@ -63,7 +63,7 @@ impl Reconciler {
             let listed = api.list(&ListParams::default()).await?;
             jobs = listed.items.into_iter().map(Arc::new).collect();
         }
-        let seen = cron_job::Observed { cron_job: &cron_job, jobs: &jobs };
+        let seen = cron_job::ObservedCronJob { cron_job: &cron_job, jobs: &jobs };
         let mut resumed = lock(&self.state.resumed_schedules);
         Ok(cron_job::plan(informers.names, &seen, &mut resumed, now()))
     }
@@ -71,7 +71,7 @@ impl Reconciler {
     fn plan_job(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(job) = informers.jobs.get(key) else { return Plan::default() };
-        let seen = job::Observed { job: &job, pods: &informers.pods.within(&key.namespace) };
+        let seen = job::ObservedJob { job: &job, pods: &informers.pods.within(&key.namespace) };
         job::plan(informers.names, &seen, &mut lock(&self.state.uncounted_jobs), now())
     }
 

@@ -163,7 +163,7 @@ fn failure_condition(
 
 #[cfg(test)]
 mod tests {
-    use apiserver_scheduling::extenders::AnswerError;
+    use apiserver_scheduling::extenders::ExtenderAnswerError;
 
     use super::*;
 
@@ -181,7 +181,7 @@ mod tests {
         let deadline = std::time::Duration::from_secs(5);
         let late = ClientError::Deadline { request: String::new(), deadline };
         assert!(!BindError::Api(late).is_refusal(), "it may be bound");
-        let reported = AnswerError::Reported("no slot".into());
+        let reported = ExtenderAnswerError::Reported("no slot".into());
         assert!(BindError::Extender(reported.into()).is_refusal());
     }
 

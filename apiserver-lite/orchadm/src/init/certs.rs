@@ -5,7 +5,7 @@ use apiserver_bootstrap::authority::{Authority, Issuance, LEAF_DAYS, Leaf};
 use apiserver_bootstrap::certificates::{
     self, AUTHORITY, CertificateFile, FileChange, PROXY_AUTHORITY, node_client_stem,
 };
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster};
+use apiserver_bootstrap::client_config::{self, AuthorityAt, ClusterEntry};
 use apiserver_bootstrap::service_account_keys;
 use proto_daemon::private_files;
 use time::OffsetDateTime;
@@ -99,7 +99,7 @@ pub fn make_client_configs(context: &InitContext, part: &str) -> Result<()> {
         if !context.is_selected("kubeconfig", name, part) {
             continue;
         }
-        let cluster = Cluster {
+        let cluster = ClusterEntry {
             name: settings.cluster.name(names),
             server,
             authority: AuthorityAt::Embedded(authority.certificate()),

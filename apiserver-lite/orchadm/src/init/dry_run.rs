@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::host::Host;
     use crate::init::{InitFlags, PHASES};
-    use crate::output::{Format, Output};
+    use crate::output::{LineOutput, OutputFormat};
     use crate::services::Services;
 
     #[derive(Parser)]
@@ -91,7 +91,7 @@ mod tests {
     fn every_phase_says_what_it_would_do_and_nothing_is_written() {
         let root = tempfile::tempdir().unwrap();
         let names = Names::new(Profile::Kubernetes);
-        let output = Output { format: Format::Text };
+        let output = LineOutput { format: OutputFormat::Text };
         let host = Host { names, layout: Layout::new(names, root.path()), record: None, output };
         let line = [
             "x",

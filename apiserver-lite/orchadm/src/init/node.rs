@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use apiserver_bootstrap::client_config::{self, AuthorityAt, Cluster, Identity};
+use apiserver_bootstrap::client_config::{self, AuthInfo, AuthorityAt, ClusterEntry};
 use apiserver_bootstrap::configuration::Taint;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::preflight::RuntimeFacts;
@@ -121,13 +121,13 @@ pub async fn finalize(context: &InitContext) -> Result<()> {
     let what = format!("{} is there", pair.display());
     context.services.until((layout, "orchlet"), &what, NODE_PATIENCE, look).await?;
     let pem = std::fs::read_to_string(authority(settings))?;
-    let cluster = Cluster {
+    let cluster = ClusterEntry {
         name: settings.cluster.name(names),
         server: &settings.server(),
         authority: AuthorityAt::Embedded(&pem),
     };
     let user = format!("system:node:{}", settings.node);
-    let identity = Identity::Files { certificate: pair.clone(), key: pair.clone() };
+    let identity = AuthInfo::Files { certificate: pair.clone(), key: pair.clone() };
     client_config::write(&layout.node, &client_config::text(&cluster, &user, &identity))?;
     let text = format!("{} names {}", layout.node.display(), pair.display());
     context.host.output.log("kubelet-finalize", &text);

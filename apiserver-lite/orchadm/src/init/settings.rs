@@ -306,12 +306,12 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::output::{Format, Output};
-    use apiserver_bootstrap::record::Record;
+    use crate::output::{LineOutput, OutputFormat};
+    use apiserver_bootstrap::record::HostRecord;
 
     fn host(root: &Path) -> Host {
         let names = Names::new(Profile::Kubernetes);
-        let mut record = Record::new(names, Role::ControlPlane, "known", "unix:///known");
+        let mut record = HostRecord::new(names, Role::ControlPlane, "known", "unix:///known");
         record.certificates_dir = Some(root.join("srv/pki"));
         let argv = [
             "/opt/b/orch-apiserver",
@@ -327,7 +327,12 @@ mod tests {
         let argv = argv.map(str::to_owned).to_vec();
         record.put(&Program { name: "orch-controller-manager".into(), argv });
         let layout = Layout::new(names, root);
-        Host { names, layout, record: Some(record), output: Output { format: Format::Text } }
+        Host {
+            names,
+            layout,
+            record: Some(record),
+            output: LineOutput { format: OutputFormat::Text },
+        }
     }
 
     #[test]

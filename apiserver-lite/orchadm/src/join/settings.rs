@@ -225,13 +225,14 @@ mod tests {
     use proto_api::names::{Names, Profile};
 
     use super::*;
-    use crate::output::{Format, Output};
+    use crate::output::{LineOutput, OutputFormat};
 
     #[test]
     fn phases_of_join_are_left_out_by_name() {
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, std::path::Path::new("/nowhere"));
-        let host = Host { names, layout, record: None, output: Output { format: Format::Text } };
+        let host =
+            Host { names, layout, record: None, output: LineOutput { format: OutputFormat::Text } };
         let of = |phase: &str| {
             let flags = JoinFlags {
                 api_server: Some("10.0.0.1:6443".into()),
@@ -252,7 +253,8 @@ mod tests {
     fn a_control_plane_joins_with_an_address_of_its_own_and_leaves_out_phases_of_init() {
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, std::path::Path::new("/nowhere"));
-        let host = Host { names, layout, record: None, output: Output { format: Format::Text } };
+        let host =
+            Host { names, layout, record: None, output: LineOutput { format: OutputFormat::Text } };
         let flags = JoinFlags {
             api_server: Some("10.0.0.1:6443".into()),
             token: Some("abcdef.0123456789abcdef".into()),

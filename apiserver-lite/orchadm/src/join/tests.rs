@@ -5,7 +5,7 @@ use apiserver_bootstrap::layout::Layout;
 use proto_api::names::{Names, Profile};
 
 use super::*;
-use crate::output::{Format, Output};
+use crate::output::{LineOutput, OutputFormat};
 
 fn settings(layout: &Layout, node: &str) -> JoinSettings {
     JoinSettings {
@@ -29,9 +29,9 @@ fn a_join_is_continued_only_as_the_same() {
     let root = tempfile::tempdir().unwrap();
     let names = Names::new(Profile::Kubernetes);
     let layout = Layout::new(names, root.path());
-    let output = Output { format: Format::Text };
+    let output = LineOutput { format: OutputFormat::Text };
     let host = Host { names, layout: layout.clone(), record: None, output };
-    let record = Record::new(names, Role::Node, "n", "unix:///r");
+    let record = HostRecord::new(names, Role::Node, "n", "unix:///r");
     check_same_node(&record, "n", "unix:///r").unwrap();
     let error = check_same_node(&record, "m", "unix:///r").unwrap_err().to_string();
     assert!(error.contains("\"n\"") && error.contains("reset"), "{error}");

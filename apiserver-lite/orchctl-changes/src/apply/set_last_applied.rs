@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::edit;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of `set-last-applied`.
 #[derive(clap::Args, Debug)]
@@ -75,7 +75,7 @@ pub async fn run_set(
             writeln!(output.out, "set-last-applied {}: no changes required.", place.name)?;
             continue;
         }
-        changes.push((Target { place, object: current }, after));
+        changes.push((TargetObject { place, object: current }, after));
     }
     for (target, text) in changes {
         let object = if args.results.sends() {
@@ -112,7 +112,9 @@ pub async fn run_edit(
 ) -> Result<ExitCode, CommandError> {
     let names = session.names().await?;
     let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
-    for Target { place, object } in targets::read(session, &flags, &args.objects, output).await? {
+    for TargetObject { place, object } in
+        targets::read(session, &flags, &args.objects, output).await?
+    {
         let Some(record_text) = apply::last_applied(names, &object) else {
             return Err(CommandError::with_text(format!(
                 "no last-applied-configuration annotation found on resource: {}",

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use orchctl_client::manifests::{self, FileFlags, Manifest};
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::reconcile_access::{self, Operation, Reconciliation};
+use orchctl_plans::reconcile_access::{self, ReconcileOperation, Reconciliation};
 use proto_api::names::Names;
 use serde_json::{Value, json};
 
@@ -106,10 +106,10 @@ async fn reconcile(
 }
 
 /// Whether another writer came between the comparison and the write.
-fn has_changed(error: &CommandError, operation: Operation) -> bool {
+fn has_changed(error: &CommandError, operation: ReconcileOperation) -> bool {
     match requests::code(error) {
         Some(409) => true,
-        Some(404) => operation == Operation::Update,
+        Some(404) => operation == ReconcileOperation::Update,
         _ => false,
     }
 }
@@ -121,14 +121,15 @@ async fn write(
     stored: Option<&Value>,
     planned: &Reconciliation,
 ) -> Result<Value, CommandError> {
-    let write = requests::Write { manager: MANAGER.to_owned(), ..requests::Write::default() };
+    let write =
+        requests::WriteOptions { manager: MANAGER.to_owned(), ..requests::WriteOptions::default() };
     let object = &planned.object;
     match planned.operation {
-        Operation::Nothing => return Ok(object.clone()),
-        Operation::Update => {
+        ReconcileOperation::Nothing => return Ok(object.clone()),
+        ReconcileOperation::Update => {
             return requests::update(session, place.path(None), object, &write).await;
         }
-        Operation::Recreate => {
+        ReconcileOperation::Recreate => {
             check_create(session, place, object, &write).await?;
             let uid = stored.and_then(|stored| stored.pointer("/metadata/uid"));
             let uid = uid.and_then(Value::as_str).map(str::to_owned);
@@ -137,7 +138,7 @@ async fn write(
                 _ => {}
             }
         }
-        Operation::Create => ensure_namespace(session, place).await?,
+        ReconcileOperation::Create => ensure_namespace(session, place).await?,
     }
     requests::create(session, place.collection(), object, &write).await
 }
@@ -148,9 +149,9 @@ async fn check_create(
     session: &Session,
     place: &Place,
     object: &Value,
-    write: &requests::Write,
+    write: &requests::WriteOptions,
 ) -> Result<(), CommandError> {
-    let checks = requests::Write { dry_run: true, ..write.clone() };
+    let checks = requests::WriteOptions { dry_run: true, ..write.clone() };
     match requests::create(session, place.collection(), object, &checks).await {
         Err(error) if requests::code(&error) != Some(409) => Err(error),
         _ => Ok(()),
@@ -168,7 +169,8 @@ async fn ensure_namespace(session: &Session, place: &Place) -> Result<(), Comman
         Err(error) => return Err(error),
     }
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-    let write = requests::Write { manager: MANAGER.to_owned(), ..requests::Write::default() };
+    let write =
+        requests::WriteOptions { manager: MANAGER.to_owned(), ..requests::WriteOptions::default() };
     match requests::create(session, place.collection(), &object, &write).await {
         Err(error) if !matches!(requests::code(&error), Some(403 | 409)) => Err(error),
         _ => Ok(()),

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::generate::configuration::{self, Entry, RegistryLogin};
+use orchctl_plans::generate::configuration::{self, DataEntry, RegistryLogin};
 
 use super::CommonFlags;
 use crate::requests;
@@ -29,7 +29,7 @@ pub struct SourceFlags {
 }
 
 impl SourceFlags {
-    fn entries(&self) -> Result<Vec<Entry>, CommandError> {
+    fn entries(&self) -> Result<Vec<DataEntry>, CommandError> {
         let mut entries = Vec::new();
         for text in &self.from_file {
             add_file(text, &mut entries)?;
@@ -66,7 +66,7 @@ fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
 }
 
 /// Adds a file, or the files of a directory, whose names are the keys.
-fn add_file(text: &str, entries: &mut Vec<Entry>) -> Result<(), CommandError> {
+fn add_file(text: &str, entries: &mut Vec<DataEntry>) -> Result<(), CommandError> {
     let name_of = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let (key, path) = match text.split_once('=') {
         Some((key, path)) if !key.is_empty() && !path.is_empty() => (Some(key), Path::new(path)),

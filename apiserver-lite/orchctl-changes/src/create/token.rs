@@ -8,7 +8,7 @@ use proto_api::yaml;
 use serde_json::{Value, json};
 
 use crate::poll;
-use crate::requests::{self, Place, Write};
+use crate::requests::{self, Place, WriteOptions};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -55,7 +55,7 @@ pub(super) async fn run(
     let namespace = Some(session.namespace()?.to_owned());
     let place = Place { resource, namespace, name: args.name };
     let path = place.path(Some("token"));
-    let answer = requests::create(session, path, &request, &Write::default()).await;
+    let answer = requests::create(session, path, &request, &WriteOptions::default()).await;
     let answer = answer.map_err(|error| match requests::code(&error) {
         Some(_) => CommandError::with_text(format!(
             "failed to create token: {}",

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::rollout::{self, Revision};
-use orchctl_printers::columns::Layout;
+use orchctl_plans::rollout::{self, WorkloadRevision};
+use orchctl_printers::columns::ColumnWidths;
 use proto_api::yaml;
 use proto_client::Patch;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::revision_annotation;
 use crate::requests;
 use crate::results::{DryRun, ResultFlags};
-use crate::targets::{self, Target, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Flags of `rollout history`.
 #[derive(clap::Args, Debug)]
@@ -43,7 +43,10 @@ pub(super) struct UndoArgs {
 }
 
 /// The revisions of a workload, oldest first.
-async fn revisions(session: &Session, target: &Target) -> Result<Vec<Revision>, CommandError> {
+async fn revisions(
+    session: &Session,
+    target: &TargetObject,
+) -> Result<Vec<WorkloadRevision>, CommandError> {
     let kind = match target.place.resource.kind.as_str() {
         "Deployment" => "ReplicaSet",
         "DaemonSet" | "StatefulSet" => "ControllerRevision",
@@ -92,7 +95,7 @@ pub(super) async fn run_history(
             vec![revision.number.to_string(), cause.to_owned()]
         }));
         // The space behind the title is what scripts have seen since ever.
-        writeln!(output.out, "{title} \n{}", Layout::default().render(&rows))?;
+        writeln!(output.out, "{title} \n{}", ColumnWidths::default().render(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -103,7 +106,7 @@ pub(super) async fn run_undo(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
-        let Target { place, object } = &target;
+        let TargetObject { place, object } = &target;
         if object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
             return Err(CommandError::with_text(format!(
                 "you cannot rollback a paused deployment; resume it first with rollout resume {} and try again",

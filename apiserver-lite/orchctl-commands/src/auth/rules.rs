@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_printers::columns::Layout;
+use orchctl_printers::columns::ColumnWidths;
 use orchctl_printers::{objects, rules};
 use serde_json::{Value, json};
 
@@ -31,6 +31,6 @@ pub(super) async fn list(
     }
     let of = |part: &str| objects::list_at(&answer, part);
     rows.extend(rules::rows(of("/status/resourceRules"), of("/status/nonResourceRules")));
-    output.out.write_all(Layout::default().render(&rows).as_bytes())?;
+    output.out.write_all(ColumnWidths::default().render(&rows).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

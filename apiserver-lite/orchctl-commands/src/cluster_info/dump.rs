@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use orchctl_client::{CommandError, LineReader, Output, Session};
-use orchctl_printers::{Form, objects};
+use orchctl_printers::{PrintFormat, objects};
 use proto_api::{Collection, uri};
 use proto_client::ListParams;
 use proto_client::request;
@@ -53,7 +53,7 @@ pub(super) struct Args {
 struct Dump<'a> {
     session: &'a Session,
     print: PrintFlags,
-    form: Form,
+    form: PrintFormat,
     /// None for standard output.
     directory: Option<PathBuf>,
 }
@@ -139,8 +139,8 @@ impl Dump<'_> {
 
     fn print(&self, file: &str, object: Value, output: &mut Output) -> Result<(), CommandError> {
         let end = match self.form {
-            Form::Json => "json",
-            Form::Yaml => "yaml",
+            PrintFormat::Json => "json",
+            PrintFormat::Yaml => "yaml",
             _ => "txt",
         };
         let Some(directory) = &self.directory else {

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use orchctl_client::{CommandError, Kubeconfig, Output, Session};
-use orchctl_printers::columns::Layout;
-use orchctl_printers::{Form, objects};
+use orchctl_printers::columns::ColumnWidths;
+use orchctl_printers::{PrintFormat, objects};
 use proto_client::config::file;
 use serde_json::{Value, json};
 
@@ -79,8 +79,8 @@ pub(super) fn view(
         }
     }
     let form = match args.print.form()? {
-        Form::Table => Form::Yaml,
-        Form::Wide | Form::Name => {
+        PrintFormat::Table => PrintFormat::Yaml,
+        PrintFormat::Wide | PrintFormat::Name => {
             return Err(CommandError::with_text(
                 "a configuration is shown as yaml, json or by jsonpath",
             ));
@@ -202,6 +202,6 @@ pub(super) fn contexts(
         let field = |field: &str| objects::text_at(entry, &format!("/context/{field}")).to_owned();
         vec![mark.to_owned(), name, field("cluster"), field("user"), field("namespace")]
     }));
-    output.out.write_all(Layout::default().render(&rows).as_bytes())?;
+    output.out.write_all(ColumnWidths::default().render(&rows).as_bytes())?;
     CommandError::collect(errors)
 }

@@ -1,10 +1,10 @@
 //! Answers as tables, or as objects in other forms.
 
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_printers::columns::Layout;
+use orchctl_printers::columns::ColumnWidths;
 use orchctl_printers::jsonpath::Path;
-use orchctl_printers::table::TableOptions;
-use orchctl_printers::{Form, objects, sort, table};
+use orchctl_printers::table::PrintOptions;
+use orchctl_printers::{PrintFormat, objects, sort, table};
 use serde_json::Value;
 
 use super::read::{self, Question, ResponseForm};
@@ -15,7 +15,7 @@ use crate::time;
 pub(super) async fn tables(
     session: &Session,
     args: &Args,
-    form: &Form,
+    form: &PrintFormat,
     questions: Vec<Question>,
     output: &mut Output,
 ) -> Result<(), CommandError> {
@@ -59,7 +59,7 @@ pub(super) async fn tables(
         let cells = |row| table::cells(&whole, row, &options, None);
         rows.extend(table::rows(&whole).iter().map(cells));
         let states = state_column(&whole, &options, output);
-        let text = Layout::default().render_coloured(&rows, states);
+        let text = ColumnWidths::default().render_coloured(&rows, states);
         output.out.write_all(text.as_bytes())?;
     }
     output.out.flush()?;
@@ -77,7 +77,7 @@ pub(super) async fn tables(
 pub(super) async fn objects(
     session: &Session,
     args: &Args,
-    form: &Form,
+    form: &PrintFormat,
     questions: Vec<Question>,
     output: &mut Output,
 ) -> Result<(), CommandError> {
@@ -110,7 +110,7 @@ pub(super) async fn objects(
 /// The column of states, if the output may have colours.
 pub(super) fn state_column(
     table: &Value,
-    options: &TableOptions,
+    options: &PrintOptions,
     output: &Output,
 ) -> Option<usize> {
     let heads = table::heads(table, options);
@@ -118,13 +118,13 @@ pub(super) fn state_column(
 }
 
 /// Which columns the flags ask for.
-pub(super) fn options(form: &Form, flags: &TableFlags, namespaces: bool) -> TableOptions {
-    TableOptions {
-        wide: *form == Form::Wide,
+pub(super) fn options(form: &PrintFormat, flags: &TableFlags, namespaces: bool) -> PrintOptions {
+    PrintOptions {
+        wide: *form == PrintFormat::Wide,
         namespaces,
         labels: flags.show_labels,
         label_columns: flags.label_columns.clone(),
-        ..TableOptions::default()
+        ..PrintOptions::default()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Requests of the command: each is for one object or one collection.
 
 use orchctl_client::manifests;
-use orchctl_client::names::{self, Selection};
+use orchctl_client::names::{self, ResourceTuple};
 use orchctl_client::{ApiResource, CommandError, Output, Session};
 use orchctl_printers::{objects, table};
 use proto_api::Collection;
@@ -74,7 +74,7 @@ pub(super) async fn questions(
     let several = args.args.first().is_some_and(|first| first.contains(','))
         || discovery.category(args.args.first().map_or("", String::as_str)).len() > 1;
     let mut questions = Vec::new();
-    for Selection { resource, name } in selections {
+    for ResourceTuple { resource, name } in selections {
         check(args, &name)?;
         // A category or a list of types may hold some that cannot be listed.
         if several && name.is_none() && !resource.has_verb("list") {

@@ -1,9 +1,9 @@
 //! `get --watch`: objects, then their changes as the server sends them.
 
 use orchctl_client::{CommandError, LineReader, Output, Session};
-use orchctl_printers::columns::Layout;
-use orchctl_printers::table::TableOptions;
-use orchctl_printers::{Form, objects, table};
+use orchctl_printers::columns::ColumnWidths;
+use orchctl_printers::table::PrintOptions;
+use orchctl_printers::{PrintFormat, objects, table};
 use proto_client::{ListParams, request};
 use serde_json::Value;
 
@@ -18,9 +18,9 @@ const WATCH_SECS: u64 = 3600;
 /// What is printed, with the widths of columns so far.
 struct Printer<'a> {
     args: &'a Args,
-    form: &'a Form,
-    options: TableOptions,
-    layout: Layout,
+    form: &'a PrintFormat,
+    options: PrintOptions,
+    layout: ColumnWidths,
     /// Columns; later tables of a watch have none.
     table: Option<Value>,
 }
@@ -29,7 +29,7 @@ struct Printer<'a> {
 pub(super) async fn run(
     session: &Session,
     args: &Args,
-    form: &Form,
+    form: &PrintFormat,
     questions: Vec<Question>,
     output: &mut Output,
 ) -> Result<(), CommandError> {
@@ -62,7 +62,7 @@ pub(super) async fn run(
     options.namespaces &= question.resource.namespaced;
     options.events = args.output_watch_events;
     options.name_prefix = args.table.show_kind.then(|| question.resource.word());
-    let mut printer = Printer { args, form, options, layout: Layout::default(), table: None };
+    let mut printer = Printer { args, form, options, layout: ColumnWidths::default(), table: None };
     if listed && !args.watch_only {
         printer.print(answer, "ADDED", output)?;
     }
@@ -102,12 +102,12 @@ impl Printer<'_> {
             self.print_rows(object, event, output)?;
         } else {
             for item in objects::into_items(object) {
-                if *self.form == Form::Yaml && self.table.is_some() {
+                if *self.form == PrintFormat::Yaml && self.table.is_some() {
                     writeln!(output.out, "---")?;
                 }
                 let heads = !self.args.table.no_headers && self.table.is_none();
                 self.table = Some(Value::Null);
-                let item = if self.options.events && !matches!(self.form, Form::Name) {
+                let item = if self.options.events && !matches!(self.form, PrintFormat::Name) {
                     serde_json::json!({"type": event, "object": item})
                 } else {
                     item

@@ -7,7 +7,7 @@ use std::time::Duration;
 use orchctl_client::{CommandError, LineReader, Session};
 use orchctl_printers::objects;
 use orchctl_screen::rows::ROWS_MAX;
-use orchctl_screen::{Question, Target, Update, View};
+use orchctl_screen::{Question, RowTarget, Update, View};
 use proto_api::{Collection, uri};
 use proto_client::ListParams;
 use proto_client::request;
@@ -63,7 +63,7 @@ impl<'a> Feed<'a> {
     }
 
     /// The log of a container.
-    pub(super) fn log(session: &'a Session, pod: Target, container: String) -> Self {
+    pub(super) fn log(session: &'a Session, pod: RowTarget, container: String) -> Self {
         Self::new(|sender| async move {
             let ended = match follow(session, &pod, &container, &sender).await {
                 Ok(()) => Update::LogEnded,
@@ -75,7 +75,7 @@ impl<'a> Feed<'a> {
     }
 
     /// The answer to a question.
-    pub(super) fn answer(session: &'a Session, question: Question, target: Target) -> Self {
+    pub(super) fn answer(session: &'a Session, question: Question, target: RowTarget) -> Self {
         Self::new(|sender| async move {
             let answer = answer(session, question, target).await;
             let update = answer.unwrap_or_else(|error| Update::Notice(error.to_string()));
@@ -200,7 +200,7 @@ async fn show_rows(
 /// Sends the log as it grows.
 async fn follow(
     session: &Session,
-    pod: &Target,
+    pod: &RowTarget,
     container: &str,
     sender: &mpsc::Sender<Update>,
 ) -> Result<(), CommandError> {
@@ -224,7 +224,7 @@ async fn follow(
 async fn answer(
     session: &Session,
     question: Question,
-    target: Target,
+    target: RowTarget,
 ) -> Result<Update, CommandError> {
     let resource = session.discovery().await?.served_kind(&target.api_version, &target.kind)?;
     if target.name.is_empty() {

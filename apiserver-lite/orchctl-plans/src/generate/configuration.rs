@@ -9,7 +9,7 @@ use super::object;
 use crate::ArgumentError;
 
 /// One entry: a key and its content.
-pub type Entry = (String, Vec<u8>);
+pub type DataEntry = (String, Vec<u8>);
 
 /// Whether a text may be a key of a ConfigMap or Secret.
 fn check_key(key: &str) -> Result<(), ArgumentError> {
@@ -26,7 +26,7 @@ fn check_key(key: &str) -> Result<(), ArgumentError> {
 ///
 /// # Errors
 /// When there is no key.
-pub fn parse_literal(text: &str) -> Result<Entry, ArgumentError> {
+pub fn parse_literal(text: &str) -> Result<DataEntry, ArgumentError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => {
             // Quotes that a shell did not remove are removed here.
@@ -41,7 +41,7 @@ pub fn parse_literal(text: &str) -> Result<Entry, ArgumentError> {
 ///
 /// # Errors
 /// When a line has no key.
-pub fn parse_env_file(text: &str) -> Result<Vec<Entry>, ArgumentError> {
+pub fn parse_env_file(text: &str) -> Result<Vec<DataEntry>, ArgumentError> {
     let mut entries = Vec::new();
     let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
     for (at, line) in lines.map(|(at, line)| (at.saturating_add(1), line.trim_start())) {
@@ -62,7 +62,7 @@ pub fn parse_env_file(text: &str) -> Result<Vec<Entry>, ArgumentError> {
     Ok(entries)
 }
 
-fn check_entries(name: &str, entries: &[Entry]) -> Result<(), ArgumentError> {
+fn check_entries(name: &str, entries: &[DataEntry]) -> Result<(), ArgumentError> {
     let mut seen = std::collections::HashSet::new();
     for (key, _) in entries {
         check_key(key)?;
@@ -79,10 +79,14 @@ fn check_entries(name: &str, entries: &[Entry]) -> Result<(), ArgumentError> {
 ///
 /// # Errors
 /// When a key is invalid or there twice.
-pub fn config_map(name: &str, entries: &[Entry], immutable: bool) -> Result<Value, ArgumentError> {
+pub fn config_map(
+    name: &str,
+    entries: &[DataEntry],
+    immutable: bool,
+) -> Result<Value, ArgumentError> {
     check_entries(name, entries)?;
     let (mut texts, mut binaries) = (Map::new(), Map::new());
-    let mut sorted: Vec<&Entry> = entries.iter().collect();
+    let mut sorted: Vec<&DataEntry> = entries.iter().collect();
     sorted.sort();
     for (key, content) in sorted {
         match std::str::from_utf8(content) {
@@ -106,9 +110,9 @@ pub fn config_map(name: &str, entries: &[Entry], immutable: bool) -> Result<Valu
 ///
 /// # Errors
 /// When a key is invalid or there twice.
-pub fn secret(name: &str, kind: &str, entries: &[Entry]) -> Result<Value, ArgumentError> {
+pub fn secret(name: &str, kind: &str, entries: &[DataEntry]) -> Result<Value, ArgumentError> {
     check_entries(name, entries)?;
-    let mut sorted: Vec<&Entry> = entries.iter().collect();
+    let mut sorted: Vec<&DataEntry> = entries.iter().collect();
     sorted.sort();
     let data: Map<String, Value> = sorted
         .into_iter()

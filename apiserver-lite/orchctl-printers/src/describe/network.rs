@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::common::{self, texts, word};
-use super::{Backend, Context, Page, Related, Unread, service};
+use super::{Context, Page, Related, ServiceWithEndpoints, Unread, service};
 use crate::objects;
 
 pub(super) fn describe_ingress(
@@ -65,7 +65,7 @@ fn backend(backend: &Value, related: &Related) -> String {
     match related.backends.get(name) {
         None => shown,
         Some(Err(Unread(why))) => format!("{shown} (<error: {why}>)"),
-        Some(Ok(Backend { service, endpoints })) => {
+        Some(Ok(ServiceWithEndpoints { service, endpoints })) => {
             let is_it = |port: &&Value| match number {
                 0 => !word.is_empty() && objects::text_at(port, "/name") == word,
                 number => common::number(port, "/port") == number,

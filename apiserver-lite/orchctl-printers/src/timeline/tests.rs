@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-fn started_pod() -> History {
+fn started_pod() -> PodHistory {
     let condition = |kind: &str, time: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
     let pod = json!({"metadata": {"name": "p", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z"},
         "status": {"startTime": "1970-01-01T00:00:11Z",
@@ -23,7 +23,7 @@ fn started_pod() -> History {
             "involvedObject": app, "firstTimestamp": "1970-01-01T00:00:14Z"}),
         json!({"reason": "Timeless", "message": "m"}),
     ];
-    History { pod, events, steps: None }
+    PodHistory { pod, events, steps: None }
 }
 
 /// A step of a container that ended so many milliseconds after 1970.
@@ -61,11 +61,11 @@ fn moments_are_in_the_order_of_time() {
             "00:00:20|10s|0s|Ready",
         ]
     );
-    assert_eq!(moments(&History::default()), []);
+    assert_eq!(moments(&PodHistory::default()), []);
 }
 
 /// The table with a bar between cells.
-fn rows(history: &History) -> Vec<String> {
+fn rows(history: &PodHistory) -> Vec<String> {
     let text = render(&moments(history));
     let cells = |line: &str| -> Vec<String> {
         let cells = line.split("   ").map(|cell| cell.trim().to_owned());

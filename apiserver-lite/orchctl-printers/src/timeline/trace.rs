@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{History, Moment, NodeStep, container_of, moments, precise_time, read_time};
+use super::{Moment, NodeStep, PodHistory, container_of, moments, precise_time, read_time};
 use crate::{objects, state};
 
 /// The track of the pod itself.
@@ -22,7 +22,7 @@ const PHASES: [(&str, &str, &str); 4] = [
 ];
 
 /// The trace of a pod. Times are microseconds since its creation; containers that run do so until `now` (microseconds since 1970).
-pub fn trace(history: &History, now: i64) -> Value {
+pub fn trace(history: &PodHistory, now: i64) -> Value {
     let pod = &history.pod;
     let steps = history.steps.as_deref().unwrap_or_default();
     let all = moments(history);

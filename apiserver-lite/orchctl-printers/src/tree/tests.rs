@@ -5,20 +5,20 @@ use serde_json::json;
 use super::*;
 
 /// `Kind/name` or `Kind/namespace/name`, and the names of its owners; the name is the UID.
-fn member(text: &str, owners: &[&str]) -> Member {
+fn member(text: &str, owners: &[&str]) -> TreeObject {
     let parts: Vec<&str> = text.split('/').collect();
     let (kind, namespace, name) = match parts[..] {
         [kind, name] => (kind, "", name),
         [kind, namespace, name] => (kind, namespace, name),
         _ => panic!("{text}"),
     };
-    let owner = |name: &&str| Owner {
+    let owner = |name: &&str| TreeOwner {
         api_version: "v1".into(),
         kind: "K".into(),
         name: (*name).into(),
         uid: (*name).into(),
     };
-    Member {
+    TreeObject {
         api_version: "v1".into(),
         kind: kind.into(),
         namespace: namespace.into(),
@@ -147,12 +147,12 @@ fn missing_owners_and_ownership_cycles_are_shown() {
 #[test]
 fn trees_are_bounded() {
     let names: Vec<String> = (0..LINES_MAX + 10).map(|at| format!("K/{at}")).collect();
-    let wide: Vec<Member> = names.iter().map(|name| member(name, &["top"])).collect();
+    let wide: Vec<TreeObject> = names.iter().map(|name| member(name, &["top"])).collect();
     let wide = wide.into_iter().chain([member("A/top", &[])]).collect();
     let lines = build(wide, "top", &HashMap::new());
     assert_eq!(lines.len(), LINES_MAX + 1);
     assert!(lines.last().expect("lines").note.contains("not drawn"));
-    let chain: Vec<Member> = (1..=DEPTH_MAX + 10)
+    let chain: Vec<TreeObject> = (1..=DEPTH_MAX + 10)
         .map(|at| member(&format!("K/{at}"), &[(at - 1).to_string().as_str()]))
         .chain([member("K/0", &[])])
         .collect();

@@ -7,12 +7,12 @@ fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
 }
 
-fn at(level: Level, version: Version) -> LevelVersion {
+fn at(level: PodSecurityLevel, version: PodSecurityVersion) -> LevelVersion {
     LevelVersion { level, version }
 }
 
 const PRIVILEGED: LevelVersion =
-    LevelVersion { level: Level::Privileged, version: Version::Latest };
+    LevelVersion { level: PodSecurityLevel::Privileged, version: PodSecurityVersion::Latest };
 
 fn label_map(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     let full = |(name, value): &(&str, &str)| {
@@ -24,12 +24,12 @@ fn label_map(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 #[test]
 fn versions_are_read_as_kubernetes_reads_them() {
     for (text, read) in [
-        ("latest", Some(Version::Latest)),
-        ("v1.0", Some(Version::V1(0))),
-        ("v1.7", Some(Version::V1(7))),
-        ("v1.25", Some(Version::V1(25))),
-        ("v1.10000", Some(Version::V1(10000))),
-        ("v1.9223372036854775807", Some(Version::V1(9_223_372_036_854_775_807))),
+        ("latest", Some(PodSecurityVersion::Latest)),
+        ("v1.0", Some(PodSecurityVersion::V1(0))),
+        ("v1.7", Some(PodSecurityVersion::V1(7))),
+        ("v1.25", Some(PodSecurityVersion::V1(25))),
+        ("v1.10000", Some(PodSecurityVersion::V1(10000))),
+        ("v1.9223372036854775807", Some(PodSecurityVersion::V1(9_223_372_036_854_775_807))),
         ("v1.9223372036854775808", None),
         ("v1.99999999999999999999999999", None),
         ("", None),
@@ -48,26 +48,37 @@ fn versions_are_read_as_kubernetes_reads_them() {
         ("v1.1\n", None),
         ("v1.١", None),
     ] {
-        assert_eq!(text.parse::<Version>().ok(), read, "{text:?}");
+        assert_eq!(text.parse::<PodSecurityVersion>().ok(), read, "{text:?}");
     }
 }
 
 #[test]
 fn levels_are_ordered_and_read_exactly() {
-    for level in [Level::Privileged, Level::Baseline, Level::Restricted] {
-        assert_eq!(level.to_string().parse::<Level>(), Ok(level));
+    for level in
+        [PodSecurityLevel::Privileged, PodSecurityLevel::Baseline, PodSecurityLevel::Restricted]
+    {
+        assert_eq!(level.to_string().parse::<PodSecurityLevel>(), Ok(level));
     }
     for text in ["", "Baseline", "restricted ", "restricted:latest", "none"] {
-        assert_eq!(text.parse::<Level>(), Err(PolicyError::Level), "{text:?}");
+        assert_eq!(text.parse::<PodSecurityLevel>(), Err(PolicyLabelError::Level), "{text:?}");
     }
-    assert!(Level::Privileged < Level::Baseline && Level::Baseline < Level::Restricted);
-    assert!(Version::V1(9) < Version::V1(10) && Version::V1(u64::MAX) < Version::Latest);
+    assert!(
+        PodSecurityLevel::Privileged < PodSecurityLevel::Baseline
+            && PodSecurityLevel::Baseline < PodSecurityLevel::Restricted
+    );
+    assert!(
+        PodSecurityVersion::V1(9) < PodSecurityVersion::V1(10)
+            && PodSecurityVersion::V1(u64::MAX) < PodSecurityVersion::Latest
+    );
 }
 
 #[test]
 fn levels_at_versions_are_written_with_a_colon() {
     assert_eq!(LevelVersion::default().to_string(), "privileged:latest");
-    assert_eq!(at(Level::Restricted, Version::V1(25)).to_string(), "restricted:v1.25");
+    assert_eq!(
+        at(PodSecurityLevel::Restricted, PodSecurityVersion::V1(25)).to_string(),
+        "restricted:v1.25"
+    );
 }
 
 /// Labels, and what is enforced, audited and warned of.
@@ -75,14 +86,35 @@ type Row<'a> = (&'a [(&'a str, &'a str)], LevelVersion, LevelVersion, LevelVersi
 
 #[test]
 fn labels_make_a_policy() {
-    let (v20, v21, v22) = (Version::V1(20), Version::V1(21), Version::V1(22));
+    let (v20, v21, v22) =
+        (PodSecurityVersion::V1(20), PodSecurityVersion::V1(21), PodSecurityVersion::V1(22));
     let rows: [Row<'_>; 7] = [
         (&[], PRIVILEGED, PRIVILEGED, PRIVILEGED),
         // Kubernetes warns of what is enforced since 1.26 only.
-        (&[("enforce", "baseline")], at(Level::Baseline, Version::Latest), PRIVILEGED, PRIVILEGED),
-        (&[("warn", "restricted")], PRIVILEGED, PRIVILEGED, at(Level::Restricted, Version::Latest)),
-        (&[("audit", "baseline")], PRIVILEGED, at(Level::Baseline, Version::Latest), PRIVILEGED),
-        (&[("enforce-version", "v1.20")], at(Level::Privileged, v20), PRIVILEGED, PRIVILEGED),
+        (
+            &[("enforce", "baseline")],
+            at(PodSecurityLevel::Baseline, PodSecurityVersion::Latest),
+            PRIVILEGED,
+            PRIVILEGED,
+        ),
+        (
+            &[("warn", "restricted")],
+            PRIVILEGED,
+            PRIVILEGED,
+            at(PodSecurityLevel::Restricted, PodSecurityVersion::Latest),
+        ),
+        (
+            &[("audit", "baseline")],
+            PRIVILEGED,
+            at(PodSecurityLevel::Baseline, PodSecurityVersion::Latest),
+            PRIVILEGED,
+        ),
+        (
+            &[("enforce-version", "v1.20")],
+            at(PodSecurityLevel::Privileged, v20),
+            PRIVILEGED,
+            PRIVILEGED,
+        ),
         (
             &[
                 ("enforce", "baseline"),
@@ -92,32 +124,33 @@ fn labels_make_a_policy() {
                 ("audit", "restricted"),
                 ("audit-version", "v1.22"),
             ],
-            at(Level::Baseline, v20),
-            at(Level::Restricted, v22),
-            at(Level::Restricted, v21),
+            at(PodSecurityLevel::Baseline, v20),
+            at(PodSecurityLevel::Restricted, v22),
+            at(PodSecurityLevel::Restricted, v21),
         ),
         (&[("Enforce", "baseline"), ("enforce-", "x")], PRIVILEGED, PRIVILEGED, PRIVILEGED),
     ];
     for (labels, enforce, audit, warn) in rows {
-        let (policy, problems) = read_policy(&label_map(labels), Policy::default(), names());
-        assert_eq!(policy, Policy { enforce, audit, warn }, "{labels:?}");
+        let (policy, problems) =
+            read_policy(&label_map(labels), NamespacePolicy::default(), names());
+        assert_eq!(policy, NamespacePolicy { enforce, audit, warn }, "{labels:?}");
         assert!(problems.is_empty(), "{labels:?}: {problems:?}");
     }
 }
 
 #[test]
 fn namespaces_without_labels_have_the_default_policy() {
-    let defaults = Policy {
-        enforce: at(Level::Baseline, Version::V1(10)),
-        audit: at(Level::Restricted, Version::V1(11)),
-        warn: at(Level::Restricted, Version::V1(12)),
+    let defaults = NamespacePolicy {
+        enforce: at(PodSecurityLevel::Baseline, PodSecurityVersion::V1(10)),
+        audit: at(PodSecurityLevel::Restricted, PodSecurityVersion::V1(11)),
+        warn: at(PodSecurityLevel::Restricted, PodSecurityVersion::V1(12)),
     };
     assert_eq!(read_policy(&BTreeMap::new(), defaults, names()), (defaults, Vec::new()));
     let labels = label_map(&[("enforce", "privileged"), ("warn-version", "latest")]);
     let (policy, _) = read_policy(&labels, defaults, names());
-    assert_eq!(policy.enforce, at(Level::Privileged, Version::V1(10)));
+    assert_eq!(policy.enforce, at(PodSecurityLevel::Privileged, PodSecurityVersion::V1(10)));
     assert_eq!(policy.audit, defaults.audit);
-    assert_eq!(policy.warn, at(Level::Restricted, Version::Latest));
+    assert_eq!(policy.warn, at(PodSecurityLevel::Restricted, PodSecurityVersion::Latest));
 }
 
 #[test]
@@ -130,11 +163,11 @@ fn invalid_labels_are_errors_and_only_enforcement_fails_closed() {
         ("warn", "Restricted"),
         ("warn-version", "newest"),
     ]);
-    let strict = at(Level::Restricted, Version::V1(3));
-    let defaults = Policy { enforce: strict, audit: strict, warn: strict };
+    let strict = at(PodSecurityLevel::Restricted, PodSecurityVersion::V1(3));
+    let defaults = NamespacePolicy { enforce: strict, audit: strict, warn: strict };
     let (policy, problems) = read_policy(&labels, defaults, names());
-    let enforce = at(Level::Restricted, Version::Latest);
-    assert_eq!(policy, Policy { enforce, audit: PRIVILEGED, warn: PRIVILEGED });
+    let enforce = at(PodSecurityLevel::Restricted, PodSecurityVersion::Latest);
+    assert_eq!(policy, NamespacePolicy { enforce, audit: PRIVILEGED, warn: PRIVILEGED });
     let texts: Vec<String> = problems.iter().map(LabelProblem::to_string).collect();
     let level = "must be one of privileged, baseline, restricted";
     let version = "must be \"latest\" or \"v1.x\"";
@@ -153,7 +186,7 @@ fn invalid_labels_are_errors_and_only_enforcement_fails_closed() {
         ]
     );
     assert_eq!(problems[0].field(), "metadata.labels[pod-security.kubernetes.io/enforce]");
-    assert_eq!((problems[0].value.as_str(), problems[0].error), ("a\"b", PolicyError::Level));
+    assert_eq!((problems[0].value.as_str(), problems[0].error), ("a\"b", PolicyLabelError::Level));
 }
 
 #[test]
@@ -161,27 +194,33 @@ fn labels_have_the_names_of_the_profile() {
     let domain = "example.test".to_owned();
     let own = Names::new(Profile::Orch { domain });
     let kubernetes = label_map(&[("enforce", "restricted")]);
-    assert_eq!(read_policy(&kubernetes, Policy::default(), own).0, Policy::default());
+    assert_eq!(
+        read_policy(&kubernetes, NamespacePolicy::default(), own).0,
+        NamespacePolicy::default()
+    );
     let label = "pod-security.example.test/enforce".to_owned();
     let labels = BTreeMap::from([(label.clone(), "baseline".to_owned())]);
-    assert_eq!(read_policy(&labels, Policy::default(), own).0.enforce.level, Level::Baseline);
+    assert_eq!(
+        read_policy(&labels, NamespacePolicy::default(), own).0.enforce.level,
+        PodSecurityLevel::Baseline
+    );
     let labels = BTreeMap::from([(label.clone(), "x".to_owned())]);
-    assert_eq!(read_policy(&labels, Policy::default(), own).1[0].label, label);
+    assert_eq!(read_policy(&labels, NamespacePolicy::default(), own).1[0].label, label);
 }
 
 proptest! {
     #[test]
     fn a_version_that_is_read_is_written_the_same(text in "latest|v1\\.[0-9]{0,25}|\\PC{0,8}") {
-        match text.parse::<Version>() {
+        match text.parse::<PodSecurityVersion>() {
             Ok(version) => prop_assert_eq!(version.to_string(), text),
-            Err(error) => prop_assert_eq!(error, PolicyError::Version),
+            Err(error) => prop_assert_eq!(error, PolicyLabelError::Version),
         }
     }
 
     #[test]
     fn every_minor_version_is_read(minor in 0..=i64::MAX) {
-        let version = Version::V1(minor.unsigned_abs());
-        prop_assert_eq!(version.to_string().parse::<Version>(), Ok(version));
+        let version = PodSecurityVersion::V1(minor.unsigned_abs());
+        prop_assert_eq!(version.to_string().parse::<PodSecurityVersion>(), Ok(version));
     }
 
     #[test]
@@ -189,10 +228,10 @@ proptest! {
         let modes = ["enforce", "enforce-version", "audit", "audit-version", "warn", "warn-version"];
         let labels: Vec<(&str, &str)> =
             modes.into_iter().zip(values.iter().map(String::as_str)).collect();
-        let (_, problems) = read_policy(&label_map(&labels), Policy::default(), names());
+        let (_, problems) = read_policy(&label_map(&labels), NamespacePolicy::default(), names());
         let is_invalid = |(mode, value): &&(&str, &str)| match mode.ends_with("version") {
-            true => value.parse::<Version>().is_err(),
-            false => value.parse::<Level>().is_err(),
+            true => value.parse::<PodSecurityVersion>().is_err(),
+            false => value.parse::<PodSecurityLevel>().is_err(),
         };
         prop_assert_eq!(problems.len(), labels.iter().filter(is_invalid).count());
     }

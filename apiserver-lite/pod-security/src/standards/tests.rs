@@ -11,7 +11,7 @@ use proto_api::object::from_json_value;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::policy::Version;
+use crate::policy::PodSecurityVersion;
 use crate::violation::{describe_refusal, describe_violations, list_reasons};
 
 fn names() -> &'static Names {

@@ -7,13 +7,13 @@ use proto_api::core::v1::{
 use proto_api::names::Profile;
 
 use super::*;
-use crate::{Usage, with_growth};
+use crate::{QuotaUsage, with_growth};
 
 fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
 }
 
-fn amounts(list: &str) -> Amounts {
+fn amounts(list: &str) -> ResourceList {
     let pair = |text: &str| {
         let (name, amount) = text.split_once('=').expect("name=amount");
         (name.to_owned(), amount.parse().expect("a quantity"))
@@ -196,7 +196,7 @@ fn pods_that_have_ended_count_as_objects_only() {
         );
     }
     let spec = quota("pods=1,count/pods=9,nothing=1", "").spec;
-    let mut usage = Usage::new(&spec, names(), Time::from_unix(1000));
+    let mut usage = QuotaUsage::new(&spec, names(), Time::from_unix(1000));
     usage.add_pods(&[ended, lost, going]);
     // Its grace period ends at 1200, and it is counted through that second.
     assert_eq!(usage.changes_in(), Some(std::time::Duration::from_secs(201)));
@@ -266,13 +266,15 @@ fn services_and_claims_are_charged_for_what_an_update_adds() {
 
 #[test]
 fn other_kinds_are_charged_by_number_and_quotas_in_order() {
-    let maps = Kind::new("", "configmaps");
-    let sets = Kind::new("apps", "replicasets");
+    let maps = CountedResource::new("", "configmaps");
+    let sets = CountedResource::new("apps", "replicasets");
     let quotas =
         [quota("configmaps=3", "configmaps=1"), quota("count/configmaps=2", "count/configmaps=2")];
     let both: Vec<&ResourceQuota> = quotas.iter().collect();
     let error = charge(&both, Counted::Other(&maps), None, names(), Time::from_unix(0));
-    assert!(matches!(error, Err(Refusal::Exceeded { used, .. }) if used == "count/configmaps=2"));
+    assert!(
+        matches!(error, Err(QuotaRefusal::Exceeded { used, .. }) if used == "count/configmaps=2")
+    );
     let first = charge(&both[..1], Counted::Other(&maps), None, names(), Time::from_unix(0));
     assert_eq!(first, Ok(vec![Charge { quota: 0, used: amounts("configmaps=2") }]));
     let other = quota("count/replicasets.apps=1,replicasets=1", "count/replicasets.apps=0");

@@ -104,7 +104,7 @@ mod tests {
             let mut meant = messages.iter().filter(|m| {
                 (group.is_empty() || m.group == group) && (name == "*" || m.name == name)
             });
-            let there = |m: &proto_api::schema::Message| {
+            let there = |m: &proto_api::schema::MessageDescriptor| {
                 field.is_empty()
                     || m.field(field).is_some()
                     || (m.is_kind && ["kind", "apiVersion"].contains(&field))

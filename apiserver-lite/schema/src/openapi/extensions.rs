@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use proto_api::schema::{self, Message, Topology};
+use proto_api::schema::{self, MessageDescriptor, Topology};
 
 use crate::enums;
 use crate::shape::{Field, Presence, Shape, Type};
@@ -13,29 +13,29 @@ const MAP_TYPE: &str = "x-kubernetes-map-type";
 
 /// The descriptors of messages by group, version and name.
 pub(super) struct Descriptors(
-    HashMap<(&'static str, &'static str, &'static str), &'static Message>,
+    HashMap<(&'static str, &'static str, &'static str), &'static MessageDescriptor>,
 );
 
 impl Descriptors {
     pub(super) fn new() -> Self {
-        let key = |message: &Message| (message.group, message.version, message.name);
+        let key = |message: &MessageDescriptor| (message.group, message.version, message.name);
         Self(schema::messages().iter().map(|message| (key(message), message)).collect())
     }
 
-    pub(super) fn of(&self, shape: &Shape) -> Option<&'static Message> {
+    pub(super) fn of(&self, shape: &Shape) -> Option<&'static MessageDescriptor> {
         self.0.get(&(shape.group, shape.version, shape.name)).copied()
     }
 }
 
 /// Adds how apply treats the fields of a message.
-pub(super) fn add_message_topology(schema: &mut Map, message: &Message) {
+pub(super) fn add_message_topology(schema: &mut Map, message: &MessageDescriptor) {
     if message.atomic {
         schema.insert(MAP_TYPE, "atomic");
     }
 }
 
 /// Adds how apply treats the value of a field.
-pub(super) fn add_topology(schema: &mut Map, field: &schema::Field) {
+pub(super) fn add_topology(schema: &mut Map, field: &schema::FieldDescriptor) {
     // Bytes are a list in Kubernetes.
     let is_list = field.shape == schema::Shape::List || field.value == schema::Value::Bytes;
     match field.topology {
@@ -72,7 +72,10 @@ pub(super) fn add_values(schema: &mut Map, shape: &Shape, field: &Field) {
 }
 
 /// The value of an absent field, as Kubernetes shows it in OpenAPI v3: what the descriptor states, or nothing at all where absence and nothing are one.
-pub(super) fn default_of(field: &Field, descriptor: Option<&schema::Field>) -> Option<Value> {
+pub(super) fn default_of(
+    field: &Field,
+    descriptor: Option<&schema::FieldDescriptor>,
+) -> Option<Value> {
     if let (Type::String, Some(text)) = (&field.ty, descriptor.and_then(|field| field.default)) {
         return Some(Value::from(text));
     }

@@ -43,7 +43,7 @@ impl Compiler {
         id
     }
 
-    fn shape(&mut self, message: &'static schema::Message) -> Shape {
+    fn shape(&mut self, message: &'static schema::MessageDescriptor) -> Shape {
         let mut shape = Shape {
             name: message.name,
             group: message.group,
@@ -80,7 +80,7 @@ impl Compiler {
         shape
     }
 
-    fn field(&mut self, field: &'static schema::Field) -> Field {
+    fn field(&mut self, field: &'static schema::FieldDescriptor) -> Field {
         let value = self.value(field.value);
         let ty = match field.shape {
             schema::Shape::Plain | schema::Shape::Pointer => value,

@@ -1,6 +1,6 @@
 //! Finds every integer field of every kind in the descriptors, and makes objects with a number there.
 
-use proto_api::schema::{Message, MessageId, Shape, Value as Holds};
+use proto_api::schema::{MessageDescriptor, MessageId, Shape, Value as Holds};
 use serde_json::{Value, json};
 
 /// The values of integers.
@@ -26,7 +26,7 @@ pub fn paths(root: MessageId) -> Vec<Vec<PathStep>> {
 }
 
 fn walk(
-    message: &'static Message,
+    message: &'static MessageDescriptor,
     path: &mut Vec<PathStep>,
     open: &mut Vec<MessageId>,
     found: &mut Vec<Vec<PathStep>>,

@@ -16,7 +16,7 @@ const BACKDATED: i64 = 300;
 const LIFE_MIN: i64 = 600;
 
 /// The certificate authority of `--cluster-signing-cert-file` and its key.
-pub struct Authority {
+pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     /// Maximum validity of a certificate, in seconds.
     life_max: i64,
@@ -26,7 +26,7 @@ pub struct Authority {
 
 /// Why the CA cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum AuthorityError {
+pub enum CertificateAuthorityError {
     /// A file cannot be read.
     #[error("cannot read {0}")]
     Read(String, #[source] std::io::Error),
@@ -52,7 +52,7 @@ pub enum SignError {
     Expired,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Reads certificate and key.
     ///
     /// # Errors
@@ -61,20 +61,24 @@ impl Authority {
         certificate: &Path,
         key: &Path,
         life_max: Duration,
-    ) -> Result<Self, AuthorityError> {
+    ) -> Result<Self, CertificateAuthorityError> {
         let text = |path: &Path| {
             std::fs::read_to_string(path)
-                .map_err(|cause| AuthorityError::Read(path.display().to_string(), cause))
+                .map_err(|cause| CertificateAuthorityError::Read(path.display().to_string(), cause))
         };
         Self::new(&text(certificate)?, &text(key)?, life_max)
     }
 
-    fn new(certificate: &str, key: &str, life_max: Duration) -> Result<Self, AuthorityError> {
+    fn new(
+        certificate: &str,
+        key: &str,
+        life_max: Duration,
+    ) -> Result<Self, CertificateAuthorityError> {
         let (_, block) = x509_parser::pem::parse_x509_pem(certificate.as_bytes())
-            .map_err(|_| AuthorityError::Certificate)?;
+            .map_err(|_| CertificateAuthorityError::Certificate)?;
         let ends = block
             .parse_x509()
-            .map_err(|_| AuthorityError::Certificate)?
+            .map_err(|_| CertificateAuthorityError::Certificate)?
             .validity()
             .not_after
             .timestamp();
@@ -110,8 +114,8 @@ impl Authority {
         params.is_ca = IsCa::ExplicitNoCa;
         for name in &spec.usages {
             match usage(name) {
-                Some(Usage::Key(usage)) => params.key_usages.push(usage),
-                Some(Usage::Extended(usage)) => params.extended_key_usages.push(usage),
+                Some(KeyUsage::Key(usage)) => params.key_usages.push(usage),
+                Some(KeyUsage::Extended(usage)) => params.extended_key_usages.push(usage),
                 None => {}
             }
         }
@@ -122,7 +126,7 @@ impl Authority {
 
 /// A usage of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Usage {
+pub enum KeyUsage {
     /// A bit of the extension keyUsage.
     Key(KeyUsagePurpose),
     /// A purpose of the extension extKeyUsage.
@@ -130,7 +134,7 @@ pub enum Usage {
 }
 
 /// Parses the name of a usage in certificate requests. The usages of CAs are not allowed.
-pub fn usage(name: &str) -> Option<Usage> {
+pub fn usage(name: &str) -> Option<KeyUsage> {
     use ExtendedKeyUsagePurpose as Extended;
     use KeyUsagePurpose as Key;
     let key = match name {
@@ -152,10 +156,10 @@ pub fn usage(name: &str) -> Option<Usage> {
                 "ocsp signing" => Extended::OcspSigning,
                 _ => return None,
             };
-            return Some(Usage::Extended(extended));
+            return Some(KeyUsage::Extended(extended));
         }
     };
-    Some(Usage::Key(key))
+    Some(KeyUsage::Key(key))
 }
 
 #[cfg(test)]
@@ -168,12 +172,12 @@ pub(super) mod tests {
     use super::*;
     use crate::certificates::signer_policy;
 
-    pub(in super::super) fn authority(life_max: u64) -> Authority {
+    pub(in super::super) fn authority(life_max: u64) -> CertificateAuthority {
         let key = KeyPair::generate().expect("key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).expect("signed").pem();
-        Authority::new(&certificate, &key.serialize_pem(), Duration::from_secs(life_max))
+        CertificateAuthority::new(&certificate, &key.serialize_pem(), Duration::from_secs(life_max))
             .expect("an authority")
     }
 

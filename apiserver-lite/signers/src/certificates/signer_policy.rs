@@ -37,7 +37,7 @@ pub struct ApprovedRequest {
 
 /// Why a signer must not sign a request: its requester has to send another one, or to another signer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PolicyError {
+pub enum SignerPolicyError {
     /// No signer can sign it.
     #[error(transparent)]
     Unreadable(#[from] RequestError),
@@ -66,7 +66,7 @@ const SERVER: &str = "server auth";
 pub fn check_request(
     names: &Names,
     request: &CertificateSigningRequest,
-) -> Result<Option<ApprovedRequest>, PolicyError> {
+) -> Result<Option<ApprovedRequest>, SignerPolicyError> {
     let spec = &request.spec;
     let checks = [
         (names.node_client_signer(), node_client as Check),
@@ -84,13 +84,13 @@ pub fn check_request(
 }
 
 /// Checks names, usages and requester by the signer's policy.
-type Check = fn(&RequestedNames, &[String], &str) -> Result<SignerKind, PolicyError>;
+type Check = fn(&RequestedNames, &[String], &str) -> Result<SignerKind, SignerPolicyError>;
 
 fn node_client(
     asked: &RequestedNames,
     usages: &[String],
     user: &str,
-) -> Result<SignerKind, PolicyError> {
+) -> Result<SignerKind, SignerPolicyError> {
     node(asked)?;
     refuse_names(!asked.dns.is_empty(), "DNS subjectAltNames are not allowed")?;
     refuse_names(!asked.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
@@ -103,7 +103,7 @@ fn node_serving(
     asked: &RequestedNames,
     usages: &[String],
     user: &str,
-) -> Result<SignerKind, PolicyError> {
+) -> Result<SignerKind, SignerPolicyError> {
     node(asked)?;
     refuse_names(
         asked.common_name() != user,
@@ -116,57 +116,70 @@ fn node_serving(
     Ok(SignerKind::NodeServing)
 }
 
-fn client(asked: &RequestedNames, usages: &[String], _: &str) -> Result<SignerKind, PolicyError> {
+fn client(
+    asked: &RequestedNames,
+    usages: &[String],
+    _: &str,
+) -> Result<SignerKind, SignerPolicyError> {
     refuse_names(asked.common_name().is_empty(), "subject common name is required")?;
     not_masters(asked)?;
     let allowed = [CLIENT, SIGNATURE, ENCIPHERMENT];
     if let Some(other) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
-        return Err(PolicyError::Usages(format!("invalid usage for client certificate: {other}")));
+        return Err(SignerPolicyError::Usages(format!(
+            "invalid usage for client certificate: {other}"
+        )));
     }
     if !usages.iter().any(|usage| usage == CLIENT) {
         let missing = "missing required usage for client certificate: client auth";
-        return Err(PolicyError::Usages(missing.to_owned()));
+        return Err(SignerPolicyError::Usages(missing.to_owned()));
     }
     Ok(SignerKind::Client)
 }
 
 /// Names and usages are free, but the same CA signs client certificates that the API server trusts.
-fn legacy(asked: &RequestedNames, usages: &[String], _: &str) -> Result<SignerKind, PolicyError> {
+fn legacy(
+    asked: &RequestedNames,
+    usages: &[String],
+    _: &str,
+) -> Result<SignerKind, SignerPolicyError> {
     not_masters(asked)?;
     match usages.iter().find(|usage| super::authority::usage(usage).is_none()) {
-        Some(unknown) => Err(PolicyError::Usages(format!("unrecognized usage: {unknown}"))),
+        Some(unknown) => Err(SignerPolicyError::Usages(format!("unrecognized usage: {unknown}"))),
         None => Ok(SignerKind::Legacy),
     }
 }
 
-fn node(asked: &RequestedNames) -> Result<(), PolicyError> {
+fn node(asked: &RequestedNames) -> Result<(), SignerPolicyError> {
     refuse_names(asked.organization() != NODES, "subject organization is not system:nodes")?;
     let name = asked.common_name().strip_prefix(NODE).unwrap_or_default();
     refuse_names(name.is_empty(), "subject common name does not begin with system:node:")
 }
 
-fn only_hosts(asked: &RequestedNames) -> Result<(), PolicyError> {
+fn only_hosts(asked: &RequestedNames) -> Result<(), SignerPolicyError> {
     refuse_names(!asked.emails.is_empty(), "Email subjectAltNames are not allowed")?;
     refuse_names(!asked.uris.is_empty(), "URI subjectAltNames are not allowed")
 }
 
-fn not_masters(asked: &RequestedNames) -> Result<(), PolicyError> {
+fn not_masters(asked: &RequestedNames) -> Result<(), SignerPolicyError> {
     refuse_names(asked.organization() == MASTERS, "use of system:masters is not allowed")
 }
 
 /// The usages must be `usage`, `digital signature` and optionally `key encipherment`.
-fn node_usages(usages: &[String], auth: &str) -> Result<(), PolicyError> {
+fn node_usages(usages: &[String], auth: &str) -> Result<(), SignerPolicyError> {
     let has = |wanted: &str| usages.iter().any(|usage| usage == wanted);
     let known = [SIGNATURE, ENCIPHERMENT, auth];
     let other = usages.iter().any(|usage| !known.contains(&usage.as_str()));
     if other || !has(SIGNATURE) || !has(auth) {
-        return Err(PolicyError::Usages(format!("usages did not match [{}]", known.join(" "))));
+        return Err(SignerPolicyError::Usages(format!(
+            "usages did not match [{}]",
+            known.join(" ")
+        )));
     }
     Ok(())
 }
 
-fn refuse_names(are_wrong: bool, why: &'static str) -> Result<(), PolicyError> {
-    if are_wrong { Err(PolicyError::Names(why)) } else { Ok(()) }
+fn refuse_names(are_wrong: bool, why: &'static str) -> Result<(), SignerPolicyError> {
+    if are_wrong { Err(SignerPolicyError::Names(why)) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -215,7 +228,7 @@ pub(super) mod tests {
 
     fn check_signer(
         request: &CertificateSigningRequest,
-    ) -> Result<Option<SignerKind>, PolicyError> {
+    ) -> Result<Option<SignerKind>, SignerPolicyError> {
         let checked = check_request(Names::new(Profile::Kubernetes), request)?;
         Ok(checked.map(|checked| checked.signer))
     }

@@ -5,7 +5,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use crate::etcd_process::{EtcdProcess, TlsPaths};
 use crate::support::{Text, config, content, open_with, raw, server, store_config};
 use apiserver_store::{
-    Form, Identity, Medium, Store, StoreConfig, Transform, TransformError, Write, WriteCondition,
+    Form, Medium, Store, StoreConfig, StoreIdentity, Transform, TransformError, Write,
+    WriteCondition,
 };
 use apiserver_store_etcd::{EtcdConfig, EtcdUser, OpenEtcdError, PrefixError, TlsFiles, open};
 use bytes::Bytes;
@@ -132,7 +133,7 @@ async fn a_prefix_with_something_else_is_refused() {
     let Some(etcd) = EtcdProcess::start("a_prefix_with_something_else_is_refused") else { return };
     let store = server(&etcd.url()).await;
     set(&store, "/core/a", "1").await;
-    let other = Identity { profile: "orch".into(), domain: "k8s.io".into() };
+    let other = StoreIdentity { profile: "orch".into(), domain: "k8s.io".into() };
     let other = StoreConfig::new(Medium::Memory, other);
     let opened = open::<Text>(config(&etcd.url()), other, Box::new(|_| Ok(()))).await;
     let Err(OpenEtcdError::Prefix(PrefixError::Identity { what, .. })) = opened else {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use apiserver_store::{
-    Event, Health, Identity, Medium, Record, Revision, Stamp, Store, StoreConfig, Watch,
+    Event, Health, Medium, Record, Revision, Stamp, Store, StoreConfig, StoreIdentity, Watch,
 };
 use apiserver_store_etcd::{EtcdConfig, OpenEtcdError, open};
 use bytes::Bytes;
@@ -62,8 +62,8 @@ impl Record for Text {
     }
 }
 
-pub fn identity() -> Identity {
-    Identity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() }
+pub fn identity() -> StoreIdentity {
+    StoreIdentity { profile: "kubernetes".to_owned(), domain: "k8s.io".to_owned() }
 }
 
 pub fn store_config() -> StoreConfig {

@@ -6,12 +6,12 @@ use super::*;
 fn a_checkpoint_that_failed_is_open_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("records.redb");
-    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
-    let open = || Checkpoint::open(&path, &identity, Format::Plain);
+    let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
+    let open = || Checkpoint::open(&path, &identity, StoreFormat::Plain);
     let mut kept = ReopeningCheckpoint {
         path: path.clone(),
         identity: identity.clone(),
-        format: Format::Plain,
+        format: StoreFormat::Plain,
         checkpoint: Some(open().unwrap()),
     };
     let no_room = |_: &Checkpoint| Err(io::Error::from(io::ErrorKind::StorageFull).into());
@@ -45,9 +45,9 @@ fn damaged_segment(directory: &Path) -> ClosedSegment {
 #[test]
 fn a_segment_that_is_not_read_to_its_last_frame_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
     let checkpoint =
-        Checkpoint::open(&dir.path().join("records.redb"), &identity, Format::Plain).unwrap();
+        Checkpoint::open(&dir.path().join("records.redb"), &identity, StoreFormat::Plain).unwrap();
     let segment = damaged_segment(dir.path());
     let error = fold(&checkpoint, &segment).unwrap_err();
     let FoldError::Damaged(damage) = error else { panic!("{error}") };

@@ -1,12 +1,12 @@
 //! Revisions with gaps, several changes of one revision, and replacements.
 
 use super::*;
-use crate::{Event, EventKind, Identity, Medium, Range, Stamp, WatchEnd};
+use crate::{Event, EventKind, Medium, Range, Stamp, StoreIdentity, WatchEnd};
 
 type Parts = (Store<Bytes>, Follower<Bytes>, mpsc::Receiver<WriterRequest<Bytes>>);
 
 fn started(revision: u64, records: &[(&str, u64)]) -> Parts {
-    let identity = Identity { profile: "p".into(), domain: "d".into() };
+    let identity = StoreIdentity { profile: "p".into(), domain: "d".into() };
     let config = StoreConfig::new(Medium::Memory, identity);
     let records = records.iter().map(|(key, at)| change(key, *at, *at, Some("first"))).collect();
     Follower::start(config, Box::new(|_| Ok(())), Revision(revision), records).unwrap()

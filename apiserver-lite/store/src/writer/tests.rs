@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::*;
 use crate::{
-    Identity, Medium, Range, Retention, Store, StoreConfig,
+    Medium, Range, Retention, Store, StoreConfig, StoreIdentity,
     disk::{Disk, DiskConfig},
     log::{self, LogFile, Segment, SegmentItem, SegmentReader},
     state::{LoadedRecords, StoreState},
@@ -58,7 +58,7 @@ fn store(fault: &Arc<Fault>) -> Store<Bytes> {
         Retention::default(),
     );
     let disk = Disk::with_segment(segment);
-    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
     let config = StoreConfig::new(Medium::Memory, identity);
     Store::start(disk, state, Arc::default(), config).unwrap()
 }
@@ -276,7 +276,7 @@ fn frames(directory: &std::path::Path) -> Vec<Vec<usize>> {
 async fn a_batch_ends_at_its_bytes_and_the_rest_follows_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let config = || {
-        let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+        let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
         let medium = Medium::Directory(dir.path().to_owned());
         let bounds = Bounds { batch_bytes_max: 100, ..Bounds::default() };
         StoreConfig { bounds, ..StoreConfig::new(medium, identity) }

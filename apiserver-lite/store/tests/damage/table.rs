@@ -15,8 +15,8 @@ use std::{
 };
 
 use apiserver_store::{
-    Identity, Medium, OnDamage, OpenError, Range, Revision, Store, StoreConfig, Transform, Write,
-    WriteCondition,
+    Medium, OnDamage, OpenError, Range, Revision, Store, StoreConfig, StoreIdentity, Transform,
+    Write, WriteCondition,
 };
 use bytes::Bytes;
 
@@ -112,7 +112,7 @@ impl Table {
 }
 
 fn config(path: &Path, values: Values) -> StoreConfig {
-    let identity = Identity { profile: "orch".into(), domain: "example.org".into() };
+    let identity = StoreIdentity { profile: "orch".into(), domain: "example.org".into() };
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
     let shift = (values == Values::Transformed).then(|| Shift::new(&[3]));
     let transform = shift.map(|shift| Arc::new(shift) as Arc<dyn Transform>);

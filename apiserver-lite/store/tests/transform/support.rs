@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 
 use apiserver_store::{
-    Form, Identity, Medium, Record, RestoreError, Stamp, Store, StoreConfig, Transform,
+    Form, Medium, Record, RestoreError, Stamp, Store, StoreConfig, StoreIdentity, Transform,
     TransformError,
 };
 use bytes::Bytes;
@@ -109,8 +109,8 @@ impl Record for Text {
     }
 }
 
-pub fn identity() -> Identity {
-    Identity { profile: "orch".into(), domain: "orch.io".into() }
+pub fn identity() -> StoreIdentity {
+    StoreIdentity { profile: "orch".into(), domain: "orch.io".into() }
 }
 
 /// A store in `directory` whose segments are short, so that most writes pass through the checkpoint.

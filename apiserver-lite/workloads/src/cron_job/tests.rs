@@ -41,7 +41,7 @@ fn planned(world: &World) -> Plan {
 
 fn planned_by(resumed: &mut ResumedSchedules, world: &World) -> Plan {
     let cron_job = stored(world);
-    let seen = Observed { cron_job: &cron_job, jobs: &world.list(ObjectKind::Job) };
+    let seen = ObservedCronJob { cron_job: &cron_job, jobs: &world.list(ObjectKind::Job) };
     plan(names(), &seen, resumed, world.time())
 }
 
@@ -353,7 +353,7 @@ fn many_jobs_of_a_user_cost_a_step_each_and_few_are_noted() {
     let jobs = forged(&owner, 3000, |nth| format!("tick-{}", START / 60 - nth));
     let now = Time::from_unix(START);
     let planned = |owner: &CronJob, jobs: &[Arc<Job>]| {
-        let seen = Observed { cron_job: owner, jobs };
+        let seen = ObservedCronJob { cron_job: owner, jobs };
         let mut made = Plan::default();
         let steps = proto_api::steps::count_during(|| {
             assert!(!lacks_active(owner, jobs));
@@ -390,7 +390,7 @@ fn unexpected_jobs_are_reported_up_to_a_number() {
     let mut owner = cron_job("*/5 * * * *", "Allow");
     (owner.metadata.uid, owner.spec.suspend) = ("owner".into(), Some(true));
     let jobs = forged(&owner, 300, |nth| format!("other-{nth}"));
-    let seen = Observed { cron_job: &owner, jobs: &jobs };
+    let seen = ObservedCronJob { cron_job: &owner, jobs: &jobs };
     let made = plan(names(), &seen, &mut ResumedSchedules::default(), Time::from_unix(START));
     assert_eq!(reasons(&made), ["UnexpectedJob"; 100]);
 }

@@ -56,7 +56,7 @@ pub(super) fn planned(seen: &World, failed: &mut FailedPods) -> Plan {
     let Some(set) = seen.get::<DaemonSet>(ObjectKind::DaemonSet, "web") else {
         return Plan::default();
     };
-    let observed = Observed {
+    let observed = ObservedDaemonSet {
         set: &set,
         pods: &seen.pods(),
         revisions: &seen.list(ObjectKind::ControllerRevision),

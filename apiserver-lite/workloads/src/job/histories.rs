@@ -125,7 +125,7 @@ impl History {
             }
         }
         let job = stored(&self.job).expect("the job");
-        let seen = Observed { job: &job, pods: &self.pods.pods() };
+        let seen = ObservedJob { job: &job, pods: &self.pods.pods() };
         let plan = plan(names(), &seen, &mut self.uncounted, self.world.time());
         let before = stored(&self.world).expect("the job").status;
         for write in plan.writes.iter().take(limit) {

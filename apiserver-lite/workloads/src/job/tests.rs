@@ -53,7 +53,7 @@ pub(super) fn planned(seen: &World) -> Plan {
 fn planned_with(seen: &World, uncounted: &mut UncountedJobs) -> Plan {
     match stored(seen) {
         Some(job) => {
-            let observed = Observed { job: &job, pods: &seen.pods() };
+            let observed = ObservedJob { job: &job, pods: &seen.pods() };
             plan(names(), &observed, uncounted, seen.time())
         }
         None => Plan::default(),

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::claim_owners::{ClaimUser, Retention};
 use super::identity::{claim_name, name_label, new_claim, new_pod, ordinal, pod_name};
-use super::{ClaimRetention, MaxUnavailable, Observed, Revision};
+use super::{ClaimRetention, MaxUnavailable, ObservedStatefulSet, Revision};
 use crate::claim::Claimant;
 use crate::pods::{available_in, delete, is_available, revision};
 
@@ -35,7 +35,7 @@ const NEXT_BURST: Duration = Duration::from_secs(1);
 /// What the steps depend on.
 pub(super) struct Steps<'a> {
     pub(super) names: &'a Names,
-    pub(super) seen: &'a Observed<'a>,
+    pub(super) seen: &'a ObservedStatefulSet<'a>,
     pub(super) claimant: &'a Claimant<'a, StatefulSet>,
     pub(super) current: &'a Revision<'a>,
     pub(super) update: &'a Revision<'a>,

@@ -50,12 +50,12 @@ fn planned_by(seen: &World, claim_retention: ClaimRetention) -> Plan {
     let Some(set) = seen.get::<StatefulSet>(ObjectKind::StatefulSet, "web") else {
         return Plan::default();
     };
-    let observed = Observed {
+    let observed = ObservedStatefulSet {
         set: &set,
         pods: &seen.pods(),
         revisions: &seen.list(ObjectKind::ControllerRevision),
         claim: &|name| seen.get(ObjectKind::PersistentVolumeClaim, name).map(Arc::new),
-        features: Features { max_unavailable: MaxUnavailable::Counts, claim_retention },
+        features: StatefulSetFeatures { max_unavailable: MaxUnavailable::Counts, claim_retention },
     };
     plan(names(), &observed, seen.time())
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::names::Profile;
-use crate::schema::{self, Message as Descriptor, Shape, Value as Type};
+use crate::schema::{self, MessageDescriptor, Shape, Value as Type};
 use serde_json::{Map, Value, json};
 
 /// A kind's codec without its type.
@@ -49,7 +49,7 @@ fn every_typed_kind_is_what_its_descriptor_says() {
 }
 
 /// Gives every field a value of its own; the descriptors of typed kinds are not recursive.
-fn fill(object: &mut Map<String, Value>, message: &Descriptor, n: &mut u32) {
+fn fill(object: &mut Map<String, Value>, message: &MessageDescriptor, n: &mut u32) {
     for field in message.fields {
         *n += 1;
         if field.inline {

@@ -67,7 +67,7 @@ impl Cluster {
             pods.map(|(pod, name)| (Arc::new(pod.clone()), vec![attachable(name)])).collect();
         let attachments: Vec<_> = self.attachments.iter().cloned().map(Arc::new).collect();
         let users_elsewhere: Vec<_> = self.users_elsewhere.iter().cloned().map(Arc::new).collect();
-        let view = NodeView {
+        let view = NodeAttachments {
             names: names(),
             name: "n1",
             node: self.node.as_ref(),
@@ -267,7 +267,7 @@ fn a_disk_with_two_names_is_not_given_to_two_nodes() {
     theirs.metadata.name = attachment_name(same, "disk.csi.test", "n2");
     let attachments = [Arc::new(theirs)];
     let (find, nobody) = (|name: &str| Some(Arc::new(named(name))), |_: &str| Vec::new());
-    let view = |attachments| NodeView {
+    let view = |attachments| NodeAttachments {
         names: names(),
         name: "n1",
         node: cluster.node.as_ref(),

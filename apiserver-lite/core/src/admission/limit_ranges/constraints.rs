@@ -24,7 +24,7 @@ pub struct Demand<'a> {
 }
 
 /// What is checked.
-pub enum Subject<'a> {
+pub enum LimitedObject<'a> {
     Pod {
         /// Its containers, then its init containers.
         containers: Vec<Demand<'a>>,
@@ -35,13 +35,13 @@ pub enum Subject<'a> {
     Claim(Demand<'a>),
 }
 
-impl<'a> Subject<'a> {
+impl<'a> LimitedObject<'a> {
     /// Reads requests and limits of a pod, or the requests of a claim.
     pub fn of(object: &'a Object) -> Self {
         let spec = object.spec();
         if object.kind.is("", "PersistentVolumeClaim") {
             let claim = Demand::read(spec);
-            return Subject::Claim(Demand { limits: Amounts::new(), ..claim });
+            return LimitedObject::Claim(Demand { limits: Amounts::new(), ..claim });
         }
         let read = |list: &str| -> Vec<Demand<'a>> {
             spec.into_iter()
@@ -52,7 +52,7 @@ impl<'a> Subject<'a> {
         let (mut containers, initial) = (read("containers"), read("initContainers"));
         let total = Demand::total(&containers, &initial);
         containers.extend(initial);
-        Subject::Pod { containers, total }
+        LimitedObject::Pod { containers, total }
     }
 }
 
@@ -136,17 +136,17 @@ const RULES: &[(&str, Rule)] =
 const CLAIM_RULES: &[(&str, Rule)] = &[("min", below_min), ("max", request_above_max)];
 
 /// What the spec `range` of a LimitRange has against `subject`: one violation, or several in brackets; `None` if there is none.
-pub fn violations(range: &Map, subject: &Subject<'_>) -> Option<String> {
+pub fn violations(range: &Map, subject: &LimitedObject<'_>) -> Option<String> {
     let mut found = Violations { texts: Vec::new(), left: VIOLATIONS_MAX };
     for limit in range.maps("limits") {
         match (limit.str("type"), subject) {
-            ("Container", Subject::Pod { containers, .. }) => {
+            ("Container", LimitedObject::Pod { containers, .. }) => {
                 check(limit, RULES, containers, &mut found);
             }
-            ("Pod", Subject::Pod { total, .. }) => {
+            ("Pod", LimitedObject::Pod { total, .. }) => {
                 check(limit, RULES, slice::from_ref(total), &mut found);
             }
-            ("PersistentVolumeClaim", Subject::Claim(claim)) => {
+            ("PersistentVolumeClaim", LimitedObject::Claim(claim)) => {
                 check(limit, CLAIM_RULES, slice::from_ref(claim), &mut found);
             }
             _ => {}

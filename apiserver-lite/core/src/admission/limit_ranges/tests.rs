@@ -4,7 +4,7 @@ use apiserver_schema::{Engine, Format, Map, Object, Strictness};
 use proto_api::names::{Names, Profile};
 use serde_json::{Value as Json, json};
 
-use super::constraints::{Subject, violations};
+use super::constraints::{LimitedObject, violations};
 use super::{Operation, is_limited, set_defaults};
 
 const ANNOTATION: &str = "example.com/limit-ranger";
@@ -50,7 +50,7 @@ fn claim(requests: &Json) -> Object {
 
 /// What the first range has against an object.
 fn refusal(ranges: &[Object], object: &Object) -> Option<String> {
-    let subject = Subject::of(object);
+    let subject = LimitedObject::of(object);
     ranges.iter().find_map(|range| violations(range.spec()?, &subject))
 }
 

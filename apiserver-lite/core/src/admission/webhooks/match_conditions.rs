@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use apiserver_admission_webhooks::{
     AccessAnswer, AccessInput, AccessQuestion, AccessResource, AccessSubject, ConditionInput,
-    FailurePolicy, Verdict, Version,
+    FailurePolicy, MatchResult, MatchedVersion,
 };
-use apiserver_auth::{Attributes, Authorization, Decision, Subject, User};
+use apiserver_auth::{AccessTarget, Attributes, Authorization, Decision, User};
 use apiserver_schema::{Kind, Object, Value};
 
 use tokio::time::timeout_at;
@@ -25,7 +25,7 @@ impl WebhookReview<'_> {
     pub(super) async fn meets_conditions(
         &self,
         remote: &Remote,
-        version: Version,
+        version: MatchedVersion,
         object: Option<&Object>,
     ) -> Result<bool, ApiError> {
         let webhook = &remote.webhook;
@@ -44,7 +44,7 @@ impl WebhookReview<'_> {
                 access: &access,
             };
             match conditions.evaluate(input) {
-                Verdict::Asks(question) => {
+                MatchResult::Asks(question) => {
                     let answer = self.answer(&question).await;
                     access.answers.insert(question, answer);
                 }
@@ -54,8 +54,8 @@ impl WebhookReview<'_> {
         let (configuration, name) = (&webhook.configuration, &webhook.name);
         let metrics = &self.call.server.webhooks.metrics;
         let reason = match verdict {
-            Verdict::All => return Ok(true),
-            Verdict::Excluded(condition) => {
+            MatchResult::All => return Ok(true),
+            MatchResult::Excluded(condition) => {
                 tracing::debug!(
                     configuration,
                     name,
@@ -65,8 +65,8 @@ impl WebhookReview<'_> {
                 metrics.excluded(self.counted(remote));
                 return Ok(false);
             }
-            Verdict::Asks(question) => format!("no answer to {question:?}"),
-            Verdict::Failed(reason) => reason,
+            MatchResult::Asks(question) => format!("no answer to {question:?}"),
+            MatchResult::Failed(reason) => reason,
         };
         metrics.condition_failed(self.counted(remote));
         if webhook.failure_policy == FailurePolicy::Ignore {
@@ -109,8 +109,8 @@ impl WebhookReview<'_> {
         let account = account.map(|(namespace, name)| User::service_account(namespace, name));
         let account = account.map(User::authenticated);
         let subject = match &question.subject {
-            AccessSubject::Path(path) => Subject::Path(path),
-            AccessSubject::Resource(of) => Subject::Resource {
+            AccessSubject::Path(path) => AccessTarget::Path(path),
+            AccessSubject::Resource(of) => AccessTarget::Resource {
                 group: &of.group,
                 version: "*",
                 resource: &of.resource,

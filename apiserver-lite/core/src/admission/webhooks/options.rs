@@ -1,6 +1,6 @@
 //! The options of a request as webhooks see them.
 
-use apiserver_admission_webhooks::Operation;
+use apiserver_admission_webhooks::WebhookOperation;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
@@ -10,23 +10,23 @@ use crate::options::{DeleteOptions, Effects, Propagation};
 /// CreateOptions, UpdateOptions or DeleteOptions; a connection has none. A patch has UpdateOptions, as in Kubernetes.
 pub fn document(
     call: &RequestContext<'_>,
-    operation: Operation,
+    operation: WebhookOperation,
     effects: Effects,
     deletion: Option<&DeleteOptions>,
 ) -> Option<Box<RawValue>> {
     let kind = match operation {
-        Operation::Create => "CreateOptions",
-        Operation::Update => "UpdateOptions",
-        Operation::Delete => "DeleteOptions",
-        Operation::Connect => return None,
+        WebhookOperation::Create => "CreateOptions",
+        WebhookOperation::Update => "UpdateOptions",
+        WebhookOperation::Delete => "DeleteOptions",
+        WebhookOperation::Connect => return None,
     };
     let mut options = Map::new();
     let mut set = |field: &str, value: Value| drop(options.insert(field.to_owned(), value));
     set("kind", kind.into());
     set("apiVersion", call.server.names.api_version("meta", "v1").into());
     match (operation, deletion) {
-        (Operation::Delete, Some(deletion)) => fields_of_deletion(deletion, &mut set),
-        (Operation::Delete, None) => {}
+        (WebhookOperation::Delete, Some(deletion)) => fields_of_deletion(deletion, &mut set),
+        (WebhookOperation::Delete, None) => {}
         _ => {
             for field in ["fieldManager", "fieldValidation"] {
                 if let Some(text) = call.query.text(field) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use apiserver_admission_webhooks::{
-    Answer, ExpectedReview, FailurePolicy, KindRef, Phase, Review, ReviewVersion, UserInfo,
-    Version, changes_nothing_text, denial, dry_run_refusal, read_answer,
+    AdmissionReviewVersion, Answer, ExpectedReview, FailurePolicy, KindRef, MatchedVersion, Phase,
+    Review, UserInfo, changes_nothing_text, denial, dry_run_refusal, read_answer,
 };
 use apiserver_schema::{Kind, Object};
 use bytes::Bytes;
@@ -46,7 +46,7 @@ impl WebhookReview<'_> {
     pub(super) async fn ask_mutating(
         &self,
         remote: &Remote,
-        version: Version,
+        version: MatchedVersion,
         object: Option<&Object>,
     ) -> Result<Option<Object>, AskError> {
         let began = Instant::now();
@@ -68,7 +68,7 @@ impl WebhookReview<'_> {
     pub(super) async fn ask_validating(
         &self,
         remote: &Remote,
-        version: Version,
+        version: MatchedVersion,
         object: Option<&Object>,
     ) -> Result<(), AskError> {
         let began = Instant::now();
@@ -104,7 +104,7 @@ impl WebhookReview<'_> {
     async fn send_review(
         &self,
         remote: &Remote,
-        version: Version,
+        version: MatchedVersion,
         object: Option<&Object>,
     ) -> Result<Answer, AskError> {
         let webhook = &remote.webhook;
@@ -146,7 +146,7 @@ impl WebhookReview<'_> {
     async fn review(
         &self,
         uid: &str,
-        (version, review_version): (Version, ReviewVersion),
+        (version, review_version): (MatchedVersion, AdmissionReviewVersion),
         object: Option<&Object>,
     ) -> Result<Bytes, ApiError> {
         let kind = self.kind_of(version);
@@ -164,12 +164,12 @@ impl WebhookReview<'_> {
     /// What a webhook is sent of the request besides its objects, for this version of the resource.
     pub(super) fn described<'b>(
         &'b self,
-        version: Version,
+        version: MatchedVersion,
         object: Option<&'b Object>,
     ) -> Review<'b> {
         let resource = match version {
-            Version::Requested => self.requested_resource(),
-            Version::Equivalent(at) => {
+            MatchedVersion::Requested => self.requested_resource(),
+            MatchedVersion::Equivalent(at) => {
                 let found = self.equivalents.get(at).map(|kind| resource_of(kind));
                 found.unwrap_or_else(|| self.requested_resource())
             }

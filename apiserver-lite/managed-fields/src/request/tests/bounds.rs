@@ -8,8 +8,8 @@ use proto_api::Time;
 use super::{LAST_APPLIED, json};
 use crate::element::{FieldPath, PathElement};
 use crate::entries::{
-    EntryError, MAX_ENTRIES, MAX_SENT_ENTRIES, MAX_SENT_PATHS, ManagedFields, Operation, Owned,
-    Owner,
+    EntryError, MAX_ENTRIES, MAX_SENT_ENTRIES, MAX_SENT_PATHS, ManagedFields,
+    ManagedFieldsOperation, Owned, Owner,
 };
 use crate::request::{ApplyError, Request};
 use crate::set::{FieldsError, MAX_DEPTH, MAX_PATHS};
@@ -62,7 +62,7 @@ fn with_entries(mut tree: Value, managed: &ManagedFields) -> Value {
 /// Entries of `owners` managers by this operation, which own these keys of the map.
 fn entries(
     owners: usize,
-    operation: Operation,
+    operation: ManagedFieldsOperation,
     keys: impl Fn(usize) -> std::ops::Range<usize>,
 ) -> ManagedFields {
     let path = |key: usize| {
@@ -98,7 +98,7 @@ fn work_is_in_proportion_to_fields_and_entries() {
         tree.as_map_mut().expect("a map").insert("n", 1);
         tree
     };
-    for operation in [Operation::Apply, Operation::Update] {
+    for operation in [ManagedFieldsOperation::Apply, ManagedFieldsOperation::Update] {
         for new in [&changed, &unchanged_but_one] {
             for keys in [&one_key as &dyn Fn(usize) -> std::ops::Range<usize>, &oldest_has_most] {
                 let few = cost(new, &entries(12, operation, keys));
@@ -124,8 +124,8 @@ fn config(key: &str) -> Value {
 fn entries_of_a_client_leave_room_for_other_writers() {
     let kind = Kind::new();
     let live = object(MAX_ENTRIES, "a");
-    let of = |count: usize| entries(count, Operation::Apply, |at| at..at + 1);
-    let before = entries(1, Operation::Update, |at| at..at + 1);
+    let of = |count: usize| entries(count, ManagedFieldsOperation::Apply, |at| at..at + 1);
+    let before = entries(1, ManagedFieldsOperation::Update, |at| at..at + 1);
     let write = |count: usize| {
         let mut new = with_entries(live.clone(), &of(count));
         new.as_map_mut().expect("a map").insert("n", 1);
@@ -138,12 +138,12 @@ fn entries_of_a_client_leave_room_for_other_writers() {
     assert_eq!(write(MAX_ENTRIES), 2);
 
     let write = |paths: usize| {
-        let keys = entries(2, Operation::Apply, |_| 0..(paths - 2) / 2);
+        let keys = entries(2, ManagedFieldsOperation::Apply, |_| 0..(paths - 2) / 2);
         let mut new = with_entries(live.clone(), &keys);
         new.as_map_mut().expect("a map").insert("n", 1);
         let after = kind.by("writer").update(with_entries(live.clone(), &before), new);
         let after = stored(after.expect("owners").as_ref());
-        after.iter().filter(|(owner, _)| owner.operation == Operation::Apply).count()
+        after.iter().filter(|(owner, _)| owner.operation == ManagedFieldsOperation::Apply).count()
     };
     assert_eq!((write(MAX_SENT_PATHS), write(MAX_SENT_PATHS + 2)), (2, 0));
 }
@@ -152,7 +152,7 @@ fn entries_of_a_client_leave_room_for_other_writers() {
 fn one_manager_too_many_cannot_apply() {
     let kind = Kind::new();
     let live = object(MAX_ENTRIES, "a");
-    let of = |count: usize| entries(count, Operation::Apply, |at| at..at + 1);
+    let of = |count: usize| entries(count, ManagedFieldsOperation::Apply, |at| at..at + 1);
     let apply = |count: usize, manager: &str| {
         let live = with_entries(live.clone(), &of(count));
         let applied = kind.by(manager).apply(live, config("k0"), false)?;
@@ -193,11 +193,11 @@ fn an_update_beyond_a_bound_leaves_no_entries() {
         let entries = kind.by("writer").update(with_entries(live.clone(), managed), new);
         entries.expect("owners").map(|entries| stored(Some(&entries)).iter().count())
     };
-    let appliers = |count: usize| entries(count, Operation::Apply, |at| at..at + 1);
+    let appliers = |count: usize| entries(count, ManagedFieldsOperation::Apply, |at| at..at + 1);
     assert_eq!(write(&appliers(MAX_ENTRIES - 1)), Some(MAX_ENTRIES));
     assert_eq!(write(&appliers(MAX_ENTRIES)), None);
     // Each set has a step to the map, too, and that of the writer has one.
-    let keys = |keys: usize| entries(2, Operation::Apply, |_| 0..keys);
+    let keys = |keys: usize| entries(2, ManagedFieldsOperation::Apply, |_| 0..keys);
     assert_eq!(write(&keys(MAX_PATHS / 2 - 2)), Some(3));
     assert_eq!(write(&keys(MAX_PATHS / 2 - 1)), None);
 }
@@ -209,7 +209,7 @@ fn an_apply_of_too_many_fields_in_all_is_refused() {
     let mut config = object(keys, "a");
     config.as_map_mut().expect("a map").remove("metadata");
     let mut live = object(keys, "a");
-    live = with_entries(live, &entries(2, Operation::Apply, |_| 0..keys));
+    live = with_entries(live, &entries(2, ManagedFieldsOperation::Apply, |_| 0..keys));
     let error = kind.by("third").apply(live, config, false).expect_err("too many");
     let ApplyError::Bounds(EntryError::Fields { error: FieldsError::TooMany, .. }) = error else {
         panic!("{error}");

@@ -4,10 +4,10 @@ use apiserver_schema::Value;
 use proto_api::Time;
 
 use super::{LAST_APPLIED, Stored, json, text};
-use crate::entries::{ManagedFields, Operation, Owner};
+use crate::entries::{ManagedFields, ManagedFieldsOperation, Owner};
 use crate::reset::reset_fields;
 use crate::scale::{ReplicasPaths, owners_of_scale, owners_of_scaled};
-use crate::structure::BuiltIn;
+use crate::structure::BuiltInStructures;
 use crate::times::{keep_times, manager_of_user_agent, set_managed_fields};
 use crate::upgrade::upgrade_client_side_apply;
 use crate::versions::ResetFields;
@@ -223,7 +223,7 @@ fn updates_of_client_side_apply_become_what_was_applied() {
     };
     let mut managed = ManagedFields::decode(entries).expect("entries");
     assert!(upgrade(&mut managed));
-    let applier = Owner::new("kubectl", Operation::Apply, "v1", "");
+    let applier = Owner::new("kubectl", ManagedFieldsOperation::Apply, "v1", "");
     let fields =
         |managed: &ManagedFields| managed.get(&applier).map(|owned| testing::fields(&owned.fields));
     let all = r#"{"f:data":{".":{},"f:a":{},"f:b":{}},"f:metadata":{"f:annotations":{".":{}}}}"#;
@@ -275,7 +275,7 @@ fn owners_of_a_scale_are_those_of_the_replicas() {
 
 #[test]
 fn a_write_that_changes_only_times_is_none() {
-    let built_in = BuiltIn::new();
+    let built_in = BuiltInStructures::new();
     let server = super::Server::new("v1", "ConfigMap", &built_in, ResetFields::new());
     let at = |seconds: i64, data: &str, more: &str| {
         let time = Time::from_unix(seconds);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proto_api::Time;
 
 use super::{LAST_APPLIED, json};
-use crate::entries::{ManagedFields, Operation, Owner};
+use crate::entries::{ManagedFields, ManagedFieldsOperation, Owner};
 use crate::request::{Applied, Request};
 use crate::testing::{structure, tree};
 use crate::versions::{ResetFields, SingleVersion};
@@ -73,7 +73,7 @@ proptest! {
         let config = { let mut config = object(config); config.as_map_mut().expect("a map").remove("metadata"); config };
         let Applied { tree: merged, managed_fields, .. } =
             by("applier").apply(live.clone(), config.clone(), true).expect("by force");
-        let applier = Owner::new("applier", Operation::Apply, VERSION, "");
+        let applier = Owner::new("applier", ManagedFieldsOperation::Apply, VERSION, "");
         let managed = entries(managed_fields.as_ref());
         let mut named = structure.fields_of(&config);
         let identity = structure.fields_of(&json(r#"{"apiVersion":"t/v1","kind":"T"}"#));

@@ -11,7 +11,7 @@ use proto_api::Time;
 use super::{Server, json, text};
 use crate::conflict::Conflicts;
 use crate::request::ApplyError;
-use crate::structure::{BuiltIn, Markers};
+use crate::structure::{BuiltInStructures, Markers};
 use crate::times::set_managed_fields;
 use crate::versions::ResetFields;
 
@@ -260,7 +260,7 @@ fn different_causes(status: &Map, conflicts: &Conflicts) -> Option<String> {
 
 #[test]
 fn writes_have_the_entries_that_a_real_server_gave_them() {
-    let built_in = BuiltIn::with_markers(markers_of_1_20());
+    let built_in = BuiltInStructures::with_markers(markers_of_1_20());
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/server");
     let mut wrong = BTreeMap::new();
     let mut compared = 0;

@@ -168,15 +168,15 @@ fn pods() -> impl Strategy<Value = Pod> {
     )
 }
 
-fn versions() -> impl Strategy<Value = Version> {
+fn versions() -> impl Strategy<Value = PodSecurityVersion> {
     prop_oneof![
-        4 => (0..30_u64).prop_map(Version::V1),
-        1 => any::<u64>().prop_map(Version::V1),
-        1 => Just(Version::Latest),
+        4 => (0..30_u64).prop_map(PodSecurityVersion::V1),
+        1 => any::<u64>().prop_map(PodSecurityVersion::V1),
+        1 => Just(PodSecurityVersion::Latest),
     ]
 }
 
-fn find_at(level: Level, version: Version, pod: &Pod) -> Vec<Violation> {
+fn find_at(level: PodSecurityLevel, version: PodSecurityVersion, pod: &Pod) -> Vec<Violation> {
     find_violations(LevelVersion { level, version }, &pod.metadata, &pod.spec, names())
 }
 
@@ -196,8 +196,8 @@ fn is_kept(violation: &Violation, restricted: &[Violation]) -> bool {
 proptest! {
     #[test]
     fn every_violation_has_a_reason_and_a_detail(pod in pods(), version in versions()) {
-        prop_assert_eq!(find_at(Level::Privileged, version, &pod), []);
-        for level in [Level::Baseline, Level::Restricted] {
+        prop_assert_eq!(find_at(PodSecurityLevel::Privileged, version, &pod), []);
+        for level in [PodSecurityLevel::Baseline, PodSecurityLevel::Restricted] {
             let found = find_at(level, version, &pod);
             for violation in &found {
                 // A sysctl may have no name.
@@ -213,9 +213,9 @@ proptest! {
 
     #[test]
     fn restricted_forbids_what_baseline_forbids(pod in pods(), version in versions()) {
-        let restricted = find_at(Level::Restricted, version, &pod);
+        let restricted = find_at(PodSecurityLevel::Restricted, version, &pod);
         let is_windows = pod.spec.os.as_ref().is_some_and(|os| os.name == "windows");
-        for violation in find_at(Level::Baseline, version, &pod) {
+        for violation in find_at(PodSecurityLevel::Baseline, version, &pod) {
             let is_exempt = is_windows && version.minor() >= 25 && is_of_linux(violation.check);
             prop_assert!(is_exempt || is_kept(&violation, &restricted), "{}", violation);
         }
@@ -226,7 +226,7 @@ proptest! {
         let mut pod = Pod::default();
         pod.spec.containers =
             list.into_iter().map(|name| Container { name, ..Container::default() }).collect();
-        prop_assert_eq!(find_at(Level::Baseline, Version::Latest, &pod), []);
-        prop_assert_eq!(find_at(Level::Restricted, Version::Latest, &pod).len(), 4);
+        prop_assert_eq!(find_at(PodSecurityLevel::Baseline, PodSecurityVersion::Latest, &pod), []);
+        prop_assert_eq!(find_at(PodSecurityLevel::Restricted, PodSecurityVersion::Latest, &pod).len(), 4);
     }
 }

@@ -54,7 +54,10 @@ fn baseline_has_eleven_checks_at_all_versions() {
             "windowsHostProcess",
         ]
     );
-    for version in (0..30).map(Version::V1).chain([Version::V1(1 << 62), Version::Latest]) {
+    for version in (0..30)
+        .map(PodSecurityVersion::V1)
+        .chain([PodSecurityVersion::V1(1 << 62), PodSecurityVersion::Latest])
+    {
         assert_eq!(checks(&format!("baseline:{version}")), all, "{version}");
     }
 }

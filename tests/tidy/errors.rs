@@ -47,7 +47,7 @@ fn arguments(rest: &str) -> Vec<&str> {
 }
 
 /// The code before the test module, without lines of comments.
-fn code(source: &str) -> String {
+pub(super) fn code(source: &str) -> String {
     let mut lines = source.lines().filter(|line| !line.trim_start().starts_with("//")).peekable();
     let mut code = String::new();
     while let Some(line) = lines.next() {

@@ -15,6 +15,7 @@ mod language;
 mod operations;
 mod spec_coverage;
 mod structs;
+mod type_names;
 
 use std::fs;
 use std::path::{Path, PathBuf};

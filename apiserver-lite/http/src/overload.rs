@@ -209,7 +209,7 @@ impl Overload {
     }
 }
 
-/// Whether the user is an administrator, a node or a program of the system: names that nobody else is given, as `system:` is reserved.
+/// Whether the user is an administrator, a node or a program of the system: names that no other user has, as `system:` is reserved.
 fn is_of_system(user: &User) -> bool {
     let given = ["system:serviceaccount:", "system:bootstrap:", "system:anonymous"];
     let is_reserved = user.name.starts_with("system:");

@@ -124,7 +124,7 @@ pub fn collection(
     }
 }
 
-/// The stored bytes of a list that is assembled anew for its response; 0 for other responses, which share what is encoded already.
+/// The stored bytes of a list that is assembled for its response alone; 0 for other responses, which share what is encoded already.
 #[must_use]
 pub fn assembled_len(accepted: Accepted, response: &VerbResponse) -> usize {
     let VerbResponse::List { items, .. } = response else { return 0 };

@@ -53,11 +53,13 @@ pub fn body(
         selection: start.selection,
         bookmarks: start.bookmarks,
         unserved: start.unserved,
-        revision: start.revision.0,
-        initial: start.initial,
-        then: match start.changes {
-            Ok(watch) => Changes::Watch(watch),
-            Err(error) => Changes::Refused(error),
+        source: WatchSource {
+            initial: start.initial,
+            then: match start.changes {
+                Ok(watch) => Changes::Watch(watch),
+                Err(error) => Changes::Refused(error),
+            },
+            revision: start.revision.0,
         },
         frames: VecDeque::new(),
         events: Vec::new(),
@@ -89,14 +91,20 @@ struct WatchStream {
     selection: Selection,
     bookmarks: Bookmarks,
     unserved: Option<CancellationToken>,
-    revision: u64,
-    /// Objects that are sent first.
-    initial: Option<InitialObjects>,
-    then: Changes,
+    source: WatchSource,
     /// Frames that are encoded and not sent yet.
     frames: VecDeque<Bytes>,
     /// Events copied from the store; the buffer is reused.
     events: Vec<Event<StoredObject>>,
+}
+
+/// What is sent.
+struct WatchSource {
+    /// Objects that are sent first.
+    initial: Option<InitialObjects>,
+    then: Changes,
+    /// Where both meet.
+    revision: u64,
 }
 
 /// What follows the initial objects.
@@ -170,24 +178,24 @@ impl WatchStream {
     }
 
     fn position(&self) -> Position {
-        let events = match &self.then {
+        let events = match &self.source.then {
             Changes::Watch(watch) => watch.position(),
-            Changes::Refused(_) | Changes::Ended => Revision(self.revision),
+            Changes::Refused(_) | Changes::Ended => Revision(self.source.revision),
         };
         let with_columns = self.encoder.with_columns;
-        Position { initial: self.initial.clone(), events, with_columns }
+        Position { initial: self.source.initial.clone(), events, with_columns }
     }
 
     fn rewind(&mut self, position: Position) {
-        if let Changes::Watch(watch) = &mut self.then {
+        if let Changes::Watch(watch) = &mut self.source.then {
             watch.rewind(position.events);
         }
-        self.initial = position.initial;
+        self.source.initial = position.initial;
         self.encoder.with_columns = position.with_columns;
     }
 
     fn write_bookmark(&mut self, chunk: &mut Chunk) {
-        if let Changes::Watch(watch) = &mut self.then {
+        if let Changes::Watch(watch) = &mut self.source.then {
             self.encoder.bookmark(chunk, watch.seen().0, BookmarkKind::Progress);
         }
         self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
@@ -195,13 +203,13 @@ impl WatchStream {
 
     /// Writes initial objects or events, or the error that ends the stream.
     async fn write_objects(&mut self, chunk: &mut Chunk) {
-        let written = match self.initial.is_some() {
+        let written = match self.source.initial.is_some() {
             true => self.write_initial(chunk).await,
             false => self.write_events(chunk).await,
         };
         if let Err(error) = written {
             self.encoder.error(chunk, &error);
-            (self.initial, self.then) = (None, Changes::Ended);
+            (self.source.initial, self.source.then) = (None, Changes::Ended);
         }
     }
 
@@ -210,7 +218,7 @@ impl WatchStream {
     /// # Errors
     /// Ends the stream; nothing was written.
     async fn write_initial(&mut self, chunk: &mut Chunk) -> Result<(), ApiError> {
-        let Some(initial) = &mut self.initial else { return Ok(()) };
+        let Some(initial) = &mut self.source.initial else { return Ok(()) };
         let asker = Asker::new(&self.encoder.server.core, &self.user);
         let mut records = initial.read_piece(asker, &self.selection).await?;
         let is_done = initial.is_done();
@@ -219,10 +227,10 @@ impl WatchStream {
             self.encoder.event(chunk, "ADDED", record);
         }
         if is_done {
-            self.initial = None;
-            let is_followed = matches!(self.then, Changes::Watch(_));
+            self.source.initial = None;
+            let is_followed = matches!(self.source.then, Changes::Watch(_));
             if is_followed && self.bookmarks == Bookmarks::AfterInitial {
-                self.encoder.bookmark(chunk, self.revision, BookmarkKind::InitialEventsEnd);
+                self.encoder.bookmark(chunk, self.source.revision, BookmarkKind::InitialEventsEnd);
             }
         }
         Ok(())
@@ -242,7 +250,7 @@ impl WatchStream {
     /// # Errors
     /// Ends the stream; nothing was written.
     async fn write_events(&mut self, chunk: &mut Chunk) -> Result<(), ApiError> {
-        let watch = match &mut self.then {
+        let watch = match &mut self.source.then {
             Changes::Watch(watch) => watch,
             Changes::Refused(error) => return Err(error.clone()),
             Changes::Ended => return Ok(()),
@@ -274,8 +282,8 @@ impl WatchStream {
 
     /// Waits until there may be something to send; of a large group of watches, until this one's turn.
     async fn next_step(&mut self) -> Step {
-        let watch = match &mut self.then {
-            _ if self.initial.is_some() => return Step::Objects,
+        let watch = match &mut self.source.then {
+            _ if self.source.initial.is_some() => return Step::Objects,
             Changes::Watch(watch) => watch,
             Changes::Refused(_) => return Step::Objects,
             Changes::Ended => return Step::End,

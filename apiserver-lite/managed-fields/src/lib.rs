@@ -27,14 +27,14 @@
 //!   has the owners of [`owners_of_scale`], and [`owners_of_scaled`] brings them back.
 //!
 //! ```
-//! use apiserver_managed_fields::{BuiltIn, Request, ResetFields, SingleVersion, reset_fields, set_managed_fields};
+//! use apiserver_managed_fields::{BuiltInStructures, Request, ResetFields, SingleVersion, reset_fields, set_managed_fields};
 //! use apiserver_schema::{Engine, Format, Object, Strictness};
 //! use proto_api::Time;
 //! use proto_api::names::{Names, Profile};
 //! use std::sync::Arc;
 //!
 //! let engine = Engine::new(Names::new(Profile::Kubernetes));
-//! let built_in = BuiltIn::new();
+//! let built_in = BuiltInStructures::new();
 //! let kind = engine.kind("", "v1", "ConfigMap").ok_or("no such kind")?;
 //! let structure = built_in.of(kind).ok_or("no such structure")?;
 //! let versions = SingleVersion { api_version: kind.api_version.clone(), structure };

@@ -182,21 +182,21 @@ mod tests {
 
     #[test]
     fn anonymous_requests_get_public_paths_only() {
-        for nobody in [
+        for user in [
             User::anonymous(),
             user("", &[]),
             user("x", &[UNAUTHENTICATED]),
             user("system:anonymous", &[]),
         ] {
             for path in ["/healthz", "/livez", "/livez/store", "/readyz", "/version", "/version/"] {
-                assert!(allowed(&nobody, "get", AccessTarget::Path(path)), "{path}");
-                assert!(!allowed(&nobody, "post", AccessTarget::Path(path)), "{path}");
+                assert!(allowed(&user, "get", AccessTarget::Path(path)), "{path}");
+                assert!(!allowed(&user, "post", AccessTarget::Path(path)), "{path}");
             }
             for path in ["/", "/api", "/apis", "/metrics", "/openapi/v2", "/version/x", "/livezz"] {
-                assert!(!allowed(&nobody, "get", AccessTarget::Path(path)), "{path}");
+                assert!(!allowed(&user, "get", AccessTarget::Path(path)), "{path}");
             }
-            assert!(!allowed(&nobody, "get", resource("pods", "")));
-            assert!(!allowed(&nobody, "create", resource("nodes", "proxy")));
+            assert!(!allowed(&user, "get", resource("pods", "")));
+            assert!(!allowed(&user, "create", resource("nodes", "proxy")));
         }
         assert!(allowed(&user("alice", &[]), "get", resource("pods", "")));
         assert!(allowed(&user("", &["dev"]), "get", AccessTarget::Path("/api")));

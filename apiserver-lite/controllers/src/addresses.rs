@@ -162,6 +162,22 @@ pub mod examples {
 
     use super::*;
 
+    /// The pods with 1,999 unnamed ports before their own, for a service that gets 2,000 ports with the target of its first one.
+    pub fn with_many_ports(
+        service: &mut Service,
+        pods: impl Iterator<Item = Pod>,
+    ) -> Vec<Arc<Pod>> {
+        let port = service.spec.ports[0].clone();
+        let numbered =
+            |nth: i32| ServicePort { name: format!("p{nth}"), port: nth, ..port.clone() };
+        service.spec.ports = (1..=2000).map(numbered).collect();
+        let widen = |mut pod: Pod| {
+            pod.spec.containers[0].ports.splice(0..0, vec![ContainerPort::default(); 1999]);
+            Arc::new(pod)
+        };
+        pods.map(widen).collect()
+    }
+
     /// A service that selects `app=web` and sends port 80 to the port named `http`.
     pub fn service() -> Service {
         let mut service = Service::default();

@@ -40,8 +40,8 @@ pub struct StoredObject {
 enum Origin {
     /// A write of so many bytes, which takes so many in memory.
     Memory { stored_len: usize, memory_len: usize },
-    /// These bytes on disk, for [`StoredObject::load`].
-    Disk(Bytes),
+    /// These bytes on disk, for [`StoredObject::load`]; what the object takes in memory is calculated once it is asked for.
+    Disk { raw: Bytes, memory_len: OnceLock<usize> },
     /// Bytes on disk that cannot be read. Its tree has a name and no content: it stands for the object where names count, and is never served.
     Unreadable(Box<UnreadableObject>),
 }
@@ -108,7 +108,7 @@ impl StoredObject {
     pub fn load(&self, engine: &Engine) -> Result<(), LoadError> {
         let object = match &self.origin {
             Origin::Memory { .. } => return Ok(()),
-            Origin::Disk(raw) => engine.decode_stored(raw)?,
+            Origin::Disk { raw, .. } => engine.decode_stored(raw)?,
             Origin::Unreadable(unreadable) => unreadable.stand_in(engine)?,
         };
         let _ = self.object.set(stamped(object, self.stamp));
@@ -121,7 +121,7 @@ impl StoredObject {
     /// That one.
     pub fn check_readable(&self) -> Result<(), ApiError> {
         match &self.origin {
-            Origin::Memory { .. } | Origin::Disk(_) => Ok(()),
+            Origin::Memory { .. } | Origin::Disk { .. } => Ok(()),
             Origin::Unreadable(unreadable) => {
                 let UnreadableObject { key, why, .. } = &**unreadable;
                 Err(ApiError::internal(format!("unable to transform key {key:?}: {why}")))
@@ -134,7 +134,7 @@ impl StoredObject {
     pub fn backup_value(&self, engine: &Engine) -> BackupValue {
         match &self.origin {
             Origin::Unreadable(unreadable) => BackupValue::AsOnDisk(unreadable.stored.clone()),
-            Origin::Disk(raw) => BackupValue::Value(raw.clone()),
+            Origin::Disk { raw, .. } => BackupValue::Value(raw.clone()),
             Origin::Memory { .. } => {
                 BackupValue::Value(Draft::new(engine, self.object().clone()).raw)
             }
@@ -158,7 +158,7 @@ impl StoredObject {
     pub fn stored_len(&self) -> usize {
         match &self.origin {
             Origin::Memory { stored_len, .. } => *stored_len,
-            Origin::Disk(raw) => raw.len(),
+            Origin::Disk { raw, .. } => raw.len(),
             Origin::Unreadable(unreadable) => unreadable.stored.len(),
         }
     }
@@ -292,8 +292,8 @@ impl Record for StoredObject {
     fn memory_len(&self) -> usize {
         match &self.origin {
             Origin::Memory { memory_len, .. } => *memory_len,
-            Origin::Disk(raw) => match self.object.get() {
-                Some(object) => memory_len(object, raw),
+            Origin::Disk { raw, memory_len: known } => match self.object.get() {
+                Some(object) => *known.get_or_init(|| memory_len(object, raw)),
                 None => raw.len(),
             },
             Origin::Unreadable(unreadable) => unreadable.stored.len(),
@@ -306,7 +306,7 @@ impl Record for StoredObject {
             return Self::unreadable(key, raw, stamp, why.into());
         }
         // Decoding needs the engine, which `Record::restore` does not get: `load` follows.
-        Ok(Self::new(OnceLock::new(), Origin::Disk(raw), stamp))
+        Ok(Self::new(OnceLock::new(), Origin::Disk { raw, memory_len: OnceLock::new() }, stamp))
     }
 
     fn unreadable(

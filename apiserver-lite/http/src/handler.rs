@@ -29,7 +29,7 @@ use super::responses::{encode, failure};
 use super::routes::{self, RequestTarget};
 use super::{
     aggregated_requests, backup, component_statuses, compress, deprecation, dispatch, flow_control,
-    indent, negotiate, render, resource_metrics, saved_states, websocket,
+    indent, negotiate, resource_metrics, saved_states, websocket,
 };
 use crate::browsers;
 use crate::discovery;
@@ -38,7 +38,8 @@ use crate::overload::{HeldStream, InFlightPermit, RequestPermit, UserPermit};
 use crate::peer::Peer;
 use crate::requester::{acting_user, authenticate};
 use crate::server::HttpServer;
-use crate::user_shares::{reserve_unsent, wait_for_large_turn};
+use crate::unsent_bytes::LargeTurn;
+use crate::user_shares::{prepare_list, reserve_unsent, wait_for_large_turn};
 use crate::warnings::add_warning;
 use crate::watch_batching::ConnectionNumber;
 use crate::web_page::WebPage;
@@ -219,11 +220,8 @@ async fn authenticate_and_serve(
     let permit = server.overload.admit(kind, &user, query_len(&request))?;
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
-    // Short requests of administrators are exempt here too.
-    let reader = (!user.is_in(apiserver_auth::MASTERS)).then(|| user.name.clone());
     let admitted = Admitted { user, open: peer.request.as_ref(), authenticated, permit, seat };
-    let served = serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit);
-    reserve_unsent(server, reader.as_deref(), served.await?)
+    serve_authorized(server, admitted, request, parsed, classified.as_ref(), audit).await
 }
 
 fn query_len(request: &Request<Incoming>) -> usize {
@@ -308,13 +306,17 @@ async fn serve_authorized(
             Ok((server.overload.place_for_change(&user)?, seat))
         };
         let (request, held) = read_body(request, held, again).await?;
+        // Nothing is written yet: it may be refused, and ends with its client.
+        let turn = wait_for_large_turn(server, &user, request.body().len()).await?;
         let write = (resource.clone(), query.clone());
-        let held = (held, share);
+        let held = (held, share, turn);
         return serve_write(server, user, request, write, accepted, held, audit.record()).await;
     }
+    // The response to a request that may have changed something is never refused.
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let response = serve_read(server, &user, request, parsed, elsewhere, audit).await;
     drop((place, seat));
-    response
+    if is_read { reserve_unsent(server, &user, response?) } else { response }
 }
 
 /// Serves what changes no object of this server. In a box, as its type would be a part of that of each connection's task, too deep for the compiler.
@@ -392,7 +394,7 @@ async fn serve_write(
     request: Request<Bytes>,
     (resource, query): (RequestInfo, Query),
     accepted: Option<Accepted>,
-    held: (Seated, Arc<Option<UserPermit>>),
+    held: (Seated, Arc<Option<UserPermit>>, Option<LargeTurn>),
     record: Option<&Arc<AuditRecord>>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let (server, shared) = (server.clone(), record.cloned());
@@ -516,7 +518,6 @@ async fn serve_verb(
     dispatch::check_accepted(&server.core, resource, accepted)?;
     let indented = indent::is_wanted(request.headers(), query);
     let packed = compress::is_accepted(request.headers());
-    let turn = wait_for_large_turn(server, user, request.body().len()).await;
     let connection = request.extensions().get::<ConnectionNumber>().copied();
     let outcome = if resource_metrics::is_about(&server.core, resource) {
         let calls = (&*server.core, user, resource, query, accepted, trail);
@@ -530,10 +531,12 @@ async fn serve_verb(
     } else {
         dispatch::dispatch(&server.core, user, request, resource, query, accepted, trail).await?
     };
-    drop(turn);
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
-    let _turn = wait_for_large_turn(server, user, render::assembled_len(accepted, &response)).await;
+    let _prepared = match resource.verb {
+        Verb::Get | Verb::List => prepare_list(server, user, accepted, &response).await?,
+        _ => None,
+    };
     let mut response = encode(server, accepted, response, indented, packed, connection).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         add_warning(&mut response, warning);

@@ -166,7 +166,7 @@ impl Overload {
         };
         let wanted = u32::try_from(of_request).unwrap_or(u32::MAX);
         let left = places.free.available_permits().saturating_sub(of_request);
-        if class == RequestClass::Streams && left < STREAMS_OF_SYSTEM && !is_of_system(user) {
+        if class == RequestClass::Streams && left < STREAMS_OF_SYSTEM && !self.is_of_system(user) {
             return Err(too_many());
         }
         let permit = places.free.clone().try_acquire_many_owned(wanted).ok();
@@ -191,6 +191,13 @@ impl Overload {
         }
     }
 
+    /// Whether a part of the streams is left to the user: an administrator, a node, a program of the system or an account of its namespace.
+    fn is_of_system(&self, user: &User) -> bool {
+        let account = user.name.strip_prefix("system:serviceaccount:");
+        let namespace = account.and_then(|account| account.split_once(':')).map(|(it, _)| it);
+        has_reserved_name(user) || namespace == Some(self.system_namespace)
+    }
+
     fn acquire_for_user(
         &self,
         class: RequestClass,
@@ -209,8 +216,13 @@ impl Overload {
     }
 }
 
+/// Whether what the user has not read, and its large requests, are not bounded: administrators and the system's own programs, but not nodes.
+pub fn is_exempt_from_shares(user: &User) -> bool {
+    has_reserved_name(user) && !user.name.starts_with("system:node:")
+}
+
 /// Whether the user is an administrator, a node or a program of the system: names that no other user has, as `system:` is reserved.
-fn is_of_system(user: &User) -> bool {
+fn has_reserved_name(user: &User) -> bool {
     let given = ["system:serviceaccount:", "system:bootstrap:", "system:anonymous"];
     let is_reserved = user.name.starts_with("system:");
     user.is_in(apiserver_auth::MASTERS)
@@ -295,7 +307,8 @@ mod tests {
         for name in ["e", "system:serviceaccount:team:x", "system:bootstrap:abcdef"] {
             assert_eq!(stream(name).err().map(|error| error.code()), Some(429), "{name}");
         }
-        for name in ["system:node:a", "system:kube-scheduler"] {
+        let of_system = "system:serviceaccount:kube-system:coredns";
+        for name in ["system:node:a", "system:kube-scheduler", of_system] {
             assert!(stream(name).is_ok(), "{name}");
         }
         assert!(overload.admit(RequestKind::LongRunning, &User::server(), 0).is_ok());

@@ -5,12 +5,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// What one user may leave unread. A response that is larger is the only one of its user.
 const SHARE_LEN: usize = 256 << 20;
+/// Most large requests of a user that wait for their turn.
+const LARGE_WAITING_MAX: usize = 8;
+/// After so long the next large request begins, whatever the one before it waits for: a webhook may itself be of this user.
+const LARGE_TURN_MAX: Duration = Duration::from_secs(1);
 /// Unit in which bytes are counted.
 const UNIT_LEN: usize = 1 << 10;
 /// Responses and chunks of streams that are not counted: a user has some thousand of them.
@@ -33,6 +39,9 @@ struct Shares {
 struct Share {
     /// Units of bytes that may be left unread.
     free: Arc<Semaphore>,
+    /// Places of large requests that wait, and which of them is the next.
+    waiting: Semaphore,
+    next: Semaphore,
     /// The turn of a large request.
     large: Arc<Semaphore>,
 }
@@ -67,18 +76,24 @@ impl UnsentBytes {
             shares.clean_at = shares.by_user.len().saturating_mul(2).max(64);
         }
         let free = Arc::new(Semaphore::new(SHARE_LEN / UNIT_LEN));
-        let share = Arc::new(Share { free, large: Arc::new(Semaphore::new(1)) });
+        let (waiting, next) = (Semaphore::new(LARGE_WAITING_MAX), Semaphore::new(1));
+        let share = Arc::new(Share { free, waiting, next, large: Arc::new(Semaphore::new(1)) });
         shares.by_user.insert(user.to_owned(), Arc::downgrade(&share));
         UserShare(share)
     }
 }
 
 impl UserShare {
-    /// Waits until no other large request of the user is served: such a one may hold a thread for a second, and a hundred would hold all of them for a minute.
-    pub async fn large_turn(&self) -> LargeTurn {
-        // The semaphore is never closed.
-        let permit = self.0.large.clone().acquire_owned().await.ok();
-        LargeTurn { _permit: permit, _share: self.0.clone() }
+    /// Waits until no other large request of the user is served, or has been for [`LARGE_TURN_MAX`]: such a one may hold a thread for a second, and a
+    /// hundred would hold all of them for a minute. `None` if too many wait already.
+    pub async fn large_turn(&self) -> Option<LargeTurn> {
+        let Share { waiting, next, large, .. } = &*self.0;
+        // The semaphores are never closed.
+        let _place = waiting.try_acquire().ok()?;
+        let _next = next.acquire().await.ok()?;
+        let permit = timeout(LARGE_TURN_MAX, large.clone().acquire_owned()).await;
+        let permit = permit.ok().and_then(Result::ok);
+        Some(LargeTurn { _permit: permit, _share: self.0.clone() })
     }
 
     /// Reserves so many bytes, once they are free.
@@ -198,7 +213,7 @@ mod tests {
         drop(few);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn large_requests_of_a_user_are_served_one_after_the_other() {
         let unsent = UnsentBytes::default();
         // Each request looks its share up, and may outlive it.
@@ -209,6 +224,22 @@ mod tests {
         assert!(futures_util::poll!(std::pin::pin!(unsent.share("b").large_turn())).is_ready());
         drop(first);
         assert!(futures_util::poll!(next).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_request_that_takes_long_holds_the_next_ones_up_for_a_second_each() {
+        let unsent = UnsentBytes::default();
+        let share = unsent.share("a");
+        let _stuck = share.large_turn().await;
+        let begun = tokio::time::Instant::now();
+        let all = (0..=LARGE_WAITING_MAX).map(|_| async {
+            let turn = share.large_turn().await;
+            turn.map(|turn| (turn, begun.elapsed().as_secs()))
+        });
+        let all = futures_util::future::join_all(all).await;
+        let begins: Vec<_> = all.iter().map(|one| one.as_ref().map(|(_, at)| *at)).collect();
+        let expected = (1..=LARGE_WAITING_MAX as u64).map(Some).chain([None]);
+        assert_eq!(begins, expected.collect::<Vec<_>>(), "one more than may wait is refused");
     }
 
     #[test]

@@ -30,6 +30,8 @@ use crate::server::HttpServer;
 
 /// Time between bookmarks on a quiet stream.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Bytes of a chunk after which no more is added.
+const CHUNK_LEN: usize = 256 << 10;
 /// Objects of at least so many bytes are frames of their own, shared by all watches of them.
 const SHARED_LEN: usize = 16 << 10;
 
@@ -154,7 +156,7 @@ impl WatchStream {
                 Step::Bookmark => self.write_bookmark(&mut chunk),
                 Step::Objects => {
                     let position = self.position();
-                    self.write_objects(&mut chunk).await;
+                    self.fill(&mut chunk).await;
                     let len = chunk.len();
                     let fits = match reserved.take() {
                         Some(reserved) => self.share.resize(reserved, len),
@@ -201,16 +203,37 @@ impl WatchStream {
         self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
     }
 
-    /// Writes initial objects or events, or the error that ends the stream.
+    /// Writes what there is to send, up to [`CHUNK_LEN`]: in a large group of watches the next turn comes a window later.
+    async fn fill(&mut self, chunk: &mut Chunk) {
+        loop {
+            self.write_objects(chunk).await;
+            let is_more = match &self.source.then {
+                _ if self.source.initial.is_some() => true,
+                Changes::Watch(watch) => watch.is_pending(),
+                Changes::Refused(_) | Changes::Ended => false,
+            };
+            if !is_more || chunk.len() >= CHUNK_LEN {
+                return;
+            }
+            // Of a large collection a selector may take nothing.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Writes initial objects or events, or the error that ends the stream, which comes after what was written before it.
     async fn write_objects(&mut self, chunk: &mut Chunk) {
         let written = match self.source.initial.is_some() {
             true => self.write_initial(chunk).await,
             false => self.write_events(chunk).await,
         };
-        if let Err(error) = written {
+        let Err(error) = written else { return };
+        self.source.initial = None;
+        self.source.then = if chunk.len() > 0 {
+            Changes::Refused(error)
+        } else {
             self.encoder.error(chunk, &error);
-            (self.source.initial, self.source.then) = (None, Changes::Ended);
-        }
+            Changes::Ended
+        };
     }
 
     /// Writes the next initial objects.

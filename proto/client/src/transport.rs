@@ -157,7 +157,7 @@ impl Transport {
         &self,
         mut request: Request<Body>,
     ) -> Result<Response<ResponseBody>, TransportError> {
-        let mut fresh_tried = false;
+        let mut tries_left = http2::CONNECTIONS_MAX;
         loop {
             let mut unsent = match self.sender().await? {
                 Sender::Http2(sender) => match sender.try_send_request(request).await {
@@ -175,9 +175,9 @@ impl Transport {
                 }
             };
             match unsent.take_message() {
-                // It was not written, as the connection was closing: it is sent on a new one.
-                Some(back) if !fresh_tried => {
-                    fresh_tried = true;
+                // It was not written, as the connection was closing: it is sent on another one, each of which may be closing too.
+                Some(back) if tries_left > 0 => {
+                    tries_left -= 1;
                     request = self.absolute_form(back);
                 }
                 _ => {

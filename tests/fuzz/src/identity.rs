@@ -279,12 +279,12 @@ pub mod identity_files {
             }
         }
         let Ok(policies) = Abac::parse(text, api::names()) else { return };
-        let nobody = User { name: "\u{1}nobody".into(), ..User::default() };
+        let unknown = User { name: "\u{1}unknown".into(), ..User::default() };
         let attributes =
-            Attributes { user: &nobody, verb: "get", subject: AccessTarget::Path("/metrics") };
+            Attributes { user: &unknown, verb: "get", subject: AccessTarget::Path("/metrics") };
         let allowed = policies.authorize(&attributes).decision == Decision::Allow;
         assert!(!allowed || text.contains('*') || text.contains('\\'), "{text}");
-        let _ = policies.rules(&nobody, "default");
+        let _ = policies.rules(&unknown, "default");
     }
 
     /// One of each.

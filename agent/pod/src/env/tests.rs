@@ -224,6 +224,16 @@ fn work_on_the_environments_of_a_pod_is_bounded() {
     assert!(steps <= STEPS_MAX as u64 + 3, "{steps}");
 }
 
+/// Of a pod without addresses, in a namespace without Services.
+fn without_addresses<'a>(
+    pod: &'a Pod,
+    objects: &'a Store,
+    allocatable: &'a BTreeMap<String, Quantity>,
+) -> EnvInputs<'a> {
+    let containers = ContainersByName::of(pod);
+    EnvInputs { pod, containers, host_ips: &[], pod_ips: &[], objects, services: &[], allocatable }
+}
+
 #[test]
 fn a_container_is_found_by_the_name_in_a_resource_field() {
     let named = |name: &str, cpu: &str| {
@@ -236,15 +246,7 @@ fn a_container_is_found_by_the_name_in_a_resource_field() {
     pod.spec.init_containers = vec![named("b", "4"), named("i", "5")];
     let (store, allocatable) = (Store::default(), BTreeMap::new());
     for (name, expect) in [("", "6"), ("a", "1"), ("b", "3"), ("i", "5")] {
-        let inputs = EnvInputs {
-            pod: &pod,
-            containers: ContainersByName::of(&pod),
-            host_ips: &[],
-            pod_ips: &[],
-            objects: &store,
-            services: &[],
-            allocatable: &allocatable,
-        };
+        let inputs = without_addresses(&pod, &store, &allocatable);
         let field = ResourceFieldSelector {
             container_name: name.into(),
             resource: "limits.cpu".into(),
@@ -502,15 +504,7 @@ fn an_object_that_is_named_often_counts_each_time() {
     };
     let pod = pod();
     let allocatable = BTreeMap::new();
-    let inputs = EnvInputs {
-        pod: &pod,
-        containers: ContainersByName::of(&pod),
-        host_ips: &[],
-        pod_ips: &[],
-        objects: &store,
-        services: &[],
-        allocatable: &allocatable,
-    };
+    let inputs = without_addresses(&pod, &store, &allocatable);
     for (times, fits) in [(1, true), (2, true), (3, false), (1000, false)] {
         let env_from = (0..times).map(from).collect();
         let container = Container { name: "c".into(), env_from, ..Container::default() };

@@ -210,20 +210,22 @@ fn tokens_belong_to_the_user_that_reads_them() {
     assert_eq!(owner(group), (None, Some(9)));
 }
 
+/// One ConfigMap, whatever its name.
+struct One(proto_api::core::v1::ConfigMap);
+impl agent_pod::env::EnvObjects for One {
+    fn config_map(&self, _: &str) -> Option<&proto_api::core::v1::ConfigMap> {
+        Some(&self.0)
+    }
+    fn secret(&self, _: &str) -> Option<&proto_api::core::v1::Secret> {
+        None
+    }
+}
+
 /// One object under as many paths as a pod may have, in several volumes.
 #[test]
 fn the_payload_of_all_volumes_of_a_pod_is_bounded() {
     let mut map = proto_api::core::v1::ConfigMap::default();
     map.data.insert("k".into(), "x".repeat(1 << 20));
-    struct One(proto_api::core::v1::ConfigMap);
-    impl agent_pod::env::EnvObjects for One {
-        fn config_map(&self, _: &str) -> Option<&proto_api::core::v1::ConfigMap> {
-            Some(&self.0)
-        }
-        fn secret(&self, _: &str) -> Option<&proto_api::core::v1::Secret> {
-            None
-        }
-    }
     let items = |n: usize| {
         let item = |n| KeyToPath { key: "k".into(), path: format!("p{n}"), mode: None };
         let keys = Keys {
@@ -272,15 +274,6 @@ fn the_files_of_a_pod_are_bounded_in_number() {
     let mut map = proto_api::core::v1::ConfigMap::default();
     map.data =
         (0..crate::budget::POD_FILES_MAX).map(|n| (format!("k{n}"), String::new())).collect();
-    struct One(proto_api::core::v1::ConfigMap);
-    impl agent_pod::env::EnvObjects for One {
-        fn config_map(&self, _: &str) -> Option<&proto_api::core::v1::ConfigMap> {
-            Some(&self.0)
-        }
-        fn secret(&self, _: &str) -> Option<&proto_api::core::v1::Secret> {
-            None
-        }
-    }
     let times = |n: usize| {
         let keys = Keys { object: "m".into(), items: Vec::new(), optional: false, mode: 0o644 };
         let projections = vec![Projection::ConfigMap(keys); n];

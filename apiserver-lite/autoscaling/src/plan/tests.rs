@@ -28,6 +28,14 @@ fn plan_at(
     plan(hpa, &observed, history, &AutoscalerSettings::default(), now)
 }
 
+/// Plans for a target with one pod whose usage cannot be read, for this reason.
+fn plan_without_usage(hpa: &HorizontalPodAutoscaler, scale: &Scale, why: &str) -> ScalePlan {
+    let usage = Err(NoUsage(why.to_owned()));
+    let pod = pod("p0");
+    let observed = ObservedAutoscaler { scale, pods: &[&pod], usage: &usage };
+    plan(hpa, &observed, &mut ScaleHistory::default(), &AutoscalerSettings::default(), clocks(NOW))
+}
+
 /// Type, status and reason of the conditions.
 fn conditions(status: &HorizontalPodAutoscalerStatus) -> Vec<(&str, &str, &str)> {
     let all = status.conditions.iter();
@@ -210,16 +218,7 @@ fn with_too_many_metrics_nothing_is_scaled_and_the_status_says_so() {
 #[test]
 fn metrics_that_fail_for_one_reason_are_one_event() {
     let hpa = autoscaler(1, 10, [vec![of_pods(); 40], vec![cpu_percent(50); 60]].concat());
-    let usage = Err(NoUsage("away".to_owned()));
-    let one = pod("p0");
-    let observed = ObservedAutoscaler { scale: &scale(1), pods: &[&one], usage: &usage };
-    let plan = plan(
-        &hpa,
-        &observed,
-        &mut ScaleHistory::default(),
-        &AutoscalerSettings::default(),
-        clocks(NOW),
-    );
+    let plan = plan_without_usage(&hpa, &scale(1), "away");
     let outcome = plan.unchanged();
     let reasons: Vec<&str> = outcome.notes.iter().map(|note| note.reason).collect();
     assert_eq!(
@@ -235,16 +234,8 @@ fn without_the_metrics_api_nothing_changes() {
     let mut hpa = autoscaler(1, 10, vec![cpu_percent(50)]);
     hpa.status.desired_replicas = 3;
     hpa.status.current_metrics = vec![MetricStatus::default()];
-    let one = pod("p0");
-    let usage = Err(NoUsage("the server could not find the requested resource".to_owned()));
-    let observed = ObservedAutoscaler { scale: &scale(3), pods: &[&one], usage: &usage };
-    let plan = plan(
-        &hpa,
-        &observed,
-        &mut ScaleHistory::default(),
-        &AutoscalerSettings::default(),
-        clocks(NOW),
-    );
+    let why = "the server could not find the requested resource";
+    let plan = plan_without_usage(&hpa, &scale(3), why);
     assert_eq!(plan.scale_to, None);
     let outcome = plan.unchanged();
     let why = "failed to get cpu utilization: unable to get metrics for resource cpu: unable to fetch metrics from resource metrics API: the server could not find the requested resource";

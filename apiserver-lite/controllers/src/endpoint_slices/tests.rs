@@ -8,7 +8,7 @@ use proto_api::Time;
 use proto_api::names::Profile;
 
 use super::*;
-use crate::addresses::examples::{pod, pods, service, set_ready};
+use crate::addresses::examples::{pod, pods, service, set_ready, with_many_ports};
 use crate::api_writes::WrittenObject;
 
 fn context(names: &Names, endpoints_max: usize) -> SliceContext<'_> {
@@ -254,17 +254,9 @@ proptest! {
 
 #[test]
 fn the_ports_of_a_pod_are_read_once_for_both_families() {
-    let (mut service, mut all) = (service(), Vec::new());
+    let mut service = service();
     service.spec.ip_families = vec!["IPv4".into(), "IPv6".into()];
-    let port = service.spec.ports[0].clone();
-    let numbered = |nth: i32| ServicePort { name: format!("p{nth}"), port: nth, ..port.clone() };
-    service.spec.ports = (1..=2000).map(numbered).collect();
-    for nth in 1..=50 {
-        let mut pod = pod(nth);
-        let unnamed = proto_api::core::v1::ContainerPort::default();
-        pod.spec.containers[0].ports.splice(0..0, vec![unnamed; 1999]);
-        all.push(Arc::new(pod));
-    }
+    let all = with_many_ports(&mut service, (1..=50).map(pod));
     let mut server = Server::default();
     let work = || server.run(100, Some(&service), &all);
     assert_eq!(proto_api::steps::count_during(work), 50 * 2000 + 2 * 2000);

@@ -6,7 +6,7 @@ use proto_api::Time;
 use proto_api::names::Profile;
 
 use super::*;
-use crate::addresses::examples::{pod, pods, service, set_ready};
+use crate::addresses::examples::{pod, pods, service, set_ready, with_many_ports};
 use crate::api_writes::WrittenObject;
 
 fn names() -> &'static Names {
@@ -180,16 +180,8 @@ fn endpoints_go_with_their_service_and_others_stay() {
 /// A Service and pods with thousands of ports are a user's.
 #[test]
 fn the_ports_of_a_pod_are_read_once() {
-    let (mut service, mut all) = (service(), Vec::new());
-    let port = service.spec.ports[0].clone();
-    let numbered = |nth: i32| ServicePort { name: format!("p{nth}"), port: nth, ..port.clone() };
-    service.spec.ports = (1..=2000).map(numbered).collect();
-    for nth in 1..=50 {
-        let mut pod = pod(nth);
-        let unnamed = proto_api::core::v1::ContainerPort::default();
-        pod.spec.containers[0].ports.splice(0..0, vec![unnamed; 1999]);
-        all.push(Arc::new(pod));
-    }
+    let mut service = service();
+    let all = with_many_ports(&mut service, (1..=50).map(pod));
     let mut made = Plan::default();
     let work = || made = plan(names(), Some(&service), &all, None);
     assert_eq!(proto_api::steps::count_during(work), 50 * 2000 + 2000);

@@ -121,7 +121,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
             ApiError::revision_too_large(requested.0, current.0)
         }
     });
-    let initial = with_state.then(|| InitialObjects::new(call.prefix(), start));
+    let initial = with_state.then(|| InitialObjects::new(prefix.clone(), start));
     let length = timeout(call.query)?
         .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
     Ok(VerbResponse::Watch(Box::new(WatchStart {

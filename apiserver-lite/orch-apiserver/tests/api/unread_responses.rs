@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
 use serde_json::json;
 
 use crate::support::TestServer;
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn watch_as(account: &str) -> Request<Full<Bytes>> {
     Request::get("https://test/api/v1/namespaces/default/configmaps?watch=1")
@@ -24,14 +27,8 @@ async fn has_event(response: &mut Response<Incoming>) -> bool {
     tokio::time::timeout(Duration::from_secs(2), first).await.is_ok_and(|frame| frame.is_some())
 }
 
-/// Of a ConfigMap of 1 MiB that is 6 MiB as JSON, each watch copied the whole: a few hundred whose client does not read filled the memory.
-#[tokio::test]
-async fn what_the_accounts_of_a_namespace_do_not_read_has_a_bound_and_concerns_no_other() {
-    let server = TestServer::start().await;
-    let text = "<".repeat((1 << 20) - 1);
-    let map = json!({"metadata": {"name": "large"}, "data": {"k": text}});
-    server.post("/api/v1/namespaces/default/configmaps", map.to_string()).await.expect(201);
-    let mut stalled = server.http2_with_window(1 << 10).await;
+/// Watches of accounts of the namespace `team` that nothing is read of: more than its share.
+async fn leave_unread(stalled: &mut SendRequest<Full<Bytes>>) -> Vec<Response<Incoming>> {
     let mut unread = Vec::new();
     for n in 0..60 {
         let account = format!("system:serviceaccount:team:x{n}");
@@ -39,6 +36,23 @@ async fn what_the_accounts_of_a_namespace_do_not_read_has_a_bound_and_concerns_n
         assert_eq!(response.status(), 200);
         unread.push(response);
     }
+    unread
+}
+
+/// A ConfigMap of a MiB that is 6 MiB as JSON.
+async fn create_large(server: &TestServer) {
+    let text = "<".repeat((1 << 20) - 1);
+    let map = json!({"metadata": {"name": "large"}, "data": {"k": text}});
+    server.post(CONFIG_MAPS, map.to_string()).await.expect(201);
+}
+
+/// Of a ConfigMap of 1 MiB that is 6 MiB as JSON, each watch copied the whole: a few hundred whose client does not read filled the memory.
+#[tokio::test]
+async fn what_the_accounts_of_a_namespace_do_not_read_has_a_bound_and_concerns_no_other() {
+    let server = TestServer::start().await;
+    create_large(&server).await;
+    let mut stalled = server.http2_with_window(1 << 10).await;
+    let unread = leave_unread(&mut stalled).await;
     let mut sender = server.http2().await;
     let mut open =
         async |account: &str| sender.send_request(watch_as(account)).await.expect("answered");
@@ -48,6 +62,31 @@ async fn what_the_accounts_of_a_namespace_do_not_read_has_a_bound_and_concerns_n
     assert!(has_event(&mut other).await);
     drop((unread, stalled));
     assert!(has_event(&mut same).await, "what is not wanted any more is free again");
+}
+
+/// A client that gets 429 sends its request again: a refused response of a write that is stored made another object.
+#[tokio::test]
+async fn a_write_that_is_done_is_not_refused_for_what_its_user_has_not_read() {
+    let server = TestServer::start().await;
+    create_large(&server).await;
+    let mut stalled = server.http2_with_window(1 << 10).await;
+    let unread = leave_unread(&mut stalled).await;
+    // Until all of the share is taken.
+    let mut same = stalled.send_request(watch_as("system:serviceaccount:team:y")).await.unwrap();
+    assert!(!has_event(&mut same).await);
+    let account = "system:serviceaccount:team:z";
+    let call = async |method: Method, path: &str, body: String| {
+        let request = Request::builder().method(method).uri(path).header("host", "test");
+        let request = request.header("content-type", "application/json");
+        let request = request.header("impersonate-user", account);
+        server.send(request.body(Full::new(Bytes::from(body))).expect("valid")).await
+    };
+    let map = json!({"metadata": {"generateName": "a-"}, "data": {"k": "x".repeat(8 << 10)}});
+    let made = call(Method::POST, CONFIG_MAPS, map.to_string()).await.expect(201);
+    let path = format!("{CONFIG_MAPS}/{}", made["metadata"]["name"].as_str().expect("a name"));
+    assert_eq!(call(Method::GET, &path, String::new()).await.code(), 429);
+    call(Method::DELETE, &path, String::new()).await.expect(200);
+    drop((unread, same, stalled));
 }
 
 /// Watches, logs and sessions that are not HTTP any more once they have begun had no place, and so no bound.

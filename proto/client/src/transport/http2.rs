@@ -20,7 +20,7 @@ use super::dial::{DialError, DialedConnection, Stream};
 use super::tls::Generation;
 
 /// Most connections to a server; beyond their streams, requests wait for one of them.
-const CONNECTIONS_MAX: usize = 16;
+pub(super) const CONNECTIONS_MAX: usize = 16;
 /// Flow-control window, in bytes: a burst of one watch must not stall the others on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;

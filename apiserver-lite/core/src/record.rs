@@ -273,6 +273,13 @@ impl Record for StoredObject {
         object.kind.is("", "Pod").then(|| object.str_at(&["spec", "nodeName"]))
     }
 
+    /// Of each kind: `/core/pods/` and `/custom/example.com/foos/`.
+    fn history_group(key: &str) -> &str {
+        let segments = if key.starts_with("/custom/") { 4 } else { 3 };
+        let end = key.match_indices('/').nth(segments - 1).map_or(key.len(), |(at, _)| at + 1);
+        key.get(..end).unwrap_or(key)
+    }
+
     fn stored(draft: &Draft) -> Bytes {
         draft.raw.clone()
     }

@@ -63,7 +63,11 @@ impl<T: Record> Follower<T> {
         let forms = Arc::new(StoredForms::new(config.transform.clone()));
         let restoring = RestoreContext { prepare: &*prepare, forms: &forms };
         let entries = restore_all(records, &restoring)?;
-        let state = StoreState::new(LoadedRecords { revision, entries }, config.retention);
+        let state = StoreState::new(
+            LoadedRecords { revision, entries },
+            config.retention,
+            T::history_group,
+        );
         let shared = Arc::new(SharedState::new(state));
         let (committed, committed_to) = watch::channel(revision);
         let (health, health_to) = watch::channel(Health::Serving);

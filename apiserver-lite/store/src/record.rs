@@ -93,6 +93,12 @@ pub trait Record: Send + Sync + Sized + 'static {
         None
     }
 
+    /// The group of a key, a beginning of it: each has a history of its own. Prefixes that are watched or read at a revision should not span many. The
+    /// default is one group.
+    fn history_group(_key: &str) -> &str {
+        ""
+    }
+
     /// Whether the record could be read. One that could not is never replaced, only deleted.
     fn is_readable(&self) -> bool {
         true

@@ -1,10 +1,13 @@
 //! The store in memory: the versions of every key and the recent events. Pure: the writer publishes into it, all others read.
 //!
 //! Each key holds its newest version and the older ones that a readable revision still sees. A read at revision `r` returns the
-//! newest version made at or before `r`. The ring of events has the keys whose versions are dropped when history is compacted.
+//! newest version made at or before `r`. Keys lie in groups, each with its own recent events; they have the keys whose versions are
+//! dropped when history is compacted. Where there are too many events, the group that takes most loses its oldest: who writes much
+//! shortens the history of its own group, and no other.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map},
+    iter::Peekable,
     ops::Bound,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
@@ -31,15 +34,18 @@ impl<T> SharedState<T> {
     }
 }
 
-/// Versions by key, and the events after `oldest`.
+/// Versions by key, and recent events.
 pub struct StoreState<T> {
     keys: BTreeMap<Arc<str>, Versions<T>>,
-    /// Events of the revisions `oldest + 1 ..= revision`, in order. Where a store orders its own writes each revision has one; where etcd does, a revision
-    /// may have none, or those of a transaction.
-    ring: VecDeque<HistoryEntry<T>>,
-    /// Sum of their lengths.
-    ring_bytes: usize,
+    /// The group of a key: a beginning of it.
+    group_of: fn(&str) -> &str,
+    /// Events by group.
+    histories: BTreeMap<Box<str>, History<T>>,
+    /// Events of all groups, and the sum of their lengths.
+    events: usize,
+    bytes: usize,
     revision: Revision,
+    /// No group can be read before it.
     oldest: Revision,
     retention: Retention,
     watchers: Watchers,
@@ -52,6 +58,17 @@ pub struct BatchBound {
     pub events: usize,
     /// Bytes of memory that the records take, about; a batch has one revision at least.
     pub bytes: usize,
+}
+
+/// The recent events of a group.
+struct History<T> {
+    /// The events after `oldest`, in order. Where a store orders its own writes each revision has one in some group; where etcd does, a revision may have
+    /// none, or those of a transaction.
+    ring: VecDeque<HistoryEntry<T>>,
+    /// Sum of their lengths.
+    bytes: usize,
+    /// The group can be read and watched from it on, unless that of all is later.
+    oldest: Revision,
 }
 
 /// An event and what its record takes in memory, in bytes.
@@ -79,15 +96,17 @@ struct Version<T> {
 }
 
 impl<T> StoreState<T> {
-    pub fn new(loaded: LoadedRecords<T>, retention: Retention) -> Self {
+    pub fn new(loaded: LoadedRecords<T>, retention: Retention, group_of: fn(&str) -> &str) -> Self {
         let keys = loaded.entries.into_iter().map(|entry| {
             let newest = Version { stamp: entry.stamp, record: Some(entry.record) };
             (entry.key, Versions { newest, older: VecDeque::new() })
         });
         Self {
             keys: keys.collect(),
-            ring: VecDeque::new(),
-            ring_bytes: 0,
+            group_of,
+            histories: BTreeMap::new(),
+            events: 0,
+            bytes: 0,
             revision: loaded.revision,
             oldest: loaded.revision,
             retention,
@@ -99,23 +118,34 @@ impl<T> StoreState<T> {
         self.revision
     }
 
+    /// The oldest revision at which every group can be read.
     pub fn oldest(&self) -> Revision {
-        self.oldest
+        let of_groups = self.histories.values().map(|history| history.oldest).max();
+        of_groups.unwrap_or(self.oldest).max(self.oldest)
     }
 
-    /// Whether the store can be read at `revision` and watched from it.
-    pub fn check_readable(&self, revision: Revision) -> Result<(), SnapshotError> {
+    /// Whether keys that start with `prefix` can be read at `revision`, and watched from it.
+    pub fn check_readable(&self, prefix: &str, revision: Revision) -> Result<(), SnapshotError> {
         if revision > self.revision {
             return Err(SnapshotError::Future { requested: revision, current: self.revision });
         }
-        Ok(self.check_kept(revision)?)
+        Ok(self.check_kept(prefix, revision)?)
     }
 
-    fn check_kept(&self, revision: Revision) -> Result<(), Compacted> {
-        if revision < self.oldest {
-            return Err(Compacted { requested: revision, oldest: self.oldest });
-        }
-        Ok(())
+    fn check_kept(&self, prefix: &str, revision: Revision) -> Result<(), Compacted> {
+        let of_groups = self.histories_of(prefix).map(|history| history.oldest).max();
+        check_not_before(of_groups.unwrap_or(self.oldest).max(self.oldest), revision)
+    }
+
+    /// The histories of the groups that have keys with this prefix.
+    fn histories_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a History<T>> {
+        let group = (self.group_of)(prefix);
+        // A prefix that ends within the name of a group is itself the group of no key.
+        let known = self.histories.get(group);
+        let below = self.histories.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let below = below.take_while(move |(group, _)| group.starts_with(prefix));
+        let several = known.is_none().then_some(below).into_iter().flatten();
+        known.into_iter().chain(several.map(|(_, history)| history))
     }
 
     /// The newest version of every key, in ascending order, with the revision that they make up.
@@ -131,13 +161,13 @@ impl<T> StoreState<T> {
     }
 
     pub fn get(&self, key: &str, at: Revision) -> Result<Option<Entry<T>>, Compacted> {
-        self.check_kept(at)?;
+        self.check_kept(key, at)?;
         let found = self.keys.get_key_value(key);
         Ok(found.and_then(|(key, versions)| versions.at(at)?.entry(key)))
     }
 
     pub fn range(&self, range: Range<'_>, at: Revision) -> Result<Page<T>, Compacted> {
-        self.check_kept(at)?;
+        self.check_kept(range.prefix, at)?;
         Ok(self.page(range, |versions| versions.at(at)))
     }
 
@@ -166,7 +196,7 @@ impl<T> StoreState<T> {
     }
 
     pub fn count(&self, range: Range<'_>, at: Revision) -> Result<usize, Compacted> {
-        self.check_kept(at)?;
+        self.check_kept(range.prefix, at)?;
         let exists = |versions: &Versions<T>| versions.at(at).is_some_and(|v| v.record.is_some());
         let most = range.limit.unwrap_or(usize::MAX);
         Ok(self.versions_in(range).filter(|(_, versions)| exists(versions)).take(most).count())
@@ -194,50 +224,54 @@ impl<T> StoreState<T> {
         bound: BatchBound,
         into: &mut Vec<Event<T>>,
     ) -> Result<Revision, Compacted> {
-        self.check_kept(seen)?;
+        self.check_kept(prefix, seen)?;
         let room = into.len().saturating_add(bound.events);
         let (mut last, mut bytes) = (seen, 0_usize);
-        for HistoryEntry { event, len } in self.ring.range(self.position_after(seen)..) {
-            if event.key.starts_with(prefix) {
-                let is_full = into.len() >= room || bytes >= bound.bytes;
-                if is_full && event.stamp.modified > last {
-                    return Ok(last);
-                }
-                into.push(event.clone());
-                last = event.stamp.modified;
-                bytes = bytes.saturating_add(*len);
+        for HistoryEntry { event, len } in self.entries_after(seen, prefix) {
+            let is_full = into.len() >= room || bytes >= bound.bytes;
+            if is_full && event.stamp.modified > last {
+                return Ok(last);
             }
+            into.push(event.clone());
+            last = event.stamp.modified;
+            bytes = bytes.saturating_add(*len);
         }
         Ok(self.revision)
+    }
+
+    /// The events after `seen` whose key starts with `prefix`, in order.
+    fn entries_after<'a>(
+        &'a self,
+        seen: Revision,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = &'a HistoryEntry<T>> {
+        let of_group = move |history: &'a History<T>| {
+            let entries = history.ring.range(history.position_after(seen)..);
+            entries.filter(move |entry| entry.event.key.starts_with(prefix)).peekable()
+        };
+        let mut groups: Vec<_> = self.histories_of(prefix).map(of_group).collect();
+        std::iter::from_fn(move || {
+            let next_of = |(at, group): (usize, &mut Peekable<_>)| {
+                let next: Option<&&HistoryEntry<T>> = group.peek();
+                next.map(|entry| (entry.event.stamp.modified, at))
+            };
+            let (_, at) = groups.iter_mut().enumerate().filter_map(next_of).min()?;
+            groups.get_mut(at)?.next()
+        })
     }
 
     /// The revision before `seen` if several keys below `prefix` were written at `seen`, else `seen`.
     pub fn resume_after(&self, prefix: &str, seen: Revision) -> Revision {
         let before = Revision(seen.0.saturating_sub(1));
-        if before < self.oldest {
+        if self.check_kept(prefix, before).is_err() {
             return seen;
         }
-        let at_seen = self.ring.range(self.position_after(before)..);
-        let at_seen = at_seen.take_while(|entry| entry.event.stamp.modified == seen);
-        match at_seen.filter(|entry| entry.event.key.starts_with(prefix)).nth(1) {
+        let at_seen = self.entries_after(before, prefix);
+        let mut at_seen = at_seen.take_while(|entry| entry.event.stamp.modified == seen);
+        match at_seen.nth(1) {
             Some(_) => before,
             None => seen,
         }
-    }
-
-    /// Where the events after `seen` begin in the ring.
-    fn position_after(&self, seen: Revision) -> usize {
-        let made = |at: usize| self.ring.get(at).map(|entry| entry.event.stamp.modified);
-        // Where revisions have one event each.
-        let dense = usize::try_from(seen.0.saturating_sub(self.oldest.0)).unwrap_or(usize::MAX);
-        let before = dense.checked_sub(1).map(made);
-        if dense <= self.ring.len()
-            && before.is_none_or(|before| before.is_some_and(|before| before <= seen))
-            && made(dense).is_none_or(|next| next > seen)
-        {
-            return dense;
-        }
-        self.ring.partition_point(|entry| entry.event.stamp.modified <= seen)
     }
 
     /// Makes a batch of durable events visible atomically. Their revisions are after the current one and ascend; all events of a revision are in one
@@ -275,13 +309,9 @@ impl<T> StoreState<T> {
                     versions.older.push_back(before);
                 }
             }
-            self.ring_bytes = self.ring_bytes.saturating_add(len);
-            self.ring.push_back(HistoryEntry { event, len });
+            self.push_event(event, len);
         }
-        let Retention { events_max, bytes_max } = self.retention;
-        while (self.ring.len() > events_max || self.ring_bytes > bytes_max)
-            && self.drop_oldest_event()
-        {}
+        self.drop_surplus_events();
         woken
     }
 
@@ -299,7 +329,8 @@ impl<T> StoreState<T> {
             (entry.key.clone(), Versions { newest, older: VecDeque::new() })
         };
         self.keys = records.iter().map(versions).collect();
-        (self.ring, self.ring_bytes) = (VecDeque::new(), 0);
+        self.histories = BTreeMap::new();
+        (self.events, self.bytes) = (0, 0);
         self.revision = revision;
         self.oldest = self.revision;
         let woken = self.watchers.all().filter(|watcher| watcher.mark_pending(seen));
@@ -316,42 +347,106 @@ impl<T> StoreState<T> {
         self.watchers.remove(watcher);
     }
 
+    fn push_event(&mut self, event: Event<T>, len: usize) {
+        let group = (self.group_of)(&event.key);
+        if !self.histories.contains_key(group) {
+            self.histories.insert(group.into(), History::new(self.oldest));
+        }
+        if let Some(history) = self.histories.get_mut(group) {
+            history.bytes = history.bytes.saturating_add(len);
+            self.bytes = self.bytes.saturating_add(len);
+            self.events = self.events.saturating_add(1);
+            history.ring.push_back(HistoryEntry { event, len });
+        }
+    }
+
+    /// Drops events of the largest groups until there are few enough.
+    fn drop_surplus_events(&mut self) {
+        let Retention { events_max, bytes_max } = self.retention;
+        loop {
+            let by_bytes = self.bytes > bytes_max;
+            if !by_bytes && self.events <= events_max {
+                return;
+            }
+            let size = |history: &History<T>| match by_bytes {
+                true => history.bytes,
+                false => history.ring.len(),
+            };
+            let largest = self.histories.iter().max_by_key(|(_, history)| size(history));
+            let Some(group) = largest.map(|(group, _)| group.clone()) else { return };
+            if !self.drop_oldest_event(&group) {
+                return;
+            }
+        }
+    }
+
     /// Compacts the revisions before `oldest`.
     pub fn compact(&mut self, oldest: Revision) {
         let oldest = oldest.min(self.revision);
-        while self.ring.front().is_some_and(|entry| entry.event.stamp.modified <= oldest)
-            && self.drop_oldest_event()
-        {}
         self.oldest = self.oldest.max(oldest);
+        let groups: Vec<Box<str>> = self.histories.keys().cloned().collect();
+        for group in groups {
+            while self.histories.get(&group).is_some_and(|history| history.begins_by(oldest))
+                && self.drop_oldest_event(&group)
+            {}
+        }
+        self.histories.retain(|_, history| !history.ring.is_empty() || history.oldest > oldest);
     }
 
-    /// Drops the oldest event; false if there is none.
-    fn drop_oldest_event(&mut self) -> bool {
-        let Some(HistoryEntry { event, len }) = self.ring.pop_front() else { return false };
-        self.ring_bytes = self.ring_bytes.saturating_sub(len);
-        self.oldest = event.stamp.modified;
-        self.drop_unreadable_versions(&event.key);
+    /// Drops the oldest event of a group; false if there is none.
+    fn drop_oldest_event(&mut self, group: &str) -> bool {
+        let Some(history) = self.histories.get_mut(group) else { return false };
+        let Some(HistoryEntry { event, len }) = history.ring.pop_front() else { return false };
+        history.bytes = history.bytes.saturating_sub(len);
+        history.oldest = event.stamp.modified;
+        let oldest = self.oldest.max(history.oldest);
+        self.bytes = self.bytes.saturating_sub(len);
+        self.events = self.events.saturating_sub(1);
+        self.drop_unreadable_versions(&event.key, oldest);
         true
     }
 
-    /// Drops the versions of `key` that no readable revision sees any more.
-    fn drop_unreadable_versions(&mut self, key: &str) {
+    /// Drops the versions of `key` that no revision from `oldest` on sees any more.
+    fn drop_unreadable_versions(&mut self, key: &str, oldest: Revision) {
         let Some(versions) = self.keys.get_mut(key) else { return };
         // A version is visible until the next one, so it can be dropped once the next one is at `oldest` or before.
         let next_made = |versions: &Versions<T>| {
             versions.older.get(1).unwrap_or(&versions.newest).stamp.modified
         };
-        while !versions.older.is_empty() && next_made(versions) <= self.oldest {
+        while !versions.older.is_empty() && next_made(versions) <= oldest {
             versions.older.pop_front();
         }
         if versions.older.is_empty() {
             versions.older.shrink_to_fit();
             let newest = &versions.newest;
-            if newest.record.is_none() && newest.stamp.modified <= self.oldest {
+            if newest.record.is_none() && newest.stamp.modified <= oldest {
                 self.keys.remove(key);
             }
         }
     }
+}
+
+impl<T> History<T> {
+    fn new(oldest: Revision) -> Self {
+        Self { ring: VecDeque::new(), bytes: 0, oldest }
+    }
+
+    /// Where the events after `seen` begin.
+    fn position_after(&self, seen: Revision) -> usize {
+        self.ring.partition_point(|entry| entry.event.stamp.modified <= seen)
+    }
+
+    /// Whether the first event is of this revision or an earlier one.
+    fn begins_by(&self, revision: Revision) -> bool {
+        self.ring.front().is_some_and(|entry| entry.event.stamp.modified <= revision)
+    }
+}
+
+fn check_not_before(oldest: Revision, requested: Revision) -> Result<(), Compacted> {
+    if requested < oldest {
+        return Err(Compacted { requested, oldest });
+    }
+    Ok(())
 }
 
 impl<T> Versions<T> {

@@ -220,12 +220,16 @@ impl<T: Record> Store<T> {
         self.shared.read().range(range, revision)
     }
 
-    /// A snapshot at `revision`.
+    /// A snapshot at `revision`, for keys that start with `prefix`: others may be compacted at it.
     ///
     /// # Errors
-    /// The revision is compacted or in the future.
-    pub fn snapshot_at(&self, revision: Revision) -> Result<Snapshot<T>, SnapshotError> {
-        self.shared.read().check_readable(revision)?;
+    /// The revision is compacted for these keys, or in the future.
+    pub fn snapshot_at(
+        &self,
+        prefix: &str,
+        revision: Revision,
+    ) -> Result<Snapshot<T>, SnapshotError> {
+        self.shared.read().check_readable(prefix, revision)?;
         Ok(Snapshot::new(self.shared.clone(), revision))
     }
 
@@ -266,8 +270,9 @@ impl<T: Record> Store<T> {
         topic: Option<String>,
         after: Revision,
     ) -> Result<Watch<T>, WatchError> {
-        self.shared.read().check_readable(after)?;
-        Ok(Watch::new(self.shared.clone(), prefix.into(), topic, after, self.health.clone()))
+        let prefix = prefix.into();
+        self.shared.read().check_readable(&prefix, after)?;
+        Ok(Watch::new(self.shared.clone(), prefix, topic, after, self.health.clone()))
     }
 
     /// After which revision a client continues that has seen events below `prefix` up to `seen`. Where several keys were written in one transaction it may

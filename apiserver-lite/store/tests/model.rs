@@ -214,7 +214,7 @@ impl Pair {
 
     fn read(&self, back: u64, prefix: &str, after: Option<&str>, limit: Option<usize>) {
         let revision = self.model.current().saturating_sub(back);
-        let snapshot = self.store.snapshot_at(Revision(revision));
+        let snapshot = self.store.snapshot_at("", Revision(revision));
         if revision < self.model.oldest {
             assert!(matches!(snapshot, Err(SnapshotError::Compacted(_))));
             return;

@@ -221,13 +221,14 @@ async fn open_snapshot(
     call: &RequestContext<'_>,
     options: &ListOptions,
 ) -> Result<(Snapshot<StoredObject>, Option<String>), ApiError> {
-    let exactly = |revision: u64| match call.server.store.snapshot_at(Revision(revision)) {
-        Ok(snapshot) => Ok(snapshot),
-        Err(SnapshotError::Compacted(_)) => Err(list_expired()),
-        Err(SnapshotError::Future { current, .. }) => {
-            Err(ApiError::revision_too_large(revision, current.0))
-        }
-    };
+    let exactly =
+        |revision: u64| match call.server.store.snapshot_at(&call.prefix(), Revision(revision)) {
+            Ok(snapshot) => Ok(snapshot),
+            Err(SnapshotError::Compacted(_)) => Err(list_expired()),
+            Err(SnapshotError::Future { current, .. }) => {
+                Err(ApiError::revision_too_large(revision, current.0))
+            }
+        };
     match &options.revision {
         ListRevision::Latest => Ok((call.server.snapshot(), None)),
         ListRevision::NotOlderThan(revision) => {

@@ -64,7 +64,7 @@ async fn an_older_state_takes_the_place_of_what_servers_have() {
         assert_eq!(content(store), kept);
         assert!(matches!(end(watch).await, WatchEnd::Lagged(_)), "its events never were");
         assert!(store.watch("/core/", lost).is_err(), "what clients have seen is too old");
-        assert!(store.snapshot_at(lost).is_err());
+        assert!(store.snapshot_at("", lost).is_err());
     }
     // No revision comes twice.
     let mut watch = watch(&other);

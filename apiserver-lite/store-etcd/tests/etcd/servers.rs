@@ -266,7 +266,7 @@ async fn a_server_behind_a_compaction_lists_all_keys_again() {
     let next = set(&near, "/core/maps/next", "1").await;
     assert_eq!(events_until(&mut watch, next).await.len(), 1);
     // A snapshot of before is gone, one of now is not.
-    assert!(far.snapshot_at(Revision(last.0 - 1)).is_err());
+    assert!(far.snapshot_at("", Revision(last.0 - 1)).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,6 +56,7 @@ fn store(fault: &Arc<Fault>) -> Store<Bytes> {
     let state = StoreState::new(
         LoadedRecords { revision: Revision(0), entries: vec![] },
         Retention::default(),
+        |_| "",
     );
     let disk = Disk::with_segment(segment);
     let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
@@ -152,6 +153,7 @@ fn batch_decides_in_order() {
     let state = StoreState::new(
         LoadedRecords { revision: Revision(9), entries: vec![] },
         Retention::default(),
+        |_| "",
     );
     let shared = SharedState::<Bytes>::new(state);
     let forms = StoredForms::default();
@@ -183,6 +185,7 @@ fn bounds_are_kept() {
     let state = StoreState::new(
         LoadedRecords { revision: Revision(0), entries: vec![] },
         Retention::default(),
+        |_| "",
     );
     let shared = SharedState::<Bytes>::new(state);
     let forms = StoredForms::default();
@@ -210,6 +213,7 @@ fn writes_that_belong_together_are_decided_together() {
     let state = StoreState::new(
         LoadedRecords { revision: Revision(9), entries: vec![] },
         Retention::default(),
+        |_| "",
     );
     let shared = SharedState::<Bytes>::new(state);
     let forms = StoredForms::default();
@@ -287,6 +291,7 @@ async fn a_batch_ends_at_its_bytes_and_the_rest_follows_in_order() {
     let state = StoreState::new(
         LoadedRecords { revision: Revision(0), entries: vec![] },
         Retention::default(),
+        |_| "",
     );
     // All requests wait before the thread starts.
     let (queue, requests) = mpsc::channel(32);
@@ -326,6 +331,7 @@ fn writes_that_belong_together_are_refused_where_no_frame_has_room() {
     let state = StoreState::new(
         LoadedRecords { revision: Revision(0), entries: vec![] },
         Retention::default(),
+        |_| "",
     );
     let shared = SharedState::<Bytes>::new(state);
     let forms = StoredForms::default();

@@ -40,7 +40,12 @@ impl Reconciler {
                     read = true;
                     scale = fetch_scale(client, owner, &key.namespace).await?;
                 }
+                let is_known = scale.is_some();
                 scales.insert(owner.uid.clone(), scale);
+                // Without it the budget cannot be calculated, and a user may write a controller that does not exist into each pod.
+                if !is_known {
+                    break;
+                }
             }
         }
         let scale_of = |owner: &OwnerReference| scales.get(&owner.uid).cloned().flatten();

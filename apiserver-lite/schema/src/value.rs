@@ -129,6 +129,18 @@ impl Value {
         out
     }
 
+    /// The number of values in this one, itself included.
+    pub(crate) fn count_values(&self) -> usize {
+        let sum = |values: &mut dyn Iterator<Item = &Value>| {
+            values.map(Value::count_values).fold(1, usize::saturating_add)
+        };
+        match self {
+            Value::Map(map) => sum(&mut map.iter().map(|(_, value)| value)),
+            Value::List(items) => sum(&mut items.iter()),
+            _ => 1,
+        }
+    }
+
     fn write_identity(&self, out: &mut String) {
         match self {
             Value::List(items) => {

@@ -21,7 +21,7 @@ pub(crate) fn strategic_difference(
     modified: &Map,
     current: &Map,
 ) -> Result<Map, PatchError> {
-    let make = Difference { merge: Some(Merge { shapes }) };
+    let make = Difference { merge: Some(Merge::new(shapes)) };
     make.message(Some(shape), original, modified, current)
 }
 

@@ -161,7 +161,7 @@ fn apply(
                 return Err(ApplyError::MovedIntoItself);
             }
             let value = remove(document, &from, cost)?;
-            cost.shift(count_items(&value))?;
+            cost.shift(value.count_values())?;
             add(document, &path, value, cost)
         }
         Operation::Copy { from, path } => {
@@ -241,17 +241,6 @@ fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), ApplyError> {
         return Err(ApplyError::TooDeep);
     }
     Ok(())
-}
-
-/// Number of values in `value`.
-fn count_items(value: &Value) -> usize {
-    match value {
-        Value::Map(map) => {
-            map.iter().map(|(_, item)| count_items(item)).fold(1, usize::saturating_add)
-        }
-        Value::List(items) => items.iter().map(count_items).fold(1, usize::saturating_add),
-        _ => 1,
-    }
 }
 
 /// Depth of `value`, at most [`DEPTH_MAX`], because deeper values are never added.

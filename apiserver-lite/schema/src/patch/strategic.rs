@@ -9,6 +9,7 @@
 //! | `$deleteFromPrimitiveList/f: [v…]` | next to field `f` | remove these items |
 //! | `$setElementOrder/f: […]` | next to field `f` | order of the items after the merge |
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use super::PatchError;
@@ -32,14 +33,34 @@ pub(crate) fn apply_strategic(
     original: Map,
     patch: Map,
 ) -> Result<Map, PatchError> {
-    Merge { shapes }.message(Some(shape), original, patch)
+    Merge::new(shapes).message(Some(shape), original, patch)
 }
 
 pub(super) struct Merge<'a> {
     pub(super) shapes: &'a Shapes,
+    /// Values of list items that the patch has named once and names again.
+    merged_again: Cell<usize>,
 }
 
 impl<'a> Merge<'a> {
+    /// Most such values: each of them is copied again.
+    const MERGED_AGAIN_MAX: usize = 1_000_000;
+
+    pub(super) fn new(shapes: &'a Shapes) -> Self {
+        Self { shapes, merged_again: Cell::new(0) }
+    }
+
+    /// Counts an item that is merged again.
+    fn merge_again(&self, item: Option<&Value>) -> Result<(), PatchError> {
+        let values = item.map_or(0, Value::count_values);
+        let merged = self.merged_again.get().saturating_add(values);
+        self.merged_again.set(merged);
+        match merged > Self::MERGED_AGAIN_MAX {
+            true => Err(inapplicable("the patch names large items of a list too often")),
+            false => Ok(()),
+        }
+    }
+
     /// Merges a message. `shape` is `None` below fields without a descriptor.
     fn message(
         &self,
@@ -153,6 +174,7 @@ impl<'a> Merge<'a> {
         let before = original.clone();
         let mut merged = original;
         let mut places = places(&merged, Some(key));
+        let mut named = HashSet::new();
         for item in &patch {
             let Value::Map(item_map) = item else {
                 return Err(inapplicable("items of a list merged by key must be objects"));
@@ -163,6 +185,9 @@ impl<'a> Merge<'a> {
                 )));
             };
             let at = *places.entry(id).or_insert(merged.len());
+            if !named.insert(at) {
+                self.merge_again(merged.get(at))?;
+            }
             match merged.get_mut(at) {
                 Some(Value::Map(have)) => {
                     let have_taken = std::mem::take(have);

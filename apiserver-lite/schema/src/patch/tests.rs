@@ -457,3 +457,17 @@ fn webhooks_patch_what_clients_read() {
     let test = json!([{"op": "test", "path": "/metadata/name", "value": "p"}]);
     assert_eq!(patched(test), Ok(Ok(pod.clone())));
 }
+
+/// Each time that a patch names an item, what is in it is copied.
+#[test]
+fn large_items_that_a_patch_names_often_are_refused() {
+    let merge = |envs: usize, times: usize| {
+        let env: Vec<Json> = (0..envs).map(|n| json!({"name": n.to_string()})).collect();
+        let spec = json!({"containers": [{"name": "a", "env": env}]});
+        let again = vec![json!({"name": "a", "env": [{"name": "z"}]}); times];
+        strategic(&spec, &json!({"spec": {"containers": again}})).map(drop)
+    };
+    assert_eq!(merge(20_000, 1), Ok(()));
+    assert_eq!(merge(10, 5_000), Ok(()), "small items");
+    assert!(matches!(merge(20_000, 1_000), Err(PatchError::Inapplicable(_))));
+}

@@ -273,20 +273,18 @@ impl Map {
     }
 }
 
-/// Equality ignores the order of entries.
+/// Equality ignores the order of entries. Values are compared once: twice at each level would be 2^127 times at the last one.
 impl PartialEq for Map {
     fn eq(&self, other: &Self) -> bool {
         proto_api::count_steps!(1);
         if self.len() != other.len() {
             return false;
         }
-        if self.sorted == other.sorted && self.entries == other.entries {
-            return true;
+        let mut pairs = self.entries.iter().zip(&other.entries);
+        if pairs.clone().all(|((a, _), (b, _))| a == b) {
+            return pairs.all(|((_, a), (_, b))| a == b);
         }
-        if self.sorted && other.sorted {
-            return false;
-        }
-        self.iter_sorted().eq(other.iter_sorted())
+        !(self.sorted && other.sorted) && self.iter_sorted().eq(other.iter_sorted())
     }
 }
 

@@ -98,3 +98,15 @@ fn entries_added_together_replace_those_of_their_keys() {
         assert_eq!(map.str("c"), "3");
     }
 }
+
+#[test]
+fn each_value_of_maps_that_differ_is_compared_once() {
+    let nested = |leaf: &str| {
+        let text = (0..100).fold(leaf.to_owned(), |text, _| format!(r#"{{"b":{text},"a":0}}"#));
+        parse(&text).0
+    };
+    let (one, two) = (nested("1"), nested("2"));
+    let mut equal = true;
+    let steps = proto_api::steps::count_during(|| equal = one == two);
+    assert!(!equal && steps <= 200, "{steps} steps");
+}

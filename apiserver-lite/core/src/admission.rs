@@ -259,10 +259,12 @@ async fn admit_pod(
             pods::admit_update(call.server, pod, old);
             Ok(())
         }
-        (Operation::UpdateSubresource, _)
-            if limits_secrets && call.request.subresource == "ephemeralcontainers" =>
-        {
-            service_accounts::admit_ephemeral(call, pod).await
+        (Operation::UpdateSubresource, _) if call.request.subresource == "ephemeralcontainers" => {
+            pods::check_privileged(call, pod, old)?;
+            if limits_secrets {
+                service_accounts::admit_ephemeral(call, pod).await?;
+            }
+            Ok(())
         }
         _ => Ok(()),
     }

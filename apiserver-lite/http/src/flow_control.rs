@@ -15,7 +15,7 @@ use proto_daemon::go_duration;
 
 use crate::body::ResponseBody;
 use crate::labels::RequestKind;
-use crate::overload::too_many;
+use crate::overload::{Overload, too_many};
 use crate::routes::RequestTarget;
 
 /// Longest wait for a seat: as in Kubernetes a quarter of the time that a request has, which is a minute or less (`?timeout=`).
@@ -95,11 +95,14 @@ impl RequestFlows {
 /// # Errors
 /// 429 if it cannot wait, or waits too long.
 pub async fn seat(
+    overload: &Overload,
+    user: &User,
     classified: Option<&ClassifiedRequest>,
     request: Option<&OpenRequest>,
     query: &Query,
 ) -> Result<Option<HeldSeat>, ApiError> {
     let Some(classified) = classified else { return Ok(None) };
+    let _share = overload.share_of_waiting(user)?;
     let _waits = request.map(OpenRequest::wait);
     classified.seat(wait_max(query)).await.map(Some).map_err(|_| too_many())
 }

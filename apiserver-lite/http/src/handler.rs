@@ -216,7 +216,8 @@ async fn authenticate_and_serve(
     let user = acting_user(server, requester, &request, audit.trail()).await?;
     let flows = server.flow_control.as_ref();
     *classified = flows.and_then(|flows| flows.classify(kind, target, &user, &method));
-    let seat = flow_control::seat(classified.as_ref(), peer.request.as_ref(), query).await?;
+    let (overload, open) = (&server.overload, peer.request.as_ref());
+    let seat = flow_control::seat(overload, &user, classified.as_ref(), open, query).await?;
     let permit = server.overload.admit(kind, &user, query_len(&request))?;
     authorize(server, &user, &method, target, selected, audit.trail()).await?;
     audit.allow();
@@ -302,7 +303,7 @@ async fn serve_authorized(
     {
         let held = (place, seat);
         let again = async || {
-            let seat = flow_control::seat(classified, open, query).await?;
+            let seat = flow_control::seat(&server.overload, &user, classified, open, query).await?;
             Ok((server.overload.place_for_change(&user)?, seat))
         };
         let (request, held) = read_body(request, held, again).await?;

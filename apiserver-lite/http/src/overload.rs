@@ -22,6 +22,8 @@ const USER_SHARE: usize = 4;
 const STREAMS_MAX: usize = 32_768;
 /// Most streams of one user. A controller has a few dozen.
 const STREAMS_OF_USER_MAX: usize = 8_192;
+/// Most requests of one user that wait for a seat, a quarter of what may wait in a priority level.
+const WAITING_OF_USER_MAX: usize = apiserver_flow_control::WAITING_MAX / USER_SHARE;
 /// Places of streams that are left to administrators, nodes and the system's own programs: others can take all the rest together.
 const STREAMS_OF_SYSTEM: usize = STREAMS_MAX / 16;
 /// Bytes of a query for each of which a stream takes a further place: a selector is kept as long as its watch, and takes some twenty times its text.
@@ -89,6 +91,8 @@ enum RequestClass {
     Reading,
     Changing,
     Streams,
+    /// Those that wait for a seat of their priority level.
+    Waiting,
 }
 
 /// Counts one request of a user while it exists.
@@ -162,7 +166,7 @@ impl Overload {
         let is_exempt = class != RequestClass::Streams && user.is_in(apiserver_auth::MASTERS);
         let of_request = match class {
             RequestClass::Streams => (query_len / QUERY_OF_PLACE).saturating_add(1),
-            RequestClass::Reading | RequestClass::Changing => 1,
+            RequestClass::Reading | RequestClass::Changing | RequestClass::Waiting => 1,
         };
         let wanted = u32::try_from(of_request).unwrap_or(u32::MAX);
         let left = places.free.available_permits().saturating_sub(of_request);
@@ -176,6 +180,17 @@ impl Overload {
         let permit = permit.ok_or_else(too_many)?;
         let user_permit = self.acquire_for_user(class, user, of_request, places.of_user_max)?;
         Ok(InFlightPermit { place: RequestPermit(Some(permit)), user: Some(user_permit) })
+    }
+
+    /// The share of a user in what may wait for a seat. Administrators do not wait.
+    ///
+    /// # Errors
+    /// 429 if too many requests of the user wait.
+    pub fn share_of_waiting(&self, user: &User) -> Result<Option<UserPermit>, ApiError> {
+        if user.is_in(apiserver_auth::MASTERS) {
+            return Ok(None);
+        }
+        self.acquire_for_user(RequestClass::Waiting, user, 1, WAITING_OF_USER_MAX).map(Some)
     }
 
     /// A place for a change whose body is here now; its user has the share already.
@@ -245,6 +260,20 @@ mod tests {
 
     fn overload(sharing: RequestSharing) -> Overload {
         Overload::new(&RequestLimits { reading: 400, mutating: 200, sharing }, "kube-system")
+    }
+
+    /// Who has many accounts has many flows, and could fill the queues of a level for all others.
+    #[test]
+    fn the_accounts_of_a_namespace_share_what_may_wait_for_a_seat() {
+        let overload = overload(RequestSharing::Plain);
+        let wait = |name: String| overload.share_of_waiting(&User { name, ..User::default() });
+        let account = |n: usize| wait(format!("system:serviceaccount:team:x{n}"));
+        let waiting: Vec<_> = (0..WAITING_OF_USER_MAX).map(account).collect();
+        assert!(waiting.iter().all(Result::is_ok));
+        assert_eq!(account(0).err().map(|error| error.code()), Some(429));
+        assert!(wait("system:serviceaccount:other:x".into()).is_ok());
+        drop(waiting);
+        assert!(account(0).is_ok());
     }
 
     #[test]

@@ -17,9 +17,9 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use proto_daemon::panics;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
 use super::body::{self, BoxError, ResponseBody};
 use super::upgrade;
@@ -27,8 +27,8 @@ use crate::overload::HeldStream;
 
 /// Largest message from the client; messages are read only to answer pings and to notice the close.
 const INCOMING_LEN_MAX: usize = 64 << 10;
-/// Most bytes buffered for a slow client.
-const OUTGOING_LEN_MAX: usize = 1 << 20;
+/// Largest message to a client, and most bytes that are buffered for one: an object of 3 MiB may be six times as long as JSON.
+const OUTGOING_LEN_MAX: usize = 64 << 20;
 
 /// Content of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ async fn stream(socket: Upgraded, body: ResponseBody, framing: Framing) -> Resul
     let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
     let (mut sender, mut receiver) = socket.split();
     let sending = async {
-        let mut messages = Messages { body, framing, rest: BytesMut::new() };
+        let mut messages = Messages::new(body, framing);
         while let Some(message) = messages.next().await? {
             sender.send(message).await?;
         }
@@ -150,18 +150,29 @@ async fn stream(socket: Upgraded, body: ResponseBody, framing: Framing) -> Resul
 struct Messages {
     body: ResponseBody,
     framing: Framing,
-    /// The start of a line that is not complete yet.
+    /// What follows the last complete line.
     rest: BytesMut,
+    /// The frames of the message that is being sent and of `rest`, which count as unread by the user as long as they exist.
+    frames: Vec<Bytes>,
 }
 
 impl Messages {
+    fn new(body: ResponseBody, framing: Framing) -> Self {
+        Self { body, framing, rest: BytesMut::new(), frames: Vec::new() }
+    }
+
+    /// The next message; the one before it has been sent.
     async fn next(&mut self) -> Result<Option<Message>, BoxError> {
         loop {
             if let Some(line) = self.line() {
-                return Ok(Some(text(&line)));
+                return Ok(Some(text(line)));
+            }
+            if self.rest.is_empty() {
+                self.frames.clear();
             }
             let Some(frame) = self.body.frame().await else { return Ok(None) };
             let Ok(data) = frame?.into_data() else { continue };
+            self.frames.push(data.clone());
             match self.framing {
                 Framing::Lines => self.rest.extend_from_slice(&data),
                 Framing::Binary => return Ok(Some(Message::Binary(data))),
@@ -177,23 +188,27 @@ impl Messages {
 }
 
 /// A text message for a line of JSON; a binary one if it is not UTF-8.
-fn text(line: &Bytes) -> Message {
-    match std::str::from_utf8(line) {
-        Ok(text) => Message::Text(text.into()),
-        Err(_) => Message::Binary(line.clone()),
+fn text(line: Bytes) -> Message {
+    match Utf8Bytes::try_from(line.clone()) {
+        Ok(text) => Message::Text(text),
+        Err(_) => Message::Binary(line),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+
     use super::*;
+    use crate::unsent_bytes::UnsentBytes;
 
     #[tokio::test]
     async fn events_are_messages_and_logs_are_pieces() {
         let parts = vec![Bytes::from("{1}\n{2"), Bytes::from("}\n")];
         let messages = async |framing| {
             let body = body::parts(parts.clone());
-            let mut messages = Messages { body, framing, rest: BytesMut::new() };
+            let mut messages = Messages::new(body, framing);
             let mut all = Vec::new();
             while let Some(message) = messages.next().await.unwrap() {
                 all.push(message);
@@ -206,6 +221,25 @@ mod tests {
         let bytes: Vec<u8> = pieces.into_iter().flat_map(Message::into_data).collect();
         assert_eq!(bytes, b"{1}\n{2}\n");
         assert_eq!(messages(Framing::Base64).await, [Message::Text("ezF9CnsyfQo=".into())]);
+    }
+
+    #[tokio::test]
+    async fn the_frames_of_a_message_exist_until_the_next_one_is_wanted() {
+        let unsent = UnsentBytes::default();
+        let share = unsent.share("a");
+        for framing in [Framing::Lines, Framing::Binary, Framing::Base64] {
+            let parts = vec![Bytes::from("{1}\n{2"), Bytes::from("}\n")];
+            let frames = share.reserve(usize::MAX).await.attach_to(parts);
+            let frames = frames.into_iter().map(|bytes| Ok::<_, BoxError>(Frame::data(bytes)));
+            let body = StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync();
+            let mut messages = Messages::new(body, framing);
+            for _ in 0..2 {
+                assert!(messages.next().await.unwrap().is_some());
+                assert!(share.try_reserve(1 << 20).is_none(), "{framing:?}");
+            }
+            assert_eq!(messages.next().await.unwrap(), None);
+            assert!(share.try_reserve(1 << 20).is_some(), "{framing:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Admission of pods: privileged containers, priority, default tolerations.
 
+use std::collections::HashSet;
+
 use apiserver_schema::{Map, Object, Value};
 
 use super::priority_classes;
@@ -14,7 +16,7 @@ const DEFAULT_TOLERATION_SECS: i64 = 300;
 
 /// Checks a new pod for privileged containers and sets its priority and default tolerations.
 pub fn admit_create(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
-    check_privileged(call, pod)?;
+    check_privileged(call, pod, None)?;
     if call.server.config.admission.runs(AdmissionPlugin::Priority) {
         set_priority(call, pod)?;
     }
@@ -44,16 +46,26 @@ pub fn admit_update(server: &Server, pod: &mut Object, old: &Object) {
     }
 }
 
-fn check_privileged(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiError> {
+/// Refuses privileged containers, where the cluster does, but for those that the pod had before.
+pub fn check_privileged(
+    call: &RequestContext<'_>,
+    pod: &Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
     if call.server.config.privileged == PrivilegedContainers::Admitted {
         return Ok(());
     }
     let Some(spec) = pod.spec() else { return Ok(()) };
+    let is_privileged = |container: &Map| {
+        container.map("securityContext").is_some_and(|context| context.is_true("privileged"))
+    };
     let mut problems = Vec::new();
     for list in CONTAINER_LISTS {
+        let before = old.and_then(Object::spec).into_iter().flat_map(|spec| spec.maps(list));
+        let before: HashSet<&str> =
+            before.filter(|old| is_privileged(old)).map(|old| old.str("name")).collect();
         for (index, container) in spec.maps(list).enumerate() {
-            if container.map("securityContext").is_some_and(|context| context.is_true("privileged"))
-            {
+            if is_privileged(container) && !before.contains(container.str("name")) {
                 let field = format!("spec.{list}[{index}].securityContext.privileged");
                 problems.push(FieldProblem::forbidden(field, "disallowed by cluster policy"));
             }

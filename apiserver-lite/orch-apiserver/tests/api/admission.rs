@@ -1,7 +1,7 @@
 //! What admission completes in new objects.
 
 use orch_apiserver::Config;
-use orch_apiserver::config::AdmissionPlugin;
+use orch_apiserver::config::{AdmissionPlugin, PrivilegedContainers};
 use serde_json::{Value, json};
 
 use crate::support::{TestServer, kubernetes};
@@ -186,4 +186,27 @@ async fn a_namespace_says_on_which_nodes_its_pods_run() {
         broken["message"].as_str().unwrap().contains("\"pool\" is not a label and its value"),
         "{broken}"
     );
+}
+
+#[tokio::test]
+async fn a_privileged_container_is_refused_however_it_comes() {
+    let mut config = Config::for_tests(kubernetes());
+    config.privileged = PrivilegedContainers::Refused;
+    config.admission.disabled = vec![AdmissionPlugin::ServiceAccount];
+    let server = TestServer::with(config).await;
+    let container = |privileged: bool| json!({"name": "c", "image": "i", "securityContext": {"privileged": privileged}});
+    let pod = |privileged| json!({"metadata": {"name": "p"}, "spec": {"containers": [container(privileged)]}});
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    server.post(PODS, pod(true).to_string()).await.expect(422);
+    server.post(PODS, pod(false).to_string()).await.expect(201);
+    let debug = |privileged| {
+        let mut container = container(privileged);
+        container["name"] = json!("debug");
+        json!({"spec": {"ephemeralContainers": [container]}}).to_string()
+    };
+    let path = format!("{PODS}/p/ephemeralcontainers");
+    let refused = server.merge_patch(&path, &debug(true)).await.expect(422);
+    let field = "spec.ephemeralContainers[0].securityContext.privileged";
+    assert_eq!(refused["details"]["causes"][0]["field"], field);
+    server.merge_patch(&path, &debug(false)).await.expect(200);
 }

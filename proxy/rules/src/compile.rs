@@ -89,6 +89,8 @@ pub struct CompiledService {
     source_ranges: Box<[Cidr]>,
     counting: ConnectionCounting,
     ports: Box<[CompiledPort]>,
+    /// What it cost of its budget.
+    work: u32,
     is_over_budget: bool,
 }
 
@@ -114,13 +116,14 @@ enum Frontend {
 }
 
 /// Compiles a Service for the families of a layout, on a node in `zone` if that is known. Endpoints keep their slots
-/// of `old` where possible. What exceeds the Service's [`Budget`] is left out.
+/// of `old` where possible. What exceeds `budget` is left out.
 pub fn compile<'a>(
     service: &LocalService,
     slices: impl Iterator<Item = &'a LocalSlice>,
     layout: &Layout,
     old: &CompiledService,
     zone: Option<&str>,
+    budget: Budget,
 ) -> CompiledService {
     let (families, counting) = (&layout.families, layout.settings.counting);
     let announcing = layout.settings.announcing.as_ref();
@@ -131,7 +134,7 @@ pub fn compile<'a>(
         slices: SlicesByPort::new(slices),
         before: Before::of(old),
         taken: BTreeSet::new(),
-        budget: Budget::default(),
+        budget,
     };
     let mut ports = Vec::new();
     let has = |family: &&Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == **family);
@@ -155,6 +158,7 @@ pub fn compile<'a>(
         source_ranges: service.source_ranges.clone(),
         counting,
         ports: ports.into(),
+        work: u32::try_from(work.budget.used()).unwrap_or(u32::MAX),
         is_over_budget: work.budget.is_overdrawn(),
     }
 }
@@ -390,6 +394,11 @@ impl CompiledService {
     /// The addresses of its load balancer that this node announces.
     pub fn announced(&self) -> &[IpAddr] {
         if self.announces { &self.load_balancer_ips } else { &[] }
+    }
+
+    /// What it cost of its budget.
+    pub fn work(&self) -> usize {
+        usize::try_from(self.work).unwrap_or(usize::MAX)
     }
 
     /// Whether something was left out, by budget or failure.

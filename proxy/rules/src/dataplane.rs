@@ -24,9 +24,11 @@ use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
 use crate::transaction::{Load, Transaction};
 
+mod budgets;
 mod loaded_tables;
 mod recompile;
 mod slices;
+use budgets::Budgets;
 use loaded_tables::LoadedTables;
 use slices::Slices;
 
@@ -48,8 +50,7 @@ pub struct Dataplane {
     published: Published,
     /// Ports with dropped traffic because the policy is Local, internal and external.
     without_local_endpoints: [usize; 2],
-    /// Services of which something is left out.
-    over_budget: BTreeSet<ServiceId>,
+    budgets: Budgets,
     isolate: IsolateFn,
     tables: LoadedTables,
 }
@@ -132,7 +133,7 @@ impl Dataplane {
             health_checks: TrackedHealthChecks::default(),
             published: Published::default(),
             without_local_endpoints: [0; 2],
-            over_budget: BTreeSet::new(),
+            budgets: Budgets::default(),
             isolate: |work| {
                 work();
                 true
@@ -273,9 +274,14 @@ impl Dataplane {
         self.without_local_endpoints
     }
 
-    /// Services that are not forwarded completely, because they exceed their budget or their compilation panicked.
+    /// Whether a pass has something to compile: after a change, or as the namespace of a Service has room for more of it.
+    pub fn has_marked(&self) -> bool {
+        !self.pending.marked.is_empty()
+    }
+
+    /// Services that are not forwarded completely, because they or their namespace exceed their budget, or because their compilation panicked.
     pub fn over_budget(&self) -> &BTreeSet<ServiceId> {
-        &self.over_budget
+        &self.budgets.exceeded
     }
 
     /// Compiles each Service with `isolate`, so that a panic affects that Service alone.

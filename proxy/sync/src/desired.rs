@@ -144,6 +144,9 @@ impl DesiredForwarding {
             let mut plane = self.plane();
             let node_ports = plane.changed_node_ports();
             let zone = plane.zone().filter(|_| !node_ports.is_empty()).map(str::to_owned);
+            if plane.has_marked() {
+                self.changed.notify_one();
+            }
             (plane.changed_health_checks(), (zone, node_ports))
         };
         if let (Some(loopback), (zone, changed)) = (self.loopback.get(), node_ports)

@@ -441,7 +441,7 @@ impl<T: Transport> Driver<T> {
             tracing::warn!(
                 service = %first,
                 services = over_budget.len(),
-                "services exceed their budget of set elements; the remaining ports and addresses of these services are not forwarded"
+                "services exceed their budget of set elements, or that of their namespace; their remaining ports and addresses are not forwarded"
             );
         }
         self.over_budget = over_budget;

@@ -154,6 +154,42 @@ fn a_service_costs_a_bounded_number_of_elements() {
 }
 
 #[test]
+fn the_services_of_a_namespace_cost_a_bounded_number_of_elements() {
+    let mut node = Dataplane::new(layout());
+    node.budgets.namespace_max = 4000;
+    let address = |nth: u32| IpAddr::from(Ipv4Addr::from(0x0a60_0000 + nth));
+    // Each costs 700: two for the endpoints of each of a hundred ports, and five for its frontend.
+    let add = |node: &mut Dataplane, id: &ServiceId, nth: u32| {
+        let one =
+            LocalService { ports: ports(100), cluster_ips: [address(nth)].into(), ..service(&[]) };
+        node.service_changed(id, Some(Arc::new(one)));
+        let endpoints = LocalSlice { service: id.clone(), ..slice("", 100, 0..1) };
+        node.slice_changed("a", None, Some(Arc::new(endpoints)));
+    };
+    (0..8).for_each(|nth| add(&mut node, &id(&nth.to_string()), nth));
+    let other = ServiceId::new("other", "a");
+    add(&mut node, &other, 8);
+    node.load();
+    let left_out = |node: &Dataplane| node.over_budget().iter().cloned().collect::<Vec<_>>();
+    assert_eq!(left_out(&node), [id("5"), id("6"), id("7")]);
+    assert_eq!(node.owner(&Claim::ClusterIp(address(8))), Some(&other));
+    // Each that waits has its turn once there is room.
+    for gone in ["0", "1"] {
+        node.service_changed(&id(gone), None);
+    }
+    let mut passes = 0;
+    while node.has_marked() && passes < 10 {
+        passes += 1;
+        node.pass();
+    }
+    assert_eq!((left_out(&node), passes), (vec![id("7")], 4));
+    for nth in 5..7 {
+        let claim = Claim::Address { address: address(nth), protocol: Protocol::Tcp, port: 100 };
+        assert_eq!(node.owner(&claim), Some(&id(&nth.to_string())));
+    }
+}
+
+#[test]
 fn ports_of_one_name_do_not_multiply_the_endpoints() {
     let mut twice = slice("a", 20_000, 0..20_000);
     twice.ports.iter_mut().for_each(|port| port.name = "".into());

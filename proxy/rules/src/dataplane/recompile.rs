@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Dataplane, ElementChanges};
+use crate::budget::{Budget, WORK_MAX};
 use crate::compile::{CompiledService, SetElement, compile};
 use crate::frontend_owners::{Claim, Rank};
 use crate::health::{HealthCheck, local_endpoints};
@@ -142,13 +143,28 @@ impl Dataplane {
         };
         self.health_checks.changed |= was.is_some();
         self.published.node_ports.record_compiled(id, record.service.as_deref());
-        let Some(service) = &record.service else { return Some(CompiledService::default()) };
-        let (zone, mut made) = (self.zone.as_deref(), None);
-        let whole = (self.isolate)(&mut || {
-            let slices = record.slices.iter();
-            made = Some(compile(service, slices, &self.layout, &record.compiled, zone));
-        });
-        Some(made.filter(|_| whole).unwrap_or_else(CompiledService::failed))
+        let before = record.compiled.work();
+        let allowance = self.budgets.allowance(id, before);
+        let new = match &record.service {
+            None => CompiledService::default(),
+            Some(service) => {
+                let (zone, mut made) = (self.zone.as_deref(), None);
+                let whole = (self.isolate)(&mut || {
+                    let (slices, old) = (record.slices.iter(), &record.compiled);
+                    let budget = Budget::new(allowance);
+                    made = Some(compile(service, slices, &self.layout, old, zone, budget));
+                });
+                made.filter(|_| whole).unwrap_or_else(CompiledService::failed)
+            }
+        };
+        let waits = new.is_over_budget() && allowance < WORK_MAX;
+        self.budgets.record(id, before, new.work(), waits);
+        if let Some(next) = self.budgets.next_waiting(id.namespace())
+            && let Some(record) = self.services.get_mut(&next)
+        {
+            record.mark(&next, &mut self.pending.marked);
+        }
+        Some(new)
     }
 
     fn install(&mut self, id: &ServiceId, new: CompiledService) {
@@ -158,8 +174,8 @@ impl Dataplane {
         let (before, now) =
             (old.without_local_endpoints(), record.compiled.without_local_endpoints());
         match (old.is_over_budget(), record.compiled.is_over_budget()) {
-            (false, true) => drop(self.over_budget.insert(id.clone())),
-            (true, false) => drop(self.over_budget.remove(id)),
+            (false, true) => drop(self.budgets.exceeded.insert(id.clone())),
+            (true, false) => drop(self.budgets.exceeded.remove(id)),
             _ => {}
         }
         for ((sum, before), now) in self.without_local_endpoints.iter_mut().zip(before).zip(now) {

@@ -55,18 +55,43 @@ pub trait Subscription: Send + Sync {
 /// not.
 pub const NAMED_OBJECTS_MAX: usize = 256;
 
-/// A pod names too many objects. The text is shown to users.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the pod names {0} ConfigMaps, Secrets, claims, volume drivers and tokens; a node reads at most {NAMED_OBJECTS_MAX} for a pod"
-)]
-pub struct TooManyObjects(usize);
+/// Most volumes of a pod. Each may be a mount of the node, of which the kernel allows 100,000 (`fs.mount-max`).
+pub const VOLUMES_MAX: usize = 1024;
 
-/// Checks the number of objects that a pod names. To be called before they are watched.
+/// Most mounts of volumes in all containers of a pod.
+pub const VOLUME_MOUNTS_MAX: usize = 4096;
+
+/// A pod has or names too much. The text is shown to users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PodBoundError {
+    /// Objects.
+    #[error(
+        "the pod names {0} ConfigMaps, Secrets, claims, volume drivers and tokens; a node reads at most {NAMED_OBJECTS_MAX} for a pod"
+    )]
+    Objects(usize),
+    /// Volumes.
+    #[error("the pod has {0} volumes; a node sets up at most {VOLUMES_MAX} for a pod")]
+    Volumes(usize),
+    /// Mounts of volumes.
+    #[error(
+        "the containers of the pod have {0} volume mounts; a node makes at most {VOLUME_MOUNTS_MAX} for a pod"
+    )]
+    VolumeMounts(usize),
+}
+
+/// Checks the number of a pod's volumes and of the objects that it names. To be called before these are watched.
 ///
 /// # Errors
-/// They are more than [`NAMED_OBJECTS_MAX`].
-pub fn check_named_objects(pod: &Pod) -> Result<(), TooManyObjects> {
+/// They are more than [`VOLUMES_MAX`], [`VOLUME_MOUNTS_MAX`] or [`NAMED_OBJECTS_MAX`].
+pub fn check_pod_bounds(pod: &Pod) -> Result<(), PodBoundError> {
+    let volumes = pod.spec.volumes.len();
+    if volumes > VOLUMES_MAX {
+        return Err(PodBoundError::Volumes(volumes));
+    }
+    let mounts = count_volume_mounts(pod);
+    if mounts > VOLUME_MOUNTS_MAX {
+        return Err(PodBoundError::VolumeMounts(mounts));
+    }
     let EnvRequirements { config_maps, secrets } = needs_of(pod);
     let disks = persistent::required_objects(pod, "", &KnownObjects::default());
     let tokens = volume_requirements(pod).tokens;
@@ -79,7 +104,16 @@ pub fn check_named_objects(pod: &Pod) -> Result<(), TooManyObjects> {
         tokens.len(),
     ];
     let named = counts.into_iter().fold(0_usize, usize::saturating_add);
-    if named > NAMED_OBJECTS_MAX { Err(TooManyObjects(named)) } else { Ok(()) }
+    if named > NAMED_OBJECTS_MAX { Err(PodBoundError::Objects(named)) } else { Ok(()) }
+}
+
+fn count_volume_mounts(pod: &Pod) -> usize {
+    let spec = &pod.spec;
+    let of_containers = spec.init_containers.iter().chain(&spec.containers);
+    let of_containers = of_containers.map(|container| container.volume_mounts.len());
+    let ephemeral = spec.ephemeral_containers.iter();
+    let ephemeral = ephemeral.map(|c| c.ephemeral_container_common.volume_mounts.len());
+    of_containers.chain(ephemeral).fold(0, usize::saturating_add)
 }
 
 /// Names of the ConfigMaps and Secrets that a pod refers to in environments, volumes and pull
@@ -152,7 +186,7 @@ mod tests {
     use proto_api::core::v1::{
         CSIVolumeSource, EnvFromSource, EphemeralContainer, LocalObjectReference,
         PersistentVolumeClaimVolumeSource, ProjectedVolumeSource, SecretEnvSource,
-        ServiceAccountTokenProjection, Volume, VolumeProjection, VolumeSource,
+        ServiceAccountTokenProjection, Volume, VolumeMount, VolumeProjection, VolumeSource,
     };
 
     use super::*;
@@ -178,7 +212,10 @@ mod tests {
     }
 
     fn named(pod: &Pod) -> usize {
-        check_named_objects(pod).err().map_or(0, |TooManyObjects(named)| named)
+        match check_pod_bounds(pod) {
+            Err(PodBoundError::Objects(named)) => named,
+            other => other.map_or(usize::MAX, |()| 0),
+        }
     }
 
     #[test]
@@ -232,7 +269,38 @@ mod tests {
             pod.spec.ephemeral_containers = vec![ephemeral];
         };
         assert_eq!(one_more(&looking), expect, "an ephemeral container");
-        let error = TooManyObjects(1100).to_string();
+        let error = PodBoundError::Objects(1100).to_string();
         assert!(error.contains(" 1100 ") && error.contains(" 256 "), "{error}");
+    }
+
+    #[test]
+    fn volumes_and_their_mounts_are_counted_over_all_containers() {
+        let empty = |_| VolumeSource { empty_dir: Some(<_>::default()), ..<_>::default() };
+        let mounts = |count| vec![VolumeMount { name: "v0".into(), ..<_>::default() }; count];
+        let container = |count| Container { volume_mounts: mounts(count), ..<_>::default() };
+        let mut pod = Pod::default();
+        pod.spec.volumes = volumes(1024, empty);
+        pod.spec.containers = vec![container(2000); 2];
+        pod.spec.init_containers = vec![container(90)];
+        let mut ephemeral = EphemeralContainer::default();
+        ephemeral.ephemeral_container_common.volume_mounts = mounts(6);
+        pod.spec.ephemeral_containers = vec![ephemeral.clone()];
+        let refused =
+            |pod: &Pod| check_pod_bounds(pod).err().map(|e| e.to_string()).unwrap_or_default();
+        assert_eq!(refused(&pod), "");
+        let change = |change: &dyn Fn(&mut Pod)| {
+            let mut pod = pod.clone();
+            change(&mut pod);
+            refused(&pod)
+        };
+        let more = change(&|pod| pod.spec.volumes = volumes(1025, empty));
+        assert_eq!(more, "the pod has 1025 volumes; a node sets up at most 1024 for a pod");
+        let expect = "the containers of the pod have 4097 volume mounts; a node makes at most 4096 for a pod";
+        assert_eq!(change(&|pod| pod.spec.init_containers = vec![container(91)]), expect);
+        assert_eq!(change(&|pod| pod.spec.containers[1] = container(2001)), expect);
+        let looking = |pod: &mut Pod| {
+            pod.spec.ephemeral_containers[0].ephemeral_container_common.volume_mounts = mounts(7);
+        };
+        assert_eq!(change(&looking), expect);
     }
 }

@@ -236,12 +236,8 @@ impl PersistentVolumes {
         let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let name = volume.spec_name.clone();
         let target = blocking(pod, move || {
-            // By the mount table and not by stat(2), which would hold a thread of the pool for as long as the server is away.
-            let known = volumes.nfs_mount_points(&uid).map_err(|e| failed(&name, &chain(&e)))?;
-            let table = MountTable::read().map_err(|e| failed(&name, &chain(&e)))?;
-            let mounted = known.into_iter().find(|at| at.volume == name && table.has(&at.path));
-            if let Some(mounted) = mounted {
-                return Ok((mounted.path, true));
+            if let Some(mounted) = find_nfs_mount(&volumes, &uid, &name)? {
+                return Ok((mounted, true));
             }
             let made = volumes.mount_point(&uid, VolumePlugin::Nfs, &name);
             made.map_err(|e| failed(&name, &chain(&e)))
@@ -262,7 +258,15 @@ impl PersistentVolumes {
         }
         let done = self.helpers.run(&run.for_namespace(&pod.metadata.namespace)).await;
         done.map_err(|why| failed(&volume.spec_name, &why.to_string()))?;
-        Ok(target)
+        let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        let name = volume.spec_name.clone();
+        blocking(pod, move || {
+            // Without a mount the pod would write to the node's disk.
+            let nothing =
+                || format!("{MOUNT_NFS} succeeded, but nothing is mounted at {}", target.display());
+            find_nfs_mount(&volumes, &uid, &name)?.ok_or_else(|| failed(&name, &nothing()))
+        })
+        .await
     }
 
     async fn set_up_csi(
@@ -321,6 +325,19 @@ impl PersistentVolumes {
         self.reports.event(pod, event);
         Ok(())
     }
+}
+
+/// Where an NFS volume of a pod is mounted. By the mount table and not by stat(2), which would hold a thread of the pool for as long as the
+/// server is away.
+fn find_nfs_mount(
+    volumes: &VolumesOnDisk,
+    uid: &str,
+    name: &str,
+) -> Result<Option<PathBuf>, VolumeError> {
+    let known = volumes.nfs_mount_points(uid).map_err(|e| failed(name, &chain(&e)))?;
+    let table = MountTable::read().map_err(|e| failed(name, &chain(&e)))?;
+    let mounted = known.into_iter().find(|at| at.volume == name && table.has(&at.path));
+    Ok(mounted.map(|mounted| mounted.path))
 }
 
 /// Secrets and tokens for the calls of a driver.

@@ -407,12 +407,11 @@ impl PodVolumes for NodeVolumes {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let container = container.to_owned();
         let volumes = agent_volume::volumes(pod).unwrap_or_default();
-        let on_node = move |name: &str| {
-            volumes.iter().find(|volume| volume.name == name).and_then(|volume| match volume.kind {
-                VolumeKind::HostPath { kind, .. } => Some(kind),
-                _ => None,
-            })
-        };
+        let of_node = volumes.into_iter().filter_map(|volume| match volume.kind {
+            VolumeKind::HostPath { kind, .. } => Some((volume.name, kind)),
+            _ => None,
+        });
+        let on_node: BTreeMap<_, _> = of_node.collect();
         let refresher = self.subpath_refresher.clone();
         async move {
             let bind = move || {
@@ -427,7 +426,7 @@ impl PodVolumes for NodeVolumes {
                         container: &container,
                         index: part.index,
                         path: &part.path,
-                        on_node: on_node(&part.name),
+                        on_node: on_node.get(&part.name).copied(),
                         all_read_only: part.all_read_only,
                         follows: part.follows,
                     };

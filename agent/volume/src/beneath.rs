@@ -189,6 +189,27 @@ pub(crate) fn remove(directory: impl AsFd, name: &str) -> Result<()> {
     }
 }
 
+/// Removes the directory `name` in `directory` with its content, unless it is a mount point. Where the kernel does not say
+/// (before Linux 5.8), only an empty directory is removed.
+///
+/// # Errors
+/// `EBUSY` if it is a mount point or there is one below; `ENOTEMPTY` if it is not known whether it is one.
+pub(crate) fn remove_unmounted(directory: impl AsFd, name: &str) -> Result<()> {
+    match remove_empty(directory.as_fd(), name) {
+        Err(Errno::NOTEMPTY) => {}
+        removed => return removed,
+    }
+    let Some(there) = open_existing(directory.as_fd(), name)? else { return Ok(()) };
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+    let known = rustix::fs::statx(&there, "", flags, StatxFlags::empty())?.stx_attributes_mask;
+    drop(there);
+    if known.contains(StatxAttributes::MOUNT_ROOT) {
+        remove(directory, name)
+    } else {
+        Err(Errno::NOTEMPTY)
+    }
+}
+
 /// Collects directories that are too deep for the number of open descriptors.
 struct Deep<'a> {
     top: BorrowedFd<'a>,

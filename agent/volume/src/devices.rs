@@ -1,5 +1,6 @@
 //! Block devices of the kernel by name: resolution, use, removal and discovery.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
@@ -9,6 +10,8 @@ use crate::{beneath, host_path};
 
 /// The kernel's directory of block devices.
 const DEVICES: &str = "/sys/class/block";
+/// How the identifier of a mapping begins that multipath makes (`DM_UUID_PREFIX`).
+const MULTIPATH: &[u8; 6] = b"mpath-";
 /// The kernel's directory of SCSI host adapters.
 const ADAPTERS: &str = "/sys/class/scsi_host";
 
@@ -69,8 +72,18 @@ fn multipath_device(path: &Path) -> Option<String> {
     let holders = format!("{name}/holders");
     let holders = rustix::fs::openat(&blocks, holders, flags, Mode::empty()).ok()?;
     let names = beneath::list_entries(holders).ok()?;
-    let mapper = names.into_iter().map(|(name, _)| name).find(|name| name.starts_with("dm-"));
+    let mut names = names.into_iter().map(|(name, _)| name);
+    let mapper = names.find(|name| name.starts_with("dm-") && is_multipath(&blocks, name));
     mapper.map(|name| format!("/dev/{name}"))
+}
+
+/// Whether a mapping is one of the paths of a disk, and not of a volume on it.
+fn is_multipath(blocks: &OwnedFd, name: &str) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut start = [0; MULTIPATH.len()];
+    let opened = rustix::fs::openat(blocks, format!("{name}/dm/uuid"), flags, Mode::empty());
+    let read = opened.and_then(|uuid| rustix::io::read(uuid, &mut start[..]));
+    read.is_ok() && start == *MULTIPATH
 }
 
 fn fits(pattern: &str, name: &str) -> bool {

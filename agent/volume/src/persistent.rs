@@ -12,6 +12,7 @@
 pub mod attached;
 mod csi;
 mod migration;
+mod nfs;
 pub mod se_linux;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -259,7 +260,7 @@ fn inline(
     let disk = attached::from_pod(pod, volume).map_err(|error| refused(error.to_string()))?;
     let mut frozen = source.nfs.as_ref().is_some_and(|nfs| nfs.read_only);
     let backing = if let Some(nfs) = &source.nfs {
-        Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() }
+        nfs::backing(&nfs.server, &nfs.path).map_err(refused)?
     } else if let Some((disk, fs_type, read_only)) = disk {
         frozen = read_only;
         Backing::Disk { disk, fs_type }
@@ -402,7 +403,7 @@ fn backing(
         return Ok(Backing::Disk { disk, fs_type });
     }
     if let Some(nfs) = &source.nfs {
-        return Ok(Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() });
+        return nfs::backing(&nfs.server, &nfs.path).map_err(refused);
     }
     match csi::from_volume(volume).map_err(|error| refused(error.to_string()))? {
         Some(csi) => Ok(Backing::Csi(Box::new(csi::complete(csi, name, node, known)?))),

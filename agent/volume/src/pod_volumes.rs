@@ -510,9 +510,9 @@ fn tear_down_volume(
     plugin: VolumePlugin,
 ) -> rustix::io::Result<()> {
     if plugin.is_bound() {
-        // A bind mount or file system here holds data of others: it is unmounted, never removed.
+        // A bind mount or file system here holds data of others: it is unmounted, never removed. What is left was written below it.
         mount::unmount(volumes.as_fd(), name)?;
-        return beneath::remove_empty(volumes, name);
+        return beneath::remove_unmounted(volumes, name);
     }
     if let Some(directory) = beneath::open_existing(volumes.as_fd(), name)?
         && beneath::is_mount_point(&directory)?

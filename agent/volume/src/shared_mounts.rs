@@ -1,6 +1,8 @@
 //! Mounts that several pods of a node share, each bind-mounted into the pods: their paths, and records of what to undo after the
 //! last pod.
 
+mod device_use;
+
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use crate::persistent::attached::Iscsi;
 use crate::pod_volumes::VolumesOnDisk;
 use crate::private::MODE as PRIVATE;
 use crate::sources::VolumePlugin;
+
+pub use device_use::DeviceUse;
 
 /// Longest record, in bytes.
 const RECORD_LEN_MAX: u64 = 1 << 20;

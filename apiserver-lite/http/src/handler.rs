@@ -39,7 +39,7 @@ use crate::peer::Peer;
 use crate::requester::{acting_user, authenticate};
 use crate::server::HttpServer;
 use crate::unsent_bytes::LargeTurn;
-use crate::user_shares::{prepare_list, reserve_unsent, wait_for_large_turn};
+use crate::user_shares::{prepare_response, reserve_unsent, wait_for_large_turn};
 use crate::warnings::add_warning;
 use crate::watch_batching::ConnectionNumber;
 use crate::web_page::WebPage;
@@ -308,7 +308,7 @@ async fn serve_authorized(
         };
         let (request, held) = read_body(request, held, again).await?;
         // Nothing is written yet: it may be refused, and ends with its client.
-        let turn = wait_for_large_turn(server, &user, request.body().len()).await?;
+        let turn = wait_for_large_turn(server, &user, resource, request.body().len()).await?;
         let write = (resource.clone(), query.clone());
         let held = (held, share, turn);
         return serve_write(server, user, request, write, accepted, held, audit.record()).await;
@@ -535,7 +535,7 @@ async fn serve_verb(
     let VerbOutput { response, warnings } = outcome;
     record_response(server, accepted, &response, trail);
     let _prepared = match resource.verb {
-        Verb::Get | Verb::List => prepare_list(server, user, accepted, &response).await?,
+        Verb::Get | Verb::List => prepare_response(server, user, accepted, &response).await?,
         _ => None,
     };
     let mut response = encode(server, accepted, response, indented, packed, connection).await?;

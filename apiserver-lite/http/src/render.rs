@@ -124,13 +124,17 @@ pub fn collection(
     }
 }
 
-/// The stored bytes of a list that is assembled for its response alone; 0 for other responses, which share what is encoded already.
+/// The stored bytes of a list or an object that is encoded for its response alone; 0 for other responses, which share what is encoded already.
 #[must_use]
 pub fn assembled_len(accepted: Accepted, response: &VerbResponse) -> usize {
-    let VerbResponse::List { items, .. } = response else { return 0 };
-    match (accepted.representation, accepted.encoding) {
-        (Representation::Object, Encoding::Json) => 0,
-        _ => items.iter().fold(0, |len, item| len.saturating_add(item.stored_len())),
+    match ((accepted.representation, accepted.encoding), response) {
+        ((Representation::Object, Encoding::Json), _)
+        | ((Representation::Object, Encoding::Protobuf), VerbResponse::Stored { .. }) => 0,
+        (_, VerbResponse::Stored { record, .. }) => record.stored_len(),
+        (_, VerbResponse::List { items, .. }) => {
+            items.iter().fold(0, |len, item| len.saturating_add(item.stored_len()))
+        }
+        _ => 0,
     }
 }
 

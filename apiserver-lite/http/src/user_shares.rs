@@ -2,7 +2,7 @@
 //! programs are exempt; nodes are not.
 
 use apiserver_auth::User;
-use apiserver_core::request::Accepted;
+use apiserver_core::request::{Accepted, RequestInfo};
 use apiserver_core::status::ApiError;
 use apiserver_core::verbs::VerbResponse;
 use http::Response;
@@ -35,27 +35,40 @@ pub fn reserve_unsent(
     Ok(response.map(|body| body::hold_until_end(body, reserved)))
 }
 
-/// The user's turn, if the work on so many bytes may hold a thread for long.
+/// The user's turn, if the work of a write may hold a thread for long: that of its body, or of the stored object that it names.
 ///
 /// # Errors
 /// 429 if too many large requests of the user wait.
 pub async fn wait_for_large_turn(
     server: &HttpServer,
     user: &User,
-    len: usize,
+    resource: &RequestInfo,
+    body_len: usize,
 ) -> Result<Option<LargeTurn>, ApiError> {
-    if len < LARGE_LEN || is_exempt_from_shares(user) {
+    let is_large = || body_len >= LARGE_LEN || stored_len(server, resource) >= LARGE_LEN;
+    if is_exempt_from_shares(user) || !is_large() {
         return Ok(None);
     }
     let turn = server.overload.unsent(&user.name).large_turn().await;
     turn.map(Some).ok_or_else(too_many)
 }
 
-/// The user's turn for a large list that is assembled for its response. The objects that it holds count as unread while it waits.
+/// The stored length of the object that a request names; 0 if there is none.
+fn stored_len(server: &HttpServer, resource: &RequestInfo) -> usize {
+    if resource.name.is_empty() {
+        return 0;
+    }
+    let core = &server.core;
+    let kind = core.resource(&resource.group, &resource.version, &resource.resource);
+    let record = kind.and_then(|kind| core.find(&kind, &resource.namespace, &resource.name));
+    record.map_or(0, |record| record.stored_len())
+}
+
+/// The user's turn for a large list or object that is encoded for its response. The objects that it holds count as unread while it waits.
 ///
 /// # Errors
 /// 429 if the user has too much unread, or too many large requests of the user wait.
-pub async fn prepare_list(
+pub async fn prepare_response(
     server: &HttpServer,
     user: &User,
     accepted: Accepted,

@@ -44,7 +44,7 @@ impl SetUpTask<'_> {
         let directory = self.node.paths.record(&self.pod.uid, &record);
         let target = self.node.paths.target(&self.pod.uid, &record);
         let known = self.read_record(&directory).await?;
-        let table = MountTable::read().map_err(|e| self.node_error(SET_UP, "read mounts", e))?;
+        let table = self.read_mounts(SET_UP).await?;
         let mounted = table.has(&target);
         if let Some(known) = &known {
             record.group_given = known.group_given && mounted;
@@ -69,6 +69,11 @@ impl SetUpTask<'_> {
         Ok(PublishedVolume { path: target, grown_to })
     }
 
+    /// The mount table, which grows with the pods of the node.
+    async fn read_mounts(&self, step: &'static str) -> Result<MountTable, CsiError> {
+        blocking(step, &self.volume.spec_name, "read mounts", MountTable::read).await
+    }
+
     /// Rejects a second pod for a `ReadWriteOncePod` volume, including pods that did not pass the scheduler.
     fn is_alone(&self, shared: &StagedVolume) -> Result<(), CsiError> {
         // With several access modes it is unknown which one the pod relies on.
@@ -88,7 +93,7 @@ impl SetUpTask<'_> {
         let same = (&known.driver, &known.handle) == (&record.driver, &record.handle);
         let whole = same && (known.group_given || !self.applies_fs_group(able.unwrap_or_default()));
         let target = self.node.paths.target(&self.pod.uid, &record);
-        (whole && MountTable::read().ok()?.has(&target)).then_some(target)
+        (whole && self.read_mounts(SET_UP).await.ok()?.has(&target)).then_some(target)
     }
 
     fn record(&self) -> VolumeRecord {
@@ -161,7 +166,7 @@ impl SetUpTask<'_> {
             volume_context: self.csi.attributes.clone().into_iter().collect(),
         };
         driver.stage(asked).await.map_err(|e| self.call_error(STAGE, e))?;
-        let table = MountTable::read().map_err(|e| self.node_error(STAGE, "read mounts", e))?;
+        let table = self.read_mounts(STAGE).await?;
         shared.set_staged(table.has(&stage));
         Ok(())
     }

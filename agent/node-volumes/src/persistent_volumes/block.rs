@@ -22,7 +22,7 @@ use agent_volume::disk::{self, DiskStep, PlanMountError, ProgramOutput, ProgramR
 use agent_volume::host_path::{self, HostPathError};
 use agent_volume::persistent::AttachedDisk;
 use agent_volume::persistent::attached::{Iscsi, IscsiError};
-use agent_volume::shared_mounts::SharedMounts;
+use agent_volume::shared_mounts::{DeviceUse, SharedMounts};
 use agent_volume::sources::{HostPathKind, VolumePlugin};
 use futures_util::stream::{self, StreamExt as _};
 use proto_api::core::v1::Secret;
@@ -101,6 +101,12 @@ pub enum DiskError {
     /// The kernel may still write to it.
     #[error("the device is still in use")]
     InUse,
+    /// Something that is no volume of this node uses it.
+    #[error("device {device} is mounted or opened exclusively by something else on this node")]
+    DeviceInUse {
+        /// Path of the device.
+        device: String,
+    },
     /// The work panicked or was cancelled.
     #[error("work on a block device was interrupted")]
     Interrupted(#[source] std::io::Error),
@@ -293,27 +299,44 @@ impl Disks {
             return Ok(());
         }
         let device = self.attach(volume).await?;
-        let output = self.run(volume, disk::probe(&device)).await?;
-        let found = disk::parse_probe(&output);
-        let planned = disk::plan_mount(&device, &found, volume.fs_type, volume.read_only);
-        let (step, fs_type) = planned?;
-        match step {
-            DiskStep::Format(run) => {
-                tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
-                self.run(volume, run).await?;
-            }
-            DiskStep::Check(run) => {
-                let checked = self.run(volume, run).await;
-                checked.map_err(|source| DiskError::Damaged { device: device.clone(), source })?;
-            }
-            DiskStep::None => {}
-        }
+        let fs_type = self.prepare(volume, &device).await?;
         let mut options = volume.options.to_vec();
         if volume.read_only {
             options.push("ro".to_owned());
         }
         let run = disk::mount(&device, &fs_type, &options, &target.to_string_lossy());
         Ok(self.run(volume, run).await.map(drop)?)
+    }
+
+    /// Formats an empty device, checks another one; the type of its file system. A device that the node has mounted under another name is
+    /// neither formatted nor checked.
+    async fn prepare(&self, volume: OnDisk<'_>, device: &str) -> Result<String, DiskError> {
+        let (mounts, of) = (self.mounts.clone(), PathBuf::from(device));
+        let used = run_blocking(move || mounts.device_use(&of)).await?;
+        let refused = || DiskError::DeviceInUse { device: device.to_owned() };
+        // A path of the node is an administrator's choice; an attached disk may be named by any pod.
+        if used == DeviceUse::Foreign && matches!(volume.source, DiskSource::Attached(_)) {
+            return Err(refused());
+        }
+        let output = self.run(volume, disk::probe(device)).await?;
+        let found = disk::parse_probe(&output);
+        let planned = disk::plan_mount(device, &found, volume.fs_type, volume.read_only);
+        let (step, fs_type) = planned?;
+        match step {
+            DiskStep::Format(_) if used != DeviceUse::Free => return Err(refused()),
+            DiskStep::Check(_) if used == DeviceUse::Mounted => {}
+            DiskStep::Format(run) => {
+                tracing::info!(device, fs_type, volume = volume.name, "formatting an empty device");
+                self.run(volume, run).await?;
+            }
+            DiskStep::Check(run) => {
+                let checked = self.run(volume, run).await;
+                let device = device.to_owned();
+                checked.map_err(|source| DiskError::Damaged { device, source })?;
+            }
+            DiskStep::None => {}
+        }
+        Ok(fs_type)
     }
 
     /// Attaches the device if necessary; its path.

@@ -6,11 +6,12 @@ use agent_csi::CallError;
 use agent_csi::drivers::Drivers;
 use agent_interfaces::testing::Api;
 use agent_pod::events::volumes_failed;
+use agent_volume::disk::ProgramOutput;
 use agent_volume::persistent::attached::FibreChannel;
 use agent_volume::shared_mounts::SharedMounts;
 use proto_api::names::{Names, Profile};
 
-use super::helpers::NodeHelpers;
+use super::helpers::{HelperError, NodeHelpers};
 use super::*;
 
 /// Persistent volumes below a directory.
@@ -151,5 +152,57 @@ async fn errors_of_set_ups_are_of_the_operation_that_failed() {
         let failure = volumes.set_up(&pod, &volume, &known, &tokens).await.expect_err("nothing");
         assert_eq!(reason(&failure), expect, "{backing:?} {block}: {failure}");
         assert!(failure.message.starts_with(operation), "{backing:?} {block}: {failure}");
+    }
+}
+
+/// `mount.nfs` that succeeds and mounts nothing, as `mount.nfs -V` does, or a file system in memory.
+struct MountsNothing(bool);
+
+impl Helpers for MountsNothing {
+    fn run<'a>(
+        &'a self,
+        run: &'a ProgramRun,
+    ) -> futures_util::future::BoxFuture<'a, Result<ProgramOutput, HelperError>> {
+        if self.0 {
+            let (at, none) = (run.args[1].as_str(), None::<&std::ffi::CStr>);
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("none", at, "tmpfs", flags, none).expect("mounted");
+        }
+        Box::pin(std::future::ready(Ok(ProgramOutput::default())))
+    }
+}
+
+#[tokio::test]
+async fn an_nfs_volume_is_used_only_once_it_is_mounted() {
+    for mounts in [false, true] {
+        let root = tempfile::tempdir().expect("tempdir");
+        if mounts && !std::path::Path::new("/proc/1/root/.").exists() {
+            eprintln!("SKIPPED an_nfs_volume_is_used_only_once_it_is_mounted: needs root");
+            return;
+        }
+        let helpers = Arc::new(MountsNothing(mounts));
+        let volumes = persistent_volumes(root.path(), Arc::new(Api::default()), helpers);
+        let volume = PersistentSource {
+            name: "v".into(),
+            spec_name: "v".into(),
+            backing: Backing::Nfs { server: "10.0.0.9".into(), path: "/".into() },
+            read_only: false,
+            block: false,
+            mount_options: Vec::new(),
+            grow_to: None,
+            claim: None,
+        };
+        let mut pod = Pod::default();
+        pod.metadata.uid = "u".into();
+        let pod = Arc::new(pod);
+        let (known, tokens) = (KnownObjects::default(), DriverTokens::new());
+        let done = volumes.set_up(&pod, &volume, &known, &tokens).await;
+        let torn_down = volumes.volumes.tear_down("u");
+        assert_eq!(done.is_ok(), mounts, "{done:?}");
+        if let Err(failure) = done {
+            assert!(failure.message.contains("nothing is mounted at "), "{failure}");
+            assert_eq!(reason(&failure), "FailedMount");
+        }
+        torn_down.expect("torn down");
     }
 }

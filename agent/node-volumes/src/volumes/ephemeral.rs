@@ -49,11 +49,12 @@ impl SetUpTask {
             SetUpResult { on_host: BTreeMap::new(), switched: Vec::new(), outcome: Ok(()) };
         let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;
         let follows = refreshes_subpaths(&self.pod);
+        let in_pod = self.pod.spec.volumes.iter().map(|volume| (volume.name.as_str(), volume));
+        let in_pod: BTreeMap<_, _> = in_pod.collect();
         for volume in self.volumes.into_iter().filter(|volume| !persistent(volume)) {
             let began = Instant::now();
             let made = on_disk.set_up(&inputs, &volume);
-            let mut named = self.pod.spec.volumes.iter();
-            if let Some(named) = named.find(|named| named.name == volume.name) {
+            if let Some(named) = in_pod.get(volume.name.as_str()) {
                 let plugin = plugin(named, self.operations.domain());
                 self.operations.record_volume(
                     "volume_mount",

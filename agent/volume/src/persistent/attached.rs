@@ -2,6 +2,7 @@
 
 mod iscsi;
 mod limits;
+mod portal;
 
 use proto_api::core::v1::{
     FCVolumeSource, ISCSIPersistentVolumeSource, ISCSIVolumeSource, LocalObjectReference,
@@ -92,8 +93,8 @@ fn iscsi_disk(source: &ISCSIPersistentVolumeSource) -> Result<FoundDisk, DiskFie
 }
 
 fn fibre_channel(fc: &FCVolumeSource) -> Result<FoundDisk, DiskFieldError> {
-    limits::check_list("fc.targetWWNs", &fc.target_wwns)?;
-    limits::check_list("fc.wwids", &fc.wwids)?;
+    limits::check_world_wide_names("fc.targetWWNs", &fc.target_wwns)?;
+    limits::check_world_wide_names("fc.wwids", &fc.wwids)?;
     let lun = fc.lun.unwrap_or(0);
     let targets = fc.target_wwns.iter().map(|name| (name.to_lowercase(), lun)).collect();
     // Formatted like a Go list.

@@ -294,6 +294,103 @@ fn a_disk_that_names_more_than_is_supported_is_refused() {
     found(&pod(&format!("{{name: v, {most}}}")), &KnownObjects::default());
 }
 
+/// What a pod says of its disk or server becomes arguments of programs of root, and names in which `*` is a wildcard.
+#[test]
+fn names_of_disks_and_servers_are_names_and_nothing_else() {
+    let iscsi = |fields: &str| format!("iscsi: {{lun: 0, {fields}}}");
+    let cases = [
+        ("fc: {wwids: ['*-part3']}".to_owned(), "fc.wwids: Invalid value: \"*-part3\": "),
+        ("fc: {wwids: [w, '*']}".to_owned(), "fc.wwids: Invalid value: \"*\": "),
+        ("fc: {wwids: ['a/../b']}".to_owned(), "fc.wwids: Invalid value: \"a/../b\": "),
+        ("fc: {targetWWNs: ['5*'], lun: 0}".to_owned(), "fc.targetWWNs: Invalid value: \"5*\": "),
+        (iscsi("targetPortal: p, iqn: 'i*'"), "iscsi.iqn: Invalid value: \"i*\": "),
+        (iscsi("targetPortal: p, iqn: 'i/../x'"), "iscsi.iqn: Invalid value: "),
+        (iscsi("targetPortal: p, iqn: -i"), "iscsi.iqn: Invalid value: "),
+        (iscsi("targetPortal: '*', iqn: i"), "iscsi.targetPortal: Invalid value: \"*\": "),
+        (
+            iscsi("targetPortal: p, iqn: i, iscsiInterface: volume-0a"),
+            "iscsi.iscsiInterface: Invalid value: \"volume-0a\": ",
+        ),
+        (iscsi("targetPortal: p, iqn: i, iscsiInterface: -x"), "iscsi.iscsiInterface: Invalid"),
+        (iscsi("targetPortal: p, iqn: i, initiatorName: \"i\\nx\""), "iscsi.initiatorName: Inv"),
+        ("nfs: {server: -V, path: /x}".to_owned(), "nfs.server: Invalid value: \"-V\": "),
+        ("nfs: {server: '', path: /x}".to_owned(), "nfs.server: Invalid value: \"\": "),
+        ("nfs: {server: 'a b', path: /x}".to_owned(), "nfs.server: Invalid value: \"a b\": "),
+    ];
+    let none = KnownObjects::default();
+    for (source, why) in cases {
+        let inline = pod(&format!("{{name: v, {source}}}"));
+        let refused = resolve(&inline, &inline.spec.volumes[0], "n", &none);
+        let refused = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.starts_with(&format!("volume \"v\": {why}")), "{source}: {refused}");
+        let refused = error(&pod(CLAIMED), &claimed(CLAIM, &volume(&source)));
+        assert!(refused.starts_with(&format!("volume \"pv\": {why}")), "{source}: {refused}");
+    }
+    for source in [
+        "fc: {wwids: ['36001405 f_1.a-B:2']}",
+        "fc: {targetWWNs: ['0x50060e801049cfd1'], lun: 0}",
+        "iscsi: {targetPortal: p, iqn: 'iqn.2003-04.com.example:a_b', iscsiInterface: bnx2i.00:05}",
+        "nfs: {server: 'fd00::1', path: /x}",
+        "nfs: {server: nfs_1.example.com, path: '-x'}",
+    ] {
+        found(&pod(&format!("{{name: v, {source}}}")), &none);
+    }
+}
+
+/// Two texts of one portal would be two sessions, of which one is ended under the other.
+#[test]
+fn a_portal_has_one_text() {
+    let links = |portal: &str| {
+        let source = format!("iscsi: {{targetPortal: p, iqn: i, lun: 0, portals: ['{portal}']}}");
+        let pod = pod(&format!("{{name: v, {source}}}"));
+        match resolve(&pod, &pod.spec.volumes[0], "n", &KnownObjects::default()) {
+            Ok(Some(PersistentSource { backing: Backing::Disk { disk, .. }, .. })) => {
+                Ok(disk.links().get(1).cloned().unwrap_or_default())
+            }
+            other => Err(other.map(drop).unwrap_err().to_string()),
+        }
+    };
+    for (text, canonical) in [
+        ("10.0.0.1", "10.0.0.1:3260"),
+        ("10.0.0.1:3260", "10.0.0.1:3260"),
+        ("10.0.0.1:99", "10.0.0.1:99"),
+        ("[FD00:0::1]", "[fd00::1]:3260"),
+        ("fd00::1", "[fd00::1]:3260"),
+        ("[fd00::1]:99", "[fd00::1]:99"),
+        ("[::ffff:10.0.0.1]:3260", "10.0.0.1:3260"),
+        ("SAN-1.example.com", "san-1.example.com:3260"),
+        ("san_1:99", "san_1:99"),
+    ] {
+        assert_eq!(links(text), Ok(format!("by-path/ip-{canonical}-iscsi-i-lun-0")), "{text}");
+    }
+    for text in [
+        "10.0.0.1:03260",
+        "10.0.0.1:+3260",
+        ":+3260",
+        ":3260",
+        "10.0.0.1:3260,1",
+        "10.0.0.1:",
+        "10.0.0.1:0",
+        "10.0.0.1:65536",
+        "10.0.0.01",
+        "10.1",
+        "0x0a000001",
+        "0.0.0.0",
+        "[::]:3260",
+        "[fd00::1",
+        "[fd00::1]x",
+        "[10.0.0.1]",
+        "fe80::1%eth0",
+        "a..b",
+        "-a",
+        "a b",
+    ] {
+        let refused = links(text).unwrap_err();
+        let why = format!("volume \"v\": iscsi.portals: Invalid value: {text:?}: ");
+        assert!(refused.starts_with(&why), "{text}: {refused}");
+    }
+}
+
 #[test]
 fn devices_are_no_mounts_and_sizes_are_followed() {
     let mut pod = pod(CLAIMED);

@@ -269,3 +269,29 @@ fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
     assert!(at("directory").exists() && at("made").exists() && at("old").exists());
     assert!(volumes.are_below("/") && !volumes.are_below(node.path().to_str().unwrap()));
 }
+
+/// A mount that was lost or never made leaves the pod to write below it.
+#[test]
+fn what_a_pod_wrote_below_a_mount_that_is_not_there_is_freed() {
+    let Some((dir, volumes)) = root("what_a_pod_wrote_below_a_mount") else { return };
+    for (uid, plugin) in [("u1", VolumePlugin::Nfs), ("u2", VolumePlugin::Fc)] {
+        let (path, mounted) = volumes.mount_point(uid, plugin, "v").unwrap();
+        assert!(!mounted);
+        std::fs::create_dir(path.join("deep")).unwrap();
+        std::fs::write(path.join("deep/data"), "x").unwrap();
+        std::os::unix::fs::symlink("/", path.join("link")).unwrap();
+        // What is mounted below is another's.
+        let tmpfs = Tmpfs { size_bytes: None, mode: 0o755, swap: Swap::Allowed, exec: true };
+        let strange = beneath::open_directory(&path).unwrap();
+        let mounted = mount::tmpfs_on::<Errno>(&strange, "other", tmpfs, |_| Ok(())).unwrap();
+        std::fs::write(path.join("other/data"), "precious").unwrap();
+        let error = volumes.tear_down(uid).unwrap_err();
+        assert_eq!(error.source, Errno::BUSY, "{error}");
+        assert_eq!(std::fs::read_to_string(path.join("other/data")).unwrap(), "precious");
+        drop(mounted);
+        mount::unmount(&strange, "other").unwrap();
+        drop(strange);
+        volumes.tear_down(uid).unwrap();
+        assert!(!dir.path().join("pods").join(uid).exists());
+    }
+}

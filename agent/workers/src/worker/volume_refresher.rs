@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_interfaces::objects::{ObjectCache, Subscription, TooManyObjects, check_named_objects};
+use agent_interfaces::objects::{ObjectCache, PodBoundError, Subscription, check_pod_bounds};
 use agent_interfaces::{MountedVolumes, PodObjects};
 use agent_pod::desired::ConfigState;
 use agent_pod::env::{ServiceEnv, check_environments};
@@ -20,10 +20,10 @@ const REFRESH_RETRY: Backoff =
 /// The volumes of one pod that are set up, and the objects that they are built from.
 pub struct VolumeRefresher {
     object_cache: Arc<dyn ObjectCache>,
-    /// `None` if the pod names too many objects: none is read then.
+    /// `None` if the pod has too many volumes or names too many objects: none is read then.
     subscription: Option<Box<dyn Subscription>>,
     /// Why the present pod has no subscription of its own: it has none, or one without its new ephemeral containers.
-    refused: Option<TooManyObjects>,
+    refused: Option<PodBoundError>,
     /// Until the pod or an object changes.
     environments: Option<CheckedEnvironments>,
     /// Notified when the objects change.
@@ -72,7 +72,7 @@ pub enum RefreshStep {
 impl VolumeRefresher {
     /// Watches the objects of `pod`; `wake` is notified of each change.
     pub fn new(object_cache: Arc<dyn ObjectCache>, pod: &Pod, wake: Arc<Notify>) -> Self {
-        let refused = check_named_objects(pod).err();
+        let refused = check_pod_bounds(pod).err();
         Self {
             subscription: refused.is_none().then(|| object_cache.subscribe(pod, wake.clone())),
             refused,
@@ -97,7 +97,7 @@ impl VolumeRefresher {
         if ephemeral != self.ephemeral {
             // New ephemeral containers may refer to further objects.
             self.ephemeral = ephemeral;
-            self.refused = check_named_objects(pod).err();
+            self.refused = check_pod_bounds(pod).err();
             if self.refused.is_none() {
                 self.subscription = Some(self.object_cache.subscribe(pod, self.wake.clone()));
             }

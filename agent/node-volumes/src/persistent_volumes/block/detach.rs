@@ -140,7 +140,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Logs out of sessions without other users. Of shared sessions only the device is removed.
+    /// Logs out of sessions without other users. Of shared sessions only the device is removed, unless it is another volume's too.
     async fn log_out(
         &self,
         plugin: VolumePlugin,
@@ -161,11 +161,13 @@ impl Disks {
         }
         let others = all.into_iter().filter(|other| other.name != pending.name);
         let others: Vec<Iscsi> = others.filter_map(|other| other.session).collect();
+        let is_kept = others.iter().any(|other| other.is_same_disk(disk));
         let mut outcome = Ok(());
         for portal in &disk.portals {
             let is_shared = others.iter().any(|other| other.shares_session(disk, portal));
+            let uses = Uses { is_shared, is_kept };
             // All are tried: a portal that another pod named does not keep the sessions of the rest.
-            let done = self.log_out_at(portal, &pending.namespace, disk, is_shared).await;
+            let done = self.log_out_at(portal, &pending.namespace, disk, uses).await;
             outcome = outcome.and(done);
         }
         outcome?;
@@ -180,10 +182,11 @@ impl Disks {
         portal: &str,
         namespace: &str,
         disk: &Iscsi,
-        is_shared: bool,
+        uses: Uses,
     ) -> Result<(), DiskError> {
         let (own, needed) = self.devices_by_portal(disk, portal).await?;
-        if is_shared || needed {
+        if uses.is_shared || needed {
+            let own = if uses.is_kept { Vec::new() } else { own };
             return run_blocking(move || remove_devices(&own)).await;
         }
         for run in disk.log_out(portal) {
@@ -192,14 +195,14 @@ impl Disks {
         Ok(())
     }
 
-    /// The devices by one portal, and whether another device of that session is in use on the node.
+    /// The devices by one portal, and whether another device of a session that it may lead to is in use on the node.
     async fn devices_by_portal(
         &self,
         disk: &Iscsi,
         portal: &str,
     ) -> Result<(Vec<PathBuf>, bool), DiskError> {
-        let (root, own) = (self.links_dir.clone(), [disk.link(portal)]);
-        let all = [disk.links_of_session(portal)];
+        let (root, own) = (self.links_dir.clone(), disk.links(portal));
+        let all = disk.links_of_session(portal);
         run_blocking(move || {
             let own = devices::resolve_links(&root, &own);
             let others =
@@ -217,6 +220,15 @@ impl Disks {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// What else the node's volumes use of a disk.
+#[derive(Clone, Copy, Debug)]
+struct Uses {
+    /// Its session.
+    is_shared: bool,
+    /// The disk itself, by another name.
+    is_kept: bool,
 }
 
 fn is_used(

@@ -1,3 +1,5 @@
+mod shared_devices;
+
 use std::os::unix::fs::symlink;
 
 use agent_volume::disk::{ProgramOutput, ProgramRun};

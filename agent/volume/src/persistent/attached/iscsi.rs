@@ -7,10 +7,9 @@ use proto_api::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{self, DiskFieldError};
+use super::portal::Portal;
 use crate::disk::ProgramRun;
 
-/// Default iSCSI port.
-const PORT: u16 = 3260;
 /// Exit code of iscsiadm if the session exists.
 const SESSION_EXISTS: &[i32] = &[15];
 /// Exit code of iscsiadm if there is no object to act on.
@@ -20,6 +19,8 @@ const ISCSI: &str = "iscsiadm";
 const DEFAULT: &str = "default";
 /// Name prefix of interfaces created for an initiator name.
 const OWN: &str = "volume-";
+/// The field with the first portal.
+const TARGET_PORTAL: &str = "iscsi.targetPortal";
 /// The field with further portals.
 pub(super) const PORTALS: &str = "iscsi.portals";
 /// Most portals that are recorded for one disk, of all volumes that name it.
@@ -60,20 +61,20 @@ pub struct Iscsi {
     pub secret: Option<(String, String)>,
 }
 
-/// The portals with ports, without duplicates.
-fn portals(first: &str, others: &[String]) -> Vec<String> {
+/// The portals in their one form, without duplicates.
+fn portals(first: &str, others: &[String]) -> Result<Vec<String>, DiskFieldError> {
+    const EXPECTED: &str = "must be HOST, HOST:PORT or [IPv6]:PORT, with a host name, an address, and a port without leading zeros";
     let (mut all, mut seen) = (Vec::new(), BTreeSet::new());
-    for portal in std::iter::once(first).chain(others.iter().map(String::as_str)) {
-        // An IPv6 address in brackets contains colons.
-        let has_port = portal.rsplit_once(':').is_some_and(|(host, port)| {
-            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
-        });
-        let portal = if has_port { portal.to_owned() } else { format!("{portal}:{PORT}") };
+    let each = others.iter().map(|portal| (PORTALS, portal.as_str()));
+    for (field, text) in std::iter::once((TARGET_PORTAL, first)).chain(each) {
+        let portal = Portal::parse(text);
+        let portal = portal.ok_or_else(|| DiskFieldError::invalid(field, text, EXPECTED))?;
+        let portal = portal.to_string();
         if seen.insert(portal.clone()) {
             all.push(portal);
         }
     }
-    all
+    Ok(all)
 }
 
 fn interface(name: &str) -> String {
@@ -100,11 +101,11 @@ impl Iscsi {
         source: &ISCSIPersistentVolumeSource,
     ) -> Result<Self, DiskFieldError> {
         let initiator = source.initiator_name.clone().unwrap_or_default();
-        limits::check_text("iscsi.targetPortal", &source.target_portal)?;
+        limits::check_text(TARGET_PORTAL, &source.target_portal)?;
         limits::check_list(PORTALS, &source.portals)?;
-        limits::check_text("iscsi.iqn", &source.iqn)?;
-        limits::check_text("iscsi.iscsiInterface", &source.iscsi_interface)?;
-        limits::check_text("iscsi.initiatorName", &initiator)?;
+        limits::check_target("iscsi.iqn", &source.iqn)?;
+        limits::check_interface("iscsi.iscsiInterface", &source.iscsi_interface, OWN)?;
+        limits::check_target("iscsi.initiatorName", &initiator)?;
         let secret = source.secret_ref.as_ref();
         let name = format!("{}:{}:{}", source.target_portal, source.iqn, source.lun);
         let interface = match interface(&source.iscsi_interface) {
@@ -117,7 +118,7 @@ impl Iscsi {
         };
         Ok(Self {
             name,
-            portals: portals(&source.target_portal, &source.portals),
+            portals: portals(&source.target_portal, &source.portals)?,
             iqn: source.iqn.clone(),
             lun: source.lun,
             interface,
@@ -197,22 +198,28 @@ impl Iscsi {
         all
     }
 
-    /// Names of the disk, one per portal.
+    /// Names of the disk, those through the first portal first.
     #[must_use]
     pub fn every_link(&self) -> Vec<String> {
-        self.portals.iter().map(|portal| self.link(portal)).collect()
+        self.portals.iter().flat_map(|portal| self.links(portal)).collect()
     }
 
-    /// Name of the disk through one portal.
+    /// Names of the disk through one portal.
     #[must_use]
-    pub fn link(&self, portal: &str) -> String {
-        self.link_of(portal, &self.lun.to_string())
+    pub fn links(&self, portal: &str) -> Vec<String> {
+        let lun = self.lun.to_string();
+        let shown = Portal::parse(portal).map(|portal| portal.shown()).unwrap_or_default();
+        let shown = if shown.is_empty() { vec![portal.to_owned()] } else { shown };
+        shown.iter().map(|portal| self.link_of(portal, &lun)).collect()
     }
 
-    /// Wildcard name of all disks of the session through one portal.
+    /// Wildcard names of all disks of the sessions that one portal may lead to: those through any portal, unless it is an address.
     #[must_use]
-    pub fn links_of_session(&self, portal: &str) -> String {
-        self.link_of(portal, "*")
+    pub fn links_of_session(&self, portal: &str) -> Vec<String> {
+        match Portal::parse(portal).map(|portal| portal.shown()).unwrap_or_default() {
+            any if any.is_empty() => vec![format!("by-path/*ip-*-iscsi-{}-lun-*", self.iqn)],
+            shown => shown.iter().map(|portal| self.link_of(portal, "*")).collect(),
+        }
     }
 
     fn link_of(&self, portal: &str, lun: &str) -> String {
@@ -221,11 +228,22 @@ impl Iscsi {
         format!("by-path/{start}{portal}-iscsi-{}-lun-{lun}", self.iqn)
     }
 
-    /// Whether `other` uses the same session through a portal.
+    /// Whether the disk may use the session of `other` through a portal. Of a record with a portal in another form it is not known.
     #[must_use]
     pub fn shares_session(&self, other: &Self, portal: &str) -> bool {
+        let asked = Portal::parse(portal);
+        let may_be = |own: &String| match (Portal::parse(own), &asked) {
+            (Some(own), Some(asked)) => own.may_be(asked),
+            _ => true,
+        };
         (&self.iqn, &self.interface) == (&other.iqn, &other.interface)
-            && self.portals.iter().any(|own| own == portal)
+            && self.portals.iter().any(may_be)
+    }
+
+    /// Whether `other` is the same unit of the same target, by whatever interface.
+    #[must_use]
+    pub fn is_same_disk(&self, other: &Self) -> bool {
+        (&self.iqn, self.lun) == (&other.iqn, other.lun)
     }
 
     /// Whether `other` is the same unit of the same target, by the same interface.
@@ -301,7 +319,7 @@ mod tests {
 
     fn disk() -> Iscsi {
         Iscsi {
-            portals: portals("10.0.0.1", &["[fd00::1]:99".into(), "10.0.0.1:3260".into()]),
+            portals: portals("10.0.0.1", &["[fd00::1]:99".into(), "10.0.0.1:3260".into()]).unwrap(),
             iqn: "iqn.2003-04.com.example:x".into(),
             lun: 7,
             interface: interface(""),
@@ -333,7 +351,7 @@ mod tests {
         ];
         assert_eq!(shown(&disk.log_out("10.0.0.1:3260")), ends);
         assert_eq!(disk.delete_interface(), None);
-        let second = Iscsi { lun: 8, portals: portals("10.0.0.1", &[]), ..disk.clone() };
+        let second = Iscsi { lun: 8, portals: portals("10.0.0.1", &[]).unwrap(), ..disk.clone() };
         assert!(
             second.shares_session(&disk, "10.0.0.1:3260")
                 && !second.shares_session(&disk, "[fd00::1]:99")
@@ -343,7 +361,11 @@ mod tests {
         assert!(
             ![named, elsewhere].iter().any(|other| other.shares_session(&disk, "10.0.0.1:3260"))
         );
-        assert!(disk.links_of_session("10.0.0.1:3260").ends_with(":x-lun-*"));
+        assert!(disk.links_of_session("10.0.0.1:3260")[0].ends_with(":x-lun-*"));
+        assert_eq!(
+            disk.links_of_session("san:3260"),
+            [format!("by-path/*ip-*-iscsi-{}-lun-*", disk.iqn)]
+        );
         let links = disk.every_link();
         assert_eq!(links[0], "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-7");
     }
@@ -351,8 +373,9 @@ mod tests {
     #[test]
     fn portals_of_several_volumes_with_one_disk_are_bounded_together() {
         let mut recorded = disk();
-        let many = (0..300).map(|number| format!("10.1.0.{number}:3260"));
-        let other = Iscsi { portals: portals("10.0.0.1", &many.collect::<Vec<_>>()), ..disk() };
+        let many = (0..300).map(|number| format!("10.1.{}.{}:3260", number / 100, number % 100));
+        let many = portals("10.0.0.1", &many.collect::<Vec<_>>()).unwrap();
+        let other = Iscsi { portals: many, ..disk() };
         recorded.add_portals(&other);
         recorded.add_portals(&other);
         assert_eq!(recorded.portals[..2], disk().portals, "those that were there come first");

@@ -16,6 +16,9 @@ use crate::queue::{Queue, queue};
 use crate::rotating_file::{RotatingFile, Rotation};
 use crate::webhook_sender::WebhookSender;
 
+/// Bytes of an event whose objects may be left out.
+const LARGE_LEN: usize = 64 << 10;
+
 /// Sends audit events to the log file and the webhook, each through a bounded queue.
 pub struct AuditLog {
     policy: Policy,
@@ -92,7 +95,7 @@ impl AuditLog {
 
     /// Stores the event of a stage as the modes say; false if the request must not go on without it.
     pub async fn record(&self, trail: &Trail, stage: Stage, micros: i64) -> bool {
-        let Some(event) = trail.event(stage, micros).map(Bytes::from) else { return true };
+        let Some(event) = self.event(trail, stage, micros) else { return true };
         self.metrics.event();
         let mut unsent = Unsent { queues: &self.queues, event };
         let mut waiting = Vec::new();
@@ -109,10 +112,20 @@ impl AuditLog {
 
     /// Stores the event of a stage without a wait.
     pub fn submit(&self, trail: &Trail, stage: Stage, micros: i64) {
-        if let Some(event) = trail.event(stage, micros).map(Bytes::from) {
+        if let Some(event) = self.event(trail, stage, micros) {
             self.metrics.event();
             self.queues.iter().for_each(|queue| queue.submit(event.clone()));
         }
+    }
+
+    /// The event of a stage; a large one without its objects, if a queue is half full of such: it has place for the events of others then.
+    fn event(&self, trail: &Trail, stage: Stage, micros: i64) -> Option<Bytes> {
+        let event = trail.event(stage, micros)?;
+        if event.len() > LARGE_LEN && self.queues.iter().any(Queue::is_half_full) {
+            trail.leave_out_objects();
+            return trail.event(stage, micros).map(Bytes::from);
+        }
+        Some(Bytes::from(event))
     }
 
     /// Counts a request that was refused because its first event could not be stored.
@@ -150,11 +163,12 @@ fn output(log: &LogSettings) -> Result<AuditLogOutput, AuditLogError> {
 
 #[cfg(test)]
 mod tests {
-    use apiserver_audit::{Mode, PolicyFile};
+    use apiserver_audit::{BatchSettings, Mode, PolicyFile};
     use proto_api::names::Profile;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::queue::AuditJob;
 
     fn settings(path: PathBuf, mode: Mode) -> AuditSettings {
         let log = LogSettings {
@@ -188,11 +202,11 @@ mod tests {
     }
 
     /// A log whose events arrive at these receivers.
-    fn with_queues(modes: &[Mode]) -> (AuditLog, Vec<crate::queue::AuditJobs>) {
+    fn with_queues(level: &str, modes: &[Mode]) -> (AuditLog, Vec<crate::queue::AuditJobs>) {
         let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
         let registry = proto_daemon::metrics::Metrics::new("test", build).unwrap();
         let metrics = AuditMetrics::new(&registry).unwrap();
-        let rules = serde_json::from_value(json!({"rules": [{"level": "Metadata"}]}));
+        let rules = serde_json::from_value(json!({"rules": [{"level": level}]}));
         let policy = Policy::new(rules.unwrap());
         let (queues, jobs) = modes.iter().map(|mode| queue(*mode, metrics.clone())).unzip();
         (AuditLog { policy, api_version: String::new(), queues, metrics }, jobs)
@@ -202,7 +216,8 @@ mod tests {
     async fn every_queue_gets_the_last_event_of_a_client_that_leaves() {
         // While the first one stores the event, and while it has no room for it.
         for (full, before) in [(false, 0), (true, 1024)] {
-            let (log, mut all) = with_queues(&[Mode::Blocking, Mode::BlockingStrict]);
+            let modes = [Mode::Blocking, Mode::BlockingStrict];
+            let (log, mut all) = with_queues("Metadata", &modes);
             let trail = log.begin(&request("alice"), RequestHead::default).unwrap();
             (0..before).for_each(|_| log.queues[0].submit(Bytes::new()));
             {
@@ -220,6 +235,25 @@ mod tests {
                 assert!(first.jobs.recv().await.is_some(), "full: {full}, {nth}");
             }
         }
+    }
+
+    /// Who reads large objects again and again leaves the events of others their place.
+    #[tokio::test]
+    async fn large_events_are_without_objects_where_half_of_a_queue_is_full() {
+        let max_wait = std::time::Duration::from_secs(1);
+        let batch = BatchSettings { buffer_size: 1000, max_size: 10, max_wait, throttle: None };
+        let (log, mut all) = with_queues("RequestResponse", &[Mode::Batch(batch)]);
+        let object = format!("\"{}\"", "x".repeat(8 << 20));
+        for _ in 0..20 {
+            let trail = log.begin(&request("alice"), RequestHead::default).unwrap();
+            trail.set_response_object(object.as_bytes());
+            log.submit(&trail, Stage::ResponseComplete, 1);
+        }
+        let mut lens = Vec::new();
+        while let Ok(AuditJob::Event(event, _)) = all[0].jobs.try_recv() {
+            lens.push(event.len() >> 20);
+        }
+        assert_eq!(lens, [vec![8; 4], vec![0; 16]].concat());
     }
 
     #[tokio::test]

@@ -79,6 +79,12 @@ impl Queue {
         Some(outcome)
     }
 
+    /// Whether half of the bytes that may be queued are, in a mode that drops what does not fit.
+    pub fn is_half_full(&self) -> bool {
+        let drops = matches!(self.mode, Mode::Batch(_));
+        drops && self.queued_len.load(Ordering::Relaxed) > QUEUED_LEN_MAX / 2
+    }
+
     /// Waits until an event is stored as the mode says; false if the request must not go on without it.
     pub async fn is_stored(&self, outcome: Option<oneshot::Receiver<bool>>) -> bool {
         let Some(outcome) = outcome else { return true };

@@ -139,14 +139,24 @@ impl Trail {
         Some(event::encode(&recorder.content(), stage, micros))
     }
 
+    /// Leaves the objects out of the events that follow, which say so in an annotation.
+    pub fn leave_out_objects(&self) {
+        self.change(|content| (content.request_object, content.response_object) = (None, None));
+        self.note_truncated();
+    }
+
+    fn note_truncated(&self) {
+        let domain = self.0.as_ref().map(|recorder| {
+            let content = recorder.content();
+            let version = &content.head.api_version;
+            version.split('/').next().unwrap_or_default().to_owned()
+        });
+        self.annotate(&format!("{}/truncated", domain.unwrap_or_default()), "true");
+    }
+
     fn object(&self, json: &[u8]) -> Option<Box<serde_json::value::RawValue>> {
         if json.len() > OBJECT_LEN_MAX {
-            let domain = self.0.as_ref().map(|recorder| {
-                let content = recorder.content();
-                let version = &content.head.api_version;
-                version.split('/').next().unwrap_or_default().to_owned()
-            });
-            self.annotate(&format!("{}/truncated", domain.unwrap_or_default()), "true");
+            self.note_truncated();
             return None;
         }
         let omits = self.0.as_ref().is_some_and(|of| of.decision.omit_managed_fields);

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use proto_daemon::mountinfo;
 
+use crate::offload::offload;
+
 /// The mount points of this process, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable(BTreeSet<PathBuf>);
@@ -21,6 +23,18 @@ impl MountTable {
         }
         let all = mountinfo::read()?;
         Ok(Self(all.into_iter().map(|mount| mount.point).collect()))
+    }
+
+    /// The same on a thread that may block: the table grows with the pods of the node.
+    ///
+    /// # Errors
+    /// As [`MountTable::read`].
+    pub async fn read_offloaded() -> std::io::Result<Self> {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(table) = simulated::table() {
+            return Ok(table);
+        }
+        offload(Self::read).await.and_then(|table| table)
     }
 
     /// Whether `path`, which must not contain links, is a mount point.

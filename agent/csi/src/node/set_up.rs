@@ -69,9 +69,9 @@ impl SetUpTask<'_> {
         Ok(PublishedVolume { path: target, grown_to })
     }
 
-    /// The mount table, which grows with the pods of the node.
     async fn read_mounts(&self, step: &'static str) -> Result<MountTable, CsiError> {
-        blocking(step, &self.volume.spec_name, "read mounts", MountTable::read).await
+        let table = MountTable::read_offloaded().await;
+        table.map_err(|error| self.node_error(step, "read mounts", error))
     }
 
     /// Rejects a second pod for a `ReadWriteOncePod` volume, including pods that did not pass the scheduler.

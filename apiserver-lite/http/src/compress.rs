@@ -8,11 +8,15 @@ use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
 use http::{HeaderMap, HeaderValue, Response};
 use proto_daemon::panics;
+use tokio::sync::Semaphore;
 
 use super::body::{self, ResponseBody};
 
 /// Responses shorter than this are not compressed, as in kube-apiserver.
 const LEN_MIN: usize = 128 << 10;
+
+/// Responses that are compressed at a time; others are sent as they are. Half of the blocking threads, which do other work too.
+static PLACES: Semaphore = Semaphore::const_new(4);
 
 /// Whether the client accepts gzip.
 #[must_use]
@@ -36,8 +40,9 @@ pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBod
     }
 }
 
-/// `parts` compressed on a blocking thread.
+/// `parts` compressed on a blocking thread, unless enough are compressed already.
 pub async fn pack(parts: Vec<Bytes>) -> Option<Vec<u8>> {
+    let _place = PLACES.try_acquire().ok()?;
     // Writing to memory does not fail; the task fails only while the runtime shuts down.
     panics::spawn_blocking(move || gzip(&parts)).await.ok()?.ok()
 }
@@ -67,6 +72,10 @@ mod tests {
         let small = response(vec![Bytes::from("a")], true).await;
         assert!(!small.headers().contains_key(CONTENT_ENCODING));
         let part = Bytes::from(vec![b'x'; LEN_MIN]);
+        let places = PLACES.try_acquire_many(4).unwrap();
+        let plain = response(vec![part.clone(), part.clone()], true).await;
+        assert!(!plain.headers().contains_key(CONTENT_ENCODING), "enough are packed already");
+        drop(places);
         let large = response(vec![part.clone(), part], true).await;
         assert_eq!(large.headers()[CONTENT_ENCODING], "gzip");
         let packed = large.into_body().collect().await.unwrap().to_bytes();

@@ -15,7 +15,7 @@ use super::body::{self, ResponseBody};
 /// Responses shorter than this are not compressed, as in kube-apiserver.
 const LEN_MIN: usize = 128 << 10;
 
-/// Responses that are compressed at a time; others are sent as they are. Half of the blocking threads, which do other work too.
+/// What may be compressed at a time: half of the blocking threads, which do other work too.
 static PLACES: Semaphore = Semaphore::const_new(4);
 
 /// Whether the client accepts gzip.
@@ -28,10 +28,10 @@ pub fn is_accepted(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A response of `parts`, compressed on a blocking thread if it is large and `accepted`.
+/// A response of `parts`, compressed on a blocking thread if it is large and `accepted`, and there is a place for it.
 pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBody> {
     let len: usize = parts.iter().map(Bytes::len).sum();
-    if !accepted || len < LEN_MIN {
+    if !accepted || len < LEN_MIN || PLACES.available_permits() == 0 {
         return Response::new(body::parts(parts));
     }
     match pack(parts.clone()).await {
@@ -40,9 +40,10 @@ pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBod
     }
 }
 
-/// `parts` compressed on a blocking thread, unless enough are compressed already.
+/// `parts` compressed on a blocking thread, once few enough others are.
 pub async fn pack(parts: Vec<Bytes>) -> Option<Vec<u8>> {
-    let _place = PLACES.try_acquire().ok()?;
+    // The semaphore is never closed.
+    let _place = PLACES.acquire().await.ok()?;
     // Writing to memory does not fail; the task fails only while the runtime shuts down.
     panics::spawn_blocking(move || gzip(&parts)).await.ok()?.ok()
 }

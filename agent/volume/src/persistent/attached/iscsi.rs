@@ -90,6 +90,9 @@ pub enum IscsiError {
     /// The secret does not exist yet.
     #[error("secret \"{namespace}/{name}\" not found")]
     Secret { namespace: String, name: String },
+    /// A value of the secret is more than one line; iscsiadm would keep the others as further settings.
+    #[error("{0} in the secret has control characters")]
+    Password(&'static str),
 }
 
 impl Iscsi {
@@ -132,7 +135,7 @@ impl Iscsi {
     /// Commands that log in to the target after [`Iscsi::prepare`], per portal; one successful portal is enough.
     ///
     /// # Errors
-    /// A password is missing in the secret, or the initiator name is invalid.
+    /// The secret is missing or has a password of several lines, or the initiator name is invalid.
     pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<ProgramRun>>, IscsiError> {
         if !self.initiator.is_empty() && !self.has_own_interface() {
             return Err(IscsiError::Initiator(self.interface.clone()));
@@ -306,10 +309,17 @@ impl Iscsi {
             let (namespace, name) = self.secret.clone().unwrap_or_default();
             IscsiError::Secret { namespace, name }
         })?;
-        let text = |key: &str| {
-            Some((key.to_owned(), String::from_utf8(secret.data.get(key)?.clone()).ok()?))
-        };
-        Ok(CHAP_SETTINGS.into_iter().filter_map(text).collect())
+        let mut all = BTreeMap::new();
+        for key in CHAP_SETTINGS {
+            let value = secret.data.get(key).map(|value| std::str::from_utf8(value));
+            let Some(Ok(value)) = value else { continue };
+            let value = value.trim_end_matches(['\n', '\r']);
+            if value.chars().any(char::is_control) {
+                return Err(IscsiError::Password(key));
+            }
+            all.insert(key.to_owned(), value.to_owned());
+        }
+        Ok(all)
     }
 }
 
@@ -412,6 +422,20 @@ mod tests {
         ];
         assert!(runs.windows(2).any(|two| two == found), "{runs:?}");
         assert!(!runs.iter().any(|run| run.contains("node.session")), "{runs:?}");
+    }
+
+    /// iscsiadm keeps settings line by line.
+    #[test]
+    fn a_password_is_one_line() {
+        let disk = Iscsi { chap_session: true, ..disk() };
+        let mut secret = Secret::default();
+        let key = "node.session.auth.password";
+        secret.data.insert(key.into(), "p w\n".into());
+        let runs = shown(&disk.log_in(Some(&secret)).unwrap()[0]);
+        assert!(runs.iter().any(|run| run.ends_with(&format!("{key} -v p w"))), "{runs:?}");
+        secret.data.insert(key.into(), "p\nnode.startup = automatic".into());
+        let refused = disk.log_in(Some(&secret)).map(drop).unwrap_err().to_string();
+        assert_eq!(refused, format!("{key} in the secret has control characters"));
     }
 
     #[test]

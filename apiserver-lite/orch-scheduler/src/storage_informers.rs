@@ -10,7 +10,7 @@ use proto_daemon::drain::DrainWatch;
 use tokio::task::JoinHandle;
 
 use crate::cycle_trigger::CycleTrigger;
-use apiserver_scheduling::volumes::{StorageSnapshot, limits};
+use apiserver_scheduling::volumes::{Derived, StorageSnapshot, limits};
 
 /// The caches. Cheap to clone.
 #[derive(Clone)]
@@ -81,6 +81,7 @@ impl StorageInformers {
                 .map(|(key, limits)| (key.name, (*limits).clone()))
                 .collect(),
             assumed: BTreeSet::new(),
+            derived: Derived::default(),
         }
     }
 }

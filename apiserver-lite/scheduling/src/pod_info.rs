@@ -9,7 +9,7 @@ use proto_api::core::v1::{
 use proto_api::names::Names;
 use proto_api::{ObjectKey, Resource as _};
 
-use crate::claim_use::{ClaimUse, claims_of};
+use crate::claim_use::{CLAIMS_MAX, ClaimUse, claims_of};
 use crate::disks::{self, PodDisk};
 use crate::placement::PlacementConstraints;
 use crate::pod_controller::PodController;
@@ -60,8 +60,10 @@ pub struct PodInfo {
     pub labels: BTreeMap<String, String>,
     /// The required pod affinity, anti-affinity and topology spread.
     pub constraints: PlacementConstraints,
-    /// The PersistentVolumeClaims.
+    /// The PersistentVolumeClaims, at most [`CLAIMS_MAX`].
     pub claims: Vec<ClaimUse>,
+    /// How many there are.
+    pub claim_count: usize,
     /// The disks that it mounts without a claim.
     pub disks: Vec<PodDisk>,
     /// The controller whose pods are spread by default.
@@ -97,6 +99,7 @@ impl PodInfo {
     pub fn of(names: &Names, pod: &Pod) -> Self {
         let (spec, status) = (&pod.spec, &pod.status);
         let metadata = pod.metadata();
+        let (claims, claim_count) = claims_of(pod);
         let node_affinity =
             spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
         let is_unscheduled = |c: &&PodCondition| c.type_ == "PodScheduled" && c.status != "True";
@@ -127,11 +130,17 @@ impl PodInfo {
             tolerations: spec.tolerations.clone(),
             labels: metadata.labels.clone(),
             constraints: PlacementConstraints::of(pod),
-            claims: claims_of(pod),
+            claims,
+            claim_count,
             disks: disks::of_pod(pod),
             controller: PodController::of(names, metadata),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }
+    }
+
+    /// Whether it has more claims than are scheduled.
+    pub fn has_excess_claims(&self) -> bool {
+        self.claim_count > CLAIMS_MAX
     }
 
     /// Whether it is assigned to a node and not running yet.

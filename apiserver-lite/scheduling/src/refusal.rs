@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::claim_use::CLAIMS_MAX;
 use crate::excess_terms::{REQUIREMENTS_MAX, TERMS_MAX};
 use crate::resource_amounts::add;
 
@@ -40,6 +41,8 @@ pub enum Refusal {
     TopologySpreadLabel,
     /// The pod has more affinity terms and spread constraints, or more requirements in their selectors, than are scheduled.
     TooManyTerms { terms: usize, requirements: usize },
+    /// The pod has more claims than are scheduled.
+    TooManyClaims(usize),
     /// A disk of the pod is in use on the node.
     Disk,
     /// The pod's claims cannot be used on any node.
@@ -92,6 +95,10 @@ impl fmt::Display for Refusal {
             Self::TooManyTerms { terms, requirements } => write!(
                 f,
                 "node(s) were not tried: the pod has {terms} pod affinity terms and topology spread constraints with {requirements} requirements, at most {TERMS_MAX} with {REQUIREMENTS_MAX} are supported"
+            ),
+            Self::TooManyClaims(claims) => write!(
+                f,
+                "node(s) were not tried: the pod has {claims} persistent volume claims, at most {CLAIMS_MAX} are supported"
             ),
             Self::Disk => f.write_str("node(s) had no available disk"),
             Self::Claims(why) | Self::Extender(why) | Self::ExtenderUnresolvable(why) => {

@@ -73,7 +73,7 @@ pub struct PodFilters<'a> {
 type Checked = Result<Vec<VolumeChoice>, Vec<Refusal>>;
 
 impl<'a> PodFilters<'a> {
-    /// Reads the pod's claims, and whether its constraints are within their bounds.
+    /// Reads the pod's claims, and whether they and its constraints are within their bounds.
     ///
     /// # Errors
     /// Why no node is feasible.
@@ -86,6 +86,9 @@ impl<'a> PodFilters<'a> {
             let (terms, requirements) = (excess.terms, excess.requirements);
             return Err(Refusal::TooManyTerms { terms, requirements });
         }
+        if pod.has_excess_claims() {
+            return Err(Refusal::TooManyClaims(pod.claim_count));
+        }
         let claims = ClaimRequirements::of(pod, storage_view.storage, storage_view.annotations)?;
         Ok(Self { pod, claims, rules, storage_view })
     }
@@ -94,9 +97,14 @@ impl<'a> PodFilters<'a> {
         InterPodState::of(self.pod, loads, self.rules.namespaces, self.rules.profile)
     }
 
-    /// At most how many requirements of selectors [`Self::fits_on`] looks at, if it depends on pods.
-    pub fn cost(&self, loads: &[NodeLoad]) -> usize {
-        InterPodState::cost(self.pod, loads)
+    /// At most how many requirements of selectors and entries of claims [`Self::fits_on`] looks at.
+    pub fn cost(&self, loads: &[NodeLoad], depends_on_pods: bool) -> usize {
+        let StorageView { storage, annotations } = self.storage_view;
+        let claims = self.claims.cost(loads, storage, annotations);
+        match depends_on_pods {
+            true => claims.saturating_add(InterPodState::cost(self.pod, loads)),
+            false => claims,
+        }
     }
 
     /// Whether a claim that only one pod may use is used by another.
@@ -134,7 +142,7 @@ impl<'a> PodFilters<'a> {
         let StorageView { storage, annotations } = self.storage_view;
         let profile = self.rules.profile;
         check(self.pod, load, profile)?;
-        let volumes = self.claims.check(self.pod, load, storage, annotations, profile);
+        let volumes = self.claims.check(load, storage, annotations, profile);
         let volumes = volumes.map_err(|refusal| vec![refusal])?;
         inter_pod.refusal(&load.node).map_or(Ok(volumes), |refusal| Err(vec![refusal]))
     }

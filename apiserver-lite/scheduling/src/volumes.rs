@@ -9,6 +9,8 @@
 //! A claim with delayed binding is bound after the node is selected, and the pod after that: the selection is written to the objects
 //! ([`VolumeChoice::patch`]), and the pod is retried when they change.
 
+mod candidates;
+mod derived;
 pub mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,19 +20,21 @@ use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_api::event_report::reference;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
-use proto_api::selectors::Selector;
 use proto_api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use proto_api::{ObjectKey, Quantity, Resource as _};
 use serde_json::{Value, json};
 
 use crate::claim_use::ClaimUse;
 use crate::node_info::NodeInfo;
-use crate::node_selector::matches_term;
+use crate::node_selector::matches_required;
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 use crate::profile::{Filter, Profile};
 use crate::refusal::Refusal;
-use limits::Limits;
+use candidates::{COMPARISONS_MAX, NodeStorage, UnboundClaim};
+pub use derived::Derived;
+use derived::StorageIndex;
+use limits::{DriverVolumes, Limits};
 
 /// The storage objects of one scheduling cycle.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +52,8 @@ pub struct StorageSnapshot {
     pub limits: Limits,
     /// Volumes selected in this cycle.
     pub assumed: BTreeSet<String>,
+    /// Of all these but the assumed volumes.
+    pub derived: Derived,
 }
 
 /// The annotations and labels that volume binding reads, named by the naming profile.
@@ -94,7 +100,11 @@ pub struct ClaimRequirements {
     /// The bound volumes.
     bound: Vec<Arc<PersistentVolume>>,
     /// Claims that are bound once the node is selected.
-    unbound: Vec<Arc<PersistentVolumeClaim>>,
+    unbound: Vec<UnboundClaim>,
+    /// The numbers of the node affinities of volumes that these can have.
+    affinities: BTreeSet<usize>,
+    /// The volumes that count for the limits of nodes.
+    attached: DriverVolumes,
     /// Names of claims with the access mode ReadWriteOncePod.
     exclusive: BTreeSet<String>,
     /// Whether a bound volume does not exist.
@@ -129,7 +139,9 @@ impl ClaimRequirements {
         storage: &StorageSnapshot,
         annotations: &BindingAnnotations,
     ) -> Result<Self, Refusal> {
-        let mut requirements = Self::default();
+        let mut requirements =
+            Self { attached: limits::volumes(&[pod], storage, annotations), ..Self::default() };
+        let mut comparisons_left = COMPARISONS_MAX;
         for used in &pod.claims {
             let key = ObjectKey::new(&pod.key.namespace, &used.name);
             let claim = check_claim(pod, used, storage.claims.get(&key))?;
@@ -153,7 +165,10 @@ impl ClaimRequirements {
                 let why = "pod has unbound immediate PersistentVolumeClaims";
                 return Err(Refusal::Claims(why.to_owned()));
             }
-            requirements.unbound.push(claim.clone());
+            let (claims, left) = (pod.claims.len(), &mut comparisons_left);
+            let unbound = UnboundClaim::of(claim, storage, annotations, claims, left)?;
+            requirements.affinities.extend(unbound.affinities());
+            requirements.unbound.push(unbound);
         }
         Ok(requirements)
     }
@@ -164,7 +179,6 @@ impl ClaimRequirements {
     /// Why the node is not feasible.
     pub fn check(
         &self,
-        pod: &PodInfo,
         load: &NodeLoad,
         storage: &StorageSnapshot,
         annotations: &BindingAnnotations,
@@ -182,28 +196,27 @@ impl ClaimRequirements {
             return Err(Refusal::VolumeZone);
         }
         if profile.asks(Filter::NodeVolumeLimits)
-            && storage.limits.is_exceeded(pod, load, storage, annotations)
+            && storage.limits.is_exceeded(&self.attached, load, storage, annotations)
         {
             return Err(Refusal::MaxVolumeCount);
         }
-        let mut assumed: BTreeSet<&str> = BTreeSet::new();
+        let mut on_node = NodeStorage::new(node, storage, annotations, &self.affinities);
+        let mut taken: BTreeSet<&str> = BTreeSet::new();
         let mut choices = Vec::new();
-        for claim in &self.unbound {
+        for unbound in &self.unbound {
+            let claim = &unbound.claim;
             let selected = claim.metadata.annotations.get(&annotations.selected_node);
             if selected.is_some_and(|selected| *selected != node.name) {
                 return Err(Refusal::NoVolumeToBind);
             }
-            let free = |volume: &PersistentVolume| {
-                !assumed.contains(volume.metadata.name.as_str())
-                    && !storage.assumed.contains(&volume.metadata.name)
-            };
-            match find_volume(claim, node, storage, annotations, free) {
+            match unbound.find_volume(&on_node, &taken) {
                 Some(volume) if selected.is_none() || is_reserved_for(volume, claim) => {
-                    assumed.insert(&volume.metadata.name);
+                    taken.insert(&volume.metadata.name);
                     choices.push(VolumeChoice::Bind(claim.clone(), volume.clone()));
                 }
                 _ => {
-                    check_provisioning(claim, node, storage, annotations)?;
+                    let request = size(&claim.spec.resources.requests);
+                    on_node.check_provisioning(annotations.class_of(claim), request)?;
                     choices.push(VolumeChoice::Provision(claim.clone()));
                 }
             }
@@ -211,12 +224,42 @@ impl ClaimRequirements {
         Ok(choices)
     }
 
-    /// Whether another pod, on any node, uses one of the pod's ReadWriteOncePod claims.
+    /// At most how many entries of claims and of what they may have [`Self::check`] and [`Self::is_used_by_another`] look at.
+    pub fn cost(
+        &self,
+        loads: &[NodeLoad],
+        storage: &StorageSnapshot,
+        annotations: &BindingAnnotations,
+    ) -> usize {
+        let claims_of = |load: &NodeLoad| {
+            let claims = load.pods.iter().map(|pod| pod.claims.len().saturating_add(1));
+            claims.fold(0, usize::saturating_add)
+        };
+        let mut cost = self.bound.len().saturating_add(self.affinities.len());
+        if !self.exclusive.is_empty() {
+            cost = loads.iter().map(claims_of).fold(cost, usize::saturating_add);
+        }
+        if !self.attached.is_empty() {
+            let limited = loads.iter().filter(|load| storage.limits.concern(load));
+            cost = cost.saturating_add(limited.map(claims_of).max().unwrap_or(0));
+        }
+        let volumes = self.affinities.len().saturating_add(self.unbound.len());
+        cost = cost.saturating_add(self.unbound.len().saturating_mul(volumes));
+        let classes: BTreeSet<&str> =
+            self.unbound.iter().map(|unbound| annotations.class_of(&unbound.claim)).collect();
+        let capacities = classes
+            .into_iter()
+            .map(|class| StorageIndex::of(storage, annotations).capacities(class).len());
+        capacities.fold(cost, usize::saturating_add)
+    }
+
+    /// Whether another pod, on any node, uses one of the pod's ReadWriteOncePod claims. One with too many claims counts as one that does.
     pub fn is_used_by_another(&self, pod: &PodInfo, loads: &[NodeLoad]) -> bool {
         let uses = |other: &PodInfo| {
             other.uid != pod.uid
                 && other.key.namespace == pod.key.namespace
-                && other.claims.iter().any(|claim| self.exclusive.contains(&claim.name))
+                && (other.has_excess_claims()
+                    || other.claims.iter().any(|claim| self.exclusive.contains(&claim.name)))
         };
         !self.exclusive.is_empty()
             && loads.iter().flat_map(|load| &load.pods).any(|other| uses(other))
@@ -261,9 +304,7 @@ fn check_claim<'a>(
 
 fn is_reachable(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     let affinity = volume.spec.node_affinity.as_ref().and_then(|a| a.required.as_ref());
-    affinity.is_none_or(|required| {
-        required.node_selector_terms.iter().any(|term| matches_term(term, &node.name, &node.labels))
-    })
+    affinity.is_none_or(|required| matches_required(required, node))
 }
 
 /// Zone labels of a volume apply to nodes that have such labels; a value may list several zones.
@@ -292,83 +333,8 @@ fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     })
 }
 
-/// The volume whose claimRef names the claim, else the smallest available one that matches it and is accessible from the node.
-fn find_volume<'a>(
-    claim: &PersistentVolumeClaim,
-    node: &NodeInfo,
-    storage: &'a StorageSnapshot,
-    annotations: &BindingAnnotations,
-    free: impl Fn(&PersistentVolume) -> bool,
-) -> Option<&'a Arc<PersistentVolume>> {
-    let selector = match &claim.spec.selector {
-        Some(selector) => Some(Selector::from_label_selector(selector, "spec.selector").ok()?),
-        None => None,
-    };
-    let fits = |volume: &&Arc<PersistentVolume>| {
-        let spec = &volume.spec;
-        let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
-        annotations.class_of_volume(volume) == annotations.class_of(claim)
-            && volume.metadata.deletion_timestamp.is_none()
-            && mode(&spec.volume_mode) == mode(&claim.spec.volume_mode)
-            && size(&spec.capacity) >= size(&claim.spec.resources.requests)
-            && claim.spec.access_modes.iter().all(|mode| spec.access_modes.contains(mode))
-            && is_reachable(volume, node)
-    };
-    let reserved = storage.volumes.values().find(|volume| is_reserved_for(volume, claim));
-    if let Some(reserved) = reserved {
-        return Some(reserved).filter(fits);
-    }
-    let is_available = |volume: &&Arc<PersistentVolume>| {
-        volume.spec.claim_ref.is_none()
-            && volume.status.phase == "Available"
-            && selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
-            && free(volume)
-    };
-    let all = storage.volumes.values().filter(is_available).filter(fits);
-    all.min_by_key(|volume| (volume.spec.access_modes.len(), size(&volume.spec.capacity)))
-}
-
 fn size(resources: &BTreeMap<String, Quantity>) -> Quantity {
     resources.get("storage").copied().unwrap_or(Quantity::ZERO)
-}
-
-/// Whether the class's provisioner can provision a volume for the node.
-fn check_provisioning(
-    claim: &PersistentVolumeClaim,
-    node: &NodeInfo,
-    storage: &StorageSnapshot,
-    annotations: &BindingAnnotations,
-) -> Result<(), Refusal> {
-    let class = storage.classes.get(annotations.class_of(claim)).ok_or(Refusal::NoVolumeToBind)?;
-    let provisioner = &class.provisioner;
-    if provisioner.is_empty() || provisioner.ends_with("/no-provisioner") {
-        return Err(Refusal::NoVolumeToBind);
-    }
-    let allowed = class.allowed_topologies.is_empty()
-        || class.allowed_topologies.iter().any(|term| {
-            term.match_label_expressions.iter().all(|label| {
-                node.labels.get(&label.key).is_some_and(|value| label.values.contains(value))
-            })
-        });
-    if !allowed {
-        return Err(Refusal::NoVolumeToBind);
-    }
-    let publishes_capacity = storage
-        .drivers
-        .get(provisioner)
-        .is_some_and(|driver| driver.spec.storage_capacity == Some(true));
-    let request = size(&claim.spec.resources.requests);
-    let has_room = |capacity: &Arc<CSIStorageCapacity>| {
-        let selector = capacity.node_topology.as_ref();
-        let selector = selector.and_then(|s| Selector::from_label_selector(s, "nodeTopology").ok());
-        capacity.storage_class_name == class.metadata.name
-            && selector.is_some_and(|selector| selector.matches(&node.labels))
-            && capacity.maximum_volume_size.or(capacity.capacity).is_some_and(|q| q >= request)
-    };
-    if publishes_capacity && !storage.capacities.iter().any(has_room) {
-        return Err(Refusal::NoStorageCapacity);
-    }
-    Ok(())
 }
 
 impl VolumeChoice {

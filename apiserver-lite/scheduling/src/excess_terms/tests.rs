@@ -1,7 +1,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto_api::core::v1::{Affinity, PodAffinity, PodAntiAffinity, TopologySpreadConstraint};
+use proto_api::core::v1::{
+    Affinity, PersistentVolumeClaimVolumeSource, PodAffinity, PodAntiAffinity,
+    TopologySpreadConstraint, Volume,
+};
 
 use super::*;
 use crate::examples::{names, node, profile};
@@ -133,4 +136,37 @@ fn a_running_pod_with_too_many_terms_keeps_all_pods_of_its_namespaces_off() {
     assert_eq!(excluded(by_label, many, "other"), [false, true]);
     assert_eq!(excluded(|term| term.topology_key = "rack".into(), many, "ns"), [false, true]);
     assert_eq!(excluded(|_| {}, [501, 0, 0, 0, 0], "ns"), [false, false], "it keeps none off");
+}
+
+/// A pod with volumes of these claims.
+fn pod_of_claims(claims: impl Iterator<Item = String>) -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.namespace = "ns".into();
+    for (nth, name) in claims.enumerate() {
+        let mut volume = Volume { name: format!("v{nth}"), ..Volume::default() };
+        let source = PersistentVolumeClaimVolumeSource { claim_name: name, read_only: false };
+        volume.volume_source.persistent_volume_claim = Some(source);
+        pod.spec.volumes.push(volume);
+    }
+    pod
+}
+
+#[test]
+fn a_claim_that_a_pod_names_often_is_one() {
+    let pod = pod_of_claims((0..40_000).map(|_| "c".to_owned()));
+    let info = PodInfo::of(names(), &pod);
+    assert_eq!(info.claims.len(), 1);
+    assert!(why(&info).contains("\"c\" not found"), "{}", why(&info));
+}
+
+#[test]
+fn a_pod_with_too_many_claims_is_not_scheduled_and_says_so() {
+    let pod = |count: usize| {
+        PodInfo::of(names(), &pod_of_claims((0..count * 2).map(|nth| format!("c{}", nth / 2))))
+    };
+    assert!(why(&pod(256)).contains("\"c0\" not found"), "{}", why(&pod(256)));
+    assert_eq!(
+        why(&pod(257)),
+        "0/2 nodes are available: 2 node(s) were not tried: the pod has 257 persistent volume claims, at most 256 are supported."
+    );
 }

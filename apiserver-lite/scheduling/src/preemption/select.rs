@@ -11,7 +11,7 @@ use crate::select_node::{FitError, PodFilters};
 const CANDIDATES_MIN: usize = 100;
 /// The same for pods whose place depends on the pods of other nodes: each step looks at all of them.
 const CANDIDATES_INTER_POD: usize = 16;
-/// Most requirements of selectors that one dry run looks at, of all its nodes and victims: some seconds. What it has found by then counts.
+/// Most requirements of selectors and entries of claims that one dry run looks at, of all its nodes and victims: some seconds. What it has found by then counts.
 const REQUIREMENTS_MAX: usize = 50_000_000;
 
 /// The result of an attempt to preempt.
@@ -92,7 +92,7 @@ struct DryRun<'a> {
     depends_on_pods: bool,
     /// The loads, of which one may have fewer pods.
     changed: Vec<NodeLoad>,
-    /// The requirements that each look at a node costs.
+    /// The requirements and claims that each look at a node costs.
     cost: usize,
     /// Of [`REQUIREMENTS_MAX`]; none once they did not suffice.
     requirements_left: Option<usize>,
@@ -105,7 +105,7 @@ impl<'a> DryRun<'a> {
         filters: &'a PodFilters<'a>,
         depends_on_pods: bool,
     ) -> Self {
-        let cost = if depends_on_pods { filters.cost(loads) } else { 0 };
+        let cost = filters.cost(loads, depends_on_pods);
         let (changed, requirements_left) = (loads.to_vec(), Some(REQUIREMENTS_MAX));
         Self { pod, loads, filters, depends_on_pods, changed, cost, requirements_left }
     }

@@ -87,10 +87,12 @@ fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -
 
 /// The refusal of a node, or the volumes selected on it.
 fn at(name: &str, pod: &PodInfo, storage: &StorageSnapshot) -> String {
+    // Tests change the objects.
+    let storage = &storage.clone();
     let annotations = BindingAnnotations::new(names());
     let load = NodeLoad::empty(Arc::new(node(name)));
     let checked = ClaimRequirements::of(pod, storage, &annotations)
-        .and_then(|claims| claims.check(pod, &load, storage, &annotations, &profile()));
+        .and_then(|claims| claims.check(&load, storage, &annotations, &profile()));
     match checked {
         Err(refusal) => refusal.to_string(),
         Ok(choices) => {
@@ -294,7 +296,7 @@ fn volume_limits_of_a_driver() {
     let said = |pod: PodInfo| {
         let needs = ClaimRequirements::of(&pod, &storage, &annotations).unwrap();
         needs
-            .check(&pod, &load, &storage, &annotations, &profile())
+            .check(&load, &storage, &annotations, &profile())
             .err()
             .map(|refusal| refusal.to_string())
     };
@@ -315,4 +317,117 @@ fn a_read_write_once_pod_claim_has_one_pod() {
     assert!(!needs.is_used_by_another(&pod, &loads));
     loads[0].add(user("other", &["c"]));
     assert!(needs.is_used_by_another(&pod, &loads));
+    loads[0] = loads[0].without(|_| true);
+    loads[0].add(PodInfo { claim_count: 257, ..user("large", &["d"]) });
+    assert!(needs.is_used_by_another(&pod, &loads), "not all of its claims are known");
+}
+
+/// The steps of a pod with so many unbound claims on so many nodes, of which the first reaches the volumes.
+fn steps_of_binding(claims: usize, volumes: usize, nodes: usize) -> u64 {
+    let named = |kind: &str, count: usize| (0..count).map(move |n| format!("{kind}{n}")).collect();
+    let (claim_names, volume_names): (Vec<String>, Vec<String>) =
+        (named("c", claims), named("v", volumes));
+    let all = claim_names.iter().map(|name| claim(name, "late")).collect();
+    let storage = storage(all, volume_names.iter().map(|name| volume(name, "1Gi")).collect());
+    let annotations = BindingAnnotations::new(names());
+    let pod = user("p", &claim_names.iter().map(String::as_str).collect::<Vec<_>>());
+    let loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
+    proto_api::steps::count_during(|| {
+        let needs = ClaimRequirements::of(&pod, &storage, &annotations).expect("claims");
+        for nth in 0..nodes {
+            let load = &loads[nth.min(1)];
+            let found = needs.check(load, &storage, &annotations, &profile());
+            assert_eq!(found.expect("feasible").len(), claims);
+        }
+    })
+}
+
+#[test]
+fn a_claim_is_compared_with_each_volume_once() {
+    let few = steps_of_binding(20, 100, 10);
+    assert!(few <= 20 * 100 + 10 * 20 * 4 + 20 * 20, "{few}");
+    let more_nodes = steps_of_binding(20, 100, 100);
+    assert!(
+        more_nodes - few <= 90 * 20 * 4,
+        "no walk over the volumes for each node: {more_nodes}"
+    );
+}
+
+#[test]
+fn volumes_of_other_claims_and_classes_are_not_looked_at() {
+    let mut volumes: Vec<_> = (0..500).map(|n| volume(&format!("v{n}"), "1Gi")).collect();
+    for (nth, volume) in volumes.iter_mut().enumerate() {
+        match nth % 2 {
+            0 => volume.spec.storage_class_name = "other".into(),
+            _ => volume.spec.claim_ref = Some(reference(&claim("else", "late"), names())),
+        }
+    }
+    let storage = storage(vec![claim("c", "late")], volumes);
+    let mut said = String::new();
+    let steps = proto_api::steps::count_during(|| said = at("a", &user("p", &["c"]), &storage));
+    assert_eq!(said, "c provisions");
+    assert!(steps < 10, "{steps}");
+}
+
+#[test]
+fn the_volumes_of_a_node_are_counted_once() {
+    let mut storage = storage(vec![bound("c", "v"), bound("d", "w")], vec![]);
+    storage.volumes = ["v", "w"].map(|name| (name.into(), Arc::new(volume(name, "1Gi")))).into();
+    storage.limits =
+        [("a".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
+    let annotations = BindingAnnotations::new(names());
+    let mut load = NodeLoad::empty(Arc::new(node("a")));
+    (0..100).for_each(|nth| load.add(user(&format!("u{nth}"), &["c"])));
+    let check = |pod: PodInfo, load: &NodeLoad| {
+        let needs = ClaimRequirements::of(&pod, &storage, &annotations).expect("claims");
+        needs.check(load, &storage, &annotations, &profile()).is_ok()
+    };
+    let steps = proto_api::steps::count_during(|| {
+        for nth in 0..50 {
+            assert!(check(user(&format!("p{nth}"), &["c"]), &load));
+            assert!(!check(user(&format!("q{nth}"), &["d"]), &load));
+        }
+    });
+    assert!(steps <= 100 + 2 * 50 * 2, "{steps}");
+    // Another state of the node.
+    let empty = load.without(|_| true);
+    assert!(check(user("p", &["d"]), &empty) && !check(user("p", &["d"]), &load));
+}
+
+#[test]
+fn claims_and_limits_count_in_a_dry_run() {
+    let mut alone = bound("c", "v");
+    alone.spec.access_modes = vec!["ReadWriteOncePod".into()];
+    let volumes = vec![volume("v", "1Gi"), volume("w", "1Gi")];
+    let mut storage = storage(vec![alone, bound("d", "w"), claim("e", "late")], volumes);
+    let mut loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
+    loads[0].add(user("x", &["d"]));
+    loads[1].add(user("y", &["d", "e"]));
+    let annotations = BindingAnnotations::new(names());
+    let cost = |claims: &[&str], storage: &StorageSnapshot| {
+        let needs = ClaimRequirements::of(&user("p", claims), storage, &annotations);
+        needs.expect("claims").cost(&loads, storage, &annotations)
+    };
+    assert_eq!(cost(&[], &storage), 0);
+    assert_eq!(cost(&["d"], &storage), 1);
+    assert_eq!(cost(&["c"], &storage), 1 + 2 + 3, "the claims of all pods");
+    assert_eq!(cost(&["e"], &storage), 1 + 2, "a node affinity, and a claim with that and itself");
+    storage.limits =
+        [("b".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
+    assert_eq!(cost(&["d"], &storage), 1 + 3, "the claims of the pods of a node");
+}
+
+#[test]
+fn a_pod_whose_claims_need_very_many_comparisons_is_not_scheduled() {
+    let with = |requirements: usize| {
+        let mut all = claim("c", "late");
+        let label = |nth: usize| (format!("l{nth}"), String::new());
+        let match_labels = (0..requirements).map(label).collect();
+        all.spec.selector = Some(LabelSelector { match_labels, ..LabelSelector::default() });
+        storage(vec![all], (0..99).map(|n| volume(&format!("v{n}"), "1Gi")).collect())
+    };
+    let pod = user("p", &["c"]);
+    assert_eq!(at("a", &pod, &with(49_999)), "c provisions");
+    let said = at("a", &pod, &with(50_000));
+    assert!(said.contains("more than 5000000 comparisons"), "{said}");
 }

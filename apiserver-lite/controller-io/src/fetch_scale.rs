@@ -1,5 +1,7 @@
 //! The scale of the controller of a pod that no cache has: of any kind with the subresource `scale`, built in or of a definition.
 
+use std::collections::BTreeMap;
+
 use apiserver_controllers::disruption::OwnerScale;
 use proto_api::meta::v1::OwnerReference;
 use proto_api::{Collection, schema};
@@ -7,7 +9,11 @@ use proto_client::request;
 use proto_client::{Client, ClientError, dynamic};
 use serde_json::Value;
 
-/// Reads the scale of a controller; none if there is no such object any more, or its kind has no scale.
+/// Kinds by API version and kind: the plural of each, or that it has no scale.
+#[derive(Debug, Default)]
+pub struct ScaledKinds(BTreeMap<(String, String), Option<String>>);
+
+/// Reads the scale of a controller; none if there is no such object any more, or its kind has no scale. `kinds` are those that were asked for before.
 ///
 /// # Errors
 /// The server refuses, or a request fails.
@@ -15,25 +21,22 @@ pub async fn fetch_scale(
     client: &Client,
     owner: &OwnerReference,
     namespace: &str,
+    kinds: &mut ScaledKinds,
 ) -> Result<Option<OwnerScale>, ClientError> {
     let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-    let names = client.names();
-    let fits =
-        |r: &&schema::ResourceDescriptor| names.group(r.group) == group && r.kind == owner.kind;
     let mut collection = Collection {
         group: group.to_owned(),
         version: version.to_owned(),
         plural: String::new(),
         namespace: Some(namespace.to_owned()),
     };
-    let plural = match schema::resources().iter().find(fits) {
-        Some(built_in) => {
-            built_in.subresource("scale").is_some().then(|| built_in.plural.to_owned())
-        }
-        None if group.is_empty() => None,
+    let kind = (owner.api_version.clone(), owner.kind.clone());
+    let plural = match kinds.0.get(&kind) {
+        Some(known) => known.clone(),
         None => {
-            let served = find(client, collection.version_path()).await?;
-            served.and_then(|served| plural_with_scale(&served, &owner.kind))
+            let found = find_plural(client, &collection, &owner.kind).await?;
+            kinds.0.insert(kind, found.clone());
+            found
         }
     };
     let Some(plural) = plural else { return Ok(None) };
@@ -44,6 +47,28 @@ pub async fn fetch_scale(
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64);
     let replicas = i32::try_from(replicas.unwrap_or(0)).unwrap_or(i32::MAX);
     Ok((uid == Some(&owner.uid)).then(|| OwnerScale { uid: owner.uid.clone(), replicas }))
+}
+
+/// The plural of a kind that has a scale.
+async fn find_plural(
+    client: &Client,
+    collection: &Collection,
+    kind: &str,
+) -> Result<Option<String>, ClientError> {
+    let names = client.names();
+    let fits = |r: &&schema::ResourceDescriptor| {
+        names.group(r.group) == collection.group && r.kind == kind
+    };
+    match schema::resources().iter().find(fits) {
+        Some(built_in) => {
+            Ok(built_in.subresource("scale").is_some().then(|| built_in.plural.to_owned()))
+        }
+        None if collection.group.is_empty() => Ok(None),
+        None => {
+            let served = find(client, collection.version_path()).await?;
+            Ok(served.and_then(|served| plural_with_scale(&served, kind)))
+        }
+    }
 }
 
 /// The plural of a kind in the resources of its version, if it has a scale.
@@ -95,7 +120,7 @@ mod tests {
     /// Budgets of pods that an operator's own kind controls are relative to its scale; without one nothing may be evicted.
     #[tokio::test]
     async fn kinds_of_definitions_have_scales_too() {
-        let client = client().await;
+        let (client, mut kinds) = (client().await, ScaledKinds::default());
         for (api_version, kind, name, uid, expected) in [
             ("apps.example.com/v1", "Clone", "c", "u", Some(5)),
             ("apps/v1", "Deployment", "c", "u", Some(5)),
@@ -114,7 +139,7 @@ mod tests {
                 uid: uid.into(),
                 ..OwnerReference::default()
             };
-            let found = fetch_scale(&client, &owner, "n").await.expect("answered");
+            let found = fetch_scale(&client, &owner, "n", &mut kinds).await.expect("answered");
             assert_eq!(found.map(|scale| scale.replicas), expected, "{api_version} {kind} {name}");
         }
     }

@@ -1,6 +1,6 @@
 //! The caches of the controllers: one per kind, filled by a reflector with the fields that controllers read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
@@ -21,6 +21,7 @@ use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_api::{ObjectKey, Resource};
 use proto_client::Store;
 
+use crate::pods_by_claim::PodsByClaim;
 use crate::pods_by_label::PodsByLabel;
 use crate::pods_by_node::PodsByNode;
 
@@ -49,6 +50,8 @@ pub struct Informers {
     pub pods_by_node: PodsByNode,
     /// The pods with each label, and those of each controller.
     pub pods_by_label: PodsByLabel,
+    /// The pods that use each claim.
+    pub pods_by_claim: PodsByClaim,
     /// The addresses of load balancers and nodes, with those that plans give out before the caches show them.
     pub address_users: Arc<Mutex<AddressUsers>>,
     /// All nodes, without capacity and images.
@@ -160,6 +163,7 @@ impl Informers {
         let (old, new) = (old.map(|pod| &**pod), new.map(|pod| &**pod));
         self.pods_by_node.apply(key, old, new);
         self.pods_by_label.apply(key, old, new);
+        self.pods_by_claim.apply(key, old, new);
     }
 
     /// The addresses of load balancers. Changes of Services and nodes are to be recorded before a key is queued because of them.
@@ -189,7 +193,16 @@ impl Informers {
         self.pods_named(namespace, names)
     }
 
-    fn pods_named(&self, namespace: &str, names: BTreeSet<Arc<str>>) -> Vec<Arc<Pod>> {
+    /// The pods that use a claim.
+    pub fn pods_using(&self, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+        self.pods_named(&claim.namespace, self.pods_by_claim.using(claim))
+    }
+
+    fn pods_named(
+        &self,
+        namespace: &str,
+        names: impl IntoIterator<Item = Arc<str>>,
+    ) -> Vec<Arc<Pod>> {
         let keys = names.into_iter().map(|name| ObjectKey::new(namespace, &*name));
         keys.filter_map(|key| self.pods.get(&key)).collect()
     }

@@ -14,6 +14,7 @@ pub mod informers;
 pub mod metrics;
 pub mod namespace_content;
 pub mod observe_write;
+pub mod pods_by_claim;
 pub mod pods_by_label;
 pub mod pods_by_node;
 pub mod projections;

@@ -30,7 +30,7 @@ struct Marks {
 
 /// Names of pods. A label that only one pod has takes no set.
 #[derive(Debug)]
-enum PodNames {
+pub(crate) enum PodNames {
     One(Arc<str>),
     Several(BTreeSet<Arc<str>>),
 }
@@ -126,7 +126,7 @@ impl PodNames {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<str>> {
         let (one, some) = match self {
             Self::One(name) => (Some(name), None),
             Self::Several(names) => (None, Some(names)),
@@ -135,7 +135,7 @@ impl PodNames {
     }
 }
 
-fn insert(all: &mut BTreeMap<Box<str>, PodNames>, at: Box<str>, name: &Arc<str>) {
+pub(crate) fn insert(all: &mut BTreeMap<Box<str>, PodNames>, at: Box<str>, name: &Arc<str>) {
     match all.get_mut(&at) {
         None => {
             all.insert(at, PodNames::One(name.clone()));
@@ -151,7 +151,7 @@ fn insert(all: &mut BTreeMap<Box<str>, PodNames>, at: Box<str>, name: &Arc<str>)
     }
 }
 
-fn remove(all: &mut BTreeMap<Box<str>, PodNames>, at: &str, name: &str) {
+pub(crate) fn remove(all: &mut BTreeMap<Box<str>, PodNames>, at: &str, name: &str) {
     let is_last = match all.get_mut(at) {
         None => false,
         Some(PodNames::One(other)) => **other == *name,

@@ -22,6 +22,8 @@ mod histories;
 pub mod protection;
 pub mod volume;
 
+use std::collections::BTreeSet;
+
 use proto_api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::event_report::{EventKind, EventReport, reference};
 use proto_api::meta::v1::ObjectMeta;
@@ -130,16 +132,18 @@ pub fn claim_of(volume: &PersistentVolume) -> Option<ObjectKey> {
     volume.spec.claim_ref.as_ref().map(|of| ObjectKey::new(&of.namespace, &of.name))
 }
 
-/// The names of a pod's claims in order, including those of ephemeral volumes.
+/// The names of a pod's claims in order, each once, including those of ephemeral volumes.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
-    pod.spec.volumes.iter().filter_map(|volume| {
+    let names = pod.spec.volumes.iter().filter_map(|volume| {
         let source = &volume.volume_source;
         match (&source.persistent_volume_claim, &source.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
             (None, Some(_)) => Some(ephemeral_claim_name(pod, &volume.name)),
             (None, None) => None,
         }
-    })
+    });
+    let mut known = BTreeSet::new();
+    names.filter(move |name| known.insert(name.clone()))
 }
 
 /// The name of the claim of a pod's ephemeral volume.

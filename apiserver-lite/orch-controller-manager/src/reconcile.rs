@@ -21,7 +21,7 @@ use apiserver_controller_io::informers::Informers;
 use apiserver_controller_io::observe_write::retain_present;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
-use apiserver_controllers::disruption::controller as owner_of;
+use apiserver_controllers::disruption::{OwnerScale, controller as owner_of};
 use apiserver_controllers::endpoint_slices::Manager;
 use apiserver_controllers::load_balancer_addresses::AddressShortage;
 use apiserver_controllers::node_cidr;
@@ -98,6 +98,8 @@ struct ReconcilerState {
     attaching: Mutex<attach::AttachState>,
     /// The requested size that was last announced for each claim, by uid.
     announced: Mutex<BTreeMap<String, Quantity>>,
+    /// What earlier turns of budgets have read: scales of controllers by uid.
+    read_scales: Mutex<BTreeMap<ObjectKey, BTreeMap<String, OwnerScale>>>,
     /// The back-off of failed pods of daemon sets.
     failed_pods: Mutex<FailedPods>,
     /// Where the schedules of cron jobs go on after the clock was set back.
@@ -120,6 +122,7 @@ impl Default for ReconcilerState {
             assigned_cidrs: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
             announced: Mutex::default(),
+            read_scales: Mutex::default(),
             failed_pods: Mutex::default(),
             resumed_schedules: Mutex::default(),
             uncounted_jobs: Mutex::default(),

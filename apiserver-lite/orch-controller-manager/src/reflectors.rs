@@ -136,6 +136,7 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         pods: reflectors.pods.store(),
         pods_by_node: Default::default(),
         pods_by_label: Default::default(),
+        pods_by_claim: Default::default(),
         address_users: Default::default(),
         nodes: reflectors.nodes.store(),
         leases: reflectors.leases.store(),

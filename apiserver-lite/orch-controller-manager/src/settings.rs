@@ -206,6 +206,9 @@ const OUT_OF_SERVICE: &str = "NodeOutOfServiceVolumeDetach";
 /// The feature gate that stops token secrets from being created for every service account.
 const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
 
+/// Workers of the disruption controller.
+const DISRUPTION_WORKERS: usize = 2;
+
 /// The controllers that `--controllers` selects.
 #[derive(Clone, Debug)]
 pub struct EnabledControllers(BTreeSet<&'static str>);
@@ -247,6 +250,13 @@ pub enum SettingsError {
     },
 }
 
+/// The workers of each controller that has its own: those with a flag, and the disruption controller, as users decide how much it reads.
+fn own_workers(syncs: &SyncFlags) -> BTreeMap<&'static str, usize> {
+    let mut all = syncs.by_controller();
+    all.insert("disruption", DISRUPTION_WORKERS);
+    all
+}
+
 fn read_key(path: &Path) -> Result<Arc<SigningKey>, SettingsError> {
     let failed = |cause: Box<dyn std::error::Error + Send + Sync>| SettingsError::TokenKey {
         path: path.to_owned(),
@@ -286,7 +296,7 @@ impl ControllerManagerFlags {
             load_balancer_ranges,
             out_of_service,
             stateful_sets: stateful_set::StatefulSetFeatures::of(|gate| gates.gates.is_on(gate)),
-            own_workers: self.syncs.by_controller(),
+            own_workers: own_workers(&self.syncs),
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
             enabled,
@@ -474,7 +484,8 @@ mod tests {
     fn flags_of_workers_name_controllers_that_there_are() {
         let args = ["--concurrent-statefulset-syncs=3", "--concurrent-gc-syncs=20"];
         let workers = settings(&args).expect("settings").own_workers;
-        let expected = [("statefulset", 3), ("garbagecollector", 20), ("service", 1)];
+        let expected =
+            [("statefulset", 3), ("garbagecollector", 20), ("service", 1), ("disruption", 2)];
         assert_eq!(workers, BTreeMap::from(expected));
         assert!(workers.keys().all(|name| CONTROLLERS.contains(name)));
     }

@@ -91,8 +91,8 @@ fn unbound(
 
 /// The pods that use a claim.
 pub(crate) fn users(informers: &Informers, claim: &ObjectKey) -> Vec<Arc<Pod>> {
-    let mut pods = informers.pods.within(&claim.namespace);
-    pods.retain(|pod| claims_of(pod).any(|name| name == claim.name));
+    let pods = informers.pods_using(claim);
+    proto_api::count_steps!(pods.len());
     pods
 }
 

@@ -1,22 +1,38 @@
 //! PodDisruptionBudgets: finds the scales of the pods' controllers for the plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_clock::now;
-use apiserver_controller_io::fetch_scale::fetch_scale;
+use apiserver_controller_io::fetch_scale::{ScaledKinds, fetch_scale};
 use apiserver_controllers::disruption::{self, OwnerScale};
 use apiserver_controllers::owners;
 use proto_api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use proto_api::core::v1::ReplicationController;
+use proto_api::core::v1::{Pod, ReplicationController};
 use proto_api::meta::v1::OwnerReference;
 use proto_api::{Kind, ObjectKey};
+use proto_client::Client;
 
-use super::{ReconcileError, Reconciler};
+use super::{REQUEUE, ReconcileError, Reconciler, lock};
 use crate::keys::ReconcileKey;
 
 /// Interval of reads of a scale that is not cached.
 const READ_INTERVAL: Duration = Duration::from_secs(30);
+/// Most scales that one turn of a budget reads.
+const READS_MAX: usize = 100;
+/// Most budgets whose scales are remembered between turns; others with more than [`READS_MAX`] unread ones wait.
+const UNFINISHED_MAX: usize = 16;
+/// After which time a budget that waits for others is looked at again.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// The scales of controllers.
+#[derive(Default)]
+struct Scales {
+    by_uid: BTreeMap<String, OwnerScale>,
+    /// Whether some of them are not cached.
+    read: bool,
+}
 
 impl Reconciler {
     /// Updates the status of a budget.
@@ -25,35 +41,77 @@ impl Reconciler {
         reconcile_key: &ReconcileKey,
         key: &ObjectKey,
     ) -> Result<Option<Duration>, ReconcileError> {
-        let Some(budget) = self.informers.budgets.get(key) else { return Ok(None) };
+        let forget = || drop(lock(&self.state.read_scales).remove(key));
+        let budget = self.informers.budgets.get(key);
+        let Some(budget) = budget else {
+            forget();
+            return Ok(None);
+        };
         let pods = disruption::covered(&budget, &self.informers.pods.within(&key.namespace));
-        let mut scales: BTreeMap<String, Option<OwnerScale>> = BTreeMap::new();
-        let mut read = false;
-        let client = self.accounts.of_controller(reconcile_key.controller());
+        let mut found = Scales::default();
         if disruption::needs_scale(&budget) {
-            for owner in pods.iter().filter_map(|pod| disruption::controller(pod)) {
-                if scales.contains_key(&owner.uid) {
-                    continue;
-                }
-                let mut scale = self.cached_scale(owner, &key.namespace);
-                if scale.is_none() {
-                    read = true;
-                    scale = fetch_scale(client, owner, &key.namespace).await?;
-                }
-                let is_known = scale.is_some();
-                scales.insert(owner.uid.clone(), scale);
-                // Without it the budget cannot be calculated, and a user may write a controller that does not exist into each pod.
-                if !is_known {
-                    break;
+            let client = self.accounts.of_controller(reconcile_key.controller());
+            match self.find_scales(client, key, &pods).await {
+                Ok(Ok(scales)) => found = scales,
+                Ok(Err(later)) => return Ok(Some(later)),
+                Err(error) => {
+                    forget();
+                    return Err(error);
                 }
             }
         }
-        let scale_of = |owner: &OwnerReference| scales.get(&owner.uid).cloned().flatten();
+        forget();
+        let scale_of = |owner: &OwnerReference| found.by_uid.get(&owner.uid).cloned();
         let mut plan = disruption::plan(self.informers.names, &budget, &pods, scale_of, now());
-        if read {
+        if found.read {
             plan.requeue_in(READ_INTERVAL);
         }
         self.apply(reconcile_key, plan).await
+    }
+
+    /// The scales of the pods' controllers up to the first that has none, or when to go on. A turn reads a bounded number, then other budgets have theirs.
+    async fn find_scales(
+        &self,
+        client: &Client,
+        key: &ObjectKey,
+        pods: &[Arc<Pod>],
+    ) -> Result<Result<Scales, Duration>, ReconcileError> {
+        let (remembered, is_full) = {
+            let all = lock(&self.state.read_scales);
+            (all.get(key).cloned(), all.len() >= UNFINISHED_MAX)
+        };
+        let is_full = is_full && remembered.is_none();
+        let (mut read, mut scales) = (remembered.unwrap_or_default(), Scales::default());
+        let (mut unread, mut known) = (Vec::new(), BTreeSet::new());
+        for owner in pods.iter().filter_map(|pod| disruption::controller(pod)) {
+            if !known.insert(&owner.uid) {
+                continue;
+            }
+            let cached = self.cached_scale(owner, &key.namespace);
+            scales.read |= cached.is_none();
+            match cached.or_else(|| read.get(&owner.uid).cloned()) {
+                Some(scale) => drop(scales.by_uid.insert(owner.uid.clone(), scale)),
+                None => unread.push(owner),
+            }
+        }
+        let is_unfinished = unread.len() > READS_MAX;
+        if is_unfinished && is_full {
+            return Ok(Err(WAIT));
+        }
+        let mut kinds = ScaledKinds::default();
+        for owner in unread.into_iter().take(READS_MAX) {
+            // Without it the budget cannot be calculated, and a user may write a controller that does not exist into each pod.
+            let Some(scale) = fetch_scale(client, owner, &key.namespace, &mut kinds).await? else {
+                return Ok(Ok(scales));
+            };
+            read.insert(owner.uid.clone(), scale.clone());
+            scales.by_uid.insert(owner.uid.clone(), scale);
+        }
+        if is_unfinished {
+            lock(&self.state.read_scales).insert(key.clone(), read);
+            return Ok(Err(REQUEUE));
+        }
+        Ok(Ok(scales))
     }
 
     /// The scale of a cached controller. A replica set of a deployment has the deployment's scale, because no set has all pods during a rollout.

@@ -1,5 +1,7 @@
 //! Reconciles against a server whose caches lag: what they show and what the server has are given apart.
 
+mod disruption;
+mod many_claims;
 mod missing_nodes;
 
 use std::collections::BTreeMap;
@@ -34,13 +36,15 @@ pGziH41gluODZeVE/KGqrNi8N4GhRANCAAQ1CRAJ6ncz/N3nPyXP8nzDH7KHLv4G
 ";
 
 /// The collections that are cached: API version, path and kind.
-const CACHED: [(&str, &str, &str); 8] = [
+const CACHED: [(&str, &str, &str); 10] = [
     ("v1", "/api/v1/nodes", "NodeList"),
     ("v1", "/api/v1/serviceaccounts", "ServiceAccountList"),
     ("v1", "/api/v1/secrets", "SecretList"),
     ("v1", "/api/v1/services", "ServiceList"),
     ("v1", "/api/v1/endpoints", "EndpointsList"),
     ("v1", "/api/v1/pods", "PodList"),
+    ("v1", "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList"),
+    ("policy/v1", "/apis/policy/v1/poddisruptionbudgets", "PodDisruptionBudgetList"),
     ("batch/v1", "/apis/batch/v1/jobs", "JobList"),
     ("batch/v1", "/apis/batch/v1/cronjobs", "CronJobList"),
 ];
@@ -58,6 +62,8 @@ struct Server {
     unwritable: Option<(&'static str, u16)>,
     /// Method, path and body of each write.
     writes: Arc<Mutex<Vec<(String, Value)>>>,
+    /// The path of each object that was read.
+    reads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
@@ -108,6 +114,7 @@ impl Server {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code});
             Some((code, status))
         };
+        lock(&self.reads).push(path.to_owned());
         match self.objects.get(path) {
             _ if self.refuses => failure(403, "Forbidden"),
             Some(object) => Some((200, object.clone())),
@@ -169,6 +176,11 @@ impl Server {
         }
         informers.endpoints = fill(Reflector::whole(client.all(), all())).await;
         informers.pods = fill(Reflector::whole(client.all(), all())).await;
+        for (key, pod) in informers.pods.list() {
+            informers.index_pod(&key, None, Some(&pod));
+        }
+        informers.claims = fill(Reflector::whole(client.all(), all())).await;
+        informers.budgets = fill(Reflector::whole(client.all(), all())).await;
         informers.jobs = fill(Reflector::whole(client.all(), all())).await;
         informers.cron_jobs = fill(Reflector::whole(client.all(), all())).await;
         let ranges = "--service-load-balancer-addresses=192.0.2.1-192.0.2.9";

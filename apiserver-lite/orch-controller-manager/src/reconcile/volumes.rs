@@ -1,6 +1,7 @@
 //! Claims, volumes and attachments. An object that the caches lack is read from the server before it counts as deleted, because each cache is
 //! filled by its own watch.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,7 +145,10 @@ impl Reconciler {
         claim: &PersistentVolumeClaim,
     ) -> Result<bool, ReconcileError> {
         let namespace = &claim.metadata.namespace;
-        if self.informers.pods.within(namespace).iter().any(|pod| protection::uses(pod, claim)) {
+        if users(&self.informers, &ObjectKey::of(&claim.metadata))
+            .iter()
+            .any(|pod| protection::uses(pod, claim))
+        {
             return Ok(true);
         }
         let pods = client.within::<Pod>(namespace).list(&ListParams::default()).await?;
@@ -203,9 +207,9 @@ impl Reconciler {
     }
 
     /// The volumes of a pod that CSI drivers attach.
-    fn attachables(&self, pod: &Pod) -> Vec<Attachable> {
+    pub(super) fn attachables(&self, pod: &Pod) -> Vec<Attachable> {
         let informers = &self.informers;
-        let own: Vec<String> = pod
+        let own: HashSet<String> = pod
             .spec
             .volumes
             .iter()
@@ -214,6 +218,7 @@ impl Reconciler {
             .collect();
         let bound = |name: String| {
             let claim = informers.claims.get(&ObjectKey::new(&pod.metadata.namespace, &name))?;
+            proto_api::count_steps!(1);
             if own.contains(&name) && !is_ephemeral_claim_of(pod, &claim) {
                 return None;
             }

@@ -11,7 +11,8 @@ use crate::select_node::{FitError, PodFilters};
 const CANDIDATES_MIN: usize = 100;
 /// The same for pods whose place depends on the pods of other nodes: each step looks at all of them.
 const CANDIDATES_INTER_POD: usize = 16;
-/// Most requirements of selectors and entries of claims that one dry run looks at, of all its nodes and victims: some seconds. What it has found by then counts.
+/// Most requirements of selectors and entries of claims that one dry run looks at, of all its nodes and victims: some seconds. What it has found by
+/// then counts.
 const REQUIREMENTS_MAX: usize = 50_000_000;
 
 /// The result of an attempt to preempt.

@@ -64,15 +64,15 @@ pub const VOLUME_MOUNTS_MAX: usize = 4096;
 /// A pod has or names too much. The text is shown to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodBoundError {
-    /// Objects.
+    /// Objects that would be watched or requested.
     #[error(
         "the pod names {0} ConfigMaps, Secrets, claims, volume drivers and tokens; a node reads at most {NAMED_OBJECTS_MAX} for a pod"
     )]
     Objects(usize),
-    /// Volumes.
+    /// Volumes, whatever their kind.
     #[error("the pod has {0} volumes; a node sets up at most {VOLUMES_MAX} for a pod")]
     Volumes(usize),
-    /// Mounts of volumes.
+    /// Entries of `volumeMounts`, also of init and ephemeral containers.
     #[error(
         "the containers of the pod have {0} volume mounts; a node makes at most {VOLUME_MOUNTS_MAX} for a pod"
     )]

@@ -12,7 +12,7 @@
 pub mod attached;
 mod csi;
 mod migration;
-mod nfs;
+mod nfs_export;
 pub mod se_linux;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -260,7 +260,7 @@ fn inline(
     let disk = attached::from_pod(pod, volume).map_err(|error| refused(error.to_string()))?;
     let mut frozen = source.nfs.as_ref().is_some_and(|nfs| nfs.read_only);
     let backing = if let Some(nfs) = &source.nfs {
-        nfs::backing(&nfs.server, &nfs.path).map_err(refused)?
+        nfs_export::backing(&nfs.server, &nfs.path).map_err(|error| refused(error.to_string()))?
     } else if let Some((disk, fs_type, read_only)) = disk {
         frozen = read_only;
         Backing::Disk { disk, fs_type }
@@ -403,7 +403,8 @@ fn backing(
         return Ok(Backing::Disk { disk, fs_type });
     }
     if let Some(nfs) = &source.nfs {
-        return nfs::backing(&nfs.server, &nfs.path).map_err(refused);
+        return nfs_export::backing(&nfs.server, &nfs.path)
+            .map_err(|error| refused(error.to_string()));
     }
     match csi::from_volume(volume).map_err(|error| refused(error.to_string()))? {
         Some(csi) => Ok(Backing::Csi(Box::new(csi::complete(csi, name, node, known)?))),

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Default iSCSI port.
 const PORT: u16 = 3260;
 
-/// A portal.
+/// Where a target listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Portal {
     host: Host,

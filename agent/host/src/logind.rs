@@ -35,7 +35,10 @@ impl Logind {
     /// There is no bus.
     pub async fn connect(socket: &Path) -> Result<Self, BusError> {
         let mut bus = Bus::connect(socket).await?;
-        let rule = format!("type='signal',interface='{INTERFACE}',member='{SIGNAL}',path='{PATH}'");
+        // The bus checks the sender: any process may send such a signal.
+        let rule = format!(
+            "type='signal',sender='{SERVICE}',interface='{INTERFACE}',member='{SIGNAL}',path='{PATH}'"
+        );
         let own = "org.freedesktop.DBus";
         bus.call(own, "/org/freedesktop/DBus", (own, "AddMatch"), &[Text(&rule)]).await?;
         Ok(Self { bus })

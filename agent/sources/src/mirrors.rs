@@ -55,7 +55,10 @@ pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<Mirro
     let annotation = names.label("config.mirror");
     let hash = |mirror: &Pod| mirror.metadata.annotations.get(&annotation).cloned();
     let stays = |mirror: &Pod| {
-        let is_wanted = hash(mirror).is_some_and(|uid| pods.contains_key(&uid));
+        // A user may write the annotation of another pod's mirror.
+        let wanted = hash(mirror).and_then(|uid| pods.get(&uid));
+        let is_wanted = wanted
+            .is_some_and(|pod| ObjectKey::of(&pod.metadata) == ObjectKey::of(&mirror.metadata));
         is_wanted && mirror.metadata.deletion_timestamp.is_none()
     };
     let stale = mirrors.iter().filter(|m| !stays(m));
@@ -258,6 +261,14 @@ mod tests {
         assert_eq!(
             steps,
             [MirrorChange::Delete(stale.clone()), MirrorChange::Create(pods["new"].clone())]
+        );
+        // Another pod with the annotation is no mirror of it.
+        let mut forged = mirror_of(names, &pod("new"), &node());
+        forged.metadata.namespace = "other".into();
+        let forged = Arc::new(forged);
+        assert_eq!(
+            plan(names, &pods, std::slice::from_ref(&forged)),
+            [MirrorChange::Delete(forged), MirrorChange::Create(pods["new"].clone())]
         );
         assert_eq!(
             plan(names, &StaticPods::new(), std::slice::from_ref(&current)),

@@ -339,15 +339,19 @@ impl Record for StoredObject {
     }
 }
 
-/// What a record takes: the tree, and three times its stored form for the texts in it, JSON and Protobuf. Some characters take six bytes in JSON.
+/// What a record takes: itself with its keys and events, the tree, and three times its stored form for the texts in it, JSON and Protobuf. Some characters
+/// take six bytes in JSON.
 fn memory_len(object: &Object, stored: &[u8]) -> usize {
     let escaped = match stored.len() {
         ..ESCAPES_COUNTED_FROM => 0,
         _ => stored.iter().filter(|byte| matches!(byte, 0..0x20 | b'<' | b'>' | b'&')).count(),
     };
     let texts = stored.len().saturating_mul(3).saturating_add(escaped.saturating_mul(5));
-    object.tree_len().saturating_add(texts)
+    object.tree_len().saturating_add(texts).saturating_add(RECORD_LEN)
 }
+
+/// What each record takes besides its content, as measured with small ConfigMaps: keys, versions, allocations.
+const RECORD_LEN: usize = 1 << 10;
 
 /// In shorter records most bytes below a blank are those of the encoding.
 const ESCAPES_COUNTED_FROM: usize = 16 << 10;

@@ -45,7 +45,8 @@ pub fn replay<T: Record>(
         let record = restoring.restore(&key, value, stamp)?;
         entries.push(Entry { key, stamp, record });
     }
-    let mut state = StoreState::new(LoadedRecords { revision, entries }, retention, T::history_group);
+    let mut state =
+        StoreState::new(LoadedRecords { revision, entries }, retention, T::history_group);
     for change in changes {
         let event = restore_change(state.current(&change.key), change, restoring)?;
         let len = event.record.memory_len();

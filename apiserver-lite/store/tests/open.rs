@@ -175,6 +175,8 @@ async fn history_ages() {
     assert_eq!(store.oldest(), Revision(1));
     store.compact_expired(at(401));
     assert_eq!(store.oldest(), Revision(2));
-    assert!(store.snapshot_at("", Revision(1)).is_err() && store.snapshot_at("", Revision(2)).is_ok());
+    assert!(
+        store.snapshot_at("", Revision(1)).is_err() && store.snapshot_at("", Revision(2)).is_ok()
+    );
     assert!(store.watch("", Revision(4)).is_err(), "the future cannot be watched from");
 }

@@ -59,7 +59,7 @@ pub fn set_aside(
     let mut highest = known.checkpoint.max(known.acknowledged.unwrap_or_default());
     for (first, path) in segments {
         let at = |source| OpenError::Directory { path: path.clone(), source };
-        let behind = log::find_frames_after(path, 0, Revision(0)).map_err(at)?;
+        let behind = log::find_frames_after(path, 0, *first).map_err(at)?;
         let last = behind.map_or(Revision(first.0.saturating_sub(1)), |behind| behind.last);
         highest = highest.max(last);
     }

@@ -19,6 +19,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom},
+    ops::RangeInclusive,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -350,7 +351,8 @@ pub struct LaterFrames {
     pub last: Revision,
 }
 
-/// Searches every offset after `from` for complete frames with revisions from `follows` on.
+/// Searches every offset after `from`, at which the change of revision `follows` begins, for complete frames with revisions from it on. Values may hold bytes
+/// that look like frames: revisions that so many bytes cannot reach are none of a frame's.
 pub fn find_frames_after(
     path: &Path,
     from: u64,
@@ -365,12 +367,14 @@ pub fn find_frames_after(
     let mut file = file;
     file.seek(SeekFrom::Start(from))?;
     file.take(len).read_to_end(&mut bytes)?;
+    let changes_max = (bytes.len() / CHANGE_HEADER_LEN) as u64;
+    let revisions = follows..=Revision(follows.0.saturating_add(changes_max));
     let mut found: Option<LaterFrames> = None;
     // Bounds the bytes hashed, so that values that look like frames cost only a few passes.
     let mut hashed = (bytes.len() as u64).saturating_add(1).saturating_mul(8);
     let mut at: usize = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        let Some(candidate) = read_candidate(rest, follows) else {
+        let Some(candidate) = read_candidate(rest, &revisions) else {
             at = at.saturating_add(1);
             continue;
         };
@@ -380,7 +384,7 @@ pub fn find_frames_after(
             at = at.saturating_add(1);
             continue;
         }
-        let last = last_revision(candidate.payload).unwrap_or(follows);
+        let last = last_revision(candidate.payload).unwrap_or(follows).min(*revisions.end());
         let before = found.get_or_insert(LaterFrames { offset, last });
         before.last = before.last.max(last);
         if hashed == 0 {
@@ -398,7 +402,10 @@ struct Candidate<'a> {
     payload: &'a [u8],
 }
 
-fn read_candidate(bytes: &[u8], follows: Revision) -> Option<Candidate<'_>> {
+fn read_candidate<'a>(
+    bytes: &'a [u8],
+    revisions: &RangeInclusive<Revision>,
+) -> Option<Candidate<'a>> {
     let number = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let len = number(0)? as usize;
     let payload = bytes.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN.checked_add(len)?)?;
@@ -408,7 +415,7 @@ fn read_candidate(bytes: &[u8], follows: Revision) -> Option<Candidate<'_>> {
     let value = if value == REMOVED { 0 } else { value };
     let texts = u64::from(key).saturating_add(u64::from(value));
     let fits = texts.saturating_add(CHANGE_HEADER_LEN as u64) <= len as u64;
-    (fits && revision > 0 && revision >= follows.0)
+    (fits && revision > 0 && revisions.contains(&Revision(revision)))
         .then_some(Candidate { crc: number(4)?, payload })
 }
 

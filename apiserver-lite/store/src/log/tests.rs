@@ -181,3 +181,27 @@ fn header_that_is_not_whole_has_no_end() {
         assert_eq!(read(&path, 1), (vec![], 0));
     }
 }
+
+/// A value may hold a whole frame, and be a part of the write that was interrupted.
+#[test]
+fn a_frame_in_a_value_is_none_if_its_revision_cannot_be_reached() {
+    for (modified, counts) in [(u64::MAX, false), (1 << 53, false), (1000, false), (9, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut segment = Segment::create(dir.path(), Revision(7)).unwrap();
+        segment.append(&[put("a", 7, 7, b"one")]).unwrap();
+        let end = segment.len();
+        let mut forged = Vec::new();
+        encode_frame(&[put("x", 1, modified, b"")], &mut forged).unwrap();
+        let value = Bytes::from(forged.repeat(10));
+        let torn = Change { value: Some(value), ..put("b", 8, 8, b"") };
+        segment.append(&[torn]).unwrap();
+        let path = segment.path.clone();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        // Of an interrupted write everything after its first bytes; no zeros follow, which could be frames too.
+        file.write_all_at(&[0xff; 4], end).unwrap();
+        file.set_len(segment.len()).unwrap();
+        let found = find_frames_after(&path, end, Revision(8)).unwrap();
+        let last = found.map(|found| found.last);
+        assert_eq!(last, counts.then_some(Revision(modified)), "{modified}");
+    }
+}

@@ -73,7 +73,7 @@ mod tests {
         let small = response(vec![Bytes::from("a")], true).await;
         assert!(!small.headers().contains_key(CONTENT_ENCODING));
         let part = Bytes::from(vec![b'x'; LEN_MIN]);
-        let places = PLACES.try_acquire_many(4).unwrap();
+        let places = PLACES.acquire_many(4).await.unwrap();
         let plain = response(vec![part.clone(), part.clone()], true).await;
         assert!(!plain.headers().contains_key(CONTENT_ENCODING), "enough are packed already");
         drop(places);

@@ -1,6 +1,8 @@
 //! Priority and fairness of one request: the flow schema that takes it, its seat, and the headers that name both.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use apiserver_auth::User;
@@ -102,9 +104,16 @@ pub async fn seat(
     query: &Query,
 ) -> Result<Option<HeldSeat>, ApiError> {
     let Some(classified) = classified else { return Ok(None) };
-    let _share = overload.share_of_waiting(user)?;
-    let _waits = request.map(OpenRequest::wait);
-    classified.seat(wait_max(query)).await.map(Some).map_err(|_| too_many())
+    let mut seat = pin!(classified.seat(wait_max(query)));
+    let taken = match futures_util::poll!(&mut seat) {
+        Poll::Ready(taken) => taken,
+        Poll::Pending => {
+            let _share = overload.share_of_waiting(user)?;
+            let _waits = request.map(OpenRequest::wait);
+            seat.await
+        }
+    };
+    taken.map(Some).map_err(|_| too_many())
 }
 
 fn wait_max(query: &Query) -> Duration {

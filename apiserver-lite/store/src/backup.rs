@@ -176,7 +176,7 @@ fn write_file<T: Record>(
     let mut out = Summed { out: BufWriter::new(file), sum: Context::new(&SHA256) };
     // Without a transform the store may have values that were transformed when there was one.
     let has_unreadable = entries.iter().any(|entry| !entry.record.is_readable());
-    let format = StoreFormat::needed(forms.transform().is_some() || has_unreadable);
+    let format = StoreFormat::of_backup(forms.transform().is_some() || has_unreadable);
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
     write_text(&mut out, identity.profile.as_bytes())?;

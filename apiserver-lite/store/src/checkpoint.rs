@@ -42,12 +42,8 @@ pub struct Checkpoint {
 pub type StoredRecords = BTreeMap<Arc<str>, (Stamp, Bytes)>;
 
 impl Checkpoint {
-    /// Opens or creates the database, checks that it belongs to `identity`, and raises its format to `format`.
-    pub fn open(
-        path: &Path,
-        identity: &StoreIdentity,
-        format: StoreFormat,
-    ) -> Result<Self, OpenError> {
+    /// Opens or creates the database, checks that it belongs to `identity`, and raises its format to the newest one.
+    pub fn open(path: &Path, identity: &StoreIdentity) -> Result<Self, OpenError> {
         if !path.exists() {
             create_database(path).map_err(|error| file_error(path, error))?;
         }
@@ -58,12 +54,12 @@ impl Checkpoint {
         let database = builder.open(path).map_err(|error| file_error(path, error))?;
         let checkpoint = Self { database, path: path.to_owned() };
         match checkpoint.read_identity().map_err(checkpoint_error)? {
-            None => checkpoint.write_identity(identity, format).map_err(checkpoint_error)?,
+            None => checkpoint.write_identity(identity).map_err(checkpoint_error)?,
             Some(found) => {
                 let is = read_format(path, &found)?;
                 check_identity(&found, identity)?;
-                if is < format {
-                    checkpoint.write_format(format).map_err(checkpoint_error)?;
+                if is < StoreFormat::NEWEST {
+                    checkpoint.raise_format().map_err(checkpoint_error)?;
                 }
             }
         }
@@ -86,18 +82,14 @@ impl Checkpoint {
         Ok(Some(facts))
     }
 
-    fn write_format(&self, format: StoreFormat) -> Result<(), redb::Error> {
+    fn raise_format(&self) -> Result<(), redb::Error> {
         let mut write = self.database.begin_write()?;
         write.set_quick_repair(true);
-        write.open_table(META)?.insert(FORMAT, format.to_string().as_str())?;
+        write.open_table(META)?.insert(FORMAT, StoreFormat::NEWEST.to_string().as_str())?;
         Ok(write.commit()?)
     }
 
-    fn write_identity(
-        &self,
-        identity: &StoreIdentity,
-        format: StoreFormat,
-    ) -> Result<(), redb::Error> {
+    fn write_identity(&self, identity: &StoreIdentity) -> Result<(), redb::Error> {
         let mut claim = self.database.begin_write()?;
         claim.set_quick_repair(true);
         {
@@ -105,7 +97,7 @@ impl Checkpoint {
             for (what, value) in identity_rows(identity) {
                 meta.insert(what, value)?;
             }
-            meta.insert(FORMAT, format.to_string().as_str())?;
+            meta.insert(FORMAT, StoreFormat::NEWEST.to_string().as_str())?;
             claim.open_table(REVISION)?;
             claim.open_table(SUM)?.insert((), (0, 0))?;
             claim.open_table(RECORDS)?;

@@ -28,7 +28,6 @@ use crate::{
     acknowledged::{AcknowledgedRevision, KnownRevisions},
     checkpoint::{Checkpoint, StoredRecords},
     damage::{self, Damage},
-    format::StoreFormat,
     log::{self, AppendError, Change, Segment, SegmentItem, SegmentReader},
     log_reader::{LogRead, LogReadError, read_log},
 };
@@ -77,8 +76,6 @@ pub struct DiskContent {
 pub struct DiskConfig<'a> {
     medium: &'a Medium,
     identity: &'a StoreIdentity,
-    /// The format that the store has at least from now on.
-    format: StoreFormat,
     segment_len_max: u64,
     on_damage: OnDamage,
 }
@@ -88,7 +85,6 @@ impl<'a> DiskConfig<'a> {
         Self {
             medium: &config.medium,
             identity: &config.identity,
-            format: StoreFormat::needed(config.transform.is_some()),
             segment_len_max: config.segment_len_max,
             on_damage: config.on_damage,
         }
@@ -98,7 +94,7 @@ impl<'a> DiskConfig<'a> {
 impl Disk {
     /// Opens or creates the medium, checks its identity, and reads it.
     pub fn open(config: DiskConfig<'_>) -> Result<(Self, DiskContent), OpenError> {
-        let DiskConfig { medium, identity, format, segment_len_max, on_damage } = config;
+        let DiskConfig { medium, identity, segment_len_max, on_damage } = config;
         let directory = match medium {
             Medium::Memory => return Ok((Self::Memory, DiskContent::default())),
             Medium::Directory(directory) => directory.clone(),
@@ -108,7 +104,7 @@ impl Disk {
         let file = directory.join("records.redb");
         // redb panics on some kinds of damage.
         let read = isolate_sync(|| {
-            let checkpoint = Checkpoint::open(&file, identity, format)?;
+            let checkpoint = Checkpoint::open(&file, identity)?;
             let (content, found) = read_directory(&directory, &checkpoint, on_damage)?;
             Ok((checkpoint, content, found))
         });
@@ -141,8 +137,7 @@ impl Disk {
             });
         }
         let identity = identity.clone();
-        let checkpoint =
-            ReopeningCheckpoint { path: file, identity, format, checkpoint: Some(checkpoint) };
+        let checkpoint = ReopeningCheckpoint { path: file, identity, checkpoint: Some(checkpoint) };
         let checkpointer = spawn_checkpointer(checkpoint, to_fold).map_err(OpenError::Thread)?;
         let checkpointer = Some(checkpointer);
         let log =
@@ -292,7 +287,6 @@ fn spawn_checkpointer(
 struct ReopeningCheckpoint {
     path: PathBuf,
     identity: StoreIdentity,
-    format: StoreFormat,
     checkpoint: Option<Checkpoint>,
 }
 
@@ -303,7 +297,7 @@ impl ReopeningCheckpoint {
     ) -> Result<(), FoldError> {
         let checkpoint = match self.checkpoint.take() {
             Some(open) => open,
-            None => Checkpoint::open(&self.path, &self.identity, self.format)?,
+            None => Checkpoint::open(&self.path, &self.identity)?,
         };
         let done = work(&checkpoint);
         self.checkpoint = match &done {
@@ -311,7 +305,7 @@ impl ReopeningCheckpoint {
             Err(_) => {
                 drop(checkpoint);
                 // Opened again at once, because its lock keeps other processes out; if that fails, at the next attempt.
-                Checkpoint::open(&self.path, &self.identity, self.format).ok()
+                Checkpoint::open(&self.path, &self.identity).ok()
             }
         };
         done

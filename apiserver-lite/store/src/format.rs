@@ -1,13 +1,14 @@
 //! Versions of the format on disk: the tables of the checkpoint, the frames of the log, and how values lie in both. The checkpoint says
-//! which one a store has.
+//! which one a store has, a backup which one its values need.
 //!
 //! | format | since | values |
 //! |---|---|---|
 //! | 1 | the first one | as the records encode them |
 //! | 2 | encryption | may be [transformed](crate::Transform) |
+//! | 3 | seeds in the [headers of segments](crate::log) | may be transformed |
 //!
-//! A store keeps the oldest format that describes it, so that older programs open it as long as they understand it: it gets format 2 when it is
-//! opened with a transform, before the first value is transformed, and keeps it. A format that is not in the table is refused.
+//! A store is raised to the newest format when it is opened, before anything is written. A backup keeps the oldest format that describes its values, so that
+//! older programs restore it as long as they understand it. A format that is not in the table is refused.
 
 use std::fmt;
 
@@ -18,19 +19,22 @@ pub enum StoreFormat {
     Plain = 1,
     /// Values may be transformed.
     Transformed = 2,
+    /// Values may be transformed, segments may have seeds.
+    Seeded = 3,
 }
 
 impl StoreFormat {
-    pub const NEWEST: Self = Self::Transformed;
+    pub const NEWEST: Self = Self::Seeded;
 
-    /// The format that a store needs with a transform or without.
-    pub fn needed(has_transform: bool) -> Self {
-        if has_transform { Self::Transformed } else { Self::Plain }
+    /// The oldest format that describes a backup with transformed values or without.
+    pub fn of_backup(has_transformed: bool) -> Self {
+        if has_transformed { Self::Transformed } else { Self::Plain }
     }
 
     /// `None` for formats of newer programs, and for what is no format.
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Plain, Self::Transformed].into_iter().find(|format| format.to_string() == text)
+        let known = [Self::Plain, Self::Transformed, Self::Seeded];
+        known.into_iter().find(|format| format.to_string() == text)
     }
 }
 

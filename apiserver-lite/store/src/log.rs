@@ -4,8 +4,10 @@
 //! one commit, whole or not at all:
 //!
 //! ```text
-//!   segment  "orchlog1"  first revision u64   frame*   zeros
-//!   frame    length u32  crc32 u32  payload              length of the payload; crc over it
+//!   segment  header  frame*  zeros
+//!   header   "ORCH LOG"  first revision u64  seed u32  crc32 u32      crc over what is before it
+//!            "orchlog1"  first revision u64                           of older formats; the seed is 0
+//!   frame    length u32  crc32 u32  payload              length of the payload; crc over it, starting with the seed
 //!   payload  change*                                     revisions rise by one, across frames too
 //!   change   created u64  modified u64  key length u32  value length u32  key  value
 //! ```
@@ -19,7 +21,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom},
-    ops::RangeInclusive,
+    ops::{Range, RangeInclusive},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -30,8 +32,10 @@ use proto_daemon::private_files;
 
 use crate::{Revision, Stamp};
 
-const MAGIC: &[u8; 8] = b"orchlog1";
-const SEGMENT_HEADER_LEN: u64 = 16;
+pub use header::SegmentHeader;
+
+mod header;
+
 const FRAME_HEADER_LEN: usize = 8;
 pub const CHANGE_HEADER_LEN: usize = 24;
 const REMOVED: u32 = u32::MAX;
@@ -93,6 +97,7 @@ impl LogFile for File {
 pub struct Segment {
     pub path: PathBuf,
     file: Box<dyn LogFile>,
+    header: SegmentHeader,
     /// End of the last frame.
     end: u64,
     /// End of the zeros ahead of it.
@@ -108,7 +113,8 @@ impl Segment {
             return Err(ErrorKind::AlreadyExists.into());
         }
         let unfinished = directory.join(UNFINISHED);
-        let made = make_segment(&unfinished, first).and_then(|file| {
+        let header = SegmentHeader::new(first);
+        let made = make_segment(&unfinished, header).and_then(|file| {
             fs::rename(&unfinished, &path)?;
             Ok(file)
         });
@@ -116,19 +122,26 @@ impl Segment {
         // The empty segment is removed, so that the next attempt finds its name free.
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.inspect_err(|_| drop(fs::remove_file(&path)))?;
-        Ok(Self::from_parts(path, Box::new(file), SEGMENT_HEADER_LEN, FILL_LEN))
+        Ok(Self::from_parts(path, Box::new(file), header, header.len..FILL_LEN))
     }
 
     /// Continues a segment after its last complete frame, which ends at `end`.
     pub fn resume(path: PathBuf, end: u64) -> io::Result<Self> {
-        let file = private_files::open_private(&path, OpenOptions::new().write(true))?;
+        let file = private_files::open_private(&path, OpenOptions::new().read(true).write(true))?;
+        let header = SegmentHeader::read(&file)?.ok_or(ErrorKind::InvalidData)?;
         file.set_len(end)?;
         file.sync_all()?;
-        Ok(Self::from_parts(path, Box::new(file), end, end))
+        Ok(Self::from_parts(path, Box::new(file), header, end..end))
     }
 
-    pub fn from_parts(path: PathBuf, file: Box<dyn LogFile>, end: u64, filled: u64) -> Self {
-        Self { path, file, end, filled, frame: Vec::new() }
+    /// A segment whose zeros ahead of the next frame are in `zeros`.
+    pub fn from_parts(
+        path: PathBuf,
+        file: Box<dyn LogFile>,
+        header: SegmentHeader,
+        zeros: Range<u64>,
+    ) -> Self {
+        Self { path, file, header, end: zeros.start, filled: zeros.end, frame: Vec::new() }
     }
 
     /// Bytes of frames and header.
@@ -138,7 +151,7 @@ impl Segment {
 
     /// Makes `changes` durable as one frame.
     pub fn append(&mut self, changes: &[Change]) -> Result<(), AppendError> {
-        encode_frame(changes, &mut self.frame).map_err(AppendError::Refused)?;
+        encode_frame(changes, self.header, &mut self.frame).map_err(AppendError::Refused)?;
         let end = self.end.saturating_add(self.frame.len() as u64);
         let filled = self.write_frame(end).map_err(|refused| match self.undo_write(end) {
             Ok(()) => AppendError::Refused(refused),
@@ -178,17 +191,15 @@ pub enum AppendError {
     Unknown(io::Error),
 }
 
-fn make_segment(path: &Path, first: Revision) -> io::Result<File> {
+fn make_segment(path: &Path, header: SegmentHeader) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let file = private_files::create_private(path)?;
-    let mut header = Vec::with_capacity(FILL_LEN as usize);
-    header.extend_from_slice(MAGIC);
-    header.extend_from_slice(&first.0.to_le_bytes());
-    header.resize(FILL_LEN as usize, 0);
-    file.write_all_at(&header, 0)?;
+    let mut content = header.encode().to_vec();
+    content.resize(FILL_LEN as usize, 0);
+    file.write_all_at(&content, 0)?;
     file.sync_all()?;
     Ok(file)
 }
@@ -197,7 +208,7 @@ fn segment_name(first: Revision) -> String {
     format!("log.{first:020}", first = first.0)
 }
 
-fn encode_frame(changes: &[Change], frame: &mut Vec<u8>) -> io::Result<()> {
+fn encode_frame(changes: &[Change], segment: SegmentHeader, frame: &mut Vec<u8>) -> io::Result<()> {
     let too_long = |_| io::Error::new(ErrorKind::FileTooLarge, "frame too long");
     let len = changes.iter().map(Change::len_in_frame).fold(0, usize::saturating_add);
     if len > FRAME_LEN_MAX {
@@ -224,7 +235,7 @@ fn encode_frame(changes: &[Change], frame: &mut Vec<u8>) -> io::Result<()> {
     let len = u32::try_from(payload.len()).map_err(too_long)?;
     let (len_field, crc_field) = header.split_at_mut(4);
     len_field.copy_from_slice(&len.to_le_bytes());
-    crc_field.copy_from_slice(&crc32fast::hash(payload).to_le_bytes());
+    crc_field.copy_from_slice(&segment.checksum(payload).to_le_bytes());
     Ok(())
 }
 
@@ -260,7 +271,9 @@ pub enum SegmentItem {
 /// Reads the frames of a segment in order.
 pub struct SegmentReader {
     file: BufReader<File>,
-    /// End of the last complete frame read; 0 if the header is incomplete.
+    /// `None` if it is not whole or of another revision.
+    header: Option<SegmentHeader>,
+    /// End of the last complete frame read; 0 without a header.
     end: u64,
     file_len: u64,
 }
@@ -270,21 +283,18 @@ impl SegmentReader {
     pub fn open(path: &Path, first: Revision) -> io::Result<Self> {
         let file = private_files::open_private(path, &mut OpenOptions::new())?;
         let file_len = file.metadata()?.len();
+        let header = SegmentHeader::read(&file)?.filter(|header| header.first == first);
+        let end = header.map_or(0, |header| header.len);
         let mut file = BufReader::with_capacity(64 << 10, file);
-        let mut header = [0; SEGMENT_HEADER_LEN as usize];
-        let mut expected = MAGIC.to_vec();
-        expected.extend_from_slice(&first.0.to_le_bytes());
-        let whole = read_whole(&mut file, &mut header)? && header.as_slice() == expected;
-        let end = if whole { SEGMENT_HEADER_LEN } else { 0 };
         file.seek(SeekFrom::Start(end))?;
-        Ok(Self { file, end, file_len })
+        Ok(Self { file, header, end, file_len })
     }
 
     /// The next item. Nothing follows an item that is not a frame.
     pub fn next_item(&mut self) -> io::Result<SegmentItem> {
-        if self.end == 0 {
+        let Some(segment) = self.header else {
             return Ok(SegmentItem::Bad("no segment header with the revision of the file name"));
-        }
+        };
         let rest = self.file_len.saturating_sub(self.end);
         let mut header = [0; FRAME_HEADER_LEN];
         if rest < FRAME_HEADER_LEN as u64 || !read_whole(&mut self.file, &mut header)? {
@@ -303,7 +313,7 @@ impl SegmentReader {
         if !read_whole(&mut self.file, &mut payload)? {
             return Ok(SegmentItem::Bad("a frame longer than the rest of the file"));
         }
-        if crc32fast::hash(&payload) != crc {
+        if segment.checksum(&payload) != crc {
             return Ok(SegmentItem::Bad("a frame with a wrong checksum"));
         }
         let Some(changes) = decode_payload(&Bytes::from(payload)) else {
@@ -319,7 +329,7 @@ impl SegmentReader {
         Ok(if content == self.end { SegmentItem::End } else { SegmentItem::Bad(otherwise) })
     }
 
-    /// End of the last complete frame read; 0 if the header is incomplete.
+    /// End of the last complete frame read; 0 without a header.
     pub fn end(&self) -> u64 {
         self.end
     }
@@ -352,13 +362,15 @@ pub struct LaterFrames {
 }
 
 /// Searches every offset after `from`, at which the change of revision `follows` begins, for complete frames with revisions from it on. Values may hold bytes
-/// that look like frames: revisions that so many bytes cannot reach are none of a frame's.
+/// that look like frames: revisions that so many bytes cannot reach are none of a frame's. Without a whole header, and so without a seed, checksums are not
+/// compared: what looks like a frame counts as one.
 pub fn find_frames_after(
     path: &Path,
     from: u64,
     follows: Revision,
 ) -> io::Result<Option<LaterFrames>> {
     let file = private_files::open_private(path, &mut OpenOptions::new())?;
+    let header = SegmentHeader::read(&file)?;
     let len = end_of_content(&file, from)?.saturating_sub(from);
     // A frame may end with zeros.
     let len =
@@ -380,7 +392,8 @@ pub fn find_frames_after(
         };
         let offset = from.saturating_add(at as u64);
         hashed = hashed.saturating_sub(candidate.payload.len() as u64);
-        if hashed > 0 && crc32fast::hash(candidate.payload) != candidate.crc {
+        let fails = |segment: SegmentHeader| segment.checksum(candidate.payload) != candidate.crc;
+        if hashed > 0 && header.is_some_and(fails) {
             at = at.saturating_add(1);
             continue;
         }
@@ -457,7 +470,7 @@ fn decode_payload(payload: &Bytes) -> Option<Vec<Change>> {
 pub fn reencode_payload(payload: &[u8]) -> Option<Vec<u8>> {
     let changes = decode_payload(&Bytes::copy_from_slice(payload))?;
     let mut frame = Vec::new();
-    encode_frame(&changes, &mut frame).ok()?;
+    encode_frame(&changes, SegmentHeader::new(Revision(1)), &mut frame).ok()?;
     Some(frame.split_off(FRAME_HEADER_LEN))
 }
 

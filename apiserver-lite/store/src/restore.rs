@@ -73,7 +73,7 @@ pub fn restore(
         _ => {}
     }
     private_files::create_private_dir(&staging).map_err(at)?;
-    let checkpoint = Checkpoint::open(&staging.join("records.redb"), identity, backup.format)?;
+    let checkpoint = Checkpoint::open(&staging.join("records.redb"), identity)?;
     checkpoint.fold(revision, &backup.records).map_err(checkpoint_error)?;
     drop(checkpoint);
     drop(Segment::create(&staging, revision.next()).map_err(at)?);
@@ -114,7 +114,6 @@ fn check_empty(directory: &Path) -> Result<(), BackupError> {
 
 /// The content of a backup.
 struct Backup {
-    format: StoreFormat,
     revision: Revision,
     records: BTreeMap<Arc<str>, Change>,
 }
@@ -133,15 +132,15 @@ fn read(path: &Path, identity: &StoreIdentity) -> Result<Backup, BackupError> {
     input.check_version(VERSION)?;
     input.check_identity(identity)?;
     let format = input.check_version(u32::from(StoreFormat::NEWEST as u8))?;
-    let format = StoreFormat::parse(&format.to_string());
-    let format = format.ok_or_else(|| input.damaged("it names an unknown format"))?;
+    StoreFormat::parse(&format.to_string())
+        .ok_or_else(|| input.damaged("it names an unknown format"))?;
     let revision = input.u64()?;
     if revision > REVISION_MAX {
         return Err(input.damaged("its revision is too large"));
     }
     let records = input.records(revision)?;
     input.check_sum()?;
-    Ok(Backup { format, revision: Revision(revision), records })
+    Ok(Backup { revision: Revision(revision), records })
 }
 
 /// Reads the parts of a backup and sums them.

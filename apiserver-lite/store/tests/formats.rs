@@ -52,35 +52,24 @@ fn check_content(store: &Store<Text>) {
 }
 
 #[tokio::test]
-async fn stored_bytes_of_format_1_are_read_and_stay_format_1() {
-    let dir = format_1();
-    let store = open(dir.path(), None);
-    check_content(&store);
-    let write = Write::create("secrets/new", Bytes::from_static(b"new"));
-    assert_eq!(store.write(write).await.unwrap().revision, Revision(10));
-    store.close().await;
-    assert_eq!(format(dir.path()), "1", "older programs read it as before");
-    let store = open(dir.path(), None);
-    assert_eq!(text(&store, "secrets/new").as_deref(), Some("new"));
-    store.close().await;
-}
-
-#[tokio::test]
-async fn a_transform_raises_format_1_to_format_2_for_good() {
-    let dir = format_1();
-    let store = open(dir.path(), Some(&Shift::new(&[3])));
-    check_content(&store);
-    store.close().await;
-    assert_eq!(format(dir.path()), "2");
-    let store = open(dir.path(), None);
-    check_content(&store);
-    store.close().await;
-    assert_eq!(format(dir.path()), "2");
+async fn stored_bytes_of_format_1_are_read_and_raised_for_good() {
+    for transform in [None, Some(Shift::new(&[3]))] {
+        let dir = format_1();
+        let store = open(dir.path(), transform.as_ref());
+        check_content(&store);
+        let write = Write::create("secrets/new", Bytes::from_static(b"new"));
+        assert_eq!(store.write(write).await.unwrap().revision, Revision(10));
+        store.close().await;
+        assert_eq!(format(dir.path()), "3", "older programs do not know seeds");
+        let store = open(dir.path(), transform.as_ref());
+        assert_eq!(text(&store, "secrets/new").as_deref(), Some("new"));
+        store.close().await;
+    }
 }
 
 #[tokio::test]
 async fn a_newer_format_is_refused_and_left_alone() {
-    for newer in ["3", "10", "", "2 ", "x"] {
+    for newer in ["4", "10", "", "2 ", "x"] {
         let dir = format_1();
         set_format(dir.path(), newer);
         let before = fs::read(dir.path().join("log.00000000000000000007")).unwrap();
@@ -89,7 +78,7 @@ async fn a_newer_format_is_refused_and_left_alone() {
         let error = Store::<Text>::open(config).err().unwrap();
         assert!(matches!(error, OpenError::Format { .. }), "{error}");
         let told = error.to_string();
-        let expected = format!("has format {newer:?}, this program reads formats 1 to 2");
+        let expected = format!("has format {newer:?}, this program reads formats 1 to 3");
         assert!(told.contains(&expected), "{told}");
         assert_eq!(format(dir.path()), newer);
         assert_eq!(fs::read(dir.path().join("log.00000000000000000007")).unwrap(), before);

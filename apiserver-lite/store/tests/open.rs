@@ -80,11 +80,10 @@ async fn damaged_log_is_refused() {
     store.close().await;
     let log: PathBuf = dir.path().join("log.00000000000000000001");
     let whole = fs::read(&log).unwrap();
-    // The same log under the name of a later one: the writes before are missing.
-    let mut later = whole.clone();
-    later[8] = 3;
+    // A log that begins later: the writes before are missing.
+    let later = b"orchlog1\x03\0\0\0\0\0\0\0";
     fs::remove_file(&log).unwrap();
-    fs::write(dir.path().join("log.00000000000000000003"), &later).unwrap();
+    fs::write(dir.path().join("log.00000000000000000003"), later).unwrap();
     let error = open(dir.path()).err().unwrap();
     assert!(
         matches!(
@@ -94,7 +93,7 @@ async fn damaged_log_is_refused() {
         "{error}"
     );
     // A segment that ends before the next one starts.
-    fs::write(&log, &whole[..60]).unwrap();
+    fs::write(&log, &whole[..68]).unwrap();
     let error = open(dir.path()).err().unwrap();
     assert!(
         matches!(

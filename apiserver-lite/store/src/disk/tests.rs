@@ -7,11 +7,10 @@ fn a_checkpoint_that_failed_is_open_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("records.redb");
     let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
-    let open = || Checkpoint::open(&path, &identity, StoreFormat::Plain);
+    let open = || Checkpoint::open(&path, &identity);
     let mut kept = ReopeningCheckpoint {
         path: path.clone(),
         identity: identity.clone(),
-        format: StoreFormat::Plain,
         checkpoint: Some(open().unwrap()),
     };
     let no_room = |_: &Checkpoint| Err(io::Error::from(io::ErrorKind::StorageFull).into());
@@ -46,8 +45,7 @@ fn damaged_segment(directory: &Path) -> ClosedSegment {
 fn a_segment_that_is_not_read_to_its_last_frame_stays() {
     let dir = tempfile::tempdir().unwrap();
     let identity = StoreIdentity { profile: "orch".into(), domain: "orch.io".into() };
-    let checkpoint =
-        Checkpoint::open(&dir.path().join("records.redb"), &identity, StoreFormat::Plain).unwrap();
+    let checkpoint = Checkpoint::open(&dir.path().join("records.redb"), &identity).unwrap();
     let segment = damaged_segment(dir.path());
     let error = fold(&checkpoint, &segment).unwrap_err();
     let FoldError::Damaged(damage) = error else { panic!("{error}") };

@@ -13,6 +13,9 @@ fn remove(key: &str, created: u64, modified: u64) -> Change {
     Change { value: None, ..put(key, created, modified, b"") }
 }
 
+/// The header of a segment without a seed.
+const UNSEEDED: SegmentHeader = SegmentHeader { first: Revision(7), seed: 0, len: 16 };
+
 /// Reads a segment to its end.
 fn read(path: &Path, first: u64) -> (Vec<Vec<Change>>, u64) {
     let mut reader = SegmentReader::open(path, Revision(first)).unwrap();
@@ -26,7 +29,7 @@ fn read(path: &Path, first: u64) -> (Vec<Vec<Change>>, u64) {
 #[test]
 fn frame_layout() {
     let mut frame = Vec::new();
-    encode_frame(&[put("a/b", 3, 5, b"xy"), remove("c", 4, 6)], &mut frame).unwrap();
+    encode_frame(&[put("a/b", 3, 5, b"xy"), remove("c", 4, 6)], UNSEEDED, &mut frame).unwrap();
     let mut payload = Vec::new();
     payload.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]); // created
     payload.extend_from_slice(&[5, 0, 0, 0, 0, 0, 0, 0]); // modified
@@ -41,6 +44,60 @@ fn frame_layout() {
     assert_eq!(frame[..4], u32::try_from(payload.len()).unwrap().to_le_bytes());
     assert_eq!(frame[4..8], crc32fast::hash(&payload).to_le_bytes());
     assert_eq!(frame[8..], payload);
+    let seeded = SegmentHeader { seed: 1, ..UNSEEDED };
+    encode_frame(&[put("a/b", 3, 5, b"xy"), remove("c", 4, 6)], seeded, &mut frame).unwrap();
+    assert_eq!(frame[8..], payload);
+    // CRC-32 that continues from 1, as zlib's crc32(1, payload) counts it.
+    let mut crc = crc32fast::Hasher::new_with_initial(1);
+    crc.update(&payload);
+    assert_eq!(frame[4..8], crc.finalize().to_le_bytes());
+    assert_ne!(frame[4..8], crc32fast::hash(&payload).to_le_bytes());
+}
+
+#[test]
+fn header_layout() {
+    let header = SegmentHeader { first: Revision(0x0102), seed: 0x0a0b_0c0d, len: 24 };
+    let mut bytes = b"ORCH LOG\x02\x01\0\0\0\0\0\0\x0d\x0c\x0b\x0a".to_vec();
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    assert_eq!(header.encode()[..], bytes);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("segment");
+    let read = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        SegmentHeader::read(&File::open(&path).unwrap()).unwrap()
+    };
+    assert_eq!(read(&bytes), Some(header));
+    assert_eq!(read(&[&bytes[..], &[0; 9]].concat()), Some(header));
+    for at in 0..bytes.len() {
+        assert_eq!(read(&bytes[..at]), None, "cut at {at}");
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << bit;
+            assert_eq!(read(&damaged), None, "bit {bit} of byte {at} flipped");
+        }
+    }
+    let unseeded = b"orchlog1\x07\0\0\0\0\0\0\0";
+    assert_eq!(read(unseeded), Some(UNSEEDED));
+    assert_eq!(read(&unseeded[..15]), None);
+    let seeds = [(); 8].map(|()| SegmentHeader::new(Revision(1)).seed);
+    assert!(seeds.iter().any(|seed| *seed != seeds[0]), "{seeds:?}");
+}
+
+/// Stores of older programs go on in their last segment.
+#[test]
+fn a_segment_without_a_seed_is_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(segment_name(Revision(7)));
+    let frames = [vec![put("a", 7, 7, b"one")], vec![put("b", 8, 8, b"two")]];
+    let mut bytes = b"orchlog1\x07\0\0\0\0\0\0\0".to_vec();
+    let mut frame = Vec::new();
+    encode_frame(&frames[0], UNSEEDED, &mut frame).unwrap();
+    bytes.extend_from_slice(&frame);
+    std::fs::write(&path, &bytes).unwrap();
+    let mut segment = Segment::resume(path.clone(), bytes.len() as u64).unwrap();
+    segment.append(&frames[1]).unwrap();
+    assert_eq!(read(&path, 7), (frames.to_vec(), segment.len()));
+    assert!(std::fs::read(&path).unwrap().starts_with(&bytes));
 }
 
 #[test]
@@ -108,8 +165,8 @@ fn a_frame_that_was_refused_leaves_nothing() {
         file.set_len(filled).unwrap();
         let room = Arc::new(AtomicU64::new(bytes));
         let limited = Box::new(Limited { file, filled, room: room.clone() });
-        let mut segment =
-            Segment::from_parts(made.path.clone(), limited, SEGMENT_HEADER_LEN, filled);
+        let zeros = made.len()..filled;
+        let mut segment = Segment::from_parts(made.path.clone(), limited, made.header, zeros);
         segment.append(&first).unwrap();
         let before = std::fs::read(&made.path).unwrap();
         let error = segment.append(&refused).unwrap_err();
@@ -176,32 +233,40 @@ fn torn_frame_is_the_end() {
 fn header_that_is_not_whole_has_no_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(segment_name(Revision(1)));
-    for bytes in [&b""[..], b"orchlog1\x01\0", b"otherlog\x01\0\0\0\0\0\0\0", &[0; 64]] {
+    for bytes in
+        [&b""[..], b"ORCH LOG\x01\0", b"orchlog1\x01\0", b"otherlog\x01\0\0\0\0\0\0\0", &[0; 64]]
+    {
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(read(&path, 1), (vec![], 0));
     }
 }
 
+/// Where the frames of a segment's interrupted last write go on, if its value holds frames that `forge` made.
+fn forged_frames_found(modified: u64, forge: impl Fn(SegmentHeader) -> SegmentHeader) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let mut segment = Segment::create(dir.path(), Revision(7)).unwrap();
+    segment.append(&[put("a", 7, 7, b"one")]).unwrap();
+    let end = segment.len();
+    let mut forged = Vec::new();
+    encode_frame(&[put("x", 1, modified, b"")], forge(segment.header), &mut forged).unwrap();
+    let torn = Change { value: Some(Bytes::from(forged.repeat(10))), ..put("b", 8, 8, b"") };
+    segment.append(&[torn]).unwrap();
+    let file = OpenOptions::new().write(true).open(&segment.path).unwrap();
+    // Of an interrupted write everything after its first bytes; no zeros follow, which could be frames too.
+    file.write_all_at(&[0xff; 4], end).unwrap();
+    file.set_len(segment.len()).unwrap();
+    let found = find_frames_after(&segment.path, end, Revision(8)).unwrap();
+    assert!(found.is_none_or(|found| found.last == Revision(modified)));
+    found.is_some()
+}
+
 /// A value may hold a whole frame, and be a part of the write that was interrupted.
 #[test]
-fn a_frame_in_a_value_is_none_if_its_revision_cannot_be_reached() {
-    for (modified, counts) in [(u64::MAX, false), (1 << 53, false), (1000, false), (9, true)] {
-        let dir = tempfile::tempdir().unwrap();
-        let mut segment = Segment::create(dir.path(), Revision(7)).unwrap();
-        segment.append(&[put("a", 7, 7, b"one")]).unwrap();
-        let end = segment.len();
-        let mut forged = Vec::new();
-        encode_frame(&[put("x", 1, modified, b"")], &mut forged).unwrap();
-        let value = Bytes::from(forged.repeat(10));
-        let torn = Change { value: Some(value), ..put("b", 8, 8, b"") };
-        segment.append(&[torn]).unwrap();
-        let path = segment.path.clone();
-        let file = OpenOptions::new().write(true).open(&path).unwrap();
-        // Of an interrupted write everything after its first bytes; no zeros follow, which could be frames too.
-        file.write_all_at(&[0xff; 4], end).unwrap();
-        file.set_len(segment.len()).unwrap();
-        let found = find_frames_after(&path, end, Revision(8)).unwrap();
-        let last = found.map(|found| found.last);
-        assert_eq!(last, counts.then_some(Revision(modified)), "{modified}");
+fn a_frame_in_a_value_is_none_without_the_seed_or_with_a_revision_that_cannot_be_reached() {
+    for (modified, reachable) in [(u64::MAX, false), (1 << 53, false), (1000, false), (9, true)] {
+        assert_eq!(forged_frames_found(modified, |segment| segment), reachable, "{modified}");
+        assert!(!forged_frames_found(modified, |_| UNSEEDED), "{modified}");
+        let other = |segment: SegmentHeader| SegmentHeader { seed: !segment.seed, ..segment };
+        assert!(!forged_frames_found(modified, other), "{modified}");
     }
 }

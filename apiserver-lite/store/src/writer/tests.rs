@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     Medium, Range, Retention, Store, StoreConfig, StoreIdentity,
     disk::{Disk, DiskConfig},
-    log::{self, LogFile, Segment, SegmentItem, SegmentReader},
+    log::{self, LogFile, Segment, SegmentHeader, SegmentItem, SegmentReader},
     state::{LoadedRecords, StoreState},
 };
 
@@ -52,7 +52,9 @@ impl LogFile for FaultyFile {
 }
 
 fn store(fault: &Arc<Fault>) -> Store<Bytes> {
-    let segment = Segment::from_parts("log".into(), Box::new(FaultyFile(fault.clone())), 16, 16);
+    let header = SegmentHeader::new(Revision(1));
+    let file = Box::new(FaultyFile(fault.clone()));
+    let segment = Segment::from_parts("log".into(), file, header, header.len..header.len);
     let state = StoreState::new(
         LoadedRecords { revision: Revision(0), entries: vec![] },
         Retention::default(),

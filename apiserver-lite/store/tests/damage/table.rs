@@ -22,6 +22,9 @@ use bytes::Bytes;
 
 use support::Shift;
 
+/// Length of a segment's header.
+const HEADER_LEN: u64 = 24;
+
 /// How many of the possible positions are tried: one in this many.
 #[derive(Clone, Copy)]
 pub struct Effort {
@@ -116,7 +119,7 @@ fn config(path: &Path, values: Values) -> StoreConfig {
     let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
     let shift = (values == Values::Transformed).then(|| Shift::new(&[3]));
     let transform = shift.map(|shift| Arc::new(shift) as Arc<dyn Transform>);
-    StoreConfig { segment_len_max: 160, transform, ..config }
+    StoreConfig { segment_len_max: 168, transform, ..config }
 }
 
 type Content = BTreeMap<String, (u64, Bytes)>;
@@ -183,7 +186,7 @@ impl Sample {
             }
             // The last segment has more than one frame.
             let end = files(path, "log.").last().map_or(0, |log| content_len(log));
-            if nth > 27 && last_frame > 16 && end > last_frame {
+            if nth > 27 && last_frame > HEADER_LEN && end > last_frame {
                 break;
             }
         }
@@ -197,7 +200,7 @@ impl Sample {
         }
         let sample = Self { directory: kept, lagging, last_frame, revision, content, values };
         assert!(sample.logs().len() >= 4, "{:?}", sample.logs());
-        assert!(content_len(sample.logs().last().unwrap()) > last_frame && last_frame > 16);
+        assert!(content_len(sample.logs().last().unwrap()) > last_frame && last_frame > HEADER_LEN);
         sample
     }
 
@@ -374,10 +377,10 @@ pub async fn accepted(values: Values) {
     for nth in 0..logs.len() {
         let copy = sample.copy();
         let path = copy.path().join(logs[nth].file_name().unwrap());
-        inflict(&path, Damage::Flip { offset: 17, with: 1 });
+        inflict(&path, Damage::Flip { offset: HEADER_LEN + 1, with: 1 });
         let refused = Store::<Bytes>::open(config(copy.path(), values)).err().unwrap();
         let OpenError::Damaged(damage) = &refused else { panic!("{refused}") };
-        assert_eq!((&damage.path, damage.offset), (&path, 16), "{damage}");
+        assert_eq!((&damage.path, damage.offset), (&path, HEADER_LEN), "{damage}");
         let names = |prefix: &str| files(copy.path(), prefix).len();
         assert_eq!(names("log."), logs.len(), "nothing is changed");
         let accept = StoreConfig { on_damage: OnDamage::SetAside, ..config(copy.path(), values) };

@@ -23,7 +23,6 @@ pub mod local_node;
 pub mod loopback;
 pub mod metrics_page;
 pub mod mode;
-pub mod open_files;
 pub mod reference;
 pub mod sources;
 pub mod startup;

@@ -10,8 +10,6 @@ use proto_daemon::statusz::TaskStatus;
 use proxy_rules::model::Settings;
 use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
 
-use crate::open_files::connections;
-
 /// Listening sockets of both families; more than the default range of node ports.
 const FRONTENDS_MAX: usize = 8192;
 /// Concurrent connections and UDP sessions: probes and people use these, not load.
@@ -25,11 +23,9 @@ pub fn start(
     drain: DrainWatch,
 ) -> Arc<Forwarder> {
     let forwarder = Arc::new(Forwarder::of_node_ports(settings));
-    let limits = ForwarderLimits {
-        frontends: FRONTENDS_MAX,
-        connections: connections().min(CONNECTIONS_MAX),
-        ..ForwarderLimits::default()
-    };
+    let mut limits = ForwarderLimits::of_open_files();
+    limits.frontends = FRONTENDS_MAX;
+    limits.connections = limits.connections.min(CONNECTIONS_MAX);
     let handle = forwarder.clone();
     tokio::spawn(async move {
         // Both arms are cancel safe.

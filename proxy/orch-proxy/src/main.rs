@@ -13,6 +13,7 @@ use proto_daemon::exit::{self, Failure};
 use proto_daemon::runtime::{self, Threads};
 use proxy_node_addresses::address_table;
 use proxy_sync::driver::ThreadError;
+use proxy_userspace::remove_leftovers;
 use tokio::task::JoinSet;
 
 /// Time for responses to complete. The kernel keeps the rules.
@@ -75,7 +76,7 @@ fn clean_up(config: &config::Config, flags: CleanupFlags) -> Result<(), Failure>
         // Without the tables the node's own servers would be reachable at them.
         let announced = address_table::withdraw_all().await.map_err(Failure::run);
         let tables = announced.and(cleanup::clean_up(config).map_err(Failure::run));
-        remove_addresses(config).await;
+        remove_leftovers(&config.names.component("proxy")).await;
         if flags.routes {
             let routes = proxy_pod_routes::routes::withdraw_all().await.map_err(Failure::run);
             return tables.and(routes);
@@ -99,6 +100,8 @@ async fn forward(config: config::Config) -> Result<(), Failure> {
     {
         tracing::warn!(error = %exit::chain(&error), "cannot withdraw the addresses that an earlier process announced");
     }
+    // Before the first request: they may be addresses of the API server or on the way to it.
+    remove_leftovers(&config.names.component("proxy")).await;
     match select_path(&config).map_err(Failure::run)? {
         ForwardingPath::Sockets => {
             let proxy = userspace::build(config).await.map_err(Failure::run)?;
@@ -109,7 +112,6 @@ async fn forward(config: config::Config) -> Result<(), Failure> {
             run_until_signal(drain, &mut running, USERSPACE_DRAIN_DEADLINE).await
         }
         ForwardingPath::Kernel(kernel) => {
-            remove_addresses(&config).await;
             let proxy = app::build(config, kernel).await.map_err(Failure::run)?;
             running.spawn(proxy.run(watch));
             run_until_signal(drain, &mut running, DRAIN_DEADLINE).await?;
@@ -141,18 +143,4 @@ async fn run_until_signal(
     tracing::info!(signal, "stopping; the kernel keeps the ruleset");
     drain.drain(deadline).await;
     Ok(())
-}
-
-/// Removes the link of userspace mode, if there is one. Best effort: it does no harm.
-async fn remove_addresses(config: &config::Config) {
-    match userspace::remove_addresses(config).await {
-        Ok(true) => tracing::info!("removed the link of userspace mode"),
-        Ok(false) => {}
-        Err(error) => {
-            tracing::debug!(
-                error = %exit::chain(&error),
-                "cannot remove the link of userspace mode"
-            )
-        }
-    }
 }

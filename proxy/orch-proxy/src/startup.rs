@@ -1,7 +1,7 @@
 //! Steps at the start that both modes take: the client, the configuration with what depends on the node, servers.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ pub(crate) const BUILD: BuildInfo = proto_daemon::build_info!();
 /// Interval and deadline of requests for the Node object while it has no pod CIDRs.
 const NODE_POLL: Duration = Duration::from_secs(1);
 const NODE_PATIENCE: Duration = Duration::from_secs(300);
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Binds a server. Whether a failure is an error or a warning depends on `bindAddressHardFail`.
 pub(crate) async fn bind(
@@ -67,13 +68,13 @@ pub(crate) fn nameserver(
 /// Port of the kubelet's HTTPS server by default.
 const KUBELET_PORT: u16 = 10250;
 
-/// Adds to the configuration the sockets that no Service may claim by an external address: the API server's, if its
-/// URL has an IP address, and those of the kubelet and of this proxy at the node's addresses.
+/// Adds to the configuration the sockets that no Service may claim by an external address: the API server's, at the
+/// addresses that its name has now, and those of the kubelet and of this proxy at the node's addresses.
 pub(crate) async fn with_protected(client: &Client, mut config: Config) -> Config {
     let server = &client.config().server;
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = server.port_u16().unwrap_or(443);
-    let api_server = host.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port));
+    let api_server = resolve(host, port).await;
     let node = addresses::local().await.unwrap_or_else(|error| {
         tracing::warn!(
             error = %chain(&error),
@@ -83,10 +84,21 @@ pub(crate) async fn with_protected(client: &Client, mut config: Config) -> Confi
     });
     let ports = [KUBELET_PORT, config.health_address.port(), config.metrics_address.port()];
     let own = node.iter().flat_map(|ip| ports.map(|port| SocketAddr::new(*ip, port)));
-    config.settings.protected = own.chain(api_server).collect();
-    let here = api_server.filter(|at| node.contains(&at.ip())).map(|at| at.port());
+    config.settings.protected = own.chain(api_server.iter().copied()).collect();
+    let here = api_server.into_iter().filter(|at| node.contains(&at.ip())).map(|at| at.port());
     config.settings.kept_ports = ports.into_iter().chain(here).filter(|port| *port != 0).collect();
     config
+}
+
+/// The sockets of a host; none if its name is not resolved in time.
+async fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
+    match tokio::time::timeout(RESOLVE_PATIENCE, tokio::net::lookup_host((host, port))).await {
+        Ok(Ok(sockets)) => sockets.collect(),
+        _ => {
+            tracing::warn!(host, "cannot resolve the API server; services may take its address");
+            Vec::new()
+        }
+    }
 }
 
 /// Adds the node's pod CIDRs to the configuration with `--detect-local-mode=NodeCIDR`. Waits until the Node object has

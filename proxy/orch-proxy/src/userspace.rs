@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use proto_client::Client;
+use proto_api::core::v1::Node;
 use proto_client::metrics::RequestMetrics;
+use proto_client::{Change, Client, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
@@ -12,11 +13,10 @@ use proto_daemon::health::{Health, Scope};
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::statusz::StatusBoard;
+use proxy_node_addresses::announcement::internal_addresses;
 use proxy_pod_routes::router;
 use proxy_sync::driver::SyncHealth;
-use proxy_userspace::{
-    AddressError, ForwardMetrics, Forwarder, ForwarderLimits, Options, ServiceAddresses,
-};
+use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
 
 use crate::build_error::BuildError;
 use crate::config::{Config, PodRoutes};
@@ -24,7 +24,6 @@ use crate::dns::{self, Nameserver};
 use crate::health_metrics::HealthMetrics;
 use crate::health_page::HealthPage;
 use crate::metrics_page::MetricsPage;
-use crate::open_files::connections;
 use crate::sources::{self, ChangeHandlers};
 use crate::startup;
 use crate::{cleanup, health_check, local_node};
@@ -63,7 +62,7 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     let prefix = config.names.metric_prefix("proxy");
     let registry = Metrics::new(&prefix, startup::BUILD)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
-    let mut limits = ForwarderLimits { connections: connections(), ..ForwarderLimits::default() };
+    let mut limits = ForwarderLimits::of_open_files();
     limits.idle = config.udp_timeout.unwrap_or(limits.idle);
     let options = Options {
         limits,
@@ -112,6 +111,7 @@ impl UserspaceProxy {
         }
         let listeners = ChangeHandlers { forwards: self.forwarder.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);
+        watch_nodes(&self.client, self.forwarder.clone(), &drain);
         let mut node = local_node::watch_node(&self.client, &self.config.node_name, &drain);
         let (checks, status) =
             (self.forwarder.health_checks(), self.pages.status.task("health checks"));
@@ -145,7 +145,17 @@ impl UserspaceProxy {
     }
 }
 
-/// Removes the link with the Services' addresses; false if there was none. Used by nftables mode and `cleanup`.
-pub async fn remove_addresses(config: &Config) -> Result<bool, AddressError> {
-    ServiceAddresses::open(&config.names.component("proxy"))?.remove_link().await
+/// Reports the addresses of all Nodes until drained.
+fn watch_nodes(client: &Client, forwarder: Arc<Forwarder>, drain: &DrainWatch) {
+    let addresses = |node: Node| internal_addresses(&node);
+    let nodes = Reflector::projected(client.all::<Node>(), ListParams::default(), addresses);
+    let (store, mut is_synced) = (nodes.store(), false);
+    tokio::spawn(nodes.run(drain.clone(), move |change| {
+        is_synced |= matches!(change, Change::Synced);
+        // Most updates of a Node are of other fields.
+        let is_same = matches!(&change, Change::Applied { new, old: Some(old), .. } if new == old);
+        if is_synced && !is_same {
+            forwarder.nodes_changed(store.objects().iter().flat_map(|all| all.to_vec()).collect());
+        }
+    }));
 }

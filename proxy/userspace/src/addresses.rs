@@ -9,6 +9,7 @@ use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage,
 };
 use nix::libc;
+use proto_daemon::exit::chain;
 use rtnetlink::{Error, Handle, LinkDummy, LinkUnspec, LinkVeth};
 
 /// The addresses are not as desired.
@@ -62,6 +63,25 @@ impl LinkAddresses {
     /// Addresses that the link should not have.
     pub fn surplus(&self, wanted: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         self.services.difference(wanted).copied().collect()
+    }
+}
+
+/// Removes the link of this name with all addresses that an earlier process left; a failure is logged. All, because
+/// nothing serves them before the sources are synced, and these never are if an address is another machine's: the API
+/// server's, its name server's, or that of a load balancer in between. The connections ended with that process.
+pub async fn remove_leftovers(link: &str) {
+    let removed = match ServiceAddresses::open(link) {
+        Ok(addresses) => addresses.remove_link().await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Ok(true) => tracing::info!(link, "removed the service addresses of an earlier process"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(
+            link,
+            error = %chain(&error),
+            "cannot remove the service addresses of an earlier process"
+        ),
     }
 }
 

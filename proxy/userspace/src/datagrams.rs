@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, send};
+use proxy_rules::model::Protocol;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -161,6 +162,10 @@ impl Sessions {
         let Some(backend) = picker.pick(&self.shared, client.ip(), &[]) else {
             return self.refused("none");
         };
+        if self.shared.listening.leads_back(Protocol::Udp, backend) {
+            tracing::debug!(%backend, "an endpoint is a frontend of this proxy; the datagram is dropped");
+            return self.refused("loop");
+        }
         if self.open.len() >= self.shared.limits.sessions {
             self.end_oldest();
         }

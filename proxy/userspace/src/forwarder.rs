@@ -1,6 +1,7 @@
 //! Keeps listeners and addresses in sync with the plan.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use proxy_rules::model::{LocalService, LocalSlice, ServiceId, Settings};
 use proxy_rules::node_ports::NodePortService;
 use tokio::sync::{Notify, watch};
 
-use crate::addresses::{LinkAddresses, ServiceAddresses};
+use crate::addresses::{AddressError, LinkAddresses, ServiceAddresses};
 use crate::forwarder_state::Shared;
 use crate::limits::ForwarderLimits;
 use crate::metrics::ForwardMetrics;
-use crate::plan::{Frontend, FrontendBackends, ListenerChanges, Plan};
+use crate::plan::{Frontend, FrontendBackends, ListenerChanges, Plan, RefusedAddresses};
 use crate::ports::Ports;
 use crate::sockets;
 
@@ -124,6 +125,13 @@ impl Forwarder {
         self.changed.notify_one();
     }
 
+    /// Sets the addresses of all Nodes, which no Service gets. Before, Services get no external addresses but those of
+    /// this node.
+    pub fn nodes_changed(&self, addresses: BTreeSet<IpAddr>) {
+        self.plan().nodes_changed(addresses);
+        self.changed.notify_one();
+    }
+
     /// One more of the two sources is synced.
     pub fn source_complete(&self) {
         self.complete_sources.send_modify(|sources| *sources += 1);
@@ -193,31 +201,34 @@ impl Work {
     /// Applies the plan as far as possible; false if something failed.
     async fn pass(&mut self, forwarder: &Forwarder) -> bool {
         self.status.started("services or addresses changed, or periodic");
-        let found = self.find().await;
+        let (found, unlisted) = match self.find().await {
+            Ok(found) => (found, None),
+            Err(error) => (None, Some(chain(&error))),
+        };
         let (changes, wanted, inside, services, unserved, checks) = {
             let mut plan = forwarder.plan();
-            // Planned before listing, so that Services' addresses are known as such.
-            let mut changes = plan.pass();
-            if self.addresses.is_some() {
+            // First, as the addresses of this node decide which ones Services get.
+            if let Some(found) = &found {
                 plan.node_changed(found.node.clone());
-                changes.merge(plan.pass());
             }
+            let changes = plan.pass();
             let checks = plan.changed_health_checks();
             let (addresses, unserved) = (plan.addresses(), plan.unserved_len());
             (changes, addresses, plan.inside(), plan.services_len(), unserved, checks)
         };
         self.note_unserved(unserved);
+        changes.refused.iter().for_each(warn_of_refused);
         if let Some(checks) = checks {
             forwarder.health_checks.send_replace(Arc::new(checks));
         }
         self.shared.set_inside(inside);
         // Addresses are added before the sockets on them and removed after them.
-        let mut problem = None;
-        if let Some(addresses) = &self.addresses {
+        let mut problem = unlisted;
+        if let (Some(addresses), Some(found)) = (&self.addresses, &found) {
             problem = addresses.add(&found.missing(&wanted)).await.err().map(|e| chain(&e));
         }
         let refused = self.apply(changes);
-        if let Some(addresses) = &self.addresses {
+        if let (Some(addresses), Some(found)) = (&self.addresses, &found) {
             let removed = addresses.remove(&found.surplus(&wanted)).await;
             problem = problem.or(removed.err().map(|e| chain(&e)));
         }
@@ -239,7 +250,7 @@ impl Work {
                     tracing::warn!(
                         problem,
                         waiting = self.failed.len(),
-                        "cannot listen on some frontends; retried"
+                        "cannot serve some frontends; retried"
                     );
                 }
                 self.status.failed(problem.clone());
@@ -259,16 +270,12 @@ impl Work {
         self.unserved = unserved;
     }
 
-    async fn find(&self) -> LinkAddresses {
-        let Some(addresses) = &self.addresses else { return LinkAddresses::default() };
-        let found = addresses.find().await;
-        found.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = %chain(&error),
-                "cannot list the addresses of the link; treating it as empty"
-            );
-            LinkAddresses::default()
-        })
+    /// `None` if no addresses are assigned.
+    async fn find(&self) -> Result<Option<LinkAddresses>, AddressError> {
+        match &self.addresses {
+            Some(addresses) => addresses.find().await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Opens and closes listeners, including those that failed before; returns a description of the failures.
@@ -287,5 +294,18 @@ impl Work {
             self.failed.insert(frontend, target);
         }
         problem
+    }
+}
+
+/// One line for each Service whose refused addresses have changed, however many they are.
+fn warn_of_refused((service, refused): &(ServiceId, RefusedAddresses)) {
+    if let [(address, refusal), others @ ..] = &**refused {
+        tracing::warn!(
+            %service,
+            %address,
+            reason = refusal.reason(),
+            others = others.len(),
+            "an address of a service is not served by this node"
+        );
     }
 }

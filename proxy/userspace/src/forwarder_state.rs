@@ -7,6 +7,7 @@ use proto_daemon::drain::DrainWatch;
 
 use crate::connection_limiter::ConnectionLimiter;
 use crate::limits::ForwarderLimits;
+use crate::listening::ListeningFrontends;
 use crate::metrics::ForwardMetrics;
 use crate::plan::ClusterRange;
 
@@ -21,6 +22,8 @@ pub struct Shared {
     pub metrics: ForwardMetrics,
     /// Held by each connection, so that the program waits for it when it ends.
     pub drain: DrainWatch,
+    /// The open frontends.
+    pub listening: ListeningFrontends,
     inside: RwLock<Arc<ClusterRange>>,
 }
 
@@ -30,7 +33,8 @@ impl Shared {
         // With a low limit of open files a client's share shrinks too.
         let each = limits.each.min(limits.connections.div_ceil(4));
         let room = ConnectionLimiter::new(limits.connections, each);
-        Self { limits, room, metrics, drain, inside: RwLock::default() }
+        let listening = ListeningFrontends::default();
+        Self { limits, room, metrics, drain, listening, inside: RwLock::default() }
     }
 
     /// Sets the clients inside the cluster.

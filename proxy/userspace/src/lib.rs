@@ -26,13 +26,15 @@ mod datagrams;
 mod forwarder;
 mod forwarder_state;
 mod limits;
+mod listening;
 mod metrics;
 mod plan;
 mod ports;
+mod refusals;
 mod sockets;
 mod streams;
 
-pub use addresses::{AddressError, ServiceAddresses};
+pub use addresses::remove_leftovers;
 pub use balance::Balance;
 pub use forwarder::{Forwarder, Options};
 pub use limits::ForwarderLimits;

@@ -12,7 +12,8 @@ pub struct ForwardMetrics {
     pub open: IntGaugeVec,
     /// Endpoints that did not respond.
     pub unanswered: IntCounter,
-    /// Connections and datagrams that were not forwarded, by reason: none (no endpoint), bound (limit).
+    /// Connections and datagrams that were not forwarded, by reason: none (no endpoint), bound (limit), loop (the endpoint is
+    /// a frontend of this process).
     pub refused: IntCounterVec,
 }
 

@@ -14,6 +14,8 @@ use proxy_rules::model::{
 };
 use proxy_rules::node_ports::NodePortService;
 
+use crate::refusals::{AddressRefusal, ClaimRank, MachineAddresses};
+
 /// Budget of a frontend: a Service may have 4096 of them.
 const FRONTEND_WORK: usize = WORK_MAX / 4096;
 
@@ -94,13 +96,6 @@ impl ClusterRange {
     }
 }
 
-/// Priority of a claim: the cluster's allocation wins over a user's choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum ClaimRank {
-    Cluster,
-    External,
-}
-
 /// The sockets to open and to close after a change of Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerChanges {
@@ -108,21 +103,15 @@ pub struct ListenerChanges {
     pub close: Vec<Frontend>,
     /// Frontends that are new or have other endpoints.
     pub open: Vec<(Frontend, Arc<FrontendBackends>)>,
+    /// Addresses that Services name and do not get, of Services for which these have changed. For the log.
+    pub refused: Vec<(ServiceId, RefusedAddresses)>,
 }
 
-impl ListenerChanges {
-    /// Adds later changes: for each frontend the last one counts.
-    pub fn merge(&mut self, later: ListenerChanges) {
-        let closed: HashSet<Frontend> = later.close.iter().copied().collect();
-        let opened: HashSet<Frontend> = later.open.iter().map(|(frontend, _)| *frontend).collect();
-        let kept = |frontend: &Frontend| !closed.contains(frontend) && !opened.contains(frontend);
-        self.close.retain(&kept);
-        self.open.retain(|(frontend, _)| kept(frontend));
-        self.close.extend(later.close);
-        self.open.extend(later.open);
-    }
+/// Addresses that a Service does not get.
+pub type RefusedAddresses = Box<[(IpAddr, AddressRefusal)]>;
 
-    /// Whether there are none.
+impl ListenerChanges {
+    /// Whether no socket changes.
     pub fn is_empty(&self) -> bool {
         self.close.is_empty() && self.open.is_empty()
     }
@@ -141,8 +130,7 @@ enum Reach {
 pub struct Plan {
     settings: Settings,
     reach: Reach,
-    /// Addresses of this node.
-    node: BTreeSet<IpAddr>,
+    machines: MachineAddresses,
     /// This node's zone.
     zone: Option<Box<str>>,
     services: HashMap<ServiceId, Record>,
@@ -170,7 +158,8 @@ struct Record {
     service: Option<Arc<LocalService>>,
     slices: BTreeMap<Box<str>, Arc<LocalSlice>>,
     claims: Vec<(Frontend, ClaimRank)>,
-    addresses: Vec<IpAddr>,
+    addresses: BTreeSet<IpAddr>,
+    refused: RefusedAddresses,
 }
 
 impl Plan {
@@ -184,11 +173,11 @@ impl Plan {
         Self::with(settings, Reach::NodePorts, at)
     }
 
-    fn with(settings: Settings, reach: Reach, node: BTreeSet<IpAddr>) -> Self {
+    fn with(settings: Settings, reach: Reach, own: BTreeSet<IpAddr>) -> Self {
         Self {
             settings,
             reach,
-            node,
+            machines: MachineAddresses { own, nodes: None },
             zone: None,
             services: HashMap::new(),
             marked: HashSet::new(),
@@ -236,7 +225,7 @@ impl Plan {
 
     /// Clients inside the cluster.
     pub fn inside(&self) -> ClusterRange {
-        let own = self.node.iter().chain(self.addresses.keys()).copied();
+        let own = self.machines.own.iter().chain(self.addresses.keys()).copied();
         ClusterRange { pods: self.settings.local_blocks().to_vec(), addresses: own.collect() }
     }
 
@@ -250,10 +239,25 @@ impl Plan {
 
     /// Sets this node's addresses.
     pub fn node_changed(&mut self, addresses: BTreeSet<IpAddr>) {
-        if addresses != self.node {
-            self.node = addresses;
+        if addresses != self.machines.own {
+            self.machines.own = addresses;
             self.marked.extend(self.services.keys().cloned());
         }
+    }
+
+    /// Sets the addresses of all Nodes. Before, Services get no external addresses but this node's.
+    pub fn nodes_changed(&mut self, addresses: BTreeSet<IpAddr>) {
+        let before = self.machines.nodes.replace(addresses.clone());
+        let changed = |ip: &IpAddr| match &before {
+            Some(before) => before.contains(ip) != addresses.contains(ip),
+            None => true,
+        };
+        let concerned = |record: &Record| {
+            let mut lists = record.service.iter().flat_map(|service| ranked_addresses(service));
+            lists.any(|(list, _)| list.iter().any(changed))
+        };
+        let concerned = self.services.iter().filter(|(_, record)| concerned(record));
+        self.marked.extend(concerned.map(|(id, _)| id.clone()));
     }
 
     /// Sets a Service, or removes it.
@@ -301,11 +305,12 @@ impl Plan {
     /// Plans the marked Services and returns the changes.
     pub fn pass(&mut self) -> ListenerChanges {
         let mut touched: BTreeMap<Frontend, Option<Arc<FrontendBackends>>> = BTreeMap::new();
+        let mut changes = ListenerChanges::default();
         for id in std::mem::take(&mut self.marked) {
             self.check_health(&id);
-            self.replan(&id, &mut touched);
+            let refused = self.replan(&id, &mut touched);
+            changes.refused.extend(refused.map(|refused| (id, refused)));
         }
-        let mut changes = ListenerChanges::default();
         for (frontend, before) in touched {
             let now = self.winner(&frontend);
             match now {
@@ -334,19 +339,19 @@ impl Plan {
         };
     }
 
+    /// Returns the refused addresses if they have changed.
     fn replan(
         &mut self,
         id: &ServiceId,
         touched: &mut BTreeMap<Frontend, Option<Arc<FrontendBackends>>>,
-    ) {
-        let Some(record) = self.services.get(id) else { return };
+    ) -> Option<RefusedAddresses> {
+        let record = self.services.get(id)?;
         let wanted = match &record.service {
             Some(service) => self.targets(id, service, &record.slices),
             None => Vec::new(),
         };
         let all = record.service.as_ref().filter(|_| self.reach == Reach::All);
-        let addresses = all.map(|service| all_addresses(service));
-        let addresses = addresses.unwrap_or_default();
+        let (addresses, refused) = all.map(|all| self.sort_addresses(all)).unwrap_or_default();
         let before = record.claims.clone();
         let all = before.iter().map(|(f, _)| *f).chain(wanted.iter().map(|(f, ..)| *f));
         for frontend in all {
@@ -365,8 +370,10 @@ impl Plan {
             let claims = self.claims.entry(frontend).or_default();
             claims.entry((rank, id.clone())).or_insert(target);
         }
-        let Some(record) = self.services.get_mut(id) else { return };
+        let record = self.services.get_mut(id)?;
         record.claims = claims;
+        let is_news = record.refused != refused;
+        record.refused.clone_from(&refused);
         let old = std::mem::replace(&mut record.addresses, addresses.clone());
         if record.service.is_none() && record.slices.is_empty() {
             self.services.remove(id);
@@ -382,6 +389,30 @@ impl Plan {
                 }
             }
         }
+        is_news.then_some(refused)
+    }
+
+    /// The addresses that a Service gets and those that it does not, except those of which it is not known yet.
+    fn sort_addresses(&self, service: &LocalService) -> (BTreeSet<IpAddr>, RefusedAddresses) {
+        let (mut granted, mut refused) = (BTreeSet::new(), BTreeMap::new());
+        for (list, rank) in ranked_addresses(service) {
+            for address in list {
+                match self.machines.refusal(*address, rank, &self.settings) {
+                    None => drop(granted.insert(*address)),
+                    Some(AddressRefusal::NodesUnknown) => {}
+                    Some(refusal) => drop(refused.insert(*address, refusal)),
+                }
+            }
+        }
+        (granted, refused.into_iter().collect())
+    }
+
+    /// Whether a Service gets a socket.
+    fn grants(&self, address: IpAddr, rank: ClaimRank, port: &LocalPort) -> bool {
+        let (number, protocol) = (port.port, port.protocol);
+        let keeps = || self.machines.keeps(address, number, protocol, &self.settings);
+        self.machines.refusal(address, rank, &self.settings).is_none()
+            && (rank == ClaimRank::Cluster || !keeps())
     }
 
     /// All frontends of a Service with their endpoints, within its [`Budget`].
@@ -423,21 +454,14 @@ impl Plan {
                             found.push((frontend, rank, target.clone()));
                         }
                     };
-                let lists = [
-                    (&service.cluster_ips, ClaimRank::Cluster, &internal),
-                    (&service.external_ips, ClaimRank::External, &external),
-                    (&service.load_balancer_ips, ClaimRank::External, &balanced),
-                ];
-                for (list, rank, target) in lists.iter().filter(|_| self.reach == Reach::All) {
-                    let protects = |ip: &IpAddr| {
-                        *rank == ClaimRank::External
-                            && self.settings.protects(*ip, port.port, port.protocol)
-                    };
-                    let allowed = list.iter().filter(|ip| !protects(ip));
-                    allowed.for_each(|ip| add(*ip, port.port, *rank, target));
+                let lists =
+                    ranked_addresses(service).into_iter().zip([&internal, &external, &balanced]);
+                for ((list, rank), target) in lists.filter(|_| self.reach == Reach::All) {
+                    let granted = list.iter().filter(|ip| self.grants(**ip, rank, port));
+                    granted.for_each(|ip| add(*ip, port.port, rank, target));
                 }
                 let kept = |number: &u16| self.settings.uses_port(*number, port.protocol);
-                let node_ports = node_ports(port, &self.settings, &self.node);
+                let node_ports = node_ports(port, &self.settings, &self.machines.own);
                 for (ip, number) in node_ports.filter(|(_, number)| !kept(number)) {
                     add(ip, number, ClaimRank::External, &external);
                 }
@@ -460,10 +484,13 @@ fn winner(
     (!target.is_empty()).then(|| target.clone())
 }
 
-fn all_addresses(service: &LocalService) -> Vec<IpAddr> {
-    let lists = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
-    let all: BTreeSet<IpAddr> = lists.into_iter().flatten().copied().collect();
-    all.into_iter().collect()
+/// Cluster IPs, external addresses, and those of load balancers.
+fn ranked_addresses(service: &LocalService) -> [(&[IpAddr], ClaimRank); 3] {
+    [
+        (&service.cluster_ips, ClaimRank::Cluster),
+        (&service.external_ips, ClaimRank::External),
+        (&service.load_balancer_ips, ClaimRank::External),
+    ]
 }
 
 /// Node addresses that serve the node port of a port.

@@ -59,6 +59,7 @@ impl Ports {
     ) -> Vec<(Frontend, Arc<FrontendBackends>, std::io::Error)> {
         for frontend in &changes.close {
             self.open.remove(frontend);
+            self.shared.listening.closed(frontend);
         }
         let mut failed = Vec::new();
         for (frontend, target) in changes.open {
@@ -75,9 +76,13 @@ impl Ports {
                 failed.push((frontend, target, std::io::Error::other(bound)));
                 continue;
             }
+            self.shared.listening.opened(frontend);
             match self.listen(frontend, picker) {
                 Ok(port) => drop(self.open.insert(frontend, port)),
-                Err(error) => failed.push((frontend, target, error)),
+                Err(error) => {
+                    self.shared.listening.closed(&frontend);
+                    failed.push((frontend, target, error));
+                }
             }
         }
         self.balances.retain(|_, balance| balance.strong_count() > 0);

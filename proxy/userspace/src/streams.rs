@@ -138,6 +138,12 @@ async fn dial(
     let mut tried = Vec::new();
     while tried.len() < TRIES_MAX {
         let Some(backend) = picker.pick(shared, client.ip(), &tried) else { break };
+        if shared.listening.leads_back(protocol, backend) {
+            tracing::debug!(%backend, "an endpoint is a frontend of this proxy; trying the next");
+            shared.metrics.refused.with_label_values(&["loop"]).inc();
+            tried.push(backend);
+            continue;
+        }
         match timeout(shared.limits.dial, sockets::connect(protocol, backend)).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => {

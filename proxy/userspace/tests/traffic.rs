@@ -17,7 +17,7 @@ use proxy_rules::model::{
     Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
     ServiceId, Settings, SlicePort,
 };
-use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
+use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options, remove_leftovers};
 use sys::{in_namespace, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -27,6 +27,8 @@ use tokio::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(120);
 const PORT: u16 = 8080;
 const LINK: &str = "services";
+const API_SERVER: &str = "192.0.2.6:6443";
+const OTHER_NODE: &str = "192.0.2.7";
 
 /// Sends its address to every client, then echoes.
 async fn endpoint(address: &str) {
@@ -143,6 +145,13 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// Runs `body` with a forwarder, in a namespace with a node's address and two endpoints per family.
 fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forwarder>) -> F) {
+    with_counted_forwarder(test, |forwarder, _| body(forwarder));
+}
+
+fn with_counted_forwarder<F: Future<Output = ()>>(
+    test: &str,
+    body: impl FnOnce(Arc<Forwarder>, ForwardMetrics) -> F,
+) {
     in_namespace(test, || {
         run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "far"]);
         run(&["ip", "link", "set", "eth0", "up"]);
@@ -156,19 +165,23 @@ fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forw
                 endpoint(address).await;
             }
             let metrics = Metrics::new("test", BuildInfo { version: "0", commit: "0" }).unwrap();
+            let metrics = ForwardMetrics::register(&metrics, "test").unwrap();
             let options = Options {
                 limits: ForwarderLimits::default(),
                 link: Some(LINK.into()),
-                metrics: ForwardMetrics::register(&metrics, "test").unwrap(),
+                metrics: metrics.clone(),
                 status: StatusBoard::default().task("forwarding"),
             };
-            let forwarder = Arc::new(Forwarder::new(Settings::default()));
+            let protected = [API_SERVER.parse().unwrap()].into();
+            let settings = Settings { protected, ..Settings::default() };
+            let forwarder = Arc::new(Forwarder::new(settings));
+            forwarder.nodes_changed([OTHER_NODE.parse().unwrap()].into());
             let drain = Drain::default();
             let (worker, watch) = (forwarder.clone(), drain.watch());
             tokio::spawn(async move { worker.run(options, || {}, watch).await });
             forwarder.source_complete();
             forwarder.source_complete();
-            body(forwarder).await;
+            body(forwarder, metrics).await;
         });
     });
 }
@@ -284,6 +297,95 @@ fn removed_endpoints_drain_and_dead_endpoints_are_skipped() {
             assert!(node.contains("192.0.2.1/24"), "{node}");
         },
     );
+}
+
+/// What the kernel does with packets to an address.
+fn route(to: &str) -> String {
+    run(&["ip", "route", "get", to])
+}
+
+#[test]
+fn a_service_does_not_cut_the_node_off_from_other_machines() {
+    with_forwarder(
+        "a_service_does_not_cut_the_node_off_from_other_machines",
+        |forwarder| async move {
+            let id = ServiceId::new("ns", "web");
+            let api_server = API_SERVER.parse::<SocketAddr>().unwrap().ip().to_string();
+            let others = [api_server.as_str(), OTHER_NODE];
+            let mut greedy = (*service(Choice::Random)).clone();
+            greedy.external_ips =
+                [others[0], others[1], "198.51.100.1"].map(|ip| ip.parse().unwrap()).into();
+            greedy.load_balancer_ips = others.map(|ip| ip.parse().unwrap()).into();
+            forwarder.service_changed(&id, Some(Arc::new(greedy)));
+            forwarder.slice_changed("a", None, Some(slice(&["127.0.1.1"])));
+            until("the other address", async || tcp("198.51.100.1:80").await == "127.0.1.1").await;
+            for address in others {
+                assert!(!route(address).starts_with("local"), "{}", route(address));
+            }
+            // A machine that joins later gets its address back.
+            assert!(route("198.51.100.1").starts_with("local"));
+            let nodes = [OTHER_NODE, "198.51.100.1"].map(|ip| ip.parse().unwrap());
+            forwarder.nodes_changed(nodes.into());
+            let is_free = async || !run(&["ip", "addr"]).contains("198.51.100.1");
+            until("the address is free", is_free).await;
+            assert_eq!(tcp("10.96.0.1:80").await, "127.0.1.1");
+        },
+    );
+}
+
+#[test]
+fn a_new_process_has_no_addresses_of_an_earlier_one() {
+    in_namespace("a_new_process_has_no_addresses_of_an_earlier_one", || {
+        run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "far"]);
+        run(&["ip", "link", "set", "eth0", "up"]);
+        run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth0"]);
+        // A veth, as some kernels have no dummy links.
+        run(&["ip", "link", "add", LINK, "type", "veth", "peer", "name", "services-x"]);
+        run(&["ip", "link", "set", LINK, "up"]);
+        run(&["ip", "addr", "add", "192.0.2.6/32", "dev", LINK]);
+        assert!(route("192.0.2.6").starts_with("local"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            remove_leftovers(LINK).await;
+            assert!(route("192.0.2.6").contains("dev eth0"), "{}", route("192.0.2.6"));
+            assert!(route("192.0.2.1").starts_with("local"));
+            // There is nothing left to remove.
+            remove_leftovers(LINK).await;
+        });
+    });
+}
+
+/// Without the check one connection would be thousands, until no more are admitted.
+#[test]
+fn an_endpoint_that_is_a_frontend_is_skipped() {
+    let name = "an_endpoint_that_is_a_frontend_is_skipped";
+    with_counted_forwarder(name, |forwarder, metrics| async move {
+        let id = ServiceId::new("ns", "web");
+        forwarder.service_changed(&id, Some(service(Choice::Random)));
+        let of = |port: u16, address: &str| {
+            let mut own = (*slice(&[address])).clone();
+            own.ports.iter_mut().for_each(|at| at.port = port);
+            Arc::new(own)
+        };
+        // Its cluster IP and its node port.
+        forwarder.slice_changed("a", None, Some(of(80, "10.96.0.1")));
+        forwarder.slice_changed("b", None, Some(of(30_080, "192.0.2.1")));
+        let is_reset =
+            async || matches!(&*tcp("10.96.0.1:80").await, "ConnectionReset" | "UnexpectedEof");
+        until("a listener", is_reset).await;
+        assert_eq!(metrics.begun.with_label_values(&["tcp"]).get(), 0);
+        assert!(metrics.refused.with_label_values(&["loop"]).get() > 0);
+        forwarder.slice_changed("c", None, Some(slice(&["127.0.1.1"])));
+        until("the endpoint", async || tcp("10.96.0.1:80").await == "127.0.1.1").await;
+        for to in ["10.96.0.1:80", "192.0.2.1:30080"] {
+            for _ in 0..6 {
+                assert_eq!(tcp(to).await, "127.0.1.1", "{to}");
+            }
+        }
+        // A datagram to an endpoint that leads back is dropped; the next one goes to the next endpoint.
+        let socket = udp_socket("10.96.0.1:80").await;
+        assert_eq!(udp(&socket).await, "127.0.1.1");
+    });
 }
 
 /// An SCTP socket; `None` if this machine has none.

@@ -47,6 +47,7 @@ fn plan() -> Plan {
         Settings { cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()], ..Settings::default() };
     let mut plan = Plan::new(settings);
     plan.node_changed(["192.0.2.1", "127.0.0.1", "fe80::1"].map(ip).into());
+    plan.nodes_changed(["192.0.2.1", "192.0.2.2"].map(ip).into());
     plan
 }
 
@@ -177,16 +178,100 @@ fn a_cluster_address_is_not_for_the_taking() {
     assert_eq!(leads(&plan.pass()).as_deref(), Some("10.244.0.66"));
 }
 
+/// Whether an address of a Service is assigned, at which ports it is served, and why it is refused.
+fn outcome(
+    plan: &mut Plan,
+    address: IpAddr,
+    service: LocalService,
+) -> (bool, Vec<u16>, Option<AddressRefusal>) {
+    let id = ServiceId::new("ns", "web");
+    plan.service_changed(&id, Some(Arc::new(service)));
+    let changes = plan.pass();
+    let at = changes.open.iter().map(|(frontend, _)| frontend.at);
+    let at = at.filter(|at| at.ip() == address && at.port() != 30_080);
+    let mut ports: Vec<u16> = at.map(|at| at.port()).collect();
+    ports.sort_unstable();
+    let refused = changes.refused.first().map(|(_, refused)| refused[0]);
+    let is_assigned = plan.addresses().contains(&address);
+    plan.service_changed(&id, None);
+    plan.pass();
+    (is_assigned, ports, refused.filter(|(refused, _)| *refused == address).map(|(_, why)| why))
+}
+
+#[test]
+fn an_address_of_another_machine_is_neither_assigned_nor_served() {
+    let mut plan = plan();
+    plan.settings.protected =
+        ["203.0.113.6:6443", "192.0.2.1:10250"].map(|socket| socket.parse().unwrap()).into();
+    plan.settings.kept_ports = [10250].into();
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Locality::Here)])));
+    let with_kubelets_port = || {
+        let mut service = service();
+        let kubelet = LocalPort { port: 10250, node_port: None, ..service.ports[0].clone() };
+        service.ports = [service.ports[0].clone(), kubelet].into();
+        service
+    };
+    let refused = |why| (false, vec![], Some(why));
+    for (address, expected) in [
+        ("198.51.100.1", (true, vec![80, 10250], None)),
+        // The node has it already.
+        ("192.0.2.1", (true, vec![80], None)),
+        ("192.0.2.2", refused(AddressRefusal::Node)),
+        ("203.0.113.6", refused(AddressRefusal::Protected)),
+        ("10.244.9.9", refused(AddressRefusal::PodRange)),
+        ("127.0.0.1", refused(AddressRefusal::Special)),
+        ("169.254.169.254", refused(AddressRefusal::Special)),
+        ("224.0.0.1", refused(AddressRefusal::Special)),
+        ("0.0.0.0", refused(AddressRefusal::Special)),
+    ] {
+        let list: Box<[IpAddr]> = [ip(address)].into();
+        let of_user = LocalService { external_ips: list.clone(), ..with_kubelets_port() };
+        let of_balancer = LocalService { load_balancer_ips: list, ..with_kubelets_port() };
+        for service in [of_user, of_balancer] {
+            assert_eq!(outcome(&mut plan, ip(address), service), expected, "{address}");
+        }
+    }
+}
+
+#[test]
+fn a_node_takes_its_address_back() {
+    let mut plan = Plan::new(Settings::default());
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Locality::Here)])));
+    let external_ips = ["198.51.100.1", "192.0.2.7"].map(ip).into();
+    let service = LocalService { external_ips, ..service() };
+    plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service)));
+    let step = |plan: &mut Plan| {
+        let changes = plan.pass();
+        let external = |ip: &IpAddr| !ip.to_string().contains("96");
+        let assigned: Vec<String> =
+            plan.addresses().iter().filter(|ip| external(ip)).map(IpAddr::to_string).collect();
+        (assigned.join(" "), changes.close.len(), changes.refused.len())
+    };
+    // Before the Nodes are known an external address may be one of them.
+    assert_eq!(step(&mut plan), (String::new(), 0, 0));
+    plan.nodes_changed(["192.0.2.1"].map(ip).into());
+    assert_eq!(step(&mut plan), ("192.0.2.7 198.51.100.1".into(), 0, 0));
+    plan.nodes_changed(["192.0.2.1", "192.0.2.7"].map(ip).into());
+    assert_eq!(step(&mut plan), ("198.51.100.1".into(), 2, 1));
+    // Reported once.
+    plan.nodes_changed(["192.0.2.7"].map(ip).into());
+    plan.zone_changed(Some("east"));
+    assert_eq!(step(&mut plan), ("198.51.100.1".into(), 0, 0));
+    plan.nodes_changed([].into());
+    assert_eq!(step(&mut plan).0, "192.0.2.7 198.51.100.1");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     /// The sum of changes equals the plan of a fresh start.
     #[test]
-    fn any_changes_lead_to_the_plan_of_a_fresh_start(steps in prop::collection::vec((0..3usize, 0..3usize, 0..4u8, any::<bool>()), 0..30)) {
+    fn any_changes_lead_to_the_plan_of_a_fresh_start(steps in prop::collection::vec((0..3usize, 0..3usize, 0..5u8, any::<bool>()), 0..30)) {
         let mut plan = plan();
         let mut open: HashMap<Frontend, Arc<FrontendBackends>> = HashMap::new();
         let mut services: HashMap<usize, Arc<LocalService>> = HashMap::new();
         let mut slices: HashMap<usize, Arc<LocalSlice>> = HashMap::new();
+        let mut nodes: BTreeSet<IpAddr> = plan.machines.nodes.clone().unwrap();
         let id = |n: usize| ServiceId::new("ns", ["a", "b", "c"][n]);
         for (which, what, act, pass) in steps {
             match act {
@@ -203,6 +288,10 @@ proptest! {
                     let new = Arc::new(new);
                     services.insert(which, new.clone());
                     plan.service_changed(&id(which), Some(new));
+                }
+                4 => {
+                    nodes = [IpAddr::from([10, 96, 0, u8::try_from(which).unwrap()])].into();
+                    plan.nodes_changed(nodes.clone());
                 }
                 _ => {
                     let new = (act == 2).then(|| {
@@ -225,6 +314,7 @@ proptest! {
         changes.close.iter().for_each(|f| drop(open.remove(f)));
         open.extend(changes.open);
         let mut fresh = self::plan();
+        fresh.nodes_changed(nodes);
         slices.iter().for_each(|(n, s)| fresh.slice_changed(&n.to_string(), None, Some(s.clone())));
         services.iter().for_each(|(n, s)| fresh.service_changed(&id(*n), Some(s.clone())));
         let expected: HashMap<_, _> = fresh.pass().open.into_iter().collect();

@@ -1,7 +1,7 @@
 //! The cronjob controller: a job at each time of a schedule.
 //!
-//! The name of a job has the minute of its time, so that no time has two. A job that is created is found in the next plan, and then noted in the status:
-//! whatever the controller is interrupted by, it is noted once.
+//! The name of a job has the minute of its time, so that no time has two. Its time is noted in the status by the write after its creation: a job that has ended
+//! and is removed before the next plan is not created again. One whose creation is not followed by that write is noted by the next plan that finds it.
 //!
 //! The last time in the status lies in the future if the clock was set back since. Then a schedule goes on from the time at which that was seen, so that no
 //! time has a job again which had come by then ([`ResumedSchedules`]).
@@ -105,7 +105,7 @@ pub fn plan(
     let now = now.unix().unwrap_or(0);
     let last = last_time(cron_job, &cron_job.status);
     let anchor = if has_come(last, now) { last } else { resumed.since(uid, now) };
-    let mut turn = Turn { names, cron_job, own: &own, now, anchor };
+    let mut turn = Turn { names, cron_job, jobs: seen.jobs, own: &own, now, anchor };
     let mut plan = Plan::default();
     let done = turn.times_done();
     let mut status = turn.status(&done, &mut plan);
@@ -135,6 +135,8 @@ pub fn plan(
 struct Turn<'a> {
     names: &'a Names,
     cron_job: &'a CronJob,
+    /// The jobs of the namespace, and those that the cron job controls.
+    jobs: &'a [Arc<Job>],
     own: &'a [&'a Job],
     now: i64,
     /// The last time that has come and has a job; those of a period are counted from it.
@@ -244,6 +246,10 @@ impl Turn<'_> {
         }
         let done = ("SuccessfulCreate", format!("Created job {name}"));
         let failed = ("FailedCreate", "Error creating job: ".to_owned());
+        // A job of this name that is no own one keeps the time open, as in Kubernetes.
+        if !self.jobs.iter().any(|job| job.metadata.name == name) {
+            raise(&mut status.last_schedule_time, Time::from_unix(latest.time));
+        }
         plan.push_with_event(ApiWrite::Create(self.new_job(name).into()), self.event(done, failed));
     }
 

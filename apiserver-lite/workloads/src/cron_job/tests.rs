@@ -178,6 +178,42 @@ fn each_time_has_one_job_that_the_status_names() {
     assert_eq!(status.last_successful_time, Some(Time::from_unix(START + 600)));
 }
 
+/// A job may end and be removed before the next plan.
+#[test]
+fn a_time_is_noted_by_the_plan_that_creates_its_job() {
+    let mut world = world(cron_job("*/5 * * * *", "Allow"));
+    world.now += 300;
+    let plan = planned(&world);
+    let [ApiWrite::Create(_), ApiWrite::UpdateStatus(_)] = &plan.writes[..] else {
+        panic!("a job, then the status: {plan:?}")
+    };
+    world.run(&plan, usize::MAX);
+    let noted = || Some(Time::from_unix(START + 300));
+    assert_eq!(stored(&world).status.last_schedule_time, noted());
+    world.remove(ObjectKind::Job, &format!("tick-{}", START / 60 + 5));
+    settle(&mut world);
+    assert!(minutes(&world).is_empty(), "the time has no second job");
+    world.now += 300;
+    settle(&mut world);
+    assert_eq!(minutes(&world), [10]);
+}
+
+#[test]
+fn the_time_of_a_name_that_another_s_job_has_stays_open() {
+    let mut world = world(cron_job("*/5 * * * *", "Allow"));
+    world.now += 300;
+    let mut other = Job::default();
+    other.metadata.name = format!("tick-{}", START / 60 + 5);
+    other.metadata.namespace = "ns".into();
+    world.put(other);
+    let plan = planned(&world);
+    world.run(&plan, usize::MAX);
+    assert_eq!(stored(&world).status.last_schedule_time, None);
+    world.remove(ObjectKind::Job, &format!("tick-{}", START / 60 + 5));
+    settle(&mut world);
+    assert_eq!((minutes(&world), stored(&world).status.active.len()), (vec![5], 1));
+}
+
 #[test]
 fn a_running_job_forbids_or_is_replaced() {
     for (policy, expect) in [("Forbid", vec![1]), ("Replace", vec![2]), ("Allow", vec![1, 2])] {

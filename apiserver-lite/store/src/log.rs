@@ -33,8 +33,10 @@ use proto_daemon::private_files;
 use crate::{Revision, Stamp};
 
 pub use header::SegmentHeader;
+use range_checksums::RangeChecksums;
 
 mod header;
+mod range_checksums;
 
 const FRAME_HEADER_LEN: usize = 8;
 pub const CHANGE_HEADER_LEN: usize = 24;
@@ -381,30 +383,27 @@ pub fn find_frames_after(
     file.take(len).read_to_end(&mut bytes)?;
     let changes_max = (bytes.len() / CHANGE_HEADER_LEN) as u64;
     let revisions = follows..=Revision(follows.0.saturating_add(changes_max));
+    // Values that look like frames may be many, each as long as the rest.
+    let checksums = RangeChecksums::new(&bytes);
     let mut found: Option<LaterFrames> = None;
-    // Bounds the bytes hashed, so that values that look like frames cost only a few passes.
-    let mut hashed = (bytes.len() as u64).saturating_add(1).saturating_mul(8);
     let mut at: usize = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
         let Some(candidate) = read_candidate(rest, &revisions) else {
             at = at.saturating_add(1);
             continue;
         };
-        let offset = from.saturating_add(at as u64);
-        hashed = hashed.saturating_sub(candidate.payload.len() as u64);
-        let fails = |segment: SegmentHeader| segment.checksum(candidate.payload) != candidate.crc;
-        if hashed > 0 && header.is_some_and(fails) {
+        let payload = at.saturating_add(FRAME_HEADER_LEN);
+        let end = payload.saturating_add(candidate.payload.len());
+        let crc = |segment: SegmentHeader| checksums.of(payload..end, segment.seed);
+        if header.is_some_and(|segment| crc(segment) != candidate.crc) {
             at = at.saturating_add(1);
             continue;
         }
+        let offset = from.saturating_add(at as u64);
         let last = last_revision(candidate.payload).unwrap_or(follows).min(*revisions.end());
         let before = found.get_or_insert(LaterFrames { offset, last });
         before.last = before.last.max(last);
-        if hashed == 0 {
-            // The budget is used up: the candidate counts as a frame.
-            return Ok(found);
-        }
-        at = at.saturating_add(FRAME_HEADER_LEN).saturating_add(candidate.payload.len());
+        at = end;
     }
     Ok(found)
 }

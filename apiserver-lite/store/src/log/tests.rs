@@ -270,3 +270,30 @@ fn a_frame_in_a_value_is_none_without_the_seed_or_with_a_revision_that_cannot_be
         assert!(!forged_frames_found(modified, other), "{modified}");
     }
 }
+
+/// Bytes that look like the beginnings of long frames are not taken for frames, however many they are.
+#[test]
+fn headers_of_frames_in_a_value_are_no_frames() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut segment = Segment::create(dir.path(), Revision(7)).unwrap();
+    segment.append(&[put("a", 7, 7, b"one")]).unwrap();
+    let end = segment.len();
+    let (mut header, value) = (Vec::new(), vec![0; 4000]);
+    encode_frame(
+        &[Change { value: Some(value.into()), ..put("", 1, 9, b"") }],
+        UNSEEDED,
+        &mut header,
+    )
+    .unwrap();
+    header.truncate(FRAME_HEADER_LEN + CHANGE_HEADER_LEN);
+    let value = Bytes::from(header.repeat(8000));
+    segment.append(&[Change { value: Some(value), ..put("b", 8, 8, b"") }]).unwrap();
+    let behind = segment.len();
+    segment.append(&[put("c", 9, 9, b"three")]).unwrap();
+    let file = OpenOptions::new().write(true).open(&segment.path).unwrap();
+    file.write_all_at(&[0xff; 4], end).unwrap();
+    let found = find_frames_after(&segment.path, end, Revision(8)).unwrap();
+    assert_eq!(found, Some(LaterFrames { offset: behind, last: Revision(9) }));
+    file.set_len(behind).unwrap();
+    assert_eq!(find_frames_after(&segment.path, end, Revision(8)).unwrap(), None);
+}

@@ -21,6 +21,7 @@ pub use path::cut;
 pub use weight::TooLarge;
 pub(crate) use weight::{
     Allowance, ENTRY, ITEM, MAPS_IN_LISTS_MAX, ROOM, TEXT, UNIT, WEIGHT_MAX, maps_in_lists, weigh,
+    weigh_copy,
 };
 pub(crate) use yaml::read_yaml;
 

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 use super::PatchError;
 use crate::shape::{Field, PatchStrategy, ShapeId, Shapes, Type};
-use crate::value::{Map, Value};
+use crate::value::{Map, Value, weigh_copy};
 
 mod order;
 
@@ -38,12 +38,12 @@ pub(crate) fn apply_strategic(
 
 pub(super) struct Merge<'a> {
     pub(super) shapes: &'a Shapes,
-    /// Values of list items that the patch has named once and names again.
+    /// What copies of list items cost that the patch has named once and names again.
     merged_again: Cell<usize>,
 }
 
 impl<'a> Merge<'a> {
-    /// Most such values: each of them is copied again.
+    /// Most units of it, 32 MB: each such item is copied again, some of its lists more than once.
     const MERGED_AGAIN_MAX: usize = 1_000_000;
 
     pub(super) fn new(shapes: &'a Shapes) -> Self {
@@ -52,8 +52,7 @@ impl<'a> Merge<'a> {
 
     /// Counts an item that is merged again.
     fn merge_again(&self, item: Option<&Value>) -> Result<(), PatchError> {
-        let values = item.map_or(0, Value::count_values);
-        let merged = self.merged_again.get().saturating_add(values);
+        let merged = self.merged_again.get().saturating_add(item.map_or(0, weigh_copy));
         self.merged_again.set(merged);
         match merged > Self::MERGED_AGAIN_MAX {
             true => Err(inapplicable("the patch names large items of a list too often")),

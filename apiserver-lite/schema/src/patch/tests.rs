@@ -471,3 +471,16 @@ fn large_items_that_a_patch_names_often_are_refused() {
     assert_eq!(merge(10, 5_000), Ok(()), "small items");
     assert!(matches!(merge(20_000, 1_000), Err(PatchError::Inapplicable(_))));
 }
+
+#[test]
+fn items_with_long_texts_that_a_patch_names_often_are_refused() {
+    let text = "x".repeat(1 << 20);
+    let merge = |times: usize| {
+        let env = json!([{"name": "long", "value": text}]);
+        let spec = json!({"containers": [{"name": "a", "env": env}]});
+        let again = vec![json!({"name": "a", "env": []}); times];
+        strategic(&spec, &json!({"spec": {"containers": again}})).map(drop)
+    };
+    assert_eq!(merge(20), Ok(()));
+    assert!(matches!(merge(40), Err(PatchError::Inapplicable(_))));
+}

@@ -89,6 +89,21 @@ fn weigh_value(value: &Value) -> usize {
     }
 }
 
+/// What a copy of a value costs: a unit for each value in it, and the units that its texts and keys fill.
+pub(crate) fn weigh_copy(value: &Value) -> usize {
+    let units = |text: &str| text.len() / UNIT;
+    match value {
+        Value::String(text) => units(text).saturating_add(1),
+        Value::List(items) => items.iter().map(weigh_copy).fold(1, usize::saturating_add),
+        Value::Map(map) => {
+            let entries =
+                map.iter().map(|(key, value)| units(key).saturating_add(weigh_copy(value)));
+            entries.fold(1, usize::saturating_add)
+        }
+        _ => 1,
+    }
+}
+
 /// How many items of the lists in a value are maps.
 pub(crate) fn maps_in_lists(value: &Value) -> usize {
     match value {

@@ -40,12 +40,16 @@ pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBod
     }
 }
 
-/// `parts` compressed on a blocking thread, once few enough others are.
+/// `parts` compressed on a blocking thread, once few enough others are. The work keeps its place to its end, also if its client has gone.
 pub async fn pack(parts: Vec<Bytes>) -> Option<Vec<u8>> {
     // The semaphore is never closed.
-    let _place = PLACES.acquire().await.ok()?;
+    let place = PLACES.acquire().await.ok()?;
+    let work = move || {
+        let _place = place;
+        gzip(&parts)
+    };
     // Writing to memory does not fail; the task fails only while the runtime shuts down.
-    panics::spawn_blocking(move || gzip(&parts)).await.ok()?.ok()
+    panics::spawn_blocking(work).await.ok()?.ok()
 }
 
 /// A response of what is compressed.
@@ -66,10 +70,29 @@ fn gzip(parts: &[Bytes]) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use http_body_util::BodyExt as _;
+    use std::future::poll_fn;
     use std::io::Read as _;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    /// Held by tests that look at the places.
+    static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+    #[tokio::test]
+    async fn a_client_that_goes_leaves_no_place_before_the_work_ends() {
+        let _alone = ALONE.lock().await;
+        {
+            let mut packing = pin!(pack(vec![Bytes::from(vec![b'x'; 64 << 20])]));
+            let begun = poll_fn(|context| Poll::Ready(packing.as_mut().poll(context))).await;
+            assert!(begun.is_pending());
+        }
+        assert_eq!(PLACES.available_permits(), 3);
+        drop(PLACES.acquire_many(4).await.unwrap());
+    }
 
     #[tokio::test]
     async fn only_large_answers_are_packed() {
+        let _alone = ALONE.lock().await;
         let small = response(vec![Bytes::from("a")], true).await;
         assert!(!small.headers().contains_key(CONTENT_ENCODING));
         let part = Bytes::from(vec![b'x'; LEN_MIN]);

@@ -87,6 +87,7 @@ impl Claimant {
         let holder = spec.holder_identity.as_deref().unwrap_or_default();
         let mut next = lease.clone();
         if holder == me.identity {
+            next.metadata.owner_references = owned_by(next.metadata.owner_references, me);
             next.spec.renew_time = Some(wall);
             next.spec.lease_duration_seconds = Some(i32::from(me.duration_secs));
             return Claim::Update(Box::new(next));
@@ -133,6 +134,16 @@ impl Claimant {
     }
 }
 
+/// `references` with the holder's owner in place of an earlier object of its name: a Node that was deleted and registered again is another owner.
+fn owned_by(mut references: Vec<OwnerReference>, me: &Holder) -> Vec<OwnerReference> {
+    let Some(owner) = &me.owner else { return references };
+    let named = |other: &OwnerReference| (&other.kind, &other.name) == (&owner.kind, &owner.name);
+    for reference in references.iter_mut().filter(|reference| named(reference)) {
+        reference.uid.clone_from(&owner.uid);
+    }
+    references
+}
+
 /// Whether this instance holds the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
@@ -143,10 +154,10 @@ pub enum Held {
 }
 
 /// Claims and renews the lease until drained, and reports each change to `held`. The lease then expires: another instance waits for that, a restarted one
-/// continues.
+/// continues. `me` may change meanwhile: its owner, if that was made again.
 pub async fn keep(
     api: Api<Lease>,
-    me: Holder,
+    me: watch::Receiver<Holder>,
     status: TaskStatus,
     held: watch::Sender<Held>,
     drain: DrainWatch,
@@ -158,7 +169,13 @@ pub async fn keep(
     }
 }
 
-async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: watch::Sender<Held>) {
+async fn renew_forever(
+    api: Api<Lease>,
+    holder: watch::Receiver<Holder>,
+    status: TaskStatus,
+    held: watch::Sender<Held>,
+) {
+    let mut me = holder.borrow().clone();
     let every = Duration::from_secs(u64::from(me.duration_secs.max(4))) / 4;
     let backoff = Backoff { first: Duration::from_millis(200), longest: every };
     // One late response must not consume the time of the next renewal.
@@ -168,6 +185,7 @@ async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: wa
     let mut failures = 0;
     loop {
         status.started("renew");
+        me.clone_from(&holder.borrow());
         match renew(&api, &me, &mut claimant).await {
             Ok(Claim::Wait { holder }) => {
                 failures = 0;
@@ -295,6 +313,29 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_is_owned_by_the_object_that_is_there_now() {
+        let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
+        let node = |name: &str, uid: &str| OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: name.into(),
+            uid: uid.into(),
+            ..OwnerReference::default()
+        };
+        let me = Holder { owner: Some(node("n1", "new")), ..me() };
+        let mut claimant = Claimant::default();
+        claimant.observe_lease(None, start);
+        let Claim::Create(created) = claimant.claim(&me, wall, start) else { panic!("create") };
+        assert_eq!(created.metadata.owner_references, [node("n1", "new")]);
+        let mut held = lease("me", 1);
+        held.metadata.owner_references = vec![node("n1", "old"), node("n2", "other")];
+        claimant.observe_lease(Some(held), start);
+        let Claim::Update(renewed) = claimant.claim(&me, wall, start) else { panic!("renew") };
+        let owners = [node("n1", "new"), node("n2", "other")];
+        assert_eq!(renewed.metadata.owner_references, owners);
+    }
+
+    #[test]
     fn another_s_lease_is_taken_only_after_it_stood_still() {
         let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
         let at = |secs| start + Duration::from_secs(secs);
@@ -331,7 +372,7 @@ mod tests {
         let (drain, board) = (Drain::default(), StatusBoard::default());
         let (held, mut changes) = watch::channel(Held::No);
         let quick = Holder { duration_secs: 4, ..me() };
-        tokio::spawn(keep(api, quick, board.task("lease"), held, drain.watch()));
+        tokio::spawn(keep(api, watch::channel(quick).1, board.task("lease"), held, drain.watch()));
 
         let path = "/apis/coordination.k8s.io/v1/namespaces/leases/leases";
         let asked = server.asked().await;

@@ -342,11 +342,12 @@ fn conditions(health: &NodeHealth, before: &[NodeCondition], now: Time) -> Vec<N
     foreign.chain(own).collect()
 }
 
-/// Event reasons of the conditions that changed between two statuses.
+/// Event reasons of the conditions that changed between two statuses, or were set first; of `Ready` only changes, as in Kubernetes' kubelet.
 pub fn condition_events(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
     let describe_transition = |condition: &NodeCondition| {
         let known = before.conditions.iter().find(|c| c.type_ == condition.type_);
-        if known.is_some_and(|known| known.status == condition.status) {
+        let is_first_ready = known.is_none() && condition.type_ == "Ready";
+        if is_first_ready || known.is_some_and(|known| known.status == condition.status) {
             return None;
         }
         Some(match (condition.type_.as_str(), condition.status == "True") {
@@ -432,10 +433,8 @@ mod tests {
         assert_eq!(condition_events(&first, &second), Vec::<&str>::new());
         assert_eq!(condition_events(&second, &third), ["NodeNotReady"]);
         let all = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
-        assert_eq!(
-            condition_events(&NodeStatus::default(), &first),
-            [&all[..], &["NodeReady"]].concat()
-        );
+        assert_eq!(condition_events(&NodeStatus::default(), &first), all);
+        assert_eq!(condition_events(&third, &second), ["NodeReady"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use agent_runtime::{ImageRuntime, RuntimeStatus};
 use agent_telemetry::node_events::NodeEvents;
 use agent_workers::pod_context::PodContext;
 use proto_api::Time;
-use proto_api::core::v1::Node;
+use proto_api::core::v1::{Node, NodeStatus};
 use proto_api::event_report::EventKind;
 use proto_api::meta::v1::OwnerReference;
 use proto_client::lease::{self, Holder};
@@ -159,7 +159,10 @@ impl NodeTask {
             Err(error) if error.is_not_found() && self.register => {
                 let status = self.status(&Node::default()).await;
                 let node = status::registration(names, &self.machine, status);
-                api.create(&node, &WriteParams::default()).await?
+                let created = api.create(&node, &WriteParams::default()).await?;
+                let turns = status::condition_events(&NodeStatus::default(), &created.status);
+                self.record_turns(&turns);
+                created
             }
             Err(error) => return Err(error),
         };
@@ -185,14 +188,19 @@ impl NodeTask {
         let node = Node { status, ..known.clone() };
         let api = self.client.all::<Node>();
         let written = api.update_status(&node, &WriteParams::default()).await?;
-        for reason in turns {
-            let message = format!("Node {} status is now: {reason}", self.machine.name);
-            self.events.record_event(EventKind::Normal, reason, message);
-        }
+        self.record_turns(&turns);
         Ok(Some(written))
     }
 
-    async fn status(&self, known: &Node) -> proto_api::core::v1::NodeStatus {
+    /// Records an event for each condition that was set first or has changed.
+    fn record_turns(&self, reasons: &[&'static str]) {
+        for reason in reasons {
+            let message = format!("Node {} status is now: {reason}", self.machine.name);
+            self.events.record_event(EventKind::Normal, reason, message);
+        }
+    }
+
+    async fn status(&self, known: &Node) -> NodeStatus {
         let mut health = health(&*self.shared.runtime).await;
         let node_pressure = *self.shared.node_pressure.borrow();
         let Pressure { memory, disk, pid } = node_pressure.pressure;
@@ -304,17 +312,37 @@ pub async fn renew(
         () = drain.asked() => return,
         known = node.wait_for(Option::is_some) => known.ok().and_then(|node| node.clone()),
     };
-    let owner = known.map(|node| OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: name.clone(),
-        uid: node.metadata.uid.clone(),
-        ..OwnerReference::default()
-    });
-    let holder = Holder { lease: name.clone(), identity: name, duration_secs, owner };
+    let holder = |node: Option<&Node>| Holder {
+        lease: name.clone(),
+        identity: name.clone(),
+        duration_secs,
+        owner: node.map(|node| lease_owner(&name, node)),
+    };
+    let (me, watched) = watch::channel(holder(known.as_deref()));
     let namespace = client.names().node_lease_namespace();
     let (held, _) = watch::channel(lease::Held::No);
-    lease::keep(client.within(namespace), holder, page, held, drain).await;
+    let follow = async {
+        while node.changed().await.is_ok() {
+            if let Some(node) = node.borrow_and_update().as_deref() {
+                me.send_replace(holder(Some(node)));
+            }
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = follow => {}
+        () = lease::keep(client.within(namespace), watched, page, held, drain) => {}
+    }
+}
+
+fn lease_owner(name: &str, node: &Node) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        uid: node.metadata.uid.clone(),
+        ..OwnerReference::default()
+    }
 }
 
 #[cfg(test)]

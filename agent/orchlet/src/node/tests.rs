@@ -1,7 +1,9 @@
-//! The heartbeat beside everything that hangs.
+//! The registration of a node, and its heartbeat beside everything that hangs.
 
 use std::net::SocketAddr;
 
+use agent_runtime::fake::FakeRuntime;
+use agent_workers::test_support::plain_context;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode};
 use proto_client::testing::{StubRequest, StubServer, json_response};
@@ -72,4 +74,43 @@ async fn the_lease_is_renewed_while_everything_else_hangs() {
         renewals += usize::from(method == Method::PUT);
     }
     assert!(!hangs.is_finished(), "it hangs all the while");
+}
+
+/// A server without the Node, which takes what is written. Gives the bodies of events.
+async fn empty_server() -> (StubServer, mpsc::UnboundedReceiver<String>) {
+    let (sender, events) = mpsc::unbounded_channel();
+    let answer = move |request: &StubRequest| {
+        if request.path.ends_with("/events") {
+            let _ = sender.send(String::from_utf8_lossy(&request.body).into_owned());
+        }
+        Some(answer_lease(request))
+    };
+    (StubServer::start(answer).await, events)
+}
+
+#[tokio::test]
+async fn a_new_node_has_events_of_its_first_conditions() {
+    let (server, mut events) = empty_server().await;
+    let (client, drain) = (server.client(), Drain::default());
+    let (recorder, writer) = proto_client::events::recorder(client.clone(), "orchlet", "n");
+    tokio::spawn(writer.run(drain.watch()));
+    let directory = tempfile::tempdir().expect("tempdir");
+    let task = NodeTask {
+        client,
+        machine: MachineInfo { name: "n".into(), ..MachineInfo::default() },
+        shared: plain_context(Arc::new(FakeRuntime::new().0), directory.path()),
+        register: true,
+        check_every: Duration::from_secs(10),
+        report_every: Duration::from_secs(300),
+        images_max: 50,
+        events: NodeEvents::new(Some(recorder), "n"),
+        node: watch::Sender::default(),
+    };
+    task.register_node().await.expect("registered");
+    for reason in ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"] {
+        let next = tokio::time::timeout(PATIENCE, events.recv()).await;
+        let event = next.expect("in time").expect("the server runs");
+        let message = format!("Node n status is now: {reason}");
+        assert!(event.contains(&message), "{event}");
+    }
 }

@@ -18,6 +18,17 @@ pub enum Probe {
     Ready,
 }
 
+impl Probe {
+    /// The endpoint's name, as in its path and in the last line of its text.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Health => "healthz",
+            Self::Live => "livez",
+            Self::Ready => "readyz",
+        }
+    }
+}
+
 /// Which endpoints a check belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -86,7 +97,7 @@ impl Health {
                 return HealthAnswer { status: 404, body: "404 page not found\n".to_owned() };
             }
         }
-        render(&results, query)
+        render(probe, &results, query)
     }
 
     fn results(&self, probe: Probe) -> Vec<CheckResult> {
@@ -116,8 +127,9 @@ impl Health {
     }
 }
 
-/// Renders the response. `verbose` lists the checks, `exclude=<check>` (repeatable) ignores the result of one; a failure is always listed.
-pub fn render(results: &[CheckResult], query: &str) -> HealthAnswer {
+/// Renders the response. `verbose` lists the checks, `exclude=<check>` (repeatable) ignores the result of one; a failure is always listed. The last line of a
+/// list names the endpoint, as Kubernetes' does.
+pub fn render(probe: Probe, results: &[CheckResult], query: &str) -> HealthAnswer {
     let parameters: Vec<_> =
         query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
     let verbose = parameters.iter().any(|(key, _)| *key == "verbose");
@@ -142,10 +154,11 @@ pub fn render(results: &[CheckResult], query: &str) -> HealthAnswer {
         let _ =
             writeln!(lines, "warn: some health checks cannot be excluded: no matches for {name:?}");
     }
+    let name = probe.name();
     match (passed, verbose) {
         (true, false) => HealthAnswer { status: 200, body: "ok".to_owned() },
-        (true, true) => HealthAnswer { status: 200, body: lines + "healthz check passed\n" },
-        (false, _) => HealthAnswer { status: 500, body: lines + "healthz check failed\n" },
+        (true, true) => HealthAnswer { status: 200, body: format!("{lines}{name} check passed\n") },
+        (false, _) => HealthAnswer { status: 500, body: format!("{lines}{name} check failed\n") },
     }
 }
 
@@ -167,7 +180,7 @@ mod tests {
             let answer = health(etcd).answer(probe, path, query);
             assert_eq!((answer.status, answer.body.as_str()), (status, body), "{path}?{query}");
         };
-        use Probe::{Live, Ready};
+        use Probe::{Health, Live, Ready};
         check(true, Ready, "", "", 200, "ok");
         check(
             true,
@@ -175,7 +188,7 @@ mod tests {
             "",
             "verbose",
             200,
-            "[+]ping ok\n[+]log ok\n[+]etcd ok\nhealthz check passed\n",
+            "[+]ping ok\n[+]log ok\n[+]etcd ok\nreadyz check passed\n",
         );
         check(
             false,
@@ -183,19 +196,21 @@ mod tests {
             "",
             "",
             500,
-            "[+]ping ok\n[+]log ok\n[-]etcd failed: reason withheld\nhealthz check failed\n",
+            "[+]ping ok\n[+]log ok\n[-]etcd failed: reason withheld\nreadyz check failed\n",
         );
         check(false, Live, "", "", 200, "ok");
+        check(true, Live, "", "verbose", 200, "[+]ping ok\n[+]log ok\nlivez check passed\n");
+        check(true, Health, "", "verbose", 200, "[+]ping ok\n[+]log ok\nhealthz check passed\n");
         check(
             false,
             Ready,
             "",
             "verbose&exclude=etcd",
             200,
-            "[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\nhealthz check passed\n",
+            "[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\nreadyz check passed\n",
         );
         check(true, Ready, "etcd", "", 200, "ok");
-        check(true, Ready, "etcd", "verbose=true", 200, "[+]etcd ok\nhealthz check passed\n");
+        check(true, Ready, "etcd", "verbose=true", 200, "[+]etcd ok\nreadyz check passed\n");
         check(true, Live, "etcd", "", 404, "404 page not found\n");
         let stray = health(true).answer(Live, "", "verbose&exclude=x");
         assert!(stray.body.contains("cannot be excluded: no matches for \"x\"\n"));

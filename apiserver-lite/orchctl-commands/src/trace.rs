@@ -110,6 +110,13 @@ fn words(frontend: &Frontend, from: Option<IpAddr>) -> Vec<String> {
 /// The cluster addresses of a Service with its ports. Nothing of the object is passed on as it is: addresses are addresses, ports are numbers.
 fn frontends(service: &Value, wanted: Option<&str>) -> Result<Vec<Frontend>, CommandError> {
     let name = objects::name(service);
+    // The API server may keep addresses from before the type was changed.
+    if objects::text_at(service, "/spec/type") == "ExternalName" {
+        return Err(CommandError::with_text(format!(
+            "service {name} is an alias of {}, which clients resolve by DNS: it has no address of the cluster and no backends of its own",
+            objects::text_at(service, "/spec/externalName")
+        )));
+    }
     let addresses = objects::list_at(service, "/spec/clusterIPs").iter();
     let addresses: Vec<IpAddr> = addresses.filter_map(|one| one.as_str()?.parse().ok()).collect();
     if addresses.is_empty() {
@@ -187,5 +194,17 @@ mod tests {
         for addresses in [json!(["None"]), json!(["--help"]), json!(null)] {
             assert!(frontends(&service(addresses), None).is_err());
         }
+    }
+
+    #[test]
+    fn a_service_with_an_external_name_is_an_alias() {
+        let mut alias = service(json!(null));
+        alias["spec"]["type"] = "ExternalName".into();
+        alias["spec"]["externalName"] = "db.example.com".into();
+        let refusal = frontends(&alias, None).expect_err("nothing to trace").to_string();
+        assert_eq!(
+            refusal,
+            "error: service web is an alias of db.example.com, which clients resolve by DNS: it has no address of the cluster and no backends of its own"
+        );
     }
 }

@@ -150,15 +150,25 @@ async fn read_dependents(
     Ok(members)
 }
 
-/// Every resource that can be listed, in the preferred version. Events belong to objects in another way.
+/// Every resource that can be listed, in the preferred version, without those that [`is_omitted`] names.
 fn listable(discovery: &ServerResources) -> Vec<&ApiResource> {
     let mut seen = BTreeSet::new();
     discovery
         .resources
         .iter()
-        .filter(|resource| resource.has_verb("list") && resource.kind != "Event")
+        .filter(|resource| resource.has_verb("list") && !is_omitted(resource))
         .filter(|resource| seen.insert(resource.full_name()))
         .collect()
+}
+
+/// Events belong to objects in another way. Component statuses have no owners, and a list of them makes the server warn that they are deprecated; a custom kind
+/// may have their name.
+fn is_omitted(resource: &ApiResource) -> bool {
+    match resource.kind.as_str() {
+        "Event" => true,
+        "ComponentStatus" => resource.group.is_empty(),
+        _ => false,
+    }
 }
 
 /// Those of a kind that have owners, as far as they can be listed.
@@ -267,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_listed_once_and_events_are_not() {
+    fn every_kind_is_listed_once_without_events_and_component_statuses() {
         let one = |group: &str, version: &str, kind: &str, verb: &str| ApiResource {
             group: group.into(),
             version: version.into(),
@@ -281,7 +291,9 @@ mod tests {
                 one("", "v1", "Pod", "list"),
                 one("", "v1", "Event", "list"),
                 one("", "v1", "Binding", "create"),
+                one("", "v1", "ComponentStatus", "list"),
                 one("example.com", "v1", "Pod", "list"),
+                one("example.com", "v1", "ComponentStatus", "list"),
                 one("example.com", "v1", "Widget", "list"),
                 one("example.com", "v1beta1", "Widget", "list"),
             ],
@@ -291,7 +303,15 @@ mod tests {
             .into_iter()
             .map(|one| format!("{} {}", one.full_name(), one.version))
             .collect();
-        assert_eq!(names, ["pods v1", "pods.example.com v1", "widgets.example.com v1"]);
+        assert_eq!(
+            names,
+            [
+                "pods v1",
+                "pods.example.com v1",
+                "componentstatuss.example.com v1",
+                "widgets.example.com v1"
+            ]
+        );
         let found = resource_of(&discovery, "example.com/v2", "Widget").expect("another version");
         assert_eq!(found.version, "v1");
         assert!(resource_of(&discovery, "example.com/v1", "Gadget").is_none());

@@ -23,7 +23,7 @@ pub enum AddressRefusal {
     PodRange,
     /// The API server has it, or this node had it at the start.
     Protected,
-    /// A Node has it.
+    /// It is the InternalIP of one, another machine's.
     Node,
     /// It may be a Node's: these are not known yet.
     NodesUnknown,

@@ -35,7 +35,7 @@ impl Logind {
     /// There is no bus.
     pub async fn connect(socket: &Path) -> Result<Self, BusError> {
         let mut bus = Bus::connect(socket).await?;
-        // The bus checks the sender: any process may send such a signal.
+        // The bus checks the sender of what it broadcasts: any process may send such a signal.
         let rule = format!(
             "type='signal',sender='{SERVICE}',interface='{INTERFACE}',member='{SIGNAL}',path='{PATH}'"
         );
@@ -83,14 +83,16 @@ impl Logind {
         self.bus.call(manager, "/org/freedesktop/systemd1", kill, &args).await.map(drop)
     }
 
-    /// Waits for the next shutdown signal: `true` for a shutdown, `false` if it was cancelled. Cancel safe.
+    /// Waits for the next shutdown signal: `true` for a shutdown, `false` if it was cancelled. logind broadcasts it; what is addressed to this connection comes
+    /// from any process, whatever the rule of [`Self::connect`] says, and is ignored. Cancel safe.
     ///
     /// # Errors
     /// The connection broke.
     pub async fn shutdown(&mut self) -> Result<bool, BusError> {
         loop {
             let signal = self.bus.signal().await?;
-            if signal.member == SIGNAL
+            if signal.destination.is_empty()
+                && signal.member == SIGNAL
                 && signal.interface == INTERFACE
                 && let Some(comes) = signal.truth()
             {

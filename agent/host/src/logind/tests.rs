@@ -68,7 +68,7 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let (ours, theirs): (OwnedFd, OwnedFd) = (ours.into(), theirs.into());
     let mut inhibited = false;
-    loop {
+    let client = loop {
         let call = bus.receive().await.unwrap().message;
         let answer = Message {
             kind: MessageKind::Return,
@@ -89,12 +89,12 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
                 let answer = Message { signature: "v".into(), body, ..answer };
                 bus.send_message(&answer, None).await.unwrap();
                 if inhibited {
-                    break;
+                    break call.sender;
                 }
             }
             _ => {}
         }
-    }
+    };
     let signal = Message {
         kind: MessageKind::Signal,
         path: PATH.into(),
@@ -104,15 +104,20 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
         body: vec![1, 0, 0, 0],
         ..Message::default()
     };
+    // Any process may address a connection; the bus compares no rule with that.
+    let cancelled = Message { body: vec![0; 4], destination: client, ..signal.clone() };
+    let mut other = Bus::connect(&socket).await.unwrap();
+    other.send_message(&cancelled, None).await.unwrap();
+    other.call(own, "/org/freedesktop/DBus", (own, "GetId"), &[]).await.unwrap();
     bus.send_message(&signal, None).await.unwrap();
     // The bus delivers accepted messages even if the sender disconnects; waits until the other end is closed nevertheless.
     ours
 }
 
 #[tokio::test]
-async fn an_inhibitor_delays_the_shutdown_and_its_signal_is_received() {
+async fn an_inhibitor_delays_the_shutdown_and_its_broadcast_is_received() {
     let Some(daemon) =
-        Daemon::start("an_inhibitor_delays_the_shutdown_and_its_signal_is_received").await
+        Daemon::start("an_inhibitor_delays_the_shutdown_and_its_broadcast_is_received").await
     else {
         return;
     };

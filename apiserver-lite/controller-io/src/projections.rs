@@ -1,9 +1,11 @@
 //! What the caches keep of each object: memory is in proportion to what controllers read.
 
+use apiserver_controllers::volumes::access_modes;
 use proto_api::batch::v1::Job;
 use proto_api::core::v1::{
     Affinity, Container, ContainerState, ContainerStateTerminated, ContainerStatus, Node,
-    NodeAffinity, NodeStatus, Pod, PodSpec, PodStatus, Secret, Volume,
+    NodeAffinity, NodeStatus, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, PodStatus,
+    Secret, Volume,
 };
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::{Kind, Resource};
@@ -96,6 +98,20 @@ pub fn slim<T: Resource>(mut object: T) -> T {
     object
 }
 
+/// Removes the managed fields, and access modes that are repeated.
+pub fn slim_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
+    let mut claim = slim(claim);
+    access_modes::limit_modes_of_claim(&mut claim);
+    claim
+}
+
+/// Removes the managed fields, and access modes that are repeated.
+pub fn slim_volume(volume: PersistentVolume) -> PersistentVolume {
+    let mut volume = slim(volume);
+    access_modes::limit_modes_of_volume(&mut volume);
+    volume
+}
+
 /// Keeps the metadata, the type and the keys of non-empty data of a token secret.
 pub fn slim_secret(secret: Secret) -> Secret {
     let Secret { metadata, data, type_, immutable, .. } = secret;
@@ -176,5 +192,18 @@ mod tests {
         fat.spec.affinity = waiting.spec.affinity;
         fat.status.container_statuses = vec![restarted];
         assert_eq!(slim_pod(fat), pod);
+    }
+
+    #[test]
+    fn access_modes_are_kept_once() {
+        let modes = vec!["ReadWriteOnce".to_owned(); 1000];
+        let (mut claim, mut volume) =
+            (PersistentVolumeClaim::default(), PersistentVolume::default());
+        claim.spec.access_modes = modes.clone();
+        claim.status.access_modes = modes.clone();
+        volume.spec.access_modes = modes;
+        let (claim, volume) = (slim_claim(claim), slim_volume(volume));
+        assert_eq!(claim.spec.access_modes, ["ReadWriteOnce"]);
+        assert_eq!(claim.status.access_modes, volume.spec.access_modes);
     }
 }

@@ -24,6 +24,7 @@ pub mod volume;
 
 use std::collections::BTreeSet;
 
+pub use apiserver_scheduling::volumes::access_modes;
 use proto_api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::event_report::{EventKind, EventReport, reference};
 use proto_api::meta::v1::ObjectMeta;

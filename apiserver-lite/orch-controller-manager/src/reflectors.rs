@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use apiserver_controller_io::controller_queues::ControllerQueues;
 use apiserver_controller_io::informers::Informers;
-use apiserver_controller_io::projections::{slim, slim_node, slim_pod, slim_secret};
+use apiserver_controller_io::projections::{
+    slim, slim_claim, slim_node, slim_pod, slim_secret, slim_volume,
+};
 use apiserver_controllers::account_token;
 use apiserver_workloads::canonical_revision;
 use proto_api::Collection;
@@ -110,8 +112,8 @@ pub fn make(client: &Client) -> (Informers, Reflectors) {
         replication_controllers: Reflector::whole(client.all(), all()),
         deployments: Reflector::whole(client.all(), all()),
         budgets: Reflector::projected(client.all(), all(), slim),
-        claims: Reflector::projected(client.all(), all(), slim),
-        volumes: Reflector::projected(client.all(), all(), slim),
+        claims: Reflector::projected(client.all(), all(), slim_claim),
+        volumes: Reflector::projected(client.all(), all(), slim_volume),
         classes: Reflector::projected(client.all(), all(), slim),
         drivers: Reflector::projected(client.all(), all(), slim),
         attachments: Reflector::projected(client.all(), all(), slim),

@@ -10,7 +10,7 @@ use proto_daemon::drain::DrainWatch;
 use tokio::task::JoinHandle;
 
 use crate::cycle_trigger::CycleTrigger;
-use apiserver_scheduling::volumes::{Derived, StorageSnapshot, limits};
+use apiserver_scheduling::volumes::{Derived, StorageSnapshot, access_modes, limits};
 
 /// The caches. Cheap to clone.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl StorageInformers {
     ) -> (Self, Vec<JoinHandle<()>>) {
         let all = ListParams::default;
         let claims = Reflector::projected(client.all(), all(), slim_claim);
-        let volumes = Reflector::projected(client.all(), all(), slim);
+        let volumes = Reflector::projected(client.all(), all(), slim_volume);
         let classes = Reflector::projected(client.all(), all(), slim);
         let drivers = Reflector::projected(client.all(), all(), slim);
         let capacities = Reflector::projected(client.all(), all(), slim);
@@ -114,7 +114,34 @@ fn slim<T: Resource>(mut object: T) -> T {
 }
 
 fn slim_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
-    let PersistentVolumeClaim { metadata, spec, status } = slim(claim);
-    let status = PersistentVolumeClaimStatus { phase: status.phase, ..Default::default() };
-    PersistentVolumeClaim { metadata, spec, status }
+    let mut claim = slim(claim);
+    access_modes::limit_modes_of_claim(&mut claim);
+    let phase = claim.status.phase;
+    claim.status = PersistentVolumeClaimStatus { phase, ..Default::default() };
+    claim
+}
+
+fn slim_volume(volume: PersistentVolume) -> PersistentVolume {
+    let mut volume = slim(volume);
+    access_modes::limit_modes_of_volume(&mut volume);
+    volume
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_modes_of_claims_and_volumes_are_kept_once() {
+        let modes = vec!["ReadWriteOnce".to_owned(); 1000];
+        let (mut claim, mut volume) =
+            (PersistentVolumeClaim::default(), PersistentVolume::default());
+        claim.spec.access_modes = modes.clone();
+        claim.status.phase = "Pending".into();
+        volume.spec.access_modes = modes;
+        let (claim, volume) = (slim_claim(claim), slim_volume(volume));
+        assert_eq!(claim.spec.access_modes, ["ReadWriteOnce"]);
+        assert_eq!(claim.status.phase, "Pending");
+        assert_eq!(volume.spec.access_modes, ["ReadWriteOnce"]);
+    }
 }

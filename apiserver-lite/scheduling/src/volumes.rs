@@ -9,6 +9,7 @@
 //! A claim with delayed binding is bound after the node is selected, and the pod after that: the selection is written to the objects
 //! ([`VolumeChoice::patch`]), and the pod is retried when they change.
 
+pub mod access_modes;
 mod candidates;
 mod derived;
 pub mod limits;

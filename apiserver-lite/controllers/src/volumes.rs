@@ -133,6 +133,15 @@ pub fn claim_of(volume: &PersistentVolume) -> Option<ObjectKey> {
     volume.spec.claim_ref.as_ref().map(|of| ObjectKey::new(&of.namespace, &of.name))
 }
 
+/// Most volumes of a pod whose claims are made and whose volumes are attached: a node of this project sets up no more (`VOLUMES_MAX` of
+/// `agent-interfaces`).
+pub const POD_VOLUMES_MAX: usize = 1024;
+
+/// Whether a pod has more volumes than [`POD_VOLUMES_MAX`]: no node runs it. Those of a cached pod are its claims.
+pub fn has_excess_volumes(pod: &Pod) -> bool {
+    pod.spec.volumes.len() > POD_VOLUMES_MAX
+}
+
 /// The names of a pod's claims in order, each once, including those of ephemeral volumes.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let names = pod.spec.volumes.iter().filter_map(|volume| {

@@ -8,14 +8,15 @@ use proto_api::event_report::EventKind;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 
-use super::{ephemeral_claim_name, event_report, is_ephemeral_claim_of};
+use super::{ephemeral_claim_name, event_report, has_excess_volumes, is_ephemeral_claim_of};
 use crate::Plan;
 use crate::api_writes::ApiWrite;
 use crate::owners::controlled_by;
 
-/// Whether a pod has ephemeral volumes.
+/// Whether a pod has ephemeral volumes, and not too many volumes.
 pub fn has_own(pod: &Pod) -> bool {
-    pod.spec.volumes.iter().any(|volume| volume.volume_source.ephemeral.is_some())
+    let mut volumes = pod.spec.volumes.iter();
+    !has_excess_volumes(pod) && volumes.any(|volume| volume.volume_source.ephemeral.is_some())
 }
 
 /// Plans the missing claims of a pod. A claim of the same name that the pod does not own gives an event, and the pod waits.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::volumes::{
-    VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit,
+    VolumeAnnotations, attach, claim_of, claims_of, ephemeral, fit, has_excess_volumes,
 };
 use proto_api::ObjectKey;
 use proto_api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::meta::v1::OwnerReference;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::Change;
 
@@ -35,7 +36,11 @@ impl WatchedKind for PersistentVolumeClaim {
             let promised = informers.volumes.objects().into_iter().filter(is_it);
             keys.extend(promised.flat_map(|volume| of_volume(&volume.metadata.name)));
         }
-        for pod in users(informers, key) {
+        let users = match new.map(bound_fields) == old.map(bound_fields) {
+            true => Vec::new(),
+            false => users(informers, key),
+        };
+        for pod in users {
             keys.extend(of_node(&pod));
             if new.is_none() && ephemeral::has_own(&pod) {
                 keys.push(ReconcileKey::EphemeralClaims(ObjectKey::of(&pod.metadata)));
@@ -96,9 +101,16 @@ pub(crate) fn users(informers: &Informers, claim: &ObjectKey) -> Vec<Arc<Pod>> {
     pods
 }
 
+/// The fields of a claim that decide which volume its pods need attached.
+fn bound_fields(claim: &Arc<PersistentVolumeClaim>) -> (&str, &str, &[OwnerReference]) {
+    let metadata = &claim.metadata;
+    (&metadata.uid, &claim.spec.volume_name, &metadata.owner_references)
+}
+
+/// The key of the node of a pod that a node may run.
 fn of_node(pod: &Arc<Pod>) -> Option<ReconcileKey> {
     let node = &pod.spec.node_name;
-    (!node.is_empty()).then(|| ReconcileKey::Attachments(node.clone()))
+    (!node.is_empty() && !has_excess_volumes(pod)).then(|| ReconcileKey::Attachments(node.clone()))
 }
 
 impl WatchedKind for StorageClass {
@@ -161,11 +173,14 @@ pub(super) fn keys_of_pod(
     }
     for name in claims_of(pod) {
         let claim = ObjectKey::new(&key.namespace, name);
-        let known = informers.claims.get(&claim);
-        if known.is_some_and(|claim| claim.spec.volume_name.is_empty()) {
+        let Some(known) = informers.claims.get(&claim) else { continue };
+        if known.spec.volume_name.is_empty() && !has_excess_volumes(pod) {
             keys.push(ReconcileKey::Claim(claim.clone()));
         }
-        keys.push(ReconcileKey::ClaimProtection(claim));
+        // A change of the claim queues it otherwise, its deletion as well.
+        if known.metadata.deletion_timestamp.is_some() {
+            keys.push(ReconcileKey::ClaimProtection(claim));
+        }
     }
     keys.extend(of_node(pod));
     keys

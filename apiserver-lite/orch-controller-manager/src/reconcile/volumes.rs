@@ -11,7 +11,7 @@ use apiserver_controllers::volumes::attach::{self, Attachable, NodeAttachments};
 use apiserver_controllers::volumes::claim::{self, ClaimContext};
 use apiserver_controllers::volumes::{
     claim_of, claims_of, ephemeral, ephemeral_claim_name, expand, has_annotation,
-    is_ephemeral_claim_of, protection, storage, volume,
+    has_excess_volumes, is_ephemeral_claim_of, protection, storage, volume,
 };
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use proto_api::{ObjectKey, Quantity};
@@ -41,7 +41,7 @@ impl Reconciler {
                 self.plan_volume_protection(client, name).await?
             }
             ReconcileKey::EphemeralClaims(pod) => self.plan_ephemeral_claims(pod),
-            ReconcileKey::Attachments(node) => self.plan_attachments(node),
+            ReconcileKey::Attachments(node) => self.plan_attachments(node).await,
             ReconcileKey::Expand(key) => self.plan_expand(key),
             _ => Plan::default(),
         };
@@ -177,18 +177,25 @@ impl Reconciler {
         plan
     }
 
-    fn plan_attachments(&self, name: &str) -> Plan {
+    async fn plan_attachments(&self, name: &str) -> Plan {
         let informers = &self.informers;
+        let mut pods = Vec::new();
+        for pod in informers.pods_on(name).into_iter().filter(|pod| !has_ended(pod)) {
+            let volumes = self.attachables(&pod);
+            if !volumes.is_empty() {
+                pods.push((pod, volumes));
+            }
+            // Other keys have their turn between pods.
+            tokio::task::yield_now().await;
+        }
         let node = informers.nodes.get(&ObjectKey::new("", name));
-        let here = informers.pods_on(name).into_iter().filter(|pod| !has_ended(pod));
-        let needs = here.map(|pod| (pod.clone(), self.attachables(&pod)));
         let attachments = informers.attachments.objects();
         let volume = |name: &str| informers.volumes.get(&ObjectKey::new("", name));
         let view = NodeAttachments {
             names: informers.names,
             name,
             node: node.as_deref(),
-            pods: needs.filter(|(_, volumes)| !volumes.is_empty()).collect(),
+            pods,
             attachments: &attachments,
             volume: &volume,
             unmount: self.settings.unmount,
@@ -206,8 +213,11 @@ impl Reconciler {
         attach::plan(&view, &mut lock(&self.state.attaching), Instant::now())
     }
 
-    /// The volumes of a pod that CSI drivers attach.
+    /// The volumes of a pod that CSI drivers attach; none of a pod with too many volumes.
     pub(super) fn attachables(&self, pod: &Pod) -> Vec<Attachable> {
+        if has_excess_volumes(pod) {
+            return Vec::new();
+        }
         let informers = &self.informers;
         let own: HashSet<String> = pod
             .spec

@@ -15,7 +15,8 @@ const MULTIPATH: &[u8; 6] = b"mpath-";
 /// The kernel's directory of SCSI host adapters.
 const ADAPTERS: &str = "/sys/class/scsi_host";
 
-/// Devices that these names below `root` link to, in the order of the names. A name may contain a few `*` wildcards.
+/// Disks that these names below `root` link to, in the order of the names; no partitions, which may be the node's or of another tenant's disk, and which names of
+/// disks with a suffix name too. A name may contain a few `*` wildcards.
 #[must_use]
 pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
     let Ok(root) = beneath::open_directory(root) else { return Vec::new() };
@@ -31,7 +32,8 @@ pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             // The kernel's names of its devices; only root can create these links.
             let device = rustix::fs::openat(&directory, name, flags, Mode::empty());
-            found.extend(device.ok().and_then(|device| host_path::opened_path(&device).ok()));
+            let path = device.ok().and_then(|device| host_path::opened_path(&device).ok());
+            found.extend(path.filter(|path| !is_partition(Path::new(DEVICES), path)));
         }
     }
     found
@@ -43,6 +45,11 @@ pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
 pub fn find_device(root: &Path, links: &[String]) -> Option<String> {
     let first = resolve_links(root, links).into_iter().next()?;
     Some(multipath_device(&first).unwrap_or_else(|| first.to_string_lossy().into_owned()))
+}
+
+/// Whether a device is a partition, by the kernel's directory of block devices.
+fn is_partition(devices: &Path, path: &Path) -> bool {
+    path.file_name().is_some_and(|name| devices.join(name).join("partition").exists())
 }
 
 /// Whether a device is in exclusive use: by a mount of it or a partition, a mapping, an array or swap.
@@ -115,6 +122,28 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn partitions_are_no_disks() {
+        let devices = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(devices.path().join("sda")).unwrap();
+        std::fs::create_dir_all(devices.path().join("sda3/partition")).unwrap();
+        let is = |path: &str| is_partition(devices.path(), Path::new(path));
+        assert!(is("/dev/sda3"));
+        assert!(!is("/dev/sda") && !is("/dev/null") && !is("/"));
+        // Those of this machine, if it has any.
+        let names = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
+        for name in names.map(|entry| entry.file_name()) {
+            if !Path::new(DEVICES).join(&name).join("partition").exists() {
+                continue;
+            }
+            let links = tempfile::tempdir().unwrap();
+            std::fs::create_dir(links.path().join("by-id")).unwrap();
+            let link = links.path().join("by-id/scsi-1-part1");
+            symlink(Path::new("/dev").join(&name), link).unwrap();
+            assert_eq!(find_device(links.path(), &["by-id/scsi-1-part1".to_owned()]), None);
+        }
+    }
 
     #[test]
     fn devices_are_found_by_their_names() {

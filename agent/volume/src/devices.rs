@@ -15,11 +15,12 @@ const MULTIPATH: &[u8; 6] = b"mpath-";
 /// The kernel's directory of SCSI host adapters.
 const ADAPTERS: &str = "/sys/class/scsi_host";
 
-/// Disks that these names below `root` link to, in the order of the names; no partitions, which may be the node's or of another tenant's disk, and which names of
-/// disks with a suffix name too. A name may contain a few `*` wildcards.
+/// Disks that these names below `root` link to, in the order of the names; no partitions, which may be the node's or of another tenant's disk: the name of a
+/// disk with a suffix is one of theirs. A name may contain a few `*` wildcards.
 #[must_use]
 pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
     let Ok(root) = beneath::open_directory(root) else { return Vec::new() };
+    let Ok(devices) = beneath::open_directory(Path::new(DEVICES)) else { return Vec::new() };
     let mut found = Vec::new();
     for link in links {
         let Some((directory, pattern)) = link.rsplit_once('/') else { continue };
@@ -33,7 +34,7 @@ pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
             // The kernel's names of its devices; only root can create these links.
             let device = rustix::fs::openat(&directory, name, flags, Mode::empty());
             let path = device.ok().and_then(|device| host_path::opened_path(&device).ok());
-            found.extend(path.filter(|path| !is_partition(Path::new(DEVICES), path)));
+            found.extend(path.filter(|path| !is_partition(&devices, path)));
         }
     }
     found
@@ -48,8 +49,11 @@ pub fn find_device(root: &Path, links: &[String]) -> Option<String> {
 }
 
 /// Whether a device is a partition, by the kernel's directory of block devices.
-fn is_partition(devices: &Path, path: &Path) -> bool {
-    path.file_name().is_some_and(|name| devices.join(name).join("partition").exists())
+fn is_partition(devices: &OwnedFd, path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    // Entries of the directory are links.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat(devices, format!("{name}/partition"), flags, Mode::empty()).is_ok()
 }
 
 /// Whether a device is in exclusive use: by a mount of it or a partition, a mapping, an array or swap.
@@ -128,7 +132,8 @@ mod tests {
         let devices = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(devices.path().join("sda")).unwrap();
         std::fs::create_dir_all(devices.path().join("sda3/partition")).unwrap();
-        let is = |path: &str| is_partition(devices.path(), Path::new(path));
+        let opened = beneath::open_directory(devices.path()).unwrap();
+        let is = |path: &str| is_partition(&opened, Path::new(path));
         assert!(is("/dev/sda3"));
         assert!(!is("/dev/sda") && !is("/dev/null") && !is("/"));
         // Those of this machine, if it has any.

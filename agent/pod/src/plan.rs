@@ -31,6 +31,17 @@ pub enum PodStage {
     Gone,
 }
 
+impl PodStage {
+    /// Whether an admitted pod in this stage has or gets containers: its resources are not available to others. Another client may have shown the pod as over
+    /// before its containers have stopped.
+    pub fn holds_resources(self) -> bool {
+        match self {
+            Self::Preparing | Self::Initializing | Self::Running | Self::Ending => true,
+            Self::Refused | Self::Clearing | Self::Finished | Self::Gone => false,
+        }
+    }
+}
+
 /// The result of planning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

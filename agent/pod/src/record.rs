@@ -216,9 +216,15 @@ impl PodRecord {
         self
     }
 
-    /// Whether the pod was admitted and has not ended, so that its resources are not available to others.
+    /// Whether the pod was admitted and is not shown as over, so that its resources are not available to others; of a pod that has a plan its
+    /// [stage](crate::plan::PodStage::holds_resources) says so.
     pub fn holds_resources(&self) -> bool {
-        self.admission == Some(Admission::Admitted) && !self.phase.is_terminal()
+        self.is_admitted() && !self.phase.is_terminal()
+    }
+
+    /// Whether the node has admitted the pod.
+    pub fn is_admitted(&self) -> bool {
+        self.admission == Some(Admission::Admitted)
     }
 
     /// Whether it holds probe or hook results that `earlier` does not. Losing them would make the pod look worse than it is until

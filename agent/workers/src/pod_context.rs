@@ -110,7 +110,8 @@ impl PodContext {
     /// Publishes a pod's snapshot.
     pub fn update_snapshot(&self, known: PodSnapshot) {
         self.metrics.observe_pod(&known.pod, &known.status);
-        if matches!(known.status.phase.as_str(), "Succeeded" | "Failed") {
+        let is_over = matches!(known.status.phase.as_str(), "Succeeded" | "Failed");
+        if is_over && known.holds_resources == HoldsResources::No {
             self.environment.release(&known.pod.metadata.uid);
         }
         self.pods.insert(known);

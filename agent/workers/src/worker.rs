@@ -310,7 +310,7 @@ impl Worker {
 
     /// Publishes the pod's snapshot to the rest of the node if it has changed.
     fn publish_snapshot(&mut self, next: &Plan) {
-        let takes = self.state.memory.holds_resources() && next.stage != PodStage::Gone;
+        let takes = next.stage.holds_resources() && self.state.memory.is_admitted();
         let holds_resources = if takes { HoldsResources::Yes } else { HoldsResources::No };
         let update = self.update.borrow().clone();
         self.publisher.publish_snapshot(update, &next.status, holds_resources);

@@ -16,7 +16,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-use message::{Argument, Message, MessageKind, PREFIX_LEN};
+use message::{Argument, LEN_MAX, Message, MessageKind, PREFIX_LEN};
 
 /// Deadline of a reply.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
@@ -81,9 +81,17 @@ pub struct ReceivedMessage {
 pub struct Bus {
     stream: UnixStream,
     read: Vec<u8>,
+    /// Bytes to come of a message that is too long to be decoded. Any process may send one.
+    skipped: usize,
     descriptors: VecDeque<OwnedFd>,
     signals: VecDeque<Message>,
     serial: u32,
+}
+
+/// Whether a signal is one for all who asked for it: by the rules of this connection, which name the sender. What is addressed to a connection comes from any
+/// process, whatever its rules say.
+fn is_broadcast(signal: &Message) -> bool {
+    signal.kind == MessageKind::Signal && signal.destination.is_empty()
 }
 
 impl Bus {
@@ -96,6 +104,7 @@ impl Bus {
         let mut bus = Self {
             stream,
             read: Vec::new(),
+            skipped: 0,
             descriptors: VecDeque::new(),
             signals: VecDeque::new(),
             serial: 0,
@@ -160,14 +169,14 @@ impl Bus {
             let received = self.receive().await?;
             let message = &received.message;
             match message.kind {
-                MessageKind::Signal => self.keep(received.message),
+                MessageKind::Signal if is_broadcast(message) => self.keep(received.message),
                 MessageKind::Return if message.reply_to == call.serial => return Ok(received),
                 MessageKind::Error if message.reply_to == call.serial => {
                     let text = message.text().unwrap_or_default();
                     let error = format!("{}: {text}", message.error);
                     return Err(BusError::Failed { call: call.member, error });
                 }
-                MessageKind::Return | MessageKind::Error | MessageKind::Call => {}
+                _ => {}
             }
         }
     }
@@ -179,7 +188,7 @@ impl Bus {
         self.signals.push_back(signal);
     }
 
-    /// Waits for the next signal. Cancel safe.
+    /// Waits for the next broadcast signal. Cancel safe.
     ///
     /// # Errors
     /// The connection broke.
@@ -189,7 +198,7 @@ impl Bus {
                 return Ok(signal);
             }
             let received = self.receive().await?;
-            if received.message.kind == MessageKind::Signal {
+            if is_broadcast(&received.message) {
                 return Ok(received.message);
             }
         }
@@ -218,8 +227,16 @@ impl Bus {
     /// The connection broke.
     pub async fn receive(&mut self) -> Result<ReceivedMessage, BusError> {
         loop {
-            if self.read.len() >= PREFIX_LEN {
+            let skipped = self.skipped.min(self.read.len());
+            self.read.drain(..skipped);
+            self.skipped = self.skipped.saturating_sub(skipped);
+            if self.skipped == 0 && self.read.len() >= PREFIX_LEN {
                 let len = Message::len_of(&self.read)?;
+                if len > LEN_MAX {
+                    self.skipped = len;
+                    self.descriptors.clear();
+                    continue;
+                }
                 if self.read.len() >= len {
                     let bytes: Vec<u8> = self.read.drain(..len).collect();
                     let message = Message::decode(&bytes)?;

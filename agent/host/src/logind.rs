@@ -83,16 +83,14 @@ impl Logind {
         self.bus.call(manager, "/org/freedesktop/systemd1", kill, &args).await.map(drop)
     }
 
-    /// Waits for the next shutdown signal: `true` for a shutdown, `false` if it was cancelled. logind broadcasts it; what is addressed to this connection comes
-    /// from any process, whatever the rule of [`Self::connect`] says, and is ignored. Cancel safe.
+    /// Waits for the next shutdown signal: `true` for a shutdown, `false` if it was cancelled. Cancel safe.
     ///
     /// # Errors
     /// The connection broke.
     pub async fn shutdown(&mut self) -> Result<bool, BusError> {
         loop {
             let signal = self.bus.signal().await?;
-            if signal.destination.is_empty()
-                && signal.member == SIGNAL
+            if signal.member == SIGNAL
                 && signal.interface == INTERFACE
                 && let Some(comes) = signal.truth()
             {

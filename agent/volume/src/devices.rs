@@ -11,7 +11,9 @@ use crate::{beneath, host_path};
 /// The kernel's directory of block devices.
 const DEVICES: &str = "/sys/class/block";
 /// How the identifier of a mapping begins that multipath makes (`DM_UUID_PREFIX`).
-const MULTIPATH: &[u8; 6] = b"mpath-";
+const MULTIPATH: &[u8] = b"mpath-";
+/// The same of the partitions that kpartx makes of it: `part3-mpath-...`.
+const MAPPED_PARTITION: &[u8] = b"part";
 /// The kernel's directory of SCSI host adapters.
 const ADAPTERS: &str = "/sys/class/scsi_host";
 
@@ -19,8 +21,12 @@ const ADAPTERS: &str = "/sys/class/scsi_host";
 /// disk with a suffix is one of theirs. A name may contain a few `*` wildcards.
 #[must_use]
 pub fn resolve_links(root: &Path, links: &[String]) -> Vec<PathBuf> {
+    resolve_to_disks(Path::new(DEVICES), root, links)
+}
+
+fn resolve_to_disks(devices: &Path, root: &Path, links: &[String]) -> Vec<PathBuf> {
     let Ok(root) = beneath::open_directory(root) else { return Vec::new() };
-    let Ok(devices) = beneath::open_directory(Path::new(DEVICES)) else { return Vec::new() };
+    let Ok(devices) = beneath::open_directory(devices) else { return Vec::new() };
     let mut found = Vec::new();
     for link in links {
         let Some((directory, pattern)) = link.rsplit_once('/') else { continue };
@@ -48,12 +54,13 @@ pub fn find_device(root: &Path, links: &[String]) -> Option<String> {
     Some(multipath_device(&first).unwrap_or_else(|| first.to_string_lossy().into_owned()))
 }
 
-/// Whether a device is a partition, by the kernel's directory of block devices.
+/// Whether a device is a partition, of a disk or of a mapping of its paths, by the kernel's directory of block devices.
 fn is_partition(devices: &OwnedFd, path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
     // Entries of the directory are links.
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat(devices, format!("{name}/partition"), flags, Mode::empty()).is_ok()
+        || has_mapping_kind(devices, name, MAPPED_PARTITION)
 }
 
 /// Whether a device is in exclusive use: by a mount of it or a partition, a mapping, an array or swap.
@@ -84,17 +91,18 @@ fn multipath_device(path: &Path) -> Option<String> {
     let holders = rustix::fs::openat(&blocks, holders, flags, Mode::empty()).ok()?;
     let names = beneath::list_entries(holders).ok()?;
     let mut names = names.into_iter().map(|(name, _)| name);
-    let mapper = names.find(|name| name.starts_with("dm-") && is_multipath(&blocks, name));
+    let mapper =
+        names.find(|name| name.starts_with("dm-") && has_mapping_kind(&blocks, name, MULTIPATH));
     mapper.map(|name| format!("/dev/{name}"))
 }
 
-/// Whether a mapping is one of the paths of a disk, and not of a volume on it.
-fn is_multipath(blocks: &OwnedFd, name: &str) -> bool {
+/// Whether the identifier of a mapping begins with `kind`; false for other devices.
+fn has_mapping_kind(devices: &OwnedFd, name: &str, kind: &[u8]) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let mut start = [0; MULTIPATH.len()];
-    let opened = rustix::fs::openat(blocks, format!("{name}/dm/uuid"), flags, Mode::empty());
+    let opened = rustix::fs::openat(devices, format!("{name}/dm/uuid"), flags, Mode::empty());
+    let mut start = [0; 16];
     let read = opened.and_then(|uuid| rustix::io::read(uuid, &mut start[..]));
-    read.is_ok() && start == *MULTIPATH
+    read.is_ok_and(|len| start.get(..len).is_some_and(|start| start.starts_with(kind)))
 }
 
 fn fits(pattern: &str, name: &str) -> bool {
@@ -129,24 +137,27 @@ mod tests {
 
     #[test]
     fn partitions_are_no_disks() {
-        let devices = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(devices.path().join("sda")).unwrap();
-        std::fs::create_dir_all(devices.path().join("sda3/partition")).unwrap();
-        let opened = beneath::open_directory(devices.path()).unwrap();
-        let is = |path: &str| is_partition(&opened, Path::new(path));
-        assert!(is("/dev/sda3"));
-        assert!(!is("/dev/sda") && !is("/dev/null") && !is("/"));
-        // Those of this machine, if it has any.
-        let names = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
-        for name in names.map(|entry| entry.file_name()) {
-            if !Path::new(DEVICES).join(&name).join("partition").exists() {
-                continue;
-            }
-            let links = tempfile::tempdir().unwrap();
-            std::fs::create_dir(links.path().join("by-id")).unwrap();
-            let link = links.path().join("by-id/scsi-1-part1");
-            symlink(Path::new("/dev").join(&name), link).unwrap();
-            assert_eq!(find_device(links.path(), &["by-id/scsi-1-part1".to_owned()]), None);
+        // The kernel's name of what the links lead to is "null".
+        let links = tempfile::tempdir().unwrap();
+        std::fs::create_dir(links.path().join("by-id")).unwrap();
+        symlink("/dev/null", links.path().join("by-id/scsi-1-part3")).unwrap();
+        let found = |entry: &str, content: &str| {
+            let devices = tempfile::tempdir().unwrap();
+            let path = devices.path().join(entry);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
+            let names = ["by-id/scsi-1-part3".to_owned()];
+            resolve_to_disks(devices.path(), links.path(), &names).len()
+        };
+        for (entry, content, expected) in [
+            ("null/partition", "3\n", 0),
+            ("other/partition", "3\n", 1),
+            ("null/dm/uuid", "part3-mpath-3600a0b80000f6f2e\n", 0),
+            ("null/dm/uuid", "mpath-3600a0b80000f6f2e\n", 1),
+            ("null/dm/uuid", "LVM-abc\n", 1),
+            ("null/dm/uuid", "", 1),
+        ] {
+            assert_eq!(found(entry, content), expected, "{entry}: {content}");
         }
     }
 

@@ -55,6 +55,14 @@ impl Drop for Daemon {
     }
 }
 
+/// An array of 2 MiB.
+fn long_array() -> Vec<u8> {
+    let len: u32 = 2 << 20;
+    let mut body = len.to_le_bytes().to_vec();
+    body.resize(len as usize + 4, 0);
+    body
+}
+
 /// Simulates logind: replies to `Inhibit` with one end of a socket pair, and to property reads; then signals a shutdown once.
 async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender<()>) -> OwnedFd {
     let mut bus = Bus::connect(&socket).await.unwrap();
@@ -108,6 +116,8 @@ async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender
     let cancelled = Message { body: vec![0; 4], destination: client, ..signal.clone() };
     let mut other = Bus::connect(&socket).await.unwrap();
     other.send_message(&cancelled, None).await.unwrap();
+    let long = Message { signature: "ay".into(), body: long_array(), ..cancelled };
+    other.send_message(&long, None).await.unwrap();
     other.call(own, "/org/freedesktop/DBus", (own, "GetId"), &[]).await.unwrap();
     bus.send_message(&signal, None).await.unwrap();
     // The bus delivers accepted messages even if the sender disconnects; waits until the other end is closed nevertheless.

@@ -88,8 +88,8 @@ pub struct Bus {
     serial: u32,
 }
 
-/// Whether a signal is one for all who asked for it: by the rules of this connection, which name the sender. What is addressed to a connection comes from any
-/// process, whatever its rules say.
+/// Whether a message is a broadcast signal. The bus delivers broadcasts by the match rules of this connection, which name the sender; a signal with a
+/// destination is delivered without any rule, whichever process sent it.
 fn is_broadcast(signal: &Message) -> bool {
     signal.kind == MessageKind::Signal && signal.destination.is_empty()
 }

@@ -161,7 +161,7 @@ impl NodeTask {
                 let node = status::registration(names, &self.machine, status);
                 let created = api.create(&node, &WriteParams::default()).await?;
                 let turns = status::condition_events(&NodeStatus::default(), &created.status);
-                self.record_turns(&turns);
+                self.record_condition_events(&turns);
                 created
             }
             Err(error) => return Err(error),
@@ -188,12 +188,12 @@ impl NodeTask {
         let node = Node { status, ..known.clone() };
         let api = self.client.all::<Node>();
         let written = api.update_status(&node, &WriteParams::default()).await?;
-        self.record_turns(&turns);
+        self.record_condition_events(&turns);
         Ok(Some(written))
     }
 
     /// Records an event for each condition that was set first or has changed.
-    fn record_turns(&self, reasons: &[&'static str]) {
+    fn record_condition_events(&self, reasons: &[&'static str]) {
         for reason in reasons {
             let message = format!("Node {} status is now: {reason}", self.machine.name);
             self.events.record_event(EventKind::Normal, reason, message);

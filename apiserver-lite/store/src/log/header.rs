@@ -19,7 +19,7 @@ const LEN: usize = 24;
 pub struct SegmentHeader {
     /// Revision of the segment's first write.
     pub first: Revision,
-    /// Where the checksums of the frames start; 0 in segments of older formats.
+    /// Initial value of the CRC-32 of each frame; 0 in segments of older formats.
     pub seed: u32,
     /// Length of the header in bytes: where the first frame begins.
     pub len: u64,
@@ -31,7 +31,7 @@ impl SegmentHeader {
         Self { first, seed: rand::random(), len: LEN as u64 }
     }
 
-    /// Its bytes.
+    /// Its bytes on disk, in the format with a seed.
     pub fn encode(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         let parts = [&MAGIC[..], &self.first.0.to_le_bytes(), &self.seed.to_le_bytes()].concat();

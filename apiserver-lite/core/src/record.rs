@@ -165,7 +165,9 @@ impl StoredObject {
 
     /// The object encoded as JSON.
     pub fn json(&self, engine: &Engine) -> &Bytes {
-        self.json.get_or_init(|| Bytes::from(engine.encode_json(self.object())))
+        // Kept for as long as the record, so without the room that an encoder's buffer has left.
+        let encode = || Bytes::from(engine.encode_json(self.object()).into_boxed_slice());
+        self.json.get_or_init(encode)
     }
 
     /// The object encoded as Protobuf, envelope included.

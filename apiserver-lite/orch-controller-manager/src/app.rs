@@ -22,12 +22,12 @@ use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::health::Health;
+use proto_daemon::heap;
 use proto_daemon::leader_flags::LeaderElection;
 use proto_daemon::log;
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::reference::Reference;
-use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::run_workers;
 use tokio::sync::watch;
@@ -210,7 +210,7 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
     }
     run_renewals(renewals, &drain).await;
     drop(unsynced);
-    trim_heap();
+    heap::trim();
     tracing::info!("caches synced");
     let mut others = JoinSet::new();
     spawn_others(&mut others, &accounts, client, (&settings, workers), &observability, &drain);

@@ -20,12 +20,12 @@ use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates::{self, GateErrors};
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::health::Health;
+use proto_daemon::heap;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::log;
 use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
 use proto_daemon::reference::Reference;
-use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -207,7 +207,7 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
         } => {}
     }
     drop(syncing);
-    trim_heap();
+    heap::trim();
     tracing::info!("caches synced");
     tokio::select! {
         () = drain.asked() => return,

@@ -34,7 +34,7 @@ use crate::profile::{Filter, Profile};
 use crate::refusal::Refusal;
 use candidates::{COMPARISONS_MAX, NodeStorage, UnboundClaim};
 pub use derived::Derived;
-use derived::StorageIndex;
+use derived::{StorageIndex, VolumeNumbers};
 use limits::{DriverVolumes, Limits};
 
 /// The storage objects of one scheduling cycle.
@@ -202,7 +202,7 @@ impl ClaimRequirements {
             return Err(Refusal::MaxVolumeCount);
         }
         let mut on_node = NodeStorage::new(node, storage, annotations, &self.affinities);
-        let mut taken: BTreeSet<&str> = BTreeSet::new();
+        let mut taken = VolumeNumbers::default();
         let mut choices = Vec::new();
         for unbound in &self.unbound {
             let claim = &unbound.claim;
@@ -211,8 +211,8 @@ impl ClaimRequirements {
                 return Err(Refusal::NoVolumeToBind);
             }
             match unbound.find_volume(&on_node, &taken) {
-                Some(volume) if selected.is_none() || is_reserved_for(volume, claim) => {
-                    taken.insert(&volume.metadata.name);
+                Some((number, volume)) if selected.is_none() || is_reserved_for(volume, claim) => {
+                    number.into_iter().for_each(|number| taken.insert(number));
                     choices.push(VolumeChoice::Bind(claim.clone(), volume.clone()));
                 }
                 _ => {

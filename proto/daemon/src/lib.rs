@@ -16,6 +16,7 @@ pub mod feature_gates;
 pub mod flags;
 pub mod go_duration;
 pub mod health;
+pub mod heap;
 pub mod leader_flags;
 pub mod log;
 pub mod memory_file;

@@ -1,4 +1,4 @@
-//! The async runtime and the heap of a small daemon.
+//! The async runtime of a small daemon.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Failure;
-use crate::{blocking_shares, sys, systemd};
+use crate::{blocking_shares, heap, sys, systemd};
 
 /// How many threads a program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +20,6 @@ pub enum Threads {
 
 /// Threads for the program's own blocking calls: file IO in short bursts. An idle one ends after a second, which frees its stack.
 const BLOCKING_THREADS_MAX: usize = 8;
-
-/// Interval at which the size of the heap is checked.
-const HEAP_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// The heap is trimmed once it has grown by more than this many pages since the last trim; a megabyte of 4 KiB pages.
-const HEAP_GROWTH_MAX: u64 = 256;
 
 /// Runs a program to its end.
 pub fn run<F>(threads: Threads, program: F) -> Result<(), Failure>
@@ -52,7 +47,7 @@ where
     });
     allow_open_files();
     let runtime = build(threads, blocking_max).map_err(Failure::run)?;
-    runtime.spawn(trim_heap_after_bursts());
+    runtime.spawn(heap::trim_when_due());
     runtime.spawn(systemd::report_life());
     let end = runtime.block_on(program);
     // A blocking call that hangs (a dead mount) must not keep the process from ending.
@@ -68,34 +63,6 @@ fn allow_open_files() {
     {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
-}
-
-/// Returns free pages of the heap to the kernel. Call after an initial list, never on a hot path.
-pub fn trim_heap() {
-    sys::trim_heap();
-}
-
-/// Returns free heap to the kernel after the start and after bursts, for as long as the program runs.
-async fn trim_heap_after_bursts() {
-    let mut smallest = 0;
-    loop {
-        tokio::time::sleep(HEAP_CHECK_INTERVAL).await;
-        let now = private_pages();
-        if now <= smallest + HEAP_GROWTH_MAX {
-            smallest = smallest.min(now);
-            continue;
-        }
-        let _ = tokio::task::spawn_blocking(sys::trim_heap).await;
-        smallest = private_pages();
-    }
-}
-
-/// Resident pages of this process that no file backs, see proc_pid_statm(5); 0 without `/proc`.
-fn private_pages() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut pages = statm.split_ascii_whitespace().skip(1).map(|pages| pages.parse().unwrap_or(0));
-    let (resident, shared): (u64, u64) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    resident.saturating_sub(shared)
 }
 
 fn build(threads: Threads, blocking_max: usize) -> std::io::Result<Runtime> {
@@ -125,7 +92,7 @@ mod tests {
         assert!(matches!(end, Err(Failure::Usage(_))));
         run(Threads::Workers(2), async {
             tokio::spawn(async {}).await.map_err(Failure::run)?;
-            trim_heap();
+            heap::trim();
             Ok(())
         })
         .expect("runs");
@@ -151,18 +118,5 @@ mod tests {
             Ok(())
         })
         .expect("runs");
-    }
-
-    #[test]
-    fn pages_of_this_process_are_counted() {
-        let is_counted = |_| {
-            let before = private_pages();
-            let block = std::hint::black_box(vec![1_u8; 8 << 20]);
-            let counted = private_pages() > before + 1000;
-            drop(block);
-            counted
-        };
-        // Other tests release pages meanwhile, though not each time.
-        assert!((0..100).any(is_counted));
     }
 }

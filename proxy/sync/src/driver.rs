@@ -318,7 +318,7 @@ impl<T: Transport> Driver<T> {
         self.cleanup_queue
             .send(CleanupRequest::Except(AllowedEndpoints::from_elements(load.entries.iter())));
         drop(load);
-        proto_daemon::runtime::trim_heap();
+        proto_daemon::heap::trim();
         Ok(())
     }
 

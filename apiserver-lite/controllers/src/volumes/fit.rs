@@ -40,13 +40,15 @@ pub fn best<'a>(
     best
 }
 
-/// Whether a claim can be bound to an available volume.
+/// Whether a claim can be bound to an available volume. The claim's selector is parsed last: each new volume is compared with all unbound claims.
 pub fn can_bind(
     annotations: &VolumeAnnotations,
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
 ) -> bool {
-    ClaimRequest::of(annotations, claim).is_some_and(|wanted| wanted.takes(volume))
+    is_available(volume)
+        && fault(annotations, volume, claim).is_none()
+        && ClaimRequest::of(annotations, claim).is_some_and(|wanted| wanted.selects(volume))
 }
 
 fn is_better_match(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
@@ -81,11 +83,18 @@ impl<'a> ClaimRequest<'a> {
     }
 
     fn takes(&self, volume: &PersistentVolume) -> bool {
-        volume.spec.claim_ref.is_none()
-            && volume.status.phase == "Available"
+        is_available(volume)
             && fault(self.annotations, volume, self.claim).is_none()
-            && self.selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
+            && self.selects(volume)
     }
+
+    fn selects(&self, volume: &PersistentVolume) -> bool {
+        self.selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
+    }
+}
+
+fn is_available(volume: &PersistentVolume) -> bool {
+    volume.spec.claim_ref.is_none() && volume.status.phase == "Available"
 }
 
 /// Whether the claimRef has the claim's uid.

@@ -9,7 +9,7 @@ use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::selectors::Selector;
 
-use super::derived::StorageIndex;
+use super::derived::{StorageIndex, VolumeNumbers};
 use super::{BindingAnnotations, StorageSnapshot, is_reachable, size};
 use crate::node_info::NodeInfo;
 use crate::node_selector::matches_required;
@@ -30,7 +30,7 @@ pub(super) struct UnboundClaim {
 enum Candidates {
     /// This one, which is for no other claim; none if it does not match.
     Reserved(Option<Arc<PersistentVolume>>),
-    /// One of these by the number of their node affinity, each with its place in the order of all.
+    /// One of these by the number of their node affinity, each with its own number.
     Available(BTreeMap<usize, Vec<(usize, Arc<PersistentVolume>)>>),
 }
 
@@ -69,7 +69,7 @@ impl UnboundClaim {
             return made(Candidates::Reserved(matches.then(|| reserved.clone())));
         }
         let mut found: BTreeMap<usize, Vec<_>> = BTreeMap::new();
-        for (place, candidate) in all.iter().enumerate() {
+        for candidate in all {
             let volume = &candidate.volume;
             let is_free = !storage.assumed.contains(&volume.metadata.name)
                 && fits(claim, volume)
@@ -78,7 +78,7 @@ impl UnboundClaim {
                 let of_affinity = found.entry(candidate.affinity).or_default();
                 // The other claims of the pod take fewer than these.
                 if of_affinity.len() < claims {
-                    of_affinity.push((place, volume.clone()));
+                    of_affinity.push((candidate.number, volume.clone()));
                 }
             }
         }
@@ -94,25 +94,27 @@ impl UnboundClaim {
         found.into_iter().flat_map(BTreeMap::keys).copied()
     }
 
-    /// The most suitable volume for the node that is not `taken`.
+    /// The most suitable volume for the node that is not `taken`. An available one has a number.
     pub(super) fn find_volume(
         &self,
         node: &NodeStorage<'_>,
-        taken: &BTreeSet<&str>,
-    ) -> Option<&Arc<PersistentVolume>> {
+        taken: &VolumeNumbers,
+    ) -> Option<(Option<usize>, &Arc<PersistentVolume>)> {
         let found = match &self.volumes {
             Candidates::Reserved(volume) => {
-                return volume.as_ref().filter(|volume| is_reachable(volume, node.node));
+                let volume = volume.as_ref().filter(|volume| is_reachable(volume, node.node));
+                return volume.map(|volume| (None, volume));
             }
             Candidates::Available(found) => found,
         };
-        let is_free = |(_, volume): &&(usize, Arc<PersistentVolume>)| {
+        let is_free = |(number, _): &&(usize, Arc<PersistentVolume>)| {
             proto_api::count_steps!(1);
-            !taken.contains(volume.metadata.name.as_str())
+            !taken.contains(*number)
         };
         let reached = node.reached().iter().filter_map(|nth| found.get(nth));
         let first = reached.filter_map(|volumes| volumes.iter().find(is_free));
-        first.min_by_key(|(place, _)| *place).map(|(_, volume)| volume)
+        let (number, volume) = first.min_by_key(|(number, _)| *number)?;
+        Some((Some(*number), volume))
     }
 }
 

@@ -61,8 +61,30 @@ pub(super) struct StorageIndex {
 #[derive(Debug)]
 pub(super) struct AvailableVolume {
     pub(super) volume: Arc<PersistentVolume>,
+    /// Its place among those of all classes, each class in the order of [`order`].
+    pub(super) number: usize,
     /// The number of its node affinity.
     pub(super) affinity: usize,
+}
+
+/// Available volumes by their numbers, a bit each: a pod of many claims asks for each of them on each node.
+#[derive(Debug, Default)]
+pub(super) struct VolumeNumbers(Vec<u64>);
+
+impl VolumeNumbers {
+    pub(super) fn insert(&mut self, number: usize) {
+        let word = number / 64;
+        if self.0.len() <= word {
+            self.0.resize(word.saturating_add(1), 0);
+        }
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= 1 << (number % 64);
+        }
+    }
+
+    pub(super) fn contains(&self, number: usize) -> bool {
+        self.0.get(number / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
 }
 
 /// Room for volumes on some nodes.
@@ -97,16 +119,15 @@ impl StorageIndex {
                     index.affinities.len().saturating_sub(1)
                 });
                 let class = annotations.class_of_volume(volume).to_owned();
-                let volume = volume.clone();
-                index
-                    .available
-                    .entry(class)
-                    .or_default()
-                    .push(AvailableVolume { volume, affinity });
+                let found = AvailableVolume { volume: volume.clone(), number: 0, affinity };
+                index.available.entry(class).or_default().push(found);
             }
         }
         for volumes in index.available.values_mut() {
             volumes.sort_by_key(|found| order(&found.volume));
+        }
+        for (number, found) in index.available.values_mut().flatten().enumerate() {
+            found.number = number;
         }
         for capacity in &storage.capacities {
             let nodes = capacity.node_topology.as_ref();
@@ -148,4 +169,20 @@ impl StorageIndex {
 /// Of two volumes that match a claim, the lesser one is selected.
 fn order(volume: &PersistentVolume) -> (usize, Quantity) {
     (volume.spec.access_modes.len(), size(&volume.spec.capacity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_kept_each_for_itself() {
+        let (mut numbers, own) = (VolumeNumbers::default(), [0, 63, 64, 1000]);
+        for (nth, number) in own.into_iter().enumerate() {
+            assert!(!numbers.contains(number), "{number}");
+            numbers.insert(number);
+            let found: Vec<usize> = (0..2000).filter(|number| numbers.contains(*number)).collect();
+            assert_eq!(Some(&found[..]), own.get(..=nth));
+        }
+    }
 }

@@ -128,7 +128,7 @@ fn measure(services: u32, group: Option<&memory::Group>) {
     let before = kernel_bytes(group);
     let (mut bench, compiled, committed) = Bench::loaded(services);
     let held = kernel_bytes(group).zip(before).map(|(after, before)| after.saturating_sub(before));
-    proto_daemon::runtime::trim_heap();
+    proto_daemon::heap::trim();
     let pss = crate::program::memory_mb(std::process::id()).pss;
     for (what, took) in [(LOAD, compiled + committed), (LOAD_IN_KERNEL, committed)] {
         figure(what, Unit::Millis, services, vec![took]).tell().unwrap();

@@ -1,6 +1,7 @@
 //! What the Services of each namespace cost together, and which of them wait until others cost less.
 
 use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::budget::{NAMESPACE_WORK_MAX, WORK_MAX};
 use crate::hash::FastMap;
@@ -21,7 +22,9 @@ struct NamespaceWork {
     used: usize,
     /// Services that got less than they may have alone.
     waiting: BTreeSet<ServiceId>,
-    /// Whether a Service has cost less since one of them was compiled.
+    /// Which of them has its turn. They are compiled one after the other once there is room, so that one that is too large keeps no other waiting.
+    at_turn: Option<ServiceId>,
+    /// Whether a Service has cost less since the first of them had its turn.
     was_freed: bool,
 }
 
@@ -52,22 +55,31 @@ impl Budgets {
         }
         let Some(work) = self.by_namespace.get_mut(id.namespace()) else { return };
         work.used = work.used.saturating_add(now).saturating_sub(before);
-        work.was_freed |= now < before;
+        // A turn frees nothing: what a Service may cost has grown since it waits.
+        work.was_freed |= now < before && work.at_turn.as_ref() != Some(id);
         if waits {
             work.waiting.insert(id.clone());
-        } else if work.waiting.remove(id) {
-            // There may be room for the next one.
-            work.was_freed = true;
+        } else {
+            work.waiting.remove(id);
         }
         if work.used == 0 && work.waiting.is_empty() {
             self.by_namespace.remove(id.namespace());
         }
     }
 
-    /// The first Service that waits, if others of its namespace cost less than when it was compiled.
-    pub(super) fn next_waiting(&mut self, namespace: &str) -> Option<ServiceId> {
-        let work = self.by_namespace.get_mut(namespace)?;
-        let freed = std::mem::take(&mut work.was_freed);
-        work.waiting.first().filter(|_| freed).cloned()
+    /// The Service that has its turn after `compiled`; none while another has it, and none at the end until a Service costs less.
+    pub(super) fn next_waiting(&mut self, compiled: &ServiceId) -> Option<ServiceId> {
+        let work = self.by_namespace.get_mut(compiled.namespace())?;
+        let last = work.at_turn.take_if(|at| at == compiled || !work.waiting.contains(at));
+        if work.at_turn.is_none() {
+            let after =
+                last.and_then(|last| work.waiting.range((Excluded(last), Unbounded)).next());
+            work.at_turn = after.cloned().or_else(|| {
+                let freed = std::mem::take(&mut work.was_freed);
+                work.waiting.first().filter(|_| freed).cloned()
+            });
+            return work.at_turn.clone();
+        }
+        None
     }
 }

@@ -173,7 +173,7 @@ fn the_services_of_a_namespace_cost_a_bounded_number_of_elements() {
     let left_out = |node: &Dataplane| node.over_budget().iter().cloned().collect::<Vec<_>>();
     assert_eq!(left_out(&node), [id("5"), id("6"), id("7")]);
     assert_eq!(node.owner(&Claim::ClusterIp(address(8))), Some(&other));
-    // Each that waits has its turn once there is room.
+    // Each that waits has its turn once there is room; the last one twice, since both made room.
     for gone in ["0", "1"] {
         node.service_changed(&id(gone), None);
     }
@@ -182,11 +182,53 @@ fn the_services_of_a_namespace_cost_a_bounded_number_of_elements() {
         passes += 1;
         node.pass();
     }
-    assert_eq!((left_out(&node), passes), (vec![id("7")], 4));
+    assert_eq!((left_out(&node), passes), (vec![id("7")], 5));
     for nth in 5..7 {
         let claim = Claim::Address { address: address(nth), protocol: Protocol::Tcp, port: 100 };
         assert_eq!(node.owner(&claim), Some(&id(&nth.to_string())));
     }
+}
+
+/// The first of those that wait needs more than there will ever be, and changes meanwhile.
+#[test]
+fn a_service_that_is_too_large_keeps_no_other_of_its_namespace_waiting() {
+    let mut node = Dataplane::new(layout());
+    node.budgets.namespace_max = 4000;
+    let address = |nth: u32| IpAddr::from(Ipv4Addr::from(0x0a60_0000 + nth));
+    let add = |node: &mut Dataplane, nth: u32, endpoints: usize| {
+        let (id, cluster_ips) = (id(&nth.to_string()), [address(nth)].into());
+        let one = LocalService { ports: ports(1), cluster_ips, ..service(&[]) };
+        node.service_changed(&id, Some(Arc::new(one)));
+        let endpoints = LocalSlice { service: id, ..slice("", 1, 0..endpoints) };
+        node.slice_changed(&nth.to_string(), None, Some(Arc::new(endpoints)));
+    };
+    let left_out = |node: &Dataplane| node.over_budget().iter().cloned().collect::<Vec<_>>();
+    let settle = |node: &mut Dataplane| {
+        let mut passes = 0;
+        while node.has_marked() && passes < 50 {
+            passes += 1;
+            node.pass();
+        }
+        passes
+    };
+    add(&mut node, 1, 1700);
+    add(&mut node, 2, 4100);
+    (3..7).for_each(|nth| add(&mut node, nth, 400));
+    node.load();
+    assert_eq!(left_out(&node), ["2", "3", "4", "5", "6"].map(id));
+    node.service_changed(&id("1"), None);
+    add(&mut node, 2, 4200);
+    // Each that waits has one turn, one pass for each.
+    assert_eq!((settle(&mut node), left_out(&node)), (5, vec![id("2")]));
+    for nth in 3..7 {
+        let claim = Claim::Address { address: address(nth), protocol: Protocol::Tcp, port: 1 };
+        assert_eq!(node.owner(&claim), Some(&id(&nth.to_string())));
+    }
+    // It waits on, and has a turn when there is room.
+    (3..7).for_each(|nth| node.service_changed(&id(&nth.to_string()), None));
+    add(&mut node, 2, 1700);
+    settle(&mut node);
+    assert_eq!(left_out(&node), []);
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Dataplane {
         };
         let waits = new.is_over_budget() && allowance < WORK_MAX;
         self.budgets.record(id, before, new.work(), waits);
-        if let Some(next) = self.budgets.next_waiting(id.namespace())
+        if let Some(next) = self.budgets.next_waiting(id)
             && let Some(record) = self.services.get_mut(&next)
         {
             record.mark(&next, &mut self.pending.marked);

@@ -1,0 +1,105 @@
+//! Free memory of the heap goes back to the kernel: after a start, after bursts, and once much of it has become free.
+
+use std::time::Duration;
+
+use crate::sys;
+
+/// Interval at which the size of the heap is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// A trim is due once so many bytes more are resident than after the last one, or so many and a sixteenth less are in use.
+const CHANGE_MAX: u64 = 1 << 20;
+
+/// Returns free pages of the heap to the kernel. Call after an initial list, never on a hot path.
+pub fn trim() {
+    sys::trim_heap();
+}
+
+/// Trims the heap when it is due, for as long as the program runs.
+pub(crate) async fn trim_when_due() {
+    let mut trimmed = HeapSize::default();
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        if trimmed.is_trim_due(HeapSize::now()) {
+            let _ = tokio::task::spawn_blocking(trim).await;
+            trimmed = HeapSize::now();
+        }
+    }
+}
+
+/// Bytes that the heap takes: those after a trim, and since then the fewest resident and the most in use.
+#[derive(Clone, Copy, Default)]
+struct HeapSize {
+    resident: u64,
+    in_use: u64,
+}
+
+impl HeapSize {
+    fn now() -> Self {
+        Self { resident: private_bytes(), in_use: sys::heap_in_use() }
+    }
+
+    /// Whether the heap has grown since the last trim, or what was in use has become free without it, as old revisions do that are compacted after
+    /// a burst.
+    fn is_trim_due(&mut self, now: Self) -> bool {
+        self.resident = self.resident.min(now.resident);
+        self.in_use = self.in_use.max(now.in_use);
+        let freed_max = CHANGE_MAX.saturating_add(self.in_use / 16);
+        now.resident.saturating_sub(self.resident) > CHANGE_MAX
+            || self.in_use.saturating_sub(now.in_use) > freed_max
+    }
+}
+
+/// Resident bytes of this process that no file backs, see proc_pid_statm(5); 0 without `/proc`.
+fn private_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = statm.split_ascii_whitespace().skip(1).map(|pages| pages.parse().unwrap_or(0));
+    let (resident, shared): (u64, u64) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared).saturating_mul(procfs::page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    #[test]
+    fn a_trim_is_due_after_growth_and_once_much_is_free() {
+        // Resident and in use after a trim, then at each check; whether a trim is due at the last one.
+        for (sizes, is_due) in [
+            (vec![(10, 8), (11, 9)], false),
+            (vec![(10, 8), (12, 9)], true),
+            // A heap that shrank and grew again.
+            (vec![(10, 8), (5, 8), (7, 8)], true),
+            // A burst that fits what is resident leaves nothing in use.
+            (vec![(10, 8), (10, 6)], true),
+            (vec![(10, 6), (10, 8), (10, 6)], true),
+            (vec![(10, 8), (10, 7)], false),
+            (vec![(10, 8), (11, 6)], true),
+            // A large heap whose use varies by less than a sixteenth.
+            (vec![(400, 320), (400, 300)], false),
+            (vec![(400, 320), (400, 290)], true),
+        ] {
+            let mut sizes = sizes.into_iter().map(|(resident, in_use)| HeapSize {
+                resident: resident * MB,
+                in_use: in_use * MB,
+            });
+            let mut trimmed = sizes.next().unwrap_or_default();
+            let due: Vec<bool> = sizes.map(|now| trimmed.is_trim_due(now)).collect();
+            assert_eq!(due.last(), Some(&is_due), "{due:?}");
+        }
+    }
+
+    #[test]
+    fn memory_of_this_process_is_counted() {
+        let is_counted = |_| {
+            let before = HeapSize::now();
+            let block = std::hint::black_box(vec![1_u8; 8 << 20]);
+            let now = HeapSize::now();
+            drop(block);
+            now.resident > before.resident + 4 * MB && now.in_use > before.in_use + 4 * MB
+        };
+        // Other tests free memory meanwhile, though not each time.
+        assert!((0..100).any(is_counted));
+    }
+}

@@ -296,7 +296,7 @@ impl Removal<'_> {
                             one.place.name,
                             one.place.namespace.as_deref().unwrap_or_default(),
                             RETRY_PAUSE.as_secs(),
-                            requests::message(&error)
+                            requests::message_with_causes(&error)
                         )?;
                         one.next = Instant::now() + RETRY_PAUSE;
                         left.push(one);

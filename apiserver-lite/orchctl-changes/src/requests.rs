@@ -324,6 +324,19 @@ pub fn message(error: &CommandError) -> String {
     }
 }
 
+/// The same with its causes: which disruption budget refuses an eviction.
+pub fn message_with_causes(error: &CommandError) -> String {
+    let mut text = message(error);
+    if let CommandError::Client(ClientError::Api { status, .. }) = error {
+        for cause in status.details.iter().flat_map(|details| &details.causes) {
+            if !cause.message.is_empty() && !text.contains(&cause.message) {
+                text = format!("{text} {}", cause.message);
+            }
+        }
+    }
+    text
+}
+
 /// The HTTP status of a refusal.
 pub fn code(error: &CommandError) -> Option<u16> {
     match error {

@@ -92,7 +92,7 @@ pub fn check(resource: &ApiResource) -> Result<(), CommandError> {
         return Ok(());
     }
     Err(CommandError::with_text(format!(
-        "why knows pods, workloads, services and claims; look at {} with describe",
+        "why has no rules for {}; look at it with describe",
         resource.full_name()
     )))
 }
@@ -157,6 +157,13 @@ impl Reading<'_> {
                 }
             }
             "PersistentVolumeClaim" => self.of_claim(&object, &mut case).await,
+            "PodDisruptionBudget" => {
+                if let Some(selector) = objects::label_selector(&object, "/spec/selector") {
+                    let pods = self.list(&core("pods"), &selector).await;
+                    case.pods = self.pods(pods).await;
+                }
+            }
+            "PersistentVolume" | "Node" | "Namespace" | "HorizontalPodAutoscaler" => {}
             "Deployment" => {
                 let sets = Collection { group: "apps".to_owned(), ..core("replicasets") };
                 let sets = self.owned(&sets, &object).await;

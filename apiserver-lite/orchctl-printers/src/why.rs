@@ -1,16 +1,21 @@
 //! Why an object is not as it should be: from objects that were read to a short list of findings, the worst first.
 
+mod autoscaler;
+mod budget;
 mod claim;
 mod container;
+mod namespace;
+mod node;
 mod pod;
 mod refusal;
 mod scheduling;
 mod service;
+mod volume;
 mod workload;
 
 use serde_json::Value;
 
-use crate::{age, objects, terminal};
+use crate::{age, objects, state, terminal};
 
 /// Longest evidence that is shown.
 const EVIDENCE_LEN_MAX: usize = 400;
@@ -46,7 +51,7 @@ pub struct Case {
     pub object: Value,
     /// What happened to it and, of a deployment, to its replica sets; the oldest first.
     pub events: Vec<Value>,
-    /// The pod itself, the pods of a workload or a service, or those that use a claim.
+    /// The pod itself, the pods of a workload, a service or a budget, or those that use a claim.
     pub pods: Vec<PodCase>,
     /// The endpoints of a service.
     pub endpoints: Option<Lookup>,
@@ -91,9 +96,12 @@ pub enum Verdict {
 pub fn supports_kind(group: &str, kind: &str) -> bool {
     matches!(
         (group, kind),
-        ("", "Pod" | "Service" | "PersistentVolumeClaim")
+        ("", "Pod" | "Service" | "PersistentVolumeClaim" | "PersistentVolume")
+            | ("", "Node" | "Namespace")
             | ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
             | ("batch", "Job")
+            | ("autoscaling", "HorizontalPodAutoscaler")
+            | ("policy", "PodDisruptionBudget")
     )
 }
 
@@ -103,6 +111,11 @@ pub fn explain(case: &Case, now: i64) -> Verdict {
         ("Pod", Some(pod)) => pod::explain(pod, now),
         ("Service", _) => service::explain(case, now),
         ("PersistentVolumeClaim", _) => claim::explain(case, now),
+        ("PersistentVolume", _) => volume::explain(case, now),
+        ("Node", _) => node::explain(case, now),
+        ("Namespace", _) => namespace::explain(case, now),
+        ("HorizontalPodAutoscaler", _) => autoscaler::explain(case, now),
+        ("PodDisruptionBudget", _) => budget::explain(case, now),
         _ => workload::explain(case, now),
     };
     if let Verdict::Wrong(findings) = &mut verdict {
@@ -170,6 +183,10 @@ fn last_event<'a>(events: &'a [Value], reasons: &[&str]) -> Option<&'a str> {
 /// Texts of a list.
 fn texts<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
     objects::list_at(object, pointer).iter().filter_map(Value::as_str).collect()
+}
+
+fn true_condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    state::condition(object, kind).filter(|one| objects::text_at(one, "/status") == "True")
 }
 
 /// What is wrong with an object that is being deleted.

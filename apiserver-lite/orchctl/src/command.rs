@@ -54,7 +54,7 @@ pub enum Command {
     Wait(commands::wait::Args),
     /// Show the owners above an object and the dependents below it
     Tree(commands::tree::Args),
-    /// Say what is wrong with a pod, workload, service or claim: exits with 1 if something is
+    /// Say what is wrong with an object, for example a pod, workload, service, node or namespace: exits with 1 if something is
     Why(commands::why::Args),
     /// Show how a pod started, with the time between the steps
     Timeline(commands::timeline::Args),

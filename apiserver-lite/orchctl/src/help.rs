@@ -65,6 +65,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("why web-0", "why a pod is not running or not ready"),
             ("why deploy/web", "the same of a deployment and its pods"),
+            ("why node/a", "why a node is not ready or takes no pods"),
+            ("why ns/old", "why a namespace that was deleted stays"),
         ],
     ),
     ("tree", &[("tree deploy/web", "a deployment, its replica sets and their pods")]),

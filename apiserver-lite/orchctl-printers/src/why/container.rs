@@ -211,6 +211,24 @@ impl<'a> Container<'a> {
         ))
     }
 
+    /// The pull of its image, if that is what its node does.
+    pub(super) fn image_pull(&self) -> Option<Finding> {
+        let pulls = ["Pulling", "Pulled", "Failed"];
+        let event = self.case.events.iter().rev().find(|event| {
+            pulls.contains(&objects::text_at(event, "/reason")) && self.is_named_by(event)
+        })?;
+        if objects::text_at(event, "/reason") != "Pulling" {
+            return None;
+        }
+        let since = objects::text_at(event, "/lastTimestamp");
+        let since = if since.is_empty() { String::new() } else { format!(" since {since}") };
+        Some(Finding::waiting(
+            format!("the image of {} is being pulled", self.called()),
+            format!("{}{since}", objects::text_at(event, "/message")),
+            "wait; if it takes long, look at the size of the image and the node's way to the registry",
+        ))
+    }
+
     /// The last failure of its `postStart` hook, for which the node kills it.
     pub(super) fn failed_post_start(&self) -> Option<Finding> {
         let event = self.case.events.iter().rev().find(|event| {

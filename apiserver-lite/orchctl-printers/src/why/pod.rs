@@ -183,6 +183,9 @@ fn containers(case: &PodCase, says_not_begun: bool) -> Vec<Finding> {
     let init = Container::all(case, "initContainers", "initContainerStatuses", "init container");
     let count = init.len();
     let not_begun = |container: &Container<'_>| {
+        if let Some(pulling) = container.image_pull() {
+            return pulling;
+        }
         let next = format!(
             "wait for the node: orchctl describe pod -n {} {}",
             objects::namespace(&case.pod),

@@ -1,5 +1,7 @@
 //! Tables: what was read of an object, and the findings.
 
+mod cluster;
+
 use serde_json::json;
 
 use super::*;
@@ -1027,6 +1029,21 @@ fn claims_say_what_they_wait_for() {
 }
 
 #[test]
+fn an_image_that_is_being_pulled() {
+    let mut pulling = event_of("app", "Pulling", "Pulling image \"i:1\"");
+    merge(&mut pulling, json!({"lastTimestamp": "1970-01-01T00:10:00Z"}));
+    let other = event_of("other", "Pulled", "Container image is there");
+    let creating = waiting("ContainerCreating", "");
+    let case = |events: &[Value]| pod_text(pod(json!({}), creating.clone(), events));
+    let wanted = [
+        "the image of container app is being pulled - Pulling image \"i:1\" since 1970-01-01T00:10:00Z - wait",
+    ];
+    assert_findings("pulling", &case(&[pulling.clone(), other]), &[&wanted]);
+    let pulled = event_of("app", "Pulled", "Successfully pulled");
+    assert_findings("pulled", &case(&[pulling, pulled]), &[&["container app is not made yet"]]);
+}
+
+#[test]
 fn answers_are_short_and_plain() {
     let long = "x".repeat(2 * EVIDENCE_LEN_MAX);
     let finding = Finding::stuck("a\u{1b}[31m", format!("b\n{long}"), "c");
@@ -1034,5 +1051,5 @@ fn answers_are_short_and_plain() {
     assert!(line.starts_with("a^[[31m - b x"), "{line}");
     assert!(line.ends_with("... - c\n"), "{line}");
     assert!(line.chars().count() < EVIDENCE_LEN_MAX + 40);
-    assert!(supports_kind("apps", "Deployment") && !supports_kind("", "Node"));
+    assert!(supports_kind("apps", "Deployment") && !supports_kind("", "Secret"));
 }

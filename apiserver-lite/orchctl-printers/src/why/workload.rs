@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Case, Finding, Verdict, Weight, deletion, last_event, pod, reason_of, refusal};
+use super::{
+    Case, Finding, Verdict, Weight, deletion, last_event, pod, reason_of, refusal, true_condition,
+};
 use crate::objects;
 use crate::state::{self, number};
 
@@ -190,8 +192,4 @@ pub(super) fn of_pods(case: &Case, now: i64) -> Vec<Finding> {
         Finding { what, ..finding }
     };
     merged.into_iter().map(named).collect()
-}
-
-fn true_condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    state::condition(object, kind).filter(|one| objects::text_at(one, "/status") == "True")
 }

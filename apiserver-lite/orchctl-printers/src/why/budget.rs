@@ -1,0 +1,56 @@
+//! A PodDisruptionBudget: why it allows no eviction.
+
+use super::{Case, Finding, Verdict, deletion, reason_of, workload};
+use crate::{objects, state};
+
+/// Why no pod may be evicted.
+pub(super) fn explain(case: &Case, now: i64) -> Verdict {
+    let budget = &case.object;
+    let mut findings: Vec<Finding> = deletion(budget, now).into_iter().collect();
+    let count = |field: &str| state::number(budget, &format!("/status/{field}"), 0);
+    let (allowed, expected) = (count("disruptionsAllowed"), count("expectedPods"));
+    let (healthy, wanted) = (count("currentHealthy"), count("desiredHealthy"));
+    if allowed > 0 && findings.is_empty() {
+        return Verdict::Well(format!(
+            "{allowed} of {expected} pods may be evicted now: {healthy} are healthy, {wanted} have to be"
+        ));
+    }
+    let numbers = format!("{healthy} of {expected} pods are healthy, {wanted} have to be");
+    let condition = state::condition(budget, "DisruptionAllowed");
+    let failure = condition.filter(|one| objects::text_at(one, "/reason") == "SyncFailed");
+    if let Some(failure) = failure {
+        findings.push(Finding::stuck(
+            "its pods cannot be counted",
+            reason_of(failure),
+            "see to the controllers that own its pods: percentages need their number of replicas",
+        ));
+    } else if condition.is_none() {
+        findings.push(Finding::waiting(
+            "its pods have not been counted yet",
+            "it has no condition DisruptionAllowed",
+            "wait, or look whether the controller manager runs",
+        ));
+    } else if expected == 0 {
+        findings.push(Finding::stuck(
+            "it selects no pod",
+            "status.expectedPods is 0",
+            "compare spec.selector with the labels of the pods: orchctl get pods --show-labels",
+        ));
+    } else if wanted >= expected {
+        findings.push(Finding::stuck(
+            "it never allows an eviction",
+            numbers,
+            "have more replicas than it keeps, or allow one to go: lower minAvailable, or raise maxUnavailable",
+        ));
+    } else if allowed == 0 {
+        findings.push(Finding::waiting(
+            "too few of its pods are healthy",
+            numbers,
+            "see to its pods; evictions go on when they are ready",
+        ));
+    }
+    if expected > 0 {
+        findings.extend(workload::of_pods(case, now));
+    }
+    Verdict::Wrong(findings)
+}

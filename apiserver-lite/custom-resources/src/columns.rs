@@ -62,13 +62,13 @@ impl Column {
             return Value::Null;
         };
         match (self.value.as_str(), value) {
-            ("string", value) => Value::String(text_of(value)),
+            ("string", value) => Value::from(text_of(value)),
             ("integer", Value::Int(number)) => Value::Int(*number),
             ("integer", Value::Float(number)) => Value::Int(*number as i64), // saturates, as a cell must show something
             ("number", Value::Int(number)) => Value::Float(*number as f64),
             ("number", Value::Float(number)) => Value::Float(*number),
             ("boolean", Value::Bool(flag)) => Value::Bool(*flag),
-            ("date", Value::String(time)) => Value::String(age(time, now)),
+            ("date", Value::String(time)) => Value::from(age(time, now)),
             _ => Value::Null,
         }
     }
@@ -82,7 +82,7 @@ pub fn cells(columns: &[Column], object: &Value, now: i64) -> Vec<Value> {
 /// A value as text: strings as they are, others in JSON.
 fn text_of(value: &Value) -> String {
     if let Value::String(text) = value {
-        return text.clone();
+        return text.to_string();
     }
     let mut out = Vec::new();
     write_json(&mut out, value);

@@ -115,7 +115,7 @@ fn to_json(value: &Value) -> serde_json::Value {
         Value::Bool(flag) => json!(flag),
         Value::Int(number) => json!(number),
         Value::Float(number) => json!(number),
-        Value::String(text) => json!(text),
+        Value::String(text) => json!(text.as_str()),
         Value::List(items) => items.iter().map(to_json).collect(),
         Value::Map(map) => {
             map.iter_sorted().map(|(key, value)| (key.to_owned(), to_json(value))).collect()

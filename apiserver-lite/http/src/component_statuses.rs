@@ -134,7 +134,7 @@ fn object(call: &RequestContext<'_>, health: &ComponentHealth) -> Object {
         ("message", health.message.as_str()),
     ]
     .into_iter()
-    .map(|(field, text)| (field, Value::String(text.into())))
+    .map(|(field, text)| (field, Value::from(text)))
     .collect();
     object.fields.insert("conditions", Value::List(vec![Value::Map(condition)]));
     object

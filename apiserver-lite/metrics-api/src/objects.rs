@@ -63,7 +63,7 @@ fn measured_object<T>(
 
 fn time(since_1970: Duration) -> Value {
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
-    Value::String(Time::from_unix(seconds).to_string())
+    Value::from(Time::from_unix(seconds).to_string())
 }
 
 fn usage(used: &UsedBy) -> Map {

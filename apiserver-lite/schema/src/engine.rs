@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use compact_str::CompactString;
 use proto_api::names::Names;
 use proto_api::schema;
 
@@ -325,7 +326,7 @@ impl Engine {
         if !kind.type_meta_json.is_empty() {
             let text = |value: Option<Value>| match value {
                 Some(Value::String(text)) => text,
-                _ => String::new(),
+                _ => CompactString::default(),
             };
             let (name, api_version) = (text(map.remove("kind")), text(map.remove("apiVersion")));
             require_kind(kind, &api_version, &name)?;

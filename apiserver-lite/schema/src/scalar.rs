@@ -64,14 +64,14 @@ fn number_text(value: &Value) -> String {
 
 fn quantity(text: &str) -> Result<Value, Mismatch> {
     match text.parse::<Quantity>() {
-        Ok(quantity) => Ok(Value::String(quantity.to_string())),
+        Ok(quantity) => Ok(Value::from(quantity.to_string())),
         Err(_) => Err(Mismatch(format!("{text:?}"))),
     }
 }
 
 fn duration(text: &str) -> Result<Value, Mismatch> {
     match duration::parse(text) {
-        Ok(length) => Ok(Value::String(duration::format(length))),
+        Ok(length) => Ok(Value::from(duration::format(length))),
         Err(_) => Err(Mismatch(format!("{text:?}"))),
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn nanos_of(value: &Value) -> i64 {
 /// The text of a duration; `None` for a negative one, which no field has a use for.
 pub(crate) fn duration_value(nanos: i64) -> Option<Value> {
     let nanos = u64::try_from(nanos).ok()?;
-    Some(Value::String(duration::format(std::time::Duration::from_nanos(nanos))))
+    Some(Value::from(duration::format(std::time::Duration::from_nanos(nanos))))
 }
 
 fn text_time(text: &str) -> Option<Value> {
@@ -105,7 +105,7 @@ fn strip_line_ends(text: &str) -> std::borrow::Cow<'_, str> {
 
 /// Bytes as base64 text of a tree.
 pub(crate) fn bytes_value(bytes: &[u8]) -> Value {
-    Value::String(STANDARD.encode(bytes))
+    Value::from(STANDARD.encode(bytes))
 }
 
 /// Decodes base64 text of a tree; empty if it is invalid.
@@ -137,7 +137,7 @@ pub(crate) fn time_value(seconds: i64, nanos: i32) -> Option<Value> {
     if is_zero(seconds, nanos) {
         return Some(Value::Null);
     }
-    in_range(seconds, nanos).then(|| Value::String(Time::from_unix(seconds).to_string()))
+    in_range(seconds, nanos).then(|| Value::from(Time::from_unix(seconds).to_string()))
 }
 
 /// As [`time_value`], to the microsecond.
@@ -146,7 +146,7 @@ pub(crate) fn micro_time_value(seconds: i64, nanos: i32) -> Option<Value> {
         return Some(Value::Null);
     }
     let micros = seconds.checked_mul(1_000_000)?.checked_add(i64::from(nanos) / 1000)?;
-    in_range(seconds, nanos).then(|| Value::String(MicroTime::from_unix_micros(micros).to_string()))
+    in_range(seconds, nanos).then(|| Value::from(MicroTime::from_unix_micros(micros).to_string()))
 }
 
 /// Whether this is Go's zero time, the first second of year 1.

@@ -135,7 +135,7 @@ pub(crate) fn zero(ty: &Type) -> Value {
     match ty {
         Type::Bool => Value::Bool(false),
         Type::Int32 | Type::Int64 | Type::Double | Type::IntOrString => Value::Int(0),
-        Type::String | Type::Bytes => Value::String(String::new()),
+        Type::String | Type::Bytes => Value::from(""),
         Type::Quantity => Value::from("0"),
         Type::Duration => Value::from("0s"),
         Type::Message(_) | Type::Map(_) => Value::Map(Map::new()),

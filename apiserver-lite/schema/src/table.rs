@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use compact_str::CompactString;
 use proto_api::names::Names;
 use proto_api::schema::Column;
 
@@ -233,7 +234,7 @@ impl Cells {
     }
 
     fn get(&self, column: &str) -> &Value {
-        static EMPTY: Value = Value::String(String::new());
+        static EMPTY: Value = Value::String(CompactString::const_new(""));
         self.0.iter().find(|(name, _)| *name == column).map_or(&EMPTY, |(_, value)| value)
     }
 }

@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use compact_str::CompactString;
+
 mod json;
 mod map;
 mod path;
@@ -37,8 +39,8 @@ pub enum Value {
     Int(i64),
     /// Every other number.
     Float(f64),
-    /// Text.
-    String(String),
+    /// Text. Most texts of an object are short, and those of up to 24 bytes need no memory of their own.
+    String(CompactString),
     List(Vec<Value>),
     /// A message or a map.
     Map(Map),
@@ -179,19 +181,19 @@ fn whole(number: f64) -> Option<i64> {
 
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
-        Value::String(text.to_owned())
+        Value::String(CompactString::new(text))
     }
 }
 
 impl From<String> for Value {
     fn from(text: String) -> Self {
-        Value::String(text)
+        Value::String(CompactString::from(text))
     }
 }
 
 impl From<Cow<'_, str>> for Value {
     fn from(text: Cow<'_, str>) -> Self {
-        Value::String(text.into_owned())
+        Value::String(CompactString::from(text))
     }
 }
 

@@ -64,7 +64,7 @@ pub fn volume_refers_to(volume: &Object, claim_namespace: &str, secret: (&str, &
                     (reference.str("namespace"), reference.str("name"))
                 }
                 Value::String(name) if field == "secretName" => {
-                    (source.str("secretNamespace"), &**name)
+                    (source.str("secretNamespace"), name.as_str())
                 }
                 _ => return false,
             };

@@ -254,7 +254,7 @@ fn tree() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::Bool),
         any::<i64>().prop_map(Value::Int),
         (-1e9..1e9).prop_map(Value::Float),
-        "[a-c]{0,3}".prop_map(Value::String),
+        "[a-c]{0,3}".prop_map(Value::from),
     ];
     scalar.prop_recursive(4, 40, 5, |inner| {
         prop_oneof![

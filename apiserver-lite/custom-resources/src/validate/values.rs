@@ -330,7 +330,7 @@ pub(super) fn identity(value: &Value) -> String {
 
 fn text_of(value: &Value) -> String {
     if let Value::String(text) = value {
-        return text.clone();
+        return text.to_string();
     }
     let mut out = Vec::new();
     write_json(&mut out, value);

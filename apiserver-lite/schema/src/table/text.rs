@@ -99,7 +99,7 @@ pub(super) fn access_modes(modes: &[Value]) -> String {
 /// An int-or-string as text.
 pub(super) fn int_or_string(value: Option<&Value>) -> Option<String> {
     match value? {
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(text.to_string()),
         value => value.as_int().map(|number| number.to_string()),
     }
 }

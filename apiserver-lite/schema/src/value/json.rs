@@ -108,12 +108,13 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Value, E> {
-        self.visit_string(text.to_owned())
+        self.reading.take::<E>(if text.is_empty() { 0 } else { TEXT })?;
+        Ok(Value::from(text))
     }
 
     fn visit_string<E: de::Error>(self, text: String) -> Result<Value, E> {
         self.reading.take::<E>(if text.is_empty() { 0 } else { TEXT })?;
-        Ok(Value::String(text))
+        Ok(Value::from(text))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {

@@ -1,9 +1,9 @@
-//! `debug`: another container in a running pod, or a pod on a node that sees all of it.
+//! `debug`: another container in a running pod, a changed copy of a pod, or a pod on a node that sees all of it.
 
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session, names};
-use orchctl_plans::generate::debug::{DEBUGGER, node_pod};
+use orchctl_plans::generate::debug::{CopyChanges, DEBUGGER, node_pod};
 use orchctl_plans::pod_template::{Variable, parse_variable};
 use proto_client::{Patch, request};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::exec::{self, StreamFlags};
 use crate::pods::{self, Chosen};
 use crate::poll::{self, PollIntervals};
-use crate::requests::{self, Place, WriteOptions};
+use crate::requests::{self, Deletion, Place, WriteOptions};
 
 /// Most names of containers that are tried.
 const NAMES_MAX: usize = 1000;
@@ -25,8 +25,29 @@ pub struct Args {
     #[arg(value_name = "OBJECT")]
     object: String,
     /// Image of the container
-    #[arg(long, value_name = "IMAGE")]
+    #[arg(long, value_name = "IMAGE", default_value = "", hide_default_value = true)]
     image: String,
+    /// Make a copy of the pod with this name, and change that
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    copy_to: String,
+    /// Delete the pod before its copy is made
+    #[arg(long, requires = "copy_to")]
+    replace: bool,
+    /// The copy runs on the node of the pod
+    #[arg(long, requires = "copy_to")]
+    same_node: bool,
+    /// Images of the copy's containers as CONTAINER=IMAGE,...; the container * stands for the others
+    #[arg(
+        long,
+        value_name = "IMAGES",
+        default_value = "",
+        hide_default_value = true,
+        requires = "copy_to"
+    )]
+    set_image: String,
+    /// Containers of the copy see each other's processes
+    #[arg(long, value_name = "WHETHER", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    share_processes: bool,
     /// When the image is pulled: Always, IfNotPresent or Never
     #[arg(long, value_name = "WHEN", default_value = "", hide_default_value = true)]
     image_pull_policy: String,
@@ -68,9 +89,19 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let (chosen, name) = match named_node(session, &args.object).await? {
-        Some(node) => create_pod(session, &args, &node, output).await?,
-        None => add_container(session, &args, output).await?,
+    check(&args)?;
+    let object = named(session, &args.object).await?;
+    let is_node = object.resource.kind == "Node" && object.resource.group.is_empty();
+    let (chosen, name) = match (is_node, args.copy_to.as_str()) {
+        (true, "") => create_pod(session, &args, &object, output).await?,
+        (true, _) => {
+            return Err(CommandError::with_text("--copy-to is for pods, and the object is a node"));
+        }
+        (false, "") => add_container(session, &args, output).await?,
+        (false, _) => match copy_pod(session, &args, object, output).await? {
+            (chosen, Some(name)) => (chosen, name),
+            (_, None) => return Ok(ExitCode::SUCCESS),
+        },
     };
     if !args.attach && !args.stdin {
         return Ok(ExitCode::SUCCESS);
@@ -78,26 +109,95 @@ pub async fn run(
     join(session, &args, chosen, &name, output).await
 }
 
-/// The name of the node, if the object is one.
-async fn named_node(session: &Session, object: &str) -> Result<Option<String>, CommandError> {
+/// Refuses flags that do not go together.
+fn check(args: &Args) -> Result<(), CommandError> {
+    let refuse = |text: &str| Err(CommandError::with_text(text));
+    if args.copy_to.is_empty() {
+        return match args.image.is_empty() {
+            true => refuse("you must specify --image when not using --copy-to."),
+            false => Ok(()),
+        };
+    }
+    let (image, images) = (!args.image.is_empty(), !args.set_image.is_empty());
+    let command = !args.command.is_empty();
+    if !image && !images && !command {
+        return refuse("you must specify --image, --set-image or command arguments.");
+    }
+    if command && !image && args.container.is_none() {
+        return refuse(
+            "you must specify an existing container or a new image when specifying args.",
+        );
+    }
+    if args.target.is_some() {
+        return refuse("--target is incompatible with --copy-to. Use --share-processes instead.");
+    }
+    Ok(())
+}
+
+/// The object of the command.
+async fn named(session: &Session, object: &str) -> Result<Place, CommandError> {
     let discovery = session.discovery().await?;
     let selection = names::parse_one(discovery, &[object.to_owned()], "pods")?;
     let resource = selection.resource;
-    if resource.kind != "Node" || !resource.group.is_empty() {
-        return Ok(None);
+    let namespace = match resource.namespaced {
+        true => Some(session.namespace()?.to_owned()),
+        false => None,
+    };
+    Ok(Place { resource, namespace, name: selection.name.unwrap_or_default() })
+}
+
+/// Makes a changed copy of a pod; the name of the container to join, if there is one.
+async fn copy_pod(
+    session: &Session,
+    args: &Args,
+    pod: Place,
+    output: &mut Output,
+) -> Result<(Chosen, Option<String>), CommandError> {
+    if pod.resource.kind != "Pod" || !pod.resource.group.is_empty() {
+        return Err(CommandError::with_text(format!(
+            "--copy-to is for pods, not for {}",
+            pod.resource.full_name()
+        )));
     }
-    let node = Place { resource, namespace: None, name: selection.name.unwrap_or_default() };
-    requests::get(session, &node).await?;
-    Ok(Some(node.name))
+    let original = requests::get(session, &pod).await?;
+    // Without an image and a container's name only images of the pod's own containers change.
+    let name = match &args.container {
+        Some(name) => Some(name.clone()),
+        None if args.image.is_empty() => None,
+        None => {
+            let name = free_name(&original)?;
+            if !args.quiet {
+                writeln!(output.err, "Defaulting debug container name to {name}.")?;
+            }
+            Some(name)
+        }
+    };
+    let changes = CopyChanges {
+        name: args.copy_to.clone(),
+        same_node: args.same_node,
+        share_processes: args.share_processes,
+        images: CopyChanges::parse_images(&args.set_image).map_err(requests::argument)?,
+        container: name.as_deref().map(|name| container(args, name)).transpose()?,
+    };
+    if args.replace {
+        requests::delete(session, &pod, &Deletion::default()).await?;
+    }
+    let collection = pod.resource.collection(pod.namespace.as_deref()).path();
+    let write = WriteOptions::default();
+    let copy = requests::create(session, collection, &changes.copy(&original), &write).await?;
+    let place = Place { name: args.copy_to.clone(), ..pod };
+    Ok((Chosen { place, pod: copy, service: None }, name))
 }
 
 /// Makes the pod of a node.
 async fn create_pod(
     session: &Session,
     args: &Args,
-    node: &str,
+    node: &Place,
     output: &mut Output,
 ) -> Result<(Chosen, String), CommandError> {
+    requests::get(session, node).await?;
+    let node = node.name.as_str();
     let name = args.container.clone().unwrap_or_else(|| DEBUGGER.to_owned());
     let mut container = container(args, &name)?;
     // A container of its own pod sees the processes of the node.
@@ -191,7 +291,9 @@ fn status_of<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
 fn container(args: &Args, name: &str) -> Result<Map<String, Value>, CommandError> {
     let mut container = Map::new();
     container.insert("name".into(), json!(name));
-    container.insert("image".into(), json!(args.image));
+    if !args.image.is_empty() {
+        container.insert("image".into(), json!(args.image));
+    }
     container.insert("resources".into(), json!({}));
     if !args.image_pull_policy.is_empty() {
         container.insert("imagePullPolicy".into(), json!(args.image_pull_policy));

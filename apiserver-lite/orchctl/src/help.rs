@@ -185,6 +185,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
         &[
             ("debug -it web-0 --image=busybox --target=main", "a shell beside a container"),
             ("debug -it node/n1 --image=busybox", "one on a node, whose files are below /host"),
+            (
+                "debug -it web-0 --copy-to=web-debug -c main -- sh",
+                "a copy of a pod that runs a shell",
+            ),
         ],
     ),
     ("proxy", &[("proxy --port=8001", "the API at localhost:8001, as this user")]),

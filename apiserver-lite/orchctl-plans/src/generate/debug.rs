@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::object;
+use super::{object, parse_pairs};
+use crate::ArgumentError;
 
 /// Name of a debugging container that is alone in its pod.
 pub const DEBUGGER: &str = "debugger";
@@ -27,9 +28,168 @@ pub fn node_pod(node: &str, mut container: Map<String, Value>) -> Value {
     Value::Object(pod)
 }
 
+/// How a copy of a pod differs from it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CopyChanges {
+    /// Name of the copy.
+    pub name: String,
+    /// Whether it runs on the node of the pod.
+    pub same_node: bool,
+    /// Whether its containers see each other's processes.
+    pub share_processes: bool,
+    /// Images by the name of their container; `*` is of those that are not named.
+    pub images: Map<String, Value>,
+    /// What is set in a container: in the one of this name, or in a new one.
+    pub container: Option<Map<String, Value>>,
+}
+
+impl CopyChanges {
+    /// Reads `CONTAINER=IMAGE,*=IMAGE`.
+    ///
+    /// # Errors
+    /// When a part is not a pair, or has no image.
+    pub fn parse_images(text: &str) -> Result<Map<String, Value>, ArgumentError> {
+        let images = parse_pairs(text)?;
+        match images.iter().find(|(_, image)| image.as_str() == Some("")) {
+            Some((name, _)) => Err(ArgumentError::new(format!("no image for container {name}"))),
+            None => Ok(images),
+        }
+    }
+
+    /// The copy of `pod`: without its labels, so that no Service or workload counts it, and without containers for debugging.
+    #[must_use]
+    pub fn copy(&self, pod: &Value) -> Value {
+        let mut spec = pod["spec"].as_object().cloned().unwrap_or_default();
+        spec.remove("ephemeralContainers");
+        if !self.same_node {
+            spec.remove("nodeName");
+        }
+        if self.share_processes {
+            spec.insert("shareProcessNamespace".into(), json!(true));
+        }
+        for list in ["containers", "initContainers"] {
+            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+            for one in containers.into_iter().flatten() {
+                let named = one["name"].as_str().and_then(|name| self.images.get(name));
+                if let Some(image) = named.or_else(|| self.images.get("*")) {
+                    one["image"] = image.clone();
+                }
+            }
+        }
+        if let Some(changes) = &self.container
+            && let Some(containers) = spec.get_mut("containers").and_then(Value::as_array_mut)
+        {
+            change_container(containers, changes);
+        }
+        let mut copy = object("Pod", "v1", &self.name);
+        if let Some(annotations) = pod.pointer("/metadata/annotations") {
+            copy["metadata"]["annotations"] = annotations.clone();
+        }
+        copy.insert("spec".into(), Value::Object(spec));
+        Value::Object(copy)
+    }
+}
+
+/// Sets the fields of `changes` in the container of its name, or adds one.
+fn change_container(containers: &mut Vec<Value>, changes: &Map<String, Value>) {
+    let same = |one: &&mut Value| one.get("name") == changes.get("name");
+    let Some(container) = containers.iter_mut().find(same).and_then(Value::as_object_mut) else {
+        containers.push(Value::Object(changes.clone()));
+        return;
+    };
+    if changes.contains_key("command") {
+        container.remove("args");
+    }
+    for (field, value) in changes {
+        match (field.as_str(), value) {
+            ("resources", _) => {}
+            ("env", Value::Array(more)) => {
+                let env = container.entry("env").or_insert_with(|| json!([]));
+                if let Some(env) = env.as_array_mut() {
+                    env.retain(|old| !more.iter().any(|new| new["name"] == old["name"]));
+                    env.extend(more.iter().cloned());
+                }
+            }
+            _ => {
+                container.insert(field.clone(), value.clone());
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        serde_json::from_value(value).expect("a map")
+    }
+
+    fn pod() -> Value {
+        json!({"kind": "Pod", "metadata": {"name": "p", "uid": "u", "labels": {"app": "web"}, "annotations": {"a": "b"},
+                "ownerReferences": [{"uid": "o"}]},
+            "spec": {"nodeName": "n1", "ephemeralContainers": [{"name": "debugger-1"}],
+                "containers": [{"name": "app", "image": "i:1", "command": ["serve"], "args": ["-x"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+                    "resources": {"requests": {"cpu": "1"}}}, {"name": "side", "image": "s:1"}]},
+            "status": {"phase": "Running"}})
+    }
+
+    #[test]
+    fn a_copy_is_no_pod_of_the_workload() {
+        let copy = CopyChanges { name: "c".into(), ..CopyChanges::default() }.copy(&pod());
+        assert_eq!(
+            copy["metadata"],
+            json!({"name": "c", "creationTimestamp": null, "annotations": {"a": "b"}})
+        );
+        let spec = copy["spec"].as_object().expect("a spec");
+        assert_eq!(spec.keys().collect::<Vec<_>>(), ["containers"]);
+        assert_eq!(copy.get("status"), None);
+        let stays =
+            CopyChanges { same_node: true, share_processes: true, ..CopyChanges::default() };
+        let spec = &stays.copy(&pod())["spec"];
+        assert_eq!(
+            (&spec["nodeName"], &spec["shareProcessNamespace"]),
+            (&json!("n1"), &json!(true))
+        );
+    }
+
+    #[test]
+    fn images_are_of_named_containers_and_of_the_others() {
+        let images = CopyChanges::parse_images("app=i:2,*=other").expect("pairs");
+        let copy = CopyChanges { images, ..CopyChanges::default() }.copy(&pod());
+        let images: Vec<_> = copy["spec"]["containers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|one| one["image"].clone())
+            .collect();
+        assert_eq!(images, ["i:2", "other"]);
+        for bad in ["app", "app="] {
+            assert!(CopyChanges::parse_images(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_container_is_changed_or_added() {
+        let copy = |container: Value| {
+            CopyChanges { container: Some(map(container)), ..CopyChanges::default() }.copy(&pod())["spec"]["containers"].clone()
+        };
+        let changed = copy(
+            json!({"name": "app", "command": ["sh"], "tty": true, "resources": {}, "env": [{"name": "A", "value": "3"}]}),
+        );
+        assert_eq!(
+            changed[0],
+            json!({"name": "app", "image": "i:1", "command": ["sh"], "tty": true, "resources": {"requests": {"cpu": "1"}},
+                "env": [{"name": "B", "value": "2"}, {"name": "A", "value": "3"}]})
+        );
+        let arguments = copy(json!({"name": "app", "args": ["-y"]}));
+        assert_eq!(
+            (&arguments[0]["command"], &arguments[0]["args"]),
+            (&json!(["serve"]), &json!(["-y"]))
+        );
+        let added = copy(json!({"name": "debugger-1", "image": "d"}));
+        assert_eq!((added.as_array().map(Vec::len), &added[2]["image"]), (Some(3), &json!("d")));
+    }
 
     #[test]
     fn a_pod_of_a_node_sees_all_of_it() {

@@ -1,4 +1,4 @@
-//! `debug` of nodes: the pod that it makes, and what it says.
+//! `debug` of nodes and by copies: the pod that it makes, and what it says.
 
 use serde_json::{Value, json};
 
@@ -56,4 +56,51 @@ async fn a_container_of_a_node_s_pod_can_be_named_and_a_node_has_to_be_there() {
     let absent = server.ask(&["debug", "node/n2", "--image=i"]).await;
     assert_eq!(absent.code, Some(1));
     assert!(absent.err.contains("nodes \"n2\" not found"), "{}", absent.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_debugged_by_a_changed_copy() {
+    let server = Server::start().await;
+    server
+        .create(
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p, labels: {app: web}}\nspec: {nodeName: n1, containers: [{name: app, image: i, command: [serve]}]}\n",
+        )
+        .await;
+    let said = server.ask(&["debug", "p", "--copy-to=c", "--image=d", "--set-image=app=i:2"]).await;
+    assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
+    assert_eq!(said.err, "Defaulting debug container name to debugger-1.\n");
+    let shown = "jsonpath={.metadata.labels} {.spec.nodeName} {.spec.shareProcessNamespace} {.spec.containers[*].name} {.spec.containers[*].image}";
+    assert_eq!(server.run(&["get", "pod", "c", "-o", shown]).await, "  true app debugger-1 i:2 d");
+    let replaced = [
+        "debug",
+        "pod/p",
+        "--copy-to=d",
+        "--replace",
+        "--same-node",
+        "--share-processes=false",
+        "-c",
+        "app",
+        "--",
+        "sh",
+    ];
+    let said = server.ask(&replaced).await;
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let shown =
+        "jsonpath={.spec.nodeName} {.spec.shareProcessNamespace} {.spec.containers[*].command}";
+    assert_eq!(server.run(&["get", "pod", "d", "-o", shown]).await, "n1  [\"sh\"]");
+    for (flags, expected) in [
+        (&["--copy-to=e"][..], "you must specify --image, --set-image or command arguments."),
+        (
+            &["--copy-to=e", "--", "sh"],
+            "you must specify an existing container or a new image when specifying args.",
+        ),
+        (
+            &["--copy-to=e", "--image=d", "--target=app"],
+            "--target is incompatible with --copy-to. Use --share-processes instead.",
+        ),
+        (&["-c", "x"], "you must specify --image when not using --copy-to."),
+    ] {
+        let said = server.ask(&[&["debug", "c"][..], flags].concat()).await;
+        assert_eq!((said.code, said.err), (Some(1), format!("error: {expected}\n")), "{flags:?}");
+    }
 }

@@ -184,6 +184,7 @@ fn show_nested(value: &Value) -> String {
         Value::Int(number) => number.to_string(),
         Value::Float(number) => show_float(*number),
         Value::String(text) => quote(text),
+        Value::Json(text) => text.to_string(),
         Value::List(items) => {
             let items: Vec<String> = items.iter().map(show_nested).collect();
             format!("[]interface {{}}{{{}}}", items.join(", "))

@@ -116,6 +116,7 @@ fn to_json(value: &Value) -> serde_json::Value {
         Value::Int(number) => json!(number),
         Value::Float(number) => json!(number),
         Value::String(text) => json!(text.as_str()),
+        Value::Json(text) => serde_json::from_str(text).unwrap_or_default(),
         Value::List(items) => items.iter().map(to_json).collect(),
         Value::Map(map) => {
             map.iter_sorted().map(|(key, value)| (key.to_owned(), to_json(value))).collect()

@@ -162,6 +162,7 @@ pub(crate) fn compare_values(a: &Value, b: &Value) -> Ordering {
         Value::List(_) => 3,
         Value::Map(_) => 4,
         Value::Null => 5,
+        Value::Json(_) => 6,
     };
     match (a, b) {
         (Value::Int(a), Value::Int(b)) => a.cmp(b),
@@ -170,6 +171,7 @@ pub(crate) fn compare_values(a: &Value, b: &Value) -> Ordering {
         (Value::Float(a), Value::Float(b)) => unsigned_zero(*a).total_cmp(&unsigned_zero(*b)),
         (Value::String(a), Value::String(b)) => a.cmp(b),
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+        (Value::Json(a), Value::Json(b)) => a.cmp(b),
         (Value::List(a), Value::List(b)) => {
             let differs = a.iter().zip(b).map(|(a, b)| compare_values(a, b)).find(|o| o.is_ne());
             differs.unwrap_or_else(|| a.len().cmp(&b.len()))
@@ -220,6 +222,7 @@ impl fmt::Display for Shown<'_> {
             Value::Int(number) => write!(f, "{number}"),
             Value::Float(number) => write!(f, "{number}"),
             Value::String(text) => quote(f, text),
+            Value::Json(text) => f.write_str(text),
             Value::List(items) => {
                 f.write_str("[")?;
                 for (at, item) in items.iter().enumerate() {

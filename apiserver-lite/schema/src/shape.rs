@@ -117,6 +117,8 @@ pub enum Type {
     IntOrString,
     /// Arbitrary JSON, kept unchanged; a message with one `bytes` field in Protobuf.
     Raw,
+    /// The same for a set of fields (`fieldsV1`), which the tree has as text.
+    FieldSet,
     /// One of the fields of the message, distinguished in JSON by its type (object, list or boolean).
     Union(ShapeId),
     /// Another message.
@@ -142,7 +144,7 @@ impl Type {
             Type::Duration => "duration",
             Type::Quantity => "quantity",
             Type::IntOrString => "int32 or string",
-            Type::Raw => "any value",
+            Type::Raw | Type::FieldSet => "any value",
             Type::Union(_) => "object, array or bool",
             Type::Message(_) | Type::Map(_) => "object",
             Type::List(_) | Type::WrappedList(_) => "array",
@@ -162,7 +164,7 @@ impl Field {
             }
             (Type::Duration, Value::String(text)) => text != "0s",
             (Type::Quantity, Value::String(text)) => text != "0",
-            (Type::IntOrString, Value::String(_)) | (Type::Raw, _) => true,
+            (Type::IntOrString, Value::String(_)) | (Type::Raw | Type::FieldSet, _) => true,
             (_, value) => !value.is_empty(),
         }
     }

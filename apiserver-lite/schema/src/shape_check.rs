@@ -91,6 +91,7 @@ impl Conform<'_> {
             }
             (Type::Union(shape), value) => self.union(*shape, value, path),
             (Type::Raw, value) => Ok(value),
+            (Type::FieldSet, value) => Ok(value.into_json()),
             (scalar, value) => scalar::canonical(scalar, value).map_err(|got| TypeError {
                 path: path.to_string(),
                 expected: ty.name(),
@@ -140,6 +141,6 @@ pub(crate) fn zero(ty: &Type) -> Value {
         Type::Duration => Value::from("0s"),
         Type::Message(_) | Type::Map(_) => Value::Map(Map::new()),
         Type::List(_) | Type::WrappedList(_) => Value::List(Vec::new()),
-        Type::Time | Type::MicroTime | Type::Raw | Type::Union(_) => Value::Null,
+        Type::Time | Type::MicroTime | Type::Raw | Type::FieldSet | Type::Union(_) => Value::Null,
     }
 }

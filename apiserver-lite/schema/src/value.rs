@@ -1,6 +1,6 @@
 //! The value tree: the form of an API object between decoding and encoding.
 //!
-//! A tree has the seven types of JSON values. Bytes are canonical base64 text, times and quantities canonical text, as in JSON, so
+//! A tree has the seven types of JSON values, and the text of sets of fields. Bytes are canonical base64 text, times and quantities canonical text, as in JSON, so
 //! that patches and selectors see the same values as clients.
 
 use std::borrow::Cow;
@@ -44,6 +44,9 @@ pub enum Value {
     List(Vec<Value>),
     /// A message or a map.
     Map(Map),
+    /// An object as valid JSON text, which is written as it stands. Only `fieldsV1` of managed fields is kept so: it may have more fields than the rest of its
+    /// object, and nothing but its own reader looks into it.
+    Json(Box<str>),
 }
 
 impl Value {
@@ -104,7 +107,7 @@ impl Value {
             Value::Int(_) | Value::Float(_) => "number",
             Value::String(_) => "string",
             Value::List(_) => "array",
-            Value::Map(_) => "object",
+            Value::Map(_) | Value::Json(_) => "object",
         }
     }
 
@@ -118,6 +121,7 @@ impl Value {
             Value::String(text) => text.is_empty(),
             Value::List(items) => items.is_empty(),
             Value::Map(map) => map.is_empty(),
+            Value::Json(_) => false,
         }
     }
 }
@@ -130,6 +134,24 @@ impl Value {
         self.write_identity(&mut out);
         proto_api::count_steps!((out.len() / 16).saturating_add(1));
         out
+    }
+
+    /// The value as JSON text.
+    pub(crate) fn into_json(self) -> Value {
+        if matches!(self, Value::Json(_)) {
+            return self;
+        }
+        let mut text = Vec::new();
+        write_json(&mut text, &self);
+        Value::Json(String::from_utf8_lossy(&text).into())
+    }
+
+    /// The tree of JSON text.
+    pub(crate) fn parsed(&self) -> Value {
+        match self {
+            Value::Json(text) => parse_json(text.as_bytes(), &mut Vec::new()).unwrap_or_default(),
+            other => other.clone(),
+        }
     }
 
     /// The number of values in this one, itself included.

@@ -54,6 +54,7 @@ fn is_struct(ty: &Type) -> bool {
             | Type::Quantity
             | Type::IntOrString
             | Type::Raw
+            | Type::FieldSet
             | Type::Union(_)
     )
 }

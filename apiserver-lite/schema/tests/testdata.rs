@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use apiserver_schema::value::parse_json;
+use apiserver_schema::value::{parse_json, write_json};
 use apiserver_schema::{Engine, Format, Object, Strictness};
 use proto_api::names::{Names, Profile};
 
@@ -58,8 +58,11 @@ fn check(engine: &Engine, stem: &str) -> Vec<String> {
     }
     for object in &objects {
         let text = String::from_utf8(engine.encode_json(object)).expect("UTF-8");
-        let written = engine.written_document(object);
-        if parse_json(text.as_bytes(), &mut Vec::new()).ok() != Some(written) {
+        let mut written = Vec::new();
+        write_json(&mut written, &engine.written_document(object));
+        let [document, written] =
+            [text.as_bytes(), &written].map(|json| parse_json(json, &mut Vec::new()).ok());
+        if document.is_none() || document != written {
             wrong.push("the written document is not that of the JSON".into());
         }
         if text != compact(&json) {

@@ -132,6 +132,7 @@ impl<'a> Run<'a> {
             }
             Value::List(items) => Val::List(Items::Tree(items, node)),
             Value::Map(map) => Val::Map(Entries::Tree(map, node)),
+            Value::Json(_) => return Err(Fail::error("expressions cannot read fieldsV1")),
         })
     }
 

@@ -50,7 +50,7 @@ impl<'a> Values<'a> {
                 Value::Float(number) => self.check_number(checks, *number, value, &path),
                 Value::List(items) => self.check_list(checks, items, &path),
                 Value::Map(map) => self.check_map(checks, map, &path),
-                Value::Null | Value::Bool(_) => {}
+                Value::Null | Value::Bool(_) | Value::Json(_) => {}
             }
         }
         match value {
@@ -105,7 +105,7 @@ impl<'a> Values<'a> {
             Value::Float(_) => "number",
             Value::String(_) => "string",
             Value::List(_) => "array",
-            Value::Map(_) => "object",
+            Value::Map(_) | Value::Json(_) => "object",
         };
         let fits = match (node.int_or_string, got) {
             (true, got) => matches!(got, "integer" | "string"),

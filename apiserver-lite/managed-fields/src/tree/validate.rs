@@ -137,7 +137,7 @@ fn go_type(value: &Value) -> &'static str {
         Value::Float(_) => "float64",
         Value::String(_) => "string",
         Value::List(_) => "[]interface {}",
-        Value::Map(_) => "map[string]interface {}",
+        Value::Map(_) | Value::Json(_) => "map[string]interface {}",
     }
 }
 
@@ -152,6 +152,7 @@ impl fmt::Display for Go<'_> {
             Value::Int(number) => write!(f, "{number}"),
             Value::Float(number) => write!(f, "{number}"),
             Value::String(text) => f.write_str(text),
+            Value::Json(text) => f.write_str(text),
             Value::List(items) => {
                 f.write_str("[")?;
                 for (at, item) in items.iter().enumerate() {

@@ -231,7 +231,7 @@ impl Writer {
             Type::Bytes => formatted("string", "byte"),
             Type::Time | Type::MicroTime => formatted("string", "date-time"),
             Type::IntOrString => formatted("string", "int-or-string"),
-            Type::Raw => plain("object"),
+            Type::Raw | Type::FieldSet => plain("object"),
             Type::Union(shape) => {
                 let alternatives = &shapes.get(*shape).fields;
                 for alternative in alternatives {

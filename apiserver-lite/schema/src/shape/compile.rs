@@ -87,6 +87,11 @@ impl Compiler {
             schema::Shape::List => Type::List(Box::new(value)),
             schema::Shape::Map => Type::Map(Box::new(value)),
         };
+        // Of the entries of managed fields alone.
+        let ty = match (ty, field.json) {
+            (Type::Raw, "fieldsV1") => Type::FieldSet,
+            (ty, _) => ty,
+        };
         let presence = match field.shape {
             schema::Shape::Pointer => Presence::Optional,
             _ => Presence::Plain,

@@ -234,6 +234,7 @@ pub fn write_json(out: &mut Vec<u8>, value: &Value) {
         Value::Int(number) => write_int(out, *number),
         Value::Float(number) => write_float(out, *number),
         Value::String(text) => write_json_string(out, text),
+        Value::Json(text) => out.extend_from_slice(text.as_bytes()),
         Value::List(items) => {
             out.push(b'[');
             for (at, item) in items.iter().enumerate() {

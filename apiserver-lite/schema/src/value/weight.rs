@@ -80,6 +80,7 @@ pub(crate) fn weigh(map: &Map) -> usize {
 fn weigh_value(value: &Value) -> usize {
     match value {
         Value::String(text) if !text.is_empty() => TEXT,
+        Value::Json(text) => text.len() / UNIT + TEXT,
         Value::List(items) => {
             let items = items.iter().map(|item| ITEM.saturating_add(weigh_value(item)));
             items.fold(0, usize::saturating_add)
@@ -94,6 +95,7 @@ pub(crate) fn weigh_copy(value: &Value) -> usize {
     let units = |text: &str| text.len() / UNIT;
     match value {
         Value::String(text) => units(text).saturating_add(1),
+        Value::Json(text) => units(text).saturating_add(1),
         Value::List(items) => items.iter().map(weigh_copy).fold(1, usize::saturating_add),
         Value::Map(map) => {
             let entries =

@@ -2,11 +2,13 @@
 
 use std::cell::RefCell;
 
+use serde::de::IgnoredAny;
+
 use super::reader::{FormatError, Reader, WireValue};
 use crate::scalar;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Slot, Type};
 use crate::value::{
-    Allowance, ENTRY, ITEM, Key, Map, ParseError, ROOM, Reading, TEXT, TooLarge, Value,
+    Allowance, ENTRY, ITEM, Key, Map, ParseError, ROOM, Reading, TEXT, TooLarge, UNIT, Value,
     parse_json_within,
 };
 
@@ -203,6 +205,7 @@ impl<'a> Decoder<'a> {
                 self.wrapped(item, bytes)?.map(Value::List)
             }
             (Type::Raw, WireValue::Bytes(bytes)) => self.raw(bytes)?,
+            (Type::FieldSet, WireValue::Bytes(bytes)) => self.field_set(bytes)?,
             (ty, value) => {
                 let value = scalar_value(ty, value);
                 let is_text = value.as_ref().and_then(Value::as_str).is_some_and(|t| !t.is_empty());
@@ -223,6 +226,17 @@ impl<'a> Decoder<'a> {
                 Err(ParseError::Malformed(_)) => Ok(None),
             },
         }
+    }
+
+    /// Embedded JSON that is kept as text.
+    fn field_set(&mut self, bytes: &[u8]) -> Result<Option<Value>, WireError> {
+        let Some(Some(text)) = only(bytes, 1) else { return self.raw(bytes) };
+        let valid = std::str::from_utf8(text)
+            .ok()
+            .filter(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
+        let Some(text) = valid else { return Ok(None) };
+        self.take((text.len() / UNIT).saturating_add(TEXT))?;
+        Ok(Some(Value::Json(text.into())))
     }
 
     fn wrapped(&mut self, ty: &Type, bytes: &[u8]) -> Result<Option<Vec<Value>>, WireError> {

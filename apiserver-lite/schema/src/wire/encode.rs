@@ -80,7 +80,7 @@ fn encode_value(out: &mut Vec<u8>, shapes: &Shapes, number: u32, ty: &Type, valu
             put_number(out, 2, value.as_int().unwrap_or(0));
             put_bytes(out, 3, text.unwrap_or_default().as_bytes());
         }),
-        Type::Raw => put_nested(out, number, |out| {
+        Type::Raw | Type::FieldSet => put_nested(out, number, |out| {
             if *value != Value::Null {
                 put_nested(out, 1, |out| write_json(out, value));
             }

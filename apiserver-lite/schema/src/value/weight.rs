@@ -80,7 +80,7 @@ pub(crate) fn weigh(map: &Map) -> usize {
 fn weigh_value(value: &Value) -> usize {
     match value {
         Value::String(text) if !text.is_empty() => TEXT,
-        Value::Json(text) => text.len() / UNIT + TEXT,
+        Value::Json(text) => (text.len() / UNIT).saturating_add(TEXT),
         Value::List(items) => {
             let items = items.iter().map(|item| ITEM.saturating_add(weigh_value(item)));
             items.fold(0, usize::saturating_add)

@@ -1,7 +1,7 @@
 //! The value tree: the form of an API object between decoding and encoding.
 //!
-//! A tree has the seven types of JSON values, and the text of sets of fields. Bytes are canonical base64 text, times and quantities canonical text, as in JSON, so
-//! that patches and selectors see the same values as clients.
+//! A tree has the seven types of JSON values, and the text of sets of fields. Bytes are canonical base64 text, times and quantities
+//! canonical text, as in JSON, so that patches and selectors see the same values as clients.
 
 use std::borrow::Cow;
 

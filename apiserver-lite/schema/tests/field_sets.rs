@@ -62,6 +62,22 @@ fn bytes_that_are_no_json_are_refused() {
     }
 }
 
+/// Clients may send other JSON for the same set, also in Protobuf.
+#[test]
+fn texts_of_clients_are_written_as_ours() {
+    let stored = ENGINE.encode_stored(&config_map(r#"{"f:data":{"v:\"a<b\"":{},"f:k":{}}}"#));
+    let ours = br#"{"f:data":{"v:\"a\u003cb\"":{},"f:k":{}}}"#;
+    let at = stored.windows(ours.len()).position(|part| part == ours).expect("the text is stored");
+    let mut sent = stored.clone();
+    let theirs = b"{\n \"f:data\":{\"v:\\\"a<b\\\"\":{}\t,\"f:k\":{}}}";
+    let padded: Vec<u8> =
+        theirs.iter().copied().chain(std::iter::repeat(b' ')).take(ours.len()).collect();
+    sent[at..at + ours.len()].copy_from_slice(&padded);
+    let object = ENGINE.decode_stored(&sent).expect("an object");
+    assert_eq!(text(&object).as_bytes(), ours);
+    assert_eq!(ENGINE.encode_stored(&object), stored);
+}
+
 #[test]
 fn json_patches_see_maps() {
     let object = config_map(FIELDS);

@@ -228,12 +228,14 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Embedded JSON that is kept as text.
+    /// Embedded JSON that is kept as text, in the form in which it is written.
     fn field_set(&mut self, bytes: &[u8]) -> Result<Option<Value>, WireError> {
         let Some(Some(text)) = only(bytes, 1) else { return self.raw(bytes) };
-        let valid = std::str::from_utf8(text)
-            .ok()
-            .filter(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
+        if text.iter().any(|byte| is_written_otherwise(*byte)) {
+            return Ok(self.raw(bytes)?.map(Value::into_json));
+        }
+        let text = std::str::from_utf8(text).ok();
+        let valid = text.filter(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
         let Some(text) = valid else { return Ok(None) };
         self.take((text.len() / UNIT).saturating_add(TEXT))?;
         Ok(Some(Value::Json(text.into())))
@@ -253,6 +255,12 @@ impl<'a> Decoder<'a> {
         }
         Ok(Some(items))
     }
+}
+
+/// Whether JSON with this byte may be written otherwise: without blanks, which could end the line of a watch event, and with escapes. Those of
+/// characters beyond ASCII are of two that begin with 0xe2.
+fn is_written_otherwise(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'<' | b'>' | b'&' | 0xe2)
 }
 
 /// What one more entry of a map weighs.

@@ -3,6 +3,7 @@
 use apiserver_schema::{Map, Object, Value};
 
 use crate::entries::MAX_NAME;
+use crate::set::{FieldSet, PathBudget};
 
 /// Gives `new` the entries of `old` if both objects are equal but for the times of entries, so that a write without effect stays one.
 /// Called after admission, with the objects to store.
@@ -12,7 +13,11 @@ pub fn keep_times(old: &Object, new: &mut Object) {
     };
     let (Some(before), Some(after)) = (entries(old), entries(new)) else { return };
     let is_same_entry = |(a, b): (&Value, &Value)| match (a, b) {
-        (Value::Map(a), Value::Map(b)) => equal_except(a, b, "time"),
+        (Value::Map(a), Value::Map(b)) => {
+            let others = |(key, _): &(&str, &Value)| !matches!(*key, "time" | "fieldsV1");
+            a.iter_sorted().filter(others).eq(b.iter_sorted().filter(others))
+                && is_same_set(a.get("fieldsV1"), b.get("fieldsV1"))
+        }
         _ => false,
     };
     let times_only = before.len() == after.len() && before.iter().zip(&after).all(is_same_entry);
@@ -20,6 +25,15 @@ pub fn keep_times(old: &Object, new: &mut Object) {
         return;
     }
     new.metadata_mut().insert("managedFields", before);
+}
+
+/// Whether two sets are equal: other servers write those of custom resources in another order.
+fn is_same_set(a: Option<&Value>, b: Option<&Value>) -> bool {
+    let set = |value: &Value| FieldSet::from_value(value, &mut PathBudget::default());
+    match (a, b) {
+        (Some(a), Some(b)) => a == b || set(a).is_ok_and(|a| set(b).is_ok_and(|b| a == b)),
+        (a, b) => a == b,
+    }
 }
 
 fn is_same_object(old: &Object, new: &Object) -> bool {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session, names};
-use orchctl_plans::generate::debug::{CopyChanges, DEBUGGER, node_pod};
+use orchctl_plans::generate::debug::{CopyChanges, DEBUGGER, has_container, node_pod};
 use orchctl_plans::pod_template::{Variable, parse_variable};
 use proto_client::{Patch, request};
 use serde_json::{Map, Value, json};
@@ -30,7 +30,7 @@ pub struct Args {
     /// Make a copy of the pod with this name, and change that
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     copy_to: String,
-    /// Delete the pod before its copy is made
+    /// Delete the pod once its copy is made
     #[arg(long, requires = "copy_to")]
     replace: bool,
     /// The copy runs on the node of the pod
@@ -45,9 +45,9 @@ pub struct Args {
         requires = "copy_to"
     )]
     set_image: String,
-    /// Containers of the copy see each other's processes
-    #[arg(long, value_name = "WHETHER", default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    share_processes: bool,
+    /// Whether containers of the copy see each other's processes; as in the pod if not set
+    #[arg(long, value_name = "WHETHER", num_args = 0..=1, require_equals = true, default_missing_value = "true", requires = "copy_to")]
+    share_processes: Option<bool>,
     /// When the image is pulled: Always, IfNotPresent or Never
     #[arg(long, value_name = "WHEN", default_value = "", hide_default_value = true)]
     image_pull_policy: String,
@@ -172,19 +172,34 @@ async fn copy_pod(
             Some(name)
         }
     };
+    if let Some(name) = &name
+        && args.image.is_empty()
+        && !has_container(&original, name)
+    {
+        return Err(CommandError::with_text("you must specify image when creating new container"));
+    }
+    let container = name.as_deref().map(|name| container(args, name)).transpose()?;
+    let container = container.map(|mut container| {
+        // A container that is changed has the streams of the flags, not those of the pod.
+        container.insert("stdin".into(), json!(args.stdin));
+        container.insert("tty".into(), json!(args.tty));
+        container
+    });
     let changes = CopyChanges {
         name: args.copy_to.clone(),
         same_node: args.same_node,
         share_processes: args.share_processes,
         images: CopyChanges::parse_images(&args.set_image).map_err(requests::argument)?,
-        container: name.as_deref().map(|name| container(args, name)).transpose()?,
+        container,
     };
-    if args.replace {
-        requests::delete(session, &pod, &Deletion::default()).await?;
-    }
     let collection = pod.resource.collection(pod.namespace.as_deref()).path();
     let write = WriteOptions::default();
     let copy = requests::create(session, collection, &changes.copy(&original), &write).await?;
+    if args.replace {
+        let uid = original["metadata"]["uid"].as_str().map(str::to_owned);
+        let deletion = Deletion { grace_secs: Some(0), uid, ..Deletion::default() };
+        requests::delete(session, &pod, &deletion).await?;
+    }
     let place = Place { name: args.copy_to.clone(), ..pod };
     Ok((Chosen { place, pod: copy, service: None }, name))
 }

@@ -146,11 +146,15 @@ impl Value {
         Value::Json(String::from_utf8_lossy(&text).into())
     }
 
-    /// The tree of JSON text.
-    pub(crate) fn parsed(&self) -> Value {
+    /// Makes sets of fields maps, as clients see them: for patches and expressions, which may look into them.
+    pub fn parse_field_sets(&mut self) {
         match self {
-            Value::Json(text) => parse_json(text.as_bytes(), &mut Vec::new()).unwrap_or_default(),
-            other => other.clone(),
+            Value::Json(text) => {
+                *self = parse_json(text.as_bytes(), &mut Vec::new()).unwrap_or_default();
+            }
+            Value::List(items) => items.iter_mut().for_each(Value::parse_field_sets),
+            Value::Map(map) => map.iter_mut().for_each(|(_, value)| value.parse_field_sets()),
+            _ => {}
         }
     }
 

@@ -78,6 +78,21 @@ fn texts_of_clients_are_written_as_ours() {
     assert_eq!(ENGINE.encode_stored(&object), stored);
 }
 
+/// Nothing that this server's own parser refuses is kept, in templates neither, whose sets are not computed.
+#[test]
+fn texts_that_cannot_be_read_are_refused() {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    for bad in [r#"{"f:\ud800":{}}"#, r#"{"a":1e999}"#, &deep, "", "{"] {
+        let ours = format!(r#"{{"f:{}":{{}}}}"#, "x".repeat(500));
+        let mut sent = ENGINE.encode_stored(&config_map(&ours));
+        let at = sent.windows(ours.len()).position(|part| part == ours.as_bytes());
+        let at = at.expect("the text is stored");
+        let padded: Vec<u8> = bad.bytes().chain(std::iter::repeat(b' ')).take(ours.len()).collect();
+        sent[at..at + ours.len()].copy_from_slice(&padded);
+        assert!(ENGINE.decode_stored(&sent).is_err(), "{bad}");
+    }
+}
+
 #[test]
 fn json_patches_see_maps() {
     let object = config_map(FIELDS);

@@ -27,13 +27,14 @@ pub(crate) fn trim_heap() {
     }
 }
 
-/// Bytes of the heap that are in use, blocks with a mapping of their own included; 0 if the C library is not glibc.
+/// Bytes of the heap that are in use, without blocks that have a mapping of their own: those go back to the kernel when they are freed. 0 if the C library
+/// is not glibc.
 pub(crate) fn heap_in_use() -> u64 {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: mallinfo2 takes nothing, is thread safe and reads only the allocator's own state.
         let heap = unsafe { libc::mallinfo2() };
-        u64::try_from(heap.uordblks.saturating_add(heap.hblkhd)).unwrap_or(u64::MAX)
+        u64::try_from(heap.uordblks).unwrap_or(u64::MAX)
     }
     #[cfg(not(target_env = "gnu"))]
     0

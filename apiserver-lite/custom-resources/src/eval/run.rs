@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
             }
             Value::List(items) => Val::List(Items::Tree(items, node)),
             Value::Map(map) => Val::Map(Entries::Tree(map, node)),
-            Value::Json(_) => return Err(Fail::error("expressions cannot read fieldsV1")),
+            Value::Json(_) => return Err(Fail::error("the expression reads fieldsV1, which is not parsed")),
         })
     }
 

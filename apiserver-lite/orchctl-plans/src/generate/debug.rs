@@ -35,9 +35,9 @@ pub struct CopyChanges {
     pub name: String,
     /// Whether it runs on the node of the pod.
     pub same_node: bool,
-    /// Whether its containers see each other's processes.
-    pub share_processes: bool,
-    /// Images by the name of their container; `*` is of those that are not named.
+    /// Whether its containers see each other's processes; as in the pod if not set.
+    pub share_processes: Option<bool>,
+    /// Images by the name of their container, none of them an init container; `*` is of those that are not named.
     pub images: Map<String, Value>,
     /// What is set in a container: in the one of this name, or in a new one.
     pub container: Option<Map<String, Value>>,
@@ -64,22 +64,18 @@ impl CopyChanges {
         if !self.same_node {
             spec.remove("nodeName");
         }
-        if self.share_processes {
-            spec.insert("shareProcessNamespace".into(), json!(true));
+        if let Some(shared) = self.share_processes {
+            spec.insert("shareProcessNamespace".into(), json!(shared));
         }
-        for list in ["containers", "initContainers"] {
-            let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-            for one in containers.into_iter().flatten() {
-                let named = one["name"].as_str().and_then(|name| self.images.get(name));
-                if let Some(image) = named.or_else(|| self.images.get("*")) {
-                    one["image"] = image.clone();
-                }
+        let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
+        for one in containers.into_iter().flatten() {
+            let named = one["name"].as_str().and_then(|name| self.images.get(name));
+            if let Some(image) = named.or_else(|| self.images.get("*")) {
+                one["image"] = image.clone();
             }
         }
-        if let Some(changes) = &self.container
-            && let Some(containers) = spec.get_mut("containers").and_then(Value::as_array_mut)
-        {
-            change_container(containers, changes);
+        if let Some(changes) = &self.container {
+            change_container(&mut spec, changes);
         }
         let mut copy = object("Pod", "v1", &self.name);
         if let Some(annotations) = pod.pointer("/metadata/annotations") {
@@ -90,10 +86,27 @@ impl CopyChanges {
     }
 }
 
+/// The lists of a pod's spec with containers that a copy has.
+const LISTS: [&str; 2] = ["containers", "initContainers"];
+
+/// Whether a pod has a container, or an init container, of this name.
+#[must_use]
+pub fn has_container(pod: &Value, name: &str) -> bool {
+    let all = LISTS.iter().filter_map(|list| pod["spec"][list].as_array()).flatten();
+    all.into_iter().any(|one| one["name"] == name)
+}
+
 /// Sets the fields of `changes` in the container of its name, or adds one.
-fn change_container(containers: &mut Vec<Value>, changes: &Map<String, Value>) {
-    let same = |one: &&mut Value| one.get("name") == changes.get("name");
-    let Some(container) = containers.iter_mut().find(same).and_then(Value::as_object_mut) else {
+fn change_container(spec: &mut Map<String, Value>, changes: &Map<String, Value>) {
+    let same = |one: &Value| one.get("name") == changes.get("name");
+    let has_it = |list: &&str| {
+        spec.get(*list).and_then(Value::as_array).is_some_and(|all| all.iter().any(same))
+    };
+    let list = LISTS.iter().copied().find(has_it);
+    let containers = spec.get_mut(list.unwrap_or("containers")).and_then(Value::as_array_mut);
+    let Some(containers) = containers else { return };
+    let container = containers.iter_mut().find(|one| same(one)).and_then(Value::as_object_mut);
+    let Some(container) = container else {
         containers.push(Value::Object(changes.clone()));
         return;
     };
@@ -145,7 +158,7 @@ mod tests {
         assert_eq!(spec.keys().collect::<Vec<_>>(), ["containers"]);
         assert_eq!(copy.get("status"), None);
         let stays =
-            CopyChanges { same_node: true, share_processes: true, ..CopyChanges::default() };
+            CopyChanges { same_node: true, share_processes: Some(true), ..CopyChanges::default() };
         let spec = &stays.copy(&pod())["spec"];
         assert_eq!(
             (&spec["nodeName"], &spec["shareProcessNamespace"]),
@@ -187,6 +200,20 @@ mod tests {
             (&arguments[0]["command"], &arguments[0]["args"]),
             (&json!(["serve"]), &json!(["-y"]))
         );
+        let first = json!({"name": "first", "image": "f:1"});
+        let mut with_init = pod();
+        with_init["spec"]["initContainers"] = json!([first]);
+        assert!(has_container(&with_init, "first") && !has_container(&pod(), "first"));
+        let container = Some(map(json!({"name": "first", "command": ["sh"]})));
+        let images = CopyChanges::parse_images("*=other").expect("a pair");
+        let spec =
+            CopyChanges { container, images, ..CopyChanges::default() }.copy(&with_init)["spec"]
+                .clone();
+        assert_eq!(
+            spec["initContainers"],
+            json!([{"name": "first", "image": "f:1", "command": ["sh"]}])
+        );
+        assert_eq!(spec["containers"].as_array().map(Vec::len), Some(2));
         let added = copy(json!({"name": "debugger-1", "image": "d"}));
         assert_eq!((added.as_array().map(Vec::len), &added[2]["image"]), (Some(3), &json!("d")));
     }

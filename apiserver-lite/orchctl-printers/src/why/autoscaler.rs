@@ -9,7 +9,9 @@ use crate::{objects, state};
 pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     let autoscaler = &case.object;
     let mut findings: Vec<Finding> = deletion(autoscaler, now).into_iter().collect();
-    if objects::list_at(autoscaler, "/status/conditions").is_empty() {
+    // Version 1 has them in an annotation.
+    let has_conditions = objects::text_at(autoscaler, "/apiVersion") != "autoscaling/v1";
+    if has_conditions && objects::list_at(autoscaler, "/status/conditions").is_empty() {
         findings.push(Finding::waiting(
             "its controller has not acted on it yet",
             "it has no conditions",

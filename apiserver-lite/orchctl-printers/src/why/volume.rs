@@ -1,6 +1,6 @@
 //! A PersistentVolume: why no claim has it, or why it does not go.
 
-use super::{Case, Finding, Verdict, deletion, reason_of};
+use super::{Case, Finding, Verdict, deletion, last_event, reason_of};
 use crate::objects;
 
 /// Why a volume is of no use.
@@ -48,6 +48,11 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
 /// Its claim is gone.
 fn released(case: &Case, claim: &str) -> Finding {
     let policy = objects::text_at(&case.object, "/spec/persistentVolumeReclaimPolicy");
+    let failed = last_event(&case.events, &["VolumeFailedDelete"]);
+    if let Some(message) = failed.filter(|_| policy == "Delete") {
+        let next = "see to what the driver says; it is tried again";
+        return Finding::stuck("its storage cannot be deleted", message, next);
+    }
     if policy == "Delete" {
         let driver = objects::text_at(&case.object, "/spec/csi/driver");
         return Finding::waiting(

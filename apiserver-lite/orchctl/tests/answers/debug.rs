@@ -70,7 +70,19 @@ async fn a_pod_is_debugged_by_a_changed_copy() {
     assert_eq!((said.code, said.out.as_str()), (Some(0), ""), "{}", said.err);
     assert_eq!(said.err, "Defaulting debug container name to debugger-1.\n");
     let shown = "jsonpath={.metadata.labels} {.spec.nodeName} {.spec.shareProcessNamespace} {.spec.containers[*].name} {.spec.containers[*].image}";
-    assert_eq!(server.run(&["get", "pod", "c", "-o", shown]).await, "  true app debugger-1 i:2 d");
+    assert_eq!(server.run(&["get", "pod", "c", "-o", shown]).await, "   app debugger-1 i:2 d");
+    for refused in [&["-c", "new", "--", "sh"][..], &["--image=d", "--set-image=app"]] {
+        let said =
+            server.ask(&[&["debug", "p", "--copy-to=e", "--replace"][..], refused].concat()).await;
+        assert_eq!(said.code, Some(1), "{}", said.err);
+    }
+    let said = server.ask(&["debug", "p", "--copy-to=c", "--replace", "--image=d"]).await;
+    assert!(said.err.contains("already exists"), "{}", said.err);
+    assert_eq!(
+        server.run(&["get", "pod", "p", "-o", "name"]).await,
+        "pod/p\n",
+        "it is still there"
+    );
     let replaced = [
         "debug",
         "pod/p",
@@ -87,7 +99,8 @@ async fn a_pod_is_debugged_by_a_changed_copy() {
     assert_eq!(said.code, Some(0), "{}", said.err);
     let shown =
         "jsonpath={.spec.nodeName} {.spec.shareProcessNamespace} {.spec.containers[*].command}";
-    assert_eq!(server.run(&["get", "pod", "d", "-o", shown]).await, "n1  [\"sh\"]");
+    assert_eq!(server.run(&["get", "pod", "d", "-o", shown]).await, "n1 false [\"sh\"]");
+    assert_eq!(server.ask(&["get", "pod", "p"]).await.code, Some(1), "it is replaced");
     for (flags, expected) in [
         (&["--copy-to=e"][..], "you must specify --image, --set-image or command arguments."),
         (

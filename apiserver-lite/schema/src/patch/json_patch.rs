@@ -6,9 +6,8 @@ use crate::value::{Map, Value, write_json};
 /// Applies the operations of `patch` in order. After an error `document` is partly patched; the caller drops it.
 pub(crate) fn apply_json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let operations = parse(patch)?;
-    if operations.iter().any(Operation::concerns_managed_fields) {
-        parse_field_sets(document);
-    }
+    // The check of the patched object makes them texts again.
+    document.parse_field_sets();
     let mut cost = PatchCost::default();
     for operation in operations {
         let (name, path) = (operation.name(), operation.path().text);
@@ -17,18 +16,6 @@ pub(crate) fn apply_json_patch(document: &mut Value, patch: &Value) -> Result<()
         })?;
     }
     Ok(())
-}
-
-/// Makes the sets of managed fields maps, as the patch sees them. The check of the patched object makes them texts again.
-fn parse_field_sets(document: &mut Value) {
-    let metadata = document.as_map_mut().and_then(|object| object.map_mut("metadata"));
-    if let Some(Value::List(entries)) = metadata.and_then(|all| all.get_mut("managedFields")) {
-        for entry in entries {
-            if let Some(fields) = entry.as_map_mut().and_then(|entry| entry.get_mut("fieldsV1")) {
-                *fields = fields.parsed();
-            }
-        }
-    }
 }
 
 /// Why an item of a patch is no operation: the client has to send another patch.
@@ -85,20 +72,6 @@ impl<'a> Operation<'a> {
             Operation::Move { .. } => "move",
             Operation::Copy { .. } => "copy",
             Operation::Test { .. } => "test",
-        }
-    }
-
-    /// Whether it reads or writes managed fields, or what they are in.
-    fn concerns_managed_fields(&self) -> bool {
-        const MANAGED_FIELDS: &str = "/metadata/managedFields";
-        let concerns = |pointer: &Pointer<'_>| {
-            MANAGED_FIELDS.starts_with(pointer.text) || pointer.text.starts_with(MANAGED_FIELDS)
-        };
-        match self {
-            Operation::Move { from, path } | Operation::Copy { from, path } => {
-                concerns(from) || concerns(path)
-            }
-            other => concerns(other.path()),
         }
     }
 

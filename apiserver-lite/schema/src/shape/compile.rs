@@ -87,7 +87,7 @@ impl Compiler {
             schema::Shape::List => Type::List(Box::new(value)),
             schema::Shape::Map => Type::Map(Box::new(value)),
         };
-        // Of the entries of managed fields alone.
+        // Of the entries of managed fields alone, those of templates among them.
         let ty = match (ty, field.json) {
             (Type::Raw, "fieldsV1") => Type::FieldSet,
             (ty, _) => ty,

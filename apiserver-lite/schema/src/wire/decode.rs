@@ -2,13 +2,11 @@
 
 use std::cell::RefCell;
 
-use serde::de::IgnoredAny;
-
 use super::reader::{FormatError, Reader, WireValue};
 use crate::scalar;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Slot, Type};
 use crate::value::{
-    Allowance, ENTRY, ITEM, Key, Map, ParseError, ROOM, Reading, TEXT, TooLarge, UNIT, Value,
+    Allowance, ENTRY, ITEM, Key, Map, ParseError, ROOM, Reading, TEXT, TooLarge, Value,
     parse_json_within,
 };
 
@@ -228,17 +226,9 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Embedded JSON that is kept as text, in the form in which it is written.
-    fn field_set(&mut self, bytes: &[u8]) -> Result<Option<Value>, WireError> {
-        let Some(Some(text)) = only(bytes, 1) else { return self.raw(bytes) };
-        if text.iter().any(|byte| is_written_otherwise(*byte)) {
-            return Ok(self.raw(bytes)?.map(Value::into_json));
-        }
-        let text = std::str::from_utf8(text).ok();
-        let valid = text.filter(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
-        let Some(text) = valid else { return Ok(None) };
-        self.take((text.len() / UNIT).saturating_add(TEXT))?;
-        Ok(Some(Value::Json(text.into())))
+    /// Embedded JSON that is kept as text: as it is written here, whatever the sender's blanks, escapes and numbers are.
+    fn field_set(&self, bytes: &[u8]) -> Result<Option<Value>, WireError> {
+        Ok(self.raw(bytes)?.map(|set| if set == Value::Null { set } else { set.into_json() }))
     }
 
     fn wrapped(&mut self, ty: &Type, bytes: &[u8]) -> Result<Option<Vec<Value>>, WireError> {
@@ -255,12 +245,6 @@ impl<'a> Decoder<'a> {
         }
         Ok(Some(items))
     }
-}
-
-/// Whether JSON with this byte may be written otherwise: without blanks, which could end the line of a watch event, and with escapes. Those of
-/// characters beyond ASCII are of two that begin with 0xe2.
-fn is_written_otherwise(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b'<' | b'>' | b'&' | 0xe2)
 }
 
 /// What one more entry of a map weighs.

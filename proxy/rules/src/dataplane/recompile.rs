@@ -157,8 +157,8 @@ impl Dataplane {
                 made.filter(|_| whole).unwrap_or_else(CompiledService::failed)
             }
         };
-        let waits = new.is_over_budget() && allowance < WORK_MAX;
-        self.budgets.record(id, before, new.work(), waits);
+        let too_little = (new.is_over_budget() && allowance < WORK_MAX).then_some(allowance);
+        self.budgets.record(id, before, new.work(), too_little);
         if let Some(next) = self.budgets.next_waiting(id)
             && let Some(record) = self.services.get_mut(&next)
         {

@@ -136,6 +136,8 @@ impl WebhookReview<'_> {
     async fn tree(&self, object: Option<&Object>, kind: &Arc<Kind>) -> Result<Value, ApiError> {
         let Some(object) = object else { return Ok(Value::Null) };
         let shown = conversion::convert(self.call.asker(), object, kind).await?;
-        Ok(self.call.server.engine.written_document(&shown))
+        let mut tree = self.call.server.engine.written_document(&shown);
+        tree.parse_field_sets();
+        Ok(tree)
     }
 }

@@ -163,6 +163,15 @@ fn volumes_without_a_claim() {
         ),
     ];
     check("PersistentVolume", rows);
+    let mut object = json!({"kind": "PersistentVolume", "metadata": {"name": "x"}});
+    merge(&mut object, of("Released", "Delete"));
+    let events = vec![event("VolumeFailedDelete", "the disk is busy")];
+    let answer = text(&Case { object, events, ..Case::default() });
+    assert_findings(
+        "not deleted",
+        &answer,
+        &[&["its storage cannot be deleted - the disk is busy"]],
+    );
 }
 
 #[test]

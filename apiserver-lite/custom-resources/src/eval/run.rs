@@ -132,7 +132,9 @@ impl<'a> Run<'a> {
             }
             Value::List(items) => Val::List(Items::Tree(items, node)),
             Value::Map(map) => Val::Map(Entries::Tree(map, node)),
-            Value::Json(_) => return Err(Fail::error("the expression reads fieldsV1, which is not parsed")),
+            Value::Json(_) => {
+                return Err(Fail::error("the expression reads fieldsV1, which is not parsed"));
+            }
         })
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Budgets {
 #[derive(Clone, Debug, Default)]
 struct NamespaceWork {
     used: usize,
-    /// Services that got less than they may have alone, by what they cost and what was too little for them.
+    /// Services that got less than they may have alone.
     waiting: BTreeMap<ServiceId, Refused>,
     /// Which of them has its turn. They are compiled one after the other once there is room, so that one that is too large keeps no other waiting.
     at_turn: Option<ServiceId>,
@@ -28,7 +28,7 @@ struct NamespaceWork {
     was_freed: bool,
 }
 
-/// How a Service waits.
+/// What a Service that waits costs, and the allowance that was too little for it.
 #[derive(Clone, Copy, Debug)]
 struct Refused {
     used: usize,
@@ -68,7 +68,7 @@ impl Budgets {
         }
         let Some(work) = self.by_namespace.get_mut(id.namespace()) else { return };
         work.used = work.used.saturating_add(now).saturating_sub(before);
-        // One that waits on at its turn was not changed, or is looked at again: so the turns come to an end.
+        // A Service that still waits after its turn starts no other turns by costing less: so they come to an end.
         let waits_on = too_little.is_some() && work.at_turn.as_ref() == Some(id);
         work.was_freed |= now < before && !waits_on;
         match too_little {
@@ -112,7 +112,7 @@ impl Budgets {
 mod tests {
     use super::*;
 
-    /// A namespace of 4,000: `a` costs 2,200, `b` was refused with 1,800 left, of `c` a part has taken these.
+    /// A namespace of 4,000: `a` costs 2,200, `b` was refused with 1,800 left, and a part of `c` has taken these.
     fn waiting() -> (Budgets, [ServiceId; 3]) {
         let ids = ["a", "b", "c"].map(|name| ServiceId::new("ns", name));
         let mut budgets = Budgets { namespace_max: 4000, ..Budgets::default() };

@@ -4,6 +4,7 @@
 //! The Protobuf of the stored version is made a second time for readers: what is written to disk has no `resourceVersion`, since the
 //! revision is known only when the write is committed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use apiserver_encryption::is_encrypted;
@@ -22,7 +23,7 @@ use views::Views;
 
 /// An object at one revision.
 pub struct StoredObject {
-    /// The tree, `resourceVersion` included. Unset only between opening a store and [`StoredObject::load`].
+    /// The tree, `resourceVersion` included. Unset between opening a store and [`StoredObject::load`], and of a shrunk record until it is read.
     object: OnceLock<Object>,
     origin: Origin,
     stamp: Stamp,
@@ -34,6 +35,8 @@ pub struct StoredObject {
     views: OnceLock<Views>,
     /// Of a view: the kind of the record itself.
     stored_as: Option<Arc<Kind>>,
+    /// Whether it was read since [`StoredObject::shrunk`] was last called.
+    was_read: AtomicBool,
 }
 
 /// Where a record comes from.
@@ -42,8 +45,18 @@ enum Origin {
     Memory { stored_len: usize, memory_len: usize },
     /// These bytes on disk, for [`StoredObject::load`]; what the object takes in memory is calculated once it is asked for.
     Disk { raw: Bytes, memory_len: OnceLock<usize> },
+    /// One of these, shrunk: bytes from which the tree is made again when it is read.
+    Shrunk(Box<ShrunkObject>),
     /// Bytes on disk that cannot be read. Its tree has a name and no content: it stands for the object where names count, and is never served.
     Unreadable(Box<UnreadableObject>),
+}
+
+/// An object without its tree.
+struct ShrunkObject {
+    engine: Arc<Engine>,
+    raw: Bytes,
+    stored_len: usize,
+    memory_len: usize,
 }
 
 /// An object whose encryption key is gone.
@@ -107,7 +120,7 @@ impl StoredObject {
     /// The bytes are not an object of a known kind, or are unreadable and of a kind that the server decides by.
     pub fn load(&self, engine: &Engine) -> Result<(), LoadError> {
         let object = match &self.origin {
-            Origin::Memory { .. } => return Ok(()),
+            Origin::Memory { .. } | Origin::Shrunk(_) => return Ok(()),
             Origin::Disk { raw, .. } => engine.decode_stored(raw)?,
             Origin::Unreadable(unreadable) => unreadable.stand_in(engine)?,
         };
@@ -121,7 +134,7 @@ impl StoredObject {
     /// That one.
     pub fn check_readable(&self) -> Result<(), ApiError> {
         match &self.origin {
-            Origin::Memory { .. } | Origin::Disk { .. } => Ok(()),
+            Origin::Memory { .. } | Origin::Disk { .. } | Origin::Shrunk(_) => Ok(()),
             Origin::Unreadable(unreadable) => {
                 let UnreadableObject { key, why, .. } = &**unreadable;
                 Err(ApiError::internal(format!("unable to transform key {key:?}: {why}")))
@@ -138,19 +151,62 @@ impl StoredObject {
             Origin::Memory { .. } => {
                 BackupValue::Value(Draft::new(engine, self.object().clone()).raw)
             }
+            // Its tree is not kept: a backup reads all objects.
+            Origin::Shrunk(shrunk) => {
+                BackupValue::Value(Draft::new(engine, shrunk.decode(self.stamp)).raw)
+            }
         }
     }
 
     /// The decoded object.
-    #[expect(
-        clippy::expect_used,
-        reason = "the invariant is kept by the only two ways to make a record"
-    )]
     #[must_use]
     pub fn object(&self) -> &Object {
-        self.object
-            .get()
-            .expect("invariant: set by stamp and tombstone, or by load before the store is served")
+        // Most reads find it set, and leave the line of the cache to other processors.
+        if !self.was_read.load(Ordering::Relaxed) {
+            self.was_read.store(true, Ordering::Relaxed);
+        }
+        self.object.get_or_init(|| self.decode())
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "the invariant is kept by the only ways to make a record"
+    )]
+    fn decode(&self) -> Object {
+        let shrunk = match &self.origin {
+            Origin::Shrunk(shrunk) => Some(shrunk),
+            _ => None,
+        };
+        let shrunk = shrunk
+            .expect("invariant: set by stamp and tombstone, or by load before the store is served");
+        shrunk.decode(self.stamp)
+    }
+
+    /// The record without its tree and its encodings, which are made again when it is read; `None` if it was read since the last call, has none, or
+    /// would not come back as it is.
+    pub fn shrunk(&self, engine: &Arc<Engine>) -> Option<Self> {
+        if self.was_read.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let object = self.object.get()?;
+        // A webhook is not asked again for the views that it has made.
+        if object.kind.custom_version().is_some_and(|version| version.has_webhook) {
+            return None;
+        }
+        let raw = match &self.origin {
+            Origin::Memory { .. } => {
+                let raw = engine.encode_stored(object).into_boxed_slice();
+                let decoded = stamped(engine.decode_stored(&raw).ok()?, self.stamp);
+                let is_same = Arc::ptr_eq(&decoded.kind, &object.kind) && decoded == *object;
+                is_same.then(|| Bytes::from(raw))?
+            }
+            Origin::Disk { raw, .. } => raw.clone(),
+            Origin::Shrunk(shrunk) => shrunk.raw.clone(),
+            Origin::Unreadable(_) => return None,
+        };
+        let (stored_len, memory_len) = (self.stored_len(), self.memory_len());
+        let shrunk = ShrunkObject { engine: engine.clone(), raw, stored_len, memory_len };
+        Some(Self::new(OnceLock::new(), Origin::Shrunk(Box::new(shrunk)), self.stamp))
     }
 
     /// The size in which a store writes the object; 0 for what is not stored.
@@ -159,20 +215,22 @@ impl StoredObject {
         match &self.origin {
             Origin::Memory { stored_len, .. } => *stored_len,
             Origin::Disk { raw, .. } => raw.len(),
+            Origin::Shrunk(shrunk) => shrunk.stored_len,
             Origin::Unreadable(unreadable) => unreadable.stored.len(),
         }
     }
 
     /// The object encoded as JSON.
     pub fn json(&self, engine: &Engine) -> &Bytes {
+        let object = self.object();
         // Kept for as long as the record, so without the room that an encoder's buffer has left.
-        let encode = || Bytes::from(engine.encode_json(self.object()).into_boxed_slice());
-        self.json.get_or_init(encode)
+        self.json.get_or_init(|| Bytes::from(engine.encode_json(object).into_boxed_slice()))
     }
 
     /// The object encoded as Protobuf, envelope included.
     pub fn protobuf(&self, engine: &Engine) -> &Bytes {
-        self.protobuf.get_or_init(|| Bytes::from(engine.encode_protobuf(self.object())))
+        let object = self.object();
+        self.protobuf.get_or_init(|| Bytes::from(engine.encode_protobuf(object)))
     }
 
     /// The revision at which this version was written.
@@ -256,6 +314,7 @@ impl StoredObject {
             converted,
             views: OnceLock::new(),
             stored_as: None,
+            was_read: AtomicBool::new(true),
         }
     }
 
@@ -305,6 +364,7 @@ impl Record for StoredObject {
                 Some(object) => *known.get_or_init(|| memory_len(object, raw)),
                 None => raw.len(),
             },
+            Origin::Shrunk(shrunk) => shrunk.memory_len,
             Origin::Unreadable(unreadable) => unreadable.stored.len(),
         }
     }
@@ -357,6 +417,14 @@ const RECORD_LEN: usize = 1 << 10;
 
 /// In shorter records most bytes below a blank are those of the encoding.
 const ESCAPES_COUNTED_FROM: usize = 16 << 10;
+
+impl ShrunkObject {
+    #[expect(clippy::expect_used, reason = "the bytes have been decoded before")]
+    fn decode(&self, stamp: Stamp) -> Object {
+        let object = self.engine.decode_stored(&self.raw);
+        stamped(object.expect("invariant: the bytes of an object"), stamp)
+    }
+}
 
 impl UnreadableObject {
     /// An object of the kind and name that its key says.
@@ -433,6 +501,58 @@ mod tests {
         restored.load(&engine).expect("an object");
         // Its resourceVersion is there as well.
         assert!(restored.memory_len().abs_diff(record(100, 1).memory_len()) <= 200);
+    }
+
+    #[test]
+    fn a_record_that_nobody_reads_is_shrunk_and_comes_back_as_it_was() {
+        let engine = Arc::new(Engine::new(Names::new(Profile::Kubernetes)));
+        let text = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":{"k":"v"},
+            "managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}}}]},
+            "spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}],"tolerations":[]}}"#;
+        let object = engine.decode_any(Format::Json, text, Strictness::Strict);
+        let stamp = Stamp { created: Revision(5), modified: Revision(7) };
+        let draft = Draft::new(&engine, object.expect("valid").object);
+        let stored = StoredObject::stored(&draft);
+        let restored = StoredObject::restore("k", stored, stamp).expect("bytes");
+        restored.load(&engine).expect("an object");
+        let written = StoredObject::stamp(draft, stamp);
+        let deleted = StoredObject::tombstone(&written, Stamp { modified: Revision(9), ..stamp });
+        for record in [written, restored, deleted] {
+            assert!(record.shrunk(&engine).is_none(), "it is new");
+            let shrunk = record.shrunk(&engine).expect("it was not read since");
+            assert!(shrunk.object.get().is_none() && shrunk.shrunk(&engine).is_none());
+            let lens = |record: &StoredObject| (record.stored_len(), record.memory_len());
+            assert_eq!(lens(&shrunk), lens(&record));
+            assert!(matches!(
+                (shrunk.backup_value(&engine), record.backup_value(&engine)),
+                (BackupValue::Value(shrunk), BackupValue::Value(kept)) if shrunk == kept
+            ));
+            assert!(shrunk.object.get().is_none(), "a backup leaves it as it is");
+            assert!(shrunk.json(&engine) == record.json(&engine));
+            assert!(shrunk.protobuf(&engine) == record.protobuf(&engine));
+            assert!(shrunk.object() == record.object() && shrunk.revision() == record.revision());
+            assert!(shrunk.shrunk(&engine).is_none(), "it was read");
+            let again = shrunk.shrunk(&engine).expect("it was not read again");
+            assert!(again.object() == record.object());
+        }
+    }
+
+    /// What a reader has been shown is not changed by time: an object that its bytes do not give back stays.
+    #[test]
+    fn an_object_that_would_not_come_back_is_not_shrunk() {
+        let engine = Arc::new(Engine::new(Names::new(Profile::Kubernetes)));
+        let text = br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#;
+        let object = engine.decode_any(Format::Json, text, Strictness::Strict);
+        let mut object = object.expect("valid").object;
+        // No field of a ConfigMap.
+        object.fields.insert("unknown", 1);
+        let stamp = Stamp { created: Revision(7), modified: Revision(7) };
+        let record = StoredObject::new(
+            OnceLock::from(stamped(object, stamp)),
+            Origin::Memory { stored_len: 0, memory_len: 0 },
+            stamp,
+        );
+        assert!(record.shrunk(&engine).is_none() && record.shrunk(&engine).is_none());
     }
 
     #[test]

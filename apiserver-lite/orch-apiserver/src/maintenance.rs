@@ -1,4 +1,4 @@
-//! Periodic work of the server: compacts old history, deletes expired events, restores the bootstrap objects that a client has deleted, and
+//! Periodic work of the server: compacts old history, shrinks records that are not read, deletes expired events, restores the bootstrap objects that a client has deleted, and
 //! reads the nodes' resource metrics.
 
 mod event_expiry;
@@ -6,6 +6,7 @@ mod event_expiry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apiserver_core::server::Server;
 use apiserver_http::{HttpServer, run_resource_metrics};
 
 use crate::bootstrap;
@@ -13,6 +14,8 @@ use event_expiry::{EventExpiry, ExpiryClocks, delete_old_events};
 
 /// Time between two rounds.
 const INTERVAL: Duration = Duration::from_secs(10);
+/// Rounds between two passes over the records. One that was not read from one pass to the next is kept as bytes.
+const SHRINK_ROUNDS: u32 = 3;
 /// Rounds between two expiry passes over events.
 const EVENT_ROUNDS: u32 = 6;
 
@@ -35,6 +38,9 @@ async fn run_rounds(server: Arc<HttpServer>) {
         status.started("time has passed");
         server.core.store.compact_expired(Instant::now());
         rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(SHRINK_ROUNDS) {
+            shrink_idle_records(server.core.clone()).await;
+        }
         if rounds.is_multiple_of(EVENT_ROUNDS) {
             delete_old_events(&server.core, &mut expiry, ExpiryClocks::read()).await;
         }
@@ -43,5 +49,13 @@ async fn run_rounds(server: Arc<HttpServer>) {
         }
         let (now, oldest) = (server.core.store.revision(), server.core.store.oldest());
         status.done(format!("revision {now}, history since {oldest}"));
+    }
+}
+
+/// Drops trees and encodings of objects and old versions that nobody reads.
+async fn shrink_idle_records(server: Arc<Server>) {
+    let shrink = move || server.store.shrink_records(|record| record.shrunk(&server.engine));
+    if let Err(error) = tokio::task::spawn_blocking(shrink).await {
+        tracing::error!(%error, "shrinking idle records failed; the next round tries again");
     }
 }

@@ -17,6 +17,10 @@ use crate::{
     watcher::Watcher, watchers::Watchers,
 };
 
+mod shrinking;
+
+pub use shrinking::FoundRecord;
+
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
 pub struct SharedState<T>(RwLock<StoreState<T>>);
 

@@ -16,10 +16,13 @@ use crate::{
     disk::{Disk, DiskConfig},
     replay::{RestoreContext, replay},
     saved::{ReplaceError, SavedRecords},
-    state::{SharedState, StoreState},
+    state::{FoundRecord, SharedState, StoreState},
     transform::StoredForms,
     writer::{NotSynced, SyncResult, Writer, WriterRequest},
 };
+
+/// Records that [`Store::shrink_records`] looks at in one step, and the versions of one key.
+const SHRUNK_AT_ONCE: usize = 512;
 
 /// An open store. Cheap to clone; the last clone to be dropped closes it.
 pub struct Store<T: Record> {
@@ -302,6 +305,27 @@ impl<T: Record> Store<T> {
             .advance(now, current);
         if let Some(oldest) = oldest {
             self.compact(oldest);
+        }
+    }
+
+    /// Replaces records in memory by what `shrink` makes of them, where it makes something: an equal record that takes less memory. It sees all records
+    /// that can be read or watched, a few at a time; the store can be used meanwhile. Readers that have one keep it.
+    pub fn shrink_records(&self, shrink: impl Fn(&T) -> Option<T>) {
+        let mut after: Option<Arc<str>> = None;
+        loop {
+            let found = self.shared.read().records_after(after.as_deref(), SHRUNK_AT_ONCE);
+            let replacement = |found: FoundRecord<T>| {
+                let new = Arc::new(shrink(&found.record)?);
+                Some((found, new))
+            };
+            let records: Vec<_> = found.records.into_iter().filter_map(replacement).collect();
+            if !records.is_empty() {
+                self.shared.write().replace_records(&records);
+            }
+            after = found.last;
+            if after.is_none() {
+                return;
+            }
         }
     }
 

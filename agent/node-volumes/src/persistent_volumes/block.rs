@@ -90,7 +90,7 @@ pub enum DiskError {
     #[error("the record of the disk and its pods would be too long")]
     RecordTooLong,
     /// The device was attached and has not appeared.
-    #[error("no block device appeared at {links}")]
+    #[error("no block device appeared at {links}; partitions are refused")]
     NoDevice {
         /// The links that it would have.
         links: String,

@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_nobody_reads_is_shrunk_and_comes_back_as_it_was() {
+    fn an_idle_record_is_shrunk_and_comes_back_as_it_was() {
         let engine = Arc::new(Engine::new(Names::new(Profile::Kubernetes)));
         let text = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","annotations":{"k":"v"},
             "managedFields":[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:spec":{}}}]},

@@ -52,7 +52,7 @@ async fn run_rounds(server: Arc<HttpServer>) {
     }
 }
 
-/// Drops trees and encodings of objects and old versions that nobody reads.
+/// Drops trees and encodings of the objects and old versions that were not read since the last pass.
 async fn shrink_idle_records(server: Arc<Server>) {
     let shrink = move || server.store.shrink_records(|record| record.shrunk(&server.engine));
     if let Err(error) = tokio::task::spawn_blocking(shrink).await {

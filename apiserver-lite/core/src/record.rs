@@ -4,7 +4,7 @@
 //! The Protobuf of the stored version is made a second time for readers: what is written to disk has no `resourceVersion`, since the
 //! revision is known only when the write is committed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use apiserver_encryption::is_encrypted;
@@ -35,9 +35,16 @@ pub struct StoredObject {
     views: OnceLock<Views>,
     /// Of a view: the kind of the record itself.
     stored_as: Option<Arc<Kind>>,
-    /// Whether it was read since [`StoredObject::shrunk`] was last called.
-    was_read: AtomicBool,
+    /// [`IDLE`], [`READ`] or [`KEPT`].
+    usage: AtomicU8,
 }
+
+/// Usage of a record that was not read since [`StoredObject::shrunk`] was last called.
+const IDLE: u8 = 0;
+/// Usage of a record that was read since.
+const READ: u8 = 1;
+/// Usage of a record that cannot be shrunk.
+const KEPT: u8 = 2;
 
 /// Where a record comes from.
 enum Origin {
@@ -148,12 +155,10 @@ impl StoredObject {
         match &self.origin {
             Origin::Unreadable(unreadable) => BackupValue::AsOnDisk(unreadable.stored.clone()),
             Origin::Disk { raw, .. } => BackupValue::Value(raw.clone()),
-            Origin::Memory { .. } => {
-                BackupValue::Value(Draft::new(engine, self.object().clone()).raw)
-            }
-            // Its tree is not kept: a backup reads all objects.
-            Origin::Shrunk(shrunk) => {
-                BackupValue::Value(Draft::new(engine, shrunk.decode(self.stamp)).raw)
+            // A backup reads all objects, and leaves them as they are.
+            Origin::Memory { .. } | Origin::Shrunk(_) => {
+                let draft = self.with_object(|object| Draft::new(engine, object.clone()));
+                BackupValue::Value(draft.raw)
             }
         }
     }
@@ -161,11 +166,20 @@ impl StoredObject {
     /// The decoded object.
     #[must_use]
     pub fn object(&self) -> &Object {
-        // Most reads find it set, and leave the line of the cache to other processors.
-        if !self.was_read.load(Ordering::Relaxed) {
-            self.was_read.store(true, Ordering::Relaxed);
+        // Most reads find it noted, and leave the line of the cache to other processors.
+        if self.usage.load(Ordering::Relaxed) == IDLE {
+            self.usage.store(READ, Ordering::Relaxed);
         }
         self.object.get_or_init(|| self.decode())
+    }
+
+    /// Calls `read` with the decoded object. Unlike [`object`](Self::object) it leaves a shrunk record as it is, for readers that look at many objects and
+    /// need few of them.
+    pub fn with_object<R>(&self, read: impl FnOnce(&Object) -> R) -> R {
+        match self.object.get() {
+            Some(object) => read(object),
+            None => read(&self.decode()),
+        }
     }
 
     #[expect(
@@ -183,30 +197,47 @@ impl StoredObject {
     }
 
     /// The record without its tree and its encodings, which are made again when it is read; `None` if it was read since the last call, has none, or
-    /// would not come back as it is.
-    pub fn shrunk(&self, engine: &Arc<Engine>) -> Option<Self> {
-        if self.was_read.swap(false, Ordering::Relaxed) {
-            return None;
+    /// cannot be shrunk. Of the current versions of objects only Events are shrunk, which Kubernetes does not cache either: lists, selectors, indexes and
+    /// backups read all others at once.
+    pub fn shrunk(&self, engine: &Arc<Engine>, is_current: bool) -> Option<Self> {
+        match self.usage.load(Ordering::Relaxed) {
+            IDLE => {}
+            READ => {
+                self.usage.store(IDLE, Ordering::Relaxed);
+                return None;
+            }
+            _ => return None,
         }
         let object = self.object.get()?;
-        // A webhook is not asked again for the views that it has made.
-        if object.kind.custom_version().is_some_and(|version| version.has_webhook) {
+        if is_current && !object.kind.is("", "Event") {
             return None;
         }
-        let raw = match &self.origin {
-            Origin::Memory { .. } => {
-                let raw = engine.encode_stored(object).into_boxed_slice();
-                let decoded = stamped(engine.decode_stored(&raw).ok()?, self.stamp);
-                let is_same = Arc::ptr_eq(&decoded.kind, &object.kind) && decoded == *object;
-                is_same.then(|| Bytes::from(raw))?
-            }
-            Origin::Disk { raw, .. } => raw.clone(),
-            Origin::Shrunk(shrunk) => shrunk.raw.clone(),
-            Origin::Unreadable(_) => return None,
+        let Some(raw) = self.raw_for(object, engine) else {
+            self.usage.store(KEPT, Ordering::Relaxed);
+            return None;
         };
         let (stored_len, memory_len) = (self.stored_len(), self.memory_len());
         let shrunk = ShrunkObject { engine: engine.clone(), raw, stored_len, memory_len };
         Some(Self::new(OnceLock::new(), Origin::Shrunk(Box::new(shrunk)), self.stamp))
+    }
+
+    /// Bytes that give back `object`, which is that of the record; `None` where there are none.
+    fn raw_for(&self, object: &Object, engine: &Engine) -> Option<Bytes> {
+        // A webhook is not asked again for the views that it has made.
+        if object.kind.custom_version().is_some_and(|version| version.has_webhook) {
+            return None;
+        }
+        match &self.origin {
+            Origin::Memory { .. } => {
+                let raw = engine.encode_stored(object).into_boxed_slice();
+                let decoded = stamped(engine.decode_stored(&raw).ok()?, self.stamp);
+                let is_same = Arc::ptr_eq(&decoded.kind, &object.kind) && decoded == *object;
+                is_same.then(|| Bytes::from(raw))
+            }
+            Origin::Disk { raw, .. } => Some(raw.clone()),
+            Origin::Shrunk(shrunk) => Some(shrunk.raw.clone()),
+            Origin::Unreadable(_) => None,
+        }
     }
 
     /// The size in which a store writes the object; 0 for what is not stored.
@@ -314,7 +345,7 @@ impl StoredObject {
             converted,
             views: OnceLock::new(),
             stored_as: None,
-            was_read: AtomicBool::new(true),
+            usage: AtomicU8::new(READ),
         }
     }
 
@@ -518,9 +549,11 @@ mod tests {
         let written = StoredObject::stamp(draft, stamp);
         let deleted = StoredObject::tombstone(&written, Stamp { modified: Revision(9), ..stamp });
         for record in [written, restored, deleted] {
-            assert!(record.shrunk(&engine).is_none(), "it is new");
-            let shrunk = record.shrunk(&engine).expect("it was not read since");
-            assert!(shrunk.object.get().is_none() && shrunk.shrunk(&engine).is_none());
+            assert!(record.shrunk(&engine, false).is_none(), "it is new");
+            assert!(record.shrunk(&engine, true).is_none(), "no current pod is shrunk");
+            let shrunk = record.shrunk(&engine, false).expect("it was not read since");
+            shrunk.with_object(|object| assert!(object == record.object()));
+            assert!(shrunk.object.get().is_none() && shrunk.shrunk(&engine, false).is_none());
             let lens = |record: &StoredObject| (record.stored_len(), record.memory_len());
             assert_eq!(lens(&shrunk), lens(&record));
             assert!(matches!(
@@ -531,8 +564,9 @@ mod tests {
             assert!(shrunk.json(&engine) == record.json(&engine));
             assert!(shrunk.protobuf(&engine) == record.protobuf(&engine));
             assert!(shrunk.object() == record.object() && shrunk.revision() == record.revision());
-            assert!(shrunk.shrunk(&engine).is_none(), "it was read");
-            let again = shrunk.shrunk(&engine).expect("it was not read again");
+            assert!(shrunk.shrunk(&engine, false).is_none(), "it was read");
+            shrunk.with_object(|object| assert!(object == record.object()));
+            let again = shrunk.shrunk(&engine, false).expect("it was not read again");
             assert!(again.object() == record.object());
         }
     }
@@ -552,7 +586,22 @@ mod tests {
             Origin::Memory { stored_len: 0, memory_len: 0 },
             stamp,
         );
-        assert!(record.shrunk(&engine).is_none() && record.shrunk(&engine).is_none());
+        for _ in 0..3 {
+            assert!(record.shrunk(&engine, false).is_none());
+        }
+        assert_eq!(record.usage.load(Ordering::Relaxed), KEPT, "it is not tried again");
+    }
+
+    #[test]
+    fn current_events_are_shrunk() {
+        let engine = Arc::new(Engine::new(Names::new(Profile::Kubernetes)));
+        let text = br#"{"apiVersion":"v1","kind":"Event","metadata":{"name":"a","namespace":"b"},"reason":"r"}"#;
+        let object = engine.decode_any(Format::Json, text, Strictness::Strict);
+        let draft = Draft::new(&engine, object.expect("valid").object);
+        let stamp = Stamp { created: Revision(7), modified: Revision(7) };
+        let record = StoredObject::stamp(draft, stamp);
+        assert!(record.shrunk(&engine, true).is_none(), "it is new");
+        assert!(record.shrunk(&engine, true).is_some());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Periodic work of the server: compacts old history, shrinks records that are not read, deletes expired events, restores the bootstrap objects that a client has deleted, and
-//! reads the nodes' resource metrics.
+//! Periodic work of the server: compacts old history, shrinks records that are not read, deletes expired events, restores the bootstrap objects that a
+//! client has deleted, and reads the nodes' resource metrics.
 
 mod event_expiry;
 
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_core::server::Server;
 use apiserver_http::{HttpServer, run_resource_metrics};
+use proto_daemon::panics;
 
 use crate::bootstrap;
 use event_expiry::{EventExpiry, ExpiryClocks, delete_old_events};
@@ -52,10 +53,13 @@ async fn run_rounds(server: Arc<HttpServer>) {
     }
 }
 
-/// Drops trees and encodings of the objects and old versions that were not read since the last pass.
+/// Drops trees and encodings of the Events and old versions that were not read since the last pass.
 async fn shrink_idle_records(server: Arc<Server>) {
-    let shrink = move || server.store.shrink_records(|record| record.shrunk(&server.engine));
-    if let Err(error) = tokio::task::spawn_blocking(shrink).await {
+    let shrink = move || {
+        let Server { store, engine, .. } = &*server;
+        store.shrink_records(|record, is_current| record.shrunk(engine, is_current));
+    };
+    if let Err(error) = panics::spawn_blocking(shrink).await {
         tracing::error!(%error, "shrinking idle records failed; the next round tries again");
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 
 mod shrinking;
 
-pub use shrinking::FoundRecord;
+pub use shrinking::{FoundBound, FoundRecord};
 
 /// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
 pub struct SharedState<T>(RwLock<StoreState<T>>);

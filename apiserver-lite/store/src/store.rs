@@ -16,13 +16,13 @@ use crate::{
     disk::{Disk, DiskConfig},
     replay::{RestoreContext, replay},
     saved::{ReplaceError, SavedRecords},
-    state::{FoundRecord, SharedState, StoreState},
+    state::{FoundBound, FoundRecord, SharedState, StoreState},
     transform::StoredForms,
     writer::{NotSynced, SyncResult, Writer, WriterRequest},
 };
 
-/// Records that [`Store::shrink_records`] looks at in one step, and the versions of one key.
-const SHRUNK_AT_ONCE: usize = 512;
+/// What [`Store::shrink_records`] looks at in one step: it locks the store for less than a millisecond, and keeps old and new records at once.
+const SHRUNK_AT_ONCE: FoundBound = FoundBound { records: 128, bytes: 4 << 20 };
 
 /// An open store. Cheap to clone; the last clone to be dropped closes it.
 pub struct Store<T: Record> {
@@ -308,14 +308,16 @@ impl<T: Record> Store<T> {
         }
     }
 
-    /// Replaces records in memory by what `shrink` makes of them, where it makes something: an equal record that takes less memory. It sees all records
-    /// that can be read or watched, a few at a time; the store can be used meanwhile. Readers that have one keep it.
-    pub fn shrink_records(&self, shrink: impl Fn(&T) -> Option<T>) {
-        let mut after: Option<Arc<str>> = None;
+    /// Replaces records in memory by what `shrink` makes of them, where it makes something: an equal record that takes less memory. It is called with all
+    /// records that can be read or watched and whether they are the current ones of their keys, a few at a time; the store can be used meanwhile. Readers
+    /// that have a record keep it.
+    pub fn shrink_records(&self, shrink: impl Fn(&T, bool) -> Option<T>) {
+        let mut after = None;
         loop {
-            let found = self.shared.read().records_after(after.as_deref(), SHRUNK_AT_ONCE);
+            let found =
+                self.shared.read().records_after(after.as_ref(), SHRUNK_AT_ONCE, T::memory_len);
             let replacement = |found: FoundRecord<T>| {
-                let new = Arc::new(shrink(&found.record)?);
+                let new = Arc::new(shrink(&found.record, found.is_current)?);
                 Some((found, new))
             };
             let records: Vec<_> = found.records.into_iter().filter_map(replacement).collect();

@@ -313,6 +313,8 @@ async fn scan(
             Some(last) if page.more => after = Some(last.to_string()),
             _ => return Ok(ScannedPage { items, next: None }),
         }
+        // A selector may have decoded each of them.
+        tokio::task::yield_now().await;
     }
 }
 

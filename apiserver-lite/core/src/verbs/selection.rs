@@ -100,7 +100,9 @@ impl Selection {
     /// Whether the object of `record` matches. [`prepare`](Self::prepare) comes before.
     #[must_use]
     pub fn matches_record(&self, record: &Arc<StoredObject>) -> bool {
-        let Some(kind) = &self.shown_as else { return self.matches(record.object()) };
+        let Some(kind) = &self.shown_as else {
+            return record.with_object(|object| self.matches(object));
+        };
         self.may_match_shown(record.object())
             && self.fields.as_ref().is_none_or(|fields| {
                 let shown = record.as_version(kind);

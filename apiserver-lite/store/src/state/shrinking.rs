@@ -10,40 +10,67 @@ use crate::Revision;
 pub struct FoundRecord<T> {
     key: Arc<str>,
     revision: Revision,
+    /// Whether the key has it now.
+    pub is_current: bool,
     pub record: Arc<T>,
 }
 
-/// The records of some keys.
+/// A version of a key.
+#[derive(Clone)]
+pub struct VersionPosition {
+    key: Arc<str>,
+    revision: Revision,
+}
+
+/// Some records in the order of keys and versions.
 pub struct FoundRecords<T> {
     pub records: Vec<FoundRecord<T>>,
-    /// The last key; `None` if no further ones follow.
-    pub last: Option<Arc<str>>,
+    /// The last one; `None` if no further ones follow.
+    pub last: Option<VersionPosition>,
+}
+
+/// What ends [`FoundRecords`]: this many records, or this many bytes of memory.
+#[derive(Clone, Copy)]
+pub struct FoundBound {
+    pub records: usize,
+    pub bytes: usize,
 }
 
 impl<T> StoreState<T> {
-    /// The records of the keys after `after`, of all versions that are kept: of whole keys until there are `enough` of them.
-    pub fn records_after(&self, after: Option<&str>, enough: usize) -> FoundRecords<T> {
-        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut records = Vec::new();
+    /// The records after `after` of all versions that are kept, until one of the bounds is reached.
+    pub fn records_after(
+        &self,
+        after: Option<&VersionPosition>,
+        bound: FoundBound,
+        memory_len: impl Fn(&T) -> usize,
+    ) -> FoundRecords<T> {
+        let start = after.map_or(Bound::Unbounded, |after| Bound::Included(&*after.key));
+        let is_seen = |key: &str, revision: Revision| {
+            after.is_some_and(|after| *after.key == *key && revision <= after.revision)
+        };
+        let (mut records, mut bytes) = (Vec::new(), 0_usize);
         for (key, versions) in self.keys.range::<str, _>((start, Bound::Unbounded)) {
             for version in versions.older.iter().chain([&versions.newest]) {
                 let revision = version.stamp.modified;
+                if is_seen(key, revision) {
+                    continue;
+                }
                 // The record of a deletion is in its event only.
                 let tombstone = || {
                     let history = self.histories.get((self.group_of)(key))?;
                     let at = history.find(key, revision)?;
                     history.ring.get(at).map(|entry| &entry.event.record)
                 };
-                if let Some(record) = version.record.as_ref().or_else(tombstone) {
-                    records.push(FoundRecord {
-                        key: key.clone(),
-                        revision,
-                        record: record.clone(),
-                    });
+                let Some(record) = version.record.as_ref().or_else(tombstone) else { continue };
+                let is_current =
+                    version.record.is_some() && revision == versions.newest.stamp.modified;
+                bytes = bytes.saturating_add(memory_len(record));
+                let record = record.clone();
+                records.push(FoundRecord { key: key.clone(), revision, is_current, record });
+                if records.len() >= bound.records || bytes >= bound.bytes {
+                    let last = Some(VersionPosition { key: key.clone(), revision });
+                    return FoundRecords { records, last };
                 }
-            }
-            if records.len() >= enough {
-                return FoundRecords { records, last: Some(key.clone()) };
             }
         }
         FoundRecords { records, last: None }
@@ -167,15 +194,17 @@ mod tests {
     #[test]
     fn every_record_is_replaced_everywhere() {
         for compacted in [0, 3, 11, 30] {
-            for enough in [1, 2, 1000] {
+            for (records, bytes) in [(1, 999), (2, 999), (1000, 1), (1000, 999)] {
                 let mut state = state();
                 state.compact(Revision(compacted));
                 let before = state.seen();
                 assert!(!before.is_empty());
-                let mut after: Option<Arc<str>> = None;
+                let (mut after, mut current) = (None, Vec::new());
                 loop {
-                    let found = state.records_after(after.as_deref(), enough);
+                    let bound = FoundBound { records, bytes };
+                    let found = state.records_after(after.as_ref(), bound, |_| 1);
                     let replace = |found: FoundRecord<u64>| {
+                        current.extend(found.is_current.then_some(*found.record));
                         let new = Arc::new(*found.record + 1000);
                         (found, new)
                     };
@@ -187,7 +216,12 @@ mod tests {
                     }
                 }
                 let expected: Vec<u64> = before.iter().map(|record| record + 1000).collect();
-                assert_eq!(state.seen(), expected, "{compacted} {enough}");
+                assert_eq!(state.seen(), expected, "{compacted} {records} {bytes}");
+                let range = Range { prefix: "", after: None, limit: None };
+                let entries = state.range(range, state.revision()).unwrap().entries;
+                let expected: Vec<u64> = entries.iter().map(|entry| *entry.record).collect();
+                let current: Vec<u64> = current.iter().map(|record| record + 1000).collect();
+                assert_eq!(current, expected, "of their keys");
             }
         }
     }
@@ -196,7 +230,8 @@ mod tests {
     #[test]
     fn later_writes_are_not_replaced() {
         let mut state = state();
-        let found = state.records_after(None, 1000);
+        let bound = FoundBound { records: 1000, bytes: 1000 };
+        let found = state.records_after(None, bound, |_| 1);
         let newest = state.current("a1").or_else(|| state.current("a2")).unwrap();
         let modified = state.revision().next();
         let stamp = Stamp { created: newest.stamp.created, modified };

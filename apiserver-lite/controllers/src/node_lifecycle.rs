@@ -195,8 +195,8 @@ impl ZoneEvictions {
 }
 
 impl ClusterHealth {
-    /// The state of all nodes, for `node` if it exists. Which nodes of its zone are being evicted is known from their taints, and from `evicted` for the
-    /// latest.
+    /// The state of all nodes but those with the label `node.kubernetes.io/exclude-disruption`, for `node` if it exists. Which nodes of its zone are being
+    /// evicted is known from their taints, and from `evicted` for the latest.
     pub fn of<'a>(
         names: &Names,
         rates: &EvictionRates,
@@ -205,7 +205,10 @@ impl ClusterHealth {
         evicted: &ZoneEvictions,
         now: Time,
     ) -> Self {
-        if !nodes.clone().any(is_ready) {
+        let excluded = names.sub_label("node", "exclude-disruption");
+        let counts = |node: &Node| !node.metadata.labels.contains_key(&excluded);
+        let mut counted = nodes.clone().filter(|node| counts(node)).peekable();
+        if counted.peek().is_some() && !counted.any(is_ready) {
             return Self::NoneReady;
         }
         // Made once: all nodes of the zone are visited for each that has failed.
@@ -222,8 +225,10 @@ impl ClusterHealth {
         let mut evictions_at: Vec<i64> = noted.into_iter().flatten().map(|(_, at)| *at).collect();
         let (mut ready, mut failed) = (0_usize, 0_usize);
         for other in nodes.filter(|other| zone(other) == own) {
-            let count = if is_ready(other) { &mut ready } else { &mut failed };
-            *count = count.saturating_add(1);
+            if counts(other) {
+                let count = if is_ready(other) { &mut ready } else { &mut failed };
+                *count = count.saturating_add(1);
+            }
             let tainted =
                 evictions(&evicting, other).filter_map(|taint| taint.time_added?.unix()).max();
             evictions_at.extend(tainted.filter(|_| !is_noted(other)));

@@ -101,6 +101,26 @@ fn no_pods_are_evicted_while_no_node_is_ready() {
     assert_eq!(health(&node("False")), ClusterHealth::NoneReady);
 }
 
+#[test]
+fn nodes_that_are_excluded_from_disruption_are_not_counted() {
+    let label = |node: &mut Node| {
+        node.metadata.labels.insert("node.kubernetes.io/exclude-disruption".into(), "".into());
+    };
+    let health = |nodes: &[Node]| {
+        let (wall, none) = (Time::from_unix(1000), ZoneEvictions::default());
+        let rates = EvictionRates::default();
+        ClusterHealth::of(names(), &rates, nodes.first(), nodes.iter(), &none, wall)
+    };
+    let mut nodes = zone("a", 10, 6, None);
+    assert_eq!(health(&nodes), ClusterHealth::NotNow(None), "most nodes of the zone have failed");
+    nodes.iter_mut().take(2).for_each(label);
+    assert_eq!(health(&nodes), ClusterHealth::SomeReady, "four of eight have");
+    nodes.iter_mut().skip(6).for_each(label);
+    assert_eq!(health(&nodes), ClusterHealth::NoneReady, "four of four have");
+    nodes.iter_mut().for_each(label);
+    assert_eq!(health(&nodes), ClusterHealth::SomeReady, "none is counted");
+}
+
 /// `failed` nodes of a zone of `all`; the first of them was tainted at `since`.
 fn zone(name: &str, all: usize, failed: usize, since: Option<i64>) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..all)

@@ -4,6 +4,7 @@
 //! The Protobuf of the stored version is made a second time for readers: what is written to disk has no `resourceVersion`, since the
 //! revision is known only when the write is committed.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -157,7 +158,7 @@ impl StoredObject {
             Origin::Disk { raw, .. } => BackupValue::Value(raw.clone()),
             // A backup reads all objects, and leaves them as they are.
             Origin::Memory { .. } | Origin::Shrunk(_) => {
-                let draft = self.with_object(|object| Draft::new(engine, object.clone()));
+                let draft = Draft::new(engine, self.object_once().into_owned());
                 BackupValue::Value(draft.raw)
             }
         }
@@ -173,13 +174,28 @@ impl StoredObject {
         self.object.get_or_init(|| self.decode())
     }
 
-    /// Calls `read` with the decoded object. Unlike [`object`](Self::object) it leaves a shrunk record as it is, for readers that look at many objects and
-    /// need few of them.
-    pub fn with_object<R>(&self, read: impl FnOnce(&Object) -> R) -> R {
-        match self.object.get() {
-            Some(object) => read(object),
-            None => read(&self.decode()),
-        }
+    /// The decoded object for a reader of many, as a list is: unlike [`object`](Self::object) it leaves a shrunk record as it is.
+    #[must_use]
+    pub fn object_once(&self) -> Cow<'_, Object> {
+        self.object.get().map_or_else(|| Cow::Owned(self.decode()), Cow::Borrowed)
+    }
+
+    /// The object encoded as JSON for a reader of many.
+    pub fn json_once(&self, engine: &Engine) -> Bytes {
+        let encode = || Bytes::from(engine.encode_json(&self.object_once()).into_boxed_slice());
+        if self.is_shrunk() { encode() } else { self.json.get_or_init(encode).clone() }
+    }
+
+    /// The object encoded as Protobuf for a reader of many.
+    pub fn protobuf_once(&self, engine: &Engine) -> Bytes {
+        let encode = || Bytes::from(engine.encode_protobuf(&self.object_once()));
+        if self.is_shrunk() { encode() } else { self.protobuf.get_or_init(encode).clone() }
+    }
+
+    /// Whether the tree has to be made for a reader.
+    #[must_use]
+    pub fn is_shrunk(&self) -> bool {
+        self.object.get().is_none()
     }
 
     #[expect(
@@ -383,7 +399,7 @@ impl Record for StoredObject {
     }
 
     fn tombstone(last: &Self, stamp: Stamp) -> Self {
-        let object = OnceLock::from(stamped(last.object().clone(), stamp));
+        let object = OnceLock::from(stamped(last.object_once().into_owned(), stamp));
         let memory_len = last.memory_len();
         Self::new(object, Origin::Memory { stored_len: 0, memory_len }, stamp)
     }
@@ -552,20 +568,22 @@ mod tests {
             assert!(record.shrunk(&engine, false).is_none(), "it is new");
             assert!(record.shrunk(&engine, true).is_none(), "no current pod is shrunk");
             let shrunk = record.shrunk(&engine, false).expect("it was not read since");
-            shrunk.with_object(|object| assert!(object == record.object()));
-            assert!(shrunk.object.get().is_none() && shrunk.shrunk(&engine, false).is_none());
+            assert!(*shrunk.object_once() == *record.object());
+            assert!(shrunk.json_once(&engine) == record.json_once(&engine));
+            assert!(shrunk.protobuf_once(&engine) == record.protobuf_once(&engine));
+            assert!(shrunk.is_shrunk() && shrunk.shrunk(&engine, false).is_none());
             let lens = |record: &StoredObject| (record.stored_len(), record.memory_len());
             assert_eq!(lens(&shrunk), lens(&record));
             assert!(matches!(
                 (shrunk.backup_value(&engine), record.backup_value(&engine)),
                 (BackupValue::Value(shrunk), BackupValue::Value(kept)) if shrunk == kept
             ));
-            assert!(shrunk.object.get().is_none(), "a backup leaves it as it is");
+            assert!(shrunk.is_shrunk(), "a backup leaves it as it is");
             assert!(shrunk.json(&engine) == record.json(&engine));
             assert!(shrunk.protobuf(&engine) == record.protobuf(&engine));
             assert!(shrunk.object() == record.object() && shrunk.revision() == record.revision());
             assert!(shrunk.shrunk(&engine, false).is_none(), "it was read");
-            shrunk.with_object(|object| assert!(object == record.object()));
+            assert!(*shrunk.object_once() == *record.object());
             let again = shrunk.shrunk(&engine, false).expect("it was not read again");
             assert!(again.object() == record.object());
         }

@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use apiserver_core::record::StoredObject;
@@ -86,7 +87,7 @@ pub fn collection(
     match (accepted.representation, accepted.encoding) {
         (Representation::Object, Encoding::Json) => Ok(json_list(engine, kind, meta, items)),
         (Representation::Object, Encoding::Protobuf) => {
-            let items = items.iter().map(|record| record.protobuf(engine).as_ref());
+            let items = items.iter().map(|record| record.protobuf_once(engine));
             Ok(vec![Bytes::from(list::list_protobuf(kind, meta, items))])
         }
         (Representation::Object, Encoding::Yaml) => {
@@ -94,7 +95,7 @@ pub fn collection(
             Ok(vec![yaml(&json)])
         }
         (Representation::Table(version, include), _) => {
-            let objects = items.iter().map(|record| record.object());
+            let objects = items.iter().map(|record| record.object_once());
             Ok(vec![table(
                 server,
                 (version, include, ColumnDefinitions::Included),
@@ -110,7 +111,8 @@ pub fn collection(
             let encoded: Result<Vec<Bytes>, ApiError> = items
                 .iter()
                 .map(|record| {
-                    Ok(encode(engine, of_items, &metadata_only(server, version, record.object())?))
+                    let partial = metadata_only(server, version, &record.object_once())?;
+                    Ok(encode(engine, of_items, &partial))
                 })
                 .collect();
             let encoded = encoded?;
@@ -124,15 +126,21 @@ pub fn collection(
     }
 }
 
-/// The stored bytes of a list or an object that is encoded for its response alone; 0 for other responses, which share what is encoded already.
+/// The stored bytes of a list or an object that is encoded for its response alone; without those objects whose encoding responses share.
 #[must_use]
 pub fn assembled_len(accepted: Accepted, response: &VerbResponse) -> usize {
+    let len = |items: &mut dyn Iterator<Item = &Arc<StoredObject>>| {
+        items.fold(0, |len: usize, item| len.saturating_add(item.stored_len()))
+    };
     match ((accepted.representation, accepted.encoding), response) {
+        ((Representation::Object, Encoding::Json), VerbResponse::List { items, .. }) => {
+            len(&mut items.iter().filter(|item| item.is_shrunk()))
+        }
         ((Representation::Object, Encoding::Json), _)
         | ((Representation::Object, Encoding::Protobuf), VerbResponse::Stored { .. }) => 0,
         (_, VerbResponse::Stored { record, .. }) => record.stored_len(),
         (_, VerbResponse::List { items, .. }) => {
-            items.iter().fold(0, |len, item| len.saturating_add(item.stored_len()))
+            len(&mut items.iter())
         }
         _ => 0,
     }
@@ -201,12 +209,12 @@ fn json_list(
     let mut parts = Vec::with_capacity(items.len().saturating_mul(2).saturating_add(2));
     parts.push(empty.slice(..head_len));
     for (index, item) in items.iter().enumerate() {
-        let json = item.json(engine);
+        let json = item.json_once(engine);
         // As in Kubernetes, custom objects keep both, in another order.
         let (opening, rest) = if json.starts_with(skipped.as_bytes()) {
             (if index == 0 { "{" } else { ",{" }, json.slice(skipped.len()..))
         } else {
-            (if index == 0 { "" } else { "," }, json.clone())
+            (if index == 0 { "" } else { "," }, json)
         };
         parts.push(Bytes::from_static(opening.as_bytes()));
         parts.push(rest);
@@ -238,12 +246,12 @@ fn metadata_only(
 /// Version of a Table, what its rows include, and whether it has column definitions.
 type TableParams = (MetaVersion, Include, ColumnDefinitions);
 
-fn table<'a>(
+fn table(
     server: &Server,
     (version, include, columns): TableParams,
     kind: &Kind,
     meta: &ListMeta,
-    objects: impl Iterator<Item = &'a Object>,
+    objects: impl Iterator<Item: Borrow<Object>>,
 ) -> Bytes {
     let api_version = format!("{}/{}", server.names.group("meta"), version.as_str());
     let form = table::TableOptions {

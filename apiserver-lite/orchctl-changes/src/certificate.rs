@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_commands::time;
 use orchctl_commands::print_flags::PrintFlags;
 use proto_api::Time;
 use serde_json::{Value, json};
@@ -84,13 +85,11 @@ async fn decide(
             return Ok(request);
         }
         conditions.retain(|one| one["type"] != decision);
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let seconds = since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
         let verb = if decision == "Approved" { "approved" } else { "denied" };
         conditions.push(json!({"type": decision, "status": "True",
             "reason": if decision == "Approved" { "KubectlApprove" } else { "KubectlDeny" },
             "message": format!("This CSR was {verb} by certificate {}.", if decision == "Approved" { "approve" } else { "deny" }),
-            "lastUpdateTime": Time::from_unix(seconds).to_string()}));
+            "lastUpdateTime": Time::from_unix(time::now()).to_string()}));
         request["status"]["conditions"] = Value::Array(conditions);
         let path = place.path(Some("approval"));
         match requests::update(session, path, &request, write).await {

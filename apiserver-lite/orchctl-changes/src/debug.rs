@@ -15,7 +15,7 @@ use crate::requests::{self, Deletion, Place, WriteOptions};
 
 /// Most names of containers that are tried.
 const NAMES_MAX: usize = 1000;
-/// Longest wait for a running pod, and for the container.
+/// Longest wait for a running pod.
 const START_WAIT: &str = "1m0s";
 
 /// Flags of the command.
@@ -162,7 +162,11 @@ async fn copy_pod(
     let original = requests::get(session, &pod).await?;
     // Without an image and a container's name only images of the pod's own containers change.
     let name = match &args.container {
-        Some(name) => Some(name.clone()),
+        // As in kubectl, a name that no container has says nothing where images are set.
+        Some(name) => {
+            let is_there = !args.image.is_empty() || has_container(&original, name);
+            Some(name.clone()).filter(|_| is_there || args.set_image.is_empty())
+        }
         None if args.image.is_empty() => None,
         None => {
             let name = free_name(&original)?;
@@ -262,7 +266,8 @@ async fn join(
     name: &str,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let mut pauses = PollIntervals::up_to(poll::limit("", START_WAIT)?);
+    // As in kubectl, without an end: the container's image may be large, and a copy waits for a node.
+    let mut pauses = PollIntervals::up_to(poll::limit("", "0s")?);
     loop {
         chosen.pod = requests::get(session, &chosen.place).await?;
         let status = status_of(&chosen.pod, name);
@@ -297,7 +302,7 @@ async fn join(
 
 /// What the pod's status says of a container.
 fn status_of<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
-    let lists = ["containerStatuses", "ephemeralContainerStatuses"];
+    let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
     let mut all = lists.iter().filter_map(|list| pod["status"][list].as_array()).flatten();
     all.find(|one| one["name"] == name)
 }

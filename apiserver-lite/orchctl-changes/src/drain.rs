@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_plans::drain::{self, Permissions};
+use orchctl_commands::time;
+use orchctl_plans::drain::{self, DrainFacts, Permissions};
 use proto_client::Patch;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -65,6 +66,9 @@ pub struct DrainArgs {
     /// How long to try; 0 for a week
     #[arg(long, value_name = "TIME", default_value = "0s")]
     timeout: String,
+    /// Leave pods that had to be gone this many seconds ago; 0 for none
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    skip_wait_for_delete_timeout: u32,
 }
 
 impl NodeFlags {
@@ -204,8 +208,10 @@ async fn drain_node(
         force: args.force,
         ignore_daemon_sets: args.ignore_daemonsets,
         delete_empty_dir_data: args.delete_emptydir_data,
+        skip_deleted_after: Duration::from_secs(args.skip_wait_for_delete_timeout.into()),
     };
-    let plan = drain::plan(session.names().await?, &found, allowed);
+    let facts = read_facts(session, &found).await?;
+    let plan = drain::plan(session.names().await?, &found, allowed, &facts);
     match plan.blocked.as_slice() {
         [] => {}
         [one] => return Err(CommandError::with_text(one.clone())),
@@ -245,6 +251,20 @@ async fn drain_node(
     }
 }
 
+/// Which DaemonSets of the pods are gone, and the time.
+async fn read_facts(session: &Session, pods: &[Value]) -> Result<DrainFacts, CommandError> {
+    let mut facts = DrainFacts { now: time::now(), ..DrainFacts::default() };
+    for path in drain::daemon_sets(pods) {
+        let resource = session.discovery().await?.served_kind("apps/v1", "DaemonSet")?.clone();
+        let (namespace, name) = path.split_once('/').unwrap_or_default();
+        let place = Place { resource, namespace: Some(namespace.into()), name: name.into() };
+        if requests::find(session, &place).await?.is_none() {
+            facts.missing_daemon_sets.insert(path);
+        }
+    }
+    Ok(facts)
+}
+
 /// A pod that is evicted or deleted by the drain.
 struct LeavingPod {
     place: Place,
@@ -264,6 +284,15 @@ impl LeavingPod {
 
     fn path(&self) -> String {
         format!("{}/{}", self.place.namespace.as_deref().unwrap_or_default(), self.place.name)
+    }
+}
+
+/// Whether an eviction may succeed later: a budget refuses it, or its namespace is being deleted, whose pods go by themselves.
+fn is_refused_for_now(error: &CommandError) -> bool {
+    match requests::code(error) {
+        Some(429) => true,
+        Some(403) => requests::has_cause(error, "NamespaceTerminating"),
+        _ => false,
     }
 }
 
@@ -289,7 +318,7 @@ impl Removal<'_> {
                 match self.remove(&one).await {
                     Ok(()) => one.agreed = true,
                     Err(error) if error.is_not_found() => one.agreed = true,
-                    Err(error) if requests::code(&error) == Some(429) => {
+                    Err(error) if is_refused_for_now(&error) => {
                         writeln!(
                             output.err,
                             "error when evicting pods/\"{}\" -n \"{}\" (will retry after {}s): {}",

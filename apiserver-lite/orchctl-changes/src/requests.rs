@@ -337,6 +337,12 @@ pub fn message_with_causes(error: &CommandError) -> String {
     text
 }
 
+/// Whether a refusal names this cause.
+pub fn has_cause(error: &CommandError, reason: &str) -> bool {
+    let CommandError::Client(ClientError::Api { status, .. }) = error else { return false };
+    status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == reason)
+}
+
 /// The HTTP status of a refusal.
 pub fn code(error: &CommandError) -> Option<u16> {
     match error {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_commands::time;
 use orchctl_commands::print_flags::PrintFlags;
 use orchctl_plans::{ArgumentError, rollout};
 use proto_api::Time;
@@ -96,7 +97,7 @@ pub async fn run(
         Part::Restart(args) => {
             let restart = |names: &Names, object: &Value| {
                 let annotation = names.sub_label("kubectl", "restartedAt");
-                rollout::restarted(object, &annotation, &now())
+                rollout::restarted(object, &annotation, &Time::from_unix(time::now()).to_string())
             };
             change(session, args, output, "restarted", restart).await
         }
@@ -106,12 +107,6 @@ pub async fn run(
 /// The annotation with the revision of a Deployment.
 fn revision_annotation(names: &Names) -> String {
     names.sub_label("deployment", "revision")
-}
-
-fn now() -> String {
-    let since =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)).to_string()
 }
 
 async fn run_status(

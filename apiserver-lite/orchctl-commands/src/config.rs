@@ -1,6 +1,7 @@
 //! `config`: the client configuration, shown and edited.
 
 mod edit;
+mod exec;
 mod view;
 
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
         /// Write the content of files in the place of their names
         #[arg(long)]
         embed_certs: bool,
+        #[command(flatten)]
+        exec: exec::ExecFlags,
     },
     /// Delete a context
     DeleteContext {
@@ -118,8 +121,8 @@ pub async fn run(
         Command::SetCluster { name, embed_certs } => {
             edit::set_cluster(session, &name, embed_certs, output)?;
         }
-        Command::SetCredentials { name, embed_certs } => {
-            edit::set_credentials(session, &name, embed_certs, output)?;
+        Command::SetCredentials { name, embed_certs, exec } => {
+            edit::set_credentials(session, &name, embed_certs, &exec, output)?;
         }
         Command::DeleteContext { name } => edit::delete(session, "contexts", &name, output)?,
         Command::DeleteCluster { name } => edit::delete(session, "clusters", &name, output)?,

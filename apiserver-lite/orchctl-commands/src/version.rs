@@ -13,6 +13,9 @@ pub struct Args {
     /// Do not ask the server
     #[arg(long)]
     client: bool,
+    /// The numbers only, which is what is printed without --output anyway
+    #[arg(long, hide = true, conflicts_with = "output")]
+    short: bool,
     /// Form of the output
     #[arg(long, short, value_name = "FORM", value_parser = ["json", "yaml"])]
     output: Option<String>,
@@ -27,14 +30,15 @@ pub async fn run(
     args: Args,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
+    let Args { client, short: _, output: form } = args;
     let mut versions = json!({"clientVersion": client_version()});
-    let server = if args.client { Ok(Value::Null) } else { session.get_json("/version").await };
+    let server = if client { Ok(Value::Null) } else { session.get_json("/version").await };
     if let Ok(server) = &server
         && !server.is_null()
     {
         versions["serverVersion"] = server.clone();
     }
-    match args.output.as_deref() {
+    match form.as_deref() {
         Some("json") => write!(output.out, "{}", json::pretty(&versions))?,
         Some(_) => write!(output.out, "{}", yaml::to_string(&versions))?,
         None => {

@@ -158,8 +158,10 @@ impl Reading<'_> {
             }
             "PersistentVolumeClaim" => self.of_claim(&object, &mut case).await,
             "PodDisruptionBudget" => {
-                if let Some(selector) = objects::label_selector(&object, "/spec/selector") {
-                    let pods = self.list(&core("pods"), &selector).await;
+                // An empty selector selects all pods of the namespace, none selects none.
+                if object.pointer("/spec/selector").is_some_and(|selector| !selector.is_null()) {
+                    let selector = objects::label_selector(&object, "/spec/selector");
+                    let pods = self.list(&core("pods"), &selector.unwrap_or_default()).await;
                     case.pods = self.pods(pods).await;
                 }
             }

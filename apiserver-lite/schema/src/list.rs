@@ -77,10 +77,10 @@ pub(crate) fn write_list_meta(out: &mut Vec<u8>, meta: &ListMeta) {
 }
 
 /// Encodes a list of `kind` in Protobuf. `items` are objects encoded by [`crate::Engine::encode_protobuf`].
-pub fn list_protobuf<'a>(
+pub fn list_protobuf(
     kind: &Kind,
     meta: &ListMeta,
-    items: impl IntoIterator<Item = &'a [u8]>,
+    items: impl IntoIterator<Item: AsRef<[u8]>>,
 ) -> Vec<u8> {
     let mut head = Vec::new();
     put_bytes(&mut head, 1, b""); // selfLink
@@ -93,6 +93,7 @@ pub fn list_protobuf<'a>(
     let mut body = Vec::new();
     put_bytes(&mut body, 1, &head);
     for item in items {
+        let item = item.as_ref();
         put_bytes(&mut body, 2, open_envelope(item).map_or(item, |envelope| envelope.raw));
     }
     envelope(&kind.api_version, &kind.list_kind(), &body)

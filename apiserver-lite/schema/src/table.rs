@@ -3,6 +3,7 @@
 //! The columns of a kind are data (`proto_api::schema`); rows name their cells by column. A kind without columns has name and creation
 //! time.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use compact_str::CompactString;
@@ -88,12 +89,12 @@ const SCALE_COLUMNS: &[Column] = &[
 ];
 
 /// Encodes a `Table` of objects of `kind` as JSON.
-pub fn encode<'a>(
+pub fn encode(
     engine: &Engine,
     options: TableOptions<'_>,
     kind: &Kind,
     meta: &ListMeta,
-    objects: impl IntoIterator<Item = &'a Object>,
+    objects: impl IntoIterator<Item: Borrow<Object>>,
 ) -> Vec<u8> {
     let columns = Columns::of(kind);
     let mut out = Vec::with_capacity(1024);
@@ -111,7 +112,7 @@ pub fn encode<'a>(
         if at > 0 {
             out.push(b',');
         }
-        write_row(&mut out, engine, options, &columns, object);
+        write_row(&mut out, engine, options, &columns, object.borrow());
     }
     out.extend_from_slice(b"]}");
     out

@@ -298,7 +298,7 @@ async fn scan(
             if !entry.record.is_readable() && selection.may_match_name(entry.record.object()) {
                 entry.record.check_readable()?;
             }
-            if !selection.matches_record(&entry.record) {
+            if !selection.matches_listed(&entry.record) {
                 continue;
             }
             stored_len = stored_len.saturating_add(entry.record.stored_len());

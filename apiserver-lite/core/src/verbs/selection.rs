@@ -100,9 +100,10 @@ impl Selection {
     /// Whether the object of `record` matches. [`prepare`](Self::prepare) comes before.
     #[must_use]
     pub fn matches_record(&self, record: &Arc<StoredObject>) -> bool {
-        let Some(kind) = &self.shown_as else {
-            return record.with_object(|object| self.matches(object));
-        };
+        if self.is_everything() {
+            return true;
+        }
+        let Some(kind) = &self.shown_as else { return self.matches(record.object()) };
         self.may_match_shown(record.object())
             && self.fields.as_ref().is_none_or(|fields| {
                 let shown = record.as_version(kind);
@@ -110,12 +111,21 @@ impl Selection {
             })
     }
 
+    /// As [`matches_record`](Self::matches_record) for a list, which looks at many objects and needs few of them: it leaves shrunk records as they are.
+    #[must_use]
+    pub fn matches_listed(&self, record: &Arc<StoredObject>) -> bool {
+        self.is_everything()
+            || match &self.shown_as {
+                Some(_) => self.matches_record(record),
+                None => self.matches(&record.object_once()),
+            }
+    }
+
     /// Whether the object of `record` matches for a watch. What a selector says of one that cannot be decrypted is not known: its event becomes an error of
     /// the stream.
     #[must_use]
     pub fn may_match_record(&self, record: &Arc<StoredObject>) -> bool {
-        self.is_everything()
-            || self.matches_record(record)
+        self.matches_record(record)
             || (!record.is_readable() && self.may_match_name(record.object()))
     }
 

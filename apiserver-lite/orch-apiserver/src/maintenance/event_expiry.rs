@@ -108,8 +108,7 @@ pub async fn delete_old_events(server: &Server, expiry: &mut EventExpiry, clocks
         if index % READ_AT_ONCE == 0 {
             tokio::task::yield_now().await;
         }
-        let kept = entry.record.with_object(|event| expiry.kept_since(event, clocks));
-        if let Some(at) = kept {
+        if let Some(at) = expiry.kept_since(&entry.record.object_once(), clocks) {
             oldest = oldest.min(at);
             continue;
         }

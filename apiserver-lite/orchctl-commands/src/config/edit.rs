@@ -6,6 +6,7 @@ use orchctl_client::{CommandError, Kubeconfig, Output, Overrides, Session};
 use orchctl_printers::objects;
 use serde_json::{Map, Value, json};
 
+use super::exec::ExecFlags;
 use super::view;
 
 /// The files, for edits.
@@ -173,6 +174,7 @@ pub(super) fn set_credentials(
     session: &Session,
     name: &str,
     embed: bool,
+    exec: &ExecFlags,
     output: &mut Output,
 ) -> Result<(), CommandError> {
     let values = embedded(Overrides::of(session.flags()).user_fields, embed)?;
@@ -189,7 +191,7 @@ pub(super) fn set_credentials(
             (false, false) => {}
         }
         set_fields(fields, values);
-        Ok(())
+        exec.apply(fields)
     })?;
     Ok(writeln!(output.out, "User \"{name}\" set.")?)
 }

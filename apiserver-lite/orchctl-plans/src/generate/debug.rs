@@ -114,18 +114,8 @@ fn change_container(spec: &mut Map<String, Value>, changes: &Map<String, Value>)
         container.remove("args");
     }
     for (field, value) in changes {
-        match (field.as_str(), value) {
-            ("resources", _) => {}
-            ("env", Value::Array(more)) => {
-                let env = container.entry("env").or_insert_with(|| json!([]));
-                if let Some(env) = env.as_array_mut() {
-                    env.retain(|old| !more.iter().any(|new| new["name"] == old["name"]));
-                    env.extend(more.iter().cloned());
-                }
-            }
-            _ => {
-                container.insert(field.clone(), value.clone());
-            }
+        if field != "resources" {
+            container.insert(field.clone(), value.clone());
         }
     }
 }
@@ -193,7 +183,8 @@ mod tests {
         assert_eq!(
             changed[0],
             json!({"name": "app", "image": "i:1", "command": ["sh"], "tty": true, "resources": {"requests": {"cpu": "1"}},
-                "env": [{"name": "B", "value": "2"}, {"name": "A", "value": "3"}]})
+                "env": [{"name": "A", "value": "3"}]}),
+            "variables are replaced, as in kubectl"
         );
         let arguments = copy(json!({"name": "app", "args": ["-y"]}));
         assert_eq!(

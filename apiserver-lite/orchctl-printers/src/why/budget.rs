@@ -2,6 +2,7 @@
 
 use super::{Case, Finding, Verdict, deletion, reason_of, workload};
 use crate::{objects, state};
+use serde_json::Value;
 
 /// Why no pod may be evicted.
 pub(super) fn explain(case: &Case, now: i64) -> Verdict {
@@ -15,6 +16,8 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             "{allowed} of {expected} pods may be evicted now: {healthy} are healthy, {wanted} have to be"
         ));
     }
+    let [written, seen] =
+        ["/metadata/generation", "/status/observedGeneration"].map(|at| state::number(budget, at, 0));
     let numbers = format!("{healthy} of {expected} pods are healthy, {wanted} have to be");
     let condition = state::condition(budget, "DisruptionAllowed");
     let failure = condition.filter(|one| objects::text_at(one, "/reason") == "SyncFailed");
@@ -23,6 +26,12 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             "its pods cannot be counted",
             reason_of(failure),
             "see to the controllers that own its pods: percentages need their number of replicas",
+        ));
+    } else if seen < written {
+        findings.push(Finding::waiting(
+            "its last change has not been seen yet",
+            format!("status.observedGeneration is {seen}, metadata.generation {written}"),
+            "wait, or look whether the controller manager runs",
         ));
     } else if condition.is_none() {
         findings.push(Finding::waiting(
@@ -36,11 +45,17 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             "status.expectedPods is 0",
             "compare spec.selector with the labels of the pods: orchctl get pods --show-labels",
         ));
+    } else if wanted >= expected && budget.pointer("/spec/minAvailable").is_some_and(Value::is_i64) {
+        findings.push(Finding::stuck(
+            "no more pods exist than it keeps",
+            numbers,
+            "have more replicas than minAvailable, or lower it; if fewer pods exist than are wanted, see to what owns them",
+        ));
     } else if wanted >= expected {
         findings.push(Finding::stuck(
             "it never allows an eviction",
             numbers,
-            "have more replicas than it keeps, or allow one to go: lower minAvailable, or raise maxUnavailable",
+            "allow one to go: lower minAvailable, or raise maxUnavailable",
         ));
     } else if allowed == 0 {
         findings.push(Finding::waiting(

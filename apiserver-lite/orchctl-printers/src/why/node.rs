@@ -81,7 +81,10 @@ fn unready(node: &Value, name: &str) -> Option<Finding> {
             let last = objects::text_at(ready, "/lastHeartbeatTime");
             Some(Finding::stuck(
                 "its kubelet has stopped to report",
-                format!("{reason}; last status at {last}"),
+                match last {
+                    "" => reason,
+                    last => format!("{reason}; last status at {last}"),
+                },
                 format!(
                     "look on the machine whether it runs, reaches the API server and has a valid certificate; its Lease: orchctl get lease -n kube-node-lease {name}"
                 ),
@@ -92,7 +95,9 @@ fn unready(node: &Value, name: &str) -> Option<Finding> {
 
 /// Taints that keep pods off, as `key=value:effect`.
 fn taints(node: &Value) -> Vec<String> {
-    let all = objects::list_at(node, "/spec/taints").iter().map(|taint| {
+    let all = objects::list_at(node, "/spec/taints").iter();
+    let all = all.filter(|taint| objects::text_at(taint, "/effect") != "PreferNoSchedule");
+    let all = all.map(|taint| {
         let [key, value, effect] =
             ["/key", "/value", "/effect"].map(|pointer| objects::text_at(taint, pointer));
         let value = if value.is_empty() { String::new() } else { format!("={value}") };

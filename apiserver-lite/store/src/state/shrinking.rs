@@ -45,14 +45,14 @@ impl<T> StoreState<T> {
         memory_len: impl Fn(&T) -> usize,
     ) -> FoundRecords<T> {
         let start = after.map_or(Bound::Unbounded, |after| Bound::Included(&*after.key));
-        let is_seen = |key: &str, revision: Revision| {
-            after.is_some_and(|after| *after.key == *key && revision <= after.revision)
-        };
+        let seen_of = |key: &str| after.filter(|after| *after.key == *key);
         let (mut records, mut bytes) = (Vec::new(), 0_usize);
         for (key, versions) in self.keys.range::<str, _>((start, Bound::Unbounded)) {
-            for version in versions.older.iter().chain([&versions.newest]) {
+            let seen = seen_of(key).map_or(Revision(0), |after| after.revision);
+            let first = versions.older.partition_point(|version| version.stamp.modified <= seen);
+            for version in versions.older.range(first..).chain([&versions.newest]) {
                 let revision = version.stamp.modified;
-                if is_seen(key, revision) {
+                if revision <= seen {
                     continue;
                 }
                 // The record of a deletion is in its event only.

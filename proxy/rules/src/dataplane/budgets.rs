@@ -101,7 +101,7 @@ impl Budgets {
             last.and_then(|last| work.waiting.range((Excluded(last), Unbounded)).find(has_room));
         let next = after.or_else(|| {
             let freed = std::mem::take(&mut work.was_freed);
-            work.waiting.iter().find(has_room).filter(|_| freed)
+            work.waiting.iter().filter(|_| freed).find(has_room)
         });
         work.at_turn = next.map(|(id, _)| id.clone());
         work.at_turn.clone()

@@ -136,7 +136,12 @@ fn volumes_without_a_claim() {
     let deleted = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:10:00Z", "finalizers": ["kubernetes.io/pv-protection"]}});
     let rows: Vec<(&str, Value, &[&[&str]])> = vec![
         ("bound", of("Bound", "Delete"), &[&["nothing is wrong - it is bound to the claim n/c"]]),
-        ("free", of("Available", "Retain"), &[&["nothing is wrong"]]),
+        (
+            "free",
+            and(of("Available", "Retain"), json!({"spec": {"claimRef": null}})),
+            &[&["nothing is wrong - it is free for a claim"]],
+        ),
+        ("reserved", of("Available", "Retain"), &[&["it is reserved for the claim n/c"]]),
         (
             "kept",
             of("Released", "Retain"),
@@ -235,6 +240,22 @@ fn budgets_that_allow_no_eviction() {
                 "it never allows an eviction - 3 of 3 pods are healthy, 3 have to be",
                 "minAvailable",
             ]],
+        ),
+        (
+            "keeps a number",
+            and(
+                counted([0, 2, 2, 2], "InsufficientPods"),
+                json!({"spec": {"minAvailable": 2}}),
+            ),
+            &[&["no more pods exist than it keeps - 2 of 2", "what owns them"]],
+        ),
+        (
+            "changed",
+            and(
+                counted([0, 3, 3, 3], "InsufficientPods"),
+                json!({"metadata": {"name": "x", "generation": 2}}),
+            ),
+            &[&["its last change has not been seen yet"]],
         ),
         (
             "unhealthy",

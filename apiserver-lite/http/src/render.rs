@@ -139,9 +139,7 @@ pub fn assembled_len(accepted: Accepted, response: &VerbResponse) -> usize {
         ((Representation::Object, Encoding::Json), _)
         | ((Representation::Object, Encoding::Protobuf), VerbResponse::Stored { .. }) => 0,
         (_, VerbResponse::Stored { record, .. }) => record.stored_len(),
-        (_, VerbResponse::List { items, .. }) => {
-            len(&mut items.iter())
-        }
+        (_, VerbResponse::List { items, .. }) => len(&mut items.iter()),
         _ => 0,
     }
 }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use proto_api::ObjectKey;
 use proto_daemon::backoff::Backoff;
 
+use crate::metrics::PendingPods;
+
 /// Shortest time between a failure and the next attempt after a change, unless the configuration file says it.
 pub const RETRY: Backoff =
     Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
@@ -30,6 +32,9 @@ pub struct BackoffQueue {
 struct Wait {
     uid: String,
     failures: u32,
+    /// When the first failed attempt ended.
+    first: Instant,
+    /// When the last one did.
     since: Instant,
     why: Failure,
     /// `changes` and `assigned` at the failure.
@@ -82,22 +87,35 @@ impl BackoffQueue {
 
     /// Notes a failed attempt.
     pub fn note_failure(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
-        let failures = match self.pods.get(key) {
-            Some(wait) if wait.uid == uid => wait.failures.saturating_add(1),
-            _ => 1,
+        let (failures, first) = match self.pods.get(key) {
+            Some(wait) if wait.uid == uid => (wait.failures.saturating_add(1), wait.first),
+            _ => (1, now),
         };
         let seen = (self.changes, self.assigned);
-        let wait = Wait { uid: uid.to_owned(), failures, since: now, why: failure, seen };
+        let wait = Wait { uid: uid.to_owned(), failures, first, since: now, why: failure, seen };
         self.pods.insert(key.clone(), wait);
     }
 
-    /// Removes a pod that was bound.
-    pub fn remove(&mut self, key: &ObjectKey) {
-        self.pods.remove(key);
+    /// Removes a pod that was bound; how often it had failed, and since when.
+    pub fn remove(&mut self, key: &ObjectKey) -> Option<(u32, Instant)> {
+        self.pods.remove(key).map(|wait| (wait.failures, wait.first))
     }
 
-    pub fn len(&self) -> usize {
-        self.pods.len()
+    /// The pods that wait, by what they wait for.
+    pub fn count_pending(&self, now: Instant) -> PendingPods {
+        let mut count = PendingPods { active: self.left_over.len(), ..PendingPods::default() };
+        for (key, wait) in &self.pods {
+            if self.left_over.contains(&wait.uid) {
+                continue;
+            }
+            let counted = match self.due(key, &wait.uid, now) {
+                Due::Now => &mut count.active,
+                Due::At(_) if self.pause(wait) == WITHOUT_CHANGE => &mut count.unschedulable,
+                Due::At(_) => &mut count.backoff,
+            };
+            *counted = counted.saturating_add(1);
+        }
+        count
     }
 
     /// Keeps the pods for which `is_pending` holds.
@@ -108,18 +126,22 @@ impl BackoffQueue {
     /// When the pod may be scheduled next.
     pub fn due(&self, key: &ObjectKey, uid: &str, now: Instant) -> Due {
         let Some(wait) = self.pods.get(key).filter(|wait| wait.uid == uid) else { return Due::Now };
+        let at = wait.since.checked_add(self.pause(wait)).unwrap_or(wait.since);
+        if at <= now { Due::Now } else { Due::At(at) }
+    }
+
+    /// Time from a failure to the next attempt; [`WITHOUT_CHANGE`] while nothing has changed that may help.
+    fn pause(&self, wait: &Wait) -> Duration {
         let changed = wait.seen.0 != self.changes;
         let pod_assigned = wait.seen.1 != self.assigned;
-        let pause = match wait.why {
+        match wait.why {
             Failure::Error => self.retry.delay(wait.failures, 1.0),
             Failure::Unschedulable if changed => self.retry.delay(wait.failures, 1.0),
             Failure::PodAffinity if changed || pod_assigned => self.retry.delay(wait.failures, 1.0),
             // The volume controller's progress does not depend on the pod's failures.
             Failure::Volumes if changed => Duration::ZERO,
             Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => WITHOUT_CHANGE,
-        };
-        let at = wait.since.checked_add(pause).unwrap_or(wait.since);
-        if at <= now { Due::Now } else { Due::At(at) }
+        }
     }
 }
 
@@ -183,6 +205,27 @@ mod tests {
         assert_eq!(backoff.due(&key, "u", start), Due::At(start + WITHOUT_CHANGE));
         backoff.note_cluster_change();
         assert_eq!(backoff.due(&key, "u", start), Due::Now);
+    }
+
+    #[test]
+    fn pods_that_wait_are_counted_by_what_they_wait_for() {
+        let start = Instant::now();
+        let keys = ["a", "b", "c", "d"].map(|name| ObjectKey::new("ns", name));
+        let mut backoff = BackoffQueue::new(RETRY);
+        backoff.note_failure(&keys[0], "a", Failure::Unschedulable, start);
+        backoff.note_failure(&keys[1], "b", Failure::Error, start);
+        backoff.note_failure(&keys[2], "c", Failure::PodAffinity, start);
+        backoff.note_failure(&keys[3], "d", Failure::Volumes, start);
+        backoff.set_left_over(BTreeSet::from(["d".to_owned(), "new".to_owned()]));
+        let count = |active, backoff, unschedulable| PendingPods { active, backoff, unschedulable };
+        assert_eq!(backoff.count_pending(start), count(2, 1, 2));
+        assert_eq!(backoff.count_pending(start + RETRY.first), count(3, 0, 2));
+        backoff.note_assigned_pod();
+        assert_eq!(backoff.count_pending(start), count(2, 2, 1));
+        let later = start + Duration::from_secs(3);
+        backoff.note_failure(&keys[0], "a", Failure::Unschedulable, later);
+        assert_eq!(backoff.remove(&keys[0]), Some((2, start)));
+        assert_eq!(backoff.remove(&keys[0]), None);
     }
 
     #[test]

@@ -34,10 +34,30 @@ impl Attempt {
 pub struct SchedulerMetrics {
     attempts: IntCounterVec,
     durations: HistogramVec,
+    /// Of the selection of a node alone.
+    selections: Histogram,
+    /// From the first attempt of a pod to its binding, by the number of attempts.
+    pods: HistogramVec,
+    pod_attempts: Histogram,
     pending: IntGaugeVec,
+    cached: IntGaugeVec,
     preemptions: IntCounter,
     victims: Histogram,
 }
+
+/// Pods without a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingPods {
+    /// That the next cycle takes up.
+    pub active: usize,
+    /// That wait for the end of their back-off.
+    pub backoff: usize,
+    /// That wait for a change.
+    pub unschedulable: usize,
+}
+
+/// Attempts are counted one by one up to here, as kube-scheduler's label `attempts` is not bounded.
+const ATTEMPTS_MAX: u32 = 16;
 
 impl SchedulerMetrics {
     /// Registers the metrics.
@@ -54,6 +74,22 @@ impl SchedulerMetrics {
         );
         let durations = durations.buckets(exponential_buckets(0.001, 2.0, 15)?);
         let pending = Opts::new("scheduler_pending_pods", "Pending pods, by queue.");
+        let cached = Opts::new("scheduler_scheduler_cache_size", "Objects in the cache, by type.");
+        let selections = HistogramOpts::new(
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "Duration of the selection of a node.",
+        );
+        let selections = selections.buckets(exponential_buckets(0.001, 2.0, 15)?);
+        let pods = HistogramOpts::new(
+            "scheduler_pod_scheduling_duration_seconds",
+            "Time from the first attempt of a pod to its binding, by the number of attempts.",
+        );
+        let pods = pods.buckets(exponential_buckets(0.01, 2.0, 20)?);
+        let pod_attempts = HistogramOpts::new(
+            "scheduler_pod_scheduling_attempts",
+            "Attempts until a pod was bound.",
+        );
+        let pod_attempts = pod_attempts.buckets(exponential_buckets(1.0, 2.0, 5)?);
         let victims = HistogramOpts::new(
             "scheduler_preemption_victims",
             "Pods of lower priority that were deleted for a pod.",
@@ -68,7 +104,11 @@ impl SchedulerMetrics {
             victims: metrics.register(Histogram::with_opts(victims)?)?,
             attempts: metrics.register(IntCounterVec::new(attempts, labels)?)?,
             durations: metrics.register(HistogramVec::new(durations, labels)?)?,
+            selections: metrics.register(Histogram::with_opts(selections)?)?,
+            pods: metrics.register(HistogramVec::new(pods, &["attempts"])?)?,
+            pod_attempts: metrics.register(Histogram::with_opts(pod_attempts)?)?,
             pending: metrics.register(IntGaugeVec::new(pending, &["queue"])?)?,
+            cached: metrics.register(IntGaugeVec::new(cached, &["type"])?)?,
         })
     }
 
@@ -89,9 +129,37 @@ impl SchedulerMetrics {
         self.victims.observe(count as f64);
     }
 
-    /// Sets the number of pods that wait for a change or their back-off.
-    pub fn set_pending(&self, unschedulable: usize) {
-        let count = i64::try_from(unschedulable).unwrap_or(i64::MAX);
-        self.pending.with_label_values(&["unschedulable"]).set(count);
+    /// Observes how long a node was selected.
+    pub fn observe_selection(&self, took: Duration) {
+        self.selections.observe(took.as_secs_f64());
     }
+
+    /// Observes a bound pod: how often it was tried, and for how long since the first time.
+    pub fn observe_bound(&self, attempts: u32, took: Duration) {
+        self.pod_attempts.observe(attempts.into());
+        let label = attempts.min(ATTEMPTS_MAX).to_string();
+        self.pods.with_label_values(&[&*label]).observe(took.as_secs_f64());
+    }
+
+    /// Sets the numbers of pods that wait.
+    pub fn set_pending(&self, pods: PendingPods) {
+        for (queue, count) in [
+            ("active", pods.active),
+            ("backoff", pods.backoff),
+            ("unschedulable", pods.unschedulable),
+        ] {
+            self.pending.with_label_values(&[queue]).set(gauge(count));
+        }
+    }
+
+    /// Sets the numbers of objects in the cache.
+    pub fn set_cached(&self, nodes: usize, pods: usize, assumed_pods: usize) {
+        for (kind, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed_pods)] {
+            self.cached.with_label_values(&[kind]).set(gauge(count));
+        }
+    }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

@@ -261,7 +261,8 @@ impl Scheduler {
             tokio::task::yield_now().await;
         }
         self.bind_all(placed, &mut loads, &mut tally).await;
-        self.counters.set_pending(self.backoff.len());
+        self.counters.set_pending(self.backoff.count_pending(Instant::now()));
+        self.counters.set_cached(loads.len(), pods.len(), self.assumed.len());
         let Tally { bound, failed, next } = tally;
         if (bound, failed) != (0, 0) {
             self.status.done(format!("{bound} bound, {failed} waiting"));
@@ -379,6 +380,7 @@ impl Scheduler {
         view: CycleView<'_>,
         storage: &mut StorageSnapshot,
     ) -> Result<(usize, Arc<PodInfo>), Failure> {
+        let begun = Instant::now();
         let mut nominated = NominatedLoads::of(pod, loads, view.nominated);
         let Some(profile) = self.profile_of(pod) else { return Err(Failure::Error) };
         let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
@@ -393,6 +395,7 @@ impl Scheduler {
                 isolate_pod(pod, || select_node(pod, nodes, rules, storage_view))
             }
         };
+        self.counters.observe_selection(begun.elapsed());
         nominated.take_back(loads);
         let NodeChoice { nth, volumes } = match selected {
             Ok(choice) => choice,

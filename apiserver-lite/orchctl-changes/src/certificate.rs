@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use orchctl_client::{CommandError, Output, Session};
-use orchctl_commands::time;
 use orchctl_commands::print_flags::PrintFlags;
+use orchctl_commands::time;
 use proto_api::Time;
 use serde_json::{Value, json};
 

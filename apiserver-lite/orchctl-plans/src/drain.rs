@@ -64,12 +64,7 @@ pub fn daemon_sets(pods: &[Value]) -> BTreeSet<String> {
 }
 
 /// What happens to these pods of a node.
-pub fn plan(
-    names: &Names,
-    pods: &[Value],
-    allowed: Permissions,
-    facts: &DrainFacts,
-) -> DrainPlan {
+pub fn plan(names: &Names, pods: &[Value], allowed: Permissions, facts: &DrainFacts) -> DrainPlan {
     let mut plan = DrainPlan::default();
     let mut warned: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut blocked: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -99,12 +94,7 @@ pub fn path(pod: &Value) -> String {
     format!("{}/{}", text_at(pod, "/metadata/namespace"), text_at(pod, "/metadata/name"))
 }
 
-fn decide_pod(
-    names: &Names,
-    pod: &Value,
-    allowed: Permissions,
-    facts: &DrainFacts,
-) -> Verdict {
+fn decide_pod(names: &Names, pod: &Value, allowed: Permissions, facts: &DrainFacts) -> Verdict {
     let annotations = pod.pointer("/metadata/annotations");
     if annotations.and_then(|map| map.get(names.label("config.mirror"))).is_some()
         || is_overdue(pod, allowed.skip_deleted_after, facts.now)
@@ -206,11 +196,16 @@ mod tests {
                 "stays",
             ),
         ];
-        let all =
-            Permissions { force: true, ignore_daemon_sets: true, delete_empty_dir_data: true, ..Permissions::default() };
+        let all = Permissions {
+            force: true,
+            ignore_daemon_sets: true,
+            delete_empty_dir_data: true,
+            ..Permissions::default()
+        };
         for (pod, usual, allowed) in cases {
             for (permissions, expected) in [(Permissions::default(), usual), (all, allowed)] {
-                let plan = plan(names, std::slice::from_ref(&pod), permissions, &DrainFacts::default());
+                let plan =
+                    plan(names, std::slice::from_ref(&pod), permissions, &DrainFacts::default());
                 let found = match (plan.leaving.is_empty(), plan.blocked.is_empty()) {
                     (false, true) => "leaves",
                     (true, false) => "blocks",

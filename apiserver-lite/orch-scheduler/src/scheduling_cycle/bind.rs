@@ -47,7 +47,9 @@ impl Scheduler {
             }
             self.counters.count_attempt(&pod.scheduler, Attempt::Scheduled, begun.elapsed());
             add(&mut tally.bound, 1);
-            self.backoff.remove(&pod.key);
+            let failed = self.backoff.remove(&pod.key);
+            let (failures, since) = failed.unwrap_or((0, begun));
+            self.counters.observe_bound(failures.saturating_add(1), since.elapsed());
             let message = format!("Successfully assigned {} to {node}", pod.key);
             self.record(&pod, &pod.reference, EventKind::Normal, "Scheduled", &message);
             tracing::info!(pod = %pod.key, uid = pod.uid, node, "pod bound");

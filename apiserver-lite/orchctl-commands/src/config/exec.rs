@@ -89,8 +89,14 @@ mod tests {
 
     #[test]
     fn a_program_is_set_changed_and_removed() {
-        let flags = ["--exec-command=get-token", "--exec-api-version=v1", "--exec-arg=-x",
-            "--exec-arg=y", "--exec-env=A=1", "--exec-env=B=2=3"];
+        let flags = [
+            "--exec-command=get-token",
+            "--exec-api-version=v1",
+            "--exec-arg=-x",
+            "--exec-arg=y",
+            "--exec-env=A=1",
+            "--exec-env=B=2=3",
+        ];
         let set = changed(json!({"token": "t"}), &flags).expect("changed");
         let variable = |name: &str, value: &str| json!({"name": name, "value": value});
         assert_eq!(

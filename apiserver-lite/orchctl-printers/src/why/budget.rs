@@ -16,8 +16,8 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             "{allowed} of {expected} pods may be evicted now: {healthy} are healthy, {wanted} have to be"
         ));
     }
-    let [written, seen] =
-        ["/metadata/generation", "/status/observedGeneration"].map(|at| state::number(budget, at, 0));
+    let [written, seen] = ["/metadata/generation", "/status/observedGeneration"]
+        .map(|at| state::number(budget, at, 0));
     let numbers = format!("{healthy} of {expected} pods are healthy, {wanted} have to be");
     let condition = state::condition(budget, "DisruptionAllowed");
     let failure = condition.filter(|one| objects::text_at(one, "/reason") == "SyncFailed");
@@ -45,7 +45,8 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             "status.expectedPods is 0",
             "compare spec.selector with the labels of the pods: orchctl get pods --show-labels",
         ));
-    } else if wanted >= expected && budget.pointer("/spec/minAvailable").is_some_and(Value::is_i64) {
+    } else if wanted >= expected && budget.pointer("/spec/minAvailable").is_some_and(Value::is_i64)
+    {
         findings.push(Finding::stuck(
             "no more pods exist than it keeps",
             numbers,

@@ -30,7 +30,9 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             return Verdict::Well("it is free for a claim".to_owned());
         }
         "Available" if findings.is_empty() => {
-            return Verdict::Well(format!("it is reserved for the claim {claim}, which is not bound to it"));
+            return Verdict::Well(format!(
+                "it is reserved for the claim {claim}, which is not bound to it"
+            ));
         }
         "Released" => findings.push(released(case, &claim)),
         "Failed" => findings.push(Finding::stuck(

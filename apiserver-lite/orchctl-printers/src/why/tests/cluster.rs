@@ -243,10 +243,7 @@ fn budgets_that_allow_no_eviction() {
         ),
         (
             "keeps a number",
-            and(
-                counted([0, 2, 2, 2], "InsufficientPods"),
-                json!({"spec": {"minAvailable": 2}}),
-            ),
+            and(counted([0, 2, 2, 2], "InsufficientPods"), json!({"spec": {"minAvailable": 2}})),
             &[&["no more pods exist than it keeps - 2 of 2", "what owns them"]],
         ),
         (

@@ -83,7 +83,7 @@ pub fn plan<P: AsRef<Pod>>(
         }
     }
     if !asked.is_deleting() {
-        for (write, operation) in asked.scale(names, &active) {
+        for (write, operation) in asked.scale(names, &active, now) {
             plan.push_with_event(write, WriteEvent { about: asked.about.clone(), operation });
         }
     }
@@ -99,7 +99,12 @@ impl DesiredPods<'_> {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(ApiWrite, ReplicaOperation)> {
+    fn scale(
+        &self,
+        names: &Names,
+        active: &[&Pod],
+        now: Time,
+    ) -> Vec<(ApiWrite, ReplicaOperation)> {
         let wanted = usize::try_from(self.replicas.unwrap_or(1)).unwrap_or(0);
         if let Some(missing) = wanted.checked_sub(active.len()) {
             // Pods that the selector does not match would be created without end.
@@ -118,7 +123,7 @@ impl DesiredPods<'_> {
             *count = count.saturating_add(1);
         }
         let beside = |pod: &Pod| on_node.get(pod.spec.node_name.as_str()).copied().unwrap_or(0);
-        ranked.sort_by_cached_key(|pod| value(names, pod, beside(pod)));
+        ranked.sort_by_cached_key(|pod| value(names, pod, beside(pod), now));
         let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
         ranked.into_iter().take(excess).map(|pod| (delete(pod), ReplicaOperation::Delete)).collect()
     }
@@ -175,8 +180,10 @@ impl DesiredPods<'_> {
 }
 
 /// The rank of a pod; the lowest is deleted first: unassigned before assigned, pending before running, not ready before ready, low before high
-/// deletion cost, on a node with more of them before one with fewer (`on_node`, the pod included), young before old.
-fn value(names: &Names, pod: &Pod, on_node: usize) -> impl Ord + use<> {
+/// deletion cost, on a node with more of them before one with fewer (`on_node`, the pod included), ready for a short time before a long one, many
+/// restarts before few, young before old. Times that differ by less than a factor of two are about the same (`LogarithmicScaleDown`), and the uid decides:
+/// those that an update made last are not all deleted first.
+fn value(names: &Names, pod: &Pod, on_node: usize, now: Time) -> impl Ord + use<> {
     let phase = match pod.status.phase.as_str() {
         "Running" => 2,
         "Unknown" => 1,
@@ -185,17 +192,24 @@ fn value(names: &Names, pod: &Pod, on_node: usize) -> impl Ord + use<> {
     let cost = pod.metadata.annotations.get(&names.sub_label("controller", "pod-deletion-cost"));
     let cost: i32 = cost.and_then(|cost| cost.parse().ok()).unwrap_or(0);
     let ready = ready_since(pod);
-    let age = |time: Option<i64>| std::cmp::Reverse(time.unwrap_or(i64::MAX));
+    let restarts = pod.status.container_statuses.iter().map(|status| status.restart_count).max();
     (
         !pod.spec.node_name.is_empty(),
         phase,
         ready.is_some(),
         cost,
         std::cmp::Reverse(on_node),
-        age(ready.and_then(Time::unix)),
-        age(pod.metadata.creation_timestamp.unix()),
-        pod.metadata.name.clone(),
+        ready.and_then(|since| logarithmic_age(since, now)),
+        std::cmp::Reverse(restarts.unwrap_or(0)),
+        logarithmic_age(pod.metadata.creation_timestamp, now),
+        pod.metadata.uid.clone(),
     )
+}
+
+/// The binary logarithm of the time since `since`, in nanoseconds; none if it is not set or not in the past.
+fn logarithmic_age(since: Time, now: Time) -> Option<u32> {
+    let seconds = now.unix()?.saturating_sub(since.unix()?);
+    u64::try_from(seconds).ok()?.saturating_mul(1_000_000_000).checked_ilog2()
 }
 
 /// The time at which the pod became ready, if it is.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto_api::core::v1::Container;
+use proto_api::core::v1::{Container, ContainerStatus};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
@@ -145,13 +145,28 @@ fn pods_on_the_node_with_the_most_of_them_go_first() {
         pod.status.conditions[0].last_transition_time = Time::from_unix(ready_since);
         pod
     };
-    let all = vec![on(1, "a", 10), on(2, "a", 20), on(3, "a", 30), on(4, "b", 40)];
+    let all = vec![on(1, "a", 10), on(2, "a", 1200), on(3, "a", 1800), on(4, "b", 1900)];
     assert_eq!(acts(&planned(&set(3), all.clone())), ["-web-3"]);
     assert_eq!(acts(&planned(&set(2), all.clone())), ["-web-3", "-web-2"]);
     let cost = "controller.kubernetes.io/pod-deletion-cost".to_owned();
     let mut cheap = all;
     cheap[3].metadata.annotations.insert(cost, "-1".into());
     assert_eq!(acts(&planned(&set(3), cheap)), ["-web-4"], "what users say comes first");
+}
+
+#[test]
+fn of_pods_of_about_the_same_age_those_that_restarted_go_first() {
+    let on = |nth: u8, ready_since: i64, restart_count: i32| {
+        let mut pod = pod(nth);
+        pod.spec.node_name = format!("n{nth}");
+        pod.status.conditions[0].last_transition_time = Time::from_unix(ready_since);
+        pod.status.container_statuses =
+            vec![ContainerStatus { restart_count, ..ContainerStatus::default() }];
+        pod
+    };
+    // For 2000, 1200, 1990 and 100 s: the first three are about the same.
+    let all = vec![on(1, 0, 0), on(2, 800, 3), on(3, 10, 1), on(4, 1900, 0)];
+    assert_eq!(acts(&planned(&set(0), all)), ["-web-4", "-web-2", "-web-3", "-web-1"]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use apiserver_signers::certificates::{Certificates, CsrControllers};
 use proto_client::config::{ClientConfigError, file};
 use proto_client::election;
 use proto_client::events::{Recorder, recorder};
+use proto_client::metrics::{LeaderMetrics, RequestMetrics};
 use proto_client::{Client, ClientConfig, ServedResources};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
@@ -51,6 +52,8 @@ pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
     reference.leave_out("config");
     reference.add_metrics("controller_manager", |metrics, _| {
         ControllerMetrics::new(metrics)?;
+        LeaderMetrics::register(metrics)?;
+        RequestMetrics::register(metrics)?;
         metrics.register(VolumeGauges::new()?).map(drop)
     })
 }
@@ -79,6 +82,9 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
     let counters = ControllerMetrics::new(&metrics).map_err(Failure::run)?;
+    let leads = LeaderMetrics::register(&metrics).map_err(Failure::run)?;
+    let requests = RequestMetrics::register(&metrics).map_err(Failure::run)?;
+    let client = client.with_metrics(requests);
     let unsynced = guard_readiness(&flags, &readiness);
     let health = Health::new(readiness);
     let pages = AdminPages { health, metrics: metrics.clone(), status: board.clone() };
@@ -97,7 +103,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let leader = flags.leader.over(LeaderElection::default());
     let lock = names.component("controller-manager");
     let mut candidate =
-        election::candidate(&leader, &client, &lock, page).map_err(Failure::usage)?;
+        election::candidate(&leader, &client, &lock, page, &leads).map_err(Failure::usage)?;
     let (informers, reflectors) = reflectors::make(&client);
     let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;

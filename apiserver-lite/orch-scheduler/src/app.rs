@@ -11,6 +11,7 @@ use proto_api::core::v1::Namespace;
 use proto_client::config::file;
 use proto_client::election;
 use proto_client::events::{Recorder, recorder};
+use proto_client::metrics::{LeaderMetrics, RequestMetrics};
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
 use proto_daemon::admin::{AdminPages, AdminServer};
@@ -98,7 +99,11 @@ const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
 /// A metric cannot be registered.
 pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
     reference.file = Some(crate::config::describe()?);
-    reference.add_metrics("scheduler", |metrics, _| SchedulerMetrics::new(metrics).map(drop))
+    reference.add_metrics("scheduler", |metrics, _| {
+        LeaderMetrics::register(metrics)?;
+        RequestMetrics::register(metrics)?;
+        SchedulerMetrics::new(metrics).map(drop)
+    })
 }
 
 /// Runs until a stop signal.
@@ -139,6 +144,9 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let build = proto_daemon::build_info!();
     let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
     let counters = SchedulerMetrics::new(&metrics).map_err(Failure::run)?;
+    let leads = LeaderMetrics::register(&metrics).map_err(Failure::run)?;
+    let requests = RequestMetrics::register(&metrics).map_err(Failure::run)?;
+    let client = client.with_metrics(requests);
     let health = Health::new(readiness.clone());
     let pages = AdminPages { health, metrics, status: board.clone() };
 
@@ -148,7 +156,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let (leading, led) = watch::channel(false);
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
-        election::candidate(&leader, &client, &lock, page).map_err(Failure::usage)?;
+        election::candidate(&leader, &client, &lock, page, &leads).map_err(Failure::usage)?;
     let FromFile { profiles, retry, extenders, .. } = from_file;
     let extenders =
         Extenders::new(client.clone(), extenders, USER_AGENT).map_err(Failure::usage)?;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use prometheus::IntGauge;
 use proto_api::coordination::v1::Lease;
 use proto_daemon::exit::chain;
 use proto_daemon::leader_flags::LeaderElection;
@@ -17,6 +18,7 @@ use crate::api::Api;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::lease::{Claim, Claimant, Holder, wall_clock};
+use crate::metrics::LeaderMetrics;
 use crate::params::WriteParams;
 
 /// Longest lease, seconds; at most [`crate::lease::DURATION_SECS_MAX`], up to which other holders' durations count.
@@ -179,6 +181,7 @@ pub fn candidate(
     client: &Client,
     lock: &str,
     status: TaskStatus,
+    metrics: &LeaderMetrics,
 ) -> Result<Option<Candidate>, TimesError> {
     if !settings.leader_elect {
         return Ok(None);
@@ -189,8 +192,9 @@ pub fn candidate(
     };
     let namespace = or(&settings.resource_namespace, client.names().system_namespace());
     let name = or(&settings.resource_name, lock);
+    let leads = metrics.gauge(&name);
     let candidate = Candidate::new(client, &namespace, &name, identity(), times, status);
-    Ok(Some(candidate))
+    Ok(Some(Candidate { leads: Some(leads), ..candidate }))
 }
 
 /// A unique name of this instance: the host's and a random number.
@@ -207,6 +211,8 @@ pub struct Candidate {
     claimant: Claimant,
     election: Election,
     status: TaskStatus,
+    /// Shows whether it leads.
+    leads: Option<IntGauge>,
 }
 
 impl Candidate {
@@ -233,6 +239,7 @@ impl Candidate {
             claimant: Claimant::default(),
             election: Election::Waiting,
             status,
+            leads: None,
         }
     }
 
@@ -315,6 +322,9 @@ impl Candidate {
             }
         };
         self.election.tried(&outcome, self.times, asked, Instant::now());
+        if let Some(leads) = &self.leads {
+            leads.set(matches!(self.election, Election::Leading { .. }).into());
+        }
     }
 
     /// One read, unless the lease is known to be held, and one write if it is held by this instance or free.

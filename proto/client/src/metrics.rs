@@ -1,10 +1,10 @@
 //! Requests as Kubernetes' dashboards count them: `rest_client_requests_total` and
-//! `rest_client_request_duration_seconds`.
+//! `rest_client_request_duration_seconds`; who leads as `leader_election_master_status`.
 
 use std::time::Duration;
 
 use http::Method;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use proto_daemon::metrics::Metrics;
 
 /// Upper ends in seconds.
@@ -42,5 +42,30 @@ impl RequestMetrics {
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         self.requests.with_label_values(&[code.as_str(), host, method.as_str()]).inc();
         self.durations.with_label_values(&[host, method.as_str()]).observe(took.as_secs_f64());
+    }
+}
+
+/// Whether this instance is the leader, by the name of the lease.
+#[derive(Clone, Debug)]
+pub struct LeaderMetrics(IntGaugeVec);
+
+impl LeaderMetrics {
+    /// Registers the metric; once a program.
+    ///
+    /// # Errors
+    /// The name is registered already.
+    pub fn register(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        let status = Opts::new(
+            "leader_election_master_status",
+            "1 if this instance is the leader of the lease, 0 if it waits.",
+        );
+        Ok(Self(metrics.register(IntGaugeVec::new(status, &["name"])?)?))
+    }
+
+    /// The gauge of a lease, which shows that this instance waits.
+    pub(crate) fn gauge(&self, lease: &str) -> IntGauge {
+        let gauge = self.0.with_label_values(&[lease]);
+        gauge.set(0);
+        gauge
     }
 }

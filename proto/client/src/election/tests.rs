@@ -275,21 +275,30 @@ async fn leads_at_once_when_no_other_does_and_gives_the_lease_back() {
 #[tokio::test]
 async fn waits_for_another_and_has_lost_when_another_took_it() {
     let mut server = Server::plain().await;
-    let mut candidate = Some(candidate(&server, Duration::from_millis(1)));
+    let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
+    let metrics = proto_daemon::metrics::Metrics::new("x", build).expect("valid names");
+    let leads = LeaderMetrics::register(&metrics).expect("registered").gauge("program");
+    let candidate = candidate(&server, Duration::from_millis(1));
+    let mut candidate = Some(Candidate { leads: Some(leads), ..candidate });
+    let shown = |value: u8| {
+        let line = format!("leader_election_master_status{{name=\"program\"}} {value}\n");
+        metrics.text().contains(&line)
+    };
     let (leading, led) = watch::channel(false);
     let task = tokio::spawn(async move { run_election(&mut candidate, &leading).await });
     for _ in 0..3 {
         server.asked().await.reply(200, &body("7", "you"));
     }
-    assert!(!*led.borrow(), "another leads");
+    assert!(!*led.borrow() && shown(0), "another leads");
     server.asked().await.reply(200, &body("8", ""));
     let asked = server.asked().await;
     assert_eq!(asked.line, format!("PUT {PATH}/program"));
     asked.reply(200, &body("9", "me"));
     let asked = server.asked().await;
     assert_eq!(asked.line, format!("PUT {PATH}/program"));
+    assert!(shown(1), "it leads");
     asked.refuse(409, "Conflict");
     server.asked().await.reply(200, &body("11", "you"));
     let LeaseLost = task.await.expect("ended");
-    assert!(*led.borrow(), "it led once");
+    assert!(*led.borrow() && shown(0), "it led once");
 }

@@ -48,7 +48,7 @@ pub fn read_body(
 /// # Errors
 /// When there are some.
 pub fn check_results(results: &ResultFlags) -> Result<(), CommandError> {
-    match results.print.output {
+    match results.print.text() {
         Some(_) => Err(CommandError::with_text("--raw and --output are mutually exclusive")),
         None => Ok(()),
     }

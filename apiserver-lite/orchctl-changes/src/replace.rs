@@ -101,7 +101,7 @@ async fn replace(
     }
     args.record.annotate(session, &mut object, output).await?;
     if args.deletion.force {
-        if remove(session, args, &place).await? && args.results.print.output.is_none() {
+        if remove(session, args, &place).await? && args.results.print.text().is_none() {
             writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;
         }
         if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {

@@ -60,7 +60,7 @@ impl ResultFlags {
     fn form(&self) -> Result<PrintFormat, CommandError> {
         match self.print.form()? {
             PrintFormat::Wide | PrintFormat::Columns(_) => Err(CommandError::with_text(format!(
-                "unable to match a printer suitable for the output format \"{}\", allowed formats are: json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
+                "unable to match a printer suitable for the output format \"{}\", allowed formats are: go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
                 self.print.output.as_deref().unwrap_or_default()
             ))),
             form => Ok(form),
@@ -69,7 +69,7 @@ impl ResultFlags {
 
     /// Whether objects are printed whole or in part, not lines about them.
     pub fn prints_objects(&self) -> bool {
-        !matches!(self.print.output.as_deref(), None | Some("" | "name"))
+        !matches!(self.print.text().as_deref(), None | Some("" | "name"))
     }
 
     /// Prints an object; of several the YAML documents are divided.
@@ -101,7 +101,7 @@ impl ResultFlags {
         done: &str,
     ) -> Result<(), CommandError> {
         let title = title_of(place, object);
-        match self.print.output.as_deref() {
+        match self.print.text().as_deref() {
             None | Some("") => {
                 let note = match self.dry_run {
                     DryRun::None => "",

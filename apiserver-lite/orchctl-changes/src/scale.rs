@@ -119,7 +119,7 @@ async fn scale(
         }
     }
     // The answer was a scale; users ask for the object.
-    let object = match args.results.print.output {
+    let object = match args.results.print.text() {
         Some(_) => requests::get(session, &place).await?,
         None => object,
     };

@@ -4,7 +4,7 @@ use std::io::Read as _;
 
 use orchctl_client::{CommandError, Output};
 use orchctl_printers::jsonpath::MissingFields;
-use orchctl_printers::{PrintFormat, objects};
+use orchctl_printers::{PrintFormat, RenderError, objects};
 use serde_json::Value;
 
 /// Longest file of a template.
@@ -13,10 +13,10 @@ const TEMPLATE_FILE_LEN_MAX: u64 = 1 << 20;
 /// How objects are printed.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct PrintFlags {
-    /// Form: json, yaml, name, wide, jsonpath=..., jsonpath-file=..., custom-columns=..., custom-columns-file=...
+    /// Form: json, yaml, name, wide, jsonpath=..., jsonpath-file=..., go-template=..., go-template-file=..., custom-columns=..., custom-columns-file=...
     #[arg(long, short, value_name = "FORM")]
     pub output: Option<String>,
-    /// Template or its file, for jsonpath and jsonpath-file without one
+    /// Template or its file, for a form without one; go-template is the default form then
     #[arg(long, value_name = "TEMPLATE")]
     pub template: Option<String>,
     /// Leave out fields that a template names and an object lacks (otherwise they are errors)
@@ -28,18 +28,25 @@ pub struct PrintFlags {
 }
 
 impl PrintFlags {
+    /// The form with its template; none if neither is given.
+    pub fn text(&self) -> Option<String> {
+        let Some(template) = &self.template else { return self.output.clone() };
+        Some(match self.output.as_deref() {
+            None | Some("") => format!("go-template={template}"),
+            Some(
+                form @ ("jsonpath" | "jsonpath-as-json" | "jsonpath-file" | "go-template"
+                | "go-template-file" | "template" | "templatefile"),
+            ) => format!("{form}={template}"),
+            Some(form) => form.to_owned(),
+        })
+    }
+
     /// The form of the output.
     ///
     /// # Errors
     /// When there is no such form.
     pub fn form(&self) -> Result<PrintFormat, CommandError> {
-        let mut text = self.output.clone().unwrap_or_default();
-        if let Some(template) = &self.template
-            && matches!(text.as_str(), "jsonpath" | "jsonpath-file")
-        {
-            text = format!("{text}={template}");
-        }
-        PrintFormat::parse(&text, read_file)
+        PrintFormat::parse(&self.text().unwrap_or_default(), read_file)
             .map_err(|error| CommandError::with_text(error.to_string()))
     }
 
@@ -67,6 +74,9 @@ impl PrintFlags {
             objects::without_managed_fields(&mut object);
         }
         let text = form.render(&object, self.missing(), heads).map_err(|error| {
+            if !matches!(error, RenderError::JsonPath(_)) {
+                return CommandError::with_text(error.to_string());
+            }
             let template = match form {
                 PrintFormat::JsonPath(template) | PrintFormat::JsonPathAsJson(template) => {
                     template.text()

@@ -4,6 +4,7 @@ use proto_api::yaml;
 use serde_json::Value;
 
 use crate::custom_columns::{CustomColumns, CustomColumnsError};
+use crate::go_template::{GoTemplate, GoTemplateError};
 use crate::jsonpath::{JsonPathError, MissingFields, Template};
 use crate::{json, objects};
 
@@ -25,8 +26,26 @@ pub enum PrintFormat {
     JsonPath(Template),
     /// What a JSONPath template leads to, as a list in JSON.
     JsonPathAsJson(Template),
+    /// A template of Go.
+    GoTemplate(GoTemplate),
     /// Columns of the command line.
     Columns(CustomColumns),
+}
+
+/// Why an object has no such form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// Of a JSONPath template or of columns.
+    #[error(transparent)]
+    JsonPath(#[from] JsonPathError),
+    /// Of a template of Go.
+    #[error(transparent)]
+    GoTemplate(#[from] GoTemplateError),
+    /// `--allow-missing-template-keys=false` with a template of Go.
+    #[error(
+        "--allow-missing-template-keys=false is not supported for go-template: missing fields are \"<no value>\""
+    )]
+    MissingFields,
 }
 
 /// Why there is no such form.
@@ -35,7 +54,7 @@ pub enum FormError {
     /// The word is unknown.
     #[error(
         "unable to match a printer suitable for the output format \"{0}\", allowed formats are: \
-         custom-columns,custom-columns-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,wide,yaml"
+         custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,wide,yaml"
     )]
     Unknown(String),
     /// A template is missing.
@@ -44,6 +63,9 @@ pub enum FormError {
     /// A template is malformed.
     #[error("error parsing jsonpath {0}, {1}")]
     Template(String, JsonPathError),
+    /// A template of Go is malformed.
+    #[error(transparent)]
+    GoTemplate(#[from] GoTemplateError),
     /// Columns are malformed.
     #[error(transparent)]
     Columns(#[from] CustomColumnsError),
@@ -88,6 +110,13 @@ impl PrintFormat {
                 }
             }
             ("jsonpath-file", rest) => Self::JsonPath(parsed(&file(rest)?)?),
+            ("go-template" | "template", rest) => {
+                let text = rest.filter(|rest| !rest.is_empty()).ok_or(FormError::NoTemplate)?;
+                Self::GoTemplate(GoTemplate::parse(text)?)
+            }
+            ("go-template-file" | "templatefile", rest) => {
+                Self::GoTemplate(GoTemplate::parse(&file(rest)?)?)
+            }
             ("custom-columns", rest) => {
                 Self::Columns(CustomColumns::parse(rest.unwrap_or_default())?)
             }
@@ -112,7 +141,7 @@ impl PrintFormat {
         object: &Value,
         missing: MissingFields,
         heads: bool,
-    ) -> Result<String, JsonPathError> {
+    ) -> Result<String, RenderError> {
         Ok(match self {
             Self::Json => json::pretty(object),
             Self::Yaml => yaml::to_string(object),
@@ -121,6 +150,10 @@ impl PrintFormat {
                 let found = template.find(object, missing)?.into_iter().cloned().collect();
                 json::pretty(&Value::Array(found))
             }
+            Self::GoTemplate(_) if missing == MissingFields::Refused => {
+                return Err(RenderError::MissingFields);
+            }
+            Self::GoTemplate(template) => template.render(object)?,
             Self::Columns(columns) => {
                 columns.render(&objects::into_items(object.clone()), heads)?
             }
@@ -152,6 +185,9 @@ mod tests {
             ("yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n"),
             ("name", "pod/a\n"),
             ("jsonpath={.metadata.name}", "a"),
+            ("go-template={{.metadata.name}}", "a"),
+            ("template={{.kind}}", "Pod"),
+            ("go-template-file=f", "NAME\n.metadata.name\n"),
             ("custom-columns=N:.metadata.name", "N\na\n"),
             ("custom-columns-file=f", "NAME\na\n"),
         ] {
@@ -168,9 +204,17 @@ mod tests {
 
     #[test]
     fn unknown_forms_are_refused() {
-        for form in
-            ["foo", "json=x", "jsonpath", "jsonpath={", "custom-columns", "custom-columns-file=g"]
-        {
+        for form in [
+            "foo",
+            "json=x",
+            "go-template",
+            "go-template={{",
+            "go-template-file",
+            "jsonpath",
+            "jsonpath={",
+            "custom-columns",
+            "custom-columns-file=g",
+        ] {
             assert!(read(form).is_err(), "{form}");
         }
     }

@@ -8,12 +8,16 @@ use apiserver_core::verbs::VerbResponse;
 use bytes::Bytes;
 use http::header::{HeaderName, RETRY_AFTER};
 use http::{HeaderValue, Response};
+use proto_daemon::panics;
 
 use super::audit::success;
 use super::body::{self, ResponseBody};
 use super::{compress, indent, render, watch};
 use crate::server::HttpServer;
 use crate::watch_batching::ConnectionNumber;
+
+/// Stored bytes of a list that are encoded without a thread of their own: some milliseconds.
+const ENCODED_AT_ONCE_MAX: usize = 256 << 10;
 
 /// The response of a verb, as the client accepts it; JSON is indented if `indented`, and a large list compressed if `packed`.
 /// A watch shares its sends with the others of its connection.
@@ -39,6 +43,7 @@ pub async fn encode(
         body::set_type(&mut response, encoding.media_type(names));
         Ok(response)
     };
+    let len = render::assembled_len(accepted, &response);
     match response {
         VerbResponse::Stored { code, record } => {
             one(code, render::stored(&server.core, accepted, &record, true)?)
@@ -47,7 +52,15 @@ pub async fn encode(
             one(code, render::object(&server.core, accepted, &object)?)
         }
         VerbResponse::List { kind, meta, items } => {
-            let parts = render::collection(&server.core, accepted, &kind, &meta, &items)?;
+            let core = server.core.clone();
+            let encode = move || render::collection(&core, accepted, &kind, &meta, &items);
+            let parts = match len <= ENCODED_AT_ONCE_MAX {
+                true => encode()?,
+                // Requests of others go on meanwhile.
+                false => panics::spawn_blocking(encode)
+                    .await
+                    .map_err(|error| ApiError::internal(format!("encoding the list: {error}")))??,
+            };
             let parts = pretty(indented, encoding, parts);
             let mut response =
                 compress::response(with_final_newline(encoding, parts), packed).await;

@@ -20,6 +20,12 @@ pub struct Args {
     arguments: Vec<String>,
     #[command(flatten)]
     targets: TargetFlags,
+    /// Objects with these fields
+    #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
+    field_selector: String,
+    /// In all namespaces
+    #[arg(long, short = 'A')]
+    all_namespaces: bool,
     /// Replace values that are there
     #[arg(long)]
     overwrite: bool,
@@ -101,8 +107,13 @@ async fn run(
             words.noun
         )));
     }
+    let targets = TargetFlags {
+        field_selector: args.field_selector.clone(),
+        all_namespaces: args.all_namespaces,
+        ..args.targets.clone()
+    };
     let mut errors = Vec::new();
-    for target in targets::read(session, &args.targets, &names, output).await? {
+    for target in targets::read(session, &targets, &names, output).await? {
         if let Err(error) = change(session, &args, words, &edits, target, output).await {
             errors.push(error);
         }

@@ -25,6 +25,19 @@ pub struct TargetFlags {
     /// All objects of the type
     #[arg(long)]
     pub all: bool,
+    /// Set by commands that select by fields.
+    #[arg(skip)]
+    pub field_selector: String,
+    /// Set by commands that select in all namespaces.
+    #[arg(skip)]
+    pub all_namespaces: bool,
+}
+
+impl TargetFlags {
+    /// Whether objects are selected, not named.
+    fn selects(&self) -> bool {
+        !self.selector.is_empty() || !self.field_selector.is_empty()
+    }
 }
 
 /// One of the objects, as the server has it.
@@ -96,19 +109,25 @@ pub async fn places(
         let namespace = session.namespace()?.to_owned();
         let namespace = Some(namespace).filter(|_| resource.namespaced);
         match selection.name {
-            Some(_) if !flags.selector.is_empty() => {
+            Some(_) if flags.selects() => {
                 return Err(CommandError::with_text(
                     "name cannot be provided when a selector is specified",
                 ));
             }
+            Some(_) if flags.all_namespaces => {
+                return Err(CommandError::with_text(
+                    "a resource cannot be retrieved by name across all namespaces",
+                ));
+            }
             Some(name) => found.push(FoundObject::Named(Place { resource, namespace, name })),
-            None if flags.selector.is_empty() && !flags.all => {
+            None if !flags.selects() && !flags.all => {
                 return Err(CommandError::with_text(
                     "resource(s) were provided, but no name was specified",
                 ));
             }
             None => {
-                let selectors = (flags.selector.as_str(), "");
+                let selectors = (flags.selector.as_str(), flags.field_selector.as_str());
+                let namespace = namespace.filter(|_| !flags.all_namespaces);
                 let listed = requests::list(session, &resource, namespace.as_deref(), selectors);
                 found.extend(listed.await?.into_iter().map(|object| {
                     FoundObject::Listed(TargetObject {

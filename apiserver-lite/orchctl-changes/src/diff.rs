@@ -100,10 +100,11 @@ async fn merge(
         return requests::patch(session, place.path(None), &patch, &write).await;
     }
     let names = session.names().await?;
-    let modified = apply::unrecorded(names, &place.object_of(manifest));
     let Some(live) = live else {
-        return requests::create(session, place.collection(), &modified, &write).await;
+        let made = apply::unrecorded(names, &place.object_of(manifest));
+        return requests::create(session, place.collection(), &made, &write).await;
     };
+    let modified = apply::as_recorded(names, &place.object_of(manifest));
     let original = apply::last_applied(names, live).map(serde_json::from_str::<Value>).transpose();
     let original = original.map_err(|error| {
         CommandError::with_text(format!(

@@ -235,19 +235,26 @@ async fn drain_node(
         return Ok(());
     }
     let mut pauses = PollIntervals::up_to(limit);
+    let mut refused = Vec::new();
     loop {
-        removal.step(&mut waiting, output).await?;
+        refused.extend(removal.step(&mut waiting, output).await?);
         if waiting.is_empty() {
-            return Ok(());
+            break;
         }
         if !pauses.pause().await {
             let names: Vec<String> = waiting.iter().map(LeavingPod::path).collect();
-            return Err(CommandError::with_text(format!(
+            refused.push(format!(
                 "drain did not complete within {}: {} remain",
                 args.timeout,
                 names.join(", ")
-            )));
+            ));
+            break;
         }
+    }
+    match refused.as_slice() {
+        [] => Ok(()),
+        [one] => Err(CommandError::with_text(one.clone())),
+        several => Err(CommandError::with_text(format!("[{}]", several.join(", ")))),
     }
 }
 
@@ -302,13 +309,14 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Sends the evictions that are due, and removes deleted pods from the list.
+    /// Sends the evictions that are due, and removes deleted pods from the list, and those whose eviction is refused for good: what was said of them is
+    /// returned, and the others go on.
     async fn step(
         &self,
         waiting: &mut Vec<LeavingPod>,
         output: &mut Output,
-    ) -> Result<(), CommandError> {
-        let mut left = Vec::new();
+    ) -> Result<Vec<String>, CommandError> {
+        let (mut left, mut refused) = (Vec::new(), Vec::new());
         for mut one in waiting.drain(..) {
             if !one.agreed {
                 if one.next > Instant::now() {
@@ -332,12 +340,13 @@ impl Removal<'_> {
                         continue;
                     }
                     Err(error) => {
-                        return Err(CommandError::with_text(format!(
+                        refused.push(format!(
                             "error when evicting pods/\"{}\" -n \"{}\": {}",
                             one.place.name,
                             one.place.namespace.as_deref().unwrap_or_default(),
                             requests::message(&error)
-                        )));
+                        ));
+                        continue;
                     }
                 }
             }
@@ -350,7 +359,7 @@ impl Removal<'_> {
             }
         }
         *waiting = left;
-        Ok(())
+        Ok(refused)
     }
 
     async fn has_gone(&self, one: &LeavingPod) -> Result<bool, CommandError> {

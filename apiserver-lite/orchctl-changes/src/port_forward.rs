@@ -85,7 +85,12 @@ fn read_pair(text: &str, chosen: &Chosen) -> Result<Pair, CommandError> {
         Some(pair) => pair,
         None => (text, text),
     };
-    let wanted = remote_port(remote, chosen).ok_or_else(invalid)?;
+    let number: Option<u16> = remote.parse().ok().filter(|number| *number > 0);
+    let is_name = remote.bytes().any(|byte| byte.is_ascii_alphabetic()) && !remote.contains(':');
+    if number.is_none() && !is_name {
+        return Err(invalid());
+    }
+    let wanted = remote_port(number, remote, chosen).map_err(CommandError::with_text)?;
     let local = match local {
         "" => 0,
         number => match number.parse() {
@@ -105,27 +110,40 @@ struct Remote {
     remote: u16,
 }
 
-fn remote_port(text: &str, chosen: &Chosen) -> Option<Remote> {
-    let number: Option<u16> = text.parse().ok().filter(|number| *number > 0);
+/// The port with this number or, without one, of this name; what lacks it, in words, otherwise.
+fn remote_port(number: Option<u16>, name: &str, chosen: &Chosen) -> Result<Remote, String> {
+    let of_pod = |name: &str| {
+        let pod = &chosen.place.name;
+        let missing = || format!("Pod '{pod}' does not have a named port '{name}'");
+        container_port(&chosen.pod, name).ok_or_else(missing)
+    };
     let as_port = |value: &Value| value.as_u64().and_then(|number| u16::try_from(number).ok());
     let Some(service) = &chosen.service else {
-        let remote = number.or_else(|| container_port(&chosen.pod, text))?;
-        return Some(Remote { named: remote, remote });
+        let remote = number.map_or_else(|| of_pod(name), Ok)?;
+        return Ok(Remote { named: remote, remote });
+    };
+    let missing = || {
+        let service = service.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        match number {
+            Some(number) => format!("Service {service} does not have a service port {number}"),
+            None => format!("Service '{service}' does not have a named port '{name}'"),
+        }
     };
     let ports = service.pointer("/spec/ports").and_then(Value::as_array);
     let port = ports.into_iter().flatten().find(|port| match number {
         Some(number) => as_port(&port["port"]) == Some(number),
-        None => port["name"] == text,
-    })?;
-    let named = as_port(&port["port"])?;
+        None => port["name"] == name,
+    });
+    let port = port.ok_or_else(missing)?;
+    let named = as_port(&port["port"]).ok_or_else(missing)?;
     if service.pointer("/spec/clusterIP").and_then(Value::as_str) == Some("None") {
-        return Some(Remote { named, remote: named });
+        return Ok(Remote { named, remote: named });
     }
     let remote = match &port["targetPort"] {
-        Value::String(name) => container_port(&chosen.pod, name)?,
+        Value::String(name) => of_pod(name)?,
         number => as_port(number).unwrap_or(named),
     };
-    Some(Remote { named, remote })
+    Ok(Remote { named, remote })
 }
 
 /// The port of this name among those of the pod's containers.
@@ -269,6 +287,25 @@ mod tests {
         assert_eq!(read("http"), Some((8080, 8080)));
         for wrong in ["", "0", "x", "1:2:3", "70000", "x:80"] {
             assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_does_not_exist_is_named() {
+        let message = |text: &str, chosen: &Chosen| {
+            read_pair(text, chosen).map(drop).map_err(|error| error.to_string())
+        };
+        let service = json!({"metadata": {"name": "web"},
+            "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80, "targetPort": "nosuch"}]}});
+        let (pod, service) = (chosen(None), chosen(Some(service)));
+        for (text, chosen, wanted) in [
+            ("8000:nosuch", &pod, "Pod 'p' does not have a named port 'nosuch'"),
+            ("8000:80", &service, "Pod 'p' does not have a named port 'nosuch'"),
+            ("8000:81", &service, "Service web does not have a service port 81"),
+            ("http", &service, "Service 'web' does not have a named port 'http'"),
+            ("8000:", &pod, "invalid port format '8000:': expected PORT, LOCAL:REMOTE or :REMOTE"),
+        ] {
+            assert_eq!(message(text, chosen), Err(format!("error: {wanted}")), "{text}");
         }
     }
 

@@ -28,10 +28,16 @@ pub fn unrecorded(names: &Names, object: &Value) -> Value {
     plain
 }
 
-/// The object with the annotation that records it.
-pub fn recorded(names: &Names, object: &Value) -> Value {
+/// The object as it is recorded: it has a map of annotations, if an empty one, or what others annotate would count as removed by the next apply.
+pub fn as_recorded(names: &Names, object: &Value) -> Value {
     let mut plain = unrecorded(names, object);
     map_at(&mut plain, &["metadata", "annotations"]);
+    plain
+}
+
+/// The object with the annotation that records it.
+pub fn recorded(names: &Names, object: &Value) -> Value {
+    let mut plain = as_recorded(names, object);
     let text = format!("{}\n", sorted(&plain));
     let annotations = map_at(&mut plain, &["metadata", "annotations"]);
     annotations.insert(last_applied_annotation(names), Value::String(text));
@@ -187,6 +193,9 @@ mod tests {
         );
         assert_eq!(recorded(names, &first), first, "an exported object records the same");
         assert_eq!(last_applied(names, &unrecorded(names, &first)), None);
+        let written =
+            last_applied(names, &first).and_then(|text| serde_json::from_str::<Value>(text).ok());
+        assert_eq!(written.as_ref(), Some(&as_recorded(names, &first)));
         assert_eq!(last_applied(names, &object), None);
         assert!(!record_alone(names, &first).contains("annotations"));
         let orch = Names::new(Profile::Orch { domain: "orch.io".into() });

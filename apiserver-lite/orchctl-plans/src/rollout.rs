@@ -1,8 +1,10 @@
 //! How far a workload is with its update, in words, and what restarts, pauses and rolls it back.
 
+use proto_api::names::Names;
 use serde_json::{Value, json};
 
 use crate::ArgumentError;
+use crate::apply::last_applied_annotation;
 use crate::keep::{int_at, items_at, map_at, text_at};
 
 /// How far an update is.
@@ -262,6 +264,25 @@ pub fn revision_to_undo(
         .ok_or_else(|| ArgumentError::new("no rollout history found: there is no earlier revision"))
 }
 
+/// Annotations that say where a Deployment stands. They are its own; all others it has in common with its ReplicaSet.
+pub fn own_annotations(names: &Names) -> Vec<String> {
+    let own = ["revision", "revision-history", "desired-replicas", "max-replicas"];
+    let own = own.map(|name| names.sub_label("deployment", name));
+    let rollback = "deprecated.deployment.rollback.to".to_owned();
+    [vec![last_applied_annotation(names), rollback], own.to_vec()].concat()
+}
+
+/// The annotations of a Deployment that goes back to a revision: those of the revision, the cause of the change among them, and its `own`.
+pub fn annotations_of(deployment: &Value, revision: &WorkloadRevision, own: &[String]) -> Value {
+    let of = |object: &Value, is_own: bool| {
+        let all = object.pointer("/metadata/annotations").and_then(Value::as_object).cloned();
+        all.into_iter().flatten().filter(move |(name, _)| own.contains(name) == is_own)
+    };
+    let mut annotations: serde_json::Map<String, Value> = of(deployment, true).collect();
+    annotations.extend(of(&revision.object, false));
+    Value::Object(annotations)
+}
+
 /// The template of the pods of a revision, without the label that only its ReplicaSet has.
 pub fn template_of(revision: &WorkloadRevision) -> Value {
     let object = &revision.object;
@@ -322,6 +343,23 @@ mod tests {
             json!([{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]);
         let error = progress(&stuck, 0, "rev").expect_err("stuck").to_string();
         assert_eq!(error, "deployment \"web\" exceeded its progress deadline");
+    }
+
+    #[test]
+    fn an_undone_deployment_has_the_cause_of_the_revision() {
+        let own = own_annotations(Names::new(proto_api::names::Profile::Kubernetes));
+        let with = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+        let revision = "deployment.kubernetes.io/revision";
+        let deployment =
+            with(json!({"kubernetes.io/change-cause": "C=4", "note": "x", revision: "3"}));
+        let back = |annotations: Value| {
+            let object = with(annotations);
+            let revision = WorkloadRevision { number: 1, cause: String::new(), object };
+            annotations_of(&deployment, &revision, &own)
+        };
+        assert_eq!(back(json!({"note": "y", revision: "1"})), json!({"note": "y", revision: "3"}));
+        let cause = json!({"kubernetes.io/change-cause": "C=1"});
+        assert_eq!(back(cause), json!({"kubernetes.io/change-cause": "C=1", revision: "3"}));
     }
 
     #[test]

@@ -124,8 +124,13 @@ pub(super) async fn run_undo(
             args.results.print_result(output, place, object, &done)?;
             continue;
         }
-        let patch =
-            Patch::Json(json!([{"op": "replace", "path": "/spec/template", "value": template}]));
+        let mut steps = vec![json!({"op": "replace", "path": "/spec/template", "value": template})];
+        if place.resource.kind == "Deployment" {
+            let own = rollout::own_annotations(session.names().await?);
+            let annotations = rollout::annotations_of(object, revision, &own);
+            steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
+        }
+        let patch = Patch::Json(Value::Array(steps));
         let changed = match args.results.dry_run {
             DryRun::Client => object.clone(),
             _ => {

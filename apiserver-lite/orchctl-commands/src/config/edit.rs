@@ -178,6 +178,12 @@ pub(super) fn set_credentials(
     output: &mut Output,
 ) -> Result<(), CommandError> {
     let values = embedded(Overrides::of(session.flags()).user_fields, embed)?;
+    let given = |field: &str| values.get(field).is_some_and(|value| value != "");
+    if given("token") && (given("username") || given("password")) {
+        return Err(CommandError::with_text(
+            "you cannot specify more than one authentication method at the same time: --token or --username/--password",
+        ));
+    }
     put(session, "users", name, |fields| {
         let is_set = |field: &str| values.get(field).is_some_and(|value| value != "");
         // One kind of credentials counts.
@@ -187,8 +193,7 @@ pub(super) fn set_credentials(
                     .retain(|field, _| !["tokenFile", "username", "password"].contains(&&**field));
             }
             (false, true) => fields.retain(|field, _| !["token", "tokenFile"].contains(&&**field)),
-            (true, true) => drop(fields.shift_remove("tokenFile")),
-            (false, false) => {}
+            _ => {}
         }
         set_fields(fields, values);
         exec.apply(fields)

@@ -1,6 +1,6 @@
 //! A PodDisruptionBudget: why it allows no eviction.
 
-use super::{Case, Finding, Verdict, deletion, reason_of, workload};
+use super::{Case, Finding, Verdict, deletion, last_event, reason_of, workload};
 use crate::{objects, state};
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     }
     let [written, seen] = ["/metadata/generation", "/status/observedGeneration"]
         .map(|at| state::number(budget, at, 0));
+    let uncounted = last_event(&case.events, &["UnmanagedPods", "CalculateExpectedPodCountFailed"]);
     let numbers = format!("{healthy} of {expected} pods are healthy, {wanted} have to be");
     let condition = state::condition(budget, "DisruptionAllowed");
     let failure = condition.filter(|one| objects::text_at(one, "/reason") == "SyncFailed");
@@ -38,6 +39,12 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
             "its pods have not been counted yet",
             "it has no condition DisruptionAllowed",
             "wait, or look whether the controller manager runs",
+        ));
+    } else if let Some(message) = uncounted.filter(|_| expected == 0) {
+        findings.push(Finding::stuck(
+            "its pods cannot be counted",
+            message,
+            "give them a controller with replicas, or set minAvailable to a number",
         ));
     } else if expected == 0 {
         findings.push(Finding::stuck(

@@ -53,9 +53,11 @@ fn pending(case: &Case) -> Vec<Finding> {
     match &case.class {
         Some(Lookup::Missing) => {
             return vec![Finding::stuck(
-                format!("the storage class {class} does not exist"),
+                format!(
+                    "no volume of the class {class} fits it, and no storage class of this name exists to make one"
+                ),
                 failed.unwrap_or("spec.storageClassName names no class").to_owned(),
-                "create the class, or make the claim again with one of: orchctl get storageclass",
+                "compare its size and access modes with the volumes of the class (orchctl get pv); or create the class, or make the claim again with one of: orchctl get storageclass",
             )];
         }
         Some(Lookup::Found(found)) => {

@@ -666,6 +666,17 @@ fn workloads_say_why_pods_are_missing_or_not_ready() {
             &[&["its controller has not acted on the last change - generation 2, observed 1"]],
         ),
         (
+            "the old pod stays ready and the new one does not come",
+            workload(
+                "Deployment",
+                json!({"replicas": 1}),
+                json!({"replicas": 2, "readyReplicas": 1, "updatedReplicas": 1}),
+                &[],
+                vec![broken("a")],
+            ),
+            &[&["pod a: the image"]],
+        ),
+        (
             "pods are being made",
             workload(
                 "Deployment",
@@ -909,7 +920,7 @@ fn claims_say_what_they_wait_for() {
         (
             "no class",
             claim(of_class(), "Pending", Case { class: Some(Lookup::Missing), ..none() }),
-            &["the storage class fast does not exist"],
+            &["no volume of the class fast fits it, and no storage class of this name exists"],
         ),
         (
             "no class at all",

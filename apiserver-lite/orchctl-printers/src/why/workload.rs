@@ -30,7 +30,9 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     if let Some(failure) = true_condition(object, "ReplicaFailure") {
         findings.push(refusal::explain(objects::text_at(failure, "/message")));
     }
-    let is_whole = counts.ready >= counts.wanted && counts.updated >= counts.wanted;
+    // Pods of the old template that stay ready do not make an update that is stuck whole.
+    let has_old = objects::text_at(object, "/kind") == "Deployment" && counts.made > counts.updated;
+    let is_whole = counts.ready >= counts.wanted && counts.updated >= counts.wanted && !has_old;
     if findings.is_empty() && is_whole {
         return whole(object, &counts);
     }

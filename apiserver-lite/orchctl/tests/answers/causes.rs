@@ -25,6 +25,13 @@ async fn recorded_commands_are_the_causes_of_changes() {
         let cause = server.run(&["get", object, "-o", path]).await;
         assert!(cause.starts_with("orchctl --kubeconfig ") && cause.ends_with(end), "{cause}");
     }
+    // What others have annotated is no difference.
+    let plain = manifest.replace("name: web", "name: plain");
+    std::fs::write(&file, plain).expect("a file");
+    server.run(&["apply", "-f", &file]).await;
+    server.run(&["annotate", "deploy/plain", "who=me"]).await;
+    let answer = server.ask(&["diff", "-f", &file]).await;
+    assert_eq!((answer.code, answer.out.as_str()), (Some(0), ""), "{}", answer.err);
     server.run(&["set", "image", "deploy/web", "c=i:3"]).await;
     let image = "jsonpath={.spec.template.spec.containers[0].image} {.spec.replicas}";
     assert_eq!(server.run(&["get", "deploy/web", "-o", image]).await, "i:3 2");

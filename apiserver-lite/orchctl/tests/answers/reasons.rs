@@ -26,7 +26,7 @@ async fn reasons_are_found_in_real_objects() {
     server.set_status("pod/p", unschedulable).await;
     assert_why(&server, "pod/p", 1, "1 of 1 nodes: Insufficient cpu - ask for less").await;
     assert_why(&server, "service/s", 1, "pod p: nodes have too little left").await;
-    assert_why(&server, "pvc/c", 1, "the storage class none does not exist - ").await;
+    assert_why(&server, "pvc/c", 1, "no volume of the class none fits it, and no storage class of this name exists to make one - ").await;
 
     server.create(&format!("---\n{NODE}")).await;
     server.run(&["delete", "pod", "p", "--now"]).await;

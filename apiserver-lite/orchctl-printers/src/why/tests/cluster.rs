@@ -268,6 +268,16 @@ fn budgets_that_allow_no_eviction() {
     check("PodDisruptionBudget", rows);
     let object = and(
         json!({"kind": "PodDisruptionBudget", "metadata": {"name": "x"}}),
+        counted([0, 0, 0, 0], "InsufficientPods"),
+    );
+    let events = vec![event(
+        "UnmanagedPods",
+        "Pods selected by this PodDisruptionBudget were found to be unmanaged.",
+    )];
+    let answer = text(&Case { object, events, ..Case::default() });
+    assert!(answer.starts_with("its pods cannot be counted - Pods selected"), "{answer}");
+    let object = and(
+        json!({"kind": "PodDisruptionBudget", "metadata": {"name": "x"}}),
         counted([0, 2, 1, 1], "InsufficientPods"),
     );
     let pods = vec![pod(json!({}), waiting("CrashLoopBackOff", "back-off"), &[])];

@@ -22,6 +22,7 @@ pub mod dial_policy;
 pub mod field_ownership;
 pub mod flow_control;
 pub mod flow_control_lifecycle;
+pub mod idle_records;
 mod internal_requests;
 pub mod key;
 pub mod options;

@@ -6,9 +6,8 @@ mod event_expiry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apiserver_core::server::Server;
+use apiserver_core::idle_records::shrink_idle_records;
 use apiserver_http::{HttpServer, run_resource_metrics};
-use proto_daemon::panics;
 
 use crate::bootstrap;
 use event_expiry::{EventExpiry, ExpiryClocks, delete_old_events};
@@ -50,16 +49,5 @@ async fn run_rounds(server: Arc<HttpServer>) {
         }
         let (now, oldest) = (server.core.store.revision(), server.core.store.oldest());
         status.done(format!("revision {now}, history since {oldest}"));
-    }
-}
-
-/// Drops trees and encodings of the Events and old versions that were not read since the last pass.
-async fn shrink_idle_records(server: Arc<Server>) {
-    let shrink = move || {
-        let Server { store, engine, .. } = &*server;
-        store.shrink_records(|record, is_current| record.shrunk(engine, is_current));
-    };
-    if let Err(error) = panics::spawn_blocking(shrink).await {
-        tracing::error!(%error, "shrinking idle records failed; the next round tries again");
     }
 }

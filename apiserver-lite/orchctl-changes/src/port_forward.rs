@@ -90,7 +90,7 @@ fn read_pair(text: &str, chosen: &Chosen) -> Result<Pair, CommandError> {
     if number.is_none() && !is_name {
         return Err(invalid());
     }
-    let wanted = remote_port(number, remote, chosen).map_err(CommandError::with_text)?;
+    let wanted = remote_port(number, remote, chosen)?;
     let local = match local {
         "" => 0,
         number => match number.parse() {
@@ -110,11 +110,12 @@ struct Remote {
     remote: u16,
 }
 
-/// The port with this number or, without one, of this name; what lacks it, in words, otherwise.
-fn remote_port(number: Option<u16>, name: &str, chosen: &Chosen) -> Result<Remote, String> {
+/// The port with this number or, without one, of this name.
+fn remote_port(number: Option<u16>, name: &str, chosen: &Chosen) -> Result<Remote, CommandError> {
     let of_pod = |name: &str| {
         let pod = &chosen.place.name;
-        let missing = || format!("Pod '{pod}' does not have a named port '{name}'");
+        let missing =
+            || CommandError::with_text(format!("Pod '{pod}' does not have a named port '{name}'"));
         container_port(&chosen.pod, name).ok_or_else(missing)
     };
     let as_port = |value: &Value| value.as_u64().and_then(|number| u16::try_from(number).ok());
@@ -124,10 +125,10 @@ fn remote_port(number: Option<u16>, name: &str, chosen: &Chosen) -> Result<Remot
     };
     let missing = || {
         let service = service.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        match number {
+        CommandError::with_text(match number {
             Some(number) => format!("Service {service} does not have a service port {number}"),
             None => format!("Service '{service}' does not have a named port '{name}'"),
-        }
+        })
     };
     let ports = service.pointer("/spec/ports").and_then(Value::as_array);
     let port = ports.into_iter().flatten().find(|port| match number {

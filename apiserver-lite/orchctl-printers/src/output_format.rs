@@ -26,7 +26,7 @@ pub enum PrintFormat {
     JsonPath(Template),
     /// What a JSONPath template leads to, as a list in JSON.
     JsonPathAsJson(Template),
-    /// A template of Go.
+    /// What the template makes of an object, in the language of Go's `text/template`.
     GoTemplate(GoTemplate),
     /// Columns of the command line.
     Columns(CustomColumns),

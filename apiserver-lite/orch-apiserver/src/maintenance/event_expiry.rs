@@ -16,9 +16,6 @@ use time::OffsetDateTime;
 /// readings.
 const CLOCK_SKEW_MAX: time::Duration = time::Duration::minutes(5);
 
-/// Events that are read before other work has its turn.
-const READ_AT_ONCE: usize = 256;
-
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpiryClocks {
@@ -104,10 +101,8 @@ pub async fn delete_old_events(server: &Server, expiry: &mut EventExpiry, clocks
     let prefix = key::prefix(kind, "");
     let page = server.store.current_range(Range { prefix: &prefix, after: None, limit: None });
     let mut oldest = clocks.wall;
-    for (index, entry) in page.entries.into_iter().enumerate() {
-        if index % READ_AT_ONCE == 0 {
-            tokio::task::yield_now().await;
-        }
+    for entry in page.entries {
+        tokio::task::coop::consume_budget().await;
         if let Some(at) = expiry.kept_since(&entry.record.object_once(), clocks) {
             oldest = oldest.min(at);
             continue;

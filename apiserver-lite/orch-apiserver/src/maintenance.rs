@@ -14,8 +14,6 @@ use event_expiry::{EventExpiry, ExpiryClocks, delete_old_events};
 
 /// Time between two rounds.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Rounds between two passes over the records. One that was not read from one pass to the next is kept as bytes.
-const SHRINK_ROUNDS: u32 = 3;
 /// Rounds between two expiry passes over events.
 const EVENT_ROUNDS: u32 = 6;
 
@@ -38,9 +36,7 @@ async fn run_rounds(server: Arc<HttpServer>) {
         status.started("time has passed");
         server.core.store.compact_expired(Instant::now());
         rounds = rounds.wrapping_add(1);
-        if rounds.is_multiple_of(SHRINK_ROUNDS) {
-            shrink_idle_records(server.core.clone()).await;
-        }
+        shrink_idle_records(&server.core, rounds).await;
         if rounds.is_multiple_of(EVENT_ROUNDS) {
             delete_old_events(&server.core, &mut expiry, ExpiryClocks::read()).await;
         }

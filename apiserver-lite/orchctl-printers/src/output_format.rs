@@ -38,7 +38,7 @@ pub enum RenderError {
     /// Of a JSONPath template or of columns.
     #[error(transparent)]
     JsonPath(#[from] JsonPathError),
-    /// Of a template of Go.
+    /// The template has no meaning for the object.
     #[error(transparent)]
     GoTemplate(#[from] GoTemplateError),
     /// `--allow-missing-template-keys=false` with a template of Go.

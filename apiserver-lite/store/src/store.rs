@@ -21,7 +21,7 @@ use crate::{
     writer::{NotSynced, SyncResult, Writer, WriterRequest},
 };
 
-/// What [`Store::shrink_records`] looks at in one step: it locks the store for less than a millisecond, and keeps old and new records at once.
+/// What [`Store::shrink_records`] looks at in one step: each locks the store, and holds old and new records at the same time.
 const SHRUNK_AT_ONCE: FoundBound = FoundBound { records: 128, bytes: 4 << 20 };
 
 /// An open store. Cheap to clone; the last clone to be dropped closes it.

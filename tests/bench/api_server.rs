@@ -10,7 +10,7 @@ use kubernetes_server::api_server::wait_until_ready;
 use kubernetes_server::etcd::{self, Durability, Etcd};
 use kubernetes_server::ports::free_port;
 use proto_api::names::{Names, Profile};
-use proto_client::{Client, config};
+use proto_client::{Client, config, request};
 use tokio::process::{Child, Command};
 
 use crate::figures::{self, Figure, Group, OURS, OURS_ON_ETCD, Unit};
@@ -73,9 +73,22 @@ async fn load_on_etcd(bin_dir: &Path, dir: &Path) -> Result<()> {
 }
 
 async fn load(server: &Served) -> Result<()> {
+    wait_for_namespace(&server.client).await?;
     api_load::load(&server.client, server.side).await?;
     api_kinds::measure(server).await?;
     api_webhook::measure(server).await
+}
+
+/// Waits for the namespace of the load, which Kubernetes' server makes some time after it is ready.
+async fn wait_for_namespace(client: &Client) -> Result<()> {
+    for _ in 0..10_000 {
+        let found = client.call(request::get("/api/v1/namespaces/default".to_owned())).await;
+        if found.is_ok_and(|answer| answer.status == 200) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    bail!("the server does not make the namespace default")
 }
 
 /// An API server of one's own on loopback, with its store and certificates in `dir`.

@@ -1,7 +1,7 @@
 //! The controller's tasks: the watch of autoscalers and the workers.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proto_api::ObjectKey;
 use proto_api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -10,7 +10,7 @@ use proto_client::{Change, Client, ClientError, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use proto_daemon::work_queue::{WorkQueue, run_workers};
+use proto_daemon::work_queue::{WorkQueue, WorkQueueMetrics, run_workers};
 
 use crate::flags::AutoscalingFlags;
 use crate::reconcile::AutoscalerReconciler;
@@ -21,9 +21,6 @@ pub const CONTROLLER: &str = "horizontalpodautoscaling";
 /// The source component of its events.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
 
-/// Observes one look at an autoscaler in metrics: how long it took, and whether it failed and is retried.
-pub type ObserveReconcile = dyn Fn(Duration, bool) + Send + Sync;
-
 /// Reconciles HorizontalPodAutoscalers: reads metrics, scales targets, writes status.
 pub struct AutoscalingController {
     /// Reads and writes.
@@ -33,7 +30,7 @@ pub struct AutoscalingController {
     /// Number of autoscalers that are looked at at a time.
     pub workers: usize,
     /// The metrics.
-    pub observe: Arc<ObserveReconcile>,
+    pub metrics: WorkQueueMetrics,
     /// The status page.
     pub page: TaskStatus,
 }
@@ -41,10 +38,10 @@ pub struct AutoscalingController {
 impl AutoscalingController {
     /// Runs until drained.
     pub async fn run(self, drain: DrainWatch) {
-        let Self { client, flags, workers, observe, page } = self;
+        let Self { client, flags, workers, metrics, page } = self;
         let (recorder, writer) = recorder(client.clone(), COMPONENT, "");
         let writing = tokio::spawn(writer.run(drain.clone()));
-        let queue = WorkQueue::<ObjectKey>::default();
+        let queue = WorkQueue::<ObjectKey>::measured(metrics, |_| CONTROLLER);
         let all = client.all::<HorizontalPodAutoscaler>();
         let autoscalers = Reflector::whole(all, ListParams::default());
         let store = autoscalers.store();
@@ -62,8 +59,8 @@ impl AutoscalingController {
         let reconciler = AutoscalerReconciler::new(client, store, recorder, &flags);
         let (reconciler, page) = (Arc::new(reconciler), Arc::new(page));
         let work = move |key: ObjectKey| {
-            let (reconciler, observe, page) = (reconciler.clone(), observe.clone(), page.clone());
-            async move { work(&reconciler, &*observe, &page, &key).await }
+            let (reconciler, page) = (reconciler.clone(), page.clone());
+            async move { work(&reconciler, &page, &key).await }
         };
         run_workers(queue, workers, drain, work).await;
         watching.abort();
@@ -73,14 +70,11 @@ impl AutoscalingController {
 
 async fn work(
     reconciler: &AutoscalerReconciler,
-    observe: &ObserveReconcile,
     page: &TaskStatus,
     key: &ObjectKey,
 ) -> Result<Option<Duration>, ClientError> {
     page.started(format!("horizontalpodautoscaler {key}"));
-    let begun = Instant::now();
     let done = reconciler.run(key).await;
-    observe(begun.elapsed(), done.is_err());
     match &done {
         Ok(_) => page.done(""),
         Err(error) => page.failed(chain(error)),

@@ -15,5 +15,5 @@ mod pod_metrics;
 mod reconcile;
 mod target;
 
-pub use controller::{AutoscalingController, CONTROLLER, ObserveReconcile};
+pub use controller::{AutoscalingController, CONTROLLER};
 pub use flags::AutoscalingFlags;

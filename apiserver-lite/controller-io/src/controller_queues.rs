@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proto_daemon::work_queue::{WorkKey, WorkQueue};
+use proto_daemon::work_queue::{WorkKey, WorkQueue, WorkQueueMetrics};
 
 /// The queues. Cheap to clone; all clones are the same queues.
 #[derive(Clone)]
@@ -12,10 +12,15 @@ pub struct ControllerQueues<K> {
 }
 
 impl<K: WorkKey> ControllerQueues<K> {
-    /// Empty queues; those in `controllers` have their own.
-    pub fn new(controllers: impl IntoIterator<Item = &'static str>) -> Self {
-        let own = controllers.into_iter().map(|name| (name, WorkQueue::default()));
-        Self { shared: WorkQueue::default(), own: own.collect() }
+    /// Empty queues; those in `controllers` have their own. Keys are counted in `metrics` as those of the controller that `name` gives.
+    pub fn new(
+        controllers: impl IntoIterator<Item = &'static str>,
+        metrics: &WorkQueueMetrics,
+        name: fn(&K) -> &'static str,
+    ) -> Self {
+        let queue = || WorkQueue::measured(metrics.clone(), name);
+        let own = controllers.into_iter().map(|controller| (controller, queue())).collect();
+        Self { shared: queue(), own }
     }
 
     /// Makes a key of a controller ready.
@@ -42,7 +47,8 @@ mod tests {
     #[test]
     fn keys_go_to_the_queue_of_their_controller_or_to_the_shared_one() {
         let own = BTreeMap::from([("deployment", 3), ("namespace", 2)]);
-        let queues = ControllerQueues::new(own.keys().copied());
+        let metrics = WorkQueueMetrics::new().expect("metrics");
+        let queues = ControllerQueues::new(own.keys().copied(), &metrics, |_| "any");
         for (controller, key) in [("deployment", 1), ("namespace", 2), ("job", 3), ("podgc", 4)] {
             queues.clone().add(controller, key);
         }

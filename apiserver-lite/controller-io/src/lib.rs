@@ -1,5 +1,5 @@
 //! io: what controllers read and write: caches of the objects with the fields that controllers read, the execution of their writes, and whether the
-//! caches show the effect of a write; the deletion of a namespace's content; and what is counted of them.
+//! caches show the effect of a write; the deletion of a namespace's content; and their queues.
 
 // Numbers come from API objects.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
@@ -11,7 +11,6 @@ pub mod execute_write;
 pub mod expiring_map;
 pub mod fetch_scale;
 pub mod informers;
-pub mod metrics;
 pub mod namespace_content;
 pub mod observe_write;
 pub mod pods_by_claim;

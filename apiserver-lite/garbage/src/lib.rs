@@ -22,7 +22,7 @@ use proto_client::{Client, ClientError};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use proto_daemon::work_queue::{WorkQueue, run_workers};
+use proto_daemon::work_queue::{WorkQueue, WorkQueueMetrics, run_workers};
 use tokio::sync::mpsc;
 
 use index::Index;
@@ -30,8 +30,6 @@ use kinds::{Id, Kinds};
 use process::{Processor, READS_MAX};
 use server::ApiServer;
 use watches::{InformerCaches, KindChangeHandler, Watches};
-
-pub use watches::WorkCounter;
 
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "garbagecollector";
@@ -42,7 +40,7 @@ pub struct Garbage {
     /// Number of concurrently processed objects.
     pub workers: usize,
     /// The metrics.
-    pub counters: Arc<dyn WorkCounter>,
+    pub metrics: WorkQueueMetrics,
     /// The status page.
     pub page: TaskStatus,
 }
@@ -51,16 +49,13 @@ impl Garbage {
     /// Runs until drained: watches every served kind, and processes objects once all caches are complete, because missing dependents would count as
     /// deleted.
     pub async fn run(self, drain: DrainWatch) {
-        let Self { client, workers, counters, page } = self;
+        let Self { client, workers, metrics, page } = self;
         let page = Arc::new(page);
         let kinds = Arc::new(Kinds::new(client.names()));
-        let (index, queue) = (Arc::new(Mutex::new(Index::default())), WorkQueue::default());
+        let index = Arc::new(Mutex::new(Index::default()));
+        let queue = WorkQueue::measured(metrics, |_| CONTROLLER);
         let (index_of, queue_of) = (index.clone(), queue.clone());
-        let taker = Arc::new(KindChangeHandler {
-            index: index_of,
-            queue: queue_of,
-            counters: counters.clone(),
-        });
+        let taker = Arc::new(KindChangeHandler { index: index_of, queue: queue_of });
         let mut watches = Watches::new(client.clone(), kinds.clone(), taker, drain.clone());
         let caches = watches.caches();
         let (ready, mut all_ready) = mpsc::channel(1);
@@ -88,9 +83,8 @@ impl Garbage {
         let work = {
             let queue = queue.clone();
             move |id: Id| {
-                let (processor, queue) = (processor.clone(), queue.clone());
-                let (counters, page) = (counters.clone(), page.clone());
-                async move { work(&processor, &queue, &*counters, &page, id).await }
+                let (processor, queue, page) = (processor.clone(), queue.clone(), page.clone());
+                async move { work(&processor, &queue, &page, id).await }
             }
         };
         let following = tokio::spawn(watches.run());
@@ -102,7 +96,6 @@ impl Garbage {
 async fn work(
     processor: &Processor<ApiServer, InformerCaches>,
     queue: &WorkQueue<Id>,
-    counters: &dyn WorkCounter,
     page: &TaskStatus,
     id: Id,
 ) -> Result<Option<Duration>, ClientError> {
@@ -112,17 +105,13 @@ async fn work(
         kind.map(|kind| kind.plural.clone()).unwrap_or_default(),
         id.key
     ));
-    let begun = std::time::Instant::now();
-    let seen = processor.process(&id).await;
-    counters.observe_duration(begun.elapsed());
-    match seen {
+    match processor.process(&id).await {
         Ok(seen) => {
             page.done("");
             seen.process.into_iter().for_each(|other| queue.add(other));
             Ok(seen.requeue_after)
         }
         Err(error) => {
-            counters.count_failure();
             page.failed(chain(&error));
             Err(error)
         }

@@ -24,31 +24,18 @@ use crate::process::{OwnershipCaches, lock};
 const PROBE: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(10) };
 
-/// Counts the collector's work in metrics.
-pub trait WorkCounter: Send + Sync {
-    /// Counts an object that a change has queued.
-    fn count_add(&self);
-    /// Counts an object whose processing failed and is retried.
-    fn count_failure(&self);
-    /// Observes how long the processing of an object took.
-    fn observe_duration(&self, took: Duration);
-}
-
 /// Handles the changes of all kinds.
 pub struct KindChangeHandler {
     /// The ownership graph.
     pub index: Arc<Mutex<Index>>,
     /// The objects to process.
     pub queue: WorkQueue<Id>,
-    /// The metrics.
-    pub counters: Arc<dyn WorkCounter>,
 }
 
 impl KindChangeHandler {
     fn take(&self, kind: KindId, key: ObjectKey, old: Option<&Ownership>, new: Option<&Ownership>) {
         let look = lock(&self.index).apply(&Id { kind, key }, old, new);
         for id in look {
-            self.counters.count_add();
             self.queue.add(id);
         }
     }

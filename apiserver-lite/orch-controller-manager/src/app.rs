@@ -8,7 +8,6 @@ use apiserver_autoscaling_controller::{self as autoscaling, AutoscalingControlle
 use apiserver_controller_io::accounts::{Accounts, TokenRenewal, run_renewals};
 use apiserver_controller_io::controller_queues::ControllerQueues;
 use apiserver_controller_io::informers::Informers;
-use apiserver_controller_io::metrics::ControllerMetrics;
 use apiserver_controller_io::volume_counts::{VolumeCounts, VolumeGauges};
 use apiserver_garbage::{self as garbage, Garbage};
 use apiserver_quota_controller::{self as quota, QuotaController};
@@ -30,11 +29,11 @@ use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::reference::Reference;
 use proto_daemon::statusz::StatusBoard;
-use proto_daemon::work_queue::run_workers;
+use proto_daemon::work_queue::{WorkQueueMetrics, run_workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::keys::{CONTROLLERS, EVENT_SOURCES};
+use crate::keys::{CONTROLLERS, EVENT_SOURCES, ReconcileKey};
 use crate::reconcile::{Observability, Reconciler};
 use crate::reflectors::{self, Reflectors, Sink};
 use crate::settings::{ControllerManagerFlags, Settings};
@@ -51,7 +50,7 @@ const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VER
 pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
     reference.leave_out("config");
     reference.add_metrics("controller_manager", |metrics, _| {
-        ControllerMetrics::new(metrics)?;
+        WorkQueueMetrics::register(metrics)?;
         LeaderMetrics::register(metrics)?;
         RequestMetrics::register(metrics)?;
         metrics.register(VolumeGauges::new()?).map(drop)
@@ -81,7 +80,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let build = proto_daemon::build_info!();
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
-    let counters = ControllerMetrics::new(&metrics).map_err(Failure::run)?;
+    let queues = WorkQueueMetrics::register(&metrics).map_err(Failure::run)?;
     let leads = LeaderMetrics::register(&metrics).map_err(Failure::run)?;
     let requests = RequestMetrics::register(&metrics).map_err(Failure::run)?;
     let client = client.with_metrics(requests);
@@ -97,7 +96,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let enabled = CONTROLLERS.into_iter().filter(|name| settings.enabled.has(name));
     let accounts = Accounts::new(client.clone(), separate, enabled);
     let (accounts, renewals) = accounts.map_err(Failure::usage)?;
-    let observability = Observability { board, counters, recorders: recorders(&accounts, &drain) };
+    let observability = Observability { board, queues, recorders: recorders(&accounts, &drain) };
     let (leading, led) = watch::channel(false);
     let page = observability.board.task("leader election");
     let leader = flags.leader.over(LeaderElection::default());
@@ -201,12 +200,12 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
     };
     settings.enabled.disable(reflectors.unserved_controllers(&served));
     let own_workers = settings.own_workers.clone();
-    let queues = ControllerQueues::new(own_workers.keys().copied());
+    let own = own_workers.keys().copied();
+    let queues = ControllerQueues::new(own, &observability.queues, ReconcileKey::controller);
     let sink = Sink {
         informers: informers.clone(),
         queues: queues.clone(),
         enabled: settings.enabled.clone(),
-        counters: observability.counters.clone(),
     };
     let watching = tokio::spawn(reflectors.run(served, sink, drain.clone()));
     // With incomplete caches, objects would seem to have no owner and be deleted.
@@ -244,7 +243,8 @@ fn spawn_others(
     observability: &Observability,
     drain: &DrainWatch,
 ) {
-    let (enabled, board) = (&settings.enabled, &observability.board);
+    let (enabled, board, metrics) =
+        (&settings.enabled, &observability.board, &observability.queues);
     let workers_of = |name: &str| settings.own_workers.get(name).copied().unwrap_or(workers);
     let certificates = Certificates {
         client: accounts.of_controller("csrsigning").clone(),
@@ -254,6 +254,7 @@ fn spawn_others(
             signing: enabled.has("csrsigning"),
             cleaner: enabled.has("csrcleaner"),
         },
+        metrics: metrics.clone(),
     };
     others.spawn(certificates.run(board.task("certificate requests"), drain.clone()));
     let bootstrap = Bootstrap {
@@ -264,12 +265,13 @@ fn spawn_others(
             cleaner: enabled.has("tokencleaner"),
             signer: enabled.has("bootstrapsigner"),
         },
+        metrics: metrics.clone(),
     };
     others.spawn(bootstrap.run(board.task("bootstrap tokens"), drain.clone()));
     let garbage = Garbage {
         client: accounts.of_controller(garbage::CONTROLLER).clone(),
         workers: workers_of(garbage::CONTROLLER),
-        counters: Arc::new(observability.counters.clone()),
+        metrics: metrics.clone(),
         page: board.task(garbage::CONTROLLER),
     };
     if enabled.has(garbage::CONTROLLER) {
@@ -279,7 +281,7 @@ fn spawn_others(
         client: accounts.of_controller(quota::CONTROLLER).clone(),
         sync_period: settings.quota_sync_period,
         workers: workers_of(quota::CONTROLLER),
-        observe: Arc::new(observe(observability, quota::CONTROLLER)),
+        metrics: metrics.clone(),
         page: board.task(quota::CONTROLLER),
     };
     if enabled.has(quota::CONTROLLER) {
@@ -289,25 +291,11 @@ fn spawn_others(
         client: accounts.of_controller(autoscaling::CONTROLLER).clone(),
         flags: settings.autoscaling.clone(),
         workers: workers_of(autoscaling::CONTROLLER),
-        observe: Arc::new(observe(observability, autoscaling::CONTROLLER)),
+        metrics: metrics.clone(),
         page: board.task(autoscaling::CONTROLLER),
     };
     if enabled.has(autoscaling::CONTROLLER) {
         others.spawn(autoscaling.run(drain.clone()));
-    }
-}
-
-/// Counts the work of a controller with a queue of its own.
-fn observe(
-    observability: &Observability,
-    controller: &'static str,
-) -> impl Fn(Duration, bool) + Send + Sync + use<> {
-    let counters = observability.counters.clone();
-    move |took, failed| {
-        counters.observe_duration(controller, took);
-        if failed {
-            counters.count_failure(controller);
-        }
     }
 }
 
@@ -330,13 +318,10 @@ mod tests {
             namespace: String::new(),
         };
         let client = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
-        let metrics =
-            Metrics::new("test", proto_daemon::metrics::BuildInfo { version: "", commit: "" })
-                .expect("metrics");
         let (readiness, board) = (Readiness::default(), StatusBoard::default());
         let unsynced = guard_readiness(&flags, &readiness);
-        let counters = ControllerMetrics::new(&metrics).expect("metrics");
-        let observability = Observability { board, counters, recorders: BTreeMap::new() };
+        let queues = WorkQueueMetrics::new().expect("metrics");
+        let observability = Observability { board, queues, recorders: BTreeMap::new() };
         let (informers, reflectors) = reflectors::make(&client);
         let (leading, led) = watch::channel(false);
         let settings = flags.settings().expect("settings");

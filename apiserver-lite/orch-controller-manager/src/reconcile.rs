@@ -42,11 +42,11 @@ use proto_api::{Cidr, ObjectKey, Quantity};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
+use proto_daemon::work_queue::WorkQueueMetrics;
 use tokio::sync::Semaphore;
 
 use crate::keys::{CONTROLLERS, ReconcileKey};
 use crate::settings::Settings;
-use apiserver_controller_io::metrics::ControllerMetrics;
 
 /// How long the next plan of a key waits for the caches to show the last one's writes. After that the objects are read from the server.
 const OBSERVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -63,7 +63,6 @@ pub struct Reconciler {
     annotations: VolumeAnnotations,
     state: ReconcilerState,
     status: BTreeMap<&'static str, TaskStatus>,
-    counters: ControllerMetrics,
     recorders: BTreeMap<&'static str, Recorder>,
 }
 
@@ -72,8 +71,8 @@ pub struct Reconciler {
 pub struct Observability {
     /// The status page.
     pub board: StatusBoard,
-    /// The metrics.
-    pub counters: ControllerMetrics,
+    /// The metrics of queues.
+    pub queues: WorkQueueMetrics,
     /// Event recorders by source component.
     pub recorders: BTreeMap<&'static str, Recorder>,
 }
@@ -159,11 +158,11 @@ impl Reconciler {
         settings: Settings,
         shown: Observability,
     ) -> Self {
-        let Observability { board, counters, recorders } = shown;
+        let Observability { board, recorders, .. } = shown;
         let status = CONTROLLERS.iter().map(|name| (*name, board.task(*name))).collect();
         let (annotations, state) =
             (VolumeAnnotations::new(informers.names), ReconcilerState::default());
-        Self { accounts, informers, settings, annotations, state, status, counters, recorders }
+        Self { accounts, informers, settings, annotations, state, status, recorders }
     }
 
     /// Reconciles a key. Returns when to reconcile it again if nothing changes.
@@ -179,12 +178,7 @@ impl Reconciler {
         if let Some(status) = status {
             status.started(reconcile_key.to_string());
         }
-        let begun = Instant::now();
         let done = self.dispatch(&reconcile_key).await;
-        self.counters.observe_duration(controller, begun.elapsed());
-        if done.is_err() {
-            self.counters.count_failure(controller);
-        }
         match (&done, status) {
             (Ok(_), Some(status)) => status.done(""),
             (Err(error), Some(status)) => status.failed(proto_daemon::exit::chain(error)),

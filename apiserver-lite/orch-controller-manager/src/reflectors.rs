@@ -27,7 +27,6 @@ use tokio::task::JoinSet;
 
 use crate::keys::{ReconcileKey, WatchedKind};
 use crate::settings::EnabledControllers;
-use apiserver_controller_io::metrics::ControllerMetrics;
 
 /// Calls a macro with the fields of [`Reflectors`].
 macro_rules! for_every_reflector {
@@ -203,15 +202,12 @@ pub struct Sink {
     pub queues: ControllerQueues<ReconcileKey>,
     /// The controllers that run.
     pub enabled: EnabledControllers,
-    /// The metrics.
-    pub counters: ControllerMetrics,
 }
 
 impl Sink {
     fn enqueue<T: WatchedKind>(&self, change: proto_client::Change<T>) {
         for key in T::keys(&change, &self.informers) {
             if self.enabled.has(key.controller()) {
-                self.counters.count_add(key.controller());
                 self.queues.add(key.controller(), key);
             }
         }

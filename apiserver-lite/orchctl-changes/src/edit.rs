@@ -46,7 +46,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the editor fails, or the server refuses what was edited: it is kept in a file then.
+/// When the editor fails, or the server refuses what was edited and the user leaves it so: it is kept in a file then.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -59,6 +59,17 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+/// How an edited text was taken.
+enum Outcome {
+    /// The object was changed.
+    Edited(Value),
+    /// The text has no changes.
+    Unchanged,
+    /// The user can mend it: why it was not taken.
+    Refused(String),
+}
+
+/// The user edits until the server takes the object, or the text is left as it was.
 async fn edit(
     session: &Session,
     args: &Args,
@@ -72,46 +83,104 @@ async fn edit(
     {
         metadata.remove("managedFields");
     }
-    let (text, ending) = match args.output.as_str() {
-        "json" => (orchctl_printers::json::pretty(&shown), "json"),
-        _ => (yaml::to_string(&shown), "yaml"),
+    let mut text = match args.output.as_str() {
+        "json" => orchctl_printers::json::pretty(&shown),
+        _ => yaml::to_string(&shown),
     };
-    let head = match ending {
-        "yaml" => {
-            "# Lines that begin with '#' do not count. A file without changes, or without anything else, changes nothing.\n#\n"
+    let (mut why, mut kept) = (String::new(), None::<PathBuf>);
+    loop {
+        let draft = format!("{}{text}", head(&args.output, &why));
+        let opened = in_editor(session, &draft, &args.output).await;
+        let path = match (opened, &kept) {
+            (Ok(path), _) => path,
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(kept)) => {
+                return Err(error_with_copy(&requests::message(&error), kept));
+            }
+        };
+        let edited = without_head(&std::fs::read_to_string(&path)?);
+        if let Some(kept) = kept.take() {
+            std::fs::remove_file(kept)?;
+            if edited == text {
+                let cancelled = "Edit cancelled, no valid changes were saved.";
+                return Err(error_with_copy(cancelled, &path));
+            }
         }
-        _ => "",
-    };
-    let path = in_editor(session, &format!("{head}{text}"), ending).await?;
-    let edited = std::fs::read_to_string(&path)?;
-    let keep = |why: String| error_with_copy(&why, &path);
-    let mut after: Value = match yaml::parse(&edited) {
-        Ok(after) => after,
-        Err(error) => return Err(keep(format!("the edited text cannot be read: {error}"))),
-    };
-    if after == shown || after.is_null() {
-        std::fs::remove_file(&path)?;
-        writeln!(output.err, "Edit cancelled, no changes made.")?;
-        return Ok(());
+        match submit(session, args, (target, &shown), &edited, output).await {
+            Ok(Outcome::Edited(object)) => {
+                std::fs::remove_file(&path)?;
+                return ResultFlags::default().print_result(output, place, &object, "edited");
+            }
+            Ok(Outcome::Unchanged) => {
+                std::fs::remove_file(&path)?;
+                writeln!(output.err, "Edit cancelled, no changes made.")?;
+                return Ok(());
+            }
+            Ok(Outcome::Refused(reason)) => {
+                writeln!(output.err, "error: {reason}")?;
+                (text, why, kept) = (edited, reason, Some(path));
+            }
+            Err(error) => return Err(error_with_copy(&requests::message(&error), &path)),
+        }
     }
+}
+
+/// Sends what was edited.
+async fn submit(
+    session: &Session,
+    args: &Args,
+    (target, shown): (&TargetObject, &Value),
+    edited: &str,
+    output: &mut Output,
+) -> Result<Outcome, CommandError> {
+    let mut after: Value = match yaml::parse(edited) {
+        Ok(after) => after,
+        Err(error) => {
+            return Ok(Outcome::Refused(format!("the edited text cannot be read: {error}")));
+        }
+    };
+    if after == *shown || after.is_null() {
+        return Ok(Outcome::Unchanged);
+    }
+    let place = &target.place;
     for pointer in ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"] {
         if after.pointer(pointer) != shown.pointer(pointer) {
             let field = pointer.trim_start_matches('/').replace('/', ".");
-            return Err(keep(format!("{field} of {} cannot be changed", place.title())));
+            let title = place.title();
+            return Err(CommandError::with_text(format!("{field} of {title} cannot be changed")));
         }
     }
     args.record.annotate(session, &mut after, output).await?;
-    let change = requests::changed(session, &shown, &after).await?;
-    let results = ResultFlags::default();
-    let write = results.write(&args.field_manager)?;
-    let path_of = place.path(args.subresource.as_deref());
-    match requests::patch(session, path_of, &requests::as_patch(change), &write).await {
-        Ok(object) => {
-            std::fs::remove_file(&path)?;
-            results.print_result(output, place, &object, "edited")
+    let change = requests::changed(session, shown, &after).await?;
+    let write = ResultFlags::default().write(&args.field_manager)?;
+    let path = place.path(args.subresource.as_deref());
+    match requests::patch(session, path, &requests::as_patch(change), &write).await {
+        Ok(object) => Ok(Outcome::Edited(object)),
+        Err(error) if requests::code(&error) == Some(422) => {
+            Ok(Outcome::Refused(requests::message(&error)))
         }
-        Err(error) => Err(keep(requests::message(&error))),
+        Err(error) => Err(error),
     }
+}
+
+/// What stands above a text in YAML; JSON has no comments.
+fn head(format: &str, why: &str) -> String {
+    if format == "json" {
+        return String::new();
+    }
+    let mut head = "# Lines that begin with '#' do not count. A file without changes, or without anything else, changes nothing.\n#\n".to_owned();
+    if !why.is_empty() {
+        head.push_str("# The last edit was not taken:\n");
+        why.lines().for_each(|line| head.push_str(&format!("# {line}\n")));
+        head.push_str("#\n");
+    }
+    head
+}
+
+/// The text below the comments that begin a file.
+fn without_head(text: &str) -> String {
+    let lines = text.split_inclusive('\n').skip_while(|line| line.starts_with('#'));
+    lines.collect()
 }
 
 /// Has the user edit a text; returns the file with it.
@@ -175,4 +244,21 @@ async fn open_editor(session: &Session, path: &std::path::Path) -> Result<(), Co
     Err(CommandError::with_text(format!(
         "there was a problem with the editor {editor:?}: {status}"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_says_why_and_is_no_part_of_the_text() {
+        let text = "data:\n  k: |\n    # a comment of the user\n# no part of the block\n";
+        for why in ["", "spec.replicas: Invalid value: -1\nsecond line"] {
+            let shown = format!("{}{text}", head("yaml", why));
+            assert!(why.lines().all(|line| shown.contains(&format!("# {line}\n"))), "{shown}");
+            assert_eq!(without_head(&shown), text);
+        }
+        assert_eq!(head("json", "why"), "");
+        assert_eq!(without_head("# only a head"), "");
+    }
 }

@@ -22,8 +22,8 @@ pub struct Args {
     #[command(flatten)]
     targets: TargetFlags,
     /// How many replicas there shall be
-    #[arg(long, value_name = "COUNT", required = true)]
-    replicas: u32,
+    #[arg(long, value_name = "COUNT", required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
+    replicas: i32,
     /// Scale only what has this many replicas now
     #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
     current_replicas: i64,

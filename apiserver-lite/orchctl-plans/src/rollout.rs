@@ -283,12 +283,24 @@ pub fn annotations_of(deployment: &Value, revision: &WorkloadRevision, own: &[St
     Value::Object(annotations)
 }
 
+/// The template of the pods of a revision as it is shown: of a Deployment with the cause of its change.
+pub fn shown_template(revision: &WorkloadRevision, cause_annotation: &str) -> Value {
+    let mut template = kept_template(revision);
+    let is_replica_set = revision.object.pointer("/spec/template").is_some();
+    if is_replica_set
+        && !revision.cause.is_empty()
+        && let Some(metadata) = template.pointer_mut("/metadata").and_then(Value::as_object_mut)
+        && let Some(annotations) =
+            metadata.entry("annotations").or_insert_with(|| json!({})).as_object_mut()
+    {
+        annotations.insert(cause_annotation.to_owned(), json!(revision.cause));
+    }
+    template
+}
+
 /// The template of the pods of a revision, without the label that only its ReplicaSet has.
 pub fn template_of(revision: &WorkloadRevision) -> Value {
-    let object = &revision.object;
-    let template =
-        object.pointer("/spec/template").or_else(|| object.pointer("/data/spec/template"));
-    let mut template = template.cloned().unwrap_or_default();
+    let mut template = kept_template(revision);
     if let Some(labels) = template.pointer_mut("/metadata/labels").and_then(Value::as_object_mut) {
         labels.remove("pod-template-hash");
     }
@@ -296,6 +308,13 @@ pub fn template_of(revision: &WorkloadRevision) -> Value {
         map.remove("$patch"); // how a ControllerRevision says that it replaces the template
     }
     template
+}
+
+fn kept_template(revision: &WorkloadRevision) -> Value {
+    let object = &revision.object;
+    let template =
+        object.pointer("/spec/template").or_else(|| object.pointer("/data/spec/template"));
+    template.cloned().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -424,5 +443,8 @@ mod tests {
         assert!(revision_to_undo(&found[..1], 0).is_err());
         let template = template_of(&found[0]);
         assert_eq!(template, json!({"metadata": {"labels": {"a": "b"}}, "n": "1"}));
+        let shown = shown_template(&found[0], "why");
+        assert_eq!(shown["metadata"]["labels"]["pod-template-hash"], "x");
+        assert_eq!(shown["metadata"]["annotations"], json!({"why": "c"}));
     }
 }

@@ -132,6 +132,13 @@ pub fn describe(object: &Value, related: &Related, context: Context<'_>) -> Stri
     tab_columns::align(&page.text)
 }
 
+/// The pods that a template makes, with tabs between names and values: kubectl does not align it in answers about revisions.
+pub fn describe_template(template: &Value) -> String {
+    let mut page = Page::default();
+    workload::template(&mut page, template, "");
+    page.text
+}
+
 fn describe_of_domain(
     page: &mut Page,
     group: &str,

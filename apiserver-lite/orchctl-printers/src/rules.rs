@@ -24,7 +24,7 @@ struct Rule {
     verbs: Vec<Value>,
 }
 
-/// One row a resource, with the verbs of all rules about it; rows are in the order of their verbs.
+/// One row a resource, with the verbs of all rules about it, and one for each verb of each URL; rows are in the order of their verbs.
 pub fn rows(resource_rules: &[Value], url_rules: &[Value]) -> Vec<Row> {
     let mut rules: Vec<Rule> = Vec::new();
     for rule in resource_rules {
@@ -51,16 +51,23 @@ pub fn rows(resource_rules: &[Value], url_rules: &[Value]) -> Vec<Row> {
         }
     }
     for rule in url_rules {
-        rules.push(Rule {
-            order: ("[]".to_owned(), "[]".to_owned()),
-            resource: String::new(),
-            urls: words(objects::list_at(rule, "/nonResourceURLs")),
-            names: "[]".to_owned(),
-            verbs: objects::list_at(rule, "/verbs").to_vec(),
-        });
+        let verbs = objects::list_at(rule, "/verbs");
+        for url in objects::list_at(rule, "/nonResourceURLs") {
+            rules.extend(verbs.iter().take(ROWS_MAX.saturating_sub(rules.len())).map(|verb| {
+                Rule {
+                    order: ("[]".to_owned(), "[]".to_owned()),
+                    resource: String::new(),
+                    urls: words(std::slice::from_ref(url)),
+                    names: "[]".to_owned(),
+                    verbs: vec![verb.clone()],
+                }
+            }));
+        }
     }
     rules.sort_by(|a, b| {
-        let key = |rule: &Rule| (words(&rule.verbs), rule.order.clone(), rule.names.clone());
+        let key = |rule: &Rule| {
+            (words(&rule.verbs), rule.order.clone(), rule.names.clone(), rule.urls.clone())
+        };
         key(a).cmp(&key(b))
     });
     rules
@@ -103,7 +110,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "|[/healthz /version]|[]|[get]",
+                "|[/healthz]|[]|[get]",
+                "|[/version]|[]|[get]",
                 "pods|[]|[a]|[get]",
                 "pods|[]|[]|[list get]",
                 "x/scale|[]|[]|[list]",

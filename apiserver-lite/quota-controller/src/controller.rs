@@ -1,7 +1,7 @@
 //! The controller's tasks: the watch of quotas, the watches of what they count, the workers.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proto_api::ObjectKey;
 use proto_api::core::v1::ResourceQuota;
@@ -9,7 +9,7 @@ use proto_client::{Change, Client, ClientError, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use proto_daemon::work_queue::{WorkQueue, run_workers};
+use proto_daemon::work_queue::{WorkQueue, WorkQueueMetrics, run_workers};
 use tokio::sync::Notify;
 
 use crate::recount::Recount;
@@ -17,9 +17,6 @@ use crate::watches::QuotaWatches;
 
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "resourcequota";
-
-/// Observes one recount in metrics: how long it took, and whether it failed and is retried.
-pub type ObserveRecount = dyn Fn(Duration, bool) + Send + Sync;
 
 /// Recalculates `status.used` of ResourceQuotas.
 pub struct QuotaController {
@@ -30,7 +27,7 @@ pub struct QuotaController {
     /// Number of quotas that are counted at a time.
     pub workers: usize,
     /// The metrics.
-    pub observe: Arc<ObserveRecount>,
+    pub metrics: WorkQueueMetrics,
     /// The status page.
     pub page: TaskStatus,
 }
@@ -38,8 +35,8 @@ pub struct QuotaController {
 impl QuotaController {
     /// Runs until drained.
     pub async fn run(self, drain: DrainWatch) {
-        let Self { client, sync_period, workers, observe, page } = self;
-        let queue = WorkQueue::<ObjectKey>::default();
+        let Self { client, sync_period, workers, metrics, page } = self;
+        let queue = WorkQueue::<ObjectKey>::measured(metrics, |_| CONTROLLER);
         let quotas = Reflector::whole(client.all::<ResourceQuota>(), ListParams::default());
         let changed = Arc::new(Notify::new());
         let watches = QuotaWatches::new(client.clone(), quotas.store(), queue.clone());
@@ -61,8 +58,8 @@ impl QuotaController {
         let recount = Arc::new(Recount { client, sync_period });
         let (page, work_drain) = (Arc::new(page), drain.clone());
         let work = move |key: ObjectKey| {
-            let (recount, observe, page) = (recount.clone(), observe.clone(), page.clone());
-            async move { work(&recount, &*observe, &page, &key).await }
+            let (recount, page) = (recount.clone(), page.clone());
+            async move { work(&recount, &page, &key).await }
         };
         run_workers(queue, workers, work_drain, work).await;
         watching.abort();
@@ -72,14 +69,11 @@ impl QuotaController {
 
 async fn work(
     recount: &Recount,
-    observe: &ObserveRecount,
     page: &TaskStatus,
     key: &ObjectKey,
 ) -> Result<Option<Duration>, ClientError> {
     page.started(format!("resourcequota {key}"));
-    let begun = Instant::now();
     let done = recount.run(key).await;
-    observe(begun.elapsed(), done.is_err());
     match &done {
         Ok(_) => page.done(""),
         Err(error) => page.failed(chain(error)),

@@ -10,7 +10,7 @@ use proto_api::core::v1::{ConfigMap, Secret};
 use proto_client::{Client, ClientError, DeleteParams, ListParams, Reflector, Store, WriteParams};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::statusz::TaskStatus;
-use proto_daemon::work_queue::{WorkQueue, run_workers};
+use proto_daemon::work_queue::{WorkQueue, WorkQueueMetrics, run_workers};
 
 use tokens::Token;
 
@@ -36,6 +36,8 @@ pub struct Bootstrap {
     pub signer: Client,
     /// The controllers that run.
     pub enabled: TokenControllers,
+    /// The metrics.
+    pub metrics: WorkQueueMetrics,
 }
 
 /// The caches of tokens and of the ConfigMap.
@@ -59,7 +61,7 @@ impl Bootstrap {
         let infos = Reflector::whole(infos, ListParams::name(CLUSTER_INFO));
         let caches = Caches { secrets: secrets.store(), infos: infos.store() };
         // A single key: the signatures depend on all tokens, which are few.
-        let queue = WorkQueue::<()>::default();
+        let queue = WorkQueue::<()>::measured(self.metrics.clone(), |()| "token_cleaner");
         let (one, other) = (queue.clone(), queue.clone());
         let watching = [
             tokio::spawn(secrets.run(drain.clone(), move |_| one.add(()))),
@@ -194,7 +196,8 @@ mod tests {
         let drain = Drain::default();
         let (reader, cleaner, signer) = (server.client(), server.client(), server.client());
         let page = StatusBoard::default().task("tokens");
-        let bootstrap = Bootstrap { reader, cleaner, signer, enabled };
+        let metrics = WorkQueueMetrics::new().expect("metrics");
+        let bootstrap = Bootstrap { reader, cleaner, signer, enabled, metrics };
         let running = tokio::spawn(bootstrap.run(page, drain.watch()));
         let mut all = Vec::new();
         while !all.iter().any(|(line, _): &(String, Value)| line.starts_with("PUT ")) {

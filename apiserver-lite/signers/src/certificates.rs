@@ -23,7 +23,7 @@ use proto_client::{Change, Client, ClientError, DeleteParams, ListParams, Reflec
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use proto_daemon::work_queue::{WorkQueue, run_workers};
+use proto_daemon::work_queue::{WorkQueue, WorkQueueMetrics, run_workers};
 
 use authority::{CertificateAuthority, SignError};
 
@@ -51,6 +51,8 @@ pub struct Certificates {
     pub authority: Option<Arc<CertificateAuthority>>,
     /// The controllers that run.
     pub enabled: CsrControllers,
+    /// The metrics.
+    pub metrics: WorkQueueMetrics,
 }
 
 /// Why a reconcile failed; it is retried.
@@ -70,7 +72,7 @@ impl Certificates {
         let requests =
             Reflector::whole(self.client.all::<CertificateSigningRequest>(), ListParams::default());
         let store = requests.store();
-        let queue = WorkQueue::<ObjectKey>::default();
+        let queue = WorkQueue::<ObjectKey>::measured(self.metrics.clone(), |_| "certificate");
         let changed = queue.clone();
         let watching = tokio::spawn(requests.run(drain.clone(), move |change| {
             if let Change::Applied { key, .. } = change {

@@ -9,6 +9,7 @@
 //!    +-- delayed ------+ <--------------------+
 //! ```
 
+mod metrics;
 mod schedule;
 
 use std::fmt::Debug;
@@ -24,6 +25,8 @@ use crate::drain::DrainWatch;
 use crate::exit::chain;
 use crate::panics::isolate;
 use schedule::Schedule;
+
+pub use metrics::WorkQueueMetrics;
 
 /// Longest delay of a key. Delays come from objects (deadlines, times to live); a key that is early is delayed again by its worker.
 pub const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -53,6 +56,7 @@ struct Shared<K> {
 pub struct Work<K: WorkKey> {
     queue: WorkQueue<K>,
     key: K,
+    begun: Instant,
     has_result: bool,
 }
 
@@ -64,20 +68,24 @@ impl<K> Clone for WorkQueue<K> {
 
 impl<K: WorkKey> Default for WorkQueue<K> {
     fn default() -> Self {
-        Self::new(Backoff::OBJECT)
+        Self::with(Backoff::OBJECT, Schedule::default())
     }
 }
 
 impl<K: WorkKey> WorkQueue<K> {
-    /// An empty queue; failed keys are retried after `retry`.
-    pub fn new(retry: Backoff) -> Self {
-        let shared = Shared { schedule: Mutex::default(), changed: Notify::new(), retry };
-        Self(Arc::new(shared))
+    /// An empty queue whose keys are counted in `metrics` as those of the controller that `name` gives.
+    pub fn measured(metrics: WorkQueueMetrics, name: fn(&K) -> &'static str) -> Self {
+        Self::with(Backoff::OBJECT, Schedule::measured(metrics, name))
+    }
+
+    fn with(retry: Backoff, schedule: Schedule<K>) -> Self {
+        let schedule = Mutex::new(schedule);
+        Self(Arc::new(Shared { schedule, changed: Notify::new(), retry }))
     }
 
     /// Makes `key` ready.
     pub fn add(&self, key: K) {
-        self.schedule().add(key);
+        self.schedule().add(key, Instant::now());
         self.0.changed.notify_one();
     }
 
@@ -92,11 +100,12 @@ impl<K: WorkKey> WorkQueue<K> {
         loop {
             let due = {
                 let mut schedule = self.schedule();
-                if let Some(key) = schedule.take(Instant::now()) {
+                let begun = Instant::now();
+                if let Some(key) = schedule.take(begun) {
                     if schedule.ready_len() > 0 {
                         self.0.changed.notify_one();
                     }
-                    return Work { queue: self.clone(), key, has_result: false };
+                    return Work { queue: self.clone(), key, begun, has_result: false };
                 }
                 schedule.next_due()
             };
@@ -133,7 +142,7 @@ impl<K: WorkKey> Work<K> {
     /// The work succeeded: earlier failures are forgotten.
     pub fn done(mut self) {
         self.has_result = true;
-        self.queue.schedule().done(&self.key);
+        self.queue.schedule().done(&self.key, (self.begun, Instant::now()));
         self.queue.0.changed.notify_one();
     }
 
@@ -149,7 +158,7 @@ impl<K: WorkKey> Drop for Work<K> {
         if !self.has_result {
             let retry = self.queue.0.retry;
             let wait = |failures| after(retry.delay(failures, rand::random()));
-            self.queue.schedule().failed(&self.key, wait);
+            self.queue.schedule().failed(&self.key, (self.begun, Instant::now()), wait);
             self.queue.0.changed.notify_one();
         }
     }

@@ -85,14 +85,31 @@ struct ServiceState {
     service: Option<Arc<LocalService>>,
     slices: Slices,
     compiled: CompiledService,
-    marked: bool,
+    mark: Mark,
+}
+
+/// Whether the next pass compiles a Service, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Mark {
+    #[default]
+    None,
+    /// There may be more room for it.
+    Turn,
+    /// It is another one now.
+    Changed,
 }
 
 impl ServiceState {
+    /// Marks the Service, whose description or endpoints changed.
     fn mark(&mut self, id: &ServiceId, marked: &mut Vec<ServiceId>) {
-        if !std::mem::replace(&mut self.marked, true) {
+        self.mark_as(Mark::Changed, id, marked);
+    }
+
+    fn mark_as(&mut self, mark: Mark, id: &ServiceId, marked: &mut Vec<ServiceId>) {
+        if self.mark == Mark::None {
             marked.push(id.clone());
         }
+        self.mark = self.mark.max(mark);
     }
 }
 

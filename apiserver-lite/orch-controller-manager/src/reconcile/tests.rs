@@ -19,7 +19,6 @@ use proto_api::names::{Names, Profile};
 use proto_client::testing::{StubRequest, StubServer, json_response};
 use proto_client::{Change, ClientConfig, ListParams, Reflector, Store};
 use proto_daemon::drain::Drain;
-use proto_daemon::metrics::Metrics;
 use serde_json::{Value, json};
 
 use super::*;
@@ -187,10 +186,9 @@ impl Server {
         let flags = ControllerManagerFlags::try_parse_from(["test", ranges]).expect("flags");
         let settings = Settings { token_key, ..flags.settings().expect("settings") };
         let (accounts, _) = Accounts::new(client, false, []).expect("no TLS");
-        let metrics = Metrics::new("test", proto_daemon::build_info!()).expect("metrics");
-        let counters = ControllerMetrics::new(&metrics).expect("metrics");
+        let queues = WorkQueueMetrics::new().expect("metrics");
         let (board, recorders) = (StatusBoard::default(), BTreeMap::new());
-        let shown = Observability { board, counters, recorders };
+        let shown = Observability { board, queues, recorders };
         Reconciler::new(accounts, informers, settings, shown)
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::rollout::{self, WorkloadRevision};
 use orchctl_printers::columns::ColumnWidths;
-use proto_api::yaml;
+use orchctl_printers::describe::describe_template;
 use proto_client::Patch;
 use serde_json::{Value, json};
 
@@ -64,6 +64,15 @@ async fn revisions(
     Ok(rollout::revisions(&target.object, &owned, [&revision, &cause]))
 }
 
+/// What is in a revision.
+async fn revision_text(
+    session: &Session,
+    revision: &WorkloadRevision,
+) -> Result<String, CommandError> {
+    let cause = session.names().await?.label("change-cause");
+    Ok(describe_template(&rollout::shown_template(revision, &cause)))
+}
+
 pub(super) async fn run_history(
     session: &Session,
     args: HistoryArgs,
@@ -79,10 +88,8 @@ pub(super) async fn run_history(
                     args.revision
                 ))
             })?;
-            writeln!(output.out, "{title} with revision #{}\nPod Template:", one.number)?;
-            for line in yaml::to_string(&rollout::template_of(one)).lines() {
-                writeln!(output.out, "  {line}")?;
-            }
+            let text = revision_text(session, one).await?;
+            writeln!(output.out, "{title} with revision #{}\n{text}", one.number)?;
             continue;
         }
         if revisions.is_empty() {
@@ -124,6 +131,11 @@ pub(super) async fn run_undo(
             args.results.print_result(output, place, object, &done)?;
             continue;
         }
+        if args.results.dry_run == DryRun::Client {
+            let text = revision_text(session, revision).await?;
+            args.results.print_result(output, place, object, &text)?;
+            continue;
+        }
         let mut steps = vec![json!({"op": "replace", "path": "/spec/template", "value": template})];
         if place.resource.kind == "Deployment" {
             let own = rollout::own_annotations(session.names().await?);
@@ -131,13 +143,8 @@ pub(super) async fn run_undo(
             steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
         }
         let patch = Patch::Json(Value::Array(steps));
-        let changed = match args.results.dry_run {
-            DryRun::Client => object.clone(),
-            _ => {
-                let write = args.results.write("kubectl-rollout")?;
-                requests::patch(session, place.path(None), &patch, &write).await?
-            }
-        };
+        let write = args.results.write("kubectl-rollout")?;
+        let changed = requests::patch(session, place.path(None), &patch, &write).await?;
         args.results.print_result(output, place, &changed, "rolled back")?;
     }
     Ok(ExitCode::SUCCESS)

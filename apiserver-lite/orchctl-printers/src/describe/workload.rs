@@ -258,7 +258,7 @@ fn pods_status(page: &mut Page, pods: &[Value]) {
 }
 
 /// The template of the workload's pods.
-fn template(page: &mut Page, object: &Value, pointer: &str) {
+pub(super) fn template(page: &mut Page, object: &Value, pointer: &str) {
     let empty = Value::Null;
     let template = object.pointer(pointer).unwrap_or(&empty);
     page.line(0, "Pod Template:");

@@ -53,6 +53,7 @@ async fn reconcile(
         client: server.client(),
         authority: Some(Arc::new(authority::tests::authority(3600))),
         enabled: CsrControllers { approving: true, signing: true, cleaner: false },
+        metrics: WorkQueueMetrics::new().expect("metrics"),
     };
     let again = controllers.reconcile(&request).await.expect("reconciled");
     let sent = sent.lock().expect("not poisoned").clone();

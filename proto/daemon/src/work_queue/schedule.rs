@@ -1,8 +1,10 @@
-//! Which key is ready, running or delayed. Pure: the time is an argument.
+//! Which key is ready, running or delayed, counted in metrics. The time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tokio::time::Instant;
+
+use super::metrics::{QueueMetrics, WorkQueueMetrics};
 
 /// The state behind a work queue. A key that is idle, not delayed and without failures is not kept.
 #[derive(Debug)]
@@ -10,11 +12,14 @@ pub(super) struct Schedule<K> {
     entries: BTreeMap<K, Entry>,
     ready: VecDeque<K>,
     delayed: BTreeSet<(Instant, K)>,
+    metrics: Option<QueueMetrics<K>>,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     phase: Phase,
+    /// Since when it is ready.
+    ready_since: Option<Instant>,
     /// When its delay ends.
     due: Option<Instant>,
     /// Failures in a row.
@@ -33,17 +38,31 @@ enum Phase {
 
 impl<K> Default for Schedule<K> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), ready: VecDeque::new(), delayed: BTreeSet::new() }
+        Self {
+            entries: BTreeMap::new(),
+            ready: VecDeque::new(),
+            delayed: BTreeSet::new(),
+            metrics: None,
+        }
     }
 }
 
 impl<K: Clone + Ord> Schedule<K> {
-    /// Makes the key ready now, or after its current run.
-    pub(super) fn add(&mut self, key: K) {
+    /// An empty schedule whose keys are counted as those of the controller that `name` gives.
+    pub(super) fn measured(metrics: WorkQueueMetrics, name: fn(&K) -> &'static str) -> Self {
+        Self { metrics: Some(QueueMetrics { all: metrics, name }), ..Self::default() }
+    }
+
+    /// Makes the key ready at `now`, or after its current run.
+    pub(super) fn add(&mut self, key: K, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         match entry.phase {
             Phase::Idle => {
                 entry.phase = Phase::Ready;
+                entry.ready_since = Some(now);
+                if let Some(metrics) = &self.metrics {
+                    metrics.count_ready(&key);
+                }
                 self.ready.push_back(key);
             }
             Phase::Running => entry.phase = Phase::RunningStale,
@@ -67,28 +86,40 @@ impl<K: Clone + Ord> Schedule<K> {
     pub(super) fn take(&mut self, now: Instant) -> Option<K> {
         while let Some((due, _)) = self.delayed.first()
             && *due <= now
-            && let Some((_, key)) = self.delayed.pop_first()
+            && let Some((due, key)) = self.delayed.pop_first()
         {
             if let Some(entry) = self.entries.get_mut(&key) {
                 entry.due = None;
             }
-            self.add(key);
+            self.add(key, due);
         }
         let key = self.ready.pop_front()?;
-        self.entries.entry(key.clone()).or_default().phase = Phase::Running;
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.phase = Phase::Running;
+        if let (Some(metrics), Some(since)) = (&self.metrics, entry.ready_since.take()) {
+            metrics.count_begun(&key, now.saturating_duration_since(since), now);
+        }
         Some(key)
     }
 
-    /// The run of the key succeeded.
-    pub(super) fn done(&mut self, key: &K) {
+    /// The run of the key, which began and ended at these times, succeeded.
+    pub(super) fn done(&mut self, key: &K, run: (Instant, Instant)) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.failures = 0;
         }
-        self.end(key);
+        self.end(key, run);
     }
 
     /// The run of the key failed; `wait` maps the number of failures in a row to the time of the retry.
-    pub(super) fn failed(&mut self, key: &K, wait: impl FnOnce(u32) -> Instant) {
+    pub(super) fn failed(
+        &mut self,
+        key: &K,
+        run: (Instant, Instant),
+        wait: impl FnOnce(u32) -> Instant,
+    ) {
+        if let Some(metrics) = &self.metrics {
+            metrics.count_failed(key);
+        }
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures = entry.failures.saturating_add(1);
         let at = wait(entry.failures);
@@ -96,7 +127,7 @@ impl<K: Clone + Ord> Schedule<K> {
         if entry.phase == Phase::RunningStale {
             entry.phase = Phase::Running;
         }
-        self.end(key);
+        self.end(key, run);
         self.add_at(key.clone(), at);
     }
 
@@ -115,12 +146,15 @@ impl<K: Clone + Ord> Schedule<K> {
         self.ready.len()
     }
 
-    fn end(&mut self, key: &K) {
+    fn end(&mut self, key: &K, (begun, ended): (Instant, Instant)) {
+        if let Some(metrics) = &self.metrics {
+            metrics.count_ended(key, begun, ended.saturating_duration_since(begun));
+        }
         let Some(entry) = self.entries.get_mut(key) else { return };
         let stale = entry.phase == Phase::RunningStale;
         entry.phase = Phase::Idle;
         if stale {
-            self.add(key.clone());
+            self.add(key.clone(), ended);
         } else if entry.due.is_none() && entry.failures == 0 {
             self.entries.remove(key);
         }

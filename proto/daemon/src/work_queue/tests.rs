@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::drain::{Drain, DrainOutcome};
+use crate::metrics::Metrics;
 
 fn queue() -> WorkQueue<&'static str> {
     WorkQueue::default()
@@ -157,7 +158,7 @@ proptest! {
         let mut wanted: BTreeSet<u8> = BTreeSet::new();
         for step in steps {
             match step {
-                Step::Add(key) => { schedule.add(key); wanted.insert(key); }
+                Step::Add(key) => { schedule.add(key, now); wanted.insert(key); }
                 Step::AddAt(key, after) => {
                     schedule.add_at(key, now + Duration::from_millis(after));
                     wanted.insert(key);
@@ -167,22 +168,82 @@ proptest! {
                     running.push(key);
                     wanted.remove(&key);
                 }
-                Step::Done => if let Some(key) = running.pop() { schedule.done(&key); }
+                Step::Done => if let Some(key) = running.pop() { schedule.done(&key, (now, now)); }
                 Step::Fail => if let Some(key) = running.pop() {
-                    schedule.failed(&key, |_| now + Duration::from_millis(7));
+                    schedule.failed(&key, (now, now), |_| now + Duration::from_millis(7));
                     wanted.insert(key);
                 }
                 Step::Pass(wait) => now += Duration::from_millis(wait),
             }
         }
-        for key in running { schedule.failed(&key, |_| now); wanted.insert(key); }
+        for key in running { schedule.failed(&key, (now, now), |_| now); wanted.insert(key); }
         now += Duration::from_secs(1);
         let mut served = BTreeSet::new();
         while let Some(key) = schedule.take(now) {
             prop_assert!(served.insert(key), "{key} was queued twice");
-            schedule.done(&key);
+            schedule.done(&key, (now, now));
         }
         prop_assert_eq!(schedule.next_due(), None);
         prop_assert!(wanted.is_subset(&served), "lost: {wanted:?} - {served:?}");
     }
+}
+
+/// The lines of `text` about work queues, without histograms' buckets and times.
+fn counts(metrics: &Metrics) -> Vec<String> {
+    let text = metrics.text();
+    let kept = |line: &&str| {
+        line.starts_with("workqueue_") && !line.contains("_bucket") && !line.contains("_sum")
+    };
+    text.lines().filter(kept).map(|line| line.replace("workqueue_", "")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_tell_what_waits_and_what_runs() {
+    let build = crate::metrics::BuildInfo { version: "", commit: "" };
+    let metrics = Metrics::new("test", build).expect("metrics");
+    let measured = WorkQueueMetrics::register(&metrics).expect("metrics");
+    let name = |key: &&str| if *key == "b" { "second" } else { "first" };
+    let queue = WorkQueue::<&'static str>::measured(measured, name);
+    ["a", "a", "b", "c"].into_iter().for_each(|key| queue.add(key));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let a = queue.next().await;
+    tokio::time::advance(Duration::from_secs(3)).await;
+    queue.add("a");
+    assert_eq!(
+        counts(&metrics),
+        [
+            "adds_total{name=\"first\"} 2",
+            "adds_total{name=\"second\"} 1",
+            "depth{name=\"first\"} 1",
+            "depth{name=\"second\"} 1",
+            "longest_running_processor_seconds{name=\"first\"} 3",
+            "queue_duration_seconds_count{name=\"first\"} 1",
+            "unfinished_work_seconds{name=\"first\"} 3",
+        ]
+    );
+    // It was added while it ran, and is retried later only.
+    drop(a);
+    queue.next().await.done();
+    queue.next().await.done();
+    queue.next().await.done();
+    assert_eq!(
+        counts(&metrics),
+        [
+            "adds_total{name=\"first\"} 3",
+            "adds_total{name=\"second\"} 1",
+            "depth{name=\"first\"} 0",
+            "depth{name=\"second\"} 0",
+            "longest_running_processor_seconds{name=\"first\"} 0",
+            "longest_running_processor_seconds{name=\"second\"} 0",
+            "queue_duration_seconds_count{name=\"first\"} 3",
+            "queue_duration_seconds_count{name=\"second\"} 1",
+            "retries_total{name=\"first\"} 1",
+            "unfinished_work_seconds{name=\"first\"} 0",
+            "unfinished_work_seconds{name=\"second\"} 0",
+            "work_duration_seconds_count{name=\"first\"} 3",
+            "work_duration_seconds_count{name=\"second\"} 1",
+        ]
+    );
+    let sum = "workqueue_queue_duration_seconds_sum{name=\"first\"}";
+    assert!(metrics.text().lines().any(|line| line.starts_with(&format!("{sum} 7"))), "2 and 5");
 }

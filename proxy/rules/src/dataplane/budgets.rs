@@ -52,13 +52,14 @@ impl Budgets {
         self.namespace_max.saturating_sub(of_all.saturating_sub(used)).min(WORK_MAX)
     }
 
-    /// A Service that cost `before` costs `now`; it needs more than the namespace has left if an allowance was `too_little` for it.
+    /// A Service that cost as much as the first number costs the second; it needs more than the namespace has left if an allowance was `too_little` for it.
+    /// `has_changed`: its description or endpoints are others than before, and not only its allowance.
     pub(super) fn record(
         &mut self,
         id: &ServiceId,
-        before: usize,
-        now: usize,
+        (before, now): (usize, usize),
         too_little: Option<usize>,
+        has_changed: bool,
     ) {
         if !self.by_namespace.contains_key(id.namespace()) {
             if now == 0 && too_little.is_none() {
@@ -68,8 +69,8 @@ impl Budgets {
         }
         let Some(work) = self.by_namespace.get_mut(id.namespace()) else { return };
         work.used = work.used.saturating_add(now).saturating_sub(before);
-        // A Service that still waits after its turn starts no other turns by costing less: so they come to an end.
-        let waits_on = too_little.is_some() && work.at_turn.as_ref() == Some(id);
+        // A Service that still waits after its turn starts no other turns by costing less, unless it is another one now: so they come to an end.
+        let waits_on = too_little.is_some() && work.at_turn.as_ref() == Some(id) && !has_changed;
         work.was_freed |= now < before && !waits_on;
         match too_little {
             Some(allowance) => {
@@ -116,9 +117,9 @@ mod tests {
     fn waiting() -> (Budgets, [ServiceId; 3]) {
         let ids = ["a", "b", "c"].map(|name| ServiceId::new("ns", name));
         let mut budgets = Budgets { namespace_max: 4000, ..Budgets::default() };
-        budgets.record(&ids[0], 0, 2200, None);
-        budgets.record(&ids[1], 0, 0, Some(1800));
-        budgets.record(&ids[2], 0, 1800, Some(1800));
+        budgets.record(&ids[0], (0, 2200), None, true);
+        budgets.record(&ids[1], (0, 0), Some(1800), true);
+        budgets.record(&ids[2], (0, 1800), Some(1800), true);
         (budgets, ids)
     }
 
@@ -126,11 +127,11 @@ mod tests {
     fn a_service_that_goes_at_its_turn_makes_room_for_those_before_it() {
         let (mut budgets, [a, b, c]) = waiting();
         assert_eq!(budgets.next_waiting(&c), None, "nothing was freed");
-        budgets.record(&a, 2200, 1500, None);
+        budgets.record(&a, (2200, 1500), None, true);
         assert_eq!(budgets.next_waiting(&a), Some(c.clone()), "there is less for b than before");
-        budgets.record(&c, 1800, 0, None);
+        budgets.record(&c, (1800, 0), None, true);
         assert_eq!(budgets.next_waiting(&c), Some(b.clone()));
-        budgets.record(&b, 0, 2400, None);
+        budgets.record(&b, (0, 2400), None, true);
         assert_eq!(budgets.next_waiting(&b), None);
     }
 
@@ -140,17 +141,29 @@ mod tests {
         let mut turns = 0;
         for _ in 0..100 {
             for (before, now) in [(2200, 2199), (2199, 2200)] {
-                budgets.record(&a, before, now, None);
+                budgets.record(&a, (before, now), None, true);
                 if let Some(next) = budgets.next_waiting(&a) {
                     assert_eq!(next, c);
                     turns += 1;
                     // It needs 2,000, and takes the part that fits.
                     let left = budgets.allowance(&c, 1800);
-                    budgets.record(&c, 1800, 1800, Some(left));
+                    budgets.record(&c, (1800, 1800), Some(left), false);
                     assert_eq!(budgets.next_waiting(&c), None);
                 }
             }
         }
         assert_eq!(turns, 1);
+    }
+
+    /// `c` is changed so that it costs less and still waits, in the pass in which it has its turn.
+    #[test]
+    fn a_service_that_is_changed_at_its_turn_makes_room_for_those_before_it() {
+        for (has_changed, next) in [(true, Some("b")), (false, None)] {
+            let (mut budgets, [a, b, c]) = waiting();
+            budgets.record(&a, (2200, 1500), None, true);
+            assert_eq!(budgets.next_waiting(&a), Some(c.clone()));
+            budgets.record(&c, (1800, 300), Some(2500), has_changed);
+            assert_eq!(budgets.next_waiting(&c), next.map(|_| b));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Dataplane, ElementChanges};
+use super::{Dataplane, ElementChanges, Mark};
 use crate::budget::{Budget, WORK_MAX};
 use crate::compile::{CompiledService, SetElement, compile};
 use crate::frontend_owners::{Claim, Rank};
@@ -129,7 +129,7 @@ impl Dataplane {
     /// Compiles a marked Service and clears the mark.
     fn compiled(&mut self, id: &ServiceId) -> Option<CompiledService> {
         let record = self.services.get_mut(id)?;
-        record.marked = false;
+        let mark = std::mem::take(&mut record.mark);
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
         let port = port.filter(|port| !self.layout.settings.uses_port(*port, Protocol::Tcp));
         let was = match port {
@@ -158,11 +158,12 @@ impl Dataplane {
             }
         };
         let too_little = (new.is_over_budget() && allowance < WORK_MAX).then_some(allowance);
-        self.budgets.record(id, before, new.work(), too_little);
+        let has_changed = mark == Mark::Changed;
+        self.budgets.record(id, (before, new.work()), too_little, has_changed);
         if let Some(next) = self.budgets.next_waiting(id)
             && let Some(record) = self.services.get_mut(&next)
         {
-            record.mark(&next, &mut self.pending.marked);
+            record.mark_as(Mark::Turn, &next, &mut self.pending.marked);
         }
         Some(new)
     }

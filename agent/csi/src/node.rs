@@ -298,7 +298,11 @@ impl CsiNode {
                 None => self.forget(uid, &directory).await,
             };
             if let Err(error) = done {
-                tracing::warn!(uid, error = chain(&error), "CSI volume not torn down");
+                tracing::warn!(
+                    uid,
+                    error = chain(&error),
+                    "cannot tear down a CSI volume; retried with the pod's next cleanup"
+                );
                 outcome = outcome.and(Err(error));
             }
         }

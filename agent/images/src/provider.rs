@@ -82,7 +82,7 @@ enum PluginError {
     /// The response may contain a password: the error has only the position of the fault.
     #[error("the response is not JSON, at column {0}")]
     NotJson(usize),
-    #[error("the response is {kind} of {api_version}")]
+    #[error("the response is {kind} of {api_version}, expected CredentialProviderResponse")]
     Kind { kind: String, api_version: String },
     #[error("cacheDuration: {0}")]
     Duration(go_duration::DurationError),

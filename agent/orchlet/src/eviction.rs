@@ -170,7 +170,7 @@ impl Evictor {
             news
         });
         if shown {
-            tracing::info!(pressure = ?decision.pressure, "the node's pressure has changed");
+            tracing::info!(pressure = ?decision.pressure, "node pressure conditions changed");
             // Under disk pressure pod tasks remove dead containers.
             self.shared.wake_pods();
         }
@@ -202,7 +202,7 @@ impl Evictor {
                     namespace = meta.namespace,
                     uid = meta.uid,
                     secs,
-                    "the pod exceeded a limit when it was last measured"
+                    "pod exceeds a limit of local storage; evicting it"
                 );
                 self.evict(&known, signal, message, Duration::ZERO);
                 evicted = evicted.saturating_add(1);
@@ -305,8 +305,10 @@ impl Evictor {
             pod = meta.name,
             namespace = meta.namespace,
             uid = meta.uid,
+            signal,
+            grace_secs = grace.as_secs(),
             message,
-            "pod is evicted"
+            "evicting pod"
         );
         let event = PodEvent::new(Severity::Warning, EVICTED, message.clone());
         self.shared.reports.event(&known.pod, event);

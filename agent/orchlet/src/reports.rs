@@ -134,6 +134,13 @@ impl Reports for NoReports {
     fn event(&self, pod: &Pod, event: PodEvent) {
         let PodEvent { reason, message, .. } = event;
         let (name, namespace) = (&pod.metadata.name, &pod.metadata.namespace);
-        tracing::info!(pod = name, namespace, reason = &*reason, message, "event");
+        tracing::info!(
+            pod = name,
+            namespace,
+            uid = pod.metadata.uid,
+            reason = &*reason,
+            message,
+            "pod event recorded"
+        );
     }
 }

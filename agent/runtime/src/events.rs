@@ -97,7 +97,7 @@ async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<Runti
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
-            "runtime event stream ended"
+            "runtime event stream ended; reconnecting after the pause, a list covers the gap"
         );
         tokio::time::sleep(pause).await;
     }

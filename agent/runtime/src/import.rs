@@ -78,7 +78,7 @@ pub enum ImportError {
         source: Status,
     },
     /// The image could not be created.
-    #[error("name the image {name}")]
+    #[error("cannot tag the image {name}")]
     Name {
         /// Name of the image.
         name: String,

@@ -29,7 +29,7 @@ impl NodeEvents {
         let message = message.into();
         match &self.recorder {
             Some(recorder) => recorder.event(&self.about, kind, reason, message),
-            None => tracing::info!(node = self.about.name, reason, message, "event"),
+            None => tracing::info!(node = self.about.name, reason, message, "node event recorded"),
         }
     }
 }

@@ -40,7 +40,9 @@ impl fmt::Display for Transition<'_> {
                 let reason = OneLine(reason);
                 write!(f, "container {container} has exited with code {code} ({reason})")
             }
-            Self::Waits(container, why) => write!(f, "container {container} waits{}", Why(why)),
+            Self::Waits(container, why) => {
+                write!(f, "container {container} is waiting{}", Why(why))
+            }
         }
     }
 }
@@ -227,7 +229,7 @@ mod tests {
             serde_json::json!({"terminated": {"exitCode": 0, "reason": "Completed", "containerID": "containerd://1"}}),
         );
         assert_eq!(lines(&none, &creating), ["pod is Pending"]);
-        assert_eq!(lines(&creating, &pulling), ["container c waits: ErrImagePull: not found"]);
+        assert_eq!(lines(&creating, &pulling), ["container c is waiting: ErrImagePull: not found"]);
         let started = ["container c has started", "pod is Running", "pod is ready"];
         assert_eq!(lines(&creating, &running), started);
         let over = [
@@ -278,7 +280,7 @@ mod tests {
         let second = with(running(), exit("containerd://1", 7), "containerd://2", 1);
         let waits_again = with(crashing(), exit("containerd://2", 9), "containerd://2", 1);
         let third = with(running(), exit("containerd://2", 9), "containerd://3", 2);
-        let loop_of = "container c waits: CrashLoopBackOff: back-off";
+        let loop_of = "container c is waiting: CrashLoopBackOff: back-off";
         let seventh = "container c has exited with code 7 (Error)";
         let ninth = "container c has exited with code 9 (Error)";
         assert_eq!(lines(&first, &waits), [seventh, loop_of]);

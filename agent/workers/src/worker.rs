@@ -175,7 +175,7 @@ impl Worker {
         }
         let pod = self.pod();
         let uid = &pod.metadata.uid;
-        tracing::info!(pod = %name(&pod), uid, "nothing of the pod is left on the node");
+        tracing::info!(pod = %name(&pod), uid, "pod cleanup is complete: nothing of the pod is left on the node");
         self.records.remove(uid);
         self.shared.forget(uid);
         Ok(())

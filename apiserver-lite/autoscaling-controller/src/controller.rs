@@ -41,7 +41,7 @@ impl AutoscalingController {
         let Self { client, flags, workers, metrics, page } = self;
         let (recorder, writer) = recorder(client.clone(), COMPONENT, "");
         let writing = tokio::spawn(writer.run(drain.clone()));
-        let queue = WorkQueue::<ObjectKey>::measured(metrics, |_| CONTROLLER);
+        let queue = WorkQueue::<ObjectKey>::new(metrics, |_| CONTROLLER);
         let all = client.all::<HorizontalPodAutoscaler>();
         let autoscalers = Reflector::whole(all, ListParams::default());
         let store = autoscalers.store();

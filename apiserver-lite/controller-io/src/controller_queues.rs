@@ -6,19 +6,19 @@ use proto_daemon::work_queue::{WorkKey, WorkQueue, WorkQueueMetrics};
 
 /// The queues. Cheap to clone; all clones are the same queues.
 #[derive(Clone)]
-pub struct ControllerQueues<K> {
+pub struct ControllerQueues<K: WorkKey> {
     shared: WorkQueue<K>,
     own: BTreeMap<&'static str, WorkQueue<K>>,
 }
 
 impl<K: WorkKey> ControllerQueues<K> {
-    /// Empty queues; those in `controllers` have their own. Keys are counted in `metrics` as those of the controller that `name` gives.
+    /// Empty queues; those in `controllers` have their own. Keys are counted in `metrics` as those of the controller that `controller_of` gives.
     pub fn new(
         controllers: impl IntoIterator<Item = &'static str>,
         metrics: &WorkQueueMetrics,
-        name: fn(&K) -> &'static str,
+        controller_of: fn(&K) -> &'static str,
     ) -> Self {
-        let queue = || WorkQueue::measured(metrics.clone(), name);
+        let queue = || WorkQueue::new(metrics.clone(), controller_of);
         let own = controllers.into_iter().map(|controller| (controller, queue())).collect();
         Self { shared: queue(), own }
     }

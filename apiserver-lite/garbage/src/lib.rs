@@ -53,7 +53,7 @@ impl Garbage {
         let page = Arc::new(page);
         let kinds = Arc::new(Kinds::new(client.names()));
         let index = Arc::new(Mutex::new(Index::default()));
-        let queue = WorkQueue::measured(metrics, |_| CONTROLLER);
+        let queue = WorkQueue::new(metrics, |_| CONTROLLER);
         let (index_of, queue_of) = (index.clone(), queue.clone());
         let taker = Arc::new(KindChangeHandler { index: index_of, queue: queue_of });
         let mut watches = Watches::new(client.clone(), kinds.clone(), taker, drain.clone());

@@ -53,7 +53,7 @@ pub async fn handle(
     let line = format!("{} {}", request.method(), request.uri().path());
     let served = isolate(serve(server.clone(), peer, request)).await;
     served.unwrap_or_else(|panicked| {
-        tracing::error!(request = line, %panicked, "the handler of a request panicked; the request is answered 500");
+        tracing::error!(request = line, %panicked, "the handler of a request panicked; responding with 500");
         failure(&server, Encoding::Json, false, &ApiError::internal(PANICKED))
     })
 }
@@ -76,7 +76,7 @@ async fn run_to_completion<T: Send + 'static>(
     let ended = tokio::spawn(isolate(work)).await;
     let ended = ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }));
     ended.unwrap_or_else(|panicked| {
-        tracing::error!(%panicked, "the handler of a write panicked; the request is answered 500");
+        tracing::error!(%panicked, "the handler of a write panicked; responding with 500, and the write may have been committed");
         record.iter().for_each(|record| record.set_panicked());
         Err(ApiError::internal(PANICKED))
     })

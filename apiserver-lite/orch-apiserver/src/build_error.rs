@@ -53,7 +53,7 @@ pub enum BuildError {
     #[error("--restore needs --data-dir")]
     NoDataDir,
     /// A backup cannot be restored.
-    #[error("cannot restore")]
+    #[error("cannot restore the store from the backup")]
     Restore(#[from] BackupError),
     /// A plugin is named as enabled and as disabled.
     #[error("--enable-admission-plugins and --disable-admission-plugins both name {0:?}")]

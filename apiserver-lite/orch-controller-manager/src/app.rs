@@ -80,7 +80,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let build = proto_daemon::build_info!();
     let prefix = names.metric_prefix("controller_manager");
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
-    let queues = WorkQueueMetrics::register(&metrics).map_err(Failure::run)?;
+    let queue_metrics = WorkQueueMetrics::register(&metrics).map_err(Failure::run)?;
     let leads = LeaderMetrics::register(&metrics).map_err(Failure::run)?;
     let requests = RequestMetrics::register(&metrics).map_err(Failure::run)?;
     let client = client.with_metrics(requests);
@@ -96,7 +96,8 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     let enabled = CONTROLLERS.into_iter().filter(|name| settings.enabled.has(name));
     let accounts = Accounts::new(client.clone(), separate, enabled);
     let (accounts, renewals) = accounts.map_err(Failure::usage)?;
-    let observability = Observability { board, queues, recorders: recorders(&accounts, &drain) };
+    let observability =
+        Observability { board, queue_metrics, recorders: recorders(&accounts, &drain) };
     let (leading, led) = watch::channel(false);
     let page = observability.board.task("leader election");
     let leader = flags.leader.over(LeaderElection::default());
@@ -201,7 +202,7 @@ async fn control(dependencies: Dependencies, unsynced: Option<ReadyGuard>, drain
     settings.enabled.disable(reflectors.unserved_controllers(&served));
     let own_workers = settings.own_workers.clone();
     let own = own_workers.keys().copied();
-    let queues = ControllerQueues::new(own, &observability.queues, ReconcileKey::controller);
+    let queues = ControllerQueues::new(own, &observability.queue_metrics, ReconcileKey::controller);
     let sink = Sink {
         informers: informers.clone(),
         queues: queues.clone(),
@@ -244,7 +245,7 @@ fn spawn_others(
     drain: &DrainWatch,
 ) {
     let (enabled, board, metrics) =
-        (&settings.enabled, &observability.board, &observability.queues);
+        (&settings.enabled, &observability.board, &observability.queue_metrics);
     let workers_of = |name: &str| settings.own_workers.get(name).copied().unwrap_or(workers);
     let certificates = Certificates {
         client: accounts.of_controller("csrsigning").clone(),
@@ -320,8 +321,8 @@ mod tests {
         let client = Client::new(&config, Names::new(Profile::Kubernetes), "test").expect("client");
         let (readiness, board) = (Readiness::default(), StatusBoard::default());
         let unsynced = guard_readiness(&flags, &readiness);
-        let queues = WorkQueueMetrics::new().expect("metrics");
-        let observability = Observability { board, queues, recorders: BTreeMap::new() };
+        let queue_metrics = WorkQueueMetrics::new().expect("metrics");
+        let observability = Observability { board, queue_metrics, recorders: BTreeMap::new() };
         let (informers, reflectors) = reflectors::make(&client);
         let (leading, led) = watch::channel(false);
         let settings = flags.settings().expect("settings");

@@ -42,7 +42,7 @@ use proto_api::{Cidr, ObjectKey, Quantity};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
-use proto_daemon::work_queue::WorkQueueMetrics;
+use proto_daemon::work_queue::{Requeue, WorkQueueMetrics};
 use tokio::sync::Semaphore;
 
 use crate::keys::{CONTROLLERS, ReconcileKey};
@@ -71,8 +71,8 @@ pub struct Reconciler {
 pub struct Observability {
     /// The status page.
     pub board: StatusBoard,
-    /// The metrics of queues.
-    pub queues: WorkQueueMetrics,
+    /// The metrics of work queues.
+    pub queue_metrics: WorkQueueMetrics,
     /// Event recorders by source component.
     pub recorders: BTreeMap<&'static str, Recorder>,
 }
@@ -166,12 +166,9 @@ impl Reconciler {
     }
 
     /// Reconciles a key. Returns when to reconcile it again if nothing changes.
-    pub async fn run(
-        &self,
-        reconcile_key: ReconcileKey,
-    ) -> Result<Option<Duration>, ReconcileError> {
+    pub async fn run(&self, reconcile_key: ReconcileKey) -> Result<Requeue, ReconcileError> {
         if !self.has_observed_writes(&reconcile_key).await? {
-            return Ok(Some(REQUEUE));
+            return Ok(Requeue::NotBegun(REQUEUE));
         }
         let controller = reconcile_key.controller();
         let status = self.status.get(controller);
@@ -184,7 +181,7 @@ impl Reconciler {
             (Err(error), Some(status)) => status.failed(proto_daemon::exit::chain(error)),
             _ => {}
         }
-        done
+        done.map(Requeue::from)
     }
 
     async fn dispatch(

@@ -107,7 +107,9 @@ async fn create(host: &Host, flags: &CreateFlags) -> Result<()> {
     let token = spec.token.text();
     let config = client_config::load(&path)?;
     let authority = config.tls.authority.as_ref().and_then(client_config::pem_text);
-    let authority = authority.with_context(|| format!("{} has no authority", path.display()))?;
+    let authority = authority.with_context(|| {
+        format!("client configuration {} has no certificate-authority-data", path.display())
+    })?;
     let pins = cluster_info::pins(&path, &authority)?;
     let join = join_command(&config.server.to_string(), &token, &pins);
     let text = if flags.print_join_command {

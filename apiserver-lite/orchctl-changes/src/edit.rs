@@ -1,17 +1,18 @@
 //! `edit`: objects in the user's editor.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use orchctl_client::manifests::FileFlags;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_printers::terminal::visible;
 use proto_api::yaml;
 use proto_daemon::private_files;
 use serde_json::Value;
 
 use crate::record::RecordFlags;
-use crate::requests;
+use crate::requests::{self, Place};
 use crate::results::ResultFlags;
 use crate::targets::{self, TargetFlags, TargetObject};
 
@@ -60,13 +61,39 @@ pub async fn run(
 }
 
 /// How an edited text was taken.
-enum Outcome {
+enum EditOutcome {
     /// The object was changed.
     Edited(Value),
-    /// The text has no changes.
-    Unchanged,
-    /// The user can mend it: why it was not taken.
-    Refused(String),
+    /// The text has no changes: what the user reads.
+    Cancelled(&'static str),
+    /// The user can mend it.
+    Refused(Refusal),
+}
+
+/// Why an edited text was not taken.
+struct Refusal {
+    /// In a line.
+    summary: String,
+    /// Line by line, for the head of the text.
+    lines: Vec<String>,
+}
+
+impl Refusal {
+    fn of_text(summary: String) -> Self {
+        Self { lines: vec![summary.clone()], summary }
+    }
+
+    /// That of a server, with the fields it names.
+    fn of_object(place: &Place, error: &CommandError) -> Self {
+        let title = format!("{} {:?}", place.resource.full_name(), place.name);
+        let causes = requests::causes(error);
+        if causes.is_empty() {
+            return Self::of_text(requests::message(error));
+        }
+        let causes = causes.iter().map(|(field, message)| format!("* {field}: {message}"));
+        let lines = std::iter::once(format!("{title} was not valid:")).chain(causes).collect();
+        Self { summary: format!("{title} is invalid"), lines }
+    }
 }
 
 /// The user edits until the server takes the object, or the text is left as it was.
@@ -87,41 +114,37 @@ async fn edit(
         "json" => orchctl_printers::json::pretty(&shown),
         _ => yaml::to_string(&shown),
     };
-    let (mut why, mut kept) = (String::new(), None::<PathBuf>);
+    let mut head = head(&args.output, &[]);
+    let path = in_editor(session, &format!("{head}{text}"), &args.output).await?;
+    let keep = |why: &str| error_with_copy(why, &path);
+    let mut is_first = true;
     loop {
-        let draft = format!("{}{text}", head(&args.output, &why));
-        let opened = in_editor(session, &draft, &args.output).await;
-        let path = match (opened, &kept) {
-            (Ok(path), _) => path,
-            (Err(error), None) => return Err(error),
-            (Err(error), Some(kept)) => {
-                return Err(error_with_copy(&requests::message(&error), kept));
-            }
-        };
-        let edited = without_head(&std::fs::read_to_string(&path)?);
-        if let Some(kept) = kept.take() {
-            std::fs::remove_file(kept)?;
-            if edited == text {
-                let cancelled = "Edit cancelled, no valid changes were saved.";
-                return Err(error_with_copy(cancelled, &path));
-            }
+        let edited = std::fs::read_to_string(&path).map_err(|error| keep(&error.to_string()))?;
+        let edited = without_head(&edited, &head);
+        if !is_first && is_same(&edited, &text) {
+            return Err(keep("Edit cancelled, no valid changes were saved."));
         }
-        match submit(session, args, (target, &shown), &edited, output).await {
-            Ok(Outcome::Edited(object)) => {
-                std::fs::remove_file(&path)?;
+        let refusal = match submit(session, args, (target, &shown), &edited, output).await {
+            Ok(EditOutcome::Edited(object)) => {
+                discard(&path);
                 return ResultFlags::default().print_result(output, place, &object, "edited");
             }
-            Ok(Outcome::Unchanged) => {
-                std::fs::remove_file(&path)?;
-                writeln!(output.err, "Edit cancelled, no changes made.")?;
+            Ok(EditOutcome::Cancelled(why)) => {
+                discard(&path);
+                writeln!(output.err, "{why}")?;
                 return Ok(());
             }
-            Ok(Outcome::Refused(reason)) => {
-                writeln!(output.err, "error: {reason}")?;
-                (text, why, kept) = (edited, reason, Some(path));
-            }
-            Err(error) => return Err(error_with_copy(&requests::message(&error), &path)),
-        }
+            Ok(EditOutcome::Refused(refusal)) => refusal,
+            Err(error) => return Err(keep(&requests::message(&error))),
+        };
+        let told = writeln!(output.err, "error: {}", refusal.summary);
+        head = self::head(&args.output, &refusal.lines);
+        (text, is_first) = (edited, false);
+        let opened = match told.and_then(|()| rewrite(&path, &format!("{head}{text}"))) {
+            Ok(()) => open_editor(session, &path).await,
+            Err(error) => Err(error.into()),
+        };
+        opened.map_err(|error| keep(&requests::message(&error)))?;
     }
 }
 
@@ -132,15 +155,20 @@ async fn submit(
     (target, shown): (&TargetObject, &Value),
     edited: &str,
     output: &mut Output,
-) -> Result<Outcome, CommandError> {
+) -> Result<EditOutcome, CommandError> {
+    let refused = |why: String| Ok(EditOutcome::Refused(Refusal::of_text(why)));
     let mut after: Value = match yaml::parse(edited) {
         Ok(after) => after,
-        Err(error) => {
-            return Ok(Outcome::Refused(format!("the edited text cannot be read: {error}")));
-        }
+        Err(error) => return refused(format!("the edited text cannot be read: {error}")),
     };
-    if after == *shown || after.is_null() {
-        return Ok(Outcome::Unchanged);
+    if after.is_null() {
+        return Ok(EditOutcome::Cancelled("Edit cancelled, saved file was empty."));
+    }
+    if after == *shown {
+        return Ok(EditOutcome::Cancelled("Edit cancelled, no changes made."));
+    }
+    if !after.is_object() {
+        return refused("the edited text is not an object".to_owned());
     }
     let place = &target.place;
     for pointer in ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"] {
@@ -155,32 +183,56 @@ async fn submit(
     let write = ResultFlags::default().write(&args.field_manager)?;
     let path = place.path(args.subresource.as_deref());
     match requests::patch(session, path, &requests::as_patch(change), &write).await {
-        Ok(object) => Ok(Outcome::Edited(object)),
+        Ok(object) => Ok(EditOutcome::Edited(object)),
         Err(error) if requests::code(&error) == Some(422) => {
-            Ok(Outcome::Refused(requests::message(&error)))
+            Ok(EditOutcome::Refused(Refusal::of_object(place, &error)))
         }
         Err(error) => Err(error),
     }
 }
 
 /// What stands above a text in YAML; JSON has no comments.
-fn head(format: &str, why: &str) -> String {
+fn head(format: &str, reasons: &[String]) -> String {
     if format == "json" {
         return String::new();
     }
     let mut head = "# Lines that begin with '#' do not count. A file without changes, or without anything else, changes nothing.\n#\n".to_owned();
-    if !why.is_empty() {
-        head.push_str("# The last edit was not taken:\n");
-        why.lines().for_each(|line| head.push_str(&format!("# {line}\n")));
+    // No text of the server ends the comment.
+    let breaks = |c: char| matches!(c, '\u{2028}' | '\u{2029}');
+    for line in reasons.iter().flat_map(|reason| reason.lines()) {
+        head.push_str(&format!("# {}\n", visible(&line.replace(breaks, " "))));
+    }
+    if !reasons.is_empty() {
         head.push_str("#\n");
     }
     head
 }
 
-/// The text below the comments that begin a file.
-fn without_head(text: &str) -> String {
-    let lines = text.split_inclusive('\n').skip_while(|line| line.starts_with('#'));
-    lines.collect()
+/// The text below `head`, or below the comments that begin a file whose head was edited, too.
+fn without_head(text: &str, head: &str) -> String {
+    match text.strip_prefix(head) {
+        Some(text) => text.to_owned(),
+        None => text.split_inclusive('\n').skip_while(|line| line.starts_with('#')).collect(),
+    }
+}
+
+/// Whether two texts say the same, whatever their form and comments are.
+fn is_same(one: &str, other: &str) -> bool {
+    match (yaml::parse(one), yaml::parse(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// Writes another text into the file of an edit.
+fn rewrite(path: &Path, text: &str) -> std::io::Result<()> {
+    discard(path);
+    private_files::create_private(path)?.write_all(text.as_bytes())
+}
+
+/// Removes the file of an edit, which some editors and cleaners of the directory have done before.
+fn discard(path: &Path) {
+    let _ = std::fs::remove_file(path);
 }
 
 /// Has the user edit a text; returns the file with it.
@@ -195,14 +247,14 @@ pub async fn in_editor(
     let path = write_file(text, ending)?;
     if let Err(error) = open_editor(session, &path).await {
         // It may be a Secret.
-        std::fs::remove_file(&path)?;
+        discard(&path);
         return Err(error);
     }
     Ok(path)
 }
 
 /// Why an edit was not taken, and where it is.
-pub fn error_with_copy(why: &str, path: &std::path::Path) -> CommandError {
+pub fn error_with_copy(why: &str, path: &Path) -> CommandError {
     CommandError::with_text(format!(
         "{why}\nA copy of your changes has been stored to {}",
         path.display()
@@ -226,7 +278,7 @@ fn write_file(text: &str, ending: &str) -> Result<PathBuf, CommandError> {
     Err(CommandError::with_text(format!("{} is full of files of edits", directory.display())))
 }
 
-async fn open_editor(session: &Session, path: &std::path::Path) -> Result<(), CommandError> {
+async fn open_editor(session: &Session, path: &Path) -> Result<(), CommandError> {
     let set = |name: &str| session.variable(name).filter(|value| !value.is_empty());
     let editor = set("KUBE_EDITOR").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned());
     // The user's own words for a shell; the name of the file is no part of them.
@@ -252,13 +304,26 @@ mod tests {
 
     #[test]
     fn the_head_says_why_and_is_no_part_of_the_text() {
-        let text = "data:\n  k: |\n    # a comment of the user\n# no part of the block\n";
-        for why in ["", "spec.replicas: Invalid value: -1\nsecond line"] {
-            let shown = format!("{}{text}", head("yaml", why));
-            assert!(why.lines().all(|line| shown.contains(&format!("# {line}\n"))), "{shown}");
-            assert_eq!(without_head(&shown), text);
+        let text = "data:\n  k: |\n    # a comment of the user\n# not of the block\n";
+        for why in
+            [&[][..], &["d \"x\" was not valid:".to_owned(), "* a: b\r\u{2028}c: d".to_owned()]]
+        {
+            let head = head("yaml", why);
+            assert!(
+                head.lines().all(|line| line.starts_with('#'))
+                    && !head.contains(['\r', '\u{2028}'])
+            );
+            assert_eq!(head.lines().count(), if why.is_empty() { 2 } else { 5 });
+            assert_eq!(without_head(&format!("{head}{text}"), &head), text);
+            assert_eq!(without_head(&format!("# mine\n{head}{text}"), &head), text);
         }
-        assert_eq!(head("json", "why"), "");
-        assert_eq!(without_head("# only a head"), "");
+        assert_eq!(head("json", &["why".to_owned()]), "");
+    }
+
+    #[test]
+    fn an_edit_of_form_and_comments_only_is_none() {
+        assert!(is_same("a: 1\nb: 2\n", "# tried\nb: 2\na:  1\n"));
+        assert!(!is_same("a: 1", "a: 2"));
+        assert!(is_same("a: [", "a: [") && !is_same("a: [", "a: [["));
     }
 }

@@ -337,6 +337,13 @@ pub fn message_with_causes(error: &CommandError) -> String {
     text
 }
 
+/// The fields that a refusal names, each with what is wrong with it.
+pub fn causes(error: &CommandError) -> Vec<(&str, &str)> {
+    let CommandError::Client(ClientError::Api { status, .. }) = error else { return Vec::new() };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.map(|cause| (cause.field.as_str(), cause.message.as_str())).collect()
+}
+
 /// Whether a refusal names this cause.
 pub fn has_cause(error: &CommandError, reason: &str) -> bool {
     let CommandError::Client(ClientError::Api { status, .. }) = error else { return false };

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::ArgumentError;
 use proto_client::Patch;
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ pub struct Args {
     #[command(flatten)]
     targets: TargetFlags,
     /// How many replicas there shall be
-    #[arg(long, value_name = "COUNT", required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, value_name = "COUNT", required = true, allow_negative_numbers = true, value_parser = replicas)]
     replicas: i32,
     /// Scale only what has this many replicas now
     #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
@@ -62,6 +63,11 @@ pub async fn run(
         }
     }
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+fn replicas(text: &str) -> Result<i32, ArgumentError> {
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.ok_or_else(|| ArgumentError::new("COUNT must be greater than or equal to 0".to_owned()))
 }
 
 async fn scale(

@@ -287,12 +287,8 @@ pub fn annotations_of(deployment: &Value, revision: &WorkloadRevision, own: &[St
 pub fn shown_template(revision: &WorkloadRevision, cause_annotation: &str) -> Value {
     let mut template = kept_template(revision);
     let is_replica_set = revision.object.pointer("/spec/template").is_some();
-    if is_replica_set
-        && !revision.cause.is_empty()
-        && let Some(metadata) = template.pointer_mut("/metadata").and_then(Value::as_object_mut)
-        && let Some(annotations) =
-            metadata.entry("annotations").or_insert_with(|| json!({})).as_object_mut()
-    {
+    if is_replica_set && !revision.cause.is_empty() {
+        let annotations = map_at(&mut template, &["metadata", "annotations"]);
         annotations.insert(cause_annotation.to_owned(), json!(revision.cause));
     }
     template
@@ -310,7 +306,8 @@ pub fn template_of(revision: &WorkloadRevision) -> Value {
     template
 }
 
-fn kept_template(revision: &WorkloadRevision) -> Value {
+/// The template of the pods of a revision as the server keeps it.
+pub fn kept_template(revision: &WorkloadRevision) -> Value {
     let object = &revision.object;
     let template =
         object.pointer("/spec/template").or_else(|| object.pointer("/data/spec/template"));

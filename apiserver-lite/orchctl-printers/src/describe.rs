@@ -23,6 +23,7 @@ use proto_api::names::Names;
 use serde_json::Value;
 
 use crate::objects;
+use crate::terminal::visible;
 
 /// An object was not read; the text says why, and is shown in its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,10 +134,10 @@ pub fn describe(object: &Value, related: &Related, context: Context<'_>) -> Stri
 }
 
 /// The pods that a template makes, with tabs between names and values: kubectl does not align it in answers about revisions.
-pub fn describe_template(template: &Value) -> String {
+pub fn describe_template(template: &Value, names: &Names) -> String {
     let mut page = Page::default();
-    workload::template(&mut page, template, "");
-    page.text
+    workload::template(&mut page, template, "", names);
+    visible(&page.text).into_owned()
 }
 
 fn describe_of_domain(

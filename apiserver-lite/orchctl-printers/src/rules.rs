@@ -24,35 +24,26 @@ struct Rule {
     verbs: Vec<Value>,
 }
 
-/// One row a resource, with the verbs of all rules about it, and one for each verb of each URL; rows are in the order of their verbs.
+/// One row for all objects of a resource and one for each named object, with the verbs of all rules about it, and one for each verb of each URL; rows are
+/// in the order of their verbs.
 pub fn rows(resource_rules: &[Value], url_rules: &[Value]) -> Vec<Row> {
     let mut rules: Vec<Rule> = Vec::new();
     for rule in resource_rules {
-        let names = words(objects::list_at(rule, "/resourceNames"));
+        let names: Vec<String> = match objects::list_at(rule, "/resourceNames") {
+            [] => vec!["[]".to_owned()],
+            names => names.iter().map(|name| words(std::slice::from_ref(name))).collect(),
+        };
         let verbs = objects::list_at(rule, "/verbs");
         for resource in objects::list_at(rule, "/resources").iter().filter_map(Value::as_str) {
             for group in objects::list_at(rule, "/apiGroups").iter().filter_map(Value::as_str) {
-                let full = if group.is_empty() {
-                    resource.to_owned()
-                } else {
-                    with_group(resource, group)
-                };
-                let known = rules.iter_mut().find(|one| one.resource == full && one.names == names);
-                if let Some(known) = known {
-                    let new: Vec<Value> =
-                        verbs.iter().filter(|verb| !known.verbs.contains(verb)).cloned().collect();
-                    known.verbs.extend(new);
-                } else if rules.len() < ROWS_MAX {
-                    let (urls, verbs) = ("[]".to_owned(), verbs.to_vec());
-                    let order = (format!("[{group}]"), format!("[{resource}]"));
-                    rules.push(Rule { order, resource: full, urls, names: names.clone(), verbs });
-                }
+                names.iter().for_each(|name| add(&mut rules, (group, resource, name), verbs));
             }
         }
     }
     for rule in url_rules {
         let verbs = objects::list_at(rule, "/verbs");
-        for url in objects::list_at(rule, "/nonResourceURLs") {
+        let urls = objects::list_at(rule, "/nonResourceURLs").iter();
+        for url in urls.filter(|url| url.is_string()) {
             rules.extend(verbs.iter().take(ROWS_MAX.saturating_sub(rules.len())).map(|verb| {
                 Rule {
                     order: ("[]".to_owned(), "[]".to_owned()),
@@ -64,16 +55,31 @@ pub fn rows(resource_rules: &[Value], url_rules: &[Value]) -> Vec<Row> {
             }));
         }
     }
-    rules.sort_by(|a, b| {
-        let key = |rule: &Rule| {
-            (words(&rule.verbs), rule.order.clone(), rule.names.clone(), rule.urls.clone())
-        };
-        key(a).cmp(&key(b))
+    rules.sort_by_cached_key(|rule| {
+        (words(&rule.verbs), rule.order.clone(), rule.names.clone(), rule.urls.clone())
     });
     rules
         .into_iter()
         .map(|rule| vec![rule.resource, rule.urls, rule.names, words(&rule.verbs)])
         .collect()
+}
+
+/// Adds the verbs of a resource, of which there is one object or all.
+fn add(rules: &mut Vec<Rule>, (group, resource, names): (&str, &str, &str), verbs: &[Value]) {
+    let full = if group.is_empty() { resource.to_owned() } else { with_group(resource, group) };
+    if let Some(known) = rules.iter_mut().find(|one| one.resource == full && one.names == names) {
+        let new: Vec<Value> =
+            verbs.iter().filter(|verb| !known.verbs.contains(verb)).cloned().collect();
+        known.verbs.extend(new);
+    } else if rules.len() < ROWS_MAX {
+        rules.push(Rule {
+            order: (format!("[{group}]"), format!("[{resource}]")),
+            resource: full,
+            urls: "[]".to_owned(),
+            names: names.to_owned(),
+            verbs: verbs.to_vec(),
+        });
+    }
 }
 
 /// The group stands between a resource and its subresource.
@@ -96,7 +102,7 @@ mod tests {
             "resourceRules": [
                 {"verbs": ["list"], "apiGroups": ["", "apps"], "resources": ["pods", "x/scale"]},
                 {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]},
-                {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["a"]},
+                {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["a", "b"]},
             ],
             "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/version"]}],
         });
@@ -113,6 +119,7 @@ mod tests {
                 "|[/healthz]|[]|[get]",
                 "|[/version]|[]|[get]",
                 "pods|[]|[a]|[get]",
+                "pods|[]|[b]|[get]",
                 "pods|[]|[]|[list get]",
                 "x/scale|[]|[]|[list]",
                 "pods.apps|[]|[]|[list]",

@@ -36,7 +36,7 @@ impl QuotaController {
     /// Runs until drained.
     pub async fn run(self, drain: DrainWatch) {
         let Self { client, sync_period, workers, metrics, page } = self;
-        let queue = WorkQueue::<ObjectKey>::measured(metrics, |_| CONTROLLER);
+        let queue = WorkQueue::<ObjectKey>::new(metrics, |_| CONTROLLER);
         let quotas = Reflector::whole(client.all::<ResourceQuota>(), ListParams::default());
         let changed = Arc::new(Notify::new());
         let watches = QuotaWatches::new(client.clone(), quotas.store(), queue.clone());

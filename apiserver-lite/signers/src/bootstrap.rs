@@ -61,7 +61,7 @@ impl Bootstrap {
         let infos = Reflector::whole(infos, ListParams::name(CLUSTER_INFO));
         let caches = Caches { secrets: secrets.store(), infos: infos.store() };
         // A single key: the signatures depend on all tokens, which are few.
-        let queue = WorkQueue::<()>::measured(self.metrics.clone(), |()| "token_cleaner");
+        let queue = WorkQueue::<()>::new(self.metrics.clone(), |()| "bootstrapsigner");
         let (one, other) = (queue.clone(), queue.clone());
         let watching = [
             tokio::spawn(secrets.run(drain.clone(), move |_| one.add(()))),

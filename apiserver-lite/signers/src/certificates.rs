@@ -72,7 +72,7 @@ impl Certificates {
         let requests =
             Reflector::whole(self.client.all::<CertificateSigningRequest>(), ListParams::default());
         let store = requests.store();
-        let queue = WorkQueue::<ObjectKey>::measured(self.metrics.clone(), |_| "certificate");
+        let queue = WorkQueue::<ObjectKey>::new(self.metrics.clone(), |_| "csrsigning");
         let changed = queue.clone();
         let watching = tokio::spawn(requests.run(drain.clone(), move |change| {
             if let Change::Applied { key, .. } = change {

@@ -394,7 +394,7 @@ pub enum CommitError {
         source: io::Error,
     },
     /// Whether the frame is on disk is unknown.
-    #[error("append to {path}, whose content is not known now")]
+    #[error("cannot append to {path}: an earlier write failed and left its end unknown")]
     Sync {
         /// The segment.
         path: PathBuf,

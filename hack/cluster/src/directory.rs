@@ -82,14 +82,15 @@ fn is_empty(dir: &Path) -> Result<bool> {
     match fs::read_dir(dir) {
         Ok(mut entries) => Ok(entries.next().is_none()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(error).with_context(|| format!("--dir {}", dir.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot use --dir {}", dir.display())),
     }
 }
 
 impl ClusterDirectory {
     /// The directory as an absolute path, so that the same directory is the same cluster.
     pub fn absolute(&self) -> Result<PathBuf> {
-        std::path::absolute(&self.dir).with_context(|| format!("--dir {}", self.dir.display()))
+        std::path::absolute(&self.dir)
+            .with_context(|| format!("cannot use --dir {}", self.dir.display()))
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
+use proto_daemon::mountinfo;
 
 use crate::processes::{ProcessIdentity, all_pids};
 use crate::progress::Progress;
@@ -151,19 +152,14 @@ fn remove_groups(group: &Path) -> io::Result<()> {
 
 async fn remove_files(dir: &Path) -> Result<()> {
     namespaces::remove_mount_points(dir);
-    let below: Vec<String> = mounts_below(dir)?;
-    if let Some(mounted) = below.first() {
-        bail!("{mounted} is still mounted below {}; nothing was removed there", dir.display());
+    if let Some(mounted) = mounts_below(dir)?.first() {
+        let (mounted, dir) = (mounted.display(), dir.display());
+        bail!("{mounted} is still mounted below {dir}; nothing was removed there");
     }
     directory::remove(dir)
 }
 
-fn mounts_below(dir: &Path) -> Result<Vec<String>> {
-    let mounts = fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
-    let target = |line: &str| line.split(' ').nth(1).map(str::to_owned);
-    Ok(mounts
-        .lines()
-        .filter_map(target)
-        .filter(|mount| Path::new(mount).starts_with(dir))
-        .collect())
+fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mounts = mountinfo::read().context("cannot read the mount table")?;
+    Ok(mounts.into_iter().map(|mount| mount.point).filter(|point| point.starts_with(dir)).collect())
 }

@@ -30,7 +30,7 @@ pub fn busybox() -> Result<ImageTar> {
 fn applets() -> Result<Vec<String>> {
     let listed = Command::new(BINARY).arg("--list").output();
     let listed = listed.with_context(|| format!("cannot run {BINARY}"))?.stdout;
-    let names = String::from_utf8(listed).context("a name of an applet is no text")?;
+    let names = String::from_utf8(listed).context("applet name is not UTF-8")?;
     let others = names.lines().filter(|name| !name.contains('/') && *name != "busybox");
     Ok(others.map(str::to_owned).collect())
 }

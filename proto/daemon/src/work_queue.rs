@@ -24,7 +24,8 @@ use crate::backoff::Backoff;
 use crate::drain::DrainWatch;
 use crate::exit::chain;
 use crate::panics::isolate;
-use schedule::Schedule;
+use metrics::QueueMetrics;
+use schedule::{Run, Schedule};
 
 pub use metrics::WorkQueueMetrics;
 
@@ -42,13 +43,12 @@ impl<K: Clone + Ord + Debug + Send + 'static> WorkKey for K {}
 
 /// The queue. Cheap to clone; all clones are one queue.
 #[derive(Debug)]
-pub struct WorkQueue<K>(Arc<Shared<K>>);
+pub struct WorkQueue<K: WorkKey>(Arc<Shared<K>>);
 
 #[derive(Debug)]
-struct Shared<K> {
+struct Shared<K: WorkKey> {
     schedule: Mutex<Schedule<K>>,
     changed: Notify,
-    retry: Backoff,
 }
 
 /// One key while it is processed. Dropping it without a result counts as a failure, so no key is lost.
@@ -60,27 +60,18 @@ pub struct Work<K: WorkKey> {
     has_result: bool,
 }
 
-impl<K> Clone for WorkQueue<K> {
+impl<K: WorkKey> Clone for WorkQueue<K> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<K: WorkKey> Default for WorkQueue<K> {
-    fn default() -> Self {
-        Self::with(Backoff::OBJECT, Schedule::default())
-    }
-}
-
 impl<K: WorkKey> WorkQueue<K> {
-    /// An empty queue whose keys are counted in `metrics` as those of the controller that `name` gives.
-    pub fn measured(metrics: WorkQueueMetrics, name: fn(&K) -> &'static str) -> Self {
-        Self::with(Backoff::OBJECT, Schedule::measured(metrics, name))
-    }
-
-    fn with(retry: Backoff, schedule: Schedule<K>) -> Self {
-        let schedule = Mutex::new(schedule);
-        Self(Arc::new(Shared { schedule, changed: Notify::new(), retry }))
+    /// An empty queue. Its keys are counted in `metrics` as those of the controller that `controller_of` gives.
+    pub fn new(metrics: WorkQueueMetrics, controller_of: fn(&K) -> &'static str) -> Self {
+        let metrics = QueueMetrics { metrics, controller_of };
+        let schedule = Mutex::new(Schedule::new(metrics));
+        Self(Arc::new(Shared { schedule, changed: Notify::new() }))
     }
 
     /// Makes `key` ready.
@@ -140,33 +131,59 @@ impl<K: WorkKey> Work<K> {
     }
 
     /// The work succeeded: earlier failures are forgotten.
-    pub fn done(mut self) {
-        self.has_result = true;
-        self.queue.schedule().done(&self.key, (self.begun, Instant::now()));
-        self.queue.0.changed.notify_one();
+    pub fn done(self) {
+        self.end(Requeue::Never);
     }
 
     /// The work succeeded and is to be repeated after a delay.
     pub fn again_in(self, delay: Duration) {
-        self.queue.schedule().add_at(self.key.clone(), after(delay));
-        self.done();
+        self.end(Requeue::After(delay));
+    }
+
+    fn end(mut self, next: Requeue) {
+        self.has_result = true;
+        let mut schedule = self.queue.schedule();
+        if let Requeue::After(delay) | Requeue::NotBegun(delay) = next {
+            schedule.add_at(self.key.clone(), after(delay));
+        }
+        let was_begun = !matches!(next, Requeue::NotBegun(_));
+        schedule.done(&self.key, Run { begun: self.begun, ended: Instant::now(), was_begun });
+        drop(schedule);
+        self.queue.0.changed.notify_one();
+    }
+}
+
+/// What comes after a run that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requeue {
+    /// Nothing, until the key is added.
+    Never,
+    /// Another run after this delay, or earlier when the key is added.
+    After(Duration),
+    /// The same, since the run had to wait for something: it is not observed as one.
+    NotBegun(Duration),
+}
+
+impl From<Option<Duration>> for Requeue {
+    fn from(delay: Option<Duration>) -> Self {
+        delay.map_or(Self::Never, Self::After)
     }
 }
 
 impl<K: WorkKey> Drop for Work<K> {
     fn drop(&mut self) {
         if !self.has_result {
-            let retry = self.queue.0.retry;
-            let wait = |failures| after(retry.delay(failures, rand::random()));
-            self.queue.schedule().failed(&self.key, (self.begun, Instant::now()), wait);
+            let wait = |failures| after(Backoff::OBJECT.delay(failures, rand::random()));
+            let run = Run { begun: self.begun, ended: Instant::now(), was_begun: true };
+            self.queue.schedule().failed(&self.key, run, wait);
             self.queue.0.changed.notify_one();
         }
     }
 }
 
-/// Processes the queue with `workers` tasks until drained. Keys in progress are finished first. `work` returns after which delay the key is to be
-/// processed again, if at all. An object that fails for ever does not fill the log: of a key's failures in a row the 1st, 2nd, 4th, 8th, ... are warnings.
-pub async fn run_workers<K, E, F, Fut>(
+/// Processes the queue with `workers` tasks until drained. Keys in progress are finished first. `work` returns whether the key is to be
+/// processed again, and when. An object that fails for ever does not fill the log: of a key's failures in a row the 1st, 2nd, 4th, 8th, ... are warnings.
+pub async fn run_workers<K, R, E, F, Fut>(
     queue: WorkQueue<K>,
     workers: usize,
     drain: DrainWatch,
@@ -175,7 +192,8 @@ pub async fn run_workers<K, E, F, Fut>(
     K: WorkKey + Sync,
     E: std::error::Error + Send + 'static,
     F: Fn(K) -> Fut + Clone + Send + 'static,
-    Fut: Future<Output = Result<Option<Duration>, E>> + Send,
+    Fut: Future<Output = Result<R, E>> + Send,
+    R: Into<Requeue> + Send,
 {
     let mut running = JoinSet::new();
     for _ in 0..workers.max(1) {
@@ -189,8 +207,7 @@ pub async fn run_workers<K, E, F, Fut>(
                     item = queue.next() => item,
                 };
                 match isolate(work(item.key().clone())).await {
-                    Ok(Ok(None)) => item.done(),
-                    Ok(Ok(Some(delay))) => item.again_in(delay),
+                    Ok(Ok(next)) => item.end(next.into()),
                     Ok(Err(error)) => {
                         let failures = item.failures().saturating_add(1);
                         let (key, error) = (item.key(), chain(&error));

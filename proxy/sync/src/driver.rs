@@ -472,7 +472,7 @@ impl<T: Transport> Driver<T> {
                 self.metrics.failures.inc();
                 tracing::warn!(
                     error = %chain(&error),
-                    "cannot sync the nftables ruleset; trying again"
+                    "cannot sync the nftables ruleset; the previous one stays, retried after a back-off"
                 );
                 self.status.failed(chain(&error));
                 failures.saturating_add(1)

@@ -305,7 +305,7 @@ fn warn_of_refused((service, refused): &(ServiceId, RefusedAddresses)) {
             %address,
             reason = refusal.reason(),
             others = others.len(),
-            "an address of a service is not served by this node"
+            "refusing an address of a service"
         );
     }
 }

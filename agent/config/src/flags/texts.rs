@@ -28,7 +28,7 @@ pub enum FlagValueError {
     #[error("{0:?} is not a NUMA node number")]
     NumaNode(String),
     /// A NUMA node stands twice.
-    #[error("NUMA node {0} is duplicate")]
+    #[error("NUMA node {0} is listed twice")]
     NumaNodeTwice(i64),
 }
 

@@ -111,7 +111,7 @@ impl NfsUnmounter {
             (Err(error), false) => {
                 tracing::warn!(
                     uid, volume, %error,
-                    "NFS volume has left the mount table, but umount did not end well; the kernel may still have to write data back"
+                    "NFS volume has left the mount table, but umount exited with an error; the kernel may still have to write data back"
                 );
                 Ok(())
             }

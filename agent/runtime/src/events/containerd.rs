@@ -124,7 +124,10 @@ async fn report_exit(
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
     runtime.reported_exits().forget(id);
-    tracing::warn!(id, "the runtime reported an exit that its status does not show");
+    tracing::warn!(
+        id,
+        "the status of a container does not show the exit that the runtime reported; the next list decides"
+    );
 }
 
 /// The exit event for a container that CRI still shows as running; remembered for status reads. A created container is being

@@ -309,7 +309,7 @@ impl<'a> WebhookReview<'a> {
                 configuration,
                 name,
                 reason,
-                "a webhook cannot be asked; the request is refused"
+                "cannot call an admission webhook; the request is rejected (failurePolicy Fail)"
             );
             return Err(ApiError::internal(call_failure(name, &reason)));
         }
@@ -317,7 +317,7 @@ impl<'a> WebhookReview<'a> {
             configuration,
             name,
             reason,
-            "a webhook cannot be asked; the request goes on"
+            "cannot call an admission webhook; the request is admitted (failurePolicy Ignore)"
         );
         self.call.server.webhooks.metrics.failed_open(self.counted(remote));
         let subject = match webhook.phase {

@@ -186,9 +186,9 @@ impl Server {
         let flags = ControllerManagerFlags::try_parse_from(["test", ranges]).expect("flags");
         let settings = Settings { token_key, ..flags.settings().expect("settings") };
         let (accounts, _) = Accounts::new(client, false, []).expect("no TLS");
-        let queues = WorkQueueMetrics::new().expect("metrics");
+        let queue_metrics = WorkQueueMetrics::new().expect("metrics");
         let (board, recorders) = (StatusBoard::default(), BTreeMap::new());
-        let shown = Observability { board, queues, recorders };
+        let shown = Observability { board, queue_metrics, recorders };
         Reconciler::new(accounts, informers, settings, shown)
     }
 }

@@ -64,15 +64,6 @@ async fn revisions(
     Ok(rollout::revisions(&target.object, &owned, [&revision, &cause]))
 }
 
-/// What is in a revision.
-async fn revision_text(
-    session: &Session,
-    revision: &WorkloadRevision,
-) -> Result<String, CommandError> {
-    let cause = session.names().await?.label("change-cause");
-    Ok(describe_template(&rollout::shown_template(revision, &cause)))
-}
-
 pub(super) async fn run_history(
     session: &Session,
     args: HistoryArgs,
@@ -81,6 +72,10 @@ pub(super) async fn run_history(
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
         let revisions = revisions(session, &target).await?;
         let title = target.place.title();
+        if revisions.is_empty() {
+            writeln!(output.out, "{title} \nNo rollout history found.")?;
+            continue;
+        }
         if args.revision > 0 {
             let one = rollout::revision_to_undo(&revisions, args.revision).map_err(|_| {
                 CommandError::with_text(format!(
@@ -88,12 +83,10 @@ pub(super) async fn run_history(
                     args.revision
                 ))
             })?;
-            let text = revision_text(session, one).await?;
+            let names = session.names().await?;
+            let shown = rollout::shown_template(one, &names.label("change-cause"));
+            let text = describe_template(&shown, names);
             writeln!(output.out, "{title} with revision #{}\n{text}", one.number)?;
-            continue;
-        }
-        if revisions.is_empty() {
-            writeln!(output.out, "{title} \nNo rollout history found.")?;
             continue;
         }
         let mut rows = vec![vec!["REVISION".to_owned(), "CHANGE-CAUSE".to_owned()]];
@@ -114,7 +107,8 @@ pub(super) async fn run_undo(
 ) -> Result<ExitCode, CommandError> {
     for target in targets::read(session, &args.targets, &args.objects, output).await? {
         let TargetObject { place, object } = &target;
-        if object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
+        let is_shown_only = args.results.dry_run == DryRun::Client;
+        if !is_shown_only && object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
             return Err(CommandError::with_text(format!(
                 "you cannot rollback a paused deployment; resume it first with rollout resume {} and try again",
                 place.title()
@@ -123,17 +117,22 @@ pub(super) async fn run_undo(
         let revisions = revisions(session, &target).await?;
         let revision =
             rollout::revision_to_undo(&revisions, args.to_revision).map_err(requests::argument)?;
+        if is_shown_only {
+            let names = session.names().await?;
+            let text = describe_template(&rollout::kept_template(revision), names);
+            let text = match place.resource.kind.as_str() {
+                "Deployment" => text,
+                _ => format!("will roll back to {text}"),
+            };
+            args.results.print_result(output, place, object, &text)?;
+            continue;
+        }
         let template = rollout::template_of(revision);
         if object.pointer("/spec/template") == Some(&template) {
             let number = revision.number;
             let done =
                 format!("skipped rollback (current template already matches revision {number})");
             args.results.print_result(output, place, object, &done)?;
-            continue;
-        }
-        if args.results.dry_run == DryRun::Client {
-            let text = revision_text(session, revision).await?;
-            args.results.print_result(output, place, object, &text)?;
             continue;
         }
         let mut steps = vec![json!({"op": "replace", "path": "/spec/template", "value": template})];

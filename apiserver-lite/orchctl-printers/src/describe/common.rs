@@ -1,5 +1,6 @@
 //! Parts of many kinds: labels, annotations, owners, conditions, events.
 
+use proto_api::names::Names;
 use serde_json::{Map, Value};
 
 use super::{Context, Page};
@@ -46,14 +47,22 @@ pub(super) fn title_lines(page: &mut Page, level: usize, title: &str, lines: &[S
     };
     page.field(level, title, first);
     for line in rest {
-        page.line(level, format!("\t{line}"));
+        page.line(0, format!("\t{line}"));
     }
 }
 
 /// Annotations without that of apply, which repeats the object.
 pub(super) fn annotations(page: &mut Page, object: &Value, context: Context<'_>) {
-    let applied = context.names.sub_label("kubectl", "last-applied-configuration");
     let annotations = objects::map_at(object, "/metadata/annotations");
+    title_lines(page, 0, "Annotations", &annotation_lines(annotations, context.names));
+}
+
+/// A line for each annotation but that of apply; long ones have lines of their own.
+pub(super) fn annotation_lines(
+    annotations: Option<&Map<String, Value>>,
+    names: &Names,
+) -> Vec<String> {
+    let applied = names.sub_label("kubectl", "last-applied-configuration");
     let mut sorted: Vec<(&String, &str)> = annotations
         .into_iter()
         .flatten()
@@ -71,7 +80,7 @@ pub(super) fn annotations(page: &mut Page, object: &Value, context: Context<'_>)
             lines.push(format!("{key}: {value}"));
         }
     }
-    title_lines(page, 0, "Annotations", &lines);
+    lines
 }
 
 fn shortened(line: &str) -> String {

@@ -1,5 +1,6 @@
 //! Workloads: deployments, replica sets, stateful sets, daemon sets, jobs, cron jobs.
 
+use proto_api::names::Names;
 use serde_json::Value;
 
 use super::common::{self, controller, number, selector, time, word};
@@ -42,7 +43,7 @@ pub(super) fn describe_deployment(
             ),
         );
     }
-    template(page, object, "/spec/template");
+    template(page, object, "/spec/template", context.names);
     common::conditions(page, object);
     if !related.replica_sets.is_empty() {
         let (new, old): (Vec<&Value>, Vec<&Value>) =
@@ -94,7 +95,7 @@ pub(super) fn describe_replica_set(
     let (current, desired) = (number(object, "/status/replicas"), number(object, "/spec/replicas"));
     page.field(0, "Replicas", format!("{current} current / {desired} desired"));
     pods_status(page, &related.pods);
-    template(page, object, "/spec/template");
+    template(page, object, "/spec/template", context.names);
     common::conditions(page, object);
 }
 
@@ -116,7 +117,7 @@ pub(super) fn describe_stateful_set(
         page.field(1, "Partition", partition.to_string());
     }
     pods_status(page, &related.pods);
-    template(page, object, "/spec/template");
+    template(page, object, "/spec/template", context.names);
     let claims = objects::list_at(object, "/spec/volumeClaimTemplates");
     if claims.is_empty() {
         page.field(0, "Volume Claims", "<none>");
@@ -155,7 +156,7 @@ pub(super) fn describe_daemon_set(
         page.line(0, format!("{title}: {}", number(object, &format!("/status/{field}"))));
     }
     pods_status(page, &related.pods);
-    template(page, object, "/spec/template");
+    template(page, object, "/spec/template", context.names);
 }
 
 pub(super) fn describe_job(page: &mut Page, object: &Value, context: Context<'_>) {
@@ -201,7 +202,7 @@ pub(super) fn describe_job(page: &mut Page, object: &Value, context: Context<'_>
         let indexes = objects::text_at(object, "/status/completedIndexes");
         page.field(0, "Completed Indexes", indexes);
     }
-    template(page, object, "/spec/template");
+    template(page, object, "/spec/template", context.names);
 }
 
 pub(super) fn describe_cron_job(page: &mut Page, object: &Value, context: Context<'_>) {
@@ -230,7 +231,7 @@ pub(super) fn describe_cron_job(page: &mut Page, object: &Value, context: Contex
     if let Some(seconds) = seconds(&job("activeDeadlineSeconds")) {
         page.field(0, "Active Deadline Seconds", seconds);
     }
-    template(page, object, &job("template"));
+    template(page, object, &job("template"), context.names);
     let last = time(object, "/status/lastScheduleTime");
     page.field(0, "Last Schedule Time", if last.is_empty() { "<unset>" } else { &last });
     let active = objects::list_at(object, "/status/active").iter();
@@ -258,19 +259,14 @@ fn pods_status(page: &mut Page, pods: &[Value]) {
 }
 
 /// The template of the workload's pods.
-pub(super) fn template(page: &mut Page, object: &Value, pointer: &str) {
+pub(super) fn template(page: &mut Page, object: &Value, pointer: &str, names: &Names) {
     let empty = Value::Null;
     let template = object.pointer(pointer).unwrap_or(&empty);
     page.line(0, "Pod Template:");
     common::label_lines(page, 1, "Labels", objects::map_at(template, "/metadata/labels"));
     let annotations = objects::map_at(template, "/metadata/annotations");
-    if annotations.is_some_and(|map| !map.is_empty()) {
-        let mut lines: Vec<String> = annotations
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| format!("{key}: {}", value.as_str().unwrap_or_default()))
-            .collect();
-        lines.sort();
+    let lines = common::annotation_lines(annotations, names);
+    if !lines.is_empty() {
         common::title_lines(page, 1, "Annotations", &lines);
     }
     let account = objects::text_at(template, "/spec/serviceAccountName");
@@ -285,4 +281,8 @@ pub(super) fn template(page: &mut Page, object: &Value, pointer: &str) {
         }
     }
     volume::list(page, template, 1);
+    let priority_class = objects::text_at(template, "/spec/priorityClassName");
+    if !priority_class.is_empty() {
+        page.field(1, "Priority Class Name", priority_class);
+    }
 }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The bytes end inside a field.
-    #[error("unexpected end")]
+    #[error("unexpected end of the message, inside a field")]
     Truncated,
     /// A varint is longer than ten bytes.
     #[error("varint too long")]

@@ -1,4 +1,5 @@
-//! The metrics of work queues, named as client-go's (`k8s.io/component-base/metrics/prometheus/workqueue`).
+//! The metrics of work queues, named as client-go's (`k8s.io/component-base/metrics/prometheus/workqueue`). Unlike there, retries are those of failures
+//! only, and a key whose delay has ended counts from when its queue is next used.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,16 +12,18 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
+use super::schedule::Run;
 use crate::metrics::Metrics;
 
-/// The metrics; the label `name` is the controller. Cheap to clone; all clones are the same metrics.
+/// The metrics; the label `name` is the controller as `--controllers` names it, of one queue for several controllers one of them. Cheap to clone; all
+/// clones are the same metrics.
 #[derive(Clone, Debug)]
 pub struct WorkQueueMetrics {
     depth: IntGaugeVec,
     adds: IntCounterVec,
     retries: IntCounterVec,
-    waits: HistogramVec,
-    durations: HistogramVec,
+    queue_durations: HistogramVec,
+    work_durations: HistogramVec,
     running: RunningWork,
 }
 
@@ -36,21 +39,21 @@ impl WorkQueueMetrics {
             let buckets = exponential_buckets(1e-8, 10.0, 10)?;
             HistogramVec::new(HistogramOpts::from(opts(name, help)).buckets(buckets), &["name"])
         };
-        let depth = opts("depth", "Keys that are ready and wait for a worker.");
-        let adds = counter("adds_total", "Keys that became ready.")?;
+        let depth = opts("depth", "Keys that wait for a worker.");
+        let adds = counter("adds_total", "Keys added to the queue that were not waiting in it.")?;
         let retries = counter("retries_total", "Reconciles that failed and are retried.")?;
-        let waits = histogram(
+        let queue_durations = histogram(
             "queue_duration_seconds",
             "How long a key was ready before a worker took it.",
         )?;
-        let durations =
+        let work_durations =
             histogram("work_duration_seconds", "Duration of a reconcile, its writes included.")?;
         Ok(Self {
             depth: IntGaugeVec::new(depth, &["name"])?,
             adds,
             retries,
-            waits,
-            durations,
+            queue_durations,
+            work_durations,
             running: RunningWork::new()?,
         })
     }
@@ -64,46 +67,54 @@ impl WorkQueueMetrics {
         metrics.register(all.depth.clone())?;
         metrics.register(all.adds.clone())?;
         metrics.register(all.retries.clone())?;
-        metrics.register(all.waits.clone())?;
-        metrics.register(all.durations.clone())?;
+        metrics.register(all.queue_durations.clone())?;
+        metrics.register(all.work_durations.clone())?;
         metrics.register(all.running.clone())?;
         Ok(all)
     }
 }
 
-/// The metrics of one queue, whose keys are counted as those of the controller that `name` gives.
-#[derive(Clone, Debug)]
+/// The metrics of one queue.
+#[derive(Debug)]
 pub(super) struct QueueMetrics<K> {
-    pub(super) all: WorkQueueMetrics,
-    pub(super) name: fn(&K) -> &'static str,
+    pub(super) metrics: WorkQueueMetrics,
+    pub(super) controller_of: fn(&K) -> &'static str,
 }
 
 impl<K> QueueMetrics<K> {
-    /// A key became ready.
-    pub(super) fn count_ready(&self, key: &K) {
-        let name = (self.name)(key);
-        self.all.depth.with_label_values(&[name]).inc();
-        self.all.adds.with_label_values(&[name]).inc();
+    /// A key waits for a worker, or for the end of its current run.
+    pub(super) fn count_added(&self, key: &K) {
+        let name = (self.controller_of)(key);
+        self.metrics.depth.with_label_values(&[name]).inc();
+        self.metrics.adds.with_label_values(&[name]).inc();
+    }
+
+    /// A key does not wait any more, and no worker took it.
+    pub(super) fn count_withdrawn(&self, key: &K) {
+        self.metrics.depth.with_label_values(&[(self.controller_of)(key)]).dec();
     }
 
     /// A worker took a key at `begun`, and it had been ready for `waited`.
     pub(super) fn count_begun(&self, key: &K, waited: Duration, begun: Instant) {
-        let name = (self.name)(key);
-        self.all.depth.with_label_values(&[name]).dec();
-        self.all.waits.with_label_values(&[name]).observe(waited.as_secs_f64());
-        self.all.running.begin(name, begun);
+        let name = (self.controller_of)(key);
+        self.metrics.depth.with_label_values(&[name]).dec();
+        self.metrics.queue_durations.with_label_values(&[name]).observe(waited.as_secs_f64());
+        self.metrics.running.begin(name, begun);
     }
 
-    /// The work that began at `begun` ended after `took`.
-    pub(super) fn count_ended(&self, key: &K, begun: Instant, took: Duration) {
-        let name = (self.name)(key);
-        self.all.durations.with_label_values(&[name]).observe(took.as_secs_f64());
-        self.all.running.end(name, begun);
+    /// A run ended.
+    pub(super) fn count_ended(&self, key: &K, run: Run) {
+        let name = (self.controller_of)(key);
+        if run.was_begun {
+            let took = run.ended.saturating_duration_since(run.begun);
+            self.metrics.work_durations.with_label_values(&[name]).observe(took.as_secs_f64());
+        }
+        self.metrics.running.end(name, run.begun);
     }
 
-    /// The work has failed.
+    /// A run failed.
     pub(super) fn count_failed(&self, key: &K) {
-        self.all.retries.with_label_values(&[(self.name)(key)]).inc();
+        self.metrics.retries.with_label_values(&[(self.controller_of)(key)]).inc();
     }
 }
 
@@ -159,9 +170,11 @@ impl Collector for RunningWork {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let now = Instant::now();
-        for (name, times) in &*self.begun.lock().unwrap_or_else(PoisonError::into_inner) {
-            let seconds = |at: &Instant| now.saturating_duration_since(*at).as_secs_f64();
-            let sum: f64 = times.iter().map(|(at, count)| seconds(at) * *count as f64).sum();
+        let seconds = |at: &Instant| now.saturating_duration_since(*at).as_secs_f64();
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (name, times) in begun {
+            // The sum of nothing would be -0.
+            let sum = times.iter().fold(0.0, |sum, (at, count)| sum + seconds(at) * *count as f64);
             self.unfinished.with_label_values(&[name]).set(sum);
             let longest = times.first_key_value().map_or(0.0, |(at, _)| seconds(at));
             self.longest.with_label_values(&[name]).set(longest);

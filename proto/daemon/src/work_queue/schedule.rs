@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tokio::time::Instant;
 
-use super::metrics::{QueueMetrics, WorkQueueMetrics};
+use super::metrics::QueueMetrics;
 
 /// The state behind a work queue. A key that is idle, not delayed and without failures is not kept.
 #[derive(Debug)]
-pub(super) struct Schedule<K> {
+pub(super) struct Schedule<K: Clone + Ord> {
     entries: BTreeMap<K, Entry>,
     ready: VecDeque<K>,
     delayed: BTreeSet<(Instant, K)>,
-    metrics: Option<QueueMetrics<K>>,
+    metrics: QueueMetrics<K>,
 }
 
 #[derive(Debug, Default)]
@@ -36,37 +36,54 @@ enum Phase {
     RunningStale,
 }
 
-impl<K> Default for Schedule<K> {
-    fn default() -> Self {
-        Self {
-            entries: BTreeMap::new(),
-            ready: VecDeque::new(),
-            delayed: BTreeSet::new(),
-            metrics: None,
-        }
-    }
+/// A run of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    pub(super) begun: Instant,
+    pub(super) ended: Instant,
+    /// Whether it did anything but wait.
+    pub(super) was_begun: bool,
 }
 
 impl<K: Clone + Ord> Schedule<K> {
-    /// An empty schedule whose keys are counted as those of the controller that `name` gives.
-    pub(super) fn measured(metrics: WorkQueueMetrics, name: fn(&K) -> &'static str) -> Self {
-        Self { metrics: Some(QueueMetrics { all: metrics, name }), ..Self::default() }
+    pub(super) fn new(metrics: QueueMetrics<K>) -> Self {
+        let (entries, ready, delayed) = Default::default();
+        Self { entries, ready, delayed, metrics }
     }
 
     /// Makes the key ready at `now`, or after its current run.
     pub(super) fn add(&mut self, key: K, now: Instant) {
+        self.promote(now);
+        self.make_ready(key, now);
+    }
+
+    fn make_ready(&mut self, key: K, since: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         match entry.phase {
             Phase::Idle => {
                 entry.phase = Phase::Ready;
-                entry.ready_since = Some(now);
-                if let Some(metrics) = &self.metrics {
-                    metrics.count_ready(&key);
-                }
+                entry.ready_since = Some(since);
+                self.metrics.count_added(&key);
                 self.ready.push_back(key);
             }
-            Phase::Running => entry.phase = Phase::RunningStale,
+            Phase::Running => {
+                entry.phase = Phase::RunningStale;
+                self.metrics.count_added(&key);
+            }
             Phase::Ready | Phase::RunningStale => {}
+        }
+    }
+
+    /// Makes the keys ready whose delays have ended.
+    fn promote(&mut self, now: Instant) {
+        while let Some((due, _)) = self.delayed.first()
+            && *due <= now
+            && let Some((due, key)) = self.delayed.pop_first()
+        {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.due = None;
+            }
+            self.make_ready(key, due);
         }
     }
 
@@ -84,26 +101,17 @@ impl<K: Clone + Ord> Schedule<K> {
 
     /// Removes the key that has been ready longest.
     pub(super) fn take(&mut self, now: Instant) -> Option<K> {
-        while let Some((due, _)) = self.delayed.first()
-            && *due <= now
-            && let Some((due, key)) = self.delayed.pop_first()
-        {
-            if let Some(entry) = self.entries.get_mut(&key) {
-                entry.due = None;
-            }
-            self.add(key, due);
-        }
+        self.promote(now);
         let key = self.ready.pop_front()?;
         let entry = self.entries.entry(key.clone()).or_default();
         entry.phase = Phase::Running;
-        if let (Some(metrics), Some(since)) = (&self.metrics, entry.ready_since.take()) {
-            metrics.count_begun(&key, now.saturating_duration_since(since), now);
-        }
+        let since = entry.ready_since.take().unwrap_or(now);
+        self.metrics.count_begun(&key, now.saturating_duration_since(since), now);
         Some(key)
     }
 
-    /// The run of the key, which began and ended at these times, succeeded.
-    pub(super) fn done(&mut self, key: &K, run: (Instant, Instant)) {
+    /// The run of the key succeeded.
+    pub(super) fn done(&mut self, key: &K, run: Run) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.failures = 0;
         }
@@ -111,21 +119,15 @@ impl<K: Clone + Ord> Schedule<K> {
     }
 
     /// The run of the key failed; `wait` maps the number of failures in a row to the time of the retry.
-    pub(super) fn failed(
-        &mut self,
-        key: &K,
-        run: (Instant, Instant),
-        wait: impl FnOnce(u32) -> Instant,
-    ) {
-        if let Some(metrics) = &self.metrics {
-            metrics.count_failed(key);
-        }
+    pub(super) fn failed(&mut self, key: &K, run: Run, wait: impl FnOnce(u32) -> Instant) {
+        self.metrics.count_failed(key);
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures = entry.failures.saturating_add(1);
         let at = wait(entry.failures);
         // A key that was added meanwhile waits too: an invalid object that changes often must not spin.
         if entry.phase == Phase::RunningStale {
             entry.phase = Phase::Running;
+            self.metrics.count_withdrawn(key);
         }
         self.end(key, run);
         self.add_at(key.clone(), at);
@@ -146,17 +148,29 @@ impl<K: Clone + Ord> Schedule<K> {
         self.ready.len()
     }
 
-    fn end(&mut self, key: &K, (begun, ended): (Instant, Instant)) {
-        if let Some(metrics) = &self.metrics {
-            metrics.count_ended(key, begun, ended.saturating_duration_since(begun));
-        }
+    fn end(&mut self, key: &K, run: Run) {
+        self.metrics.count_ended(key, run);
         let Some(entry) = self.entries.get_mut(key) else { return };
-        let stale = entry.phase == Phase::RunningStale;
-        entry.phase = Phase::Idle;
-        if stale {
-            self.add(key.clone(), ended);
-        } else if entry.due.is_none() && entry.failures == 0 {
-            self.entries.remove(key);
+        match entry.phase {
+            Phase::RunningStale => {
+                entry.phase = Phase::Ready;
+                entry.ready_since = Some(run.ended);
+                self.ready.push_back(key.clone());
+            }
+            _ => {
+                entry.phase = Phase::Idle;
+                if entry.due.is_none() && entry.failures == 0 {
+                    self.entries.remove(key);
+                }
+            }
         }
+        self.promote(run.ended);
+    }
+}
+
+/// What waits for no worker any more.
+impl<K: Clone + Ord> Drop for Schedule<K> {
+    fn drop(&mut self) {
+        self.ready.iter().for_each(|key| self.metrics.count_withdrawn(key));
     }
 }

@@ -10,7 +10,7 @@ use crate::drain::{Drain, DrainOutcome};
 use crate::metrics::Metrics;
 
 fn queue() -> WorkQueue<&'static str> {
-    WorkQueue::default()
+    WorkQueue::new(WorkQueueMetrics::new().expect("metrics"), |_| "test")
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn workers_finish_what_they_have_begun() {
         async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             counter.fetch_add(1, Ordering::Relaxed);
-            Ok::<_, std::io::Error>(None)
+            Ok::<_, std::io::Error>(Requeue::Never)
         }
     };
     let workers = tokio::spawn(run_workers(queue.clone(), 2, drain.watch(), work));
@@ -116,7 +116,7 @@ async fn a_key_that_fails_for_ever_does_not_fill_the_log() {
     queue.add("refused");
     let work = move |_key| {
         counter.fetch_add(1, Ordering::Relaxed);
-        async { Err(std::io::Error::other("invalid")) }
+        async { Err::<Requeue, _>(std::io::Error::other("invalid")) }
     };
     let workers = tokio::spawn(run_workers(queue, 1, drain.watch(), work));
     tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
@@ -152,7 +152,8 @@ proptest! {
     #[test]
     fn no_key_runs_twice_or_is_lost(steps in prop::collection::vec(step(), 0..80)) {
         let mut now = Instant::now();
-        let mut schedule = Schedule::default();
+        let metrics = WorkQueueMetrics::new().expect("metrics");
+        let mut schedule = Schedule::new(QueueMetrics { metrics, controller_of: |_| "test" });
         let mut running: Vec<u8> = Vec::new();
         // Keys without a run since they were last added.
         let mut wanted: BTreeSet<u8> = BTreeSet::new();
@@ -168,24 +169,28 @@ proptest! {
                     running.push(key);
                     wanted.remove(&key);
                 }
-                Step::Done => if let Some(key) = running.pop() { schedule.done(&key, (now, now)); }
+                Step::Done => if let Some(key) = running.pop() { schedule.done(&key, run(now)); }
                 Step::Fail => if let Some(key) = running.pop() {
-                    schedule.failed(&key, (now, now), |_| now + Duration::from_millis(7));
+                    schedule.failed(&key, run(now), |_| now + Duration::from_millis(7));
                     wanted.insert(key);
                 }
                 Step::Pass(wait) => now += Duration::from_millis(wait),
             }
         }
-        for key in running { schedule.failed(&key, (now, now), |_| now); wanted.insert(key); }
+        for key in running { schedule.failed(&key, run(now), |_| now); wanted.insert(key); }
         now += Duration::from_secs(1);
         let mut served = BTreeSet::new();
         while let Some(key) = schedule.take(now) {
             prop_assert!(served.insert(key), "{key} was queued twice");
-            schedule.done(&key, (now, now));
+            schedule.done(&key, run(now));
         }
         prop_assert_eq!(schedule.next_due(), None);
         prop_assert!(wanted.is_subset(&served), "lost: {wanted:?} - {served:?}");
     }
+}
+
+fn run(at: Instant) -> Run {
+    Run { begun: at, ended: at, was_begun: true }
 }
 
 /// The lines of `text` about work queues, without histograms' buckets and times.
@@ -203,7 +208,7 @@ async fn metrics_tell_what_waits_and_what_runs() {
     let metrics = Metrics::new("test", build).expect("metrics");
     let measured = WorkQueueMetrics::register(&metrics).expect("metrics");
     let name = |key: &&str| if *key == "b" { "second" } else { "first" };
-    let queue = WorkQueue::<&'static str>::measured(measured, name);
+    let queue = WorkQueue::<&'static str>::new(measured, name);
     ["a", "a", "b", "c"].into_iter().for_each(|key| queue.add(key));
     tokio::time::advance(Duration::from_secs(2)).await;
     let a = queue.next().await;
@@ -212,9 +217,9 @@ async fn metrics_tell_what_waits_and_what_runs() {
     assert_eq!(
         counts(&metrics),
         [
-            "adds_total{name=\"first\"} 2",
+            "adds_total{name=\"first\"} 3",
             "adds_total{name=\"second\"} 1",
-            "depth{name=\"first\"} 1",
+            "depth{name=\"first\"} 2",
             "depth{name=\"second\"} 1",
             "longest_running_processor_seconds{name=\"first\"} 3",
             "queue_duration_seconds_count{name=\"first\"} 1",
@@ -229,7 +234,7 @@ async fn metrics_tell_what_waits_and_what_runs() {
     assert_eq!(
         counts(&metrics),
         [
-            "adds_total{name=\"first\"} 3",
+            "adds_total{name=\"first\"} 4",
             "adds_total{name=\"second\"} 1",
             "depth{name=\"first\"} 0",
             "depth{name=\"second\"} 0",
@@ -244,6 +249,25 @@ async fn metrics_tell_what_waits_and_what_runs() {
             "work_duration_seconds_count{name=\"second\"} 1",
         ]
     );
-    let sum = "workqueue_queue_duration_seconds_sum{name=\"first\"}";
-    assert!(metrics.text().lines().any(|line| line.starts_with(&format!("{sum} 7"))), "2 and 5");
+    let sum = "workqueue_queue_duration_seconds_sum{name=\"first\"} ";
+    let text = metrics.text();
+    let sum = text.lines().find_map(|line| line.strip_prefix(sum)).expect("a sum");
+    let waited: f64 = sum.parse().expect("a number");
+    assert!((7.0..7.01).contains(&waited), "2 s, 5 s, and at once after the back-off: {waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_has_to_wait_is_not_observed_and_a_dropped_queue_has_no_depth() {
+    let build = crate::metrics::BuildInfo { version: "", commit: "" };
+    let metrics = Metrics::new("test", build).expect("metrics");
+    let queue = WorkQueue::new(WorkQueueMetrics::register(&metrics).expect("metrics"), |_| "test");
+    queue.add("a");
+    queue.next().await.end(Requeue::NotBegun(Duration::from_millis(50)));
+    queue.next().await.end(Requeue::Never);
+    queue.add("a");
+    let has = |line: &str| counts(&metrics).iter().any(|count| count == line);
+    assert!(has("work_duration_seconds_count{name=\"test\"} 1"), "{:?}", counts(&metrics));
+    assert!(has("depth{name=\"test\"} 1"));
+    drop(queue);
+    assert!(has("depth{name=\"test\"} 0"));
 }

@@ -1,5 +1,7 @@
 //! Budgets whose pods have very many controllers.
 
+use proto_daemon::work_queue::Requeue;
+
 use super::*;
 
 const BUDGET: &str = "/apis/policy/v1/namespaces/ns/poddisruptionbudgets/b";
@@ -48,7 +50,7 @@ async fn scales_of_very_many_controllers_are_read_in_turns() {
     for (reads, writes) in [(101, 0), (101, 0), (51, 1)] {
         lock(&server.reads).clear();
         let next = reconciler.run(key()).await.expect("answered");
-        assert!(next.is_some(), "it is looked at again");
+        assert!(next != Requeue::Never, "it is looked at again");
         let read = lock(&server.reads);
         let scales = read.iter().filter(|path| path.ends_with("/scale")).count();
         assert_eq!((scales + 1, read.len() - scales), (reads, 1), "{:?}", read.last());
@@ -66,10 +68,14 @@ async fn few_budgets_have_turns_at_a_time() {
     lock(&reconciler.state.read_scales).extend(others);
     let key = || ReconcileKey::Disruption(ObjectKey::new("ns", "b"));
     let next = reconciler.run(key()).await.expect("answered");
-    assert_eq!((next, lock(&server.reads).len()), (Some(Duration::from_secs(1)), 0), "it waits");
+    assert_eq!(
+        (next, lock(&server.reads).len()),
+        (Requeue::After(Duration::from_secs(1)), 0),
+        "it waits"
+    );
     lock(&reconciler.state.read_scales).remove(&ObjectKey::new("other", "b0"));
     for _ in 0..3 {
-        assert!(reconciler.run(key()).await.expect("answered").is_some());
+        assert!(reconciler.run(key()).await.expect("answered") != Requeue::Never);
     }
     assert_eq!(lock(&server.writes).len(), 1);
     assert_eq!(lock(&reconciler.state.read_scales).len(), 15, "what was read is forgotten");

@@ -4,6 +4,7 @@ pub mod api_resources;
 pub mod api_versions;
 pub mod auth;
 pub mod cluster_info;
+pub mod completion;
 pub mod config;
 pub mod describe;
 pub mod events;

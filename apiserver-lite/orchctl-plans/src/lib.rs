@@ -5,11 +5,12 @@
 //! - [`pod_template`]: images, environment, resources and accounts of the pods of a workload.
 //! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
 //! - [`text`]: objects side by side. [`generate`]: objects from flags. [`proxy_rules`]: which requests a proxy passes on.
-//!   [`reconcile_access`]: roles and bindings merged with those of files.
+//!   [`reconcile_access`]: roles and bindings merged with those of files. [`completion`]: what the word at the cursor of a shell names.
 
 pub mod apply;
 mod argument_error;
 pub mod change_cause;
+pub mod completion;
 pub mod drain;
 pub mod edits;
 pub mod generate;

@@ -9,7 +9,7 @@ use orchctl_client::{CommandError, GlobalFlags, Output, Session};
 use orchctl_commands as commands;
 use orchctl_commands::{api_resources, api_versions, get, version};
 
-use crate::{arguments, help};
+use crate::{arguments, completion, help};
 
 /// Asks and changes the API of a cluster, as kubectl does.
 #[derive(Debug, Parser)]
@@ -210,8 +210,7 @@ pub async fn run(
         Command::Cp(args) => changes::cp::run(session, args, output).await,
         Command::Debug(args) => changes::debug::run(session, args, output).await,
         Command::Completion(args) => {
-            let mut command = Arguments::command();
-            clap_complete::generate(args.shell, &mut command, "orchctl", &mut output.out);
+            completion::write_script(&args.shell.to_string(), &mut output.out)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -8,6 +8,7 @@
 
 mod arguments;
 mod command;
+mod completion;
 mod help;
 
 use std::io::Write as _;
@@ -18,8 +19,12 @@ use orchctl_client::{CommandError, Output, Session, VisibleText};
 use proto_daemon::reference;
 
 fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(code) = completion::answer(&words) {
+        return code;
+    }
     let version = env!("CARGO_PKG_VERSION");
-    if let Some(code) = reference::answer::<command::Arguments>(version, |_| Ok(())) {
+    if let Some(code) = reference::answer::<command::Arguments>(version, completion::describe) {
         return code;
     }
     let parsed = match command::parse(std::env::args_os()) {

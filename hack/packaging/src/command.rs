@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::builder::PossibleValue;
 use clap::{Arg, ArgAction, Command};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 use proto_daemon::reference::{CommandReference, FlagReference, Reference};
 
 /// Where the completions of each shell lie in a package.
@@ -83,9 +84,27 @@ fn argument(of: &FlagReference) -> Arg {
 pub fn write_completions(name: &str, reference: &Reference, root: &Path) -> Result<()> {
     for (shell, path) in COMPLETIONS {
         let mut bytes = Vec::new();
-        clap_complete::generate(shell, &mut command(reference), name, &mut bytes);
+        match &reference.completion_variable {
+            Some(variable) => write_asking(shell, name, variable, &mut bytes)?,
+            None => clap_complete::generate(shell, &mut command(reference), name, &mut bytes),
+        }
         let script = String::from_utf8(bytes).context("a completion is no text")?;
         crate::write(&root.join(path.replace("{}", name)), &script)?;
+    }
+    Ok(())
+}
+
+/// Writes a script that asks the program each time.
+fn write_asking(shell: Shell, name: &str, variable: &str, bytes: &mut Vec<u8>) -> Result<()> {
+    let shells = Shells::builtins();
+    let completer = shells.completer(&shell.to_string()).context("a shell without completions")?;
+    completer.write_registration(variable, name, name, name, bytes)?;
+    if shell == Shell::Zsh {
+        // Loaded at the first completion, which the function that it defines is then for.
+        let function = name.replace('-', "_");
+        let first =
+            format!("[ \"$funcstack[1]\" = _{name} ] && _clap_dynamic_completer_{function}\n");
+        bytes.extend_from_slice(first.as_bytes());
     }
     Ok(())
 }

@@ -208,6 +208,7 @@ mod tests {
             }],
             other_pages: vec![("/metrics/more".into(), Vec::new())],
             prefixes: Some(("kubething".into(), "orchthing".into())),
+            completion_variable: None,
         }
     }
 

@@ -157,6 +157,7 @@ fn documented_flags_that_do_not_exist_are_found() {
         metrics: Vec::new(),
         other_pages: Vec::new(),
         prefixes: None,
+        completion_variable: None,
     };
     for (line, expected) in [
         ("orchadm token create --ttl=1h --v=5", None),

@@ -381,7 +381,11 @@ fn completions_load_and_complete() {
         );
         let script =
             script.replace(&format!("_{program} "), &format!("_{} ", program.replace('-', "__")));
-        let shown = text(Command::new("bash").args(["--norc", "-c", &script]));
+        // orchctl is asked, and knows names as well.
+        let script = script.replace(" _orchctl orchctl", " _clap_complete_orchctl orchctl");
+        let path = format!("{}:/usr/bin:/bin", dir.path().join("usr/bin").display());
+        let mut bash = Command::new("bash");
+        let shown = text(bash.args(["--norc", "-c", &script]).env("PATH", path));
         assert!(shown.lines().any(|line| line == expected), "{program}: {shown}");
         for (shell, path) in [
             ("zsh", format!("zsh/vendor-completions/_{program}")),

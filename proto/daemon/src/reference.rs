@@ -33,6 +33,8 @@ pub struct Reference {
     pub other_pages: Vec<(String, Vec<MetricDescription>)>,
     /// What the names of its own metrics begin with, under Kubernetes' names and under the project's.
     pub prefixes: Option<(String, String)>,
+    /// The variable by which scripts of shells ask it for completions; none if it has no more than its flags and commands.
+    pub completion_variable: Option<String>,
 }
 
 /// A program, or one of its commands.
@@ -110,6 +112,7 @@ impl Reference {
             metrics: Vec::new(),
             other_pages: Vec::new(),
             prefixes: None,
+            completion_variable: None,
         }
     }
 

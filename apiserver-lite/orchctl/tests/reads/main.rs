@@ -201,3 +201,57 @@ fn the_page_of_differences_lists_those_of_reading_lines() {
     assert!(kubectl::compared_lines(SCRIPT).count() > 100, "the script is shorter than it was");
     kubectl::check_page("Lines that read", SCRIPT, DIFFERENCES);
 }
+
+/// What a shell is offered for the last of these words of a command line.
+fn completions(workplace: &Workplace, words: &str) -> String {
+    let config =
+        format!("--kubeconfig={}", workplace.directory.path().join("orchctl.conf").display());
+    let words: Vec<&str> = ["orchctl", &config].into_iter().chain(words.split(' ')).collect();
+    let output = Command::new(ORCHCTL)
+        .arg("--")
+        .args(&words)
+        .env("ORCHCTL_COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+        .env("_CLAP_IFS", " ")
+        .output()
+        .expect("the program");
+    assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shells_complete_commands_types_and_names() {
+    with_server(|workplace| {
+        for line in [
+            "k create namespace shop",
+            "k -n shop create configmap settings",
+            "k -n shop create configmap secrets",
+            "k create configmap other",
+            "k run one --image=a",
+        ] {
+            let answer = workplace.ask(ORCHCTL, "orchctl.conf", line);
+            assert!(answer.ends_with("[0]\n"), "{line}\n{answer}");
+        }
+        for (words, expected) in [
+            ("cordo", "cordon"),
+            ("get --show-man", "--show-managed-fields"),
+            ("get configm", "configmaps"),
+            ("get -n sho", "shop"),
+            ("get -n shop cm ", "secrets settings"),
+            ("-n shop get cm settings ", "secrets"),
+            ("describe --namespace=shop cm/se", "cm/secrets cm/settings"),
+            ("get cm ", "other"),
+            ("logs o", "one"),
+            ("logs one -c ", "one"),
+            ("logs one ", ""),
+            ("config use-context none", ""),
+            ("--server=http://127.0.0.1:1 get pods o", ""),
+        ] {
+            assert_eq!(completions(workplace, words), expected, "{words}");
+        }
+        let contexts = completions(workplace, "config use-context ");
+        let file = std::fs::read_to_string(workplace.directory.path().join("orchctl.conf"));
+        assert!(!contexts.is_empty() && file.expect("a file").contains(&contexts), "{contexts}");
+    })
+    .await;
+}

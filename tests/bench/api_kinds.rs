@@ -190,7 +190,7 @@ async fn custom_objects(server: &Served) -> Result<()> {
 /// Registers many kinds: until the last is served, and the memory that they cost.
 async fn definitions(server: &Served) -> Result<()> {
     let pid = i32::try_from(server.process.id().context("the server has ended")?)?;
-    let (before, _) = Memory::of(pid)?.megabytes();
+    let (before, _) = Memory::read(pid)?.megabytes();
     let began = Instant::now();
     by_clients(&server.client, DEFINITION_CLIENTS, |client, number| async move {
         for n in (number..DEFINITIONS).step_by(DEFINITION_CLIENTS) {
@@ -210,7 +210,7 @@ async fn definitions(server: &Served) -> Result<()> {
     );
     tell(figure.at(DEFINITIONS, "definitions"), server)?;
     tokio::time::sleep(SETTLE).await;
-    let (after, _) = Memory::of(pid)?.megabytes();
+    let (after, _) = Memory::read(pid)?.megabytes();
     let figure =
         Figure::new(Group::Api, "PSS that definitions added", Unit::Megabytes, after - before);
     let budget = (DEFINITIONS * DEFINITION_BUDGET_KB) as f64 / 1000.0;

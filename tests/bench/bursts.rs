@@ -311,7 +311,8 @@ impl Taken {
         let (_, width) = medians.min().context("no width")?;
         let floors = self.direct.get(&width).cloned().unwrap_or_default();
         let figure = |what: &str, unit: Unit, side: &str, samples: Vec<f64>| {
-            let figure = Figure::of(Group::Bursts, format!("{network}: {what}"), unit, samples);
+            let figure =
+                Figure::from_samples(Group::Bursts, format!("{network}: {what}"), unit, samples);
             figure.at(pods, "pods").side(side)
         };
         let rates = |took: &[Duration]| took.iter().map(|took| rate(pods, *took)).collect();

@@ -115,7 +115,7 @@ impl Unit {
     }
 
     /// A duration in this unit, which is one of time.
-    fn of(self, time: Duration) -> f64 {
+    fn convert(self, time: Duration) -> f64 {
         match self {
             Unit::Nanos => time.as_secs_f64() * 1e9,
             Unit::Micros => time.as_secs_f64() * 1e6,
@@ -189,7 +189,12 @@ impl Figure {
     }
 
     /// The median and spread of samples. Without samples there is no number, and it is not told.
-    pub fn of(group: Group, what: impl Into<String>, unit: Unit, mut samples: Vec<f64>) -> Figure {
+    pub fn from_samples(
+        group: Group,
+        what: impl Into<String>,
+        unit: Unit,
+        mut samples: Vec<f64>,
+    ) -> Figure {
         samples.sort_by(f64::total_cmp);
         let at = |percent: usize| {
             let index = (samples.len() * percent / 100).min(samples.len().saturating_sub(1));
@@ -207,7 +212,12 @@ impl Figure {
         unit: Unit,
         samples: impl IntoIterator<Item = Duration>,
     ) -> Figure {
-        Figure::of(group, what, unit, samples.into_iter().map(|time| unit.of(time)).collect())
+        Figure::from_samples(
+            group,
+            what,
+            unit,
+            samples.into_iter().map(|time| unit.convert(time)).collect(),
+        )
     }
 
     /// The same with `count` of what is varied.

@@ -32,7 +32,7 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
 
 /// What an idle cluster of that side costs, by program and in all. Ours has budgets.
 pub async fn measure(programs: &[(String, i32)], side: &str) -> Result<()> {
-    let used = Used::of(programs).await?;
+    let used = Used::measure(programs).await?;
     for used in used.iter().chain([&Used::sum(&used)]) {
         let budget = match used.name.as_str() {
             AGENT => Some(ORCHLET_BUDGET),
@@ -46,7 +46,7 @@ pub async fn measure(programs: &[(String, i32)], side: &str) -> Result<()> {
 
 /// What the agent costs that has so many pods.
 pub async fn of_agent(pid: i32, pods: usize) -> Result<()> {
-    for used in Used::of(&[(AGENT.to_owned(), pid)]).await? {
+    for used in Used::measure(&[(AGENT.to_owned(), pid)]).await? {
         used.tell(Group::Load, None, |figure| figure.at(pods, "pods"))?;
     }
     Ok(())
@@ -81,7 +81,7 @@ struct Used {
 
 impl Used {
     /// Observes programs for a while.
-    async fn of(programs: &[(String, i32)]) -> Result<Vec<Used>> {
+    async fn measure(programs: &[(String, i32)]) -> Result<Vec<Used>> {
         let began = Instant::now();
         let before: Vec<Duration> =
             programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
@@ -94,7 +94,7 @@ impl Used {
         while began.elapsed() < IDLE {
             tokio::time::sleep(SAMPLE_INTERVAL).await;
             for (used, (_, pid)) in all.iter_mut().zip(programs) {
-                used.samples.push(Memory::of(*pid)?);
+                used.samples.push(Memory::read(*pid)?);
             }
         }
         let took = began.elapsed();
@@ -123,8 +123,12 @@ impl Used {
     ) -> Result<()> {
         let of = |what: &str, kb: fn(&Memory) -> u64| {
             let samples = self.samples.iter().map(|sample| mb(kb(sample))).collect();
-            let figure =
-                Figure::of(group, format!("{}: {what}", self.name), Unit::Megabytes, samples);
+            let figure = Figure::from_samples(
+                group,
+                format!("{}: {what}", self.name),
+                Unit::Megabytes,
+                samples,
+            );
             let figure = with(figure);
             budget.map_or(figure.clone(), |budget| figure.budget(mb(kb(&budget))))
         };
@@ -150,7 +154,7 @@ pub struct Memory {
 
 impl Memory {
     /// Of a process.
-    pub fn of(pid: i32) -> Result<Memory> {
+    pub fn read(pid: i32) -> Result<Memory> {
         let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let field = |name: &str| -> Result<u64> {
             let line = rollup.lines().find_map(|line| line.strip_prefix(name));

@@ -54,7 +54,7 @@ pub async fn measure(spec: &Spec, client: &Client) -> Result<()> {
     let took = began.elapsed().as_secs_f64();
     let rate = (asked.load(Ordering::Relaxed) - before) as f64 / took;
     let share = footprint::cpu(pid)?.saturating_sub(cpu).as_secs_f64() / took * 100.0;
-    let memory = footprint::Memory::of(pid)?;
+    let memory = footprint::Memory::read(pid)?;
     server.abort();
     let (pss, dirty) = memory.megabytes();
     for (what, unit, value) in [

@@ -508,7 +508,7 @@ impl Cluster {
 }
 
 fn kill(pid: u32) -> Result<()> {
-    let identity = cluster::processes::ProcessIdentity::of(i32::try_from(pid)?)?;
+    let identity = cluster::processes::ProcessIdentity::from_pid(i32::try_from(pid)?)?;
     match identity.open() {
         Some(process) => Ok(process.signal(Signal::SIGKILL)?),
         None => bail!("process {pid} has ended"),

@@ -134,7 +134,7 @@ async fn place(wanted: &Wanted, plane: &Plane, pair: Pair) -> Result<Outcome> {
     let (nodes, pods) = (list::<Node>(plane, None).await?, list(plane, Some(NAMESPACE)).await?);
     ensure!(pods.len() == wanted.pods, "{} pods of {} are left", pods.len(), wanted.pods);
     let faults = judge::judge(&nodes, &pods);
-    let qualities = Qualities::of(&nodes, &pods);
+    let qualities = Qualities::new(&nodes, &pods);
     Ok(Outcome { pair, all, first, rate, scheduler_cpu, server_cpu, memory, qualities, faults })
 }
 
@@ -179,7 +179,7 @@ async fn create(client: &Client, wanted: &Wanted) -> Result<()> {
     }
     let (nodes, pods) = (wanted.nodes, wanted.pods);
     each(client, nodes, move |client, nth| async move {
-        let api = Dynamic::new(client, Collection::of::<Node>(names, None));
+        let api = Dynamic::new(client, Collection::for_type::<Node>(names, None));
         let (node, taints) = objects::node(names, nth, nodes);
         let write = WriteParams::default();
         api.create(&node, &write).await?;
@@ -188,7 +188,7 @@ async fn create(client: &Client, wanted: &Wanted) -> Result<()> {
     })
     .await?;
     each(client, pods, move |client, nth| async move {
-        let api = Dynamic::new(client, Collection::of::<Pod>(names, Some(NAMESPACE)));
+        let api = Dynamic::new(client, Collection::for_type::<Pod>(names, Some(NAMESPACE)));
         Ok(api.create(&objects::pod(names, nth, nodes), &WriteParams::default()).await?)
     })
     .await

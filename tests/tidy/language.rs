@@ -212,7 +212,7 @@ fn defined_type(line: &str) -> Option<&str> {
     matches!(keyword, "struct" | "enum" | "trait" | "type").then(|| words.next()).flatten()
 }
 
-/// Names that say nothing without a type before them, as in `PodInfo::of(pod)`.
+/// Names that say nothing without a type before them, as in `PodInfo::from_pod(pod)`.
 const BARE_NAMES: &[&str] = &[
     "of",
     "take",

@@ -129,7 +129,7 @@ fn first(pem: &[u8]) -> Option<CertificateDer<'static>> {
 
 impl CertificateLifetime {
     /// The validity of the first certificate of a chain.
-    pub fn of(pem: &[u8]) -> Option<Self> {
+    pub fn from_pem(pem: &[u8]) -> Option<Self> {
         let der = first(pem)?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
         let validity = certificate.validity();

@@ -74,7 +74,7 @@ impl CertificateRenewer {
     /// The lifetime of the current certificate if it meets the requirements.
     fn life(&self) -> Option<CertificateLifetime> {
         let pem = self.store.current().ok().flatten()?;
-        self.wanted.is_met_by(&pem).then(|| CertificateLifetime::of(&pem)).flatten()
+        self.wanted.is_met_by(&pem).then(|| CertificateLifetime::from_pem(&pem)).flatten()
     }
 
     fn report_lifetime(&self, life: Option<CertificateLifetime>) {

@@ -53,7 +53,7 @@ impl Journal {
         let read = |store: &redb::Database| load(store, boot_id);
         let opened = file::open_or_make(path, file::PATIENCE, read);
         let (store, Content { records, notes }) = opened.map_err(open)?;
-        let reserve = Reserve::of(path).map_err(|error| open(redb::Error::Io(error)))?;
+        let reserve = Reserve::at_path(path).map_err(|error| open(redb::Error::Io(error)))?;
         reserve.hold();
         let shared = Arc::new(Shared {
             pending: Mutex::default(),

@@ -24,7 +24,7 @@ impl Reserve {
     ///
     /// # Errors
     /// The file cannot be opened.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub fn at_path(path: &Path) -> io::Result<Self> {
         let journal = private_files::open_private(path, OpenOptions::new().write(true))?;
         Ok(Self { journal })
     }
@@ -54,7 +54,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("journal.redb");
         let journal = File::create(&path).expect("made");
-        let reserve = Reserve::of(&path).expect("opened");
+        let reserve = Reserve::at_path(&path).expect("opened");
         // A growing file with holes, then a shorter one: each needs another allocation.
         for len in [0, 3 << 20, 1 << 20] {
             journal.set_len(len).expect("length");

@@ -93,7 +93,7 @@ fn reopen(path: &Path, boot_id: &str) -> Result<(Database, Reserve), redb::Error
     }
     let store = file::open(path)?;
     mark_boot(&store, boot_id)?;
-    Ok((store, Reserve::of(path)?))
+    Ok((store, Reserve::at_path(path)?))
 }
 
 /// Waits for something to write, and a little longer if nothing is awaited or after a failure, and
@@ -131,7 +131,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("journal.redb");
         std::fs::write(&path, [0x5a; 8192]).expect("written");
-        let reserve = Reserve::of(&path).expect("opened");
+        let reserve = Reserve::at_path(&path).expect("opened");
         // As after a commit that failed.
         let mut open = Open { store: None, path: path.clone(), boot_id: "boot".into(), reserve };
         let records = BTreeMap::from([("a".to_owned(), Some(Record::default()))]);

@@ -33,12 +33,12 @@ pub struct LoggedContainer<'a> {
 
 impl<'a> LoggedContainer<'a> {
     /// An instance of a pod that has a source.
-    pub fn of(pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> Self {
+    pub fn new(pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> Self {
         let meta = &pod.metadata;
         Self { pod: [&meta.namespace, &meta.name, &meta.uid], container, attempt, id }
     }
 
-    fn found(pod: &'a PodOnNode, container: &'a ObservedContainer) -> Self {
+    fn from_observed(pod: &'a PodOnNode, container: &'a ObservedContainer) -> Self {
         Self {
             pod: [&pod.namespace, &pod.name, &pod.uid],
             container: &container.name,
@@ -117,7 +117,7 @@ pub fn repair_links(logs: &Path, found: &[PodOnNode]) -> usize {
     let all = found.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)));
     let mut expected = BTreeSet::new();
     for (pod, container) in all {
-        let instance = LoggedContainer::found(pod, container);
+        let instance = LoggedContainer::from_observed(pod, container);
         expected.insert(instance.link());
         let runs = matches!(container.state, InstanceState::Running { .. });
         if runs && let Err(error) = make(logs, instance) {
@@ -169,7 +169,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         let logs = dir.path().join("pods");
         let (pod, container) = (&found(true), &found(true).containers[0]);
-        let instance = LoggedContainer::found(pod, container);
+        let instance = LoggedContainer::from_observed(pod, container);
         make(&logs, instance).expect("made");
         make(&logs, instance).expect("there already");
         let link = directory(&logs).join("web_ns_main-abc.log");

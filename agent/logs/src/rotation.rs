@@ -205,7 +205,7 @@ async fn keep(runtime: &dyn ContainerLogs, log: Log, limits: Limits) -> Result<K
         let done = match step.clone() {
             RotationStep::Remove(name) => off_thread(move || directory.remove(&name)).await,
             RotationStep::Compress(name) => {
-                uncompressed.push(RotatedFile::of(&log, name));
+                uncompressed.push(RotatedFile::new(&log, name));
                 Ok(())
             }
             RotationStep::Rotate(name) => {

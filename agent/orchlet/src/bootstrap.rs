@@ -107,7 +107,7 @@ fn pem(pem: &Pem) -> std::io::Result<Vec<u8>> {
 }
 
 fn is_good(pem: &[u8]) -> bool {
-    CertificateLifetime::of(pem).is_some_and(|life| life.ends > unix_now())
+    CertificateLifetime::from_pem(pem).is_some_and(|life| life.ends > unix_now())
 }
 
 /// A kubeconfig with the bootstrap file's server and the node's certificate, as JSON, which is

@@ -140,7 +140,8 @@ impl Evictor {
         let decision = self.state.decide(&self.thresholds, &readings, self.transition, now);
         self.publish_pressure(&decision);
         // Pods above their own limits go first where that frees what is short; else the shortage does not wait for them.
-        let frees = |reclaim: &Reclaim| MeasureScope::of(reclaim.signal) == MeasureScope::Disk;
+        let frees =
+            |reclaim: &Reclaim| MeasureScope::from_signal(reclaim.signal) == MeasureScope::Disk;
         if decision.reclaim.as_ref().is_some_and(frees) {
             let over_limits = self.enforce_storage_limits();
             if over_limits > 0 {
@@ -226,7 +227,7 @@ impl Evictor {
         disks: &signals::FileSystems,
     ) -> PassOutcome {
         let signal = reclaim.signal;
-        let extent = MeasureScope::of(signal);
+        let extent = MeasureScope::from_signal(signal);
         let pods = self.remaining_pods();
         let uids = pods.iter().map(|known| known.pod.metadata.uid.as_str());
         if extent == MeasureScope::Disk && !self.disk_usages.are_recent(uids) {

@@ -48,7 +48,7 @@ fn run(flags: Flags) -> Result<(), Failure> {
         if settings.flags.node.runtime == RuntimeKind::Memory {
             return app::hollow::run(&settings).await;
         }
-        if !bootstrapped(&settings).await? {
+        if !wait_for_certificate(&settings).await? {
             return Ok(());
         }
         app::build(settings).await?.run().await
@@ -56,7 +56,7 @@ fn run(flags: Flags) -> Result<(), Failure> {
 }
 
 /// Waits for the node's first certificate. Returns false if a signal came first.
-async fn bootstrapped(settings: &Settings) -> Result<bool, Failure> {
+async fn wait_for_certificate(settings: &Settings) -> Result<bool, Failure> {
     // Cancel safe: the next start continues with the same certificate request.
     tokio::select! {
         done = bootstrap::ensure(settings) => done.map(|()| true),

@@ -36,7 +36,7 @@ impl ClusterReports {
         if !pod.metadata.annotations.contains_key(&names.label("config.source")) {
             return Some((pod.metadata.uid.clone(), None));
         }
-        let mirror = self.shown.get(&ObjectKey::of(&pod.metadata));
+        let mirror = self.shown.get(&ObjectKey::from_metadata(&pod.metadata));
         let mirror = mirror.filter(|m| is_mirror_of(names, m, pod))?;
         Some((mirror.metadata.uid.clone(), Some(mirror)))
     }

@@ -313,7 +313,7 @@ impl DesiredContainer {
             hash: instance_hash(container),
             config,
             role,
-            probes: Probes::of(container),
+            probes: Probes::from_container(container),
             post_start: hook(hooks.post_start.as_ref()),
             pre_stop: hook(hooks.pre_stop.as_ref()),
         }

@@ -43,7 +43,7 @@ pub struct EnvInputs<'a> {
 pub struct ContainersByName<'a>(BTreeMap<&'a str, &'a Container>);
 
 impl<'a> ContainersByName<'a> {
-    pub fn of(pod: &'a Pod) -> Self {
+    pub fn from_pod(pod: &'a Pod) -> Self {
         // Of two with the same name the first container counts.
         let all = pod.spec.containers.iter().chain(&pod.spec.init_containers);
         Self(all.rev().map(|container| (container.name.as_str(), container)).collect())
@@ -180,7 +180,7 @@ pub fn environment(
 pub fn check_environments(pod: &Pod, objects: &dyn EnvObjects) -> BTreeMap<String, EnvError> {
     let inputs = EnvInputs {
         pod,
-        containers: ContainersByName::of(pod),
+        containers: ContainersByName::from_pod(pod),
         host_ips: &[],
         pod_ips: &[],
         objects,

@@ -55,8 +55,9 @@ pub struct Probes {
 
 impl Probes {
     /// Reads the probes of a container.
-    pub fn of(container: &Container) -> Self {
-        let read = |probe: &Option<Probe>| probe.as_ref().map(|p| DesiredProbe::of(p, container));
+    pub fn from_container(container: &Container) -> Self {
+        let read =
+            |probe: &Option<Probe>| probe.as_ref().map(|p| DesiredProbe::from_probe(p, container));
         Self {
             startup: read(&container.startup_probe),
             readiness: read(&container.readiness_probe),
@@ -86,7 +87,7 @@ pub struct DesiredProbe {
 
 impl DesiredProbe {
     /// Reads a probe. Unset fields get the API's defaults, because static pods do not pass through the API's defaulting.
-    pub fn of(probe: &Probe, container: &Container) -> Self {
+    pub fn from_probe(probe: &Probe, container: &Container) -> Self {
         let or = |value: i32, default: u32| match u32::try_from(value) {
             Ok(value) if value > 0 => value,
             _ => default,
@@ -285,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_manifest_without_fields_has_the_defaults_of_the_api() {
-        let read = DesiredProbe::of(&Probe::default(), &Container::default());
+        let read = DesiredProbe::from_probe(&Probe::default(), &Container::default());
         assert_eq!(
             (read.period, read.timeout, read.successes, read.failures, read.grace),
             (Duration::from_secs(10), Duration::from_secs(1), 1, 3, None)

@@ -200,7 +200,7 @@ impl Allocator {
     }
 
     /// The allocations of a container.
-    fn of(&self, uid: &str, container: &str) -> Grant {
+    fn find_grant(&self, uid: &str, container: &str) -> Grant {
         let holdings = self.lock();
         holdings.get(uid).and_then(|all| all.get(container)).cloned().unwrap_or_default()
     }

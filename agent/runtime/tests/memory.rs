@@ -14,7 +14,7 @@ fn now() -> i64 {
 #[tokio::test]
 async fn the_runtime_of_hollow_nodes_keeps_the_contract() {
     let (runtime, mut events) = MemoryRuntime::new(now);
-    runtime.set_pod_range(PodRange::of("10.244.3.0/24").expect("a range"));
+    runtime.set_pod_range(PodRange::parse("10.244.3.0/24").expect("a range"));
     runtime.pull_image("orch.local/busybox:1", None).await.expect("pulled");
     let contract = Contract {
         runtime: &runtime,
@@ -37,7 +37,7 @@ async fn the_runtime_of_hollow_nodes_keeps_the_contract() {
 async fn pods_have_addresses_of_the_range_while_there_are_any() {
     let (runtime, _events) = MemoryRuntime::new(now);
     assert!(runtime.health().await.expect("health").network.is_err(), "no range yet");
-    runtime.set_pod_range(PodRange::of("10.244.3.0/29").expect("a range"));
+    runtime.set_pod_range(PodRange::parse("10.244.3.0/29").expect("a range"));
     assert!(runtime.health().await.expect("health").network.is_ok());
     let of = |uid: &str| SandboxConfig { uid: uid.to_owned(), ..SandboxConfig::default() };
     let mut ips = Vec::new();
@@ -55,7 +55,7 @@ async fn pods_have_addresses_of_the_range_while_there_are_any() {
 #[test]
 fn invalid_pod_cidrs_are_refused() {
     for wrong in ["", "10.0.0.0", "10.0.0.0/30", "10.0.0.0/0", "10.0.0.0/33", "fd00::/64", "x/24"] {
-        assert_eq!(PodRange::of(wrong), None, "{wrong}");
+        assert_eq!(PodRange::parse(wrong), None, "{wrong}");
     }
-    assert_eq!(PodRange::of("10.0.0.7/24"), PodRange::of("10.0.0.0/24"));
+    assert_eq!(PodRange::parse("10.0.0.7/24"), PodRange::parse("10.0.0.0/24"));
 }

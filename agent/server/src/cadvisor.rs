@@ -266,17 +266,19 @@ pub fn text(stats: &NodeStats) -> String {
 
 /// The root, system cgroups, pods, containers.
 fn subjects(stats: &NodeStats) -> Vec<(Subject<'_>, &CgroupStats)> {
-    fn of<'a>(
+    fn with_place<'a>(
         counted: Option<&'a Counted>,
         subject: Subject<'a>,
     ) -> Option<(Subject<'a>, &'a CgroupStats)> {
         counted.map(|counted| (Subject { id: &counted.place, ..subject }, &counted.stats))
     }
     let mut all = Vec::new();
-    all.extend(of(stats.cgroup.as_ref(), Subject::default()));
-    all.extend(stats.system.iter().filter_map(|part| of(part.cgroup.as_ref(), Subject::default())));
+    all.extend(with_place(stats.cgroup.as_ref(), Subject::default()));
+    all.extend(
+        stats.system.iter().filter_map(|part| with_place(part.cgroup.as_ref(), Subject::default())),
+    );
     for pod in &stats.pods {
-        all.extend(of(pod.cgroup.as_ref(), of_pod(pod)));
+        all.extend(with_place(pod.cgroup.as_ref(), of_pod(pod)));
         all.extend(pod.containers.iter().filter_map(|container| {
             let subject = Subject {
                 container: &container.name,
@@ -284,7 +286,7 @@ fn subjects(stats: &NodeStats) -> Vec<(Subject<'_>, &CgroupStats)> {
                 name: &container.id,
                 ..of_pod(pod)
             };
-            of(container.cgroup.as_ref(), subject)
+            with_place(container.cgroup.as_ref(), subject)
         }));
     }
     all

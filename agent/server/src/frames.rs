@@ -58,7 +58,7 @@ pub enum Checker {
 
 impl Checker {
     /// The checker for a protocol named in the `Upgrade` header.
-    pub fn of(protocol: &str) -> Option<Self> {
+    pub fn for_protocol(protocol: &str) -> Option<Self> {
         if protocol.eq_ignore_ascii_case("SPDY/3.1") {
             return Some(Self::Spdy(Box::default()));
         }

@@ -138,7 +138,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Noted<R> {
 fn checker(agreed: &HeaderMap) -> Result<Checker, SpliceError> {
     let protocol = agreed.get(header::UPGRADE).map(|value| value.to_str().unwrap_or_default());
     let protocol = protocol.unwrap_or_default();
-    Checker::of(protocol).ok_or_else(|| SpliceError::Protocol(protocol.to_owned()))
+    Checker::for_protocol(protocol).ok_or_else(|| SpliceError::Protocol(protocol.to_owned()))
 }
 
 /// The client's side of a session, with validated frames.

@@ -57,8 +57,9 @@ pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<Mirro
     let stays = |mirror: &Pod| {
         // A user may write the annotation of another pod's mirror.
         let wanted = hash(mirror).and_then(|uid| pods.get(&uid));
-        let is_wanted = wanted
-            .is_some_and(|pod| ObjectKey::of(&pod.metadata) == ObjectKey::of(&mirror.metadata));
+        let is_wanted = wanted.is_some_and(|pod| {
+            ObjectKey::from_metadata(&pod.metadata) == ObjectKey::from_metadata(&mirror.metadata)
+        });
         is_wanted && mirror.metadata.deletion_timestamp.is_none()
     };
     let stale = mirrors.iter().filter(|m| !stays(m));
@@ -127,7 +128,7 @@ pub async fn send_static_pods(
 }
 
 fn with_mirror_status(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod> {
-    let mirror = mirrors.and_then(|store| store.get(&ObjectKey::of(&pod.metadata)));
+    let mirror = mirrors.and_then(|store| store.get(&ObjectKey::from_metadata(&pod.metadata)));
     match mirror.filter(|m| is_mirror_of(names, m, pod)) {
         Some(mirror) => {
             let mut pod = (**pod).clone();

@@ -292,7 +292,7 @@ struct ClusterSubscription {
 
 impl Subscription for ClusterSubscription {
     fn objects(&self) -> PodObjects {
-        let persistent = self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default();
+        let persistent = self.persistent.as_ref().map(|p| p.known_objects().0).unwrap_or_default();
         PodObjects { persistent, ..self.environment_objects() }
     }
 
@@ -311,7 +311,7 @@ impl Subscription for ClusterSubscription {
         (!self.awaits_services || self.services.is_synced())
             && self.maps.values().all(|w| w.state.get().is_some())
             && secrets.all(|(_, w)| w.state.get().is_some())
-            && self.persistent.as_ref().is_none_or(|p| p.known().1)
+            && self.persistent.as_ref().is_none_or(|p| p.known_objects().1)
     }
 
     fn environment_objects(&self) -> PodObjects {

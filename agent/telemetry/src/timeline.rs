@@ -142,7 +142,7 @@ impl Timelines {
     }
 
     /// Timelines of the present and deleted pods of that name with their uids, newest last.
-    pub fn of(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)> {
+    pub fn find_timelines(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |timeline: &Timeline| timeline.namespace == namespace && timeline.name == name;
         let found = state.pods.iter().filter(|(_, timeline)| is_it(timeline));
@@ -302,14 +302,14 @@ mod tests {
                 Outcome::Failed("no such host".into()),
             );
         }
-        let found = timelines.of("a", "web");
+        let found = timelines.find_timelines("a", "web");
         let text = text_of(Some(&pod), &found);
         assert!(text.contains("120.000 ms  CreateSandbox: done"), "{text}");
         assert!(text.contains("PullImage (3 times): failed: no such host"), "{text}");
         let shown = json_of(None, &found);
         assert_eq!(shown["timelines"][0]["steps"][1]["times"], 3);
         assert_eq!(shown["pod"], Value::Null);
-        assert!(timelines.of("a", "other").is_empty());
+        assert!(timelines.find_timelines("a", "other").is_empty());
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
             timelines.mark_deleted(&pod.metadata.uid);
         }
         timelines.mark_deleted("never heard of");
-        let left = timelines.of("a", "web");
+        let left = timelines.find_timelines("a", "web");
         assert_eq!(left.len(), GONE_MAX);
         assert!(!left.iter().any(|(uid, _)| uid == "0"));
     }

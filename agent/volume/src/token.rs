@@ -87,7 +87,7 @@ pub struct TokenLifetime {
 impl TokenLifetime {
     /// Reads the claims of a token; `None` if they are missing or the token is not a JWT.
     #[must_use]
-    pub fn of(token: &str) -> Option<Self> {
+    pub fn from_token(token: &str) -> Option<Self> {
         let mut parts = token.trim_end().split('.');
         let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
         let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;

@@ -78,7 +78,7 @@ pub async fn act(
         Action::RemoveContainer { id, container, attempt } => {
             runtime.remove_container(id).await.map_err(failed)?;
             termination_message::remove_instance_files(shared, &context.pod, container, *attempt);
-            let logged = LoggedContainer::of(&context.pod, container, *attempt, id);
+            let logged = LoggedContainer::new(&context.pod, container, *attempt, id);
             log_links::remove(Path::new(&shared.settings.facts.pod_logs_dir), logged);
             Ok(ActionResult::Nothing)
         }
@@ -196,7 +196,7 @@ async fn create_container(
         container,
         &EnvInputs {
             pod,
-            containers: ContainersByName::of(pod),
+            containers: ContainersByName::from_pod(pod),
             host_ips,
             pod_ips: if pod.spec.host_network { host_ips } else { &context.pod_ips },
             objects: &*context.objects,
@@ -237,7 +237,7 @@ async fn create_container(
     let create = shared.runtime_limiter.run(CallKind::Create, create);
     let created = shared.restart_limiter.run(make.attempt, create).await;
     let id = created.map_err(|e| ActionFailure::runtime(CREATE_ERROR, &e))?;
-    link_log(shared, LoggedContainer::of(pod, &container.name, make.attempt, &id));
+    link_log(shared, LoggedContainer::new(pod, &container.name, make.attempt, &id));
     Ok(instance_result(ObservedContainer {
         id,
         name: container.name.clone(),

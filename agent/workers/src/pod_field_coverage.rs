@@ -250,7 +250,7 @@ fn answer(pod: &Value) -> String {
             ServiceEnv { name: "shop".into(), cluster_ip: "10.96.0.9".into(), ports: vec![] };
         let inputs = EnvInputs {
             pod: &pod,
-            containers: ContainersByName::of(&pod),
+            containers: ContainersByName::from_pod(&pod),
             host_ips: &["192.0.2.1".into()],
             pod_ips: &["10.0.0.7".into()],
             objects: &Everything,

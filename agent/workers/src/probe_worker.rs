@@ -220,7 +220,7 @@ mod tests {
             container: "c".into(),
             id: "i".into(),
             kind: ProbeKind::Liveness,
-            probe: DesiredProbe::of(&Default::default(), &Default::default()),
+            probe: DesiredProbe::from_probe(&Default::default(), &Default::default()),
             since: std::time::Duration::ZERO,
             result: None,
             ip: String::new(),

@@ -176,7 +176,10 @@ mod tests {
             container: "c".into(),
             id: "i".into(),
             kind: ProbeKind::Liveness,
-            probe: agent_pod::probe::DesiredProbe::of(&Default::default(), &Default::default()),
+            probe: agent_pod::probe::DesiredProbe::from_probe(
+                &Default::default(),
+                &Default::default(),
+            ),
             since: Duration::ZERO,
             result: None,
             ip: String::new(),

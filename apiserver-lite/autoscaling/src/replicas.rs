@@ -65,7 +65,7 @@ pub fn of_metric<'a>(
 ) -> Result<MeasuredMetric, NotFound> {
     match (spec.type_.as_str(), &spec.resource, &spec.container_resource) {
         ("Resource", Some(source), _) => {
-            let measured = measurements.of(inputs, &source.name, None);
+            let measured = measurements.measure(inputs, &source.name, None);
             let proposed = propose(&source.name, measured, &source.target);
             let (proposal, name) = proposed.map_err(|error| NotFound {
                 reason: "FailedGetResourceMetric",
@@ -82,7 +82,7 @@ pub fn of_metric<'a>(
             Ok(MeasuredMetric { replicas: proposal.replicas, name, status })
         }
         ("ContainerResource", _, Some(source)) => {
-            let measured = measurements.of(inputs, &source.name, Some(&source.container));
+            let measured = measurements.measure(inputs, &source.name, Some(&source.container));
             let proposed = propose(&source.name, measured, &source.target);
             let (proposal, name) = proposed.map_err(|error| NotFound {
                 reason: "FailedGetContainerResourceMetric",
@@ -137,7 +137,7 @@ fn not_served(spec: &MetricSpec, namespace: &str) -> NotFound {
 
 impl<'a> Measurements<'a> {
     /// What pods use of a resource, in all containers or in the one named.
-    fn of(
+    fn measure(
         &mut self,
         inputs: &Inputs<'_>,
         resource: &'a str,

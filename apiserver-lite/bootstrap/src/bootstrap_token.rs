@@ -168,7 +168,7 @@ pub struct ListedToken {
 
 impl ListedToken {
     /// The token of a Secret; none if it is not one.
-    pub fn of(secret: &Secret) -> Option<Self> {
+    pub fn from_secret(secret: &Secret) -> Option<Self> {
         let text = |key: &str| {
             secret.data.get(key).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
         };
@@ -232,7 +232,7 @@ mod tests {
         for (key, value) in secret["stringData"].as_object().unwrap() {
             read.data.insert(key.clone(), value.as_str().unwrap().into());
         }
-        let listed = ListedToken::of(&read).unwrap();
+        let listed = ListedToken::from_secret(&read).unwrap();
         assert_eq!(listed.token, "abcdef.0123456789abcdef");
         assert_eq!(listed.expires.as_deref(), Some("1970-01-01T00:16:40Z"));
         assert_eq!((listed.usages, listed.groups), (spec.usages.clone(), spec.groups.clone()));

@@ -57,7 +57,7 @@ async fn kill_in(groups: &[PathBuf]) -> Result<usize, BootstrapError> {
     let mut killed = BTreeSet::new();
     for _ in 0..ROUNDS_MAX {
         let pids = || groups.iter().flat_map(|group| pids_below(group)).collect::<BTreeSet<i32>>();
-        let held = pids().into_iter().filter_map(|pid| ProcessIdentity::of(pid).ok()?.open());
+        let held = pids().into_iter().filter_map(|pid| ProcessIdentity::from_pid(pid).ok()?.open());
         let held: Vec<ProcessHandle> = held.collect();
         // A number that is a pod's still, once its process is held, is not that of another process. One that has ended waits for its parent.
         let still = pids();

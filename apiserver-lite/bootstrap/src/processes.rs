@@ -23,7 +23,7 @@ pub struct ProcessIdentity {
 
 impl ProcessIdentity {
     /// Identity of the running process `pid`.
-    pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
+    pub fn from_pid(pid: i32) -> io::Result<ProcessIdentity> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let started_ticks = started_ticks(&stat)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable stat"))?;
@@ -111,14 +111,14 @@ pub struct FileId {
 
 impl FileId {
     /// Of a path, whose links are followed.
-    pub fn of(path: &Path) -> io::Result<FileId> {
+    pub fn from_path(path: &Path) -> io::Result<FileId> {
         let found = std::fs::metadata(path)?;
         Ok(FileId { device: found.dev(), inode: found.ino() })
     }
 
     /// Of the program that a process executes, also when its file was replaced or removed.
     pub fn of_process(pid: i32) -> io::Result<FileId> {
-        Self::of(&Path::new("/proc").join(pid.to_string()).join("exe"))
+        Self::from_path(&Path::new("/proc").join(pid.to_string()).join("exe"))
     }
 }
 
@@ -128,7 +128,7 @@ impl ProcessHandle {
         let pid = self.identity.pid;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let own = nix::unistd::geteuid().as_raw();
-        let (Ok(wanted), Ok(found)) = (FileId::of(file), FileId::of_process(pid)) else {
+        let (Ok(wanted), Ok(found)) = (FileId::from_path(file), FileId::of_process(pid)) else {
             return false;
         };
         // Looked at last: until now it was this process that was read, and no other with its pid.
@@ -186,7 +186,7 @@ pub fn find_processes(
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace("self")?;
     let mut matches = |pid: i32| {
-        let handle = ProcessIdentity::of(pid).ok()?.open()?;
+        let handle = ProcessIdentity::from_pid(pid).ok()?.open()?;
         let is_here = namespace(&pid.to_string()).is_ok_and(|found| found == own);
         (is_here && is_one(&command_line(pid)) && handle.executes(program)).then_some(handle)
     };
@@ -226,7 +226,7 @@ mod tests {
     #[tokio::test]
     async fn a_stopped_process_is_seen_by_its_handle() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let identity = ProcessIdentity::of(child.id() as i32).unwrap();
+        let identity = ProcessIdentity::from_pid(child.id() as i32).unwrap();
         let handle = identity.open().unwrap();
         assert!(identity.is_running());
         handle.stop(Duration::from_secs(5)).await.unwrap();
@@ -246,7 +246,7 @@ mod tests {
         // The command line of the other.
         std::os::unix::process::CommandExt::arg0(&mut command, &other);
         let mut child = command.arg("1000").spawn().unwrap();
-        let handle = ProcessIdentity::of(child.id() as i32).unwrap().open().unwrap();
+        let handle = ProcessIdentity::from_pid(child.id() as i32).unwrap().open().unwrap();
         assert!(handle.executes(&program));
         assert!(!handle.executes(&other) && !handle.executes(Path::new("/missing")));
         std::fs::remove_file(&program).unwrap();

@@ -153,7 +153,10 @@ fn open_log(layout: &Layout, program: &str) -> Result<File, BootstrapError> {
 
 fn identity_of(pid: u32) -> Result<ProcessIdentity, BootstrapError> {
     let failed = BootstrapError::system(format!("looking at process {pid}"));
-    i32::try_from(pid).map_err(std::io::Error::other).and_then(ProcessIdentity::of).map_err(failed)
+    i32::try_from(pid)
+        .map_err(std::io::Error::other)
+        .and_then(ProcessIdentity::from_pid)
+        .map_err(failed)
 }
 
 fn record(layout: &Layout, name: &str, identity: ProcessIdentity) -> Result<(), BootstrapError> {

@@ -153,7 +153,7 @@ fn deleted(kind: ObjectKind, key: &ObjectKey, uid: &str) -> Effect {
 
 fn effect<T: Resource + Kind>(kind: ObjectKind, new: &T) -> Option<Effect> {
     let version = new.metadata().resource_version.parse().ok()?;
-    let (key, state) = (ObjectKey::of(new.metadata()), EffectState::Version(version));
+    let (key, state) = (ObjectKey::from_metadata(new.metadata()), EffectState::Version(version));
     Some(Effect { kind, key, state })
 }
 

@@ -60,7 +60,7 @@ pub struct TokenReference {
 
 impl TokenReference {
     /// The reference that its account may have to a token secret.
-    pub fn of(names: &Names, secret: &ObjectMeta) -> Option<Self> {
+    pub fn from_secret(names: &Names, secret: &ObjectMeta) -> Option<Self> {
         let uid = secret.annotations.get(&names.label("service-account.uid"));
         Some(Self {
             account: account_of(names, secret)?,
@@ -91,7 +91,7 @@ pub fn plan<E>(
     for stray in strays {
         writes.push(ApiWrite::Delete {
             kind: ObjectKind::Secret,
-            key: ObjectKey::of(&stray.metadata),
+            key: ObjectKey::from_metadata(&stray.metadata),
             uid: stray.metadata.uid.clone(),
             grace_secs: None,
         });
@@ -103,7 +103,7 @@ pub fn plan<E>(
         }
         writes.extend(signer.generate(account, &kept)?);
     }
-    Ok(Plan::of(writes))
+    Ok(Plan::from_writes(writes))
 }
 
 /// Plans to remove the reference to a token secret that is deleted. The other references stay as they are: they may be to secrets of any type, which pods
@@ -115,7 +115,7 @@ pub fn plan_unreferenced(account: &ServiceAccount, deleted: &TokenReference) -> 
     }
     let mut references = account.secrets.clone();
     references.retain(|other| other.name != deleted.secret);
-    Plan::of([set_references(account, &references)])
+    Plan::from_writes([set_references(account, &references)])
 }
 
 /// Replaces the references of an account that has not changed since it was read.
@@ -125,7 +125,7 @@ fn set_references(account: &ServiceAccount, references: &[ObjectReference]) -> A
         "resourceVersion": account.metadata.resource_version,
     });
     let patch = json!({"metadata": metadata, "secrets": references});
-    let key = ObjectKey::of(&account.metadata);
+    let key = ObjectKey::from_metadata(&account.metadata);
     ApiWrite::Patch { kind: ObjectKind::ServiceAccount, key, part: Part::Main, patch }
 }
 
@@ -158,7 +158,7 @@ impl<E> TokenSigner<'_, E> {
             },
             "data": data,
         });
-        let key = ObjectKey::of(&secret.metadata);
+        let key = ObjectKey::from_metadata(&secret.metadata);
         Ok(Some(ApiWrite::Patch { kind: ObjectKind::Secret, key, part: Part::Main, patch }))
     }
 
@@ -345,7 +345,7 @@ mod tests {
     fn a_deleted_secret_says_which_account_may_refer_to_it() {
         let (mut secret, _) = made();
         let names = Names::new(Profile::Kubernetes);
-        let of = |secret: &Secret| TokenReference::of(names, &secret.metadata);
+        let of = |secret: &Secret| TokenReference::from_secret(names, &secret.metadata);
         assert_eq!(of(&secret), Some(deleted("u1", &secret.metadata.name)));
         secret.metadata.annotations.remove("kubernetes.io/service-account.uid");
         assert_eq!(of(&secret), Some(deleted("", &secret.metadata.name)));

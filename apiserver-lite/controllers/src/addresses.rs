@@ -27,7 +27,7 @@ impl Family {
     }
 
     /// The family of an address.
-    pub fn of(address: &str) -> Self {
+    pub fn from_address(address: &str) -> Self {
         if address.contains(':') { Self::V6 } else { Self::V4 }
     }
 }
@@ -39,7 +39,7 @@ pub fn families(service: &Service) -> Vec<Family> {
         let named = |name: &String| if name == "IPv6" { Family::V6 } else { Family::V4 };
         return spec.ip_families.iter().map(named).collect();
     }
-    vec![Family::of(&spec.cluster_ip)]
+    vec![Family::from_address(&spec.cluster_ip)]
 }
 
 /// Whether endpoints are made from the Service's selector; otherwise a user manages them.
@@ -70,7 +70,7 @@ pub fn selected<'a, P: AsRef<Pod>>(service: &Service, pods: &'a [P]) -> Vec<&'a 
 pub fn ip(pod: &Pod, family: Family) -> Option<&str> {
     let all = pod.status.pod_ips.iter().map(|ip| ip.ip.as_str());
     let mut all = all.chain([pod.status.pod_ip.as_str()]);
-    all.find(|ip| Family::of(ip) == family && is_reachable(ip))
+    all.find(|ip| Family::from_address(ip) == family && is_reachable(ip))
 }
 
 /// Whether the server accepts the address for an endpoint.

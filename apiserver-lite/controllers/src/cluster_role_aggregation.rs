@@ -39,7 +39,7 @@ pub fn plan(role: &ClusterRole, roles: &[Arc<ClusterRole>]) -> Plan {
     if rules == role.rules {
         return Plan::default();
     }
-    Plan::of([ApiWrite::Update(ClusterRole { rules, ..role.clone() }.into())])
+    Plan::from_writes([ApiWrite::Update(ClusterRole { rules, ..role.clone() }.into())])
 }
 
 #[cfg(test)]

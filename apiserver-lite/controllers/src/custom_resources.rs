@@ -41,14 +41,14 @@ pub fn definitions(names: &Names) -> Collection {
 }
 
 /// The resources of established definitions; `list` is a list of definitions.
-pub fn served(list: &Value) -> Vec<CustomResource> {
+pub fn list_served(list: &Value) -> Vec<CustomResource> {
     let items = list.get("items").and_then(Value::as_array);
     items.into_iter().flatten().filter_map(of_definition).collect()
 }
 
 /// The collections of a namespace's objects of established definitions; `list` is a list of definitions.
 pub fn within(list: &Value, namespace: &str) -> Vec<Collection> {
-    let namespaced = served(list).into_iter().filter(|resource| resource.namespaced);
+    let namespaced = list_served(list).into_iter().filter(|resource| resource.namespaced);
     namespaced.map(|resource| resource.collection(Some(namespace))).collect()
 }
 
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn established_definitions_are_served_in_the_storage_version_if_it_is_served() {
         let versions = |definition: Value| -> Vec<String> {
-            let found = served(&json!({"items": [definition]}));
+            let found = list_served(&json!({"items": [definition]}));
             found.into_iter().map(|found| found.version).collect()
         };
         assert_eq!(versions(definition("True", [true, true])), ["v2"]);
         assert_eq!(versions(definition("True", [true, false])), ["v1"]);
         assert!(versions(definition("True", [false, false])).is_empty());
         assert!(versions(definition("False", [true, true])).is_empty());
-        let found = served(&json!({"items": [definition("True", [true, true])]}));
+        let found = list_served(&json!({"items": [definition("True", [true, true])]}));
         assert_eq!(found.len(), 1);
         let list = json!({"items": [definition("True", [true, true])]});
         let paths: Vec<String> = within(&list, "team").iter().map(Collection::path).collect();

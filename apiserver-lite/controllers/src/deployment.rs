@@ -69,16 +69,16 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         true => OldPods::Left,
         false => OldPods::Gone,
     };
-    let revision = DeploymentRevision::of(names, deployment, newest, &old);
+    let revision = DeploymentRevision::new(names, deployment, newest, &old);
     let about = proto_api::event_report::reference(deployment, names);
-    let size_annotations = SizeAnnotations::of(names, deployment);
+    let size_annotations = SizeAnnotations::from_deployment(names, deployment);
     let scales = rollout::is_scaled(deployment, &size_annotations, newest, &old);
     let mut made = Made::Nothing;
     match newest {
         // A deployment whose replicas have changed is scaled first: with a new set there would be more pods than it may have.
         None if deployment.spec.paused || scales => {}
         None => {
-            let sizes = Sizes::of(None, &old);
+            let sizes = Sizes::from_sets(None, &old);
             if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
                 let set = new_set(names, deployment, &revision, to);
                 made = push_new_set(&mut plan, &about, set, &names_in_use);
@@ -137,7 +137,7 @@ fn claim<'a, S: AsRef<ReplicaSet>>(
             None if !selects(set) || metadata.deletion_timestamp.is_some() => {}
             None => {
                 plan.writes.push(adopt(kind, metadata, reference(names, deployment)));
-                plan.adopter = Some(Adopter::of(ObjectKind::Deployment, &deployment.metadata));
+                plan.adopter = Some(Adopter::new(ObjectKind::Deployment, &deployment.metadata));
                 claimed.push(set);
             }
             Some(_) => claimed.push(set),
@@ -188,7 +188,8 @@ fn new_set(
     let mut selector = deployment.spec.selector.clone().unwrap_or_default();
     selector.match_labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
     let mut annotations = revision.annotations(deployment, &BTreeMap::new());
-    annotations.extend(SizeAnnotations::of(names, deployment).entries().into_iter().cloned());
+    annotations
+        .extend(SizeAnnotations::from_deployment(names, deployment).entries().into_iter().cloned());
     ReplicaSet {
         metadata: ObjectMeta {
             name: format!("{}-{hash}", deployment.metadata.name),
@@ -231,7 +232,7 @@ fn scale(set: &ReplicaSet, replicas: i64, annotations: &SizeAnnotations) -> ApiW
         annotations.entries().into_iter().map(|(name, value)| (name, value)).collect();
     ApiWrite::Patch {
         kind: ObjectKind::ReplicaSet,
-        key: ObjectKey::of(&set.metadata),
+        key: ObjectKey::from_metadata(&set.metadata),
         part: Part::Main,
         patch: json!({
             "metadata": { "resourceVersion": version, "annotations": annotations },
@@ -286,7 +287,7 @@ fn delete_old_sets(
     };
     let delete = |set: &ReplicaSet| ApiWrite::Delete {
         kind: ObjectKind::ReplicaSet,
-        key: ObjectKey::of(&set.metadata),
+        key: ObjectKey::from_metadata(&set.metadata),
         uid: set.metadata.uid.clone(),
         grace_secs: None,
     };

@@ -37,7 +37,7 @@ pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
     existing: &[S],
 ) -> Plan {
     let existing: Vec<&EndpointSlice> = existing.iter().map(AsRef::as_ref).collect();
-    let Some(service) = service else { return Plan::of(existing.into_iter().map(delete)) };
+    let Some(service) = service else { return Plan::from_writes(existing.into_iter().map(delete)) };
     if !has_selector(service) {
         return Plan::default();
     }
@@ -73,7 +73,7 @@ pub(super) fn plan_groups(
         ApiWrite::Delete { .. } => 2,
         _ => 1,
     });
-    Plan::of(writes)
+    Plan::from_writes(writes)
 }
 
 /// The controller that manages a slice, see the label `managed-by`.
@@ -127,7 +127,7 @@ fn group_endpoints(
     pods: &[&Pod],
 ) -> BTreeMap<Group, WantedEndpoints> {
     let mut groups: BTreeMap<Group, WantedEndpoints> = BTreeMap::new();
-    let targets = TargetPorts::of(service);
+    let targets = TargetPorts::from_service(service);
     let running = pods.iter().copied().filter(|pod| !has_ended(pod));
     let pods: Vec<(&Pod, NamedPorts)> =
         running.map(|pod| (pod, targets.named_ports(pod))).collect();
@@ -312,7 +312,7 @@ fn port((name, number, protocol, app_protocol): &SlicePort) -> EndpointPort {
 fn delete(slice: &EndpointSlice) -> ApiWrite {
     ApiWrite::Delete {
         kind: ObjectKind::EndpointSlice,
-        key: ObjectKey::of(&slice.metadata),
+        key: ObjectKey::from_metadata(&slice.metadata),
         uid: slice.metadata.uid.clone(),
         grace_secs: None,
     }

@@ -27,7 +27,7 @@ pub fn plan<P: AsRef<Pod>>(
     pods: &[P],
     existing: Option<&Endpoints>,
 ) -> Plan {
-    let Some(service) = service else { return Plan::of(existing.map(delete)) };
+    let Some(service) = service else { return Plan::from_writes(existing.map(delete)) };
     if !has_selector(service) {
         return Plan::default();
     }
@@ -54,7 +54,7 @@ pub fn plan<P: AsRef<Pod>>(
         metadata.annotations.insert(trigger_annotation(names), trigger.to_string());
     }
     let endpoints = Endpoints { metadata, subsets };
-    Plan::of([match existing {
+    Plan::from_writes([match existing {
         Some(_) => ApiWrite::Update(endpoints.into()),
         None => ApiWrite::Create(endpoints.into()),
     }])
@@ -63,7 +63,7 @@ pub fn plan<P: AsRef<Pod>>(
 fn delete(existing: &Endpoints) -> ApiWrite {
     ApiWrite::Delete {
         kind: ObjectKind::Endpoints,
-        key: ObjectKey::of(&existing.metadata),
+        key: ObjectKey::from_metadata(&existing.metadata),
         uid: existing.metadata.uid.clone(),
         grace_secs: None,
     }
@@ -83,7 +83,7 @@ type SubsetPort = (String, i32, String, Option<String>);
 /// Groups the addresses by ports, sorted.
 fn subsets(service: &Service, pods: &[&Pod]) -> (Vec<EndpointSubset>, Cut) {
     let family = families(service).first().copied();
-    let targets = TargetPorts::of(service);
+    let targets = TargetPorts::from_service(service);
     let mut by_named: BTreeMap<NamedPorts, EndpointSubset> = BTreeMap::new();
     for pod in pods {
         let Some(ip) = family.and_then(|family| ip(pod, family)) else { continue };

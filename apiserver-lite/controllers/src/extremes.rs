@@ -202,7 +202,7 @@ fn nodes_and_leases() {
             for grace in [Duration::ZERO, Duration::MAX] {
                 let (mut evicted, rates) = (ZoneEvictions::default(), EvictionRates::default());
                 evicted.note(names(), &rates, node, &Plan::default(), now);
-                let some = ClusterHealth::of(
+                let some = ClusterHealth::assess(
                     names(),
                     &rates,
                     Some(node),

@@ -104,7 +104,7 @@ pub fn follows_endpoints(names: &Names, service: &Service) -> bool {
 impl AddressUsers {
     /// Plans the addresses of a Service and the node that announces them.
     pub fn plan(&mut self, around: &Surroundings<'_>, service: &Service) -> AddressPlan {
-        let key = ObjectKey::of(&service.metadata);
+        let key = ObjectKey::from_metadata(&service.metadata);
         // A deleted Service releases its addresses when it is gone. If that is so already, its last state is planned too late.
         if service.metadata.deletion_timestamp.is_some() || !self.has(&key, service) {
             return AddressPlan::default();
@@ -127,7 +127,7 @@ impl AddressUsers {
             // Another controller has given it an address.
             return Default::default();
         }
-        let (key, asked) = (ObjectKey::of(&service.metadata), asked_address(service));
+        let (key, asked) = (ObjectKey::from_metadata(&service.metadata), asked_address(service));
         let refusal = refusal(around.ranges, service, asked);
         let mut errors: Vec<AllocationError> = refusal.iter().cloned().collect();
         let mut chosen = Vec::new();
@@ -227,7 +227,7 @@ fn write(
     let moves = wanted != present || entries != present.len();
     let mut events = Events { about: service, names: around.names, reports: Vec::new() };
     for error in errors {
-        let key = ObjectKey::of(&service.metadata);
+        let key = ObjectKey::from_metadata(&service.metadata);
         let message = format!("Failed to allocate IP for \"{key}\": {error}");
         events.add(EventKind::Warning, "AllocationFailed", message);
     }
@@ -263,7 +263,8 @@ fn release(around: &Surroundings<'_>, service: &Service) -> AddressPlan {
     }
     let mut events = Events { about: service, names: around.names, reports: Vec::new() };
     events.add(EventKind::Normal, "DeletedLoadBalancer", "Deleted load balancer".to_owned());
-    let mut plan = Plan::of([patch(around.names, service, None, has_ours.then_some(left))]);
+    let mut plan =
+        Plan::from_writes([patch(around.names, service, None, has_ours.then_some(left))]);
     plan.reports = events.reports;
     AddressPlan { plan, shortage: None }
 }
@@ -282,7 +283,7 @@ fn patch(
     if let (Some(ingress), Some(fields)) = (ingress, patch.as_object_mut()) {
         fields.insert("status".into(), json!({ "loadBalancer": { "ingress": ingress } }));
     }
-    let key = ObjectKey::of(&service.metadata);
+    let key = ObjectKey::from_metadata(&service.metadata);
     ApiWrite::Patch { kind: ObjectKind::Service, key, part: Part::Status, patch }
 }
 

@@ -54,7 +54,7 @@ fn add_subset(subset: &EndpointSubset, groups: &mut BTreeMap<Group, WantedEndpoi
     let others = subset.not_ready_addresses.iter().map(|address| (address, false));
     for (address, ready) in ready.chain(others).take(ADDRESSES_MAX) {
         let endpoint = endpoint(address, ready);
-        let group = (Family::of(&address.ip).name().to_owned(), ports.clone());
+        let group = (Family::from_address(&address.ip).name().to_owned(), ports.clone());
         groups.entry(group).or_default().insert(identity(&endpoint), endpoint);
     }
 }

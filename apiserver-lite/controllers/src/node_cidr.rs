@@ -93,9 +93,9 @@ pub fn plan(
         given.push(free.ok_or(RangeExhausted { cluster: range.cluster })?.to_string());
     }
     let version = &node.metadata.resource_version;
-    Ok(Plan::of([ApiWrite::Patch {
+    Ok(Plan::from_writes([ApiWrite::Patch {
         kind: ObjectKind::Node,
-        key: ObjectKey::of(&node.metadata),
+        key: ObjectKey::from_metadata(&node.metadata),
         part: Part::Main,
         patch: json!({
             "metadata": { "resourceVersion": version },

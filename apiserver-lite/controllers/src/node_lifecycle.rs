@@ -46,7 +46,7 @@ enum Readiness {
 }
 
 impl Readiness {
-    fn of(node: &Node) -> Self {
+    fn from_node(node: &Node) -> Self {
         match condition(node, "Ready") {
             "True" => Self::Ready,
             "Unknown" => Self::Unknown,
@@ -70,7 +70,7 @@ impl NodeHealth {
             uid: node.metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        Self { renewed, heartbeat, observed_at, ready: Readiness::of(node), reference }
+        Self { renewed, heartbeat, observed_at, ready: Readiness::from_node(node), reference }
     }
 
     /// Restarts the grace period, after a time in which no kubelet could be observed.
@@ -197,7 +197,7 @@ impl ZoneEvictions {
 impl ClusterHealth {
     /// The state of all nodes but those with the label `node.kubernetes.io/exclude-disruption`, for `node` if it exists. Which nodes of its zone are being
     /// evicted is known from their taints, and from `evicted` for the latest.
-    pub fn of<'a>(
+    pub fn assess<'a>(
         names: &Names,
         rates: &EvictionRates,
         node: Option<&Node>,
@@ -266,12 +266,12 @@ fn evictions<'a>(keys: &'a [String; 2], node: &'a Node) -> impl Iterator<Item = 
 
 /// Whether the node's condition `Ready` is true.
 pub fn is_ready(node: &Node) -> bool {
-    Readiness::of(node) == Readiness::Ready
+    Readiness::from_node(node) == Readiness::Ready
 }
 
 /// Whether the node's condition `Ready` is Unknown, which only this controller sets.
 pub fn is_unknown(node: &Node) -> bool {
-    Readiness::of(node) == Readiness::Unknown
+    Readiness::from_node(node) == Readiness::Unknown
 }
 
 /// Plans conditions first, and taints once the conditions have been written, so that each write follows from what the server has. NoExecute
@@ -288,9 +288,9 @@ pub fn plan(
     if silent >= grace
         && let Some(write) = mark_unknown(names, node, now.wall)
     {
-        return Plan::of([write]);
+        return Plan::from_writes([write]);
     }
-    let mut plan = Plan::of(update_taints(names, node, now.wall, cluster));
+    let mut plan = Plan::from_writes(update_taints(names, node, now.wall, cluster));
     if silent < grace {
         plan.requeue_in(grace.saturating_sub(silent));
     }
@@ -306,7 +306,7 @@ pub fn plan_pod(pod: &Pod, node: &Node, now: Time) -> Plan {
     if !is_pod_ready(pod) || !is_unknown(node) {
         return Plan::default();
     }
-    let mut plan = Plan::of([mark_pod_not_ready(pod, now)]);
+    let mut plan = Plan::from_writes([mark_pod_not_ready(pod, now)]);
     plan.reports.push(EventReport {
         about: pod_reference(pod),
         kind: EventKind::Warning,
@@ -424,7 +424,7 @@ fn mark_pod_not_ready(pod: &Pod, now: Time) -> ApiWrite {
     let version = &pod.metadata.resource_version;
     ApiWrite::Patch {
         kind: ObjectKind::Pod,
-        key: ObjectKey::of(&pod.metadata),
+        key: ObjectKey::from_metadata(&pod.metadata),
         part: Part::Status,
         patch: json!({
             "metadata": { "resourceVersion": version },
@@ -438,7 +438,7 @@ fn patch(node: &Node, part: Part, fields: Value) -> ApiWrite {
     let version = &node.metadata.resource_version;
     ApiWrite::Patch {
         kind: ObjectKind::Node,
-        key: ObjectKey::of(&node.metadata),
+        key: ObjectKey::from_metadata(&node.metadata),
         part,
         patch: json!({ "metadata": { "resourceVersion": version }, field: fields }),
     }

@@ -59,5 +59,5 @@ pub fn set_owners(
         "ownerReferences": owners,
     });
     let patch = json!({ "metadata": metadata_patch });
-    ApiWrite::Patch { kind, key: ObjectKey::of(metadata), part: Part::Main, patch }
+    ApiWrite::Patch { kind, key: ObjectKey::from_metadata(metadata), part: Part::Main, patch }
 }

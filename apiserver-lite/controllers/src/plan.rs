@@ -38,14 +38,14 @@ pub struct Adopter {
 
 impl Adopter {
     /// The object of this kind with this metadata.
-    pub fn of(kind: ObjectKind, metadata: &ObjectMeta) -> Self {
-        Self { kind, key: ObjectKey::of(metadata), uid: metadata.uid.clone() }
+    pub fn new(kind: ObjectKind, metadata: &ObjectMeta) -> Self {
+        Self { kind, key: ObjectKey::from_metadata(metadata), uid: metadata.uid.clone() }
     }
 }
 
 impl Plan {
     /// A plan of these writes.
-    pub fn of(writes: impl IntoIterator<Item = ApiWrite>) -> Self {
+    pub fn from_writes(writes: impl IntoIterator<Item = ApiWrite>) -> Self {
         Self { writes: writes.into_iter().collect(), ..Self::default() }
     }
 

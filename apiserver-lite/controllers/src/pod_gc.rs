@@ -38,9 +38,9 @@ pub enum OutOfServiceTaint {
 /// Plans the deletion of one pod that no kubelet will remove.
 pub fn plan(pod: &Pod, node: PodNode<'_>, out_of_service: OutOfServiceTaint) -> Plan {
     match node {
-        PodNode::Unscheduled if is_terminating(pod) => Plan::of([force_delete(pod)]),
+        PodNode::Unscheduled if is_terminating(pod) => Plan::from_writes([force_delete(pod)]),
         PodNode::Unscheduled => Plan::default(),
-        PodNode::Absent => Plan::of([force_delete(pod)]),
+        PodNode::Absent => Plan::from_writes([force_delete(pod)]),
         PodNode::Missing(missing) => {
             Plan { requeue_after: Some(QUARANTINE.saturating_sub(missing)), ..Plan::default() }
         }
@@ -49,7 +49,7 @@ pub fn plan(pod: &Pod, node: PodNode<'_>, out_of_service: OutOfServiceTaint) -> 
                 && is_terminating(pod)
                 && is_out_of_service(node) =>
         {
-            Plan::of([force_delete(pod)])
+            Plan::from_writes([force_delete(pod)])
         }
         PodNode::Found(_) => Plan::default(),
     }
@@ -67,7 +67,7 @@ pub fn plan_ended<P: AsRef<Pod>>(pods: &[P], threshold: usize) -> Plan {
         return Plan::default();
     }
     ended.sort_by_key(|pod| (pod.metadata.creation_timestamp.unix(), pod.metadata.name.clone()));
-    Plan::of(ended.into_iter().take(excess).map(force_delete))
+    Plan::from_writes(ended.into_iter().take(excess).map(force_delete))
 }
 
 /// Whether a user has marked a node that is not ready as shut down: its kubelet will not end its pods.
@@ -82,7 +82,7 @@ fn is_out_of_service(node: &Node) -> bool {
 fn force_delete(pod: &Pod) -> ApiWrite {
     ApiWrite::Delete {
         kind: ObjectKind::Pod,
-        key: ObjectKey::of(&pod.metadata),
+        key: ObjectKey::from_metadata(&pod.metadata),
         uid: pod.metadata.uid.clone(),
         grace_secs: Some(0),
     }

@@ -131,7 +131,7 @@ impl DesiredPods<'_> {
     fn adopter(&self) -> Adopter {
         let is_set = self.kind == ReplicaSet::KIND;
         let kind = if is_set { ObjectKind::ReplicaSet } else { ObjectKind::ReplicationController };
-        Adopter::of(kind, self.metadata)
+        Adopter::new(kind, self.metadata)
     }
 
     fn reference(&self) -> OwnerReference {
@@ -221,7 +221,7 @@ fn ready_since(pod: &Pod) -> Option<Time> {
 fn delete(pod: &Pod) -> ApiWrite {
     ApiWrite::Delete {
         kind: ObjectKind::Pod,
-        key: ObjectKey::of(&pod.metadata),
+        key: ObjectKey::from_metadata(&pod.metadata),
         uid: pod.metadata.uid.clone(),
         grace_secs: None,
     }

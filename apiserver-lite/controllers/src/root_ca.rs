@@ -24,7 +24,7 @@ pub fn plan(names: &Names, namespace: &Namespace, ca: &str, existing: Option<&Co
         }
         Some(existing) => {
             let metadata = existing.metadata.clone();
-            Plan::of([ApiWrite::Update(
+            Plan::from_writes([ApiWrite::Update(
                 ConfigMap { metadata, data, ..ConfigMap::default() }.into(),
             )])
         }
@@ -39,7 +39,7 @@ pub fn plan(names: &Names, namespace: &Namespace, ca: &str, existing: Option<&Co
                 )]),
                 ..ObjectMeta::default()
             };
-            Plan::of([ApiWrite::Create(
+            Plan::from_writes([ApiWrite::Create(
                 ConfigMap { metadata, data, ..ConfigMap::default() }.into(),
             )])
         }

@@ -20,7 +20,7 @@ pub fn plan(namespace: &Namespace, existing: Option<&ServiceAccount>) -> Plan {
         ..ObjectMeta::default()
     };
     let account = ServiceAccount { metadata, ..ServiceAccount::default() };
-    Plan::of([ApiWrite::Create(account.into())])
+    Plan::from_writes([ApiWrite::Create(account.into())])
 }
 
 #[cfg(test)]

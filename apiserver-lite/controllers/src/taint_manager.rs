@@ -80,7 +80,7 @@ pub fn plan(pod: &Pod, node: &Node, now: TaintAge, before: Eviction) -> Plan {
         Tolerated::Forever => {}
         Tolerated::For(rest) => plan.requeue_in(rest),
         Tolerated::No => {
-            let key = ObjectKey::of(&pod.metadata);
+            let key = ObjectKey::from_metadata(&pod.metadata);
             let message = format!("Marking for deletion Pod {key}");
             let uid = pod.metadata.uid.clone();
             plan.writes.push(ApiWrite::Delete {

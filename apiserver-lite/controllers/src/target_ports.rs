@@ -29,7 +29,7 @@ enum Target {
 }
 
 impl<'a> TargetPorts<'a> {
-    pub(crate) fn of(service: &'a Service) -> Self {
+    pub(crate) fn from_service(service: &'a Service) -> Self {
         let mut names = BTreeMap::new();
         let mut target = |port: &'a ServicePort| match &port.target_port {
             IntOrString::Int(0) => Target::Number(port.port),
@@ -119,7 +119,7 @@ mod tests {
             };
             let mut service = Service::default();
             service.spec.ports = vec![port];
-            let targets = TargetPorts::of(&service);
+            let targets = TargetPorts::from_service(&service);
             let found = targets.numbers(&targets.named_ports(&pod));
             assert_eq!(found.first().map(|(_, number)| *number), expect);
         };
@@ -136,7 +136,7 @@ mod tests {
     fn groups_are_cut_when_their_ports_are_too_many() {
         let mut service = examples::service();
         service.spec.ports = vec![ServicePort::default(); PORTS_MAX / 2];
-        let targets = TargetPorts::of(&service);
+        let targets = TargetPorts::from_service(&service);
         let groups: BTreeMap<NamedPorts, usize> =
             (0..3_usize).map(|nth| (NamedPorts::from([(nth, 1)]), nth)).collect();
         let mut seen = Vec::new();

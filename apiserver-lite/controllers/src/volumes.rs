@@ -215,7 +215,7 @@ pub fn conditional_patch(
             of.insert("resourceVersion".to_owned(), json!(metadata.resource_version));
         }
     }
-    ApiWrite::Patch { kind, key: ObjectKey::of(metadata), part, patch }
+    ApiWrite::Patch { kind, key: ObjectKey::from_metadata(metadata), part, patch }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub struct ApiService {
 impl ApiService {
     /// Reads an object; a field that is no number of its range has the least value.
     #[must_use]
-    pub fn of(object: &Object) -> Self {
+    pub fn from_object(object: &Object) -> Self {
         let spec = object.spec().cloned().unwrap_or_default();
         let number = |field: &str| spec.int(field).unwrap_or(0);
         let backend = spec.map("service").map(|service| Backend {
@@ -128,7 +128,7 @@ impl ObjectIndex for Registered {
     }
 
     fn set(&mut self, object: &Object) {
-        let service = ApiService::of(object);
+        let service = ApiService::from_object(object);
         let is_remote = service.backend.is_some();
         let before = self.by_name.insert(service.name.clone(), Arc::new(service));
         self.note(before, is_remote);

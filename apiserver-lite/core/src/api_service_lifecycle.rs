@@ -113,7 +113,7 @@ fn list_desired(server: &Server) -> BTreeMap<String, DesiredApiService> {
             add(server.names.group(row.group), row.version, priority, ON_START);
         }
     }
-    for kind in server.definitions.served() {
+    for kind in server.definitions.served_kinds() {
         add(kind.group.clone(), kind.version(), CUSTOM, ALWAYS);
     }
     all

@@ -81,7 +81,7 @@ impl RequestContext<'_> {
     /// # Errors
     /// 404 if it does not exist, 500 if it cannot be decrypted or converted.
     pub async fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
-        self.shown(self.stored()?).await
+        self.show(self.stored()?).await
     }
 
     /// An object of the requested kind, if it exists; one of a custom kind in the version of the request.
@@ -94,12 +94,12 @@ impl RequestContext<'_> {
         name: &str,
     ) -> Result<Option<Arc<StoredObject>>, ApiError> {
         match self.server.find(&self.kind, namespace, name) {
-            Some(found) => self.shown(found).await.map(Some),
+            Some(found) => self.show(found).await.map(Some),
             None => Ok(None),
         }
     }
 
-    async fn shown(&self, record: Arc<StoredObject>) -> Result<Arc<StoredObject>, ApiError> {
+    async fn show(&self, record: Arc<StoredObject>) -> Result<Arc<StoredObject>, ApiError> {
         match self.kind.custom() {
             Some(_) => conversion::show_one(self.asker(), &self.kind, record).await,
             None => Ok(record),

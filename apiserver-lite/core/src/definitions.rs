@@ -133,7 +133,7 @@ impl Definitions {
 
     /// The served kinds, by definition.
     #[must_use]
-    pub fn served(&self) -> Vec<Arc<Kind>> {
+    pub fn served_kinds(&self) -> Vec<Arc<Kind>> {
         let all = self.all();
         let versions = all.iter().flat_map(|definition| &definition.versions);
         versions.filter(|version| version.served).map(|version| version.kind.clone()).collect()
@@ -237,7 +237,7 @@ mod tests {
             kinds.push(Arc::downgrade(&kind));
             delete(&server, &plural).await;
         }
-        assert!(server.definitions.served().is_empty());
+        assert!(server.definitions.served_kinds().is_empty());
         assert!(kinds.iter().all(|kind| kind.upgrade().is_none()));
     }
 }

@@ -89,7 +89,7 @@ impl Deprecation {
 
     /// The deprecation of the requested resource, if it is deprecated.
     #[must_use]
-    pub fn of(names: &Names, request: &RequestInfo) -> Option<&'static Self> {
+    pub fn find(names: &Names, request: &RequestInfo) -> Option<&'static Self> {
         DEPRECATED.iter().find(|one| {
             let (group, version, resource) = one.resource;
             version == request.version
@@ -134,7 +134,7 @@ mod tests {
             name: String::new(),
             rest: String::new(),
         };
-        Deprecation::of(names, &request).map(|found| found.warning(names))
+        Deprecation::find(names, &request).map(|found| found.warning(names))
     }
 
     #[test]

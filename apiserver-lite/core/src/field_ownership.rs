@@ -32,7 +32,7 @@ impl FieldOwnership {
         let built_in = BuiltInStructures::new();
         let mut kinds: BTreeMap<_, KindVersions> = BTreeMap::new();
         for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
-            let Some(structure) = built_in.of(kind) else { continue };
+            let Some(structure) = built_in.structure(kind) else { continue };
             let stored = stored_kind(engine, names, kind);
             let of_kind =
                 kinds.entry((stored.api_version.clone(), stored.kind().to_owned())).or_default();
@@ -40,7 +40,7 @@ impl FieldOwnership {
             of_kind.kinds.push(kind.clone());
         }
         let scale = engine.kind("autoscaling", "v1", "Scale").and_then(|kind| {
-            let (api_version, structure) = (kind.api_version.clone(), built_in.of(kind)?);
+            let (api_version, structure) = (kind.api_version.clone(), built_in.structure(kind)?);
             Some(SingleVersion { api_version, structure })
         });
         Self { kinds, scale }

@@ -217,7 +217,7 @@ impl StoredObject {
         let mut shown = self;
         // Ends: each step is a version that the kind has.
         while !Arc::ptr_eq(&shown.object().kind, kind) {
-            let convert = || Self::of(versions::convert(self.object(), kind), self.stamp);
+            let convert = || Self::from_object(versions::convert(self.object(), kind), self.stamp);
             shown = shown.converted.get_or_init(|| Arc::new(convert()));
         }
         shown.clone()
@@ -229,7 +229,7 @@ impl StoredObject {
             return Some(self.clone());
         }
         let version = kind.custom_version()?;
-        self.views.get_or_init(Views::default).of(self, kind, &version)
+        self.views.get_or_init(Views::default).get_or_convert(self, kind, &version)
     }
 
     /// Keeps what a webhook has made of the record: an object of `kind` by the rules of this number.
@@ -249,7 +249,7 @@ impl StoredObject {
     /// The record with another object at the same revision.
     fn showing(&self, object: Object) -> Self {
         let stored_as = Some(self.stored_as.clone().unwrap_or_else(|| self.object().kind.clone()));
-        Self { stored_as, ..Self::of(object, self.stamp) }
+        Self { stored_as, ..Self::from_object(object, self.stamp) }
     }
 
     /// Whether an object of a custom kind was stored in another version than its definition says now: an update that changes nothing stores it again.
@@ -261,10 +261,10 @@ impl StoredObject {
     /// A record of an object that is in no store, for lists of what is calculated.
     #[must_use]
     pub fn unstored(object: Object) -> Self {
-        Self::of(object, Stamp { created: Revision(0), modified: Revision(0) })
+        Self::from_object(object, Stamp { created: Revision(0), modified: Revision(0) })
     }
 
-    fn of(object: Object, stamp: Stamp) -> Self {
+    fn from_object(object: Object, stamp: Stamp) -> Self {
         Self::new(OnceLock::from(object), Origin::Memory { stored_len: 0, memory_len: 0 }, stamp)
     }
 

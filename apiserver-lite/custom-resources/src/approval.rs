@@ -21,7 +21,7 @@ enum Approval {
 }
 
 impl Approval {
-    fn of(annotation: &str) -> Self {
+    fn parse(annotation: &str) -> Self {
         match annotation {
             "" => Approval::Missing,
             text if text.starts_with("unapproved") => Approval::Unapproved,
@@ -87,8 +87,8 @@ pub fn validate_approval(new: &Map, old: Option<&Map>, names: &Names) -> Vec<Fie
         return errors.0;
     }
     let text = annotation(new, &key);
-    let approval = Approval::of(text);
-    if old.is_some_and(|old| Approval::of(annotation(old, &key)) == approval) {
+    let approval = Approval::parse(text);
+    if old.is_some_and(|old| Approval::parse(annotation(old, &key)) == approval) {
         return errors.0;
     }
     let path = Path::ROOT.field("metadata.annotations");
@@ -110,7 +110,7 @@ pub fn approval_condition(definition: &Map, names: &Names) -> Option<Condition> 
     }
     let key = key(names);
     let text = annotation(definition, &key);
-    let approval = Approval::of(text);
+    let approval = Approval::parse(text);
     let good = approval == Approval::Approved;
     Some(Condition {
         kind: "KubernetesAPIApprovalPolicyConformant",

@@ -13,7 +13,7 @@ use flate2::write::DeflateEncoder;
 pub(crate) struct CompressedTree(Box<[u8]>);
 
 impl CompressedTree {
-    pub(crate) fn of(tree: &Map) -> Self {
+    pub(crate) fn compress(tree: &Map) -> Self {
         let mut json = Vec::new();
         write_json(&mut json, &Value::Map(tree.clone()));
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
@@ -41,11 +41,11 @@ mod tests {
     fn a_tree_comes_back_as_it_was() {
         let text = r#"{"type":"object","maximum":1.5,"minimum":-3,"enum":[null,true,"\u00e9\u2028<>"],"properties":{"a":{"default":{}}}}"#;
         let tree = value(text).as_map().cloned().expect("a map");
-        assert_eq!(CompressedTree::of(&tree).unpack(), tree);
-        assert_eq!(CompressedTree::of(&Map::new()).unpack(), Map::new());
+        assert_eq!(CompressedTree::compress(&tree).unpack(), tree);
+        assert_eq!(CompressedTree::compress(&Map::new()).unpack(), Map::new());
         let long = value(&format!(r#"{{"description":"{}"}}"#, "word ".repeat(10_000)));
         let long = long.as_map().cloned().expect("a map");
-        let packed = CompressedTree::of(&long);
+        let packed = CompressedTree::compress(&long);
         assert!(packed.0.len() < 1_000, "{}", packed.0.len());
         assert_eq!(packed.unpack(), long);
     }

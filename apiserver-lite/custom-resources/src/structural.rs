@@ -39,7 +39,7 @@ impl Structural {
         let mut root = Reader::new(patterns).read(schema)?;
         root.embedded = true;
         rules::compile(&mut root, patterns);
-        Ok(Structural { root, preserve_unknown, source: CompressedTree::of(schema) })
+        Ok(Structural { root, preserve_unknown, source: CompressedTree::compress(schema) })
     }
 
     /// `openAPIV3Schema` as it is stored, from which field ownership makes its structure.

@@ -49,7 +49,7 @@ pub struct AdaptedArguments {
 /// file exists.
 #[must_use]
 pub fn adapt(given: &[OsString], exists: impl Fn(&Path) -> bool) -> AdaptedArguments {
-    let has = |flag: &str| given.iter().any(|argument| Argument::of(argument).is(flag));
+    let has = |flag: &str| given.iter().any(|argument| Argument::parse(argument).is(flag));
     let mut adapted = AdaptedArguments::default();
     adapted.arguments.push("--ephemeral".into());
     for (flag, default) in [("naming", "kubernetes"), ("secure-port", "6443")] {
@@ -60,7 +60,7 @@ pub fn adapt(given: &[OsString], exists: impl Fn(&Path) -> bool) -> AdaptedArgum
     let (mut directory, mut range) = (None, None);
     let mut rest = given.iter();
     while let Some(argument) = rest.next() {
-        let read = Argument::of(argument);
+        let read = Argument::parse(argument);
         if let Some((name, instead)) = WITHOUT_EFFECT.iter().find(|(name, _)| read.is(name)) {
             adapted.warnings.push(format!("flag --{name} has no effect: {instead}"));
             if read.value.is_none() && !SWITCHES.contains(name) {
@@ -113,7 +113,7 @@ struct Argument {
 }
 
 impl Argument {
-    fn of(argument: &OsStr) -> Self {
+    fn parse(argument: &OsStr) -> Self {
         let bytes = argument.as_bytes();
         let Some(flag) = bytes.strip_prefix(b"--") else { return Self { name: None, value: None } };
         let end = flag.iter().position(|byte| *byte == b'=');

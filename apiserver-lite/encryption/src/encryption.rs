@@ -77,7 +77,7 @@ impl Encryption {
         let path = self.path.display();
         match read_rules(&self.path, &self.accepted, &self.resources, &content) {
             Ok(rules) => {
-                let lost = self.lost(&rules, each_stored);
+                let lost = self.find_unreadable(&rules, each_stored);
                 if lost.count > 0 {
                     let (objects, first) = (lost.count, lost.first.join(" "));
                     tracing::error!(%path, objects, first, "the new encryption configuration cannot decrypt stored objects; the old one stays in use. Add the missing keys (identity for clear text), or rewrite the objects before their provider is removed: a restart with the new configuration cannot read them");
@@ -96,7 +96,7 @@ impl Encryption {
     }
 
     /// The values that the rules of now read and `next` does not.
-    fn lost(
+    fn find_unreadable(
         &self,
         next: &Rules,
         each_stored: impl FnOnce(&mut dyn FnMut(&str, Form)),

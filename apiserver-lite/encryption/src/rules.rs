@@ -99,13 +99,13 @@ impl Rules {
         if faults.is_empty() { Ok(Self(rules)) } else { Err(faults) }
     }
 
-    fn of(&self, key: &str) -> Option<&ResourceRule> {
+    fn find_rule(&self, key: &str) -> Option<&ResourceRule> {
         self.0.iter().find(|rule| key.starts_with(&rule.prefix))
     }
 
     /// The key that encrypts the object `key`; `None` for clear text.
     pub fn writer(&self, key: &str) -> Option<&AesGcmKey> {
-        match self.of(key)?.providers.first()? {
+        match self.find_rule(key)?.providers.first()? {
             Provider::AesGcm(writer) => Some(writer),
             Provider::Identity => None,
         }
@@ -113,7 +113,7 @@ impl Rules {
 
     /// Whether a value of this form can be read as that of the object `key`.
     pub fn reads(&self, key: &str, form: Form) -> bool {
-        let Some(rule) = self.of(key) else { return form == Form::AS_IS };
+        let Some(rule) = self.find_rule(key) else { return form == Form::AS_IS };
         rule.providers.iter().any(|provider| match provider {
             Provider::AesGcm(key) => key.form() == form,
             Provider::Identity => form == Form::AS_IS,
@@ -122,7 +122,7 @@ impl Rules {
 
     /// The text of the object `key`, and its form. `None`: the bytes are the text.
     pub fn open(&self, key: &str, stored: &[u8]) -> Result<Option<(Vec<u8>, Form)>, DecryptError> {
-        let rule = self.of(key);
+        let rule = self.find_rule(key);
         let providers = rule.map(|rule| rule.providers.as_slice()).unwrap_or_default();
         match Envelope::parse(stored) {
             Envelope::Clear => {

@@ -105,7 +105,7 @@ impl Cluster {
     fn write(&mut self, id: &Id, new: Option<ObjectMeta>) {
         self.version += 1;
         let slim = |metadata: &ObjectMeta| {
-            Arc::new(Ownership::of(PartialObjectMetadata { metadata: metadata.clone() }))
+            Arc::new(Ownership::from_object(PartialObjectMetadata { metadata: metadata.clone() }))
         };
         let old = self.objects.remove(id);
         let new = new.map(|mut metadata| {
@@ -141,7 +141,7 @@ impl Cluster {
     }
 
     fn stage_of(&self, uid: &str) -> Option<DeletionStage> {
-        self.objects.values().find(|object| object.uid == uid).map(DeletionStage::of)
+        self.objects.values().find(|object| object.uid == uid).map(DeletionStage::from_metadata)
     }
 
     fn dependents(&self, uid: &str) -> Vec<ObjectMeta> {
@@ -200,7 +200,7 @@ impl Cluster {
         for owner in owners {
             metadata.owner_references.extend(self.some_owner(owner));
         }
-        let id = Id { kind: self.kind(kind), key: ObjectKey::of(&metadata) };
+        let id = Id { kind: self.kind(kind), key: ObjectKey::from_metadata(&metadata) };
         self.write(&id, Some(metadata));
     }
 
@@ -363,7 +363,10 @@ impl ObjectClient for Shared {
         }
         for owner in &object.owner_references {
             let owners = cluster.objects.values().filter(|o| o.namespace == object.namespace);
-            let stage = owners.filter(|other| other.uid == owner.uid).map(DeletionStage::of).next();
+            let stage = owners
+                .filter(|other| other.uid == owner.uid)
+                .map(DeletionStage::from_metadata)
+                .next();
             assert!(
                 matches!(stage, None | Some(DeletionStage::Foreground)),
                 "{} goes although {} keeps it",
@@ -447,7 +450,7 @@ async fn live(dice: Vec<u16>) {
     let cluster = lock(&shared.0);
     for object in cluster.objects.values() {
         assert_eq!(
-            DeletionStage::of(object),
+            DeletionStage::from_metadata(object),
             DeletionStage::Alive,
             "{} waits for ever",
             object.name
@@ -514,7 +517,7 @@ fn dependents_of_another_namespace_hold_up_no_deletion() {
                 finalizers: vec!["example.com/stays".to_owned()],
                 ..ObjectMeta::default()
             };
-            let id = Id { kind: cluster.kind(kind), key: ObjectKey::of(&metadata) };
+            let id = Id { kind: cluster.kind(kind), key: ObjectKey::from_metadata(&metadata) };
             cluster.write(&id, Some(metadata));
             id
         };

@@ -27,7 +27,7 @@ pub enum DeletionStage {
 
 impl DeletionStage {
     /// The stage of an object with this metadata.
-    pub fn of(metadata: &ObjectMeta) -> Self {
+    pub fn from_metadata(metadata: &ObjectMeta) -> Self {
         let has = |wanted: &str| metadata.finalizers.iter().any(|finalizer| finalizer == wanted);
         if metadata.deletion_timestamp.is_none() {
             Self::Alive
@@ -53,9 +53,9 @@ pub struct Ownership {
 
 impl Ownership {
     /// Reads an object's metadata.
-    pub fn of(object: PartialObjectMetadata) -> Self {
+    pub fn from_object(object: PartialObjectMetadata) -> Self {
         let metadata = object.metadata;
-        let stage = DeletionStage::of(&metadata);
+        let stage = DeletionStage::from_metadata(&metadata);
         let (uid, owners) = (metadata.uid.into(), metadata.owner_references.into());
         Self { uid, owners, stage }
     }

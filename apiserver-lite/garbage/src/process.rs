@@ -133,7 +133,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         // The cache may be older or newer than the queued change.
         let Some(live) = self.server.find(id).await? else { return Ok(NextSteps::default()) };
         let metadata = live.metadata.clone();
-        let state = Ownership::of(live);
+        let state = Ownership::from_object(live);
         let mut seen = NextSteps::default();
         if state.stage == DeletionStage::Alive && !same_owners(references, &state.owners) {
             // The caches do not show these owners yet.
@@ -224,8 +224,8 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         let mut found = Vec::new();
         for kind in kinds.into_iter().filter(|kind| self.caches.serves(*kind)) {
             for object in self.server.list(kind, &id.key.namespace).await? {
-                let key = ObjectKey::of(&object.metadata);
-                let state_of = Ownership::of(object);
+                let key = ObjectKey::from_metadata(&object.metadata);
+                let state_of = Ownership::from_object(object);
                 if may_own(&id.key, &key)
                     && state_of.owners.iter().any(|owner| *owner.uid == *state.uid)
                 {

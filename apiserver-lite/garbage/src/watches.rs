@@ -46,7 +46,7 @@ impl KindChangeHandler {
 pub struct InformerCaches(Arc<RwLock<BTreeMap<KindId, Store<Ownership>>>>);
 
 impl InformerCaches {
-    fn of(&self, kind: KindId) -> Option<Store<Ownership>> {
+    fn cache(&self, kind: KindId) -> Option<Store<Ownership>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&kind).cloned()
     }
 
@@ -61,12 +61,12 @@ impl InformerCaches {
 
 impl OwnershipCaches for InformerCaches {
     fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
-        self.of(id.kind)?.get(&id.key)
+        self.cache(id.kind)?.get(&id.key)
     }
 
     fn serves(&self, kind: KindId) -> bool {
         // The cache of a kind that is not served never becomes complete.
-        self.of(kind).is_some_and(|store| store.is_synced())
+        self.cache(kind).is_some_and(|store| store.is_synced())
     }
 }
 
@@ -114,7 +114,8 @@ impl Watches {
         let are_definitions =
             (&collection.group, &collection.plural) == (&definitions.group, &definitions.plural);
         let api = self.client.metadata(collection);
-        let reflector = Reflector::projected(api.clone(), ListParams::default(), Ownership::of);
+        let reflector =
+            Reflector::projected(api.clone(), ListParams::default(), Ownership::from_object);
         self.caches.insert(kind, reflector.store());
         let mut filled = Filled { kind, taker: self.taker.clone(), ready, defined: None };
         if are_definitions {
@@ -162,7 +163,7 @@ impl Watches {
         let mut failures = 1u32;
         loop {
             match definitions.list(&ListParams::default()).await {
-                Ok(list) => return custom_resources::served(&list),
+                Ok(list) => return custom_resources::list_served(&list),
                 Err(error) if is_unserved(&error) => return Vec::new(),
                 Err(error) => {
                     let error = chain(&error);

@@ -19,7 +19,7 @@ pub fn report(
     trail: &Trail,
 ) {
     let names = server.core.names;
-    let Some(found) = Deprecation::of(names, request) else { return };
+    let Some(found) = Deprecation::find(names, request) else { return };
     // Only what is served has labels, which keeps their number small.
     if labels.resource.is_empty() {
         return;

@@ -66,7 +66,7 @@ pub async fn serve(
     if let Some(answer) = token_issuer::answer(&server.core, &segments) {
         return Ok(answer);
     }
-    let rows = rows::served(&server.core);
+    let rows = rows::list_rows(&server.core);
     let groups = || groups::listed(&server.core, &rows);
     let found = match segments.as_slice() {
         [] => Some(paths(&groups())),

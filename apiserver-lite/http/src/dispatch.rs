@@ -50,7 +50,7 @@ pub async fn dispatch(
 ) -> Result<VerbOutput, ApiError> {
     // Before anything is looked up: also definitions of kinds.
     verbs::be_current(server, resource, query).await?;
-    let requested_version = served(server, resource)?;
+    let requested_version = find_served_kind(server, resource)?;
     let user_agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     let user_agent = user_agent.unwrap_or_default().to_owned();
     let kind = versions::stored_kind(&server.engine, server.names, &requested_version);
@@ -97,7 +97,7 @@ pub fn with_context(
     ),
     verb: impl FnOnce(&RequestContext<'_>) -> Result<VerbOutput, ApiError>,
 ) -> Result<VerbOutput, ApiError> {
-    let kind = served(server, resource)?;
+    let kind = find_served_kind(server, resource)?;
     verb(&RequestContext {
         server,
         request: resource,
@@ -123,7 +123,7 @@ pub async fn admit_proxied(
     query: &Query,
     audit: &Trail,
 ) -> Result<(), ApiError> {
-    let requested_version = served(server, resource)?;
+    let requested_version = find_served_kind(server, resource)?;
     if resource.subresource == "log" {
         return Ok(());
     }
@@ -202,7 +202,7 @@ async fn serve_verb(
 ///
 /// # Errors
 /// 404 for an unknown resource, scope or subresource, 405 for a verb that it does not support.
-pub fn served(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
+pub fn find_served_kind(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
     let kind = server.resource(&request.group, &request.version, &request.resource);
     let kind = kind.ok_or_else(ApiError::no_such_resource)?;
     let switches = &server.config.runtime_config;

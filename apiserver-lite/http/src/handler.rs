@@ -525,7 +525,7 @@ async fn serve_verb(
         dispatch::with_context(calls, |call| server.resource_metrics.serve(call))?
     } else if component_statuses::is_about(resource) {
         // Before the components are dialled.
-        dispatch::served(&server.core, resource)?;
+        dispatch::find_served_kind(&server.core, resource)?;
         let checked = component_statuses::check_all(server, resource).await;
         let calls = (&*server.core, user, resource, query, accepted, trail);
         dispatch::with_context(calls, |call| component_statuses::serve(call, checked))?

@@ -344,16 +344,16 @@ async fn rewrite_links(
     }
     let page = page.freeze();
     let page = if page.len() <= PAGE_LEN_AT_ONCE {
-        rewritten(page, prefix)
+        rewrite_page(page, prefix)
     } else {
         let (whole, prefix) = (page.clone(), prefix.to_owned());
-        panics::spawn_blocking(move || rewritten(whole, &prefix)).await.unwrap_or(page)
+        panics::spawn_blocking(move || rewrite_page(whole, &prefix)).await.unwrap_or(page)
     };
     head.headers.remove(CONTENT_LENGTH);
     Ok(Response::from_parts(head, body::full(page)))
 }
 
-fn rewritten(page: Bytes, prefix: &str) -> Bytes {
+fn rewrite_page(page: Bytes, prefix: &str) -> Bytes {
     match std::str::from_utf8(&page) {
         Ok(text) => Bytes::from(html_rewrite::rewrite(text, prefix)),
         Err(_) => page,

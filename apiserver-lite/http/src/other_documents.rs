@@ -73,7 +73,7 @@ impl OtherDocuments {
             let text = "too many OpenAPI documents of other API servers are under way";
             ApiError::too_many_requests(text, 1)
         };
-        let held = self.held(name);
+        let held = self.find_or_add(name);
         let mut held = timeout_at(until, held.lock()).await.map_err(busy)?;
         let is_new = |document: &Arc<Document>| document.made.elapsed() < AGAIN;
         if let Some(document) = held.upgrade().filter(is_new) {
@@ -88,7 +88,7 @@ impl OtherDocuments {
         Ok(Bytes::from_owner(Share(document)))
     }
 
-    fn held(&self, name: OtherDocumentName) -> Arc<Held> {
+    fn find_or_add(&self, name: OtherDocumentName) -> Arc<Held> {
         let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, held| {
             let is_used = Arc::strong_count(held) > 1;

@@ -198,7 +198,7 @@ impl WatchStream {
 
     fn write_bookmark(&mut self, chunk: &mut Chunk) {
         if let Changes::Watch(watch) = &mut self.source.then {
-            self.encoder.bookmark(chunk, watch.seen().0, BookmarkKind::Progress);
+            self.encoder.bookmark(chunk, watch.delivered_revision().0, BookmarkKind::Progress);
         }
         self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
     }

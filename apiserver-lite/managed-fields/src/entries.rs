@@ -254,7 +254,7 @@ impl ManagedFields {
     }
 
     fn check_fields(&self, most: usize) -> Result<(), EntryError> {
-        let mut limits = PathBudget::of(most);
+        let mut limits = PathBudget::with_paths(most);
         self.owners.values().enumerate().try_for_each(|(at, owned)| {
             owned.fields.check(&mut limits).map_err(|error| EntryError::Fields { at, error })
         })

@@ -13,7 +13,7 @@
 //!
 //! Use in a server:
 //!
-//! - [`BuiltInStructures::new`] once per process; [`BuiltInStructures::of`] finds the [`Structure`] of a kind, [`Structure::from_openapi`] makes that of a
+//! - [`BuiltInStructures::new`] once per process; [`BuiltInStructures::structure`] finds the [`Structure`] of a kind, [`Structure::from_openapi`] makes that of a
 //!   version of a custom resource. [`SingleVersion`] or [`SeveralVersions`] hold them, [`reset_fields`] says what an endpoint resets.
 //! - Trees are `Engine::written_document` of objects: of the stored object, of the request's object (decoded and defaulted, before admission
 //!   and before the server sets metadata), and of `Object::new(kind)` for [`Request::empty`]. An apply patch is not decoded as an object,
@@ -36,7 +36,7 @@
 //! let engine = Engine::new(Names::new(Profile::Kubernetes));
 //! let built_in = BuiltInStructures::new();
 //! let kind = engine.kind("", "v1", "ConfigMap").ok_or("no such kind")?;
-//! let structure = built_in.of(kind).ok_or("no such structure")?;
+//! let structure = built_in.structure(kind).ok_or("no such structure")?;
 //! let versions = SingleVersion { api_version: kind.api_version.clone(), structure };
 //! let reset = ResetFields::from([(kind.api_version.clone(), reset_fields("", "ConfigMap", false, ""))]);
 //! let empty = engine.written_document(&Object::new(Arc::clone(kind)));

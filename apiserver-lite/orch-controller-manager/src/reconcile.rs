@@ -315,7 +315,7 @@ impl Reconciler {
                 let all = self.informers.nodes.objects();
                 let all = all.iter().map(|node| &**node);
                 let rates = &self.settings.evictions;
-                ClusterHealth::of(self.informers.names, rates, found, all, &evicted, now())
+                ClusterHealth::assess(self.informers.names, rates, found, all, &evicted, now())
             }
         };
         let mut health = lock(&self.state.node_health);

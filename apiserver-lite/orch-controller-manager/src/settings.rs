@@ -295,7 +295,9 @@ impl ControllerManagerFlags {
         Ok(Settings {
             load_balancer_ranges,
             out_of_service,
-            stateful_sets: stateful_set::StatefulSetFeatures::of(|gate| gates.gates.is_on(gate)),
+            stateful_sets: stateful_set::StatefulSetFeatures::from_gates(|gate| {
+                gates.gates.is_on(gate)
+            }),
             own_workers: own_workers(&self.syncs),
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
             warnings: gates.warnings,
@@ -468,8 +470,9 @@ mod tests {
 
     #[test]
     fn features_of_stateful_sets_are_off_unless_their_gates_are_on() {
-        let of =
-            |gates: &[&str]| stateful_set::StatefulSetFeatures::of(|gate| gates.contains(&gate));
+        let of = |gates: &[&str]| {
+            stateful_set::StatefulSetFeatures::from_gates(|gate| gates.contains(&gate))
+        };
         let means = |args: &[&str]| settings(args).map(|settings| settings.stateful_sets);
         assert_eq!(means(&[]), Ok(of(&[])));
         for gate in stateful_set::StatefulSetFeatures::GATES {

@@ -236,17 +236,17 @@ async fn start_watches(
 ) -> Option<(ClusterCaches, Vec<JoinHandle<()>>)> {
     let names = client.names();
     let pods = Reflector::projected(client.all(), ListParams::default(), move |pod| {
-        PodInfo::of(names, &pod)
+        PodInfo::from_pod(names, &pod)
     });
     let nodes = Reflector::projected(client.all(), ListParams::default(), move |node| {
-        NodeInfo::of(names, &node)
+        NodeInfo::from_node(names, &node)
     });
     let namespaces = client.all::<Namespace>();
     let namespaces = Reflector::projected(namespaces, ListParams::default(), |namespace| {
         namespace.metadata.labels
     });
     let budgets = Reflector::projected(client.all(), ListParams::default(), |budget| {
-        DisruptionBudget::of(&budget)
+        DisruptionBudget::from_budget(&budget)
     });
     // An older API server does not have disruption budgets in this version.
     let newer = [budgets.collection()];

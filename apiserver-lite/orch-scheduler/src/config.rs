@@ -157,7 +157,7 @@ fn settle(
 ) -> Result<FromFile, ConfigError> {
     file.leader_election = leader.over(file.leader_election);
     if file.leader_election.leader_elect
-        && let Err(error) = Times::of(&file.leader_election).check()
+        && let Err(error) = Times::from_settings(&file.leader_election).check()
     {
         let faults = vec![time_fault(error)];
         return Err(ConfigError::Invalid { path: path.to_owned(), faults });

@@ -247,7 +247,7 @@ impl Extenders {
 
     /// The whole pod, as it is stored.
     async fn read_pod(&self, pod: &PodInfo) -> Result<Value, ExtenderError> {
-        let collection = Collection::of::<Pod>(self.api.names(), Some(&pod.key.namespace));
+        let collection = Collection::for_type::<Pod>(self.api.names(), Some(&pod.key.namespace));
         let pods = Dynamic::new(self.api.clone(), collection);
         let found = pods.get(&pod.key.name).await.map_err(|cause| unreadable("pod", cause))?;
         let uid = found.pointer("/metadata/uid").and_then(Value::as_str);
@@ -275,7 +275,8 @@ impl Extenders {
         {
             return Ok(nodes.clone());
         }
-        let nodes = Dynamic::new(self.api.clone(), Collection::of::<Node>(self.api.names(), None));
+        let nodes =
+            Dynamic::new(self.api.clone(), Collection::for_type::<Node>(self.api.names(), None));
         let list = nodes.list(&ListParams::default()).await;
         let mut list = list.map_err(|cause| unreadable("nodes", cause))?;
         let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);

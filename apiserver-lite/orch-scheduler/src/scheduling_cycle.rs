@@ -381,7 +381,7 @@ impl Scheduler {
         storage: &mut StorageSnapshot,
     ) -> Result<(usize, Arc<PodInfo>), Failure> {
         let begun = Instant::now();
-        let mut nominated = NominatedLoads::of(pod, loads, view.nominated);
+        let mut nominated = NominatedLoads::new(pod, loads, view.nominated);
         let Some(profile) = self.profile_of(pod) else { return Err(Failure::Error) };
         let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
         let selected = &mut *view.selected;

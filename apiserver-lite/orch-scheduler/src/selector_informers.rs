@@ -159,7 +159,7 @@ mod tests {
             controller: Some(true),
             ..Default::default()
         }];
-        PodInfo::of(names(), &pod)
+        PodInfo::from_pod(names(), &pod)
     }
 
     #[tokio::test]

@@ -144,7 +144,8 @@ async fn list(host: &Host, config: &ConfigFlag) -> Result<()> {
     let field_selector = format!("type={}", secret_type(host.names));
     let params = ListParams { field_selector, ..ListParams::default() };
     let secrets = client.within::<Secret>(host.names.system_namespace()).list(&params).await?;
-    let tokens: Vec<ListedToken> = secrets.items.iter().filter_map(ListedToken::of).collect();
+    let tokens: Vec<ListedToken> =
+        secrets.items.iter().filter_map(ListedToken::from_secret).collect();
     let heading = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     let now = OffsetDateTime::now_utc().unix_timestamp();

@@ -182,7 +182,7 @@ async fn check_way_back(host: &Host, change: &Change) -> Result<()> {
     if !is_same_path {
         return Ok(());
     }
-    let file = FileId::of(&path).with_context(|| path.display().to_string())?;
+    let file = FileId::from_path(&path).with_context(|| path.display().to_string())?;
     let running = services::running_file(&host.layout, &change.old.name).await;
     if is_replaced(running, file) {
         bail!(
@@ -299,11 +299,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("p");
         std::fs::write(&path, "old").unwrap();
-        let running = FileId::of(&path).unwrap();
+        let running = FileId::from_path(&path).unwrap();
         assert!(!is_replaced(Some(running), running) && !is_replaced(None, running));
         std::fs::write(dir.path().join("new"), "new").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
-        assert!(is_replaced(Some(running), FileId::of(&path).unwrap()));
+        assert!(is_replaced(Some(running), FileId::from_path(&path).unwrap()));
     }
 
     #[test]

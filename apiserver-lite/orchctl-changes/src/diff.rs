@@ -69,7 +69,7 @@ async fn compare(
     let engine = Engine::new(session.names().await?);
     let mut differs = false;
     for manifest in args.selection.read(session, output).await? {
-        let place = Place::of(session, &manifest).await?;
+        let place = Place::from_manifest(session, &manifest).await?;
         let live = requests::find(session, &place).await?;
         let merged = merge(session, args, &engine, &place, &manifest, live.as_ref()).await?;
         let text = render(args, &manifest, &place, live, merged);

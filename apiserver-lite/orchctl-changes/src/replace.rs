@@ -93,7 +93,7 @@ async fn replace(
     manifest: &Manifest,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let place = Place::of(session, manifest).await?;
+    let place = Place::from_manifest(session, manifest).await?;
     let names = session.names().await?;
     let mut object = place.object_of(manifest);
     if args.save_config || apply::last_applied(names, &object).is_some() {

@@ -43,7 +43,10 @@ impl Place {
     ///
     /// # Errors
     /// When it has no name: its path would be that of all objects of the kind. As [`Self::of_new`] besides.
-    pub async fn of(session: &Session, manifest: &Manifest) -> Result<Self, CommandError> {
+    pub async fn from_manifest(
+        session: &Session,
+        manifest: &Manifest,
+    ) -> Result<Self, CommandError> {
         let place = Self::of_new(session, manifest).await?;
         if place.name.is_empty() {
             return Err(CommandError::with_text("resource name may not be empty"));

@@ -98,7 +98,7 @@ pub async fn places(
         }
         let mut found = Vec::new();
         for manifest in manifests::read(session, &flags.files, output).await? {
-            found.push(FoundObject::Named(Place::of(session, &manifest).await?));
+            found.push(FoundObject::Named(Place::from_manifest(session, &manifest).await?));
         }
         return Ok(found);
     }

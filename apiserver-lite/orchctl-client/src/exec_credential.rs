@@ -56,7 +56,7 @@ impl CredentialProgram {
     ///
     /// # Errors
     /// When the configuration of the program is invalid.
-    pub fn of(user: &Value, cluster: &Value) -> Result<Option<Self>, CommandError> {
+    pub fn from_user(user: &Value, cluster: &Value) -> Result<Option<Self>, CommandError> {
         let Some(spec) = user.get("exec").filter(|spec| !spec.is_null()) else { return Ok(None) };
         let has = |field: &&str| user.get(*field).is_some_and(|value| *value != "");
         if ["token", "tokenFile", "username"].iter().any(has) {
@@ -305,7 +305,7 @@ mod tests {
 
     fn run(script: &str) -> Result<ExecCredential, String> {
         let cluster = json!({"server": "https://h", "certificate-authority-data": "Y2E="});
-        let program = CredentialProgram::of(&user(script), &cluster).expect("valid");
+        let program = CredentialProgram::from_user(&user(script), &cluster).expect("valid");
         let mut program = program.expect("a program");
         program.patience = Duration::from_millis(500);
         program.run_at(false, false).map_err(|error| error.to_string())
@@ -341,7 +341,7 @@ mod tests {
     }
 
     fn cluster_info(cluster: &Value) -> Result<Value, String> {
-        let program = CredentialProgram::of(&user("true"), cluster).expect("valid");
+        let program = CredentialProgram::from_user(&user("true"), cluster).expect("valid");
         let info = program.expect("a program").info(false).map_err(|error| error.to_string())?;
         Ok(info["spec"]["cluster"].clone())
     }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn only_a_program_that_no_person_attends_has_a_limit() {
         let script = format!(r#"sleep 0.3; echo '{{{HEAD}, "status": {{"token": "t"}}}}'"#);
-        let program = CredentialProgram::of(&user(&script), &json!({})).expect("valid");
+        let program = CredentialProgram::from_user(&user(&script), &json!({})).expect("valid");
         let mut program = program.expect("a program");
         program.patience = Duration::from_millis(1);
         assert!(program.run_at(false, true).is_ok());
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn other_credentials_count_first_and_wrong_configurations_are_refused() {
         let of = |user: &Value| {
-            let program = CredentialProgram::of(user, &json!({}));
+            let program = CredentialProgram::from_user(user, &json!({}));
             program.map(|program| program.is_some()).map_err(|error| error.to_string())
         };
         let mut with_token = user("true");

@@ -165,7 +165,7 @@ impl Kubeconfig {
             return Ok(None);
         }
         let Chosen { cluster, user, .. } = overlaid(&self.merged(), overrides)?;
-        CredentialProgram::of(&user, &cluster)
+        CredentialProgram::from_user(&user, &cluster)
     }
 
     /// The file that new entries go to: the first that exists, else the last.
@@ -318,7 +318,7 @@ fn choose(whole: &Value, overrides: &Overrides) -> Result<Chosen, CommandError> 
 
 impl Overrides {
     /// What the flags say. Paths are relative to the working directory.
-    pub fn of(flags: &GlobalFlags) -> Self {
+    pub fn from_flags(flags: &GlobalFlags) -> Self {
         let here = std::env::current_dir().unwrap_or_default();
         let path = |path: &PathBuf| json!(here.join(path).to_string_lossy());
         let mut cluster_fields = Map::new();

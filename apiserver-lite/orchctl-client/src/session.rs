@@ -137,7 +137,7 @@ impl Session {
             return Ok(config);
         }
         let files = self.kubeconfig()?;
-        let overrides = Overrides::of(&self.flags);
+        let overrides = Overrides::from_flags(&self.flags);
         let in_pod = || {
             let names = [<&Names>::default(), Names::new(Profile::Kubernetes)];
             let read = |names| ClientConfig::in_cluster(names, |name| self.variable(name)).ok();

@@ -82,7 +82,7 @@ async fn read_owners(
             }
             match read_owner(session, discovery, owner, &member.namespace).await {
                 Ok(object) => {
-                    members.push(TreeObject::of(&object, &owner.api_version, &owner.kind));
+                    members.push(TreeObject::from_object(&object, &owner.api_version, &owner.kind));
                     read.insert(owner.uid.clone(), object);
                 }
                 Err(Unread(reason)) => {
@@ -261,7 +261,7 @@ async fn read_drawn(
 }
 
 fn member(object: &Value, resource: &ApiResource) -> TreeObject {
-    TreeObject::of(object, &resource.api_version(), &resource.kind)
+    TreeObject::from_object(object, &resource.api_version(), &resource.kind)
 }
 
 /// What went wrong, without the words that a program's last line has.

@@ -48,7 +48,7 @@ impl CustomColumns {
             Some((head, path)) if !path.is_empty() => Ok((head, path)),
             _ => Err(CustomColumnsError::Malformed(column.to_owned())),
         });
-        Self::of(pairs.collect::<Result<_, _>>()?)
+        Self::from_pairs(pairs.collect::<Result<_, _>>()?)
     }
 
     /// Reads a file: a line of heads, a line of paths.
@@ -65,10 +65,10 @@ impl CustomColumns {
         if heads.len() != paths.len() {
             return Err(CustomColumnsError::File);
         }
-        Self::of(heads.into_iter().zip(paths).collect())
+        Self::from_pairs(heads.into_iter().zip(paths).collect())
     }
 
-    fn of(pairs: Vec<(&str, &str)>) -> Result<Self, CustomColumnsError> {
+    fn from_pairs(pairs: Vec<(&str, &str)>) -> Result<Self, CustomColumnsError> {
         if pairs.len() > COLUMNS_MAX {
             return Err(CustomColumnsError::TooMany);
         }

@@ -184,7 +184,7 @@ struct Results(usize);
 
 impl Results {
     /// What the path leads to, counted.
-    fn of<'a>(
+    fn evaluate<'a>(
         &mut self,
         path: &Path,
         object: &'a Value,
@@ -207,9 +207,9 @@ fn find<'a>(
     for part in parts {
         match part {
             Part::Text(_) => {}
-            Part::Expression(path) => found.extend(results.of(path, object, missing)?),
+            Part::Expression(path) => found.extend(results.evaluate(path, object, missing)?),
             Part::Range(path, inner) => {
-                for item in results.of(path, object, missing)? {
+                for item in results.evaluate(path, object, missing)? {
                     find(found, inner, item, missing, results)?;
                 }
             }
@@ -229,7 +229,7 @@ fn render(
         match part {
             Part::Text(text) => out.push_str(text),
             Part::Expression(path) => {
-                let found = results.of(path, object, missing)?;
+                let found = results.evaluate(path, object, missing)?;
                 let text = |value: &Value| match value {
                     Value::Null => "<nil>".to_owned(),
                     value => text_of(value),
@@ -238,7 +238,7 @@ fn render(
                 out.push_str(&texts.join(" "));
             }
             Part::Range(path, inner) => {
-                for item in results.of(path, object, missing)? {
+                for item in results.evaluate(path, object, missing)? {
                     render(out, inner, item, missing, results)?;
                 }
             }

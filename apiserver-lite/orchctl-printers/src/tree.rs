@@ -42,7 +42,7 @@ pub struct TreeOwner {
 
 impl TreeObject {
     /// Of an object or its metadata; version and kind are those of its resource.
-    pub fn of(object: &Value, api_version: &str, kind: &str) -> Self {
+    pub fn from_object(object: &Value, api_version: &str, kind: &str) -> Self {
         let owner = |one: &Value| TreeOwner {
             api_version: objects::text_at(one, "/apiVersion").to_owned(),
             kind: objects::text_at(one, "/kind").to_owned(),

@@ -62,7 +62,7 @@ pub async fn custom_kinds<'a>(
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let served = custom_resources::served(&list).into_iter().filter(|found| found.namespaced);
+    let served = custom_resources::list_served(&list).into_iter().filter(|found| found.namespaced);
     let kinds = served.map(|found| ReadKind {
         kind: CountedResource::new(&found.group, &found.plural),
         version: found.version.into(),

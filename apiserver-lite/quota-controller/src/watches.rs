@@ -159,7 +159,7 @@ impl Requeue {
             QuotaUsage::new(&quota.spec, self.names, Time::default()).needs(&self.kind)
         };
         for quota in self.quotas.within(namespace).iter().filter(|quota| counts(quota)) {
-            self.queue.add_after(ObjectKey::of(&quota.metadata), SETTLE);
+            self.queue.add_after(ObjectKey::from_metadata(&quota.metadata), SETTLE);
         }
     }
 }

@@ -19,7 +19,7 @@ const RULE_LEN_MAX: usize = 1000;
 /// # Errors
 /// The rules are so many that comparing them would take too long.
 pub fn missing_rules(owned: &[Rule], wanted: &[Rule]) -> Result<Vec<Rule>, ComparisonsExceeded> {
-    let owned = OwnedRules::of(owned);
+    let owned = OwnedRules::from_rules(owned);
     let mut comparisons = ComparisonBudget::default();
     let mut missing = Vec::new();
     let mut budget = PARTS_MAX;

@@ -56,8 +56,11 @@ pub(crate) struct OwnedRules<'a> {
 }
 
 impl<'a> OwnedRules<'a> {
-    pub(crate) fn of(rules: &'a [Rule]) -> Self {
-        Self { rules: rules.iter().map(OwnedRule::of).collect(), whole: rules.iter().collect() }
+    pub(crate) fn from_rules(rules: &'a [Rule]) -> Self {
+        Self {
+            rules: rules.iter().map(OwnedRule::from_rule).collect(),
+            whole: rules.iter().collect(),
+        }
     }
 
     /// Whether one of the rules allows all that `part` allows.
@@ -89,14 +92,14 @@ struct OwnedRule<'a> {
 }
 
 impl<'a> OwnedRule<'a> {
-    fn of(rule: &'a Rule) -> Self {
+    fn from_rule(rule: &'a Rule) -> Self {
         Self {
-            verbs: Words::of(&rule.verbs),
-            groups: Words::of(&rule.groups),
-            resources: Words::of(&rule.resources),
-            names: Words::of(&rule.names),
-            urls: Words::of(&rule.urls),
-            url_prefixes: UrlPrefixes::of(&rule.urls),
+            verbs: Words::from_list(&rule.verbs),
+            groups: Words::from_list(&rule.groups),
+            resources: Words::from_list(&rule.resources),
+            names: Words::from_list(&rule.names),
+            urls: Words::from_list(&rule.urls),
+            url_prefixes: UrlPrefixes::from_urls(&rule.urls),
         }
     }
 
@@ -138,7 +141,7 @@ enum Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    fn of(list: &'a [String]) -> Self {
+    fn from_list(list: &'a [String]) -> Self {
         match list.len() > SEARCHED_MAX {
             true => Self::Many(list.iter().map(String::as_str).collect()),
             false => Self::Few(list),
@@ -172,7 +175,7 @@ impl<'a> Words<'a> {
 struct UrlPrefixes<'a>(BTreeSet<&'a str>);
 
 impl<'a> UrlPrefixes<'a> {
-    fn of(urls: &'a [String]) -> Self {
+    fn from_urls(urls: &'a [String]) -> Self {
         let mut all: Vec<&str> = urls.iter().filter_map(|url| url.strip_suffix('*')).collect();
         all.sort_unstable();
         // In this order those that begin with another one follow it.

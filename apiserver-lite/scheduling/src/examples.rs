@@ -24,7 +24,7 @@ pub fn pod(name: &str, cpu: i64, memory: i64) -> PodInfo {
     requests.insert(CPU.into(), Quantity::from_milli(cpu));
     requests.insert(MEMORY.into(), Quantity::from_bytes(memory));
     pod.spec.containers.push(container);
-    PodInfo::of(names(), &pod)
+    PodInfo::from_pod(names(), &pod)
 }
 
 /// A node with 4 CPUs, 8 GiB and 110 pods.

@@ -29,7 +29,7 @@ pub struct ExcessTerms {
 
 impl ExcessTerms {
     /// Those of a pod beyond the bounds; none of others.
-    pub fn of(pod: &Pod) -> Option<Self> {
+    pub fn from_pod(pod: &Pod) -> Option<Self> {
         let rules = pod.spec.affinity.as_ref();
         let near = rules.and_then(|rules| rules.pod_affinity.as_ref());
         let far = rules.and_then(|rules| rules.pod_anti_affinity.as_ref());

@@ -36,7 +36,7 @@ fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
 /// Filters and scores the nodes, and assigns the pod to all of them.
 fn schedule(pod: &PodInfo, loads: &mut [NodeLoad]) {
     let (namespaces, profile) = (NamespaceLabels::new(), profile());
-    drop(InterPodState::of(pod, loads, &namespaces, &profile));
+    drop(InterPodState::new(pod, loads, &namespaces, &profile));
     for load in loads.iter() {
         let _ = check(pod, load, &profile);
     }
@@ -73,7 +73,7 @@ fn pods_at_their_extremes() {
     spread["topologyKey"] = json!("zone");
     spread["labelSelector"] = json!({"matchLabels": {"app": "web"}});
     each::<Pod>(&document, |pod| {
-        let info = PodInfo::of(names(), pod);
+        let info = PodInfo::from_pod(names(), pod);
         let mut loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
         (0..3).for_each(|_| schedule(&info, &mut loads));
     });
@@ -83,7 +83,7 @@ fn pods_at_their_extremes() {
 fn nodes_at_their_extremes() {
     let pod = crate::examples::pod("p", i64::MAX, i64::MAX);
     each::<Node>(&example(include_str!("../../../proto/api/testdata/core.v1.Node.json")), |node| {
-        let node = Arc::new(NodeInfo::of(names(), node));
+        let node = Arc::new(NodeInfo::from_node(names(), node));
         let mut loads = [NodeLoad::empty(node.clone()), NodeLoad::empty(node)];
         (0..3).for_each(|_| schedule(&pod, &mut loads));
     });
@@ -101,7 +101,7 @@ fn requests_that_overflow_are_infeasible() {
         }
         pod.spec.containers.push(container);
     }
-    let info = PodInfo::of(names(), &pod);
+    let info = PodInfo::from_pod(names(), &pod);
     assert_eq!(info.requests[CPU], i64::MAX);
     assert!(check(&info, &NodeLoad::empty(Arc::new(node("a"))), &profile()).is_err());
 }

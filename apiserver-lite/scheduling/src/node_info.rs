@@ -34,7 +34,7 @@ pub enum Admission {
 
 impl NodeInfo {
     /// Projects an API object.
-    pub fn of(names: &Names, node: &Node) -> Self {
+    pub fn from_node(names: &Names, node: &Node) -> Self {
         let is_ready =
             node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
         let mut taints = node.spec.taints.clone();
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_node_that_is_not_ready_is_tainted() {
         let mut node = Node::default();
-        let tainted = |node: &Node| !NodeInfo::of(examples::names(), node).taints.is_empty();
+        let tainted = |node: &Node| !NodeInfo::from_node(examples::names(), node).taints.is_empty();
         assert!(tainted(&node));
         node.status.conditions.push(proto_api::core::v1::NodeCondition {
             type_: "Ready".into(),

@@ -38,7 +38,7 @@ pub struct NominatedLoads {
 
 impl NominatedLoads {
     /// With the pods in `nominated` that are at least as important as `pod`.
-    pub fn of(pod: &PodInfo, loads: &[NodeLoad], nominated: &[Arc<PodInfo>]) -> Self {
+    pub fn new(pod: &PodInfo, loads: &[NodeLoad], nominated: &[Arc<PodInfo>]) -> Self {
         let mut others = BTreeMap::new();
         let counts = |other: &&Arc<PodInfo>| other.priority >= pod.priority && other.uid != pod.uid;
         for other in nominated.iter().filter(counts) {
@@ -94,7 +94,7 @@ mod tests {
             vec![Arc::new(PodInfo { node: "n0".into(), priority: 5, ..pod("n", 1000, 0) })];
         for (priority, cpu) in [(4, 4000), (5, 4000), (6, 3000)] {
             let pod = PodInfo { priority, ..pod("p", 1, 0) };
-            let mut with = NominatedLoads::of(&pod, &loads, &nominated);
+            let mut with = NominatedLoads::new(&pod, &loads, &nominated);
             assert_eq!(with.is_empty(), cpu == 3000);
             assert!(with.others.len() <= 1, "no other node is copied");
             with.put(&mut loads);
@@ -104,7 +104,7 @@ mod tests {
             with.take_back(&mut loads);
             assert_eq!(format!("{loads:?}"), format!("{before:?}"));
         }
-        let itself = NominatedLoads::of(&nominated[0], &loads, &nominated);
+        let itself = NominatedLoads::new(&nominated[0], &loads, &nominated);
         assert!(itself.is_empty(), "not beside itself");
     }
 }

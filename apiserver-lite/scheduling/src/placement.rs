@@ -66,20 +66,20 @@ pub struct Spread {
 
 impl PlacementConstraints {
     /// Reads the constraints of an API object.
-    pub fn of(pod: &Pod) -> Self {
-        if let Some(excess) = ExcessTerms::of(pod) {
+    pub fn from_pod(pod: &Pod) -> Self {
+        if let Some(excess) = ExcessTerms::from_pod(pod) {
             return Self { excess: Some(Box::new(excess)), ..Self::default() };
         }
         let rules = pod.spec.affinity.as_ref();
         let affinity = rules.and_then(|rules| rules.pod_affinity.as_ref());
         let anti_affinity = rules.and_then(|rules| rules.pod_anti_affinity.as_ref());
         let terms = |terms: &[PodAffinityTerm]| -> Vec<Term> {
-            terms.iter().map(|term| Term::of(term, &pod.metadata.namespace)).collect()
+            terms.iter().map(|term| Term::from_term(term, &pod.metadata.namespace)).collect()
         };
         let weighted = |preferred: &[WeightedPodAffinityTerm], sign: i64| -> Vec<WeightedTerm> {
             let of = |preferred: &WeightedPodAffinityTerm| WeightedTerm {
                 weight: sign.saturating_mul(i64::from(preferred.weight)),
-                term: Term::of(&preferred.pod_affinity_term, &pod.metadata.namespace),
+                term: Term::from_term(&preferred.pod_affinity_term, &pod.metadata.namespace),
             };
             preferred.iter().map(of).collect()
         };
@@ -91,7 +91,9 @@ impl PlacementConstraints {
         });
         let spread = |when: &str| -> Vec<Spread> {
             let all = pod.spec.topology_spread_constraints.iter();
-            all.filter(|spread| spread.when_unsatisfiable == when).map(Spread::of).collect()
+            all.filter(|spread| spread.when_unsatisfiable == when)
+                .map(Spread::from_constraint)
+                .collect()
         };
         Self {
             affinity: affinity.map_or_else(Vec::new, |affinity| {
@@ -151,7 +153,7 @@ impl Term {
         weight(self.pods.iter().chain(&self.namespace_selector))
     }
 
-    fn of(term: &PodAffinityTerm, namespace: &str) -> Self {
+    fn from_term(term: &PodAffinityTerm, namespace: &str) -> Self {
         let mut namespaces: BTreeSet<String> = term.namespaces.iter().cloned().collect();
         if namespaces.is_empty() && term.namespace_selector.is_none() {
             namespaces.insert(namespace.to_owned());
@@ -176,7 +178,7 @@ impl Spread {
         weight(self.pods.iter())
     }
 
-    fn of(constraint: &TopologySpreadConstraint) -> Self {
+    fn from_constraint(constraint: &TopologySpreadConstraint) -> Self {
         let min_domains = constraint.min_domains.and_then(|min| usize::try_from(min).ok());
         Self {
             pods: selector(constraint.label_selector.as_ref()),

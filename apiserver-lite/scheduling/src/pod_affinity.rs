@@ -119,7 +119,7 @@ enum AffinityDomains {
 
 impl InterPodState {
     /// Computes the state for `pod`, of the filters that the profile asks.
-    pub fn of(
+    pub fn new(
         pod: &PodInfo,
         loads: &[NodeLoad],
         namespaces: &NamespaceLabels,
@@ -140,7 +140,7 @@ impl InterPodState {
         state
     }
 
-    /// At most how many requirements of selectors [`Self::of`] looks at.
+    /// At most how many requirements of selectors [`Self::new`] looks at.
     pub fn cost(pod: &PodInfo, loads: &[NodeLoad]) -> usize {
         let sum = |weights: &mut dyn Iterator<Item = usize>| weights.fold(0, usize::saturating_add);
         let pods = sum(&mut loads.iter().map(|load| load.pods.len()));

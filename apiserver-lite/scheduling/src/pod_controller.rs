@@ -24,7 +24,7 @@ pub enum ControllerKind {
 
 impl PodController {
     /// The controller of the pod with this metadata; none if it is of another kind.
-    pub fn of(names: &Names, pod: &ObjectMeta) -> Option<Self> {
+    pub fn from_pod(names: &Names, pod: &ObjectMeta) -> Option<Self> {
         let owner = pod.owner_references.iter().find(|owner| owner.controller == Some(true))?;
         let (kind, group, version) = match owner.kind.as_str() {
             ReplicationController::KIND => (

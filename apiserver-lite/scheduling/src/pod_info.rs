@@ -96,7 +96,7 @@ pub struct HostPort {
 
 impl PodInfo {
     /// Projects an API object.
-    pub fn of(names: &Names, pod: &Pod) -> Self {
+    pub fn from_pod(names: &Names, pod: &Pod) -> Self {
         let (spec, status) = (&pod.spec, &pod.status);
         let metadata = pod.metadata();
         let (claims, claim_count) = claims_of(pod);
@@ -104,7 +104,7 @@ impl PodInfo {
             spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
         let is_unscheduled = |c: &&PodCondition| c.type_ == "PodScheduled" && c.status != "True";
         Self {
-            key: ObjectKey::of(metadata),
+            key: ObjectKey::from_metadata(metadata),
             uid: metadata.uid.clone(),
             reference: proto_api::event_report::reference(pod, names),
             node: spec.node_name.clone(),
@@ -129,11 +129,11 @@ impl PodInfo {
             }),
             tolerations: spec.tolerations.clone(),
             labels: metadata.labels.clone(),
-            constraints: PlacementConstraints::of(pod),
+            constraints: PlacementConstraints::from_pod(pod),
             claims,
             claim_count,
             disks: disks::of_pod(pod),
-            controller: PodController::of(names, metadata),
+            controller: PodController::from_pod(names, metadata),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }
     }

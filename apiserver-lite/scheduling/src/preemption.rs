@@ -29,7 +29,7 @@ pub struct DisruptionBudget {
 
 impl DisruptionBudget {
     /// Projects an API object.
-    pub fn of(budget: &PodDisruptionBudget) -> Self {
+    pub fn from_budget(budget: &PodDisruptionBudget) -> Self {
         let selector = budget.spec.selector.as_ref().filter(|selector| {
             !selector.match_labels.is_empty() || !selector.match_expressions.is_empty()
         });

@@ -77,7 +77,7 @@ impl<'a> PodFilters<'a> {
     ///
     /// # Errors
     /// Why no node is feasible.
-    pub fn of(
+    pub fn new(
         pod: &'a PodInfo,
         rules: SelectionRules<'a>,
         storage_view: StorageView<'a>,
@@ -89,12 +89,13 @@ impl<'a> PodFilters<'a> {
         if pod.has_excess_claims() {
             return Err(Refusal::TooManyClaims(pod.claim_count));
         }
-        let claims = ClaimRequirements::of(pod, storage_view.storage, storage_view.annotations)?;
+        let claims =
+            ClaimRequirements::from_pod(pod, storage_view.storage, storage_view.annotations)?;
         Ok(Self { pod, claims, rules, storage_view })
     }
 
     fn inter_pod(&self, loads: &[NodeLoad]) -> InterPodState {
-        InterPodState::of(self.pod, loads, self.rules.namespaces, self.rules.profile)
+        InterPodState::new(self.pod, loads, self.rules.namespaces, self.rules.profile)
     }
 
     /// At most how many requirements of selectors and entries of claims [`Self::fits_on`] looks at.
@@ -214,7 +215,7 @@ pub fn find_feasible(
     storage_view: StorageView<'_>,
 ) -> Result<FeasibleNodes, SelectError> {
     let NodeView { loads, nominated, .. } = nodes;
-    let filters = PodFilters::of(pod, rules, storage_view).map_err(|refusal| {
+    let filters = PodFilters::new(pod, rules, storage_view).map_err(|refusal| {
         let refusals = loads.iter().map(|_| vec![refusal.clone()]).collect();
         SelectError::NoFeasibleNode(FitError { refusals })
     })?;
@@ -313,7 +314,7 @@ mod tests {
         let storage = StorageSnapshot::default();
         let storage_view = StorageView { storage: &storage, annotations: &annotations };
         let select = |pod: &PodInfo| {
-            let mut nominated = NominatedLoads::of(pod, &loads, &waiting);
+            let mut nominated = NominatedLoads::new(pod, &loads, &waiting);
             let mut seen = loads.clone();
             let selected = &mut SelectedCounts::default();
             let nodes = NodeView { loads: &mut seen, nominated: &mut nominated, selected };

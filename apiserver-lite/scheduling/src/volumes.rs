@@ -135,7 +135,7 @@ impl ClaimRequirements {
     ///
     /// # Errors
     /// Why no node is feasible.
-    pub fn of(
+    pub fn from_pod(
         pod: &PodInfo,
         storage: &StorageSnapshot,
         annotations: &BindingAnnotations,
@@ -167,7 +167,7 @@ impl ClaimRequirements {
                 return Err(Refusal::Claims(why.to_owned()));
             }
             let (claims, left) = (pod.claims.len(), &mut comparisons_left);
-            let unbound = UnboundClaim::of(claim, storage, annotations, claims, left)?;
+            let unbound = UnboundClaim::new(claim, storage, annotations, claims, left)?;
             requirements.affinities.extend(unbound.affinities());
             requirements.unbound.push(unbound);
         }
@@ -250,7 +250,7 @@ impl ClaimRequirements {
             self.unbound.iter().map(|unbound| annotations.class_of(&unbound.claim)).collect();
         let capacities = classes
             .into_iter()
-            .map(|class| StorageIndex::of(storage, annotations).capacities(class).len());
+            .map(|class| StorageIndex::for_storage(storage, annotations).capacities(class).len());
         capacities.fold(cost, usize::saturating_add)
     }
 
@@ -295,7 +295,7 @@ fn check_claim<'a>(
     }
     let owns = |owner: &OwnerReference| owner.controller == Some(true) && owner.uid == pod.uid;
     if used.ephemeral && !claim.metadata.owner_references.iter().any(owns) {
-        let (claim, pod) = (ObjectKey::of(&claim.metadata), &pod.key);
+        let (claim, pod) = (ObjectKey::from_metadata(&claim.metadata), &pod.key);
         return refused(format!("PVC {claim} was not created for pod {pod} (pod is not owner)"));
     }
     Ok(claim)
@@ -381,7 +381,7 @@ impl VolumeChoice {
                 let mut metadata = precondition(&claim.metadata);
                 metadata["annotations"] = json!({annotations.selected_node.as_str(): node});
                 Some(VolumePatch::Claim(
-                    ObjectKey::of(claim.metadata()),
+                    ObjectKey::from_metadata(claim.metadata()),
                     json!({"metadata": metadata}),
                 ))
             }

@@ -96,7 +96,7 @@ pub fn encode(
     meta: &ListMeta,
     objects: impl IntoIterator<Item: Borrow<Object>>,
 ) -> Vec<u8> {
-    let columns = Columns::of(kind);
+    let columns = Columns::for_kind(kind);
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(b"{\"kind\":\"Table\",\"apiVersion\":");
     write_json_string(&mut out, options.api_version);
@@ -125,7 +125,7 @@ enum Columns {
 }
 
 impl Columns {
-    fn of(kind: &Kind) -> Self {
+    fn for_kind(kind: &Kind) -> Self {
         if let Some(version) = kind.custom_version() {
             return Self::Custom(version);
         }

@@ -88,7 +88,8 @@ impl Bootstrap {
     async fn reconcile(&self, caches: &Caches) -> Result<Option<Duration>, ClientError> {
         caches.secrets.synced().await;
         let secrets = caches.secrets.list();
-        let tokens: Vec<Token> = secrets.iter().map(|(_, secret)| Token::of(secret)).collect();
+        let tokens: Vec<Token> =
+            secrets.iter().map(|(_, secret)| Token::from_secret(secret)).collect();
         let mut next: Option<Duration> = None;
         for token in &tokens {
             match token.time_to_expiry(now()) {

@@ -57,7 +57,7 @@ enum Failure {
 
 impl Failure {
     /// Of each ten: six kill the leader, two a follower, one takes the quorum away, in one the leader hangs.
-    fn of(nth: usize) -> Self {
+    fn nth(nth: usize) -> Self {
         match nth % 10 {
             6 | 7 => Failure::FollowerKilled,
             8 => Failure::QuorumKilled,
@@ -98,7 +98,7 @@ async fn main() {
             if failures.kills >= wanted.kills {
                 break;
             }
-            fail(&mut members, Failure::of(nth), &churn, &mut failures).await;
+            fail(&mut members, Failure::nth(nth), &churn, &mut failures).await;
             nth += 1;
         }
         let of_round = churn.stop().await;

@@ -154,7 +154,7 @@ async fn within<T>(
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, CallError> {
     match tokio::time::timeout(limit, call).await {
-        Ok(outcome) => outcome.map_err(|error| CallError::of(&error)),
+        Ok(outcome) => outcome.map_err(|error| CallError::from_error(&error)),
         Err(_) => Err(CallError::Unknown(format!("no response within {} s", limit.as_secs()))),
     }
 }
@@ -168,7 +168,7 @@ const COMPACTED: &str = "required revision has been compacted";
 const FUTURE: &str = "required revision is a future revision";
 
 impl CallError {
-    pub fn of(error: &Error) -> Self {
+    pub fn from_error(error: &Error) -> Self {
         let Error::GRpcStatus(status) = error else {
             return Self::Unknown(exit::chain(error));
         };
@@ -238,7 +238,7 @@ async fn has_leader(server: &str, options: &ConnectOptions) -> bool {
     match answer {
         Ok(status) => status.leader() != 0,
         // It answers, if not this.
-        Err(error) => matches!(CallError::of(&error), CallError::Refused(_)),
+        Err(error) => matches!(CallError::from_error(&error), CallError::Refused(_)),
     }
 }
 
@@ -317,21 +317,23 @@ mod tests {
 
     use super::*;
 
-    fn of(code: Code, message: &str) -> CallError {
-        CallError::of(&Error::GRpcStatus(Status::new(code, message)))
+    fn from_code(code: Code, message: &str) -> CallError {
+        CallError::from_error(&Error::GRpcStatus(Status::new(code, message)))
     }
 
     #[test]
     fn only_what_etcd_itself_refused_was_not_done() {
-        let refused =
-            |code, text: &str| assert_eq!(of(code, text), CallError::Refused(text.to_owned()));
+        let refused = |code, text: &str| {
+            assert_eq!(from_code(code, text), CallError::Refused(text.to_owned()))
+        };
         refused(Code::InvalidArgument, "etcdserver: request is too large");
         refused(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
         refused(Code::ResourceExhausted, "grpc: received message larger than max (3 vs. 2)");
         refused(Code::PermissionDenied, "etcdserver: permission denied");
         refused(Code::Unavailable, "etcdserver: no leader");
-        let unknown =
-            |code, text: &str| assert!(matches!(of(code, text), CallError::Unknown(_)), "{text}");
+        let unknown = |code, text: &str| {
+            assert!(matches!(from_code(code, text), CallError::Unknown(_)), "{text}")
+        };
         unknown(Code::Unavailable, "etcdserver: request timed out");
         unknown(Code::Unavailable, "etcdserver: leader changed");
         unknown(
@@ -343,7 +345,7 @@ mod tests {
         unknown(Code::Unknown, "h2 protocol error");
         unknown(Code::Cancelled, "operation was canceled");
         let compacted = "etcdserver: mvcc: required revision has been compacted";
-        assert_eq!(of(Code::OutOfRange, compacted), CallError::Compacted);
+        assert_eq!(from_code(Code::OutOfRange, compacted), CallError::Compacted);
     }
 
     #[test]

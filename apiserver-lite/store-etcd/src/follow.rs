@@ -168,7 +168,7 @@ async fn take_events<T: Record>(
 ) -> Result<i64, FollowError> {
     loop {
         let response = tokio::select! {
-            response = stream.message() => response.map_err(|error| CallError::of(&error))?,
+            response = stream.message() => response.map_err(|error| CallError::from_error(&error))?,
             () = shared.doubted.notified() => return Err(FollowError::Doubt),
         };
         match response {
@@ -196,7 +196,7 @@ async fn begin<T: Record>(shared: &Shared<T>) -> Result<Begun, FollowError> {
     let first = first.map_err(|_| {
         CallError::Unknown("etcd did not confirm the watch before the deadline".to_owned())
     })?;
-    match first.map_err(|error| CallError::of(&error))? {
+    match first.map_err(|error| CallError::from_error(&error))? {
         Some(response) if response.compact_revision() > 0 => {
             Ok(Begun::Compacted(response.compact_revision()))
         }
@@ -271,7 +271,7 @@ fn apply_revision<T: Record>(
 /// The mark of a write, if the event is that of the key which has it.
 fn mark<T: Record>(shared: &Shared<T>, event: &Event) -> Option<Mark> {
     let kv = event.kv().filter(|kv| kv.key() == shared.keys.last().as_bytes())?;
-    Some(Mark::of(kv))
+    Some(Mark::from_key_value(kv))
 }
 
 /// The change of an event; `None` for what the servers keep beside records.

@@ -85,7 +85,7 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, EtcdLoadError> {
         page_len = next_page_len(kvs.len(), kvs.iter().map(|kv| kv.value().len()).sum());
         for kv in kvs {
             if kv.key() == keys.last().as_bytes() {
-                last_write = Mark::of(&kv);
+                last_write = Mark::from_key_value(&kv);
             }
             records.extend(record(keys, kv)?);
         }

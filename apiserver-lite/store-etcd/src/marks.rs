@@ -20,7 +20,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    pub fn of(kv: &KeyValue) -> Self {
+    pub fn from_key_value(kv: &KeyValue) -> Self {
         Self { revision: revision(kv.mod_revision()), text: kv.value().to_vec() }
     }
 }
@@ -48,7 +48,7 @@ pub struct LastWrite {
 pub async fn last_write(etcd: &Etcd, keys: &Keys, until: Revision) -> Result<LastWrite, CallError> {
     let options = GetOptions::new().with_revision(of_etcd(until));
     let found = etcd.get(&keys.last(), options).await?;
-    let mark = found.kvs().first().map(Mark::of).unwrap_or_default();
+    let mark = found.kvs().first().map(Mark::from_key_value).unwrap_or_default();
     let current = found.header().map_or(0, etcd_client::ResponseHeader::revision);
     Ok(LastWrite { mark, current: revision(current) })
 }

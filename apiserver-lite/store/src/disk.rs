@@ -81,7 +81,7 @@ pub struct DiskConfig<'a> {
 }
 
 impl<'a> DiskConfig<'a> {
-    pub fn of(config: &'a StoreConfig) -> Self {
+    pub fn from_config(config: &'a StoreConfig) -> Self {
         Self {
             medium: &config.medium,
             identity: &config.identity,

@@ -394,7 +394,7 @@ pub fn find_frames_after(
         };
         let payload = at.saturating_add(FRAME_HEADER_LEN);
         let end = payload.saturating_add(candidate.payload.len());
-        let crc = |segment: SegmentHeader| checksums.of(payload..end, segment.seed);
+        let crc = |segment: SegmentHeader| checksums.checksum(payload..end, segment.seed);
         if header.is_some_and(|segment| crc(segment) != candidate.crc) {
             at = at.saturating_add(1);
             continue;

@@ -91,7 +91,7 @@ impl<T: Record> Store<T> {
         config: StoreConfig,
         prepare: impl Fn(&T) -> Result<(), RestoreError>,
     ) -> Result<Self, OpenError> {
-        let (disk, found) = Disk::open(DiskConfig::of(&config))?;
+        let (disk, found) = Disk::open(DiskConfig::from_config(&config))?;
         let forms = Arc::new(StoredForms::new(config.transform.clone()));
         let restoring = RestoreContext { prepare: &prepare, forms: &forms };
         match replay::<T>(found, config.retention, &restoring) {
@@ -363,7 +363,7 @@ impl<T: Record> Store<T> {
     /// Calls `each` with the key and the form of every value on disk, those in clear text included.
     pub fn each_form(&self, mut each: impl FnMut(&str, Form)) {
         let (_, entries) = self.shared.read().all();
-        entries.iter().for_each(|entry| each(&entry.key, self.forms.of(&entry.key)));
+        entries.iter().for_each(|entry| each(&entry.key, self.forms.form(&entry.key)));
     }
 
     /// Writes all records at the current revision to a new file, which [`restore`](crate::restore) reads, with the transform of now. `value` gives the

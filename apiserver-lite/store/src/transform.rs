@@ -73,11 +73,11 @@ impl StoredForms {
     /// Whether the value of `key` would be written in another form than it has on disk.
     pub fn is_stale(&self, key: &str) -> bool {
         let Some(transform) = &self.transform else { return false };
-        self.of(key) != transform.current_form(key)
+        self.form(key) != transform.current_form(key)
     }
 
     /// The form of a value.
-    pub fn of(&self, key: &str) -> Form {
+    pub fn form(&self, key: &str) -> Form {
         let forms = self.forms.lock().unwrap_or_else(PoisonError::into_inner);
         forms.get(key).copied().unwrap_or(Form::AS_IS)
     }

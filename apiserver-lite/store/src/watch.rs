@@ -74,7 +74,7 @@ impl<T> Watch<T> {
 
     /// The revision up to which all matching events were delivered, as a bookmark reports it.
     #[must_use]
-    pub fn seen(&mut self) -> Revision {
+    pub fn delivered_revision(&mut self) -> Revision {
         let state = self.shared.read();
         if !self.watcher.is_pending() {
             self.seen = state.revision();

@@ -287,7 +287,7 @@ impl Pair {
                 })
                 .collect();
             assert_eq!(found, expected);
-            assert_eq!(watch.seen(), Revision(model.current()));
+            assert_eq!(watch.delivered_revision(), Revision(model.current()));
             alive.push(ModelWatch { watch, prefix, seen: model.current(), looked: true });
         }
         self.watches = alive;

@@ -67,7 +67,7 @@ impl<'a, T: Resource> Claimant<'a, T> {
                 None => {
                     let write = adopt(kind, metadata, self.reference());
                     plan.writes.push(self.set_finalizer(write, metadata, true));
-                    plan.adopter = Some(Adopter::of(self.kind, owner));
+                    plan.adopter = Some(Adopter::new(self.kind, owner));
                     claimed.push(object);
                 }
             }

@@ -69,16 +69,16 @@ pub fn plan(
         return plan;
     }
     let data = revisions::data_of(&set.spec.template);
-    let history = History::of(revisions, &data);
+    let history = History::from_revisions(revisions, &data);
     let current = match current_revision(&claimant, seen, &history, &data) {
         Ok(current) => current,
         // The next plan sees it.
-        Err(write) => return Plan::of([*write]),
+        Err(write) => return Plan::from_writes([*write]),
     };
     plan.writes.extend(deduplicate(&history, current, &pods));
     let hash = current.metadata.labels.get(REVISION_LABEL).unwrap_or(&current.metadata.name);
 
-    let placement = Placement::of(names, set, seen.nodes, &pods);
+    let placement = Placement::new(names, set, seen.nodes, &pods);
     let changes = placement.changes(hash, failed, now, &mut plan);
     let changes = match changes.is_empty() {
         // A rollout continues once the set is as it should be.
@@ -196,7 +196,7 @@ fn deduplicate(
             let patch = json!({ "metadata": {
                 "uid": metadata.uid, "resourceVersion": metadata.resource_version, "labels": labels,
             } });
-            let (kind, key) = (ObjectKind::Pod, ObjectKey::of(metadata));
+            let (kind, key) = (ObjectKind::Pod, ObjectKey::from_metadata(metadata));
             writes.push(ApiWrite::Patch { kind, key, part: Part::Main, patch });
         }
         writes.push(delete_object(ObjectKind::ControllerRevision, &other.metadata));

@@ -78,7 +78,7 @@ pub fn plan(
     }
     if is_finished(job) {
         let tracked = pods.iter().filter(|pod| is_tracked(names, pod));
-        return Plan::of(tracked.take(BURST_MAX).map(|pod| untrack(names, pod)));
+        return Plan::from_writes(tracked.take(BURST_MAX).map(|pod| untrack(names, pod)));
     }
     if let Some(plan) = uncounted.plan(names, job, now) {
         return plan;
@@ -95,7 +95,7 @@ pub fn plan_orphan(names: &Names, pod: &Pod, job: Option<&Job>) -> Plan {
     });
     match is_of_job || !is_tracked(names, pod) {
         true => Plan::default(),
-        false => Plan::of([untrack(names, pod)]),
+        false => Plan::from_writes([untrack(names, pod)]),
     }
 }
 
@@ -113,13 +113,13 @@ pub fn plan_expiry(job: &Job, now: Time) -> Plan {
         Ok(left) if left > 0 => {
             Plan { requeue_after: Some(Duration::from_secs(left)), ..Plan::default() }
         }
-        _ => Plan::of([delete_tree(job, "Foreground")]),
+        _ => Plan::from_writes([delete_tree(job, "Foreground")]),
     }
 }
 
 /// Deletes a job and its pods. The default of the kind would leave the pods.
 pub(crate) fn delete_tree(job: &Job, propagation: &'static str) -> ApiWrite {
-    let (key, uid) = (ObjectKey::of(&job.metadata), job.metadata.uid.clone());
+    let (key, uid) = (ObjectKey::from_metadata(&job.metadata), job.metadata.uid.clone());
     ApiWrite::DeleteTree { kind: ObjectKind::Job, key, uid, propagation }
 }
 
@@ -136,7 +136,7 @@ fn untrack(names: &Names, pod: &Pod) -> ApiWrite {
     let patch = json!({ "metadata": {
         "uid": metadata.uid, "resourceVersion": metadata.resource_version, "finalizers": left,
     } });
-    let (kind, key) = (ObjectKind::Pod, ObjectKey::of(metadata));
+    let (kind, key) = (ObjectKind::Pod, ObjectKey::from_metadata(metadata));
     ApiWrite::Patch { kind, key, part: Part::Main, patch }
 }
 
@@ -186,7 +186,7 @@ struct Work<'a> {
 impl<'a> Work<'a> {
     fn plan(&self) -> Plan {
         let (job, mut plan) = (self.job, Plan::default());
-        let counts = Counts::of(self.names, job, self.pods);
+        let counts = Counts::from_pods(self.names, job, self.pods);
         let active: Vec<&Pod> = self
             .pods
             .iter()

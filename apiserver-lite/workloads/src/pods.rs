@@ -60,6 +60,6 @@ pub(crate) fn delete(pod: &Pod) -> ApiWrite {
 
 /// Deletes the object of this metadata.
 pub(crate) fn delete_object(kind: ObjectKind, metadata: &ObjectMeta) -> ApiWrite {
-    let (key, uid) = (ObjectKey::of(metadata), metadata.uid.clone());
+    let (key, uid) = (ObjectKey::from_metadata(metadata), metadata.uid.clone());
     ApiWrite::Delete { kind, key, uid, grace_secs: None }
 }

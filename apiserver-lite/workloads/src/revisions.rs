@@ -22,7 +22,10 @@ pub(crate) struct History<'a> {
 
 impl<'a> History<'a> {
     /// Compares the revisions with a template's data. Both are canonical: there may be hundreds, of megabytes each.
-    pub(crate) fn of(mut revisions: Vec<&'a ControllerRevision>, data: &RawJson) -> Self {
+    pub(crate) fn from_revisions(
+        mut revisions: Vec<&'a ControllerRevision>,
+        data: &RawJson,
+    ) -> Self {
         revisions.sort_by(|a, b| order(a).cmp(&order(b)));
         let (equal, old) = revisions.into_iter().partition(|revision| revision.data == *data);
         Self { equal, old }
@@ -79,7 +82,7 @@ pub(crate) fn data_of(template: &PodTemplateSpec) -> RawJson {
 }
 
 /// The data of a new revision, byte for byte as Kubernetes writes it: clients compare it with what they make of the template themselves.
-fn written(canonical: &RawJson) -> RawJson {
+fn escape_html(canonical: &RawJson) -> RawJson {
     let mut text = String::from_utf8_lossy(&canonical.raw).into_owned();
     for (character, escaped) in ESCAPED {
         // They stand in strings only.
@@ -124,9 +127,9 @@ pub(crate) fn current<'a, R: AsRef<ControllerRevision>>(
         };
     }
     let new = make(number);
-    let key = ObjectKey::of(&new.metadata);
+    let key = ObjectKey::from_metadata(&new.metadata);
     let mut others = all.iter().map(AsRef::as_ref);
-    match others.find(|other| ObjectKey::of(&other.metadata) == key) {
+    match others.find(|other| ObjectKey::from_metadata(&other.metadata) == key) {
         None => CurrentRevision::After(Box::new(ApiWrite::Create(new.into()))),
         // That of an earlier set of this name, which the garbage collector deletes.
         Some(equal) if equal.data == *data => CurrentRevision::Found(equal),
@@ -147,7 +150,7 @@ pub(crate) fn new_revision(
     (revision, collisions): (i64, Option<i32>),
     reference: OwnerReference,
 ) -> (ControllerRevision, String) {
-    let data = written(data);
+    let data = escape_html(data);
     let collisions = collisions.map(|count| count.to_string()).unwrap_or_default();
     let hash = name_hash(&[&data.raw, collisions.as_bytes()]);
     let metadata = ObjectMeta {
@@ -168,7 +171,7 @@ fn renumber(revision: &ControllerRevision, number: i64) -> ApiWrite {
         json!({ "uid": metadata.uid, "resourceVersion": metadata.resource_version });
     ApiWrite::Patch {
         kind: ObjectKind::ControllerRevision,
-        key: ObjectKey::of(metadata),
+        key: ObjectKey::from_metadata(metadata),
         part: Part::Main,
         patch: json!({ "metadata": metadata_patch, "revision": number }),
     }
@@ -230,7 +233,7 @@ mod tests {
             r#""ports":[{"containerPort":9376,"protocol":"TCP"}],"resources":{}}]}}}}"#,
         );
         let canonical = data_of(&template);
-        let data = written(&canonical);
+        let data = escape_html(&canonical);
         assert_eq!(String::from_utf8(data.raw.clone()).unwrap(), expect);
         let revision = ControllerRevision { data, ..ControllerRevision::default() };
         assert_eq!(template_of(&revision).unwrap(), template);
@@ -264,14 +267,14 @@ mod tests {
             template
         };
         let revision = |nth: usize| {
-            let data = written(&data_of(&template(nth)));
+            let data = escape_html(&data_of(&template(nth)));
             canonical_revision(ControllerRevision { data, ..Default::default() })
         };
         let revisions: Vec<_> = (0..300).map(revision).collect();
         for nth in [7, 300] {
             let data = data_of(&template(nth));
             let mut found = None;
-            let work = || found = Some(History::of(revisions.iter().collect(), &data));
+            let work = || found = Some(History::from_revisions(revisions.iter().collect(), &data));
             assert_eq!(proto_api::steps::count_during(work), 0, "bytes parsed");
             let equal = usize::from(nth < 300);
             let found = found.map(|history| (history.equal.len(), history.old.len()));

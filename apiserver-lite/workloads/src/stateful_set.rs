@@ -49,7 +49,7 @@ impl StatefulSetFeatures {
     pub const GATES: [&str; 2] = [MAX_UNAVAILABLE, CLAIM_RETENTION];
 
     /// The features whose gates are on.
-    pub fn of(is_on: impl Fn(&str) -> bool) -> Self {
+    pub fn from_gates(is_on: impl Fn(&str) -> bool) -> Self {
         let max_unavailable = match is_on(MAX_UNAVAILABLE) {
             true => MaxUnavailable::Counts,
             false => MaxUnavailable::Ignored,
@@ -108,11 +108,11 @@ pub fn plan(names: &Names, seen: &ObservedStatefulSet<'_>, now: Time) -> Plan {
         return plan;
     }
     let data = revisions::data_of(&set.spec.template);
-    let history = History::of(revisions, &data);
+    let history = History::from_revisions(revisions, &data);
     let newest = match newest_revision(names, &claimant, seen, &history, &data) {
         Ok(newest) => newest,
         // The next plan sees it.
-        Err(write) => return Plan::of([*write]),
+        Err(write) => return Plan::from_writes([*write]),
     };
     let old = history.old.iter().find(|old| old.metadata.name == set.status.current_revision);
     let template = Cow::Borrowed(&set.spec.template);

@@ -87,7 +87,9 @@ fn pids_in(namespace: &Path) -> Result<Vec<i32>> {
 
 fn kill(pids: &[i32]) -> Result<()> {
     for pid in pids {
-        if let Some(process) = ProcessIdentity::of(*pid).ok().and_then(|identity| identity.open()) {
+        if let Some(process) =
+            ProcessIdentity::from_pid(*pid).ok().and_then(|identity| identity.open())
+        {
             process.signal(Signal::SIGKILL)?;
         }
     }

@@ -120,7 +120,9 @@ fn start_holder(spec: &Spec, node: &Node) -> Result<ProcessHandle> {
         bail!("the holder of {} ended early: {:?}; see {}", node.name, child.wait(), log.display());
     }
     let pid = i32::try_from(child.id()).context("a pid beyond i32")?;
-    ProcessIdentity::of(pid)?.open().with_context(|| format!("the holder of {} is gone", node.name))
+    ProcessIdentity::from_pid(pid)?
+        .open()
+        .with_context(|| format!("the holder of {} is gone", node.name))
 }
 
 /// Body of the holder process: makes the namespaces it was started in a node's, says so, and sleeps for ever.

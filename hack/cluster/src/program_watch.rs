@@ -218,7 +218,7 @@ mod tests {
     async fn what_runs_has_settled_and_work_is_not_held_up() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(dir.path());
-        let own = ProcessIdentity::of(std::process::id() as i32).unwrap();
+        let own = ProcessIdentity::from_pid(std::process::id() as i32).unwrap();
         let mut watch = ProgramWatch::begin(&spec);
         supervisor::record_identity(&spec, PROXY, &own).unwrap();
         assert_eq!(watch.during(async { Ok(7) }).await.unwrap(), 7);

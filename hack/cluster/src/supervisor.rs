@@ -80,7 +80,7 @@ pub async fn start(spec: &Spec, program: &Program) -> Result<(ProcessHandle, Chi
     let holder = namespaces::ensure(spec, &node).await?;
     sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.argv[0]))?;
-    let identity = ProcessIdentity::of(i32::try_from(child.id())?)?;
+    let identity = ProcessIdentity::from_pid(i32::try_from(child.id())?)?;
     record_identity(spec, &program.name, &identity)?;
     match identity.open() {
         Some(handle) => Ok((handle, child)),
@@ -143,7 +143,7 @@ pub fn start_supervisor(spec: &Spec) -> Result<()> {
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     detach(&mut command);
     let child = command.spawn().context("cannot start the supervisor")?;
-    let identity = ProcessIdentity::of(i32::try_from(child.id())?)?;
+    let identity = ProcessIdentity::from_pid(i32::try_from(child.id())?)?;
     record_identity(spec, "supervisor", &identity)
 }
 

@@ -257,7 +257,8 @@ mod tests {
         stored.store().expect("a cluster");
         // It runs with the flags of before.
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
-        let identity = crate::processes::ProcessIdentity::of(child.id() as i32).expect("it runs");
+        let identity =
+            crate::processes::ProcessIdentity::from_pid(child.id() as i32).expect("it runs");
         let name = "orch-proxy-node-1";
         crate::supervisor::record_identity(&stored, name, &identity).expect("a record");
 

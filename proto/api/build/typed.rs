@@ -72,7 +72,11 @@ pub fn generate_index(schema: &Schema, stems: &[&str]) -> String {
         for message in &schema.groups[*stem].messages {
             let is_typed = !UNTYPED.contains(&message.name.as_str());
             if message.is_kind() && is_typed && message.list_item().is_none() {
-                let _ = writeln!(code, "    TypedKind::of::<{}>(),", path("", stem, &message.name));
+                let _ = writeln!(
+                    code,
+                    "    TypedKind::for_type::<{}>(),",
+                    path("", stem, &message.name)
+                );
             }
         }
     }

@@ -26,7 +26,7 @@ pub struct Collection {
 
 impl Collection {
     /// The collection of a typed kind.
-    pub fn of<T: Resource>(names: &Names, namespace: Option<&str>) -> Self {
+    pub fn for_type<T: Resource>(names: &Names, namespace: Option<&str>) -> Self {
         Self {
             group: names.group(<T as Kind>::GROUP),
             version: <T as Kind>::VERSION.to_owned(),
@@ -83,12 +83,15 @@ mod tests {
     fn paths_follow_group_namespace_and_naming() {
         let orch = Names::new(Profile::Orch { domain: "orch.io".into() });
         let path = |collection: Collection| collection.path();
-        assert_eq!(path(Collection::of::<Pod>(orch, Some("web"))), "/api/v1/namespaces/web/pods");
-        assert_eq!(path(Collection::of::<Pod>(orch, None)), "/api/v1/pods");
-        assert_eq!(path(Collection::of::<Node>(orch, Some("ignored"))), "/api/v1/nodes");
-        let leases = Collection::of::<Lease>(orch, Some("x"));
+        assert_eq!(
+            path(Collection::for_type::<Pod>(orch, Some("web"))),
+            "/api/v1/namespaces/web/pods"
+        );
+        assert_eq!(path(Collection::for_type::<Pod>(orch, None)), "/api/v1/pods");
+        assert_eq!(path(Collection::for_type::<Node>(orch, Some("ignored"))), "/api/v1/nodes");
+        let leases = Collection::for_type::<Lease>(orch, Some("x"));
         assert_eq!(leases.item("a", None), "/apis/coordination.orch.io/v1/namespaces/x/leases/a");
-        let foreign = Collection::of::<Lease>(Names::new(Profile::Kubernetes), None);
+        let foreign = Collection::for_type::<Lease>(Names::new(Profile::Kubernetes), None);
         assert_eq!(foreign.path(), "/apis/coordination.k8s.io/v1/leases");
     }
 

@@ -17,7 +17,7 @@ impl ObjectKey {
     }
 
     /// Of an object.
-    pub fn of(metadata: &ObjectMeta) -> Self {
+    pub fn from_metadata(metadata: &ObjectMeta) -> Self {
         Self::new(&metadata.namespace, &metadata.name)
     }
 }

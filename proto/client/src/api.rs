@@ -34,7 +34,7 @@ impl Client {
 
     /// The metadata of the objects of a collection, of any kind; the server sends nothing else.
     pub fn metadata(&self, collection: Collection) -> Api<PartialObjectMetadata> {
-        Api::of(self.for_metadata(), collection)
+        Api::with_collection(self.for_metadata(), collection)
     }
 }
 
@@ -46,11 +46,11 @@ impl<T> Clone for Api<T> {
 
 impl<T: Resource> Api<T> {
     pub(crate) fn new(client: Client, namespace: Option<&str>) -> Self {
-        let collection = Collection::of::<T>(client.names(), namespace);
-        Self::of(client, collection)
+        let collection = Collection::for_type::<T>(client.names(), namespace);
+        Self::with_collection(client, collection)
     }
 
-    pub(crate) fn of(client: Client, collection: Collection) -> Self {
+    pub(crate) fn with_collection(client: Client, collection: Collection) -> Self {
         Self { client, collection, kind: PhantomData }
     }
 

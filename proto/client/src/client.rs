@@ -363,7 +363,7 @@ impl Client {
             }
             answer => answer?,
         };
-        Encoding::of(&answer.headers, self.names())
+        Encoding::from_headers(&answer.headers, self.names())
             .and_then(|encoding| decode(encoding, &answer.body))
             .map_err(|cause| ClientError::Decode { request: label, cause })
     }
@@ -458,7 +458,8 @@ impl Client {
         let read = read(body, self.body_len_max, &request);
         let read = tokio::time::timeout(self.deadline, read).await;
         let body = read.ok().and_then(Result::ok).unwrap_or_default();
-        let encoding = Encoding::of(&head.headers, self.names()).unwrap_or(Encoding::Json);
+        let encoding =
+            Encoding::from_headers(&head.headers, self.names()).unwrap_or(Encoding::Json);
         let code = i32::from(head.status.as_u16());
         let mut status = encoding.decode_status(&body).unwrap_or_else(|| Status {
             message: text_of(&body),

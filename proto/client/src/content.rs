@@ -55,7 +55,7 @@ impl Encoding {
     }
 
     /// The form of a response. Without a content type it is JSON.
-    pub(crate) fn of(headers: &HeaderMap, names: &Names) -> Result<Self, DecodeError> {
+    pub(crate) fn from_headers(headers: &HeaderMap, names: &Names) -> Result<Self, DecodeError> {
         let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(Self::Json) };
         let text = String::from_utf8_lossy(value.as_bytes());
         let media_type = text.split(';').next().unwrap_or_default().trim();

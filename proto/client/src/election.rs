@@ -55,7 +55,7 @@ pub enum TimesError {
 impl Times {
     /// The times of these settings, unchecked.
     #[must_use]
-    pub fn of(settings: &LeaderElection) -> Self {
+    pub fn from_settings(settings: &LeaderElection) -> Self {
         Self {
             lease: settings.lease_duration,
             renew_deadline: settings.renew_deadline,
@@ -186,7 +186,7 @@ pub fn candidate(
     if !settings.leader_elect {
         return Ok(None);
     }
-    let times = Times::of(settings).check()?;
+    let times = Times::from_settings(settings).check()?;
     let or = |text: &str, default: &str| {
         if text.is_empty() { default.to_owned() } else { text.to_owned() }
     };

@@ -230,7 +230,7 @@ fn apply_observation<T: Resource, U>(
             Vec::new()
         }
         Observed::Listed(object) | Observed::Applied(object) => {
-            let key = ObjectKey::of(object.metadata());
+            let key = ObjectKey::from_metadata(object.metadata());
             let version = object.metadata().resource_version.clone();
             let named = key.clone();
             cache
@@ -239,7 +239,7 @@ fn apply_observation<T: Resource, U>(
                 .collect()
         }
         Observed::Deleted(object) => {
-            cache.delete(&ObjectKey::of(object.metadata())).into_iter().collect()
+            cache.delete(&ObjectKey::from_metadata(object.metadata())).into_iter().collect()
         }
         Observed::ListEnded => {
             let mut changes = cache.end_list();

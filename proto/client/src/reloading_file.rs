@@ -35,7 +35,7 @@ struct Fingerprint {
 }
 
 impl Fingerprint {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -108,7 +108,7 @@ fn read_if_changed(
     use std::io::Read;
 
     let file = std::fs::File::open(path)?;
-    let fingerprint = Fingerprint::of(&file.metadata()?);
+    let fingerprint = Fingerprint::from_metadata(&file.metadata()?);
     if seen == Some(fingerprint) {
         return Ok(None);
     }

@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_resource_is_served_if_its_version_lists_it() {
         let names = Names::new(Profile::Kubernetes);
-        let budgets = Collection::of::<PodDisruptionBudget>(names, None);
+        let budgets = Collection::for_type::<PodDisruptionBudget>(names, None);
         let with = |document: Value| {
             let versions = [(budgets.version_path(), resource_names(&document))];
             ServedResources { versions: versions.into() }

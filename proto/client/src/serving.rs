@@ -71,7 +71,7 @@ const PAGES: [(&str, &str); 5] = [
 ];
 
 impl Page {
-    fn of<B>(request: &Request<B>) -> Option<Self> {
+    fn from_request<B>(request: &Request<B>) -> Option<Self> {
         let verb = if *request.method() == Method::HEAD { "head" } else { "get" };
         let asked = request.uri().path();
         let path = PAGES.iter().find_map(|(page, below)| match asked.strip_prefix(page)? {
@@ -227,7 +227,7 @@ impl Service {
         open: &OpenRequest,
     ) -> Response<Full<Bytes>> {
         let missing = || page_of(404, TEXT, "404 page not found\n".to_owned());
-        let Some(page) = Page::of(request) else { return missing() };
+        let Some(page) = Page::from_request(request) else { return missing() };
         let authorization =
             request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         match self.guard.check(request.uri().path(), page, certified, authorization).await {

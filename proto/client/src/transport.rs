@@ -115,7 +115,7 @@ enum Negotiated {
 
 impl Transport {
     pub(crate) fn new(config: &ClientConfig, pings: Pings) -> Result<Self, ClientTlsError> {
-        let endpoint = Endpoint::of(&config.server);
+        let endpoint = Endpoint::from_uri(&config.server);
         let tls = match config.server.scheme_str() {
             Some("https") => Some(TlsSource::new(&config.tls, &endpoint.host)?),
             _ => None,

@@ -134,7 +134,8 @@ async fn follow<T: Resource>(
         response => response?,
     };
     let undecodable = |cause| ClientError::Decode { request: label.clone(), cause };
-    let encoding = Encoding::of(response.headers(), client.names()).map_err(undecodable)?;
+    let encoding =
+        Encoding::from_headers(response.headers(), client.names()).map_err(undecodable)?;
     let mut stream = EventStream { frames: FrameReader::new(encoding), body: response.into_body() };
     observe(Observed::WatchBegan);
     let end = Duration::from_secs(secs) + WATCH_GRACE;

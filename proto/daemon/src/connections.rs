@@ -168,7 +168,7 @@ impl Connections {
     /// Admits a connection from that address; `None` at the limit.
     pub fn admit(self: &Arc<Self>, address: SocketAddr) -> Option<Connection> {
         let mut open = self.open();
-        let id = match open.admission.admit(Peer::of(address.ip())) {
+        let id = match open.admission.admit(Peer::from_address(address.ip())) {
             AdmissionDecision::Admitted(id) => id,
             AdmissionDecision::Replacing { id, closed } => {
                 self.close(&mut open, closed);

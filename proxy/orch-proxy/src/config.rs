@@ -309,7 +309,7 @@ fn checked(file: ProxyConfiguration) -> Result<ProxyConfiguration, LoadError> {
 }
 
 /// The effective configuration as a file: JSON, which is YAML.
-pub fn written(flags: &Flags, names: &Names) -> Result<String, LoadError> {
+pub fn write_config(flags: &Flags, names: &Names) -> Result<String, LoadError> {
     Ok(format!("{:#}\n", document(&load_file(flags, names)?, names)))
 }
 

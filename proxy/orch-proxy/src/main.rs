@@ -86,7 +86,7 @@ fn clean_up(config: &config::Config, flags: CleanupFlags) -> Result<(), Failure>
 }
 
 fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure> {
-    let text = config::written(flags, names).map_err(Failure::usage)?;
+    let text = config::write_config(flags, names).map_err(Failure::usage)?;
     std::fs::write(path, text).map_err(Failure::run)?;
     tracing::info!(path = %path.display(), "wrote the configuration");
     Ok(())

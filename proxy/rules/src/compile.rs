@@ -132,14 +132,14 @@ pub fn compile<'a>(
         settings: &layout.settings,
         zone: zone.filter(|_| service.topology == Topology::Hints),
         slices: SlicesByPort::new(slices),
-        before: Before::of(old),
+        before: Before::from_compiled(old),
         taken: BTreeSet::new(),
         budget,
     };
     let mut ports = Vec::new();
     let has = |family: &&Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == **family);
     for &family in families.iter().filter(has) {
-        let addresses = Addresses::of(service, family);
+        let addresses = Addresses::from_service(service, family);
         for port in &service.ports {
             if work.budget.is_overdrawn() {
                 break;
@@ -254,7 +254,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn of(service: &LocalService, family: Family) -> Self {
+    fn from_service(service: &LocalService, family: Family) -> Self {
         let ours =
             |all: &[IpAddr]| all.iter().filter(|ip| family_of(**ip) == family).copied().collect();
         Self {
@@ -270,7 +270,7 @@ impl Addresses {
 struct Before<'a>(BTreeMap<(Family, Protocol, u16), &'a CompiledPort>);
 
 impl<'a> Before<'a> {
-    fn of(old: &'a CompiledService) -> Self {
+    fn from_compiled(old: &'a CompiledService) -> Self {
         proto_api::count_steps!(old.ports.len());
         let key = |port: &CompiledPort| (port.family, port.protocol, port.number);
         Self(old.ports.iter().rev().map(|port| (key(port), port)).collect())
@@ -326,7 +326,7 @@ impl CompiledService {
     }
 
     /// Addresses, `None` for a node port, and ports at which a protocol is served.
-    pub fn served(
+    pub fn served_addresses(
         &self,
         protocol: Protocol,
     ) -> impl Iterator<Item = (Family, Option<IpAddr>, u16)> {

@@ -357,7 +357,7 @@ impl Dataplane {
                 addresses.flat_map(|address| gone.ports.iter().map(|port| (*address, *port)))
             });
             let flows = lost.flat_map(|(address, port)| {
-                let served = record.compiled.served(Protocol::Tcp);
+                let served = record.compiled.served_addresses(Protocol::Tcp);
                 let served = served.filter(move |(family, ..)| *family == family_of(address));
                 served.map(move |(_, at, number)| {
                     connections((at, number), Protocol::Tcp, (address, port))

@@ -62,7 +62,7 @@ pub fn select_endpoints(
             backend: Backend { address: e.address, port: number, place: e.place },
             state: e.state,
             hint: zone.map_or(Hint::None, |zone| {
-                Hint::of(slice.hints.get(at).map(|zones| &**zones), zone)
+                Hint::from_zones(slice.hints.get(at).map(|zones| &**zones), zone)
             }),
         }));
     }
@@ -105,7 +105,7 @@ enum Hint {
 }
 
 impl Hint {
-    fn of(zones: Option<&[Box<str>]>, ours: &str) -> Self {
+    fn from_zones(zones: Option<&[Box<str>]>, ours: &str) -> Self {
         match zones {
             Some(zones) if zones.iter().any(|zone| **zone == *ours) => Self::OurZone,
             Some(zones) if !zones.is_empty() => Self::OtherZone,

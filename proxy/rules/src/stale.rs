@@ -18,8 +18,8 @@ use crate::transaction::Transaction;
 pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
     // A slot that is rewritten is removed and added; an endpoint is removed from a frontend when no slot of the
     // frontend has it any more.
-    let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::of).collect();
-    let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::of).collect();
+    let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::from_element).collect();
+    let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::from_element).collect();
     let lost = gone.difference(&come).map(Pair::flows);
     // Both lists are sorted by place.
     let is_new = |entry: &SetElement| {
@@ -77,7 +77,7 @@ impl StaleSet {
 
     /// Whether a flow is in the set.
     pub fn contains(&self, flow: &Flow) -> bool {
-        let frontends = FlowDestination::of(flow).into_iter().flatten();
+        let frontends = FlowDestination::from_flow(flow).into_iter().flatten();
         if flow.status & STATUS_DNAT == 0 {
             return frontends.into_iter().any(|frontend| self.bypassed.contains_key(&frontend));
         }
@@ -106,7 +106,7 @@ impl AllowedEndpoints {
     pub fn from_elements<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
         let mut frontends: HashMap<FlowDestination, HashSet<(IpAddr, u16)>> = HashMap::new();
         for entry in entries {
-            if let Some(pair) = Pair::of(entry) {
+            if let Some(pair) = Pair::from_element(entry) {
                 frontends.entry(pair.frontend).or_default().insert((pair.address, pair.port));
             } else if entry.class().is_some()
                 && let Some(frontend) = FlowDestination::read(entry)
@@ -131,7 +131,7 @@ impl AllowedEndpoints {
     /// Whether a flow goes from one of the frontends to an address that is not its endpoint.
     pub fn is_stale(&self, flow: &Flow) -> bool {
         let to = (flow.reply.src, flow.reply.src_port);
-        let frontends = FlowDestination::of(flow).into_iter().flatten();
+        let frontends = FlowDestination::from_flow(flow).into_iter().flatten();
         let mut known = frontends.filter_map(|frontend| self.frontends.get(&frontend));
         flow.status & STATUS_DNAT != 0
             && known.next().is_some_and(|endpoints| !endpoints.contains(&to))
@@ -158,7 +158,7 @@ struct FlowDestination {
 
 impl Pair {
     /// Decodes an element of an endpoint map, for connectionless protocols.
-    fn of(entry: &SetElement) -> Option<Self> {
+    fn from_element(entry: &SetElement) -> Option<Self> {
         if !matches!(entry.map, Map::Endpoints | Map::NodePortEndpoints) {
             return None;
         }
@@ -203,7 +203,7 @@ impl FlowDestination {
     }
 
     /// The frontends that a flow's original destination may be: with the address, or a node port.
-    fn of(flow: &Flow) -> Option<[Self; 2]> {
+    fn from_flow(flow: &Flow) -> Option<[Self; 2]> {
         let protocol = Protocol::from_number(flow.orig.proto)?;
         let (family, port) = (AddressFamily::from_address(flow.orig.dst), flow.orig.dst_port);
         let at = |address| Self { family, address, protocol, port };

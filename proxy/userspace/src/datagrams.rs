@@ -34,11 +34,11 @@ struct LastWord {
 impl LastWord {
     fn now(began: Instant) -> Self {
         let last = Self { began, at: Arc::default() };
-        last.said();
+        last.note_traffic();
         last
     }
 
-    fn said(&self) {
+    fn note_traffic(&self) {
         self.at.store(self.millis(), Ordering::Relaxed);
     }
 
@@ -142,7 +142,7 @@ impl Sessions {
             return;
         }
         let Some(session) = self.open.get(&client) else { return };
-        session.last.said();
+        session.last.note_traffic();
         // The runtime has not registered yet that a new socket is writable.
         let sent = send(session.socket.as_raw_fd(), datagram, MsgFlags::MSG_DONTWAIT);
         if let Err(error) = sent {
@@ -295,7 +295,7 @@ impl Answers {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         };
-        self.last.said();
+        self.last.note_traffic();
         let answer = buffer.get(..len).unwrap_or_default();
         if let Err(error) = self.near.try_send_to(answer, self.client) {
             tracing::debug!(

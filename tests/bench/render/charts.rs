@@ -42,9 +42,9 @@ pub fn all(run: &Run) -> Result<Files> {
     let mut charts = Vec::new();
     for group in run.groups() {
         let (varied, fixed): (Vec<&Row>, Vec<&Row>) = run
-            .of(group)
+            .rows(group)
             .filter(|row| row.figures().next().is_some())
-            .partition(|row| run.of(group).any(|other| is_another_size(row, other)));
+            .partition(|row| run.rows(group).any(|other| is_another_size(row, other)));
         if !fixed.is_empty() {
             charts.push((name(group, ""), dot_plot::draw(&fixed)?));
         }
@@ -84,7 +84,7 @@ fn name(group: Group, kind: &str) -> String {
 struct Sides<'a>(Vec<&'a str>);
 
 impl<'a> Sides<'a> {
-    fn of(rows: &[&'a Row]) -> Sides<'a> {
+    fn from_rows(rows: &[&'a Row]) -> Sides<'a> {
         let mut sides = vec![OURS];
         for figure in rows.iter().flat_map(|row| row.figures()) {
             if !sides.contains(&figure.side.as_str()) {

@@ -18,7 +18,7 @@ pub fn page(run: &Run, charts: &[&str]) -> String {
         for chart in charts.iter().filter(|chart| charts::is_of(chart, group)) {
             let _ = write!(page, "\n![{title}]({chart})\n");
         }
-        let _ = write!(page, "\n{}", table(run.of(group).collect()));
+        let _ = write!(page, "\n{}", table(run.rows(group).collect()));
     }
     page
 }

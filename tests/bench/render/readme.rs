@@ -36,7 +36,7 @@ fn section(run: &Run) -> Result<String> {
         | what, median | here | Kubernetes | ratio |\n|---|---|---|---|\n"
         .to_owned();
     for (name, group, what, size) in QUOTED {
-        let found = run.of(group).find(|row| {
+        let found = run.rows(group).find(|row| {
             row.what == what && row.at.as_ref().map(|at| at.count) == size && row.ours.is_some()
         });
         let row = found.with_context(|| format!("this run has no figure of {what:?}"))?;

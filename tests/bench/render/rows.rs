@@ -89,7 +89,7 @@ impl Run {
     }
 
     /// The rows of a section.
-    pub fn of(&self, group: Group) -> impl Iterator<Item = &Row> {
+    pub fn rows(&self, group: Group) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.group == group)
     }
 }

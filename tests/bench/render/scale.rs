@@ -29,7 +29,7 @@ const STARTING: &str = "while all pods start";
 
 /// The page and its charts.
 pub fn files(run: &Run) -> Result<Files> {
-    let rows: Vec<&Row> = run.of(Group::Scale).collect();
+    let rows: Vec<&Row> = run.rows(Group::Scale).collect();
     let is_time = |row: &&&Row| PROGRAMS.iter().all(|program| !row.what.starts_with(program));
     let is_cost = |row: &&&Row| {
         !is_time(row) && (row.what.ends_with(SETTLED) || row.what.ends_with(STARTING))
@@ -59,7 +59,7 @@ fn page(run: &Run) -> String {
     page += &walls(run, &fits);
     let _ = write!(page, "\n## How long it takes\n\n![times by nodes](scale-times.svg)\n\n");
     page += &steep(run);
-    let rows = run.of(Group::Scale).collect();
+    let rows = run.rows(Group::Scale).collect();
     let _ = write!(page, "\n## All figures\n\n{}", table(rows));
     page
 }
@@ -75,7 +75,7 @@ struct Fit<'a> {
 
 impl Fit<'_> {
     /// `None` for fewer than two sizes.
-    fn of<'a>(rows: &[&'a Row]) -> Option<Fit<'a>> {
+    fn from_rows<'a>(rows: &[&'a Row]) -> Option<Fit<'a>> {
         let points = points(rows);
         let n = points.len() as f64;
         let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
@@ -105,7 +105,7 @@ fn points(rows: &[&Row]) -> Vec<(f64, f64)> {
 
 /// The rows of one figure, by size.
 fn rows_of<'a>(run: &'a Run, what: &str) -> Vec<&'a Row> {
-    run.of(Group::Scale).filter(|row| row.what == what).collect()
+    run.rows(Group::Scale).filter(|row| row.what == what).collect()
 }
 
 /// The costs of all programs.
@@ -115,7 +115,7 @@ fn fits(run: &Run) -> Vec<Fit<'_>> {
         PROGRAMS.iter().map(move |program| format!("{program}: {what}, {when}"))
     });
     let names = names.chain([STREAMS, CONNECTIONS].map(str::to_owned));
-    names.filter_map(|what| Fit::of(&rows_of(run, &what))).collect()
+    names.filter_map(|what| Fit::from_rows(&rows_of(run, &what))).collect()
 }
 
 /// The figure of open streams.
@@ -217,7 +217,8 @@ fn wall(run: &Run, fit: &Fit<'_>) -> Option<Wall> {
 
 /// The line of several programs together.
 fn of_all<'a>(run: &'a Run, programs: &[&str], what: &str) -> Option<Fit<'a>> {
-    let each = programs.iter().map(|p| Fit::of(&rows_of(run, &format!("{p}: {what}, {SETTLED}"))));
+    let each =
+        programs.iter().map(|p| Fit::from_rows(&rows_of(run, &format!("{p}: {what}, {SETTLED}"))));
     let each: Option<Vec<Fit<'a>>> = each.collect();
     each?.into_iter().reduce(|one, other| Fit {
         fixed: one.fixed + other.fixed,
@@ -230,7 +231,7 @@ fn of_all<'a>(run: &'a Run, programs: &[&str], what: &str) -> Option<Fit<'a>> {
 fn steep(run: &Run) -> String {
     let mut seen: Vec<&str> = Vec::new();
     let mut text = String::new();
-    for row in run.of(Group::Scale).filter(|row| !matches!(row.unit, Unit::PerSecond)) {
+    for row in run.rows(Group::Scale).filter(|row| !matches!(row.unit, Unit::PerSecond)) {
         if seen.contains(&row.what.as_str()) {
             continue;
         }

@@ -143,7 +143,7 @@ fn a_figure_is_quoted_with_both_numbers() {
 fn samples_have_a_median_and_a_spread() {
     let of = |count: u32| {
         let samples = (1..=count).rev().map(f64::from).collect();
-        Figure::of(Group::Api, "x", Unit::Millis, samples)
+        Figure::from_samples(Group::Api, "x", Unit::Millis, samples)
     };
     let many = of(100);
     let spread = many.spread.expect("many samples");
@@ -154,7 +154,7 @@ fn samples_have_a_median_and_a_spread() {
 
 #[test]
 fn a_figure_without_a_number_is_refused() {
-    let none = Figure::of(Group::Api, "watched writes", Unit::Millis, Vec::new());
+    let none = Figure::from_samples(Group::Api, "watched writes", Unit::Millis, Vec::new());
     let nothing = Figure::new(Group::Api, "writes a second", Unit::PerSecond, 1.0 / 0.0);
     for (figure, name) in [(none, "watched writes"), (nothing, "writes a second")] {
         let error = figure.tell().expect_err("not a number");
@@ -173,7 +173,7 @@ fn the_same_words_in_two_groups_are_two_kinds_of_rows() {
         ));
     }
     let run = Run::read(&lines.join("\n")).expect("a run");
-    let proxy: Vec<&str> = run.of(Group::Proxy).map(|row| row.what.as_str()).collect();
+    let proxy: Vec<&str> = run.rows(Group::Proxy).map(|row| row.what.as_str()).collect();
     assert_eq!(proxy, ["stop", "start"], "in the order in which they were measured");
 }
 

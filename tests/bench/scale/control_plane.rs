@@ -103,6 +103,6 @@ impl ControlPlane {
     }
 
     pub fn programs(&self) -> Vec<Program> {
-        self.running.iter().map(|(name, child)| Program::of(name, [child])).collect()
+        self.running.iter().map(|(name, child)| Program::from_processes(name, [child])).collect()
     }
 }

@@ -19,13 +19,13 @@ pub struct Program {
 
 impl Program {
     /// Of running processes.
-    pub fn of<'a>(name: &str, processes: impl IntoIterator<Item = &'a Child>) -> Self {
+    pub fn from_processes<'a>(name: &str, processes: impl IntoIterator<Item = &'a Child>) -> Self {
         let pid = |child: &Child| child.id().and_then(|id| i32::try_from(id).ok());
         Self { name: name.to_owned(), pids: processes.into_iter().filter_map(pid).collect() }
     }
 
     fn memory(&self) -> Result<Memory> {
-        let each = self.pids.iter().map(|pid| Memory::of(*pid));
+        let each = self.pids.iter().map(|pid| Memory::read(*pid));
         each.sum::<Result<Memory>>().with_context(|| format!("{} has ended", self.name))
     }
 
@@ -80,7 +80,7 @@ impl Costs {
         for Observed { name, memory, share } in &self.0 {
             let of = |what: &str, value: fn(&(f64, f64)) -> f64| {
                 let samples = memory.iter().map(value).collect();
-                Figure::of(
+                Figure::from_samples(
                     Group::Scale,
                     format!("{name}: {what}, {when}"),
                     Unit::Megabytes,

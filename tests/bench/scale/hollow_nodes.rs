@@ -59,7 +59,7 @@ impl HollowNodes {
 
     /// All of them as one program.
     pub fn program(&self) -> Program {
-        Program::of("hollow nodes", self.processes.iter().map(|process| &process.child))
+        Program::from_processes("hollow nodes", self.processes.iter().map(|process| &process.child))
     }
 
     /// Kills the first process. Returns what the names of its nodes begin with.

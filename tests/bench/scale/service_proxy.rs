@@ -30,6 +30,6 @@ impl ServiceProxy {
     }
 
     pub fn program(&self) -> Program {
-        Program::of("orch-proxy", [&self.0])
+        Program::from_processes("orch-proxy", [&self.0])
     }
 }

@@ -65,14 +65,14 @@ impl Resource {
             .context("tests/differential/objects.json")?;
         let mut found = Vec::new();
         for row in rows {
-            found.push(Self::of(row, theirs, api).await?);
+            found.push(Self::from_row(row, theirs, api).await?);
         }
         let names = served(theirs).await?;
         let known = |name: &String| !found.iter().any(|one: &Self| one.full_name() == *name);
         Ok((found.clone(), names.into_iter().filter(known).collect()))
     }
 
-    async fn of(row: Row, theirs: &Client, api: &OpenApi) -> Result<Self> {
+    async fn from_row(row: Row, theirs: &Client, api: &OpenApi) -> Result<Self> {
         let list = get_json(theirs, &root(&row.version)).await?;
         let all = list["resources"].as_array().cloned().unwrap_or_default();
         let of = all.iter().find(|one| one["name"] == row.resource.as_str());

@@ -198,7 +198,7 @@ fn printed(command: &mut Command) -> Result<String> {
 }
 
 async fn end(pid: i32, signal: Signal) -> Result<()> {
-    if let Some(process) = ProcessIdentity::of(pid).ok().and_then(|one| one.open()) {
+    if let Some(process) = ProcessIdentity::from_pid(pid).ok().and_then(|one| one.open()) {
         process.signal(signal)?;
         process.ended().await?;
     }

@@ -271,7 +271,8 @@ impl Host {
             let mut count = 0;
             for pid in all_pids()? {
                 if namespace(u32::try_from(pid)?).is_ok_and(|found| found == own)
-                    && let Some(process) = ProcessIdentity::of(pid).ok().and_then(|one| one.open())
+                    && let Some(process) =
+                        ProcessIdentity::from_pid(pid).ok().and_then(|one| one.open())
                 {
                     count += 1;
                     process.signal(Signal::SIGKILL)?;
@@ -354,7 +355,8 @@ impl Hosts {
             let of_ours = format!("DIR={DIR}/");
             let is_ours = environment.split(|b| *b == 0).any(|v| v.starts_with(of_ours.as_bytes()));
             if is_ours
-                && let Some(process) = ProcessIdentity::of(pid).ok().and_then(|one| one.open())
+                && let Some(process) =
+                    ProcessIdentity::from_pid(pid).ok().and_then(|one| one.open())
             {
                 process.signal(Signal::SIGKILL)?;
                 process.ended().await?;

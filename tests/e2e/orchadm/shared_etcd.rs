@@ -244,7 +244,7 @@ impl Cluster {
         .await?;
         self.hosts.all[2].adm_ok(&phase("addon")).await?;
         // `run` keeps what was recorded when it was started.
-        let identity = cluster::processes::ProcessIdentity::of(i32::try_from(pid)?)?;
+        let identity = cluster::processes::ProcessIdentity::from_pid(i32::try_from(pid)?)?;
         let process = identity.open().context("`orchadm run` has ended")?;
         process.signal(Signal::SIGTERM)?;
         until("`orchadm run` has ended", LONG, async || {

@@ -295,18 +295,18 @@ pub mod cluster_info {
     /// What the controller signs is verified with the token.
     fn sign(token: &BootstrapToken, content: &str) {
         let mut secret = secret(token, content);
-        let expiring = Token::of(&secret);
+        let expiring = Token::from_secret(&secret);
         let now = Time::from_unix(1_800_000_000);
         assert!(expiring.time_to_expiry(now).is_some() || content.is_empty());
-        let listed = ListedToken::of(&secret).map(|listed| listed.token);
+        let listed = ListedToken::from_secret(&secret).map(|listed| listed.token);
         assert_eq!(listed, Some(token.text()));
         secret.data.remove("expiration");
         let mut info = ConfigMap::default();
         info.data.insert(KUBECONFIG.to_owned(), content.to_owned());
-        for (key, value) in signatures(&info, &[Token::of(&secret)], now) {
+        for (key, value) in signatures(&info, &[Token::from_secret(&secret)], now) {
             info.data.extend(value.map(|value| (key, value)));
         }
-        assert!(signatures(&info, &[Token::of(&secret)], now).is_empty(), "signed already");
+        assert!(signatures(&info, &[Token::from_secret(&secret)], now).is_empty(), "signed already");
         assert_eq!(verified(&info, token).ok(), cluster_of(content).ok());
     }
 

@@ -221,7 +221,7 @@ pub mod server_side_apply {
         let patch = engine().parse_document(Format::Yaml, patch, Strictness::Warn);
         let (Ok(read), Ok((patch, _))) = (read, patch) else { return };
         let kind = &read.object.kind;
-        let Some(structure) = built_in().of(kind) else { return };
+        let Some(structure) = built_in().structure(kind) else { return };
         let api_version = kind.api_version.clone();
         let versions = SingleVersion { api_version, structure };
         let live = with_entries(engine().written_document(&read.object), parse(managed));

@@ -29,7 +29,7 @@ pub mod client_frames {
     /// What was passed on of the bytes in pieces of this length, and whether all of it was good.
     fn pass(first: u8, bytes: &[u8], piece: usize) -> (Vec<u8>, bool) {
         let protocol = if first & 1 == 0 { "SPDY/3.1" } else { "websocket" };
-        let mut checker = Checker::of(protocol).expect("a known protocol");
+        let mut checker = Checker::for_protocol(protocol).expect("a known protocol");
         let mut passed = Vec::new();
         let good = bytes.chunks(piece).all(|piece| checker.pass(piece, &mut passed).is_ok());
         (passed, good)

@@ -17,7 +17,7 @@ const HASHES: [&str; 3] = ["pod-template-hash", "controller-revision-hash", "con
 
 /// Normalises the objects of lists.
 pub fn snapshot(objects: &[Value]) -> Snapshot {
-    let replaced = Replaced::of(objects);
+    let replaced = Replaced::from_objects(objects);
     let mut snapshot = Snapshot::new();
     for found in objects {
         let mut object = found.clone();
@@ -42,7 +42,7 @@ pub fn snapshot(objects: &[Value]) -> Snapshot {
 struct Replaced(Vec<(String, String)>);
 
 impl Replaced {
-    fn of(objects: &[Value]) -> Self {
+    fn from_objects(objects: &[Value]) -> Self {
         let mut texts = BTreeSet::new();
         for object in objects {
             let metadata = &object["metadata"];

@@ -109,7 +109,7 @@ impl PodKind {
     ];
 
     /// The kind of the nth pod, and which of its kind it is.
-    fn of(nth: usize) -> (PodKind, usize) {
+    fn nth(nth: usize) -> (PodKind, usize) {
         let (round, mut rest) = (nth / 20, nth % 20);
         for (kind, share) in Self::SHARES {
             if rest < share {
@@ -123,7 +123,7 @@ impl PodKind {
 
 /// The nth pod on so many nodes.
 pub fn pod(names: &Names, nth: usize, nodes: usize) -> Value {
-    let (kind, number) = PodKind::of(nth);
+    let (kind, number) = PodKind::nth(nth);
     let [apart, spread, together] = GROUPS;
     let group = match kind {
         PodKind::Apart => format!("apart-{}", number / apart),
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn twenty_pods_have_every_kind_in_its_share() {
-        let kinds: Vec<PodKind> = (20..40).map(|nth| PodKind::of(nth).0).collect();
+        let kinds: Vec<PodKind> = (20..40).map(|nth| PodKind::nth(nth).0).collect();
         for (kind, share) in PodKind::SHARES {
             assert_eq!(kinds.iter().filter(|other| **other == kind).count(), share, "{kind:?}");
         }

@@ -17,7 +17,7 @@ pub struct Qualities {
 
 impl Qualities {
     /// Of pods on nodes.
-    pub fn of(nodes: &[Node], pods: &[Pod]) -> Self {
+    pub fn new(nodes: &[Node], pods: &[Pod]) -> Self {
         let shares = nodes.iter().map(|node| cpu_share(node, pods));
         let cpu_range = shares.fold((100.0, 0.0), |(least, most), share| {
             (f64::min(least, share), f64::max(most, share))

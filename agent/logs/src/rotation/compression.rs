@@ -33,7 +33,7 @@ pub struct RotatedFile {
 
 impl RotatedFile {
     /// A file of a log's directory.
-    pub fn of(log: &Log, name: String) -> Self {
+    pub fn new(log: &Log, name: String) -> Self {
         let entry = log.entries.iter().find(|entry| entry.name == name);
         let len = entry.and_then(|entry| entry.len).unwrap_or(0);
         Self { path: log.path.clone(), directory: log.directory.clone(), name, len }

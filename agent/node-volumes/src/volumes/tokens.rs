@@ -190,7 +190,7 @@ impl Tokens {
         let (found, written) = offload(found).await.unwrap_or_default();
         let now = moment();
         let good = found.into_iter().filter_map(|(want, text)| {
-            let life = TokenLifetime::of(&text)?;
+            let life = TokenLifetime::from_token(&text)?;
             let noted = |held: &&HeldToken| held.is_for(&want) && held.issued_at == life.issued_at;
             let renewal = match written.iter().find(noted) {
                 Some(held) => held.renewal,
@@ -231,7 +231,7 @@ impl Tokens {
         let answer = answer.map_err(refused)?;
         let (text, expires) = (answer.status.token, answer.status.expiration_timestamp);
         // The lifetime that the server granted, by its own clock, counted from the moment before the request.
-        let own = TokenLifetime::of(&text);
+        let own = TokenLifetime::from_token(&text);
         let secs = TokenLifetime::granted_secs(own, answer.spec.expiration_seconds);
         let secs = secs.unwrap_or(want.expiration_secs);
         let life = Duration::from_secs(u64::try_from(secs).unwrap_or(0));

@@ -206,7 +206,7 @@ async fn follow_pod_range(
 ) {
     loop {
         let cidr = node.borrow_and_update().as_ref().map(|node| node.spec.pod_cidr.clone());
-        if let Some(range) = cidr.as_deref().and_then(PodRange::of) {
+        if let Some(range) = cidr.as_deref().and_then(PodRange::parse) {
             runtime.set_pod_range(range);
         }
         if node.changed().await.is_err() {

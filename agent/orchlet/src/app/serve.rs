@@ -93,7 +93,9 @@ impl Agent {
             measure: Arc::new(Measure::new(self.sites())),
             volumes: Some(shared.volumes.clone()),
             machine: self.spec(),
-            timeline: Box::new(move |namespace, name| reader.timelines.of(namespace, name)),
+            timeline: Box::new(move |namespace, name| {
+                reader.timelines.find_timelines(namespace, name)
+            }),
         };
         let ip = file.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let opening = EndpointParts {

@@ -31,7 +31,7 @@ pub enum MeasureScope {
 
 impl MeasureScope {
     /// What ranking for a signal needs.
-    pub fn of(signal: Signal) -> Self {
+    pub fn from_signal(signal: Signal) -> Self {
         match signal {
             Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => {
                 Self::Memory

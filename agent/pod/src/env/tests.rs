@@ -83,7 +83,7 @@ fn run(container: &Container, services: &[ServiceEnv]) -> Result<Vec<(String, St
         container,
         &EnvInputs {
             pod: &pod,
-            containers: ContainersByName::of(&pod),
+            containers: ContainersByName::from_pod(&pod),
             host_ips: &["10.0.0.1".into()],
             pod_ips: &["10.1.0.2".into(), "fd00::2".into()],
             objects: &store,
@@ -122,7 +122,7 @@ fn values(container: &Container, store: &Store) -> Result<BTreeMap<String, Strin
     let (pod, allocatable) = (pod(), BTreeMap::new());
     let inputs = EnvInputs {
         pod: &pod,
-        containers: ContainersByName::of(&pod),
+        containers: ContainersByName::from_pod(&pod),
         host_ips: &[],
         pod_ips: &[],
         objects: store,
@@ -230,7 +230,7 @@ fn without_addresses<'a>(
     objects: &'a Store,
     allocatable: &'a BTreeMap<String, Quantity>,
 ) -> EnvInputs<'a> {
-    let containers = ContainersByName::of(pod);
+    let containers = ContainersByName::from_pod(pod);
     EnvInputs { pod, containers, host_ips: &[], pod_ips: &[], objects, services: &[], allocatable }
 }
 
@@ -574,7 +574,7 @@ proptest::proptest! {
         let pod = pod();
         let (store, allocatable) = (Store::default(), BTreeMap::new());
         let inputs = EnvInputs {
-            pod: &pod, containers: ContainersByName::of(&pod), host_ips: &[], pod_ips: &[],
+            pod: &pod, containers: ContainersByName::from_pod(&pod), host_ips: &[], pod_ips: &[],
             objects: &store, services: &[], allocatable: &allocatable,
         };
         let (made, checked) = (environment(&container, &inputs), check(container, &store));

@@ -28,7 +28,9 @@ impl AllocationSource for PodResources {
             namespace: pod.metadata.namespace.clone(),
             containers: containers(&pod)
                 .filter(|(init, _)| !init)
-                .map(|(_, c)| (c.name.clone(), self.allocator.of(&pod.metadata.uid, &c.name)))
+                .map(|(_, c)| {
+                    (c.name.clone(), self.allocator.find_grant(&pod.metadata.uid, &c.name))
+                })
                 .collect(),
         };
         (self.pods)().into_iter().map(share).collect()

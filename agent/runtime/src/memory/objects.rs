@@ -39,7 +39,7 @@ pub struct PodRange {
 impl PodRange {
     /// The range of a pod CIDR of IPv4, such as `10.244.3.0/24`; `None` if it is none or has no address for a pod.
     #[must_use]
-    pub fn of(cidr: &str) -> Option<Self> {
+    pub fn parse(cidr: &str) -> Option<Self> {
         let (address, bits) = cidr.split_once('/')?;
         let address = u32::from(address.parse::<Ipv4Addr>().ok()?);
         let bits: u32 = bits.parse().ok().filter(|bits| (1..=29).contains(bits))?;

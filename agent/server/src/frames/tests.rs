@@ -82,7 +82,7 @@ fn messages() -> Vec<Vec<u8>> {
 }
 
 fn pass(protocol: &str, pieces: &[&[u8]]) -> (Vec<u8>, Result<(), BadFrame>) {
-    let mut checker = Checker::of(protocol).expect("known");
+    let mut checker = Checker::for_protocol(protocol).expect("known");
     let mut passed = Vec::new();
     for piece in pieces {
         if let Err(error) = checker.pass(piece, &mut passed) {
@@ -140,7 +140,7 @@ fn junk_is_refused_before_the_runtime_sees_it() {
         let (passed, outcome) = pass("websocket", &[frame]);
         assert!(outcome.is_err() && passed.is_empty(), "{why}");
     }
-    assert!(Checker::of("h2c").is_none());
+    assert!(Checker::for_protocol("h2c").is_none());
 }
 
 #[test]

@@ -136,13 +136,13 @@ struct WatchedObjects {
 
 impl Followed {
     /// The known objects, and whether a set-up of the volumes should be attempted.
-    pub(super) fn known(&self) -> (KnownObjects, bool) {
+    pub(super) fn known_objects(&self) -> (KnownObjects, bool) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known = held.known();
+        let mut known = held.known_objects();
         let mut wanted = persistent::required_objects(&self.pod, &self.objects.node, &known);
         for _ in 0..STEPS_MAX {
             self.hold(&mut held, &wanted);
-            known = held.known();
+            known = held.known_objects();
             let next = persistent::required_objects(&self.pod, &self.objects.node, &known);
             if next == wanted {
                 break;
@@ -200,7 +200,7 @@ fn keep<T: Resource, K: Ord + Clone>(
 }
 
 impl WatchedObjects {
-    fn known(&self) -> KnownObjects {
+    fn known_objects(&self) -> KnownObjects {
         KnownObjects {
             claims: super::read_watched(&self.claims),
             volumes: super::read_watched(&self.volumes),

@@ -48,7 +48,7 @@ impl Shares {
 
     /// A place for a watch that pods of the namespace need; `None` if they have their share, or all are taken.
     pub(super) fn watch(self: &Arc<Self>, namespace: &str) -> Option<WatchPlace> {
-        let mut taken = self.taken();
+        let mut taken = self.lock_taken();
         let is_full = taken.all >= self.watches_max;
         let known = taken.by_namespace.get_mut(namespace);
         if is_full || known.as_ref().is_some_and(|share| share.watches >= self.of_namespace_max) {
@@ -82,7 +82,7 @@ impl Shares {
         Reads(places)
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn lock_taken(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,7 +95,7 @@ pub(super) struct WatchPlace {
 
 impl Drop for WatchPlace {
     fn drop(&mut self) {
-        let mut taken = self.shares.taken();
+        let mut taken = self.shares.lock_taken();
         taken.all = taken.all.saturating_sub(1);
         if let Some(share) = taken.by_namespace.get_mut(&self.namespace) {
             share.watches = share.watches.saturating_sub(1);
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(take("c").len(), 1, "its second");
         assert_eq!(take("a").len(), 2, "given back");
         drop((b, c));
-        assert!(shares.taken().by_namespace.is_empty() && shares.taken().all == 0);
+        assert!(shares.lock_taken().by_namespace.is_empty() && shares.lock_taken().all == 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,10 +6,13 @@ use super::*;
 fn claims_are_read() {
     let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
     let life = TokenLifetime { issued_at: 100, expires_at: 3707 };
-    assert_eq!(TokenLifetime::of(&token(r#"{"iss":"x","iat":100,"exp":3707}"#)), Some(life));
-    assert_eq!(TokenLifetime::of(&token(r#"{"iat":100}"#)), None);
+    assert_eq!(
+        TokenLifetime::from_token(&token(r#"{"iss":"x","iat":100,"exp":3707}"#)),
+        Some(life)
+    );
+    assert_eq!(TokenLifetime::from_token(&token(r#"{"iat":100}"#)), None);
     for bad in ["", "a.b", "e30.%.x", "e30.e30.x"] {
-        assert_eq!(TokenLifetime::of(bad), None, "{bad}");
+        assert_eq!(TokenLifetime::from_token(bad), None, "{bad}");
     }
 }
 

@@ -93,7 +93,7 @@ fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
 fn run(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
     let runtime = one_thread();
     let root = ground.root();
-    let scale = Course::of(seed).scale();
+    let scale = Course::from_seed(seed).scale();
     let (faults, deadly) = match deaths {
         Deaths::At(moments) => (0, moments.into_iter().collect()),
         Deaths::BySeed => {
@@ -138,7 +138,7 @@ fn the_rules_hold_in_every_simulated_history() {
             (from..from + count).for_each(|seed| tally.follow(&ground, seed));
         }
         None => {
-            let unwalked = |seed: &u64| matches!(Course::of(*seed), Course::Troubled(_));
+            let unwalked = |seed: &u64| matches!(Course::from_seed(*seed), Course::Troubled(_));
             let seeds = (from..).filter(unwalked).take(usize::try_from(SEEDS).expect("small"));
             seeds.chain(WALKED).for_each(|seed| tally.follow(&ground, seed));
         }
@@ -155,7 +155,7 @@ fn the_rules_hold_under_scrutiny() {
     let (ground, tally) = (Ground::new(), Tally::default());
     let wanted = number("ORCH_SCRUTINISED").unwrap_or(SCRUTINISED);
     // Those with the most in them: many pods, or hours.
-    let is_rich = |seed: &u64| match Course::of(*seed) {
+    let is_rich = |seed: &u64| match Course::from_seed(*seed) {
         Course::Troubled(scale) => scale == Scale::Large || extras::is_long(*seed),
         Course::OneDeath(_) | Course::TwoDeaths => false,
     };

@@ -27,7 +27,7 @@ pub struct DeploymentRevision {
 
 impl DeploymentRevision {
     /// One more than the revision of any older set.
-    pub fn of(
+    pub fn new(
         names: &Names,
         deployment: &Deployment,
         newest: Option<&ReplicaSet>,
@@ -94,7 +94,7 @@ impl DeploymentRevision {
         let annotations = BTreeMap::from([(&self.annotation, now)]);
         Some(ApiWrite::Patch {
             kind: ObjectKind::Deployment,
-            key: ObjectKey::of(metadata),
+            key: ObjectKey::from_metadata(metadata),
             // The status endpoint does not increment the generation.
             part: Part::Status,
             patch: json!({ "metadata": { "annotations": annotations } }),
@@ -124,7 +124,7 @@ pub fn update_newest(
     }
     (!patch.is_empty()).then(|| ApiWrite::Patch {
         kind: ObjectKind::ReplicaSet,
-        key: ObjectKey::of(metadata),
+        key: ObjectKey::from_metadata(metadata),
         part: Part::Main,
         patch: Value::Object(patch),
     })

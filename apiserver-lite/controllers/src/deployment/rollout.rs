@@ -23,7 +23,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Sums the sizes.
-    pub fn of(newest: Option<&ReplicaSet>, old: &[&ReplicaSet]) -> Self {
+    pub fn from_sets(newest: Option<&ReplicaSet>, old: &[&ReplicaSet]) -> Self {
         Self {
             new: newest.map_or(0, size),
             old: sum(old.iter().map(|set| size(set))),
@@ -165,7 +165,7 @@ pub fn steps<'a>(
     old: &[&'a ReplicaSet],
     old_pods: OldPods,
 ) -> Vec<SetScale<'a>> {
-    let sizes = Sizes::of(newest, old);
+    let sizes = Sizes::from_sets(newest, old);
     let wanted = replicas(deployment);
     if deployment.spec.paused {
         let waits = recreates(deployment) && old_pods == OldPods::Left;

@@ -16,7 +16,7 @@ pub struct SizeAnnotations {
 
 impl SizeAnnotations {
     /// Those for the deployment as it is.
-    pub fn of(names: &Names, deployment: &Deployment) -> Self {
+    pub fn from_deployment(names: &Names, deployment: &Deployment) -> Self {
         let replicas = rollout::replicas(deployment);
         let most = replicas.saturating_add(rollout::max_surge(deployment));
         let name = |name: &str| names.sub_label("deployment", name);

@@ -27,7 +27,7 @@ pub fn compute_status(
     now: Time,
 ) -> DeploymentStatus {
     let sets = || old.iter().copied().chain(newest);
-    let sizes = Sizes::of(newest, old);
+    let sizes = Sizes::from_sets(newest, old);
     let sum = |count: fn(&ReplicaSet) -> i32| {
         clamp_to_i32(rollout::sum(sets().map(|set| i64::from(count(set).max(0)))))
     };

@@ -660,7 +660,7 @@ fn shares_are_rounded_and_bounded() {
     let check = |surge: &str, unavailable: &str, replicas: i32, expect: (i64, i64)| {
         let mut deployment = deployment(replicas);
         roll(&mut deployment, surge, unavailable);
-        let sizes = Sizes::of(None, &[]);
+        let sizes = Sizes::from_sets(None, &[]);
         let got = rollout::first_size(&deployment, &sizes, OldPods::Gone);
         assert_eq!(got, Some(i64::from(replicas.max(0))));
         let shares = (rollout::max_surge(&deployment), rollout::max_unavailable(&deployment));

@@ -67,7 +67,7 @@ struct Lack {
 
 impl ServiceAddresses {
     /// `None` if the Service neither has addresses nor is to have some.
-    fn of(names: &Names, service: &Service) -> Option<Self> {
+    fn from_service(names: &Names, service: &Service) -> Option<Self> {
         let shown: BTreeSet<IpAddr> = of_status(service).collect();
         let allocates = role(names, service) == Role::Allocate;
         let is_noted = announcing_node(names, service).is_some();
@@ -97,7 +97,7 @@ impl AddressUsers {
         new: Option<&Service>,
     ) -> Vec<ObjectKey> {
         let before = self.forget(key);
-        let mut now = new.and_then(|service| ServiceAddresses::of(names, service));
+        let mut now = new.and_then(|service| ServiceAddresses::from_service(names, service));
         let had_some = before.is_some();
         let before = before.unwrap_or_default();
         let mut affected = BTreeSet::new();

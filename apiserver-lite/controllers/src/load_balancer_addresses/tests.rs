@@ -67,7 +67,7 @@ fn asking(mut service: Service, address: &str) -> Service {
 fn users(services: &[&Service]) -> AddressUsers {
     let mut users = AddressUsers::default();
     for service in services {
-        users.service_changed(names(), &ObjectKey::of(&service.metadata), Some(service));
+        users.service_changed(names(), &ObjectKey::from_metadata(&service.metadata), Some(service));
     }
     users
 }
@@ -316,7 +316,7 @@ fn the_plan_of_a_service_that_is_gone_holds_no_address() {
     let (old, other) = (service(1, &["IPv4"]), service(2, &["IPv4"]));
     let mut again = old.clone();
     again.metadata.uid = "uid-again".into();
-    let key = ObjectKey::of(&old.metadata);
+    let key = ObjectKey::from_metadata(&old.metadata);
     for next in [None, Some(&again)] {
         let mut users = users(&[&old, &other]);
         assert!(shown(&users.plan(&around, &old)).contains("192.0.2.1"));
@@ -343,7 +343,7 @@ fn changes_queue_the_services_that_they_may_help() {
         keys.iter().map(|key| key.name.trim_start_matches("web-").to_owned()).collect::<String>()
     };
     let changed = |users: &mut AddressUsers, key: &Service, new: Option<&Service>| {
-        numbers(users.service_changed(names(), &ObjectKey::of(&key.metadata), new))
+        numbers(users.service_changed(names(), &ObjectKey::from_metadata(&key.metadata), new))
     };
     let mut users = users(&all);
     assert_eq!(changed(&mut users, &has, Some(&has)), "12", "and the one with the same");
@@ -386,11 +386,11 @@ fn the_index_says_what_the_services_say() {
         services.push(with(service(i64::from(number), &["IPv4"]), &[&address], Some("a")));
     }
     for service in services.iter().rev() {
-        index.service_changed(names(), &ObjectKey::of(&service.metadata), Some(service));
+        index.service_changed(names(), &ObjectKey::from_metadata(&service.metadata), Some(service));
     }
     for pair in services.chunks(2) {
         let address = of_status(&pair[0]).next().unwrap();
-        let [older, younger] = [0, 1].map(|n| ObjectKey::of(&pair[n].metadata));
+        let [older, younger] = [0, 1].map(|n| ObjectKey::from_metadata(&pair[n].metadata));
         assert_eq!(index.other_user(address, &younger), Some(older.clone()));
         assert_eq!(index.other_user(address, &older), Some(younger.clone()));
         assert!(index.is_lost(address, &pair[1]) && !index.is_lost(address, &pair[0]));

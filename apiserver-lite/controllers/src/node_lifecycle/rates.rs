@@ -33,7 +33,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Taints have whole seconds: below one node a second the pauses are rounded up, above the nodes are rounded down.
-    fn of(rate: f64) -> Option<Self> {
+    fn from_rate(rate: f64) -> Option<Self> {
         // A rate that is not a number evicts none.
         match rate {
             _ if rate >= 1.0 => Some(Self { nodes: rate as usize, seconds: 1 }),
@@ -48,7 +48,7 @@ impl Pace {
 impl EvictionRates {
     /// The longest time between two evictions that any zone has, in seconds.
     pub(super) fn longest_pause(&self) -> i64 {
-        let paces = [self.healthy, self.failing].into_iter().filter_map(Pace::of);
+        let paces = [self.healthy, self.failing].into_iter().filter_map(Pace::from_rate);
         paces.map(|pace| pace.seconds).max().unwrap_or(0)
     }
 
@@ -59,8 +59,8 @@ impl EvictionRates {
             ready > 0 && failed >= FAILED_MIN && failed as f64 / all as f64 >= self.failed_share;
         match fails {
             true if u32::try_from(all).is_ok_and(|all| all <= self.small_zone) => None,
-            true => Pace::of(self.failing),
-            false => Pace::of(self.healthy),
+            true => Pace::from_rate(self.failing),
+            false => Pace::from_rate(self.healthy),
         }
     }
 }

@@ -95,7 +95,7 @@ fn no_pods_are_evicted_while_no_node_is_ready() {
     let health = |other: &Node| {
         let wall = Time::from_unix(100);
         let (nodes, none) = ([&silent, other].into_iter(), ZoneEvictions::default());
-        ClusterHealth::of(names(), &EvictionRates::default(), Some(&silent), nodes, &none, wall)
+        ClusterHealth::assess(names(), &EvictionRates::default(), Some(&silent), nodes, &none, wall)
     };
     assert_eq!(health(&node("True")), ClusterHealth::SomeReady);
     assert_eq!(health(&node("False")), ClusterHealth::NoneReady);
@@ -109,7 +109,7 @@ fn nodes_that_are_excluded_from_disruption_are_not_counted() {
     let health = |nodes: &[Node]| {
         let (wall, none) = (Time::from_unix(1000), ZoneEvictions::default());
         let rates = EvictionRates::default();
-        ClusterHealth::of(names(), &rates, nodes.first(), nodes.iter(), &none, wall)
+        ClusterHealth::assess(names(), &rates, nodes.first(), nodes.iter(), &none, wall)
     };
     let mut nodes = zone("a", 10, 6, None);
     assert_eq!(health(&nodes), ClusterHealth::NotNow(None), "most nodes of the zone have failed");
@@ -169,14 +169,20 @@ fn nodes_of_a_zone_are_evicted_one_after_the_other_and_not_if_most_of_them_fail(
         let (node, wall) = (nodes.get(1).unwrap(), Time::from_unix(1000));
         let nodes = nodes.iter().chain(&others);
         let none = ZoneEvictions::default();
-        let found =
-            ClusterHealth::of(names(), &EvictionRates::default(), Some(node), nodes, &none, wall);
+        let found = ClusterHealth::assess(
+            names(),
+            &EvictionRates::default(),
+            Some(node),
+            nodes,
+            &none,
+            wall,
+        );
         assert_eq!(found, expected, "{failed} of {all}, {since:?}");
     }
     let nodes = zone("a", 10, 6, Some(0));
     let of = |node: &Node| {
         let nodes = nodes.iter().chain(&others);
-        ClusterHealth::of(
+        ClusterHealth::assess(
             names(),
             &EvictionRates::default(),
             Some(node),
@@ -242,7 +248,7 @@ fn the_pace_of_evictions_follows_the_rates() {
         }
         let (node, wall) = (&nodes[failed - 1], Time::from_unix(1000));
         let (all, none) = (nodes.iter().chain(&others), ZoneEvictions::default());
-        let found = ClusterHealth::of(names(), &rates, Some(node), all, &none, wall);
+        let found = ClusterHealth::assess(names(), &rates, Some(node), all, &none, wall);
         assert_eq!(found, expected, "{rates:?}, {failed} failed, {since:?}");
     }
 }
@@ -255,7 +261,14 @@ fn an_eviction_counts_before_the_cache_shows_it() {
     let (first, second, elsewhere) = (&nodes[0].clone(), &nodes[1].clone(), &nodes[10].clone());
     let (rates, mut evicted) = (EvictionRates::default(), ZoneEvictions::default());
     let health = |node: &Node, evicted: &ZoneEvictions, now: i64| {
-        ClusterHealth::of(names(), &rates, Some(node), nodes.iter(), evicted, Time::from_unix(now))
+        ClusterHealth::assess(
+            names(),
+            &rates,
+            Some(node),
+            nodes.iter(),
+            evicted,
+            Time::from_unix(now),
+        )
     };
     let steady = Instant::now();
     let planned = |node: &Node, cluster| {
@@ -285,7 +298,7 @@ fn an_eviction_counts_before_the_cache_shows_it() {
     evicted.note(names(), &rates, first, &taints, wall);
     taint(&mut nodes[0], 1000);
     let third = |evicted: &ZoneEvictions| {
-        ClusterHealth::of(names(), &twice, Some(&nodes[2]), nodes.iter(), evicted, wall)
+        ClusterHealth::assess(names(), &twice, Some(&nodes[2]), nodes.iter(), evicted, wall)
     };
     assert_eq!(third(&evicted), ClusterHealth::SomeReady, "noted and shown, it counts once");
     evicted.note(names(), &rates, second, &taints, wall);

@@ -45,7 +45,7 @@ pub struct Attachable {
 
 impl Attachable {
     /// Reads a PersistentVolume; none if it is not a CSI volume or migrated to CSI.
-    pub fn of(volume: &PersistentVolume) -> Option<Self> {
+    pub fn from_volume(volume: &PersistentVolume) -> Option<Self> {
         let source = &volume.spec.persistent_volume_source;
         let (driver, handle) = match &source.csi {
             Some(csi) => (csi.driver.clone(), csi.volume_handle.clone()),
@@ -206,7 +206,7 @@ impl NodeAttachments<'_> {
             },
             ..VolumeAttachment::default()
         };
-        Plan::of([ApiWrite::Create(attachment.into())])
+        Plan::from_writes([ApiWrite::Create(attachment.into())])
     }
 
     /// Whether the volume, or another PersistentVolume with its handle, is attached to another node.
@@ -215,7 +215,7 @@ impl NodeAttachments<'_> {
         let mut others = others.filter(|a| a.spec.attacher == volume.driver);
         others.any(|attachment| {
             let Some(name) = volume_of(attachment) else { return false };
-            let of = || (self.volume)(name).as_deref().and_then(Attachable::of);
+            let of = || (self.volume)(name).as_deref().and_then(Attachable::from_volume);
             name == volume.volume || of().is_some_and(|of| of.handle == volume.handle)
         })
     }
@@ -286,7 +286,7 @@ impl NodeAttachments<'_> {
         state: &mut AttachState,
         now: Instant,
     ) -> (BTreeMap<String, ApiWrite>, Option<Duration>) {
-        let (mounted, node_state) = (self.mounted(), NodeState::of(self));
+        let (mounted, node_state) = (self.mounted(), NodeState::from_view(self));
         let (mut leaving, mut wait) = (BTreeMap::new(), None);
         for attachment in unwanted {
             let name = &attachment.metadata.name;
@@ -314,7 +314,7 @@ impl NodeAttachments<'_> {
             state.waiting.remove(name);
             let delete = ApiWrite::Delete {
                 kind: ObjectKind::VolumeAttachment,
-                key: ObjectKey::of(attachment.metadata()),
+                key: ObjectKey::from_metadata(attachment.metadata()),
                 uid: attachment.metadata.uid.clone(),
                 grace_secs: None,
             };
@@ -348,7 +348,7 @@ impl NodeAttachments<'_> {
                 continue;
             }
             let found = volume_of(attachment).and_then(|volume| (self.volume)(volume));
-            let Some(volume) = found.as_deref().and_then(Attachable::of) else { continue };
+            let Some(volume) = found.as_deref().and_then(Attachable::from_volume) else { continue };
             let unique = volume.unique(self.names);
             if !shown.contains(unique.as_str())
                 && let Some((_, pods)) = wanted.get(*name)
@@ -371,7 +371,7 @@ impl NodeAttachments<'_> {
         // Without a version precondition: other fields of the status change often, and only this controller writes the list.
         let patch =
             json!({"metadata": {"uid": node.metadata.uid}, "status": {"volumesAttached": list}});
-        let key = ObjectKey::of(&node.metadata);
+        let key = ObjectKey::from_metadata(&node.metadata);
         let write = ApiWrite::Patch { kind: ObjectKind::Node, key, part: Part::Status, patch };
         Plan { writes: vec![write], reports, ..Plan::default() }
     }
@@ -389,7 +389,7 @@ enum NodeState {
 }
 
 impl NodeState {
-    fn of(view: &NodeAttachments<'_>) -> Self {
+    fn from_view(view: &NodeAttachments<'_>) -> Self {
         let Some(node) = view.node else { return Self::NotReady };
         let off = view.names.sub_label("node", "out-of-service");
         let is_off = node.spec.taints.iter().any(|taint| taint.key == off);

@@ -52,7 +52,7 @@ fn find(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
     let annotations = context.annotations;
     let Some(class_name) = annotations.class_of_claim(claim) else {
         return match (context.default_class)() {
-            Some(class) => Plan::of([conditional_patch(
+            Some(class) => Plan::from_writes([conditional_patch(
                 ObjectKind::PersistentVolumeClaim,
                 &claim.metadata,
                 Part::Main,
@@ -161,7 +161,7 @@ fn provision(
 // === A claim that names its volume ===
 
 fn bind_named(claim: &PersistentVolumeClaim, named: &str, context: &ClaimContext<'_>) -> Plan {
-    let Some(volume) = (context.volume)(named) else { return Plan::of(pending(claim)) };
+    let Some(volume) = (context.volume)(named) else { return Plan::from_writes(pending(claim)) };
     let refused = |reason, message: String| {
         let mut plan = plan_event(context, claim, EventKind::Warning, reason, message);
         plan.writes.extend(pending(claim));
@@ -188,7 +188,9 @@ fn bind(
     volume: &PersistentVolume,
     context: &ClaimContext<'_>,
 ) -> Plan {
-    Plan::of(reserve(claim, volume, context).into_iter().chain(bind_claim(claim, volume, context)))
+    Plan::from_writes(
+        reserve(claim, volume, context).into_iter().chain(bind_claim(claim, volume, context)),
+    )
 }
 
 /// Sets the volume's claimRef, with the claim's uid.
@@ -252,9 +254,11 @@ fn check_bound(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Pla
         return lost("ClaimLost", message);
     };
     match &volume.spec.claim_ref {
-        Some(of) if of.uid == claim.metadata.uid => Plan::of(show_bound(claim, &volume)),
-        None => Plan::of(reserve(claim, &volume, context)),
-        Some(_) if is_reserved_for(&volume, claim) => Plan::of(reserve(claim, &volume, context)),
+        Some(of) if of.uid == claim.metadata.uid => Plan::from_writes(show_bound(claim, &volume)),
+        None => Plan::from_writes(reserve(claim, &volume, context)),
+        Some(_) if is_reserved_for(&volume, claim) => {
+            Plan::from_writes(reserve(claim, &volume, context))
+        }
         Some(_) => {
             let message = "Two claims are bound to the same volume, this one is bound incorrectly";
             lost("ClaimMisbound", message)

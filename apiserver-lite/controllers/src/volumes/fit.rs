@@ -21,7 +21,7 @@ pub fn best<'a>(
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
     choice: Choice,
 ) -> Option<&'a PersistentVolume> {
-    let wanted = ClaimRequest::of(annotations, claim)?;
+    let wanted = ClaimRequest::from_claim(annotations, claim)?;
     let mut best: Option<&PersistentVolume> = None;
     for volume in volumes {
         if is_reserved_for(volume, claim) {
@@ -48,7 +48,7 @@ pub fn can_bind(
 ) -> bool {
     is_available(volume)
         && fault(annotations, volume, claim).is_none()
-        && ClaimRequest::of(annotations, claim).is_some_and(|wanted| wanted.selects(volume))
+        && ClaimRequest::from_claim(annotations, claim).is_some_and(|wanted| wanted.selects(volume))
 }
 
 fn is_better_match(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
@@ -66,7 +66,10 @@ struct ClaimRequest<'a> {
 
 impl<'a> ClaimRequest<'a> {
     /// `None` if the selector is invalid.
-    fn of(annotations: &'a VolumeAnnotations, claim: &'a PersistentVolumeClaim) -> Option<Self> {
+    fn from_claim(
+        annotations: &'a VolumeAnnotations,
+        claim: &'a PersistentVolumeClaim,
+    ) -> Option<Self> {
         let selector = match &claim.spec.selector {
             Some(selector) => Some(Selector::from_label_selector(selector, "spec.selector").ok()?),
             None => None,

@@ -15,7 +15,7 @@ pub fn plan_claim(
     used: bool,
 ) -> Plan {
     let kind = ObjectKind::PersistentVolumeClaim;
-    Plan::of(step(kind, &claim.metadata, &annotations.claim_protection, used))
+    Plan::from_writes(step(kind, &claim.metadata, &annotations.claim_protection, used))
 }
 
 /// The same for a volume. `claim` is the object with the name in its claimRef.
@@ -26,7 +26,7 @@ pub fn plan_volume(
 ) -> Plan {
     let used = is_claimed(volume, claim);
     let kind = ObjectKind::PersistentVolume;
-    Plan::of(step(kind, &volume.metadata, &annotations.volume_protection, used))
+    Plan::from_writes(step(kind, &volume.metadata, &annotations.volume_protection, used))
 }
 
 /// Whether a terminating object has the finalizer.

@@ -17,12 +17,12 @@ pub fn plan(
     claim: Option<&PersistentVolumeClaim>,
 ) -> Plan {
     let Some(of) = volume.spec.claim_ref.as_ref().filter(|of| !of.uid.is_empty()) else {
-        return Plan::of(phase(volume, "Available"));
+        return Plan::from_writes(phase(volume, "Available"));
     };
     match claim.filter(|claim| claim.metadata.uid == of.uid) {
         None => release(names, annotations, volume),
         Some(claim) if claim.spec.volume_name == volume.metadata.name => {
-            Plan::of(phase(volume, "Bound"))
+            Plan::from_writes(phase(volume, "Bound"))
         }
         Some(claim) if claim.spec.volume_name.is_empty() => mismatch(names, volume, claim),
         Some(_) => release_volume(names, annotations, volume),
@@ -68,7 +68,12 @@ fn release_volume(
         // A reservation by the user is kept for the next claim of the name.
         json!({"spec": {"claimRef": {"uid": null, "resourceVersion": null}}})
     };
-    Plan::of([conditional_patch(ObjectKind::PersistentVolume, &volume.metadata, Part::Main, patch)])
+    Plan::from_writes([conditional_patch(
+        ObjectKind::PersistentVolume,
+        &volume.metadata,
+        Part::Main,
+        patch,
+    )])
 }
 
 /// The claim is deleted: sets the phase, then applies the reclaim policy.
@@ -76,7 +81,7 @@ fn release(names: &Names, annotations: &VolumeAnnotations, volume: &PersistentVo
     match volume.status.phase.as_str() {
         "Released" => reclaim(names, annotations, volume),
         "Failed" => Plan::default(),
-        _ => Plan::of(phase(volume, "Released")),
+        _ => Plan::from_writes(phase(volume, "Released")),
     }
 }
 

@@ -56,7 +56,7 @@ pub async fn check(
     if ranges.is_empty() {
         return Ok(());
     }
-    let subject = LimitedObject::of(object);
+    let subject = LimitedObject::from_object(object);
     for range in ranges {
         if let Some(why) = constraints::violations(range, &subject) {
             let about = StatusTarget { name: object.name(), ..call.about() };

@@ -11,7 +11,7 @@ const TRUE: &[&str] = &["1", "t", "T", "true", "TRUE", "True"];
 
 /// The first secret of a new pod that its account does not list, as a refusal.
 pub fn find_foreign(account: &Map, pod_spec: &Map, names: &Names) -> Option<String> {
-    let allowed = AllowedSecrets::of(account, names)?;
+    let allowed = AllowedSecrets::from_account(account, names)?;
     let volumes = pod_spec.maps("volumes").find_map(|volume| allowed.refuse_volume(volume));
     volumes
         .or_else(|| allowed.refuse_containers(pod_spec, "initContainers", "init container"))
@@ -21,7 +21,7 @@ pub fn find_foreign(account: &Map, pod_spec: &Map, names: &Names) -> Option<Stri
 
 /// The same of the containers that are added to a running pod.
 pub fn find_foreign_in_ephemeral(account: &Map, pod_spec: &Map, names: &Names) -> Option<String> {
-    let allowed = AllowedSecrets::of(account, names)?;
+    let allowed = AllowedSecrets::from_account(account, names)?;
     allowed.refuse_containers(pod_spec, "ephemeralContainers", "ephemeral container")
 }
 
@@ -34,7 +34,7 @@ struct AllowedSecrets<'a> {
 
 impl<'a> AllowedSecrets<'a> {
     /// `None` for an account that does not limit its pods.
-    fn of(account: &'a Map, names: &Names) -> Option<Self> {
+    fn from_account(account: &'a Map, names: &Names) -> Option<Self> {
         let metadata = account.map("metadata")?;
         let annotation = names.label("enforce-mountable-secrets");
         let limits = TRUE.contains(&metadata.map("annotations")?.str(&annotation));

@@ -17,7 +17,7 @@ fn equivalents(call: &RequestContext<'_>) -> Vec<Arc<Kind>> {
             && other.version() != kind.version()
             && (subresource.is_empty() || other.verbs(subresource).is_some())
     };
-    server.definitions.served().into_iter().filter(is_other).collect()
+    server.definitions.served_kinds().into_iter().filter(is_other).collect()
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ fn shown(condition: &crate::definitions::strategy::DefinitionCondition) -> Strin
 fn conditions_follow_the_service_and_its_endpoints() {
     let server = server();
     let spec = json!({"service": {"namespace": "n", "name": "s", "port": 8443}});
-    let of = ApiService::of(&object(&server, &api_service("v1.a.com", &spec)));
+    let of = ApiService::from_object(&object(&server, &api_service("v1.a.com", &spec)));
     let backend = of.backend.expect("another server");
     assert_eq!((backend.server_name().as_str(), backend.port), ("s.n.svc", 8443));
     let service = |kind: &str, port: u16| {

@@ -23,7 +23,7 @@ impl GatedFields {
 
     /// The fields that these gates keep.
     #[must_use]
-    pub fn of(gates: &FeatureGates) -> Self {
+    pub fn from_gates(gates: &FeatureGates) -> Self {
         Self {
             pod_failure_policies: gates.is_on(FAILURE_POLICY),
             claim_retention_policies: gates.is_on(CLAIM_RETENTION),

@@ -47,7 +47,7 @@ impl CallTarget for Endpoint {
 
 impl Converter {
     /// That of a definition; `None` if its versions differ in their name only. One that stays the same keeps its connections.
-    pub fn of(
+    pub fn from_conversion(
         conversion: &Conversion,
         before: Option<&Arc<Self>>,
         names: &'static Names,

@@ -107,7 +107,8 @@ impl EstablishedDefinitions {
             Ok(read) => {
                 let (converter, names) =
                     (before.and_then(|b| b.converter.as_ref()), self.engine.names());
-                let converter = Converter::of(&read.conversion, converter, names, &self.dial);
+                let converter =
+                    Converter::from_conversion(&read.conversion, converter, names, &self.dial);
                 let versions = self.versions(&read, &source, before);
                 ServedDefinition { group, versions, converter, source }
             }

@@ -134,7 +134,7 @@ impl FlowControlObjects {
             Some(Arc::new(Schema {
                 level: of.level.clone(),
                 uids: [uid(&schema.uid), level_uid],
-                metrics: self.metrics.of(&schema.level, &schema.name),
+                metrics: self.metrics.for_schema(&schema.level, &schema.name),
             }))
         };
         // Every schema in the table has a level, so that there are as many entries.
@@ -230,7 +230,7 @@ impl FlowControlObjects {
     }
 
     fn unlimited(&self) -> Arc<Schema> {
-        let metrics = self.metrics.of(EXEMPT, EXEMPT);
+        let metrics = self.metrics.for_schema(EXEMPT, EXEMPT);
         Arc::new(Schema { level: Arc::new(Level::exempt()), uids: [None, None], metrics })
     }
 

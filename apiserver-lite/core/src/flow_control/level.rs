@@ -186,7 +186,7 @@ pub(super) async fn seat(
             return Ok(HeldSeat::new(schema, None));
         }
         Some(Arrival::Executing(seat)) => {
-            schema.metrics.served(Duration::ZERO);
+            schema.metrics.count_served(Duration::ZERO);
             return Ok(HeldSeat::new(schema, Some(seat)));
         }
         Some(Arrival::Rejected(Rejection::ConcurrencyLimit)) => {
@@ -202,7 +202,7 @@ pub(super) async fn seat(
     match timeout(wait_max, &mut waiting.granted).await {
         Ok(Ok(seat)) => {
             waiting.ended = None;
-            schema.metrics.served(waiting.since.elapsed());
+            schema.metrics.count_served(waiting.since.elapsed());
             Ok(HeldSeat::new(schema, Some(seat)))
         }
         // The sender is dropped only with the level, which this request holds.

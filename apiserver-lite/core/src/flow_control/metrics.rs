@@ -66,7 +66,7 @@ impl FlowMetrics {
     }
 
     /// The metrics of a flow schema of a level.
-    pub(super) fn of(&self, level: &str, schema: &str) -> SchemaMetrics {
+    pub(super) fn for_schema(&self, level: &str, schema: &str) -> SchemaMetrics {
         let pair = [level, schema];
         let waits = |execute: &str| self.waits.with_label_values(&[level, schema, execute]);
         let refused =
@@ -109,7 +109,7 @@ impl FlowMetrics {
 
 impl SchemaMetrics {
     /// Counts a request that is served after it waited.
-    pub(super) fn served(&self, waited: Duration) {
+    pub(super) fn count_served(&self, waited: Duration) {
         self.dispatched.inc();
         self.served_waits.observe(waited.as_secs_f64());
     }

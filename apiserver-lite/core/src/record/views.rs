@@ -22,7 +22,7 @@ struct View {
 
 impl Views {
     /// `record` as an object of `kind`, whose rules are `version`; `None` if only a webhook can make it one.
-    pub fn of(
+    pub fn get_or_convert(
         &self,
         record: &Arc<StoredObject>,
         kind: &Arc<Kind>,
@@ -66,7 +66,7 @@ impl Views {
             return found;
         }
         let view = View { kind: kind.clone(), rules, record: made };
-        let shown = view.shown(record);
+        let shown = view.shown_record(record);
         views.retain(|other| !Arc::ptr_eq(&other.kind, kind));
         views.push(view);
         shown
@@ -78,7 +78,7 @@ impl Views {
 }
 
 impl View {
-    fn shown(&self, record: &Arc<StoredObject>) -> Arc<StoredObject> {
+    fn shown_record(&self, record: &Arc<StoredObject>) -> Arc<StoredObject> {
         self.record.as_ref().unwrap_or(record).clone()
     }
 }
@@ -90,7 +90,7 @@ fn find(
     rules: u64,
 ) -> Option<Arc<StoredObject>> {
     let view = views.iter().find(|view| Arc::ptr_eq(&view.kind, kind))?;
-    (view.rules == rules).then(|| view.shown(record))
+    (view.rules == rules).then(|| view.shown_record(record))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Cluster {
         let (name, namespace, uid) = (name.to_owned(), "ns".to_owned(), name.to_owned());
         let metadata =
             ObjectMeta { name, namespace, uid, owner_references, ..ObjectMeta::default() };
-        let id = Id { kind: self.kind(kind), key: ObjectKey::of(&metadata) };
+        let id = Id { kind: self.kind(kind), key: ObjectKey::from_metadata(&metadata) };
         self.write(&id, Some(metadata));
         self.deliver_all();
         id

@@ -63,7 +63,7 @@ pub struct UnfinishedObjects(BTreeMap<Id, (Arc<Ownership>, Vec<Known>)>);
 
 impl UnfinishedObjects {
     /// What is known of each owner. `None` if others have taken their place since: the object's place is free again, for those that wait.
-    fn known(&mut self, id: &Id, of: &Arc<Ownership>) -> Option<Vec<Known>> {
+    fn known_owners(&mut self, id: &Id, of: &Arc<Ownership>) -> Option<Vec<Known>> {
         let Some((known_of, known)) = self.0.get(id) else {
             return Some(vec![Known::Nothing; of.owners.len()]);
         };
@@ -130,7 +130,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         id: &Id,
         of: &Arc<Ownership>,
     ) -> Result<OwnerStates, S::Error> {
-        let known = lock(&self.unfinished).known(id, of);
+        let known = lock(&self.unfinished).known_owners(id, of);
         let Some(mut known) = known else { return Ok(OwnerStates::NextTurn(WAIT)) };
         let unread = self.unread(id, of, &known);
         let is_last = unread.references == of.owners.len();
@@ -142,7 +142,8 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             let found = self.server.find(&owner).await;
             // One that cannot be read, for ever perhaps, keeps no place from others.
             let found = found.inspect_err(|_| lock(&self.unfinished).remove(id))?;
-            let found = found.map(|it| (DeletionStage::of(&it.metadata), it.metadata.uid));
+            let found =
+                found.map(|it| (DeletionStage::from_metadata(&it.metadata), it.metadata.uid));
             read.insert(owner, found.map(|(stage, uid)| (uid, stage)));
         }
         let references = of.owners.iter().zip(&known).take(unread.references);

@@ -22,7 +22,7 @@ pub fn listed(core: &Server, rows: &[DiscoveryRow]) -> Vec<ListedGroup> {
 /// The document of aggregated discovery: of the core group (`is_core`) or of all others.
 #[must_use]
 pub fn document(server: &HttpServer, version: &str, is_core: bool) -> Value {
-    let (core, rows) = (&server.core, rows::served(&server.core));
+    let (core, rows) = (&server.core, rows::list_rows(&server.core));
     let groups = match is_core {
         true => vec![ListedGroup { name: String::new(), versions: vec!["v1".to_owned()] }],
         false => listed(core, &rows),

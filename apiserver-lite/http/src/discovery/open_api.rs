@@ -91,7 +91,7 @@ fn own(server: &HttpServer, name: DocumentName) -> Option<Bytes> {
     let core = &server.core;
     let is_own =
         |group: &str, version: &str| core.api_services.remote(core.names, group, version).is_none();
-    let mut custom = core.definitions.served();
+    let mut custom = core.definitions.served_kinds();
     custom.retain(|kind| is_own(&kind.group, kind.version()));
     let switches = &core.config.runtime_config;
     let serves = |resource: &ResourceDescriptor| {

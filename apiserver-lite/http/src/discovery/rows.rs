@@ -38,12 +38,12 @@ pub struct SubresourceRow {
 
 /// All resources that are served and switched on, built-in ones first.
 #[must_use]
-pub fn served(server: &Server) -> Vec<DiscoveryRow> {
+pub fn list_rows(server: &Server) -> Vec<DiscoveryRow> {
     let switches = &server.config.runtime_config;
     let is_on = |row: &&ResourceDescriptor| switches.serves(row.group, row.version, row.plural);
     let built_in = schema::resources().iter().chain(schema::optional_resources()).filter(is_on);
     let mut rows: Vec<DiscoveryRow> = built_in.map(|row| built_in_row(server.names, row)).collect();
-    let defined = server.definitions.served();
+    let defined = server.definitions.served_kinds();
     // Another server's APIService goes before a definition.
     let is_own = |kind: &&std::sync::Arc<Kind>| {
         server.api_services.remote(server.names, &kind.group, kind.version()).is_none()

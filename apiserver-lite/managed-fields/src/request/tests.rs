@@ -39,7 +39,7 @@ impl Server {
     ) -> Server {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
         let kind = Arc::clone(engine.kind_of(api_version, kind).expect("a kind"));
-        let structure = built_in.of(&kind).expect("a structure");
+        let structure = built_in.structure(&kind).expect("a structure");
         let versions = SingleVersion { api_version: api_version.to_owned(), structure };
         let empty = engine.written_document(&Object::new(Arc::clone(&kind)));
         Server { engine, kind, versions, reset, empty }

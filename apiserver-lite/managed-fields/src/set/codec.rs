@@ -55,7 +55,7 @@ impl Default for PathBudget {
 
 impl PathBudget {
     /// A bound of `paths` steps.
-    pub(crate) fn of(paths: usize) -> Self {
+    pub(crate) fn with_paths(paths: usize) -> Self {
         PathBudget { paths }
     }
 

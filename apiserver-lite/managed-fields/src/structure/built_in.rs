@@ -47,7 +47,7 @@ impl BuiltInStructures {
     }
 
     /// The structure of a kind of the engine.
-    pub fn of(&self, kind: &Kind) -> Option<Structure> {
+    pub fn structure(&self, kind: &Kind) -> Option<Structure> {
         self.find(kind.short_group, kind.version(), kind.kind())
     }
 }

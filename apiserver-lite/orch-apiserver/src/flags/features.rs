@@ -78,7 +78,7 @@ impl FeatureFlags {
         Ok(Features {
             runtime_config,
             has_fairness: gates.is_on(FAIRNESS),
-            gated_fields: GatedFields::of(&gates),
+            gated_fields: GatedFields::from_gates(&gates),
             warnings,
         })
     }

@@ -159,7 +159,7 @@ impl Cluster {
                 pods: &pods,
                 revisions: &revisions,
                 claim: &claim,
-                features: stateful_set::StatefulSetFeatures::of(|gate| {
+                features: stateful_set::StatefulSetFeatures::from_gates(|gate| {
                     gate == "StatefulSetAutoDeletePVC"
                 }),
             };

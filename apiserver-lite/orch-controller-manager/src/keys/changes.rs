@@ -75,7 +75,7 @@ impl WatchedKind for Secret {
         let mut keys: Vec<ReconcileKey> = accounts.map(ReconcileKey::AccountToken).collect();
         keys.dedup();
         if let (None, Some(deleted)) = (new, old) {
-            let reference = TokenReference::of(informers.names, &deleted.metadata);
+            let reference = TokenReference::from_secret(informers.names, &deleted.metadata);
             keys.extend(reference.map(ReconcileKey::TokenReference));
         }
         keys
@@ -212,7 +212,7 @@ fn keys_of_services(
     let mut keys = Vec::new();
     for service in services {
         if [new, old].into_iter().flatten().any(|pod| selects(service, pod)) {
-            keys.extend(keys_of_service(&ObjectKey::of(&service.metadata)));
+            keys.extend(keys_of_service(&ObjectKey::from_metadata(&service.metadata)));
         }
     }
     keys
@@ -231,7 +231,9 @@ fn keys_of_adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
     for controller in informers.replication_controllers.within(&pod.metadata.namespace) {
         let selector = &controller.spec.selector;
         if !selector.is_empty() && Selector::from_map(selector).matches(&pod.metadata.labels) {
-            keys.push(ReconcileKey::ReplicationController(ObjectKey::of(&controller.metadata)));
+            keys.push(ReconcileKey::ReplicationController(ObjectKey::from_metadata(
+                &controller.metadata,
+            )));
         }
     }
     for set in informers.replica_sets.within(&pod.metadata.namespace) {
@@ -240,7 +242,7 @@ fn keys_of_adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
             selector.is_ok_and(|selector| selector.matches(&pod.metadata.labels))
         });
         if selects {
-            keys.push(ReconcileKey::ReplicaSet(ObjectKey::of(&set.metadata)));
+            keys.push(ReconcileKey::ReplicaSet(ObjectKey::from_metadata(&set.metadata)));
         }
     }
     keys
@@ -277,7 +279,7 @@ impl WatchedKind for Node {
         let marks_pods = new.is_some_and(|new| loses_ready_pods(old.map(|old| &**old), new));
         if tainted || moved || fails || marks_pods {
             for pod in informers.pods_on(&key.name) {
-                let pod_key = ObjectKey::of(&pod.metadata);
+                let pod_key = ObjectKey::from_metadata(&pod.metadata);
                 if tainted || fails {
                     keys.push(ReconcileKey::PodGc(pod_key.clone()));
                 }

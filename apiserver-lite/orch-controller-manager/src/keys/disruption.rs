@@ -42,7 +42,9 @@ pub(super) fn keys_of_pod(
         })
     };
     let budgets = budgets.into_iter().filter(|budget| covers(budget));
-    budgets.map(|budget| ReconcileKey::Disruption(ObjectKey::of(&budget.metadata))).collect()
+    budgets
+        .map(|budget| ReconcileKey::Disruption(ObjectKey::from_metadata(&budget.metadata)))
+        .collect()
 }
 
 /// The fields of a pod that budgets count.
@@ -64,5 +66,7 @@ pub(super) fn keys_of_scale(
     }
     let budgets = informers.budgets.within(namespace).into_iter();
     let budgets = budgets.filter(|budget| disruption::needs_scale(budget));
-    budgets.map(|budget| ReconcileKey::Disruption(ObjectKey::of(&budget.metadata))).collect()
+    budgets
+        .map(|budget| ReconcileKey::Disruption(ObjectKey::from_metadata(&budget.metadata)))
+        .collect()
 }

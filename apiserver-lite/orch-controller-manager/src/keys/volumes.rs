@@ -43,7 +43,7 @@ impl WatchedKind for PersistentVolumeClaim {
         for pod in users {
             keys.extend(of_node(&pod));
             if new.is_none() && ephemeral::has_own(&pod) {
-                keys.push(ReconcileKey::EphemeralClaims(ObjectKey::of(&pod.metadata)));
+                keys.push(ReconcileKey::EphemeralClaims(ObjectKey::from_metadata(&pod.metadata)));
             }
         }
         keys
@@ -71,7 +71,9 @@ impl WatchedKind for PersistentVolume {
         if new.is_some() && old.is_none() {
             let waiting = informers.claims.objects().into_iter();
             let waiting = waiting.filter(|claim| claim.spec.volume_name == key.name);
-            keys.extend(waiting.map(|claim| ReconcileKey::Claim(ObjectKey::of(&claim.metadata))));
+            keys.extend(
+                waiting.map(|claim| ReconcileKey::Claim(ObjectKey::from_metadata(&claim.metadata))),
+            );
         }
         keys
     }
@@ -91,7 +93,7 @@ fn unbound(
 ) -> impl Iterator<Item = ReconcileKey> {
     let claims = informers.claims.objects().into_iter();
     let free = claims.filter(move |claim| claim.spec.volume_name.is_empty() && concerns(claim));
-    free.map(|claim| ReconcileKey::Claim(ObjectKey::of(&claim.metadata)))
+    free.map(|claim| ReconcileKey::Claim(ObjectKey::from_metadata(&claim.metadata)))
 }
 
 /// The pods that use a claim.

@@ -54,7 +54,11 @@ impl WatchedKind for Job {
                 // The finalizer keeps its pods until they are counted; without the Job they are not counted.
                 let pods = informers.pods.within(&key.namespace);
                 let held = pods.iter().filter(|pod| job::is_tracked(informers.names, pod));
-                keys.extend(held.map(|pod| ReconcileKey::JobOrphan(ObjectKey::of(&pod.metadata))));
+                keys.extend(
+                    held.map(|pod| {
+                        ReconcileKey::JobOrphan(ObjectKey::from_metadata(&pod.metadata))
+                    }),
+                );
             }
         }
         keys
@@ -113,7 +117,7 @@ fn selecting<T: Resource>(
         selector.is_some_and(|selector| selector.is_ok_and(|s| s.matches(&orphan.labels)))
     };
     let sets = sets.within(&orphan.namespace);
-    sets.iter().filter(selects).map(|set| ObjectKey::of(set.metadata())).collect()
+    sets.iter().filter(selects).map(|set| ObjectKey::from_metadata(set.metadata())).collect()
 }
 
 /// The key of a pod that is held for a job which is not known.
@@ -149,6 +153,6 @@ pub(super) fn keys_of_node(
         fit(new) != fit(old)
     };
     let sets = informers.daemon_sets.objects();
-    let keys = sets.iter().filter(differs).map(|set| ObjectKey::of(&set.metadata));
+    let keys = sets.iter().filter(differs).map(|set| ObjectKey::from_metadata(&set.metadata));
     keys.map(ReconcileKey::DaemonSet).collect()
 }

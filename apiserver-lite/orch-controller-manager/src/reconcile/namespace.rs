@@ -60,7 +60,7 @@ impl Reconciler {
         let name = &namespace.metadata().name;
         let body = to_json_value(namespace, names)
             .map_err(|error| ReconcileError::Encode(format!("namespace {name}"), error))?;
-        let objects = Dynamic::new(client.clone(), Collection::of::<Namespace>(names, None));
+        let objects = Dynamic::new(client.clone(), Collection::for_type::<Namespace>(names, None));
         match objects.update(name, Some("finalize"), &body, &WriteParams::default()).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => Ok(other.map(drop)?),

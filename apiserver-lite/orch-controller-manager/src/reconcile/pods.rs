@@ -26,7 +26,7 @@ pub(super) struct TaintedPod {
 }
 
 impl TaintedPod {
-    fn of(pod: &Pod, node: &Node) -> Self {
+    fn new(pod: &Pod, node: &Node) -> Self {
         let taints = taint_manager::evicting_taints(node).cloned().collect();
         Self { pod: pod_reference(pod), taints, at: Instant::now(), wall: now() }
     }
@@ -83,7 +83,7 @@ impl Reconciler {
             let reports = cancelled.map(taint_manager::cancellation).into_iter().collect();
             return Plan { reports, ..Plan::default() };
         };
-        let latest = TaintedPod::of(&pod, &node);
+        let latest = TaintedPod::new(&pod, &node);
         let before = before.filter(|before| before.pod.uid == latest.pod.uid);
         let last = if before.is_some() { Eviction::Scheduled } else { Eviction::None };
         let seen = before.filter(|before| before.taints == latest.taints).unwrap_or(latest);

@@ -145,7 +145,7 @@ impl Reconciler {
         claim: &PersistentVolumeClaim,
     ) -> Result<bool, ReconcileError> {
         let namespace = &claim.metadata.namespace;
-        if users(&self.informers, &ObjectKey::of(&claim.metadata))
+        if users(&self.informers, &ObjectKey::from_metadata(&claim.metadata))
             .iter()
             .any(|pod| protection::uses(pod, claim))
         {
@@ -241,6 +241,6 @@ impl Reconciler {
             driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
         };
         let volumes = claims_of(pod).filter_map(bound);
-        volumes.filter_map(|volume| Attachable::of(&volume)).filter(needs).collect()
+        volumes.filter_map(|volume| Attachable::from_volume(&volume)).filter(needs).collect()
     }
 }

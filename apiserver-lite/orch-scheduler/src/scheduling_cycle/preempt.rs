@@ -47,7 +47,7 @@ impl Scheduler {
             let storage_view = StorageView { storage, annotations: &self.annotations };
             // No node suits its claims: a nomination is useless.
             let rules = SelectionRules { profile: &profile, namespaces };
-            let Ok(filters) = PodFilters::of(pod, rules, storage_view) else {
+            let Ok(filters) = PodFilters::new(pod, rules, storage_view) else {
                 return (None, self.drop_nomination(pod, &nominated));
             };
             isolate_sync(|| find_preemptions(pod, loads, error, &nominated, &budgets, &filters))

@@ -61,7 +61,7 @@ pub async fn run_set(
     let names = session.names().await?;
     let mut changes = Vec::new();
     for manifest in manifests::read(session, &args.files, output).await? {
-        let place = Place::of(session, &manifest).await?;
+        let place = Place::from_manifest(session, &manifest).await?;
         let current = requests::get(session, &place).await?;
         let before = apply::last_applied(names, &current);
         let after = apply::record_alone(names, &place.object_of(&manifest));

@@ -78,7 +78,7 @@ async fn reconcile(
     manifest: &Manifest,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let place = Place::of(session, manifest).await?;
+    let place = Place::from_manifest(session, manifest).await?;
     let wanted = place.object_of(manifest);
     let is_role = matches!(manifest.kind(), "Role" | "ClusterRole");
     let remove_extra =

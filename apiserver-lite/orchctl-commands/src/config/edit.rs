@@ -151,7 +151,7 @@ pub(super) fn set_cluster(
     embed: bool,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let values = embedded(Overrides::of(session.flags()).cluster_fields, embed)?;
+    let values = embedded(Overrides::from_flags(session.flags()).cluster_fields, embed)?;
     put(session, "clusters", name, |fields| {
         if values.keys().any(|field| field.starts_with("certificate-authority")) {
             fields.shift_remove("insecure-skip-tls-verify");
@@ -177,7 +177,7 @@ pub(super) fn set_credentials(
     exec: &ExecFlags,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let values = embedded(Overrides::of(session.flags()).user_fields, embed)?;
+    let values = embedded(Overrides::from_flags(session.flags()).user_fields, embed)?;
     let given = |field: &str| values.get(field).is_some_and(|value| value != "");
     if given("token") && (given("username") || given("password")) {
         return Err(CommandError::with_text(

@@ -50,7 +50,7 @@ fn controllers_are_known_by_version_and_kind() {
             ..OwnerReference::default()
         };
         let metadata = ObjectMeta { owner_references: vec![owner], ..ObjectMeta::default() };
-        PodController::of(names(), &metadata).map(|found| found.kind)
+        PodController::from_pod(names(), &metadata).map(|found| found.kind)
     };
     use ControllerKind::{ReplicaSet, ReplicationController, StatefulSet};
     for (api_version, kind, expected) in [
@@ -117,7 +117,7 @@ fn pods_without_constraints_have_those_of_the_profile() {
         topology_key: "host".into(),
         ..TopologySpreadConstraint::default()
     }];
-    let own = PodInfo::of(names(), &own);
+    let own = PodInfo::from_pod(names(), &own);
     assert_eq!(*spread(own.clone(), &hard, "app=web"), own);
     let none = |_: &PodInfo| -> Option<Selector> { panic!("there is no constraint") };
     let unspread = spread_by_default(Arc::new(plain.clone()), &listed(&[]), none);
@@ -131,7 +131,7 @@ fn a_hard_default_constraint_refuses_nodes() {
         ["a", "b"].iter().map(|name| NodeLoad::empty(Arc::new(node(name)))).collect();
     loads[0].add(pod("w", "app=web"));
     let allowed = |pod: &PodInfo, loads: &[NodeLoad]| -> Vec<bool> {
-        let state = InterPodState::of(pod, loads, &NamespaceLabels::new(), &hard);
+        let state = InterPodState::new(pod, loads, &NamespaceLabels::new(), &hard);
         loads.iter().map(|load| state.refusal(&load.node).is_none()).collect()
     };
     let web = spread(pod("p", "app=web"), &hard, "app=web");

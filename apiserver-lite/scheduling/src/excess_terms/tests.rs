@@ -82,7 +82,7 @@ fn why(pod: &PodInfo) -> String {
 
 #[test]
 fn a_pod_with_too_many_terms_is_not_scheduled_and_says_so() {
-    let info = |pod: &Pod| PodInfo::of(names(), pod);
+    let info = |pod: &Pod| PodInfo::from_pod(names(), pod);
     assert_eq!(why(&info(&pod_with([0, 100, 100, 100, 200], 10))), "");
     for counts in [
         [501, 0, 0, 0, 0],
@@ -113,12 +113,12 @@ fn a_running_pod_with_too_many_terms_keeps_all_pods_of_its_namespaces_off() {
             change(one);
         }
         let mut loads = loads();
-        loads[1].add(PodInfo::of(names(), &running));
+        loads[1].add(PodInfo::from_pod(names(), &running));
         let mut pod = Pod::default();
         pod.metadata.namespace = namespace.into();
-        let pod = PodInfo::of(names(), &pod);
+        let pod = PodInfo::from_pod(names(), &pod);
         let namespaces = NamespaceLabels::from([("other".into(), BTreeMap::new())]);
-        let state = InterPodState::of(&pod, &loads, &namespaces, &profile());
+        let state = InterPodState::new(&pod, &loads, &namespaces, &profile());
         let refusals = loads.iter().map(|load| state.refusal(&load.node));
         refusals.map(|refusal| refusal == Some(Refusal::ExistingAntiAffinity)).collect::<Vec<_>>()
     };
@@ -154,7 +154,7 @@ fn pod_of_claims(claims: impl Iterator<Item = String>) -> Pod {
 #[test]
 fn a_claim_that_a_pod_names_often_is_one() {
     let pod = pod_of_claims((0..40_000).map(|_| "c".to_owned()));
-    let info = PodInfo::of(names(), &pod);
+    let info = PodInfo::from_pod(names(), &pod);
     assert_eq!(info.claims.len(), 1);
     assert!(why(&info).contains("\"c\" not found"), "{}", why(&info));
 }
@@ -162,7 +162,10 @@ fn a_claim_that_a_pod_names_often_is_one() {
 #[test]
 fn a_pod_with_too_many_claims_is_not_scheduled_and_says_so() {
     let pod = |count: usize| {
-        PodInfo::of(names(), &pod_of_claims((0..count * 2).map(|nth| format!("c{}", nth / 2))))
+        PodInfo::from_pod(
+            names(),
+            &pod_of_claims((0..count * 2).map(|nth| format!("c{}", nth / 2))),
+        )
     };
     assert!(why(&pod(256)).contains("\"c0\" not found"), "{}", why(&pod(256)));
     assert_eq!(

@@ -37,7 +37,7 @@ fn pod(app: &str, change: impl FnOnce(&mut Pod)) -> PodInfo {
     pod.metadata.namespace = "ns".into();
     pod.metadata.labels.insert("app".into(), app.into());
     change(&mut pod);
-    PodInfo::of(names(), &pod)
+    PodInfo::from_pod(names(), &pod)
 }
 
 fn set_affinity(pod: &mut Pod, term: PodAffinityTerm) {
@@ -61,7 +61,7 @@ fn set_anti_affinity(pod: &mut Pod, term: PodAffinityTerm) {
 fn check_nodes(pod: &PodInfo, loads: &[NodeLoad]) -> String {
     let namespaces =
         NamespaceLabels::from([("other".into(), BTreeMap::from([("team".into(), "x".into())]))]);
-    let inter_pod = InterPodState::of(pod, loads, &namespaces, &profile());
+    let inter_pod = InterPodState::new(pod, loads, &namespaces, &profile());
     let mark = |load: &NodeLoad| match inter_pod.refusal(&load.node) {
         None => ".",
         Some(Refusal::PodAntiAffinity) => "anti-affinity",
@@ -266,7 +266,7 @@ fn each_pod_is_compared_with_each_term_once() {
             assert_eq!(pod.constraints.excess, None);
             let namespaces = NamespaceLabels::new();
             let steps =
-                count_during(|| drop(InterPodState::of(&pod, &loads, &namespaces, &profile())));
+                count_during(|| drop(InterPodState::new(&pod, &loads, &namespaces, &profile())));
             assert!(steps >= count as u64 * 3, "{what}: {steps}");
             steps
         };

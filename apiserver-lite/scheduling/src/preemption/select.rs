@@ -58,7 +58,7 @@ pub fn find_preemptions(
     let mut helpful = (0..loads.len()).filter(|nth| might_help(refusals(*nth))).peekable();
     let is_helpful = helpful.peek().is_some();
     let (mut candidates, mut looked_at) = (Vec::new(), 0_usize);
-    let mut dry_run = DryRun::of(pod, loads, filters, depends_on_pods);
+    let mut dry_run = DryRun::new(pod, loads, filters, depends_on_pods);
     for nth in helpful {
         looked_at = looked_at.saturating_add(1);
         candidates.extend(dry_run.find_victims(nth, budgets));
@@ -100,7 +100,7 @@ struct DryRun<'a> {
 }
 
 impl<'a> DryRun<'a> {
-    fn of(
+    fn new(
         pod: &'a PodInfo,
         loads: &'a [NodeLoad],
         filters: &'a PodFilters<'a>,
@@ -149,7 +149,7 @@ mod tests {
         let view = StorageView { storage: &storage, annotations: &annotations };
         let (namespaces, profile) = (NamespaceLabels::new(), profile());
         let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
-        let filters = PodFilters::of(pod, rules, view).unwrap_or_else(|why| panic!("{why}"));
+        let filters = PodFilters::new(pod, rules, view).unwrap_or_else(|why| panic!("{why}"));
         find_preemptions(pod, loads, &FitError { refusals }, "", &[], &filters)
     }
 
@@ -202,8 +202,8 @@ mod tests {
         let view = StorageView { storage: &storage, annotations: &annotations };
         let (namespaces, profile) = (NamespaceLabels::new(), profile());
         let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
-        let filters = PodFilters::of(&wanting, rules, view).unwrap_or_else(|why| panic!("{why}"));
-        let mut dry_run = DryRun::of(&wanting, &all, &filters, true);
+        let filters = PodFilters::new(&wanting, rules, view).unwrap_or_else(|why| panic!("{why}"));
+        let mut dry_run = DryRun::new(&wanting, &all, &filters, true);
         assert_eq!(dry_run.cost, 2 * 2, "two pods, a term with a requirement");
         // One look without the pods of lower priority, and one with the first of them again.
         for (left, found, rest) in [(8, true, Some(0)), (7, false, None), (3, false, None)] {

@@ -39,14 +39,14 @@ impl UnboundClaim {
     ///
     /// # Errors
     /// They do not suffice.
-    pub(super) fn of(
+    pub(super) fn new(
         claim: &Arc<PersistentVolumeClaim>,
         storage: &StorageSnapshot,
         annotations: &BindingAnnotations,
         claims: usize,
         left: &mut usize,
     ) -> Result<Self, Refusal> {
-        let index = StorageIndex::of(storage, annotations);
+        let index = StorageIndex::for_storage(storage, annotations);
         let class = annotations.class_of(claim);
         let all = index.available(class);
         let own = claim.spec.selector.as_ref();
@@ -166,7 +166,7 @@ impl<'a> NodeStorage<'a> {
         annotations: &BindingAnnotations,
         affinities: &'a BTreeSet<usize>,
     ) -> Self {
-        let index = StorageIndex::of(storage, annotations);
+        let index = StorageIndex::for_storage(storage, annotations);
         let (reached, provisioning) = (OnceCell::new(), BTreeMap::new());
         Self { node, storage, index, affinities, reached, provisioning }
     }

@@ -97,7 +97,7 @@ pub(super) struct Capacity {
 
 impl StorageIndex {
     /// The index of a snapshot.
-    pub(super) fn of<'a>(
+    pub(super) fn for_storage<'a>(
         storage: &'a StorageSnapshot,
         annotations: &BindingAnnotations,
     ) -> &'a Self {
@@ -146,7 +146,7 @@ impl StorageIndex {
         &self,
         claim: &PersistentVolumeClaim,
     ) -> Option<&Arc<PersistentVolume>> {
-        let named = self.reserved.get(&ObjectKey::of(&claim.metadata))?;
+        let named = self.reserved.get(&ObjectKey::from_metadata(&claim.metadata))?;
         named.iter().find(|volume| is_reserved_for(volume, claim))
     }
 

@@ -78,7 +78,10 @@ fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -
     ];
     let by_name = |class: StorageClass| (class.metadata.name.clone(), Arc::new(class));
     StorageSnapshot {
-        claims: claims.into_iter().map(|c| (ObjectKey::of(&c.metadata), Arc::new(c))).collect(),
+        claims: claims
+            .into_iter()
+            .map(|c| (ObjectKey::from_metadata(&c.metadata), Arc::new(c)))
+            .collect(),
         volumes: volumes.into_iter().map(|v| (v.metadata.name.clone(), Arc::new(v))).collect(),
         classes: classes.into_iter().map(by_name).collect(),
         ..StorageSnapshot::default()
@@ -91,7 +94,7 @@ fn at(name: &str, pod: &PodInfo, storage: &StorageSnapshot) -> String {
     let storage = &storage.clone();
     let annotations = BindingAnnotations::new(names());
     let load = NodeLoad::empty(Arc::new(node(name)));
-    let checked = ClaimRequirements::of(pod, storage, &annotations)
+    let checked = ClaimRequirements::from_pod(pod, storage, &annotations)
         .and_then(|claims| claims.check(&load, storage, &annotations, &profile()));
     match checked {
         Err(refusal) => refusal.to_string(),
@@ -294,7 +297,7 @@ fn volume_limits_of_a_driver() {
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(user("first", &["c"]));
     let said = |pod: PodInfo| {
-        let needs = ClaimRequirements::of(&pod, &storage, &annotations).unwrap();
+        let needs = ClaimRequirements::from_pod(&pod, &storage, &annotations).unwrap();
         needs
             .check(&load, &storage, &annotations, &profile())
             .err()
@@ -312,7 +315,8 @@ fn a_read_write_once_pod_claim_has_one_pod() {
     alone.spec.access_modes = vec!["ReadWriteOncePod".into()];
     let storage = storage(vec![alone], vec![volume("v", "1Gi")]);
     let pod = user("p", &["c"]);
-    let needs = ClaimRequirements::of(&pod, &storage, &BindingAnnotations::new(names())).unwrap();
+    let needs =
+        ClaimRequirements::from_pod(&pod, &storage, &BindingAnnotations::new(names())).unwrap();
     let mut loads = [NodeLoad::empty(Arc::new(node("a")))];
     assert!(!needs.is_used_by_another(&pod, &loads));
     loads[0].add(user("other", &["c"]));
@@ -333,7 +337,7 @@ fn steps_of_binding(claims: usize, volumes: usize, nodes: usize) -> u64 {
     let pod = user("p", &claim_names.iter().map(String::as_str).collect::<Vec<_>>());
     let loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
     proto_api::steps::count_during(|| {
-        let needs = ClaimRequirements::of(&pod, &storage, &annotations).expect("claims");
+        let needs = ClaimRequirements::from_pod(&pod, &storage, &annotations).expect("claims");
         for nth in 0..nodes {
             let load = &loads[nth.min(1)];
             let found = needs.check(load, &storage, &annotations, &profile());
@@ -379,7 +383,7 @@ fn the_volumes_of_a_node_are_counted_once() {
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     (0..100).for_each(|nth| load.add(user(&format!("u{nth}"), &["c"])));
     let check = |pod: PodInfo, load: &NodeLoad| {
-        let needs = ClaimRequirements::of(&pod, &storage, &annotations).expect("claims");
+        let needs = ClaimRequirements::from_pod(&pod, &storage, &annotations).expect("claims");
         needs.check(load, &storage, &annotations, &profile()).is_ok()
     };
     let steps = proto_api::steps::count_during(|| {
@@ -405,7 +409,7 @@ fn claims_and_limits_count_in_a_dry_run() {
     loads[1].add(user("y", &["d", "e"]));
     let annotations = BindingAnnotations::new(names());
     let cost = |claims: &[&str], storage: &StorageSnapshot| {
-        let needs = ClaimRequirements::of(&user("p", claims), storage, &annotations);
+        let needs = ClaimRequirements::from_pod(&user("p", claims), storage, &annotations);
         needs.expect("claims").cost(&loads, storage, &annotations)
     };
     assert_eq!(cost(&[], &storage), 0);

@@ -22,7 +22,7 @@ impl Descriptors {
         Self(schema::messages().iter().map(|message| (key(message), message)).collect())
     }
 
-    pub(super) fn of(&self, shape: &Shape) -> Option<&'static MessageDescriptor> {
+    pub(super) fn find(&self, shape: &Shape) -> Option<&'static MessageDescriptor> {
         self.0.get(&(shape.group, shape.version, shape.name)).copied()
     }
 }

@@ -146,7 +146,7 @@ impl Writer {
         shape: &Shape,
         queue: &mut Vec<ShapeId>,
     ) -> Map {
-        let message = texts.descriptors.of(shape);
+        let message = texts.descriptors.find(shape);
         let properties = shape.fields.iter().map(|field| {
             let descriptor = message.and_then(|message| message.field(&field.name));
             let mut schema = self.field(shapes, field, queue);

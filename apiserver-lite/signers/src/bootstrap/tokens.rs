@@ -32,7 +32,7 @@ pub struct Token {
 
 impl Token {
     /// Decodes a Secret.
-    pub fn of(secret: &Secret) -> Self {
+    pub fn from_secret(secret: &Secret) -> Self {
         let text = |key: &str| {
             secret.data.get(key).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
         };
@@ -127,7 +127,7 @@ mod tests {
             secret.data.insert(key.into(), value.into());
         }
         change(&mut secret);
-        Token::of(&secret)
+        Token::from_secret(&secret)
     }
 
     fn ending(text: &str) -> Token {

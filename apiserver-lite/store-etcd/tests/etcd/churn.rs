@@ -308,7 +308,10 @@ async fn keep_watching(
                 ended = watch.next_batch(&mut events) => ended.expect("no watch ends"),
                 changed = last.changed() => changed.unwrap(),
             }
-            if last.borrow().is_some_and(|last| watch.seen() >= last && !watch.is_pending()) {
+            if last
+                .borrow()
+                .is_some_and(|last| watch.delivered_revision() >= last && !watch.is_pending())
+            {
                 watched.seen.extend(events.iter().filter(|e| course.is_own(&e.key)).map(seen));
                 return watched;
             }

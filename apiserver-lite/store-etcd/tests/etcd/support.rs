@@ -94,7 +94,7 @@ pub type Seen = (String, u64, String);
 /// The events of a watch up to a revision.
 pub async fn events_until(watch: &mut Watch<Text>, last: Revision) -> Vec<Seen> {
     let mut events: Vec<Event<Text>> = Vec::new();
-    while watch.seen() < last {
+    while watch.delivered_revision() < last {
         watch.next_batch(&mut events).await.unwrap();
     }
     let one = |event: &Event<Text>| {

@@ -29,7 +29,7 @@ impl<'a> RangeChecksums<'a> {
     }
 
     /// The CRC-32 of a range, continued from the checksum `seed`.
-    pub fn of(&self, range: Range<usize>, seed: u32) -> u32 {
+    pub fn checksum(&self, range: Range<usize>, seed: u32) -> u32 {
         let len = range.len() as u64;
         shift(self.of_beginning(range.start) ^ seed, len) ^ self.of_beginning(range.end)
     }
@@ -63,7 +63,7 @@ mod tests {
                 for seed in [0, 1, 0x9abc_def0] {
                     let mut crc = Hasher::new_with_initial(seed);
                     crc.update(&bytes[start..end]);
-                    assert_eq!(sums.of(start..end, seed), crc.finalize(), "{start}..{end}");
+                    assert_eq!(sums.checksum(start..end, seed), crc.finalize(), "{start}..{end}");
                 }
             }
         }

@@ -289,7 +289,7 @@ async fn a_batch_ends_at_its_bytes_and_the_rest_follows_in_order() {
     };
     // 56 bytes in a frame each, but for one that is longer than a batch.
     let value = |nth: u8| Bytes::from(vec![nth; if nth == 10 { 300 } else { 30 }]);
-    let (disk, _) = Disk::open(DiskConfig::of(&config())).unwrap();
+    let (disk, _) = Disk::open(DiskConfig::from_config(&config())).unwrap();
     let state = StoreState::new(
         LoadedRecords { revision: Revision(0), entries: vec![] },
         Retention::default(),

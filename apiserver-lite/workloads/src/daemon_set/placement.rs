@@ -72,7 +72,7 @@ pub(super) struct Placement<'a> {
 
 impl<'a> Placement<'a> {
     /// Groups the pods by their nodes; on each, those that are scheduled and older come first.
-    pub(super) fn of(
+    pub(super) fn new(
         names: &Names,
         set: &'a DaemonSet,
         nodes: &'a [Arc<Node>],

@@ -30,7 +30,7 @@ pub(super) struct Counts<'a> {
 
 impl<'a> Counts<'a> {
     /// Counts the pods that have lost their finalizer, and notes those that have ended.
-    pub(super) fn of(names: &Names, job: &Job, pods: &[&'a Pod]) -> Self {
+    pub(super) fn from_pods(names: &Names, job: &Job, pods: &[&'a Pod]) -> Self {
         let tracked: Vec<&'a Pod> =
             pods.iter().copied().filter(|pod| is_tracked(names, pod)).collect();
         let uids: BTreeSet<&str> = tracked.iter().map(|pod| pod.metadata.uid.as_str()).collect();

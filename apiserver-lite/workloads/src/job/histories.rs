@@ -56,7 +56,7 @@ struct History {
 }
 
 impl History {
-    fn of(job: Job) -> Self {
+    fn new(job: Job) -> Self {
         let world = world(job);
         let (pods, job) = (world.clone(), world.clone());
         let (all, given_up) = (BTreeMap::new(), BTreeSet::new());
@@ -187,7 +187,7 @@ proptest! {
     ) {
         let mut job = if is_indexed { indexed(2, 4) } else { job(2, Some(4)) };
         job.spec.backoff_limit = Some(limit);
-        let mut history = History::of(job);
+        let mut history = History::new(job);
         for step in steps {
             history.take(step);
         }

@@ -224,7 +224,7 @@ impl History {
         let nodes = all.iter().map(|node| &**node);
         let cluster = match node_lifecycle::is_ready(node) {
             true => ClusterHealth::SomeReady,
-            false => ClusterHealth::of(
+            false => ClusterHealth::assess(
                 names(),
                 &EvictionRates::default(),
                 Some(node),

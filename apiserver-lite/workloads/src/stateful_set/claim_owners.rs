@@ -38,7 +38,7 @@ pub(super) struct ClaimUser<'a> {
 
 impl Retention {
     /// Without a policy, or with words that are not known, claims are retained.
-    pub(super) fn of(set: &StatefulSet) -> Self {
+    pub(super) fn from_set(set: &StatefulSet) -> Self {
         let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
         let words = policy.map(|policy| (&*policy.when_deleted, &*policy.when_scaled));
         let (deleted, scaled) = match words {

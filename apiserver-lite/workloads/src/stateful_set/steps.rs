@@ -349,7 +349,7 @@ impl Steps<'_> {
     /// By which rules claims have owners; none if they are left as they are.
     fn retention(&self) -> Option<Retention> {
         let counts = self.seen.features.claim_retention == ClaimRetention::Counts;
-        counts.then(|| Retention::of(self.set()))
+        counts.then(|| Retention::from_set(self.set()))
     }
 
     /// Gives the claims of pods their owners: those of wanted ordinals before anything that waits, as until then a pod that ends could take its claim
@@ -437,7 +437,7 @@ impl Steps<'_> {
             "resourceVersion": metadata.resource_version,
             "labels": { label: metadata.name },
         } });
-        let (kind, key) = (ObjectKind::Pod, ObjectKey::of(metadata));
+        let (kind, key) = (ObjectKind::Pod, ObjectKey::from_metadata(metadata));
         let write = ApiWrite::Patch { kind, key, part: Part::Main, patch };
         plan.push_with_event(write, self.pod_event("update", &metadata.name));
     }
@@ -470,7 +470,7 @@ impl Steps<'_> {
     }
 
     fn recreates(&self, pod: &Pod) -> EventReport {
-        let ObjectKey { namespace, name } = ObjectKey::of(&self.set().metadata);
+        let ObjectKey { namespace, name } = ObjectKey::from_metadata(&self.set().metadata);
         let pod = &pod.metadata.name;
         let message = format!("StatefulSet {namespace}/{name} is recreating failed Pod {pod}");
         self.warning("RecreatingFailedPod", message)

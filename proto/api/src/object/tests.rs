@@ -15,7 +15,7 @@ struct TypedKind {
 }
 
 impl TypedKind {
-    fn of<T: Kind>() -> TypedKind {
+    fn for_type<T: Kind>() -> TypedKind {
         TypedKind {
             group: T::GROUP,
             version: T::VERSION,

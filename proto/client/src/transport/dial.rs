@@ -32,7 +32,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn of(server: &Uri) -> Self {
+    pub(crate) fn from_uri(server: &Uri) -> Self {
         let usual = if server.scheme_str() == Some("http") { 80 } else { 443 };
         let host = server.host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -74,7 +74,7 @@ impl TlsSource {
         &self,
         offer: OfferedProtocols,
     ) -> Result<(TlsConnector, ServerName<'static>), ClientTlsError> {
-        let made = self.made()?;
+        let made = self.load()?;
         let config = match offer {
             OfferedProtocols::Any => made.any,
             OfferedProtocols::Http1 => made.http1,
@@ -83,10 +83,10 @@ impl TlsSource {
     }
 
     pub(crate) fn generation(&self) -> Result<Generation, ClientTlsError> {
-        self.made().map(|made| made.generation)
+        self.load().map(|made| made.generation)
     }
 
-    fn made(&self) -> Result<Made, ClientTlsError> {
+    fn load(&self) -> Result<Made, ClientTlsError> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (files, changed) = state.files(now)?;

@@ -30,11 +30,11 @@ struct Bench {
 
 impl Bench {
     async fn start() -> Self {
-        Self::of(Server::plain().await, 1 << 20).await
+        Self::new(Server::plain().await, 1 << 20).await
     }
 
     /// With a client that reads responses of at most that many bytes.
-    async fn of(server: Server, body_len_max: usize) -> Self {
+    async fn new(server: Server, body_len_max: usize) -> Self {
         let client = server.client().with_body_len_max(body_len_max);
         let api = client.within::<ConfigMap>("a");
         let version = |map: ConfigMap| map.metadata.resource_version;
@@ -202,7 +202,7 @@ async fn metadata_only_objects_are_requested_and_read() {
 
 #[tokio::test]
 async fn a_page_that_is_longer_than_is_read_is_requested_in_smaller_ones() {
-    let mut bench = Bench::of(Server::plain().await, 1_000).await;
+    let mut bench = Bench::new(Server::plain().await, 1_000).await;
     let long: Vec<Value> = (0..20).map(|n| map(&format!("m{n}"), 1)).collect();
     bench.asked(&["resourceVersion=0", "limit=500"]).await.reply(200, &list(5, "", &long));
     let smaller = bench.asked(&["limit=250"]).await;

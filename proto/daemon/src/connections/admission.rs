@@ -32,7 +32,7 @@ pub enum Peer {
 impl Peer {
     /// The peer with that address.
     #[must_use]
-    pub fn of(address: IpAddr) -> Self {
+    pub fn from_address(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address),
             IpAddr::V6(address) => {
@@ -239,7 +239,7 @@ mod tests {
     };
 
     fn peer(last: u8) -> Peer {
-        Peer::of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
+        Peer::from_address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
     }
 
     fn id(verdict: AdmissionDecision) -> u64 {
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn peers_are_addresses_and_prefixes() {
-        let of = |text: &str| Peer::of(text.parse().expect("an address"));
+        let of = |text: &str| Peer::from_address(text.parse().expect("an address"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
         assert_ne!(of("10.0.0.2"), of("10.0.0.1"));
         assert_eq!(of("2001:db8:0:1::1"), of("2001:db8:0:1:ffff::"));

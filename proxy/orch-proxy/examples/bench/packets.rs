@@ -82,7 +82,8 @@ impl Costs {
             paid.iter().zip(plain).map(|(paid, plain)| paid / plain).collect()
         };
         let tell = |how: &str, unit, samples| {
-            let figure = Figure::of(Group::Packets, format!("{what}, {how}"), unit, samples);
+            let figure =
+                Figure::from_samples(Group::Packets, format!("{what}, {how}"), unit, samples);
             let figure = figure.at(services, crate::dataplane_sizes::SERVICES).side(side);
             let is_compared = side == OURS && services == crate::kube_proxy::SERVICES;
             let is_compared = is_compared && unit == Unit::Times;

@@ -125,7 +125,7 @@ fn a_written_configuration_can_be_given_again() {
     let words = ["orch-proxy", cluster, "--conntrack-tcp-timeout-established=2h", ranges];
     let flags = Flags::try_parse_from(words).unwrap();
     let names = Names::new(Profile::Kubernetes);
-    let text = written(&flags, names).unwrap();
+    let text = write_config(&flags, names).unwrap();
     assert!(text.contains("KubeProxyConfiguration"), "{text}");
     let path = std::env::temp_dir().join(format!("orch-proxy-written-{}", std::process::id()));
     std::fs::write(&path, text).unwrap();

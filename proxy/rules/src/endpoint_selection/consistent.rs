@@ -26,7 +26,7 @@ pub fn build_table(backends: &[Backend]) -> Vec<Backend> {
     debug_assert!(size <= BACKENDS_MAX);
     let mut slots: Vec<Option<Backend>> = vec![None; size];
     let mut turns: Vec<Permutation> =
-        backends.iter().take(size).map(|b| Permutation::of(b, size)).collect();
+        backends.iter().take(size).map(|b| Permutation::new(b, size)).collect();
     if turns.is_empty() {
         return Vec::new();
     }
@@ -58,7 +58,7 @@ struct Permutation {
 }
 
 impl Permutation {
-    fn of(backend: &Backend, size: usize) -> Self {
+    fn new(backend: &Backend, size: usize) -> Self {
         let mut bytes = address_value(&backend.address).bytes().to_vec();
         bytes.extend_from_slice(&backend.port.to_be_bytes());
         let hash = fnv(&bytes);

@@ -32,7 +32,7 @@ pub fn draw(rows: &[&Row]) -> Result<String> {
         let count = rows.iter().filter(|row| row.unit == unit).count();
         u32::try_from(count).unwrap_or(u32::MAX) * ROW + AXIS
     };
-    let sides = Sides::of(rows);
+    let sides = Sides::from_rows(rows);
     let mut svg = String::new();
     {
         let size = (WIDTH, LEGEND + units.iter().map(|unit| height(*unit)).sum::<u32>());

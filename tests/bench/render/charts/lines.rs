@@ -33,7 +33,7 @@ struct Panel<'a> {
 /// The chart of rows of one group, all of which have a size.
 pub fn draw(rows: &[&Row]) -> Result<String> {
     let panels = panels(rows);
-    let sides = Sides::of(rows);
+    let sides = Sides::from_rows(rows);
     let lines = panels.len().div_ceil(COLUMNS);
     let mut svg = String::new();
     {

@@ -211,7 +211,8 @@ impl Iscsi {
     #[must_use]
     pub fn links(&self, portal: &str) -> Vec<String> {
         let lun = self.lun.to_string();
-        let shown = Portal::parse(portal).map(|portal| portal.shown()).unwrap_or_default();
+        let shown =
+            Portal::parse(portal).map(|portal| portal.disk_name_forms()).unwrap_or_default();
         let shown = if shown.is_empty() { vec![portal.to_owned()] } else { shown };
         shown.iter().map(|portal| self.link_of(portal, &lun)).collect()
     }
@@ -219,7 +220,7 @@ impl Iscsi {
     /// Wildcard names of all disks of the sessions that one portal may lead to: those through any portal, unless it is an address.
     #[must_use]
     pub fn links_of_session(&self, portal: &str) -> Vec<String> {
-        match Portal::parse(portal).map(|portal| portal.shown()).unwrap_or_default() {
+        match Portal::parse(portal).map(|portal| portal.disk_name_forms()).unwrap_or_default() {
             any if any.is_empty() => vec![format!("by-path/*ip-*-iscsi-{}-lun-*", self.iqn)],
             shown => shown.iter().map(|portal| self.link_of(portal, "*")).collect(),
         }

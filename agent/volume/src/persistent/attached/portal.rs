@@ -53,7 +53,7 @@ impl Portal {
     }
 
     /// How the kernel's names of disks show it: IPv6 addresses with brackets and without. Empty if only the resolver knows the address.
-    pub(super) fn shown(&self) -> Vec<String> {
+    pub(super) fn disk_name_forms(&self) -> Vec<String> {
         match self.host {
             Host::Address(IpAddr::V6(address)) => {
                 vec![self.to_string(), format!("{address}:{}", self.port)]

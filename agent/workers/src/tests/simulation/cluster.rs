@@ -64,7 +64,7 @@ impl Reports for Clerk {
             let uid = &pod.metadata.uid;
             lock(&self.world).note_ahead(uid);
             let arrives = self.request().await?;
-            let (live, on_node) = (self.runtime.is_live(uid), self.runtime.of(uid));
+            let (live, on_node) = (self.runtime.is_live(uid), self.runtime.pod(uid));
             let reported = {
                 let mut world = lock(&self.world);
                 let mirror = world.books.get(uid).filter(|book| book.is_static);
@@ -102,7 +102,7 @@ impl Reports for Clerk {
             let _waits = Waits::new(&self.world);
             let arrives = self.request().await?;
             let uid = &pod.metadata.uid;
-            let left = self.runtime.of(uid);
+            let left = self.runtime.pod(uid);
             {
                 let mut world = lock(&self.world);
                 let bare = left.sandboxes.is_empty() && left.containers.is_empty();
@@ -319,7 +319,7 @@ impl PodCgroups for SimCgroups {
                 return Err(PodCgroupError::Busy(self.cgroup_parent(pod)));
             }
             let uid = &pod.metadata.uid;
-            let ready = self.runtime.of(uid).sandboxes.iter().any(|sandbox| sandbox.ready);
+            let ready = self.runtime.pod(uid).sandboxes.iter().any(|sandbox| sandbox.ready);
             if ready || self.runtime.is_live(uid) {
                 lock(&self.world).broken(format!("the cgroup of {uid} goes under what runs"));
             }

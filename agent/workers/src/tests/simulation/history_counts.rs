@@ -42,7 +42,7 @@ impl Tally {
     pub fn run(&self, ground: &Ground, seed: u64, deaths: Deaths) -> u64 {
         let name = format!("ORCH_SEED={seed}{deaths}");
         self.lock().now = Some((name.clone(), std::time::Instant::now()));
-        let kind = match (&deaths, Course::of(seed).scale()) {
+        let kind = match (&deaths, Course::from_seed(seed).scale()) {
             (Deaths::BySeed, Scale::Small) => 0,
             (Deaths::BySeed, Scale::Large) => 1,
             (Deaths::At(moments), _) => {
@@ -66,7 +66,7 @@ impl Tally {
 
     /// Runs all histories of a seed.
     pub fn follow(&self, ground: &Ground, seed: u64) {
-        let course = Course::of(seed);
+        let course = Course::from_seed(seed);
         if let Course::Troubled(_) = course {
             self.run(ground, seed, Deaths::BySeed);
             return;

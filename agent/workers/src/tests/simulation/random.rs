@@ -29,7 +29,7 @@ impl Chance {
         self.below(n) == 0
     }
 
-    pub fn of<'a>(&mut self, words: &[&'a str]) -> &'a str {
+    pub fn choose<'a>(&mut self, words: &[&'a str]) -> &'a str {
         words[usize::try_from(self.below(words.len() as u64)).expect("small")]
     }
 
@@ -106,7 +106,7 @@ pub fn pod_of(chance: &mut Chance, scale: Scale, name: &str, uid: &str) -> Pod {
     pod.metadata.uid = uid.into();
     pod.metadata.name = name.into();
     pod.metadata.namespace = "ns".into();
-    pod.spec.restart_policy = chance.of(&["Always", "OnFailure", "Never"]).into();
+    pod.spec.restart_policy = chance.choose(&["Always", "OnFailure", "Never"]).into();
     pod.spec.termination_grace_period_seconds = Some(small(chance, 8));
     let volumes = chance.below(scale.pick(2, 4));
     pod.spec.volumes = (0..volumes).map(|n| volume_of(chance, n)).collect();
@@ -183,8 +183,8 @@ fn mount_of(volume: &Volume) -> VolumeMount {
 }
 
 fn container(chance: &mut Chance, name: String) -> Container {
-    let image = chance.of(&["image:1", "image:1", "image:1", "image:2"]).into();
-    let image_pull_policy = chance.of(&["IfNotPresent", "IfNotPresent", "Always"]).into();
+    let image = chance.choose(&["image:1", "image:1", "image:1", "image:2"]).into();
+    let image_pull_policy = chance.choose(&["IfNotPresent", "IfNotPresent", "Always"]).into();
     let termination_message_path = if chance.one_in(2) { "/dev/last" } else { "" }.into();
     let mut container = Container {
         name,

@@ -117,7 +117,7 @@ impl Readers {
 /// A token has to be good by the clock of the server, whatever the node's says. Nobody is away here for as long as a fifth of the
 /// shortest life, so that there is no excuse.
 fn judge_token(token: &str) -> Result<(), String> {
-    let life = TokenLifetime::of(token).ok_or_else(|| format!("no token: {token:?}"))?;
+    let life = TokenLifetime::from_token(token).ok_or_else(|| format!("no token: {token:?}"))?;
     let now = clock::server_unix();
     match now < life.expires_at {
         true => Ok(()),

@@ -129,7 +129,7 @@ impl Troubled {
         self.inner.list().now_or_never().expect("at once").expect("list")
     }
 
-    pub fn of(&self, uid: &str) -> PodOnNode {
+    pub fn pod(&self, uid: &str) -> PodOnNode {
         self.inner.pod(uid).now_or_never().expect("at once").expect("pod")
     }
 
@@ -200,7 +200,7 @@ impl Troubled {
     /// What ended by itself runs again only when its pod's policy says so; an init container also in another sandbox.
     fn judge_again(&self, world: &mut World, uid: &str, name: &str, sandbox_id: &str) {
         let Some(book) = world.books.get(uid) else { return };
-        let mut before = self.of(uid).containers;
+        let mut before = self.pod(uid).containers;
         before.retain(|c| c.name == name);
         let Some(last) = before.into_iter().max_by_key(|c| c.attempt) else { return };
         let Some(exit) = last.exit().filter(|exit| exit.started_at != 0) else { return };
@@ -229,7 +229,7 @@ impl Troubled {
             return;
         };
         world.judge_begin(&uid, &format!("start of {name}"));
-        let all = self.of(&uid).containers;
+        let all = self.pod(&uid).containers;
         if name.starts_with("main") {
             for running in all.iter().filter(|c| c.is_live() && c.name.starts_with("init")) {
                 world.broken(format!("{name} starts beside {}", running.name));
@@ -281,7 +281,7 @@ impl Troubled {
     }
 
     fn start_of(&self, uid: &str, id: &str, at: Duration) -> Start {
-        let container = self.of(uid).containers.into_iter().find(|c| c.id == id);
+        let container = self.pod(uid).containers.into_iter().find(|c| c.id == id);
         let container = container.expect("it was started");
         Start { at, id: id.to_owned(), made_in: container.sandbox_id, made_of: container.hash }
     }
@@ -346,7 +346,7 @@ impl Troubled {
     /// The pod of an instance that runs.
     fn owner(&self, id: &str) -> Option<(String, PodOnNode)> {
         let uid = self.running().into_iter().find(|(_, c)| c.id == id)?.0;
-        let pod = self.of(&uid);
+        let pod = self.pod(&uid);
         Some((uid, pod))
     }
 

@@ -24,7 +24,7 @@ const SOON: u64 = 60;
 
 impl Course {
     /// Most seeds are small, one in twenty is large; walks are about half of all histories.
-    pub fn of(seed: u64) -> Self {
+    pub fn from_seed(seed: u64) -> Self {
         match seed {
             _ if seed % ROUND == LARGE_WALK => Self::OneDeath(Scale::Large),
             _ if seed % 100 == ONE_DEATH => Self::OneDeath(Scale::Small),
@@ -78,12 +78,12 @@ impl std::fmt::Display for Deaths {
 
 #[test]
 fn courses_are_many_small_ones_and_few_large_ones() {
-    let count = |wanted| (0..ROUND).filter(|seed| Course::of(*seed) == wanted).count();
+    let count = |wanted| (0..ROUND).filter(|seed| Course::from_seed(*seed) == wanted).count();
     assert_eq!(count(Course::OneDeath(Scale::Large)), 1);
     assert_eq!(count(Course::OneDeath(Scale::Small)), 20);
     assert_eq!(count(Course::TwoDeaths), 10);
     assert_eq!(count(Course::Troubled(Scale::Large)), 99);
     assert_eq!(count(Course::Troubled(Scale::Small)), 1870);
-    assert_eq!(Course::of(ONE_DEATH), Course::OneDeath(Scale::Small));
-    assert_eq!(Course::of(TWO_DEATHS), Course::TwoDeaths);
+    assert_eq!(Course::from_seed(ONE_DEATH), Course::OneDeath(Scale::Small));
+    assert_eq!(Course::from_seed(TWO_DEATHS), Course::TwoDeaths);
 }

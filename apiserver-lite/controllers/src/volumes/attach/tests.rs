@@ -61,7 +61,7 @@ impl Cluster {
 
     fn plan_at(&mut self, now: Instant) -> Plan {
         let mut state = std::mem::take(&mut self.state);
-        let attachable = |name: &str| Attachable::of(&self.disk(name)).unwrap();
+        let attachable = |name: &str| Attachable::from_volume(&self.disk(name)).unwrap();
         let pods = self.pods.iter();
         let pods =
             pods.map(|(pod, name)| (Arc::new(pod.clone()), vec![attachable(name)])).collect();
@@ -271,7 +271,7 @@ fn a_disk_with_two_names_is_not_given_to_two_nodes() {
         names: names(),
         name: "n1",
         node: cluster.node.as_ref(),
-        pods: vec![(pod.clone(), vec![Attachable::of(&named("d")).unwrap()])],
+        pods: vec![(pod.clone(), vec![Attachable::from_volume(&named("d")).unwrap()])],
         attachments,
         volume: &find,
         unmount: Duration::ZERO,

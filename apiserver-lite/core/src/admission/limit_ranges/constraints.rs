@@ -37,7 +37,7 @@ pub enum LimitedObject<'a> {
 
 impl<'a> LimitedObject<'a> {
     /// Reads requests and limits of a pod, or the requests of a claim.
-    pub fn of(object: &'a Object) -> Self {
+    pub fn from_object(object: &'a Object) -> Self {
         let spec = object.spec();
         if object.kind.is("", "PersistentVolumeClaim") {
             let claim = Demand::read(spec);
@@ -188,7 +188,7 @@ fn check(limit: &Map, rules: &[(&str, Rule)], demands: &[Demand<'_>], found: &mu
 }
 
 fn below_min(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
-    let (request, limit) = demand.of(bound.resource);
+    let (request, limit) = demand.requests_and_limits(bound.resource);
     let [request_value, limit_value, min] = comparable(request, limit, bound.amount);
     match (request, limit) {
         (None, _) => Some(format!("minimum {bound}.  No request is specified")),
@@ -203,7 +203,7 @@ fn below_min(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
 }
 
 fn above_max(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
-    let (request, limit) = demand.of(bound.resource);
+    let (request, limit) = demand.requests_and_limits(bound.resource);
     let [request_value, limit_value, max] = comparable(request, limit, bound.amount);
     match (request, limit) {
         (_, None) => Some(format!("maximum {bound}.  No limit is specified")),
@@ -219,7 +219,7 @@ fn above_max(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
 
 /// The maximum of a claim, which has no limit.
 fn request_above_max(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
-    let (request, _) = demand.of(bound.resource);
+    let (request, _) = demand.requests_and_limits(bound.resource);
     let [request_value, _, max] = comparable(request, None, bound.amount);
     match request {
         None => Some(format!("maximum {bound}.  No request is specified")),
@@ -232,7 +232,7 @@ fn request_above_max(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
 
 fn above_ratio(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
     let Bound { kind, resource, amount } = bound;
-    let (request, limit) = demand.of(resource);
+    let (request, limit) = demand.requests_and_limits(resource);
     let [request, limit, _] = comparable(request, limit, *amount);
     let said = |why: fmt::Arguments<'_>| {
         Some(format!("{resource} max limit to request ratio per {kind} is {amount}, but {why}"))
@@ -253,7 +253,7 @@ fn above_ratio(bound: &Bound<'_>, demand: &Demand<'_>) -> Option<String> {
 
 impl Demand<'_> {
     /// Request and limit of a resource.
-    fn of(&self, resource: &str) -> (Option<Quantity>, Option<Quantity>) {
+    fn requests_and_limits(&self, resource: &str) -> (Option<Quantity>, Option<Quantity>) {
         (self.requests.get(resource).copied(), self.limits.get(resource).copied())
     }
 }

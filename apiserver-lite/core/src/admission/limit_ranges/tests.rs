@@ -50,7 +50,7 @@ fn claim(requests: &Json) -> Object {
 
 /// What the first range has against an object.
 fn refusal(ranges: &[Object], object: &Object) -> Option<String> {
-    let subject = LimitedObject::of(object);
+    let subject = LimitedObject::from_object(object);
     ranges.iter().find_map(|range| violations(range.spec()?, &subject))
 }
 

@@ -83,7 +83,7 @@ impl Sim {
 
     /// Somebody shows a pod as over: its agent ends it.
     fn end_by_word(&mut self, uid: &str) {
-        let phase = lock(&self.world).chance.of(&["Succeeded", "Failed"]);
+        let phase = lock(&self.world).chance.choose(&["Succeeded", "Failed"]);
         self.dropped(uid, None);
         self.write_over(uid, |status| status.phase = phase.into());
         if let Some(book) = lock(&self.world).books.get_mut(uid) {

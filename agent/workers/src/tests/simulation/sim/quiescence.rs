@@ -76,7 +76,7 @@ impl Sim {
 
     /// What there still is of a pod that nobody wants any more.
     fn left_of(&self, world: &World, uid: &str) -> Option<&'static str> {
-        let on_node = self.runtime.of(uid);
+        let on_node = self.runtime.pod(uid);
         let in_runtime = !on_node.sandboxes.is_empty() || !on_node.containers.is_empty();
         let recorded = self.disk.records.contains_key(uid);
         let left = world.left_of(uid).or(in_runtime.then_some("what the runtime has"));

@@ -392,7 +392,7 @@ impl Sim {
 
     /// Somebody sets the wall clock.
     pub(super) fn set_clock(&mut self) {
-        let by = lock(&self.world).chance.of(&["-86400", "86400", "-60", "3600"]).parse();
+        let by = lock(&self.world).chance.choose(&["-86400", "86400", "-60", "3600"]).parse();
         clock::step(by.expect("a number"));
         let mut world = lock(&self.world);
         world.steps += 1;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use apiserver_bootstrap::waiting;
+use apiserver_bootstrap::poll_until;
 
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(20);
@@ -14,5 +14,5 @@ pub async fn until<T, S: std::fmt::Display>(
     patience: Duration,
     look: impl AsyncFnMut() -> Result<T, S>,
 ) -> Result<T> {
-    Ok(waiting::until(what, patience, POLL, look).await?)
+    Ok(poll_until::until(what, patience, POLL, look).await?)
 }

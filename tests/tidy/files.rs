@@ -48,7 +48,11 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("agent/volume/src/host_path.rs", "OFlags::CREATE", "what a pod asks for on its node"),
     ("agent/volume/src/host_path.rs", "mkdirat(", "what a pod asks for on its node"),
     // What other programs of the node read.
-    ("agent/workers/src/act.rs", "create_dir", "directories of logs, which collectors read"),
+    (
+        "agent/workers/src/execute_action.rs",
+        "create_dir",
+        "directories of logs, which collectors read",
+    ),
     ("agent/logs/src/log_links.rs", "create_dir", "the directory of links to logs"),
     ("agent/orchlet/src/shutdown.rs", "fs::", "a drop-in of the session service, read by all"),
     ("agent/runtime/src/import.rs", "File::options()", "O_EXCL, and without a name at once"),

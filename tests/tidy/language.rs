@@ -231,15 +231,37 @@ const BARE_NAMES: &[&str] = &[
     "look",
 ];
 
+/// Those that say nothing with a type before them either.
+const BARE_METHODS: &[&str] = &[
+    "of",
+    concat!("to", "ld"),
+    "gone",
+    "said",
+    "found",
+    "made",
+    "seen",
+    "known",
+    "shown",
+    "lost",
+    "held",
+    "served",
+    "written",
+];
+
 /// The name of the function of a module that a line defines: methods are indented.
 fn free_function(line: &str) -> Option<&str> {
+    defined_function(line).filter(|_| !line.starts_with(' '))
+}
+
+/// The name of the function or method that a line defines.
+fn defined_function(line: &str) -> Option<&str> {
     let (before, rest) = line.split_once("fn ")?;
-    let is_free = before.split_whitespace().all(|word| {
+    let is_definition = before.split_whitespace().all(|word| {
         word.starts_with("pub")
             || matches!(word, "async" | "const" | "unsafe" | "super)" | "crate)")
     });
     let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_')?;
-    (is_free && !line.starts_with(' ')).then_some(&rest[..end])
+    is_definition.then_some(&rest[..end])
 }
 
 #[test]
@@ -253,8 +275,13 @@ fn functions_of_modules_have_an_object() {
             let bare = free_function(line).filter(|name| BARE_NAMES.contains(name));
             offenders.extend(bare.map(|name| format!("{path}:{}: {name}", number + 1)));
         }
+        for (number, line) in production(&source).lines().enumerate() {
+            let bare = defined_function(line).filter(|name| BARE_METHODS.contains(name));
+            offenders.extend(bare.map(|name| format!("{path}:{}: {name}", number + 1)));
+        }
     }
-    check("a function that has no type before its name is a verb with an object", offenders);
+    check("a function is a verb with an object; a method may have its type for it", offenders);
+    assert_eq!(defined_function("    pub(super) fn of(&self) {"), Some("of"));
     assert_eq!(free_function("pub(super) async fn of<T>(x: T) {"), Some("of"));
     assert_eq!(free_function("    fn of(&self) {"), None);
     assert_eq!(free_function("let f = || of(\"fn x(\");"), None);

@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use agent_volume::private;
+use agent_volume::private_dirs;
 use proto_daemon::private_files;
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ impl VolumeRecord {
             let why = format!("the record would have {} bytes, more than {LEN_MAX}", text.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        private::make(directory)?;
+        private_dirs::make(directory)?;
         private_files::write_private_atomically(&directory.join(FILE), &text)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_host::directory_watch::DirectoryWatch;
-use agent_volume::private;
+use agent_volume::private_dirs;
 use futures_util::future::BoxFuture;
 use proto_daemon::backoff::Backoff;
 use proto_daemon::exit::chain;
@@ -148,7 +148,7 @@ pub async fn run(
     change: Duration,
 ) {
     // A process that can create a socket there would receive secrets of volumes.
-    while let Err(error) = private::make(&dir) {
+    while let Err(error) = private_dirs::make(&dir) {
         tracing::error!(dir = %dir.display(), %error, "plugins are not registered: the registration directory cannot be made private; retrying");
         tokio::time::sleep(LOOK_PERIOD).await;
     }

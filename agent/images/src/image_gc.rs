@@ -101,7 +101,7 @@ async fn keep_free(
     limits: ImageGcLimits,
     events: &NodeEvents,
 ) -> Result<ReclaimedSpace, ImageGcError> {
-    images.look(pods).await?;
+    images.refresh_images(pods).await?;
     let room = images.room().await?;
     if room.capacity == 0 {
         events.record_event(
@@ -154,7 +154,7 @@ impl Images {
     ///
     /// # Errors
     /// The runtime fails.
-    pub async fn look(
+    pub async fn refresh_images(
         &self,
         pods: &dyn PodImages,
     ) -> Result<(Vec<PresentImage>, RequiredImages), ImageGcError> {
@@ -186,7 +186,7 @@ impl Images {
         goal: ReclaimGoal,
         limits: ImageGcLimits,
     ) -> Result<ReclaimedSpace, ImageGcError> {
-        let (found, needed) = self.look(pods).await?;
+        let (found, needed) = self.refresh_images(pods).await?;
         let before = self.room().await?.available;
         let candidates: Vec<PresentImage> = {
             let uses = lock(&self.uses);

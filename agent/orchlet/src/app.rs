@@ -33,7 +33,7 @@ use agent_runtime::cri::CriRuntime;
 use agent_runtime::observe;
 use agent_telemetry::metrics::{AgentMetrics, Registrations};
 use agent_telemetry::node_events::NodeEvents;
-use agent_volume::private;
+use agent_volume::private_dirs;
 use agent_volume::shared_mounts::SharedMounts;
 use agent_workers::runtime_limiter::RuntimeLimiter;
 use agent_workers::{FoundAtStart, Pods};
@@ -184,7 +184,7 @@ fn judge_last_run(path: &Path, boot_id: &str) -> LastEnd {
 /// Makes the root directory and the one of the pods, closed to other users.
 fn make_root_directory(root: &Path) -> Result<(), Failure> {
     for directory in [root.to_owned(), root.join("pods")] {
-        private::make(&directory).map_err(|error| {
+        private_dirs::make(&directory).map_err(|error| {
             let directory = directory.display();
             Failure::run(format!("cannot use {directory} as the root directory: {error}"))
         })?;

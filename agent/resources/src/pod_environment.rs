@@ -13,7 +13,7 @@ use agent_pod::hosts;
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::spec::{DnsConfig, Mount};
 use agent_pod::translate::GrantedResources;
-use agent_volume::private;
+use agent_volume::private_dirs;
 use proto_api::core::v1::{Container, NodeStatus, Pod};
 use proto_api::node::v1::RuntimeClass;
 use proto_client::{Client, ClientError};
@@ -181,7 +181,7 @@ fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
         return Ok(());
     }
     if let Some(parent) = path.parent() {
-        private::make(parent)?;
+        private_dirs::make(parent)?;
     }
     let mut file = private_files::open_shared(path, 0o644)?;
     file.write_all(text.as_bytes())?;

@@ -62,7 +62,7 @@ impl Contract<'_> {
         let id = self.create(&sandbox.id, &self.shell("sleep 1000"), &config).await.unwrap();
         self.runtime.stop_sandbox(&sandbox.id).await.unwrap();
         self.runtime.start_container(&id).await.unwrap_err();
-        assert!(!matches!(self.seen(&id).await.state, InstanceState::Running { .. }));
+        assert!(!matches!(self.observe(&id).await.state, InstanceState::Running { .. }));
         self.runtime.run_sandbox(&config).await.unwrap_err();
         self.runtime.remove_sandbox(&sandbox.id).await.unwrap();
         let again = self.runtime.run_sandbox(&config).await.unwrap();
@@ -115,12 +115,12 @@ impl Contract<'_> {
 
     async fn a_container_starts_once(&self) {
         let (config, sandbox, id) = self.running("once", "sleep 1000").await;
-        let InstanceState::Running { started_at } = self.seen(&id).await.state else {
+        let InstanceState::Running { started_at } = self.observe(&id).await.state else {
             panic!("not running")
         };
         assert!(started_at > 0);
         self.runtime.start_container(&id).await.unwrap_err();
-        assert_eq!(self.seen(&id).await.state, InstanceState::Running { started_at });
+        assert_eq!(self.observe(&id).await.state, InstanceState::Running { started_at });
         let error = self.runtime.start_container("nothing").await.unwrap_err();
         assert!(error.is_not_found(), "{error:?}");
         drop(config);
@@ -209,7 +209,7 @@ impl Contract<'_> {
             {
                 assert_eq!(pod_uid, config.uid);
                 // A later status does not contradict the event.
-                assert_eq!(container, self.seen(&id).await);
+                assert_eq!(container, self.observe(&id).await);
                 let pod = self.runtime.pod(&config.uid).await.unwrap();
                 assert_eq!(pod.containers, std::slice::from_ref(&container));
                 let InstanceState::Exited(exit) = container.state else { panic!("{container:?}") };
@@ -271,7 +271,7 @@ impl Contract<'_> {
         self.runtime.create_container(sandbox_id, &container, sandbox).await
     }
 
-    async fn seen(&self, id: &str) -> ObservedContainer {
+    async fn observe(&self, id: &str) -> ObservedContainer {
         self.runtime.container(id).await.unwrap().expect("the container is there")
     }
 
@@ -289,7 +289,7 @@ impl Contract<'_> {
     async fn ended(&self, id: &str) -> agent_pod::observed::Exit {
         let poll = async {
             loop {
-                if let InstanceState::Exited(exit) = self.seen(id).await.state {
+                if let InstanceState::Exited(exit) = self.observe(id).await.state {
                     return exit;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;

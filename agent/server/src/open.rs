@@ -15,7 +15,7 @@ use proto_daemon::admin::AdminPages;
 
 use super::access::{Access, AccessRules, Anonymous, Authorization, Reviews, Tokens};
 use super::endpoint::Server;
-use super::places::Places;
+use super::request_permits::RequestPermits;
 use super::service::{Service, Switches};
 use super::tls::{ServerTls, ServingTlsError, TlsFiles};
 use super::view::NodeView;
@@ -106,7 +106,7 @@ impl EndpointParts {
             system_logs_dir: self.system_logs_dir,
             probes: self.probes,
             metrics: self.metrics,
-            places: Arc::<Places>::default(),
+            permits: Arc::<RequestPermits>::default(),
         };
         let address = self.address;
         Server::bind(address, tls, service)

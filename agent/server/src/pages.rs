@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
-use super::places::Lasting;
 use super::query::Query;
+use super::request_permits::Lasting;
 use super::routes::{ContainerName, PodName, Route};
 use super::service::{Body, Service};
 use super::stats::{self, SummaryScope};
@@ -131,12 +131,12 @@ impl Service {
             }
             Ok(system_logs::LogEntry::File(file)) => file,
         };
-        let Some(place) = self.places.take("", Lasting::Short) else {
+        let Some(permit) = self.permits.take("", Lasting::Short) else {
             return Ok(too_many_open());
         };
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
         panics::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             send_file(file, &to).await;
         });
         Ok(streamed(from))
@@ -190,7 +190,7 @@ impl Service {
         let run = if options.previous { LogRun::Previous } else { LogRun::Last };
         let file = self.view.log_file(&container, run).await?;
         let lasting = if options.follow { Lasting::Long } else { Lasting::Short };
-        let Some(place) = self.places.take(&container.pod.namespace, lasting) else {
+        let Some(permit) = self.permits.take(&container.pod.namespace, lasting) else {
             return Ok(too_many_open());
         };
         // An error can only be returned before the first chunk is sent.
@@ -205,7 +205,7 @@ impl Service {
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
         let view = self.view.clone();
         panics::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let is_running = || {
                 let (view, file) = (view.clone(), file.clone());
                 async move { view.is_running(&file).await }
@@ -227,7 +227,7 @@ impl Service {
             return Err(ViewError::NotNow("cmd is missing".to_owned()));
         }
         // Each may buffer the whole output of a command.
-        let Some(_place) = self.places.take(&container.pod.namespace, Lasting::Long) else {
+        let Some(_permit) = self.permits.take(&container.pod.namespace, Lasting::Long) else {
             return Ok(too_many_open());
         };
         let output = self.view.run(container, &command, RUN_TIMEOUT).await?;
@@ -269,12 +269,12 @@ impl Service {
         if !request.headers().contains_key(header::UPGRADE) {
             return Err(ViewError::NotNow("the connection must be upgraded".to_owned()));
         }
-        let Some(place) = self.places.take(&session.pod().namespace, Lasting::Long) else {
+        let Some(permit) = self.permits.take(&session.pod().namespace, Lasting::Long) else {
             return Ok(too_many_open());
         };
         let url = self.view.session(&session).await?;
         let who = described(&session, request.extensions().get());
-        Ok(match stream::splice(request, &url, place, who).await {
+        Ok(match stream::splice(request, &url, permit, who).await {
             Ok(response) => {
                 response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
             }
@@ -331,7 +331,7 @@ fn json_body(value: &Value) -> Response<Body> {
     body(200, "application/json", Bytes::from(value.to_string()))
 }
 
-/// The response to a session or log without a place.
+/// The response to a session or log without a permit.
 fn too_many_open() -> Response<Body> {
     text(429, "too many logs and sessions are open on this node, or of this namespace on it")
 }

@@ -11,7 +11,7 @@ use proto_api::names::Names;
 use proto_daemon::admin::AdminPages;
 
 use crate::access::Access;
-use crate::places::Places;
+use crate::request_permits::RequestPermits;
 use crate::routes::Switch;
 use crate::view::NodeView;
 
@@ -35,8 +35,8 @@ pub struct Service {
     pub probes: Box<dyn Fn() -> String + Send + Sync>,
     /// Metrics of requests.
     pub metrics: AgentMetrics,
-    /// Places of sessions and logs.
-    pub places: Arc<Places>,
+    /// Permits of sessions and logs.
+    pub permits: Arc<RequestPermits>,
 }
 
 /// Which pages the configuration enables.

@@ -22,14 +22,14 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::frames::Checker;
-use super::places::Place;
+use super::request_permits::RequestPermit;
 
 /// Time limit for connecting to the runtime and its response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest error response of the runtime that is passed on.
 const REFUSAL_LEN_MAX: usize = 64 << 10;
 /// How long a session continues after one side has closed: none of the protocols is half-duplex,
-/// and a side that never closes would hold its place.
+/// and a side that never closes would hold its permit.
 const LINGER: Duration = Duration::from_secs(10);
 /// Buffer of each session and direction.
 const BUFFER: usize = 16 << 10;
@@ -58,11 +58,11 @@ pub enum SpliceError {
 }
 
 /// Forwards `request` to `url`; if the runtime switches protocols, joins both connections in a task
-/// that holds `place`. `who` names session and client in the log.
+/// that holds `permit`. `who` names session and client in the log.
 pub async fn splice(
     mut request: Request<Incoming>,
     url: &str,
-    place: Place,
+    permit: RequestPermit,
     who: String,
 ) -> Result<Response<Full<Bytes>>, SpliceError> {
     let onward = onward(&request, url)?;
@@ -76,7 +76,7 @@ pub async fn splice(
     let checker = checker(answer.headers())?;
     let far = hyper::upgrade::on(&mut answer);
     panics::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         // Both upgrade once the response is written; a client that disconnects first ends the task.
         let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
         let (read, write) = tokio::io::split(TokioIo::new(near));

@@ -27,7 +27,7 @@ pub mod host_path;
 pub mod mount;
 pub mod open_volume;
 pub mod pod_volumes;
-pub mod private;
+pub mod private_dirs;
 pub mod renewals;
 pub mod shared_mounts;
 pub mod sub_path;

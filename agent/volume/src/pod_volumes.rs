@@ -21,7 +21,7 @@ use crate::fs_group::{self, FsGroupChangePolicy};
 use crate::host_path::{self, HostPathError};
 use crate::mount::{self, SECRETS_BYTES_MAX, Swap, Tmpfs};
 use crate::payload::Payload;
-use crate::private::{self, MODE as PRIVATE};
+use crate::private_dirs::{self, MODE as PRIVATE};
 use crate::sources::{
     self, Medium, PayloadInputs, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
     VolumePlugin,
@@ -442,7 +442,7 @@ impl VolumesOnDisk {
             return Err(Errno::INVAL);
         }
         if !self.pods.is_dir() {
-            private::make(&self.pods)
+            private_dirs::make(&self.pods)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         }
         let mut directory = beneath::open_directory(&self.pods)?;

@@ -16,7 +16,7 @@ use crate::beneath;
 use crate::mount;
 use crate::persistent::attached::Iscsi;
 use crate::pod_volumes::VolumesOnDisk;
-use crate::private::MODE as PRIVATE;
+use crate::private_dirs::MODE as PRIVATE;
 use crate::sources::VolumePlugin;
 
 pub use device_use::DeviceUse;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use crate::host_path::HostPathError;
 use crate::mount::subpath_refresh::RefreshMethod;
 use crate::mount::{self, BindScope};
-use crate::private::MODE as PRIVATE;
+use crate::private_dirs::MODE as PRIVATE;
 use crate::sources::HostPathKind;
 use crate::{beneath, tree};
 

@@ -2,11 +2,11 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-mod act;
 mod action_context;
 mod action_result;
 mod admit;
 mod dispatcher;
+mod execute_action;
 #[cfg(test)]
 mod extremes;
 pub mod garbage;

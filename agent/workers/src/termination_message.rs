@@ -12,7 +12,7 @@ use agent_pod::observed::{InstanceState, ObservedContainer};
 use agent_pod::spec::Mount;
 use agent_pod::termination::{FALLBACK_TO_LOGS, LOG_TAIL_BYTES, MESSAGE_BYTES, message_from_log};
 use agent_pod::translate::log_directory;
-use agent_volume::private;
+use agent_volume::private_dirs;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::private_files;
 
@@ -43,7 +43,7 @@ pub fn mount(
 
 fn create_file(path: &Path) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
-        private::make(parent)?;
+        private_dirs::make(parent)?;
     }
     // The container's user is unknown here and must be able to write.
     private_files::open_shared(path, 0o666)?.set_len(0)

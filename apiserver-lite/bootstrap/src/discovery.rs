@@ -15,7 +15,7 @@ use crate::bootstrap_token::BootstrapToken;
 use crate::cluster_info::{self, FoundCluster};
 use crate::configuration::{CONFIGURATION_KEY, ClusterConfiguration, parse};
 use crate::error::BootstrapError;
-use crate::waiting::{NotYet, until};
+use crate::poll_until::{NotYet, until};
 
 /// Between two looks.
 const POLL: Duration = Duration::from_millis(250);

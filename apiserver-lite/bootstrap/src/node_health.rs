@@ -3,7 +3,7 @@
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::Node;
 
-use crate::waiting::NotYet;
+use crate::poll_until::NotYet;
 
 /// Whether the agent has renewed its lease since a time, in microseconds since 1970: what the Node says may be of the agent before it.
 ///

@@ -186,7 +186,7 @@ impl ZoneEvictions {
     }
 
     /// Forgets what is noted for a node whose taint was not written: its zone has its turn again.
-    pub fn take_back(&mut self, node: &str) {
+    pub fn withdraw_eviction(&mut self, node: &str) {
         self.0.retain(|_, nodes| {
             nodes.remove(node);
             !nodes.is_empty()

@@ -12,9 +12,9 @@ use crate::tree::{TreeError, is_too_deep};
 use crate::updater::{Merged, UpdateError, Updater};
 use crate::versions::{ResetFields, Versions};
 
-mod cap;
 #[cfg(test)]
 mod tests;
+mod update_manager_cap;
 
 /// The manager of what an object had before it was first applied.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -283,7 +283,7 @@ impl Request<'_> {
             owned.time = self.now;
             managed.owners.insert(owner, owned);
         }
-        cap::merge_oldest(&mut managed);
+        update_manager_cap::merge_oldest(&mut managed);
         Ok(managed)
     }
 

@@ -351,7 +351,7 @@ impl Reconciler {
         if let ReconcileKey::NodeLifecycle(node) = reconcile_key
             && error.code().is_some_and(|code| code < 500)
         {
-            lock(&self.state.zone_evictions).take_back(node);
+            lock(&self.state.zone_evictions).withdraw_eviction(node);
         }
     }
 

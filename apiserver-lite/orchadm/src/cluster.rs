@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use apiserver_bootstrap::waiting::{self, NotYet};
+use apiserver_bootstrap::poll_until::{self, NotYet};
 use proto_api::names::Names;
 use proto_client::{Client, ClientConfig, config, request};
 
@@ -69,5 +69,5 @@ pub async fn until<T>(
     patience: Duration,
     look: impl AsyncFnMut() -> Result<T, NotYet>,
 ) -> Result<T> {
-    Ok(waiting::until(what, patience, POLL, look).await?)
+    Ok(poll_until::until(what, patience, POLL, look).await?)
 }

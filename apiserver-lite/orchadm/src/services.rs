@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::layout::Layout;
+use apiserver_bootstrap::poll_until::NotYet;
 use apiserver_bootstrap::processes::FileId;
 use apiserver_bootstrap::program_log;
 use apiserver_bootstrap::supervise::STOP_GRACE;
-use apiserver_bootstrap::waiting::NotYet;
 use tokio::time::Instant;
 
 use crate::cluster;

@@ -8,7 +8,6 @@
 
 pub mod claim_use;
 pub mod default_spread;
-pub mod disks;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;
 pub mod excess_terms;
@@ -34,4 +33,5 @@ pub mod select_node;
 pub mod selected_counts;
 pub mod taints;
 pub mod ties;
+pub mod volume_restrictions;
 pub mod volumes;

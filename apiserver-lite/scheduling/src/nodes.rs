@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::disks::Disks;
 use crate::host_ports::HostPorts;
 use crate::node_info::NodeInfo;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::resource_amounts::{Amounts, add};
+use crate::volume_restrictions::Disks;
 
 /// Which state of a load it is: two with the same stamp have the same pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -63,7 +63,7 @@ impl NominatedLoads {
     }
 
     /// Puts the loads without those pods back.
-    pub fn take_back(&mut self, loads: &mut [NodeLoad]) {
+    pub fn remove_loads(&mut self, loads: &mut [NodeLoad]) {
         if self.are_in_place {
             self.swap(loads);
         }
@@ -100,8 +100,8 @@ mod tests {
             with.put(&mut loads);
             with.put(&mut loads);
             assert_eq!(loads[1].requested["cpu"], cpu, "{priority}");
-            with.take_back(&mut loads);
-            with.take_back(&mut loads);
+            with.remove_loads(&mut loads);
+            with.remove_loads(&mut loads);
             assert_eq!(format!("{loads:?}"), format!("{before:?}"));
         }
         let itself = NominatedLoads::new(&nominated[0], &loads, &nominated);

@@ -10,10 +10,10 @@ use proto_api::names::Names;
 use proto_api::{ObjectKey, Resource as _};
 
 use crate::claim_use::{CLAIMS_MAX, ClaimUse, claims_of};
-use crate::disks::{self, PodDisk};
 use crate::placement::PlacementConstraints;
 use crate::pod_controller::PodController;
 use crate::resource_amounts::{Amounts, CPU, MEMORY, add, amount};
+use crate::volume_restrictions::{self, PodDisk};
 
 /// Defaults for containers without requests when nodes are scored, so that such pods are spread too.
 const DEFAULT_CPU: i64 = 100;
@@ -132,7 +132,7 @@ impl PodInfo {
             constraints: PlacementConstraints::from_pod(pod),
             claims,
             claim_count,
-            disks: disks::of_pod(pod),
+            disks: volume_restrictions::of_pod(pod),
             controller: PodController::from_pod(names, metadata),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }

@@ -223,7 +223,7 @@ pub fn find_feasible(
     let without = if may_be_helped { filters.check_all(loads) } else { Vec::new() };
     nominated.put(loads);
     let mut checked = filters.check_all(loads);
-    nominated.take_back(loads);
+    nominated.remove_loads(loads);
     for (with, without) in checked.iter_mut().zip(without) {
         if with.is_ok() && without.is_err() {
             *with = without;
@@ -252,7 +252,7 @@ pub fn select_feasible(
     let SelectionRules { profile, namespaces } = rules;
     let view = ScoreView { loads, namespaces, profile, added };
     let best = select_best(pod, &candidates, view, selected);
-    nominated.take_back(loads);
+    nominated.remove_loads(loads);
     let best = best.and_then(|best| feasible.get(best).copied());
     match best.map(|nth| (nth, checked.swap_remove(nth))) {
         Some((nth, Ok(volumes))) => Ok(NodeChoice { nth, volumes }),

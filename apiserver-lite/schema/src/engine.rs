@@ -8,6 +8,7 @@ use compact_str::CompactString;
 use proto_api::names::Names;
 use proto_api::schema;
 
+use crate::json_writer::{write_object, write_tree};
 use crate::list::{envelope, open_envelope};
 use crate::object::custom::CustomKinds;
 use crate::object::custom::codec::{custom_fields, write_custom};
@@ -19,7 +20,6 @@ use crate::update::Subresource;
 use crate::validate::{self, FieldErrors};
 use crate::value::{Allowance, Map, TooLarge, Value, write_json_string};
 use crate::wire::{WireError, decode_message, encode_message};
-use crate::write::{write_object, write_tree};
 
 mod bounds;
 mod custom;

@@ -33,6 +33,7 @@ mod engine;
 mod enums;
 mod field_errors;
 pub mod fields;
+mod json_writer;
 pub mod list;
 mod object;
 pub mod openapi;
@@ -47,7 +48,6 @@ pub mod update;
 pub mod validate;
 pub mod value;
 pub mod wire;
-mod write;
 
 pub use engine::{DecodeError, DecodedObject, Engine, Format, Strictness};
 pub use object::{Kind, Object, custom};

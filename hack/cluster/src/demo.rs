@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use apiserver_bootstrap::poll_until::{self, NotYet};
 use apiserver_bootstrap::program_log;
-use apiserver_bootstrap::waiting::{self, NotYet};
 use proto_api::apps::v1::{Deployment, DeploymentStatus};
 use proto_api::core::v1::{Node, Pod};
 use proto_api::names::Names;
@@ -286,7 +286,7 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
 
 /// Looks until `look` gives `Ok`; the last `Err` says what was seen instead.
 async fn until<T>(what: &str, look: impl AsyncFnMut() -> Result<T, NotYet>) -> Result<T> {
-    Ok(waiting::until(what, PATIENCE, POLL, look).await?)
+    Ok(poll_until::until(what, PATIENCE, POLL, look).await?)
 }
 
 #[cfg(test)]

@@ -7,6 +7,6 @@ pub mod address_table;
 pub mod announcement;
 pub mod announcer;
 pub mod frames;
-pub mod local;
+pub mod local_addresses;
 
 mod sys;

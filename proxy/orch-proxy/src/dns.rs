@@ -19,7 +19,7 @@ use proxy_dns::{Zone, ZoneError, resolv_conf};
 use proxy_nameserver::{
     BindError, ClientFilter, Listener, NameMetrics, Resolver, SharedZone, Upstreams,
 };
-use proxy_node_addresses::local as addresses;
+use proxy_node_addresses::local_addresses as addresses;
 use proxy_rules::model::{
     Cidr, EndpointState, LocalEndpoint, LocalSlice, Locality, Protocol, ServiceId, SlicePort,
 };

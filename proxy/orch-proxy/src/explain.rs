@@ -15,7 +15,7 @@ use proxy_netfilter::ct::{
 };
 use proxy_netfilter::nft::{Family, TableRules};
 use proxy_node_addresses::address_table::AddressTableError;
-use proxy_node_addresses::local as addresses;
+use proxy_node_addresses::local_addresses as addresses;
 use proxy_rules::compare::{Comparison, compare};
 use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;

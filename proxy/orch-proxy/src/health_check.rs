@@ -19,7 +19,7 @@ use proto_daemon::drain::{Drain, DrainWatch};
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use proxy_node_addresses::address_table::AddressTableError;
-use proxy_node_addresses::local::local;
+use proxy_node_addresses::local_addresses::local;
 use proxy_rules::health::{HealthCheck, HealthChecks};
 use proxy_rules::model::{Cidr, ServiceId};
 use proxy_sync::driver::SyncHealth;

@@ -13,7 +13,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::statusz::StatusBoard;
 use proxy_nameserver::NameMetrics;
-use proxy_node_addresses::local as addresses;
+use proxy_node_addresses::local_addresses as addresses;
 use proxy_pod_routes::pod_cidrs::pod_blocks;
 use proxy_sync::change_handler::ChangeHandler;
 

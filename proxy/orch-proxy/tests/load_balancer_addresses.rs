@@ -24,7 +24,7 @@ use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::{Names, Profile};
 use proxy_node_addresses::address_table::{AddressTable, AddressTableError, withdraw_all};
 use proxy_node_addresses::announcement::AddressChanges;
-use proxy_node_addresses::local::local;
+use proxy_node_addresses::local_addresses::local;
 use proxy_rules::model::Protocol;
 use sys::{in_namespace, run};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use apiserver_bootstrap::waiting::until;
+use apiserver_bootstrap::poll_until::until;
 use proto_client::{Client, request};
 use tokio::process::Child;
 

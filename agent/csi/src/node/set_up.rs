@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_volume::persistent::{CsiVolume, PersistentSource};
-use agent_volume::private;
+use agent_volume::private_dirs;
 use proto_grpc::csi::v1 as wire;
 
 use super::users::StagedVolume;
@@ -152,7 +152,7 @@ impl SetUpTask<'_> {
         let prepare = move || {
             staged.write(&of)?;
             // A directory in both cases; for a block volume the driver creates a file in it.
-            if is_there { Ok(()) } else { private::make_place(&made) }
+            if is_there { Ok(()) } else { private_dirs::make_place(&made) }
         };
         // Whether or not the record reached the disk: the stage may exist and has to be undone.
         shared.may_be_staged(record);
@@ -178,7 +178,7 @@ impl SetUpTask<'_> {
         target: &Path,
     ) -> Result<(), CsiError> {
         if let Some(parent) = target.parent().map(Path::to_owned) {
-            let make = move || private::make(&parent);
+            let make = move || private_dirs::make(&parent);
             blocking(SET_UP, &self.volume.spec_name, "make the directory", make).await?;
         }
         let staged = driver.able.stage && !self.csi.ephemeral;

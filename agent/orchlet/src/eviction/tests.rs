@@ -123,7 +123,7 @@ async fn images_go_before_pods() {
     runtime.add_image("pause:1");
     let mut world = world(&runtime, &[(Signal::NodefsInodesFree, ALWAYS)]);
     run(&world.shared, "p", |_| {});
-    world.shared.images.look(&*world.shared).await.expect("look");
+    world.shared.images.refresh_images(&*world.shared).await.expect("look");
     let (did, _) = world.evictor.run_pass().await;
     assert_eq!(did, PassOutcome::Measuring, "they are not measured yet");
     world.measure_disks().await;

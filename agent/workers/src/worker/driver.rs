@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::status_publisher::StatusWrite;
-use crate::act::act;
 use crate::action_context::ActionContext;
 use crate::action_result::{ActionFailure, ActionResult};
+use crate::execute_action::act;
 use crate::in_flight::{OperationKey, OperationsInFlight, operation_key};
 use crate::pod_context::PodContext;
 

@@ -7,7 +7,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::places::{PLACES_MAX, PLACES_MAX_PER_NAMESPACE};
+use crate::request_permits::{PERMITS_MAX, PERMITS_MAX_PER_NAMESPACE};
 
 /// How long an answer may take before it counts as none: far beyond what it takes.
 const NONE: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ async fn followers_in_one_namespace_leave_logs_and_sessions_to_others() {
     let bench = bench(Anonymous::Allowed, Authorization::AlwaysAllow).await;
     bench.agent.running.store(true, Ordering::Relaxed);
     let mut followed = Vec::new();
-    for _ in 0..PLACES_MAX {
+    for _ in 0..PERMITS_MAX {
         let request = request::get("/containerLogs/a/web/c?follow=true".to_owned());
         followed.extend(timeout(NONE, bench.client.open(request)).await.expect("an answer"));
     }
@@ -87,14 +87,14 @@ async fn commands_of_run_are_bounded_in_number() {
         async move { client.call(request).await.map_err(|error| error.code()) }
     };
     let mut waiting = tokio::task::JoinSet::new();
-    for _ in 0..=PLACES_MAX_PER_NAMESPACE {
+    for _ in 0..=PERMITS_MAX_PER_NAMESPACE {
         waiting.spawn(run("wait"));
     }
     // Commands wait for their end: the first answer is that of the one too many.
     let refused = timeout(NONE, waiting.join_next()).await.expect("an answer");
     let refused = refused.expect("a request").expect("no panic");
     assert_eq!(refused.expect_err("one too many"), Some(429));
-    for _ in 0..PLACES_MAX_PER_NAMESPACE {
+    for _ in 0..PERMITS_MAX_PER_NAMESPACE {
         bench.agent.ended.notify_one();
         let done = timeout(NONE, waiting.join_next()).await.expect("an answer");
         assert_eq!(done.expect("a request").expect("no panic").expect("done").body, "wait");

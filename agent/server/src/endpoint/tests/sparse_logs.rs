@@ -1,7 +1,7 @@
 //! A pod that makes its log a sparse file of terabytes, and clients that leave.
 
 use super::*;
-use crate::places::PLACES_MAX_PER_NAMESPACE;
+use crate::request_permits::PERMITS_MAX_PER_NAMESPACE;
 
 /// How long a place may take to become free: far beyond what it takes, far below what it takes to
 /// read the file.
@@ -15,7 +15,7 @@ async fn places_of_logs_are_free_when_their_clients_have_left() {
     bench.agent.running.store(true, Ordering::Relaxed);
     let ways = ["", "?follow=true", "?tailLines=1", "?sinceSeconds=1"];
     let mut open = Vec::new();
-    for way in ways.iter().cycle().take(PLACES_MAX_PER_NAMESPACE) {
+    for way in ways.iter().cycle().take(PERMITS_MAX_PER_NAMESPACE) {
         let request = request::get(format!("/containerLogs/a/web/c{way}"));
         let response = timeout(NONE, bench.client.open(request)).await.expect("an answer");
         open.push(response.expect(way));

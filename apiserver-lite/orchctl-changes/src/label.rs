@@ -7,10 +7,11 @@ use orchctl_plans::edits::{self, Edit};
 use proto_client::Patch;
 use serde_json::{Map, Value, json};
 
+use crate::local::LocalFlag;
 use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, TargetFlags, TargetObject};
+use crate::targets::{TargetFlags, TargetObject};
 
 /// Flags of both commands.
 #[derive(clap::Args, Debug)]
@@ -20,6 +21,8 @@ pub struct Args {
     arguments: Vec<String>,
     #[command(flatten)]
     targets: TargetFlags,
+    #[command(flatten)]
+    local: LocalFlag,
     /// Objects with these fields
     #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     field_selector: String,
@@ -113,7 +116,7 @@ async fn run(
         ..args.targets.clone()
     };
     let mut errors = Vec::new();
-    for target in targets::read(session, &targets, &names, output).await? {
+    for target in args.local.read(session, &targets, &names, output).await? {
         if let Err(error) = change(session, &args, words, &edits, target, output).await {
             errors.push(error);
         }
@@ -158,7 +161,7 @@ async fn change(
     if !args.resource_version.is_empty() {
         patch["metadata"]["resourceVersion"] = json!(args.resource_version);
     }
-    let changed = if args.results.sends() {
+    let changed = if args.results.sends() && !args.local.local {
         let manager = args.field_manager.as_deref().unwrap_or(words.manager);
         let write = args.results.write(manager)?;
         requests::patch(session, place.path(None), &Patch::Merge(patch), &write).await?

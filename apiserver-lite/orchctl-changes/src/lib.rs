@@ -2,6 +2,7 @@
 //! connections with containers are those of `orchctl-streams`.
 
 mod file_selection;
+mod local;
 mod pods;
 mod poll;
 mod raw;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use apiserver_schema::PatchType;
 use clap::ValueEnum;
 use orchctl_client::manifests::FileFlags;
 use orchctl_client::{CommandError, Output, Session};
@@ -10,10 +11,11 @@ use proto_api::yaml;
 use proto_client::Patch;
 use serde_json::{Value, json};
 
+use crate::local::{self, LocalFlag};
 use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, TargetFlags};
+use crate::targets::{self, TargetFlags, TargetObject};
 
 /// Formats of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -22,6 +24,19 @@ enum Type {
     Merge,
     Strategic,
 }
+
+impl From<Type> for PatchType {
+    fn from(kind: Type) -> Self {
+        match kind {
+            Type::Json => Self::Json,
+            Type::Merge => Self::Merge,
+            Type::Strategic => Self::Strategic,
+        }
+    }
+}
+
+/// What is printed of an object that is as the patch wants it.
+const UNCHANGED: &str = "patched (no change)";
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -32,6 +47,8 @@ pub struct Args {
     /// Objects of files
     #[command(flatten)]
     files: FileFlags,
+    #[command(flatten)]
+    local: LocalFlag,
     /// The patch, as JSON or YAML
     #[arg(
         long,
@@ -82,12 +99,22 @@ pub async fn run(
     };
     let body: Value = yaml::parse(&text)
         .map_err(|error| CommandError::with_text(format!("unable to parse {text:?}: {error}")))?;
+    let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
+    if args.local.local {
+        for TargetObject { place, object } in
+            args.local.read(session, &flags, &args.objects, output).await?
+        {
+            let changed = local::patched(&object, args.kind.into(), &body)?;
+            let done = if changed == object { UNCHANGED } else { "patched" };
+            args.results.print_result(output, &place, &changed, done)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let patch = match args.kind {
         Type::Json => Patch::Json(body),
         Type::Merge => Patch::Merge(body),
         Type::Strategic => Patch::Strategic(body),
     };
-    let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
     let write = requests::WriteOptions {
         // What is not sent is checked by the server all the same: a patch has to be applied.
         dry_run: args.results.dry_run != crate::results::DryRun::None,
@@ -101,7 +128,7 @@ pub async fn run(
                 let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
                 let same = object.get("spec") == target.object.get("spec")
                     && version(&object) == version(&target.object);
-                let done = if same { "patched (no change)" } else { "patched" };
+                let done = if same { UNCHANGED } else { "patched" };
                 let mut cause = json!({});
                 if args.record.annotate(session, &mut cause, output).await? && !write.dry_run {
                     let path = target.place.path(None);

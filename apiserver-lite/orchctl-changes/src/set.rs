@@ -9,10 +9,11 @@ use orchctl_plans::generate::parse_selector;
 use orchctl_plans::pod_template::{self, Variable};
 use serde_json::Value;
 
+use crate::local::LocalFlag;
 use crate::record::RecordFlags;
 use crate::requests::{self, Place};
 use crate::results::ResultFlags;
-use crate::targets::{self, TargetFlags, TargetObject};
+use crate::targets::{TargetFlags, TargetObject};
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -40,6 +41,8 @@ enum Part {
 struct CommonFlags {
     #[command(flatten)]
     targets: TargetFlags,
+    #[command(flatten)]
+    local: LocalFlag,
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-set")]
     field_manager: String,
@@ -252,7 +255,7 @@ async fn change(
 ) -> Result<ExitCode, CommandError> {
     let mut errors = Vec::new();
     for TargetObject { place, object } in
-        targets::read(session, &common.targets, objects, output).await?
+        common.local.read(session, &common.targets, objects, output).await?
     {
         let mut changed = object.clone();
         if let Err(error) = edit(&mut changed) {
@@ -260,11 +263,11 @@ async fn change(
             continue;
         }
         common.record.annotate(session, &mut changed, output).await?;
-        let patch = requests::changed(session, &object, &changed).await?;
-        if patch.is_empty() {
+        if object == changed {
             continue; // no output, as kubectl
         }
-        if common.results.sends() {
+        if common.results.sends() && !common.local.local {
+            let patch = requests::changed(session, &object, &changed).await?;
             let write = common.results.write(&common.field_manager)?;
             let patch = requests::as_patch(patch);
             match requests::patch(session, place.path(None), &patch, &write).await {

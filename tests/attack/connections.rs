@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};

@@ -6,7 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proto_api::schema::{FieldDescriptor, MessageDescriptor, ResourceDescriptor, Shape, Value};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use rand::{Rng, RngCore as _};
+use rand::{Rng as _, RngExt as _};
 use serde_json::{Map, Value as Json, json};
 
 /// Integers at the edges of every type that a program may hold them in.

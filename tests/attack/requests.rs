@@ -9,7 +9,7 @@ use proto_api::schema::{self, ResourceDescriptor};
 use proto_client::ClientError;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
-use rand::{Rng, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use serde_json::Value as Json;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -9,7 +9,7 @@ use http::request::Builder;
 use http::{HeaderValue, Request};
 use proto_client::{Client, ClientError};
 use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{NAMESPACE, Target, generate, manifests, requests};

@@ -244,9 +244,7 @@ fn nanos_since_1970() -> i64 {
 
 /// Boot time in seconds since 1970; 0 if the kernel does not report it.
 fn boot_time() -> i64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
-    line.and_then(|secs| secs.trim().parse().ok()).unwrap_or(0)
+    procfs::boot_time_secs().ok().and_then(|secs| i64::try_from(secs).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

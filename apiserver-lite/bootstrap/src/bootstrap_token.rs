@@ -8,9 +8,9 @@ pub use apiserver_signers::bootstrap::tokens::is_id;
 use proto_api::Time;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
-use rand::Rng as _;
-use rand::TryRngCore as _;
-use rand::rngs::OsRng;
+use rand::RngExt as _;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ impl BootstrapToken {
 
     /// A new random one.
     pub fn generate() -> Self {
-        let mut random = OsRng.unwrap_err();
+        let mut random = UnwrapErr(SysRng);
         let mut text = |len: usize| -> String {
             let letter = |_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]);
             (0..len).map(letter).collect()

@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
 use proto_daemon::private_files;
-use rand::TryRngCore as _;
-use rand::rngs::OsRng;
+use rand::TryRng as _;
+use rand::rngs::SysRng;
 
 use crate::authority::read;
 use crate::certificates::FileChange;
@@ -33,7 +33,7 @@ pub fn ensure(dir: &Path, names: &Names) -> Result<FileChange, BootstrapError> {
         return Ok(FileChange::Kept);
     }
     let mut key = [0; KEY_LEN];
-    OsRng.try_fill_bytes(&mut key).map_err(|error| BootstrapError::System {
+    SysRng.try_fill_bytes(&mut key).map_err(|error| BootstrapError::System {
         what: "cannot generate random bytes for the encryption key".to_owned(),
         cause: std::io::Error::other(error),
     })?;

@@ -1,6 +1,6 @@
 //! The random end of generated names.
 
-use rand::Rng as _;
+use rand::RngExt as _;
 
 /// Characters of generated names: no vowels, so that no words arise, and no characters that look alike.
 const NAME_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";

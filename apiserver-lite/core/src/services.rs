@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_schema::{Map, Object, Value};
 use proto_api::Cidr;
-use rand::Rng as _;
+use rand::RngExt as _;
 
 pub use node_ports::{PortRange, PortRangeError};
 pub use peers::PeerServices;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use procfs::FromRead as _;
+use procfs::process::StatM;
+
 use crate::sys;
 
 /// Interval at which the size of the heap is checked.
@@ -60,10 +63,8 @@ impl HeapSize {
 
 /// Resident bytes of this process that no file backs, see proc_pid_statm(5); 0 without `/proc`.
 fn private_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut pages = statm.split_ascii_whitespace().skip(1).map(|pages| pages.parse().unwrap_or(0));
-    let (resident, shared): (u64, u64) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    resident.saturating_sub(shared).saturating_mul(procfs::page_size())
+    let Ok(pages) = StatM::from_file("/proc/self/statm") else { return 0 };
+    pages.resident.saturating_sub(pages.shared).saturating_mul(procfs::page_size())
 }
 
 #[cfg(test)]

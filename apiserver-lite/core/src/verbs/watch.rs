@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use apiserver_schema::Kind;
 use apiserver_store::{Event, EventKind, Revision, SnapshotError, Watch};
-use rand::Rng as _;
+use rand::RngExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::initial_objects::{InitialObjects, too_old};

@@ -68,7 +68,7 @@ impl Condition {
 mod tests {
     use rand::rngs::StdRng;
     use rand::seq::IndexedRandom as _;
-    use rand::{Rng as _, SeedableRng as _};
+    use rand::{RngExt as _, SeedableRng as _};
 
     use super::*;
 

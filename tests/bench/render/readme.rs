@@ -32,9 +32,13 @@ pub fn with_figures(readme: &str, run: &Run) -> Result<String> {
 }
 
 fn section(run: &Run) -> Result<String> {
-    let mut section = "Six rows of the [benchmarks](tests/results/benchmarks.md), which say when, where and beside what they were measured.\n\n\
-        | what, median | here | Kubernetes | ratio |\n|---|---|---|---|\n"
-        .to_owned();
+    let version = run.versions.get(KUBERNETES).map_or("", String::as_str);
+    let kubernetes = format!("Kubernetes {version}");
+    let mut section = format!(
+        "Six rows of the [benchmarks](tests/results/benchmarks.md), which say when, where and beside what they were measured.\n\n\
+        | what, median | here | {} | ratio |\n|---|---|---|---|\n",
+        kubernetes.trim_end()
+    );
     for (name, group, what, size) in QUOTED {
         let found = run.rows(group).find(|row| {
             row.what == what && row.at.as_ref().map(|at| at.count) == size && row.ours.is_some()

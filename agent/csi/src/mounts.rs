@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use agent_host::offload;
 use proto_daemon::mountinfo;
-
-use crate::offload::offload;
 
 /// The mount points of this process, read once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use agent_host::offload;
 use agent_volume::VolumesOnDisk;
 use agent_volume::persistent::{CsiVolume, PersistentSource};
 use futures_util::future::join_all;
@@ -33,7 +34,6 @@ use tokio::sync::watch;
 use crate::driver::{CallError, Driver, text};
 use crate::drivers::Drivers;
 use crate::mounts::MountTable;
-use crate::offload::offload;
 use crate::record::{VolumeRecord, ignore_missing};
 use crate::request::{DriverToken, PodFacts};
 use paths::Paths;

@@ -9,6 +9,7 @@
 //! - [`bridge`]: the bridge of the node's pods.
 //! - [`dbus`], [`logind`]: shutdown of the machine.
 //! - [`disk_usage`]: disk usage of directories; [`directory_watch`]: changes in them.
+//! - [`offload`](mod@offload): blocking work, on threads that may block.
 //! - [`stall`]: memory pressure; [`kernel_log`]: out-of-memory kills.
 
 pub mod address;
@@ -22,8 +23,11 @@ pub mod kernel_log;
 pub mod logind;
 pub mod machine;
 pub mod net_counters;
+pub mod offload;
 pub mod process;
 pub mod stall;
 mod sys;
 pub mod systemd;
 pub mod topology;
+
+pub use offload::{PodWork, offload, offload_for_pod};

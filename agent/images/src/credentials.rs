@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
-use agent_csi::offload;
+use agent_host::offload;
 use agent_interfaces::PodObjects;
 use agent_node::keyring::{Keyring, KeyringError, Login};
 use proto_api::core::v1::{Pod, Secret};

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_csi::CsiNode;
 use agent_csi::mounts::MountTable;
 use agent_csi::node::{CallMaterial, CsiError, PublishedVolume, secret_values};
 use agent_csi::request::{DriverToken, PodFacts};
-use agent_csi::{CsiNode, PodWork, offload_for_pod};
+use agent_host::{PodWork, offload_for_pod};
 use agent_interfaces::{Reports, VolumeError};
 use agent_pod::events::{PodEvent, Severity, VolumeStep};
 use agent_pod::volume_mounts::VolumeOnHost;

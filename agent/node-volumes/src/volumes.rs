@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_clock as clock;
-use agent_csi::{PodWork, offload, offload_for_pod};
+use agent_host::{PodWork, offload, offload_for_pod};
 use agent_interfaces::{
     AttachedVolumes, BindError, MountedVolumes, PodObjects, PodVolumes, UnmountError, VolumeError,
     VolumeFill, VolumeUsage, WantedPart,

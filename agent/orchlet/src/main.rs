@@ -16,32 +16,23 @@ use std::process::ExitCode;
 use agent_config::node::RuntimeKind;
 use agent_config::{Flags, Settings};
 use agent_runtime::connection_keeper;
-use proto_daemon::exit::{Failure, conclude, parse_flags};
+use proto_daemon::exit::Failure;
+use proto_daemon::program;
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
-    proto_daemon::panics::install();
     if std::env::args_os().nth(1).is_some_and(|first| first == connection_keeper::ARGUMENT) {
         return connection_keeper::run();
     }
-    let version = env!("CARGO_PKG_VERSION");
-    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, reference::describe) {
-        return code;
-    }
-    let flags: Flags = match parse_flags(app::BUILD) {
-        Ok(flags) => flags,
-        Err(code) => return code,
-    };
-    proto_daemon::log::init(flags.common.log());
-    if agent_clock::IS_VIRTUAL {
-        let failure =
-            Failure::run("this build has the virtual clock of the tests; build orchlet alone");
-        return conclude("orchlet", Err(failure));
-    }
-    conclude("orchlet", run(flags))
+    program::run("orchlet", app::BUILD, reference::describe, run)
 }
 
 fn run(flags: Flags) -> Result<(), Failure> {
+    proto_daemon::log::init(flags.common.log());
+    if agent_clock::IS_VIRTUAL {
+        let why = "this build has the virtual clock of the tests; build orchlet alone";
+        return Err(Failure::run(why));
+    }
     let settings = Settings::load(flags).map_err(Failure::usage)?;
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     runtime::run_with_shares(Threads::One, async {

@@ -18,22 +18,11 @@ mod settings;
 
 use std::process::ExitCode;
 
-use proto_daemon::exit::{conclude, parse_flags};
-use proto_daemon::reference;
+use proto_daemon::program;
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
-    proto_daemon::panics::install();
-    let version = env!("CARGO_PKG_VERSION");
-    if let Some(code) =
-        reference::answer::<settings::ControllerManagerFlags>(version, app::describe)
-    {
-        return code;
-    }
-    match parse_flags(proto_daemon::build_info!()) {
-        Ok(flags) => {
-            conclude("orch-controller-manager", runtime::run(Threads::One, app::run(flags)))
-        }
-        Err(code) => code,
-    }
+    program::run("orch-controller-manager", proto_daemon::build_info!(), app::describe, |flags| {
+        runtime::run(Threads::One, app::run(flags))
+    })
 }

@@ -2,8 +2,7 @@
 //! `/statusz`), its stop (drain), the keyed work queue, shares of blocking threads, write coalescing, connection limits, and what of the host
 //! needs care (private files, the table of mounts).
 //!
-//! A program's `main` is three lines: parse the flags with [`exit::parse_flags`], hand an async
-//! function to [`runtime::run`], and return what [`exit::conclude`] makes of its result.
+//! A program's `main` is [`program::run`], whose work hands an async function to [`runtime::run`].
 
 pub mod admin;
 pub mod backoff;
@@ -24,6 +23,7 @@ pub mod metrics;
 pub mod mountinfo;
 pub mod panics;
 pub mod private_files;
+pub mod program;
 pub mod rate;
 pub mod ready;
 pub mod reference;

@@ -10,6 +10,7 @@ use orch_proxy::{app, cleanup, config, configz_client, explain, host, reference,
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
+use proto_daemon::program;
 use proto_daemon::runtime::{self, Threads};
 use proxy_node_addresses::address_table;
 use proxy_sync::driver::ThreadError;
@@ -24,17 +25,12 @@ const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    proto_daemon::panics::install();
-    let version = env!("CARGO_PKG_VERSION");
-    if let Some(code) = proto_daemon::reference::answer::<Flags>(version, reference::describe) {
-        return code;
-    }
-    let flags: Flags = match exit::parse_flags(proto_daemon::build_info!()) {
-        Ok(flags) => flags,
-        Err(code) => return code,
-    };
+    program::run("orch-proxy", proto_daemon::build_info!(), reference::describe, run)
+}
+
+fn run(flags: Flags) -> Result<(), Failure> {
     proto_daemon::log::init(flags.common.log());
-    let end = config_for(&flags).and_then(|config| match flags.operation() {
+    config_for(&flags).and_then(|config| match flags.operation() {
         Operation::WriteConfig(path) => write_config(&flags, flags.common.names(), &path),
         Operation::Prepare => {
             host::prepare(&config.conntrack);
@@ -48,8 +44,7 @@ fn main() -> ExitCode {
         Operation::Diff => {
             runtime::run(Threads::One, async { explain::diff(&config).await.map_err(Failure::run) })
         }
-    });
-    exit::conclude("orch-proxy", end)
+    })
 }
 
 /// The configuration; for `trace` and `diff` that of the running proxy, overridden by the flags.

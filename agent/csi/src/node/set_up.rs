@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use agent_host::{PodWork, offload_for_pod};
 use agent_volume::persistent::{CsiVolume, PersistentSource};
 use agent_volume::private_dirs;
 use proto_grpc::csi::v1 as wire;
@@ -14,7 +15,6 @@ use super::{
 };
 use crate::driver::{CallError, Capabilities, Driver, text};
 use crate::mounts::MountTable;
-use crate::offload::{PodWork, offload_for_pod};
 use crate::record::VolumeRecord;
 use crate::request::{self, PodFacts};
 

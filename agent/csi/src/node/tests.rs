@@ -386,7 +386,7 @@ async fn a_volume_is_given_to_its_group_in_the_share_of_its_pod() {
                 let _ = wait.recv();
             };
             let share = (of.namespace.as_str(), of.uid.as_str());
-            crate::offload_for_pod(share, crate::PodWork::SetUp, work).await
+            agent_host::offload_for_pod(share, agent_host::PodWork::SetUp, work).await
         });
         begins.await.unwrap();
         hung.push(release);

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_csi::offload;
+use agent_host::offload;
 use agent_volume::VolumesOnDisk;
 use agent_volume::devices;
 use agent_volume::disk::{self, DiskStep, PlanMountError, ProgramOutput, ProgramRun};

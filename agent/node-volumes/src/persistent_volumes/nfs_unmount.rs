@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_csi::mounts::MountTable;
-use agent_csi::offload;
+use agent_host::offload;
 use agent_volume::VolumesOnDisk;
 use agent_volume::disk::{self, ProgramOutput, ProgramRun};
 use agent_volume::mount::nfs::NfsMountPoint;

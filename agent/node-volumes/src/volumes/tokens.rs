@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_clock as clock;
-use agent_csi::offload;
+use agent_host::offload;
 use agent_volume::renewals::HeldToken;
 use agent_volume::sources::TokenWant;
 use agent_volume::token::{Moment, RETRY, TokenLifetime, TokenRenewal};

@@ -1,7 +1,7 @@
 //! What has to be undone after the last pod that uses a device, recorded before anything is done. Pods of any namespace may name the same
 //! disk: one that comes later changes nothing of what is recorded for the others.
 
-use agent_csi::offload;
+use agent_host::offload;
 use agent_volume::VolumesOnDisk;
 use agent_volume::persistent::AttachedDisk;
 use agent_volume::persistent::attached::Iscsi;

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use agent_csi::{PodWork, offload_for_pod};
+use agent_host::{PodWork, offload_for_pod};
 use proto_api::core::v1::EmptyDirVolumeSource;
 use tokio::sync::oneshot;
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::driver::{Capabilities, Driver, DriverFuture, NodeService};
-use agent_csi::{mounts, offload};
+use agent_csi::mounts;
+use agent_host::offload;
 use agent_volume::mount;
 use agent_volume::persistent::KnownObjects;
 use futures_util::FutureExt as _;

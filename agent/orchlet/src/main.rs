@@ -22,6 +22,7 @@ use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == connection_keeper::ARGUMENT) {
+        proto_daemon::panics::install();
         return connection_keeper::run();
     }
     program::run("orchlet", app::BUILD, reference::describe, run)

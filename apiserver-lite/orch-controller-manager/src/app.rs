@@ -14,18 +14,15 @@ use apiserver_quota_controller::{self as quota, QuotaController};
 use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
 use apiserver_signers::certificates::{Certificates, CsrControllers};
 use proto_client::config::{ClientConfigError, file};
-use proto_client::election;
 use proto_client::events::{Recorder, recorder};
+use proto_client::leader_program::{LeaderProgram, LeaderProgramSettings};
 use proto_client::metrics::{LeaderMetrics, RequestMetrics};
 use proto_client::{Client, ClientConfig, ServedResources};
-use proto_daemon::admin::{AdminPages, AdminServer};
-use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
+use proto_daemon::drain::{Drain, DrainWatch};
 use proto_daemon::exit::Failure;
-use proto_daemon::health::Health;
 use proto_daemon::heap;
 use proto_daemon::leader_flags::LeaderElection;
 use proto_daemon::log;
-use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::reference::Reference;
 use proto_daemon::statusz::StatusBoard;
@@ -70,70 +67,50 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let config = client_config(&flags).map_err(Failure::usage)?;
-    let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
-    let secure = flags.serving.bind(flags.secure_address(), &client, names, USER_AGENT);
-    let secure = secure.await.map_err(Failure::run)?;
-    let plain = AdminServer::bind_if(flags.plain_address()).await.map_err(Failure::run)?;
-    tracing::info!(server = %config.server, health = %secure.address(), "orch-controller-manager is starting");
-
-    let (board, readiness) = (StatusBoard::default(), Readiness::default());
-    let build = proto_daemon::build_info!();
-    let prefix = names.metric_prefix("controller_manager");
-    let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
-    let queue_metrics = WorkQueueMetrics::register(&metrics).map_err(Failure::run)?;
-    let leads = LeaderMetrics::register(&metrics).map_err(Failure::run)?;
-    let requests = RequestMetrics::register(&metrics).map_err(Failure::run)?;
-    let client = client.with_metrics(requests);
+    let readiness = Readiness::default();
     let unsynced = guard_readiness(&flags, &readiness);
-    let health = Health::new(readiness);
-    let pages = AdminPages { health, metrics: metrics.clone(), status: board.clone() };
-
-    let drain = Drain::default();
-    let plain = plain.map(|plain| tokio::spawn(plain.run(pages.clone(), drain.watch())));
-    let secure = tokio::spawn(secure.run(pages, drain.watch()));
+    let program = LeaderProgram::start(LeaderProgramSettings {
+        program: "orch-controller-manager",
+        component: "controller_manager",
+        build: proto_daemon::build_info!(),
+        names,
+        user_agent: USER_AGENT,
+        config,
+        serving: &flags.serving,
+        secure: flags.secure_address(),
+        plain: flags.plain_address(),
+        readiness,
+    });
+    let program = program.await?;
+    let queue_metrics = WorkQueueMetrics::register(&program.metrics).map_err(Failure::run)?;
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
     let separate = flags.use_service_account_credentials;
     let enabled = CONTROLLERS.into_iter().filter(|name| settings.enabled.has(name));
+    let (client, drain) = (program.client.clone(), program.drain.watch());
     let accounts = Accounts::new(client.clone(), separate, enabled);
     let (accounts, renewals) = accounts.map_err(Failure::usage)?;
-    let observability =
-        Observability { board, queue_metrics, recorders: recorders(&accounts, &drain) };
-    let (leading, led) = watch::channel(false);
-    let page = observability.board.task("leader election");
-    let leader = flags.leader.over(LeaderElection::default());
-    let lock = names.component("controller-manager");
-    let mut candidate =
-        election::candidate(&leader, &client, &lock, page, &leads).map_err(Failure::usage)?;
+    let recorders = recorders(&accounts, &program.drain);
+    let observability = Observability { board: program.board.clone(), queue_metrics, recorders };
     let (informers, reflectors) = reflectors::make(&client);
     let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
-    metrics.register(counts).map_err(Failure::run)?;
-    let dependencies = Dependencies {
-        client,
-        accounts,
-        renewals,
-        settings,
-        workers,
-        observability,
-        informers,
-        reflectors,
-        led,
+    program.metrics.register(counts).map_err(Failure::run)?;
+    let leader = flags.leader.over(LeaderElection::default());
+    let lock = names.component("controller-manager");
+    let act = |led| {
+        let dependencies = Dependencies {
+            client,
+            accounts,
+            renewals,
+            settings,
+            workers,
+            observability,
+            informers,
+            reflectors,
+            led,
+        };
+        tokio::spawn(control(dependencies, unsynced, drain))
     };
-    let control = tokio::spawn(control(dependencies, unsynced, drain.watch()));
-    // Cancel safe: the lease is released below or expires.
-    let signal = tokio::select! {
-        signal = stop_signal() => signal.map_err(Failure::run)?,
-        lost = election::run_election(&mut candidate, &leading) => return Err(Failure::run(lost)),
-    };
-    tracing::info!(signal, "orch-controller-manager is stopping");
-    // Work that has not finished may still write: then the lease is left to expire.
-    let drained = drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate.filter(|_| drained == DrainOutcome::Finished) {
-        candidate.release().await;
-    }
-    secure.abort();
-    plain.inspect(|plain| plain.abort());
-    control.abort();
-    Ok(())
+    program.run((&lock, &leader), DRAIN_DEADLINE, act).await
 }
 
 fn client_config(flags: &ControllerManagerFlags) -> Result<ClientConfig, ClientConfigError> {

@@ -9,22 +9,19 @@ use std::time::Duration;
 use clap::Parser;
 use proto_api::core::v1::Namespace;
 use proto_client::config::file;
-use proto_client::election;
 use proto_client::events::{Recorder, recorder};
+use proto_client::leader_program::{LeaderProgram, LeaderProgramSettings};
 use proto_client::metrics::{LeaderMetrics, RequestMetrics};
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
-use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::backoff::Backoff;
-use proto_daemon::drain::{Drain, DrainOutcome, DrainWatch, stop_signal};
+use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates::{self, GateErrors};
 use proto_daemon::flags::CommonFlags;
-use proto_daemon::health::Health;
 use proto_daemon::heap;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::log;
-use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::Readiness;
 use proto_daemon::reference::Reference;
 use proto_daemon::statusz::StatusBoard;
@@ -132,51 +129,32 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
         None => ClientConfig::in_cluster(names, environment),
     };
     let config = config.map_err(Failure::usage)?;
-    let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
-    let address = SocketAddr::new(flags.bind_address, flags.secure_port);
-    let secure = flags.serving.bind(address, &client, names, USER_AGENT);
-    let secure = secure.await.map_err(Failure::run)?;
-    let plain = flags.common.healthz_bind_address.map(|address| address.socket(PLAIN_PORT));
-    let plain = AdminServer::bind_if(plain).await.map_err(Failure::run)?;
-    tracing::info!(server = %config.server, health = %secure.address(), "orch-scheduler is starting");
-
-    let (board, readiness) = (StatusBoard::default(), Readiness::default());
-    let build = proto_daemon::build_info!();
-    let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
-    let counters = SchedulerMetrics::new(&metrics).map_err(Failure::run)?;
-    let leads = LeaderMetrics::register(&metrics).map_err(Failure::run)?;
-    let requests = RequestMetrics::register(&metrics).map_err(Failure::run)?;
-    let client = client.with_metrics(requests);
-    let health = Health::new(readiness.clone());
-    let pages = AdminPages { health, metrics, status: board.clone() };
-
-    let drain = Drain::default();
-    let plain = plain.map(|plain| tokio::spawn(plain.run(pages.clone(), drain.watch())));
-    let secure = tokio::spawn(secure.run(pages, drain.watch()));
-    let (leading, led) = watch::channel(false);
-    let (page, lock) = (board.task("leader election"), names.component("scheduler"));
-    let mut candidate =
-        election::candidate(&leader, &client, &lock, page, &leads).map_err(Failure::usage)?;
+    let readiness = Readiness::default();
+    let program = LeaderProgram::start(LeaderProgramSettings {
+        program: "orch-scheduler",
+        component: "scheduler",
+        build: proto_daemon::build_info!(),
+        names,
+        user_agent: USER_AGENT,
+        config,
+        serving: &flags.serving,
+        secure: SocketAddr::new(flags.bind_address, flags.secure_port),
+        plain: flags.common.healthz_bind_address.map(|address| address.socket(PLAIN_PORT)),
+        readiness: readiness.clone(),
+    });
+    let program = program.await?;
+    let counters = SchedulerMetrics::new(&program.metrics).map_err(Failure::run)?;
+    let (client, board, drain) =
+        (program.client.clone(), program.board.clone(), program.drain.watch());
     let FromFile { profiles, retry, extenders, .. } = from_file;
     let extenders =
         Extenders::new(client.clone(), extenders, USER_AGENT).map_err(Failure::usage)?;
-    let dependencies = Dependencies { client, profiles, extenders, retry, board, counters, led };
-    let schedule = tokio::spawn(schedule(dependencies, readiness, drain.watch()));
-    // Cancel safe: the lease is released below or expires.
-    let signal = tokio::select! {
-        signal = stop_signal() => signal.map_err(Failure::run)?,
-        lost = election::run_election(&mut candidate, &leading) => return Err(Failure::run(lost)),
+    let lock = names.component("scheduler");
+    let act = |led| {
+        let parts = Dependencies { client, profiles, extenders, retry, board, counters, led };
+        tokio::spawn(schedule(parts, readiness, drain))
     };
-    tracing::info!(signal, "orch-scheduler is stopping");
-    // Work that has not finished may still write: then the lease is left to expire.
-    let drained = drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate.filter(|_| drained == DrainOutcome::Finished) {
-        candidate.release().await;
-    }
-    secure.abort();
-    plain.inspect(|plain| plain.abort());
-    schedule.abort();
-    Ok(())
+    program.run((&lock, &leader), DRAIN_DEADLINE, act).await
 }
 
 /// What the scheduler is built from.

@@ -12,6 +12,7 @@ pub mod dynamic;
 pub mod election;
 pub mod error;
 pub mod events;
+pub mod leader_program;
 pub mod lease;
 pub mod metrics;
 pub mod params;

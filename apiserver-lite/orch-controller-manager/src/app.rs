@@ -25,7 +25,6 @@ use proto_daemon::leader_flags::LeaderElection;
 use proto_daemon::log;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::reference::Reference;
-use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueueMetrics, run_workers};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -59,10 +58,10 @@ pub fn describe(reference: &mut Reference) -> Result<(), Failure> {
 /// # Errors
 /// The flags or the client configuration are invalid, the health address cannot be bound, or another instance has become the leader.
 pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
+    log::init(flags.common.log());
     flags.common.refuse_config().map_err(Failure::usage)?;
     let settings = flags.settings().map_err(Failure::usage)?;
     let names = flags.common.names();
-    log::init(flags.common.log());
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -282,6 +281,7 @@ mod tests {
     use clap::Parser as _;
     use proto_api::names::{Names, Profile};
     use proto_client::config::{Credential, TlsSettings};
+    use proto_daemon::statusz::StatusBoard;
 
     use super::*;
 

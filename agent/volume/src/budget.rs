@@ -32,7 +32,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Reserves one file of so many bytes. Called before they are copied.
+    /// Reserves one file of this many bytes. Called before they are copied.
     ///
     /// # Errors
     /// The remaining budget is smaller.

@@ -11,7 +11,7 @@ use proto_client::dynamic::{Dynamic, get_json};
 use proto_client::request;
 use proto_client::{Api, Client, ClientError, DeleteParams, ListParams};
 
-/// Objects or definitions that are read at a time. Only the first so many objects of a kind are looked at for their finalizers.
+/// Objects or definitions that are read at a time. Only the first this many objects of a kind are looked at for their finalizers.
 const PAGE_LEN: u32 = 500;
 
 /// Most pages of objects that are deleted one by one in a round: the next round goes on.

@@ -43,7 +43,7 @@ pub struct StoredObject {
 
 /// Where a record comes from.
 enum Origin {
-    /// A write of so many bytes, which takes so many in memory.
+    /// A write with this size in the store, and this one in memory.
     Memory { stored_len: usize, memory_len: usize },
     /// These bytes on disk, for [`StoredObject::load`]; what the object takes in memory is calculated once it is asked for.
     Disk { raw: Bytes, memory_len: OnceLock<usize> },

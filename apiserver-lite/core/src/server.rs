@@ -77,7 +77,7 @@ impl Server {
         self.store.current(&key::object(kind, namespace, name)).map(|entry| entry.record)
     }
 
-    /// The current objects of a kind in a namespace, or in all without one, by key; at most so many.
+    /// The current objects of a kind in a namespace, or in all without one, by key; at most this many.
     #[must_use]
     pub fn objects(
         &self,

@@ -145,7 +145,7 @@ impl Overload {
         self.unsent.share(self.share_name(user))
     }
 
-    /// A permit for a request of `kind` by `user`, with a query of so many bytes.
+    /// A permit for a request of `kind` by `user`, with a query of this many bytes.
     ///
     /// # Errors
     /// 429 when the limit of the class or the user is reached.

@@ -96,7 +96,7 @@ impl UserShare {
         Some(LargeTurn { _permit: permit, _share: self.0.clone() })
     }
 
-    /// Reserves so many bytes, once they are free.
+    /// Reserves this many bytes, once they are free.
     pub async fn reserve(&self, len: usize) -> ReservedBytes {
         let Some(units) = units(len) else { return self.reserved(None) };
         // The semaphore is never closed.
@@ -104,7 +104,7 @@ impl UserShare {
         self.reserved(permit)
     }
 
-    /// Reserves so many bytes, if they are free.
+    /// Reserves this many bytes, if they are free.
     #[must_use]
     pub fn try_reserve(&self, len: usize) -> Option<ReservedBytes> {
         let Some(units) = units(len) else { return Some(self.reserved(None)) };
@@ -162,7 +162,7 @@ impl AsRef<[u8]> for Unsent {
     }
 }
 
-/// Units of so many bytes, at most a whole share; `None` for bytes that are not counted.
+/// Units of this many bytes, at most a whole share; `None` for bytes that are not counted.
 fn units(len: usize) -> Option<u32> {
     let units = len.min(SHARE_LEN).div_ceil(UNIT_LEN);
     (len > UNCOUNTED_LEN).then(|| u32::try_from(units).ok()).flatten()

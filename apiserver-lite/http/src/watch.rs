@@ -32,7 +32,7 @@ use crate::server::HttpServer;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Bytes of a chunk after which no more is added.
 const CHUNK_LEN: usize = 256 << 10;
-/// Objects of at least so many bytes are frames of their own, shared by all watches of them.
+/// Objects of at least this many bytes are frames of their own, shared by all watches of them.
 const SHARED_LEN: usize = 16 << 10;
 
 /// The body that streams the watch `start` to `connection` in the accepted representation.

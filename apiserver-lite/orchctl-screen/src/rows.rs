@@ -1,4 +1,4 @@
-//! The rows of a view: objects as the server's tables show them, at most so many.
+//! The rows of a view: objects as the server's tables show them, at most this many.
 
 use std::collections::BTreeMap;
 

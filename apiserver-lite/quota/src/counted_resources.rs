@@ -79,7 +79,7 @@ impl CountedResource {
         }
     }
 
-    /// What so many objects of a kind use that is counted by number only.
+    /// What this many objects of a kind use that is counted by number only.
     pub fn amounts(&self, count: i64) -> ResourceList {
         let count = Quantity::from_units(count);
         let mut amounts = ResourceList::from([(self.count_name(), count)]);

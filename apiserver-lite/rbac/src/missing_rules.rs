@@ -207,7 +207,7 @@ mod tests {
         assert!(missing_rules(&[], &vec![rule; 100]).len() < PARTS_MAX + 100);
     }
 
-    /// A rule with a list of each kind of so many entries. Names differ with `other`.
+    /// A rule with a list of each kind of this many entries. Names differ with `other`.
     fn long_rule(size: usize, other: &str) -> Rule {
         let list = |word: &str| (0..size).map(|nth| format!("{word}{nth}")).collect();
         Rule {

@@ -13,7 +13,7 @@ pub enum Ties {
 }
 
 impl Ties {
-    /// The rank of a node with so many pods for a pod; the smallest is the best.
+    /// The rank of a node with this many pods for a pod; the smallest is the best.
     pub fn rank(self, pod: &ObjectKey, node: &str, pod_count: i64) -> u64 {
         match self {
             Self::FewerPods => u64::try_from(pod_count).unwrap_or(0),

@@ -110,7 +110,7 @@ pub fn watch_event_json(event: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One frame of a Protobuf watch stream without the object in its envelope, which follows and has so many bytes: the big-endian length of the rest in
+/// One frame of a Protobuf watch stream without the object in its envelope, which follows and has this many bytes: the big-endian length of the rest in
 /// four bytes, then the event.
 pub fn watch_event_head(event: &str, object_len: usize) -> Vec<u8> {
     let mut object_head = Vec::new();

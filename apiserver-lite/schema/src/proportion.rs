@@ -31,7 +31,7 @@ fn pod(size: usize) -> String {
     )
 }
 
-/// The texts of so many entries, joined by commas.
+/// The texts of this many entries, joined by commas.
 fn list(size: usize, text: impl Fn(usize) -> String) -> String {
     (0..size).map(text).collect::<Vec<_>>().join(",")
 }

@@ -99,7 +99,7 @@ async fn read_pages(etcd: &Etcd, keys: &Keys) -> Result<Loaded, EtcdLoadError> {
     }
 }
 
-/// Records of the page after one with so many, and so many bytes of values.
+/// Records of the page after one with so many, and this many bytes of values.
 fn next_page_len(records: usize, bytes: usize) -> usize {
     let mean = bytes.checked_div(records).unwrap_or(bytes);
     PAGE_BYTES.checked_div(mean).unwrap_or(PAGE_BYTES).clamp(1, PAGE_LEN_MAX)

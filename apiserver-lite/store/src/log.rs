@@ -364,7 +364,7 @@ pub struct LaterFrames {
 }
 
 /// Searches every offset after `from`, at which the change of revision `follows` begins, for complete frames with revisions from it on. Values may hold bytes
-/// that look like frames: revisions that so many bytes cannot reach are none of a frame's. Without a whole header, and so without a seed, checksums are not
+/// that look like frames: revisions that this many bytes cannot reach are none of a frame's. Without a whole header, and so without a seed, checksums are not
 /// compared: what looks like a frame counts as one.
 pub fn find_frames_after(
     path: &Path,

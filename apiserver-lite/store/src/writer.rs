@@ -77,7 +77,7 @@ type Requests<T> = vec::IntoIter<(Writes<T>, Answer<T>)>;
 /// Where the result of a request goes.
 enum Answer<T: Record> {
     One(oneshot::Sender<WriteResult<T>>),
-    /// Of so many writes.
+    /// Of this many writes.
     All(usize, oneshot::Sender<WriteAllResult<T>>),
 }
 

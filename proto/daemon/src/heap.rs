@@ -9,7 +9,7 @@ use crate::sys;
 
 /// Interval at which the size of the heap is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// A trim is due once so many bytes more are resident than after the last one, or so many and a sixteenth less are in use.
+/// A trim is due once this many bytes more are resident than after the last one, or this many and a sixteenth less are in use.
 const CHANGE_MAX: u64 = 1 << 20;
 /// Resident bytes from which on a heap is not examined on a thread of the runtime.
 const LARGE: u64 = 64 << 20;

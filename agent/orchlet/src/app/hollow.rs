@@ -1,4 +1,4 @@
-//! Hollow nodes, many in one process, to see what a cluster of so many nodes costs its control plane. Each has the pods' tasks, watches, status writes,
+//! Hollow nodes, many in one process, to see what a cluster of this many nodes costs its control plane. Each has the pods' tasks, watches, status writes,
 //! lease and connections of a node; only what is below them is in memory: runtime, cgroups, volumes and journal.
 
 use std::path::PathBuf;

@@ -16,7 +16,7 @@ impl Default for StepBudget {
 }
 
 impl StepBudget {
-    /// Spends the steps of one key or variable with so many bytes; `None` if fewer are left.
+    /// Spends the steps of one key or variable with this many bytes; `None` if fewer are left.
     pub(super) fn spend(&mut self, bytes: usize) -> Option<()> {
         proto_api::count_steps!(1);
         let steps = bytes.checked_div(STEP_LEN)?.saturating_add(1);

@@ -4,7 +4,7 @@
 //! waits. Pods of the API and of manifests come and go meanwhile, with volumes that are real files below a directory in memory.
 //!
 //! Everything follows from a seed: a failing one is replayed by `ORCH_SEED=<seed> cargo test -p orchlet simulation -- --nocapture`
-//! (with `ORCH_DEATHS=<moment>[,<moment>]` for a walk). `ORCH_SEEDS=<n>` runs so many seeds, from `ORCH_FROM` on; `hack/simulate` runs
+//! (with `ORCH_DEATHS=<moment>[,<moment>]` for a walk). `ORCH_SEEDS=<n>` runs this many seeds, from `ORCH_FROM` on; `hack/simulate` runs
 //! them by the million.
 //!
 //! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and `sim/quiescence.rs`; in

@@ -24,7 +24,7 @@ impl Default for EvictionRates {
     }
 }
 
-/// The pace of evictions in a zone: so many nodes in so many seconds.
+/// The pace of evictions in a zone: this many nodes in this many seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub nodes: usize,

@@ -157,7 +157,7 @@ async fn a_restore_is_completed_although_its_client_disconnects() {
     }
 }
 
-/// Writes of so many objects.
+/// Writes of this many objects.
 fn maps(server: &Server, count: usize) -> Vec<Write<StoredObject>> {
     let kind = server.kind("", "configmaps").unwrap();
     let mut object = Object::new(kind.clone());

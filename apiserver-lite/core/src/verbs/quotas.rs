@@ -154,7 +154,7 @@ fn has_quotas(server: &Server, namespace: &str) -> Result<bool, ApiError> {
     Ok(!stored_quotas(server, namespace, Some(1))?.is_empty())
 }
 
-/// The stored quotas of a namespace, by name, at most so many.
+/// The stored quotas of a namespace, by name, at most this many.
 fn stored_quotas(
     server: &Server,
     namespace: &str,

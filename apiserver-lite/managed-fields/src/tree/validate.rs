@@ -171,7 +171,7 @@ impl fmt::Display for Go<'_> {
     }
 }
 
-/// A message of at most so many bytes: values may be large.
+/// A message of at most this many bytes: values may be large.
 const MESSAGE_MAX: usize = 500;
 
 /// The start of a message that is too long.

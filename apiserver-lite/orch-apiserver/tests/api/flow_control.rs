@@ -230,7 +230,7 @@ async fn post_as(server: &TestServer, user: &str) -> Reply {
     server.send(request.body(Full::from(body)).expect("a request")).await
 }
 
-/// A request that has had its seat, as one of so many, and whose 34 bytes of body do not come.
+/// A request that has had its seat, as one of this many, and whose 34 bytes of body do not come.
 async fn post_without_body(
     server: &TestServer,
     user: &str,

@@ -117,7 +117,7 @@ impl Load {
         Self { removed, served, clients }
     }
 
-    /// Waits until so many more requests were answered.
+    /// Waits until this many more requests were answered.
     async fn some(&self) {
         let until = self.served.load(Ordering::SeqCst) + 100;
         while self.served.load(Ordering::SeqCst) < until {

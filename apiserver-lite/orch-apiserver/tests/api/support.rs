@@ -206,7 +206,7 @@ impl Api {
         self.http2_with_window(1 << 20).await
     }
 
-    /// The same, for a client that takes so many bytes of each response.
+    /// The same, for a client that takes this many bytes of each response.
     pub async fn http2_with_window(
         &self,
         window: u32,

@@ -26,7 +26,7 @@ fn started_pod() -> PodHistory {
     PodHistory { pod, events, steps: None }
 }
 
-/// A step of a container that ended so many milliseconds after 1970.
+/// A step of a container that ended this many milliseconds after 1970.
 fn step(action: &str, ended_ms: i64, took_ms: i64) -> NodeStep {
     NodeStep {
         began: (ended_ms - took_ms) * 1000,

@@ -17,7 +17,7 @@ use crate::select_node::{NodeView, SelectError, SelectionRules, StorageView, sel
 use crate::selected_counts::SelectedCounts;
 use crate::volumes::{BindingAnnotations, StorageSnapshot};
 
-/// A term that selects `app=none`, with so many requirements.
+/// A term that selects `app=none`, with this many requirements.
 fn term(requirements: usize) -> PodAffinityTerm {
     let labels = (0..requirements).map(|nth| (format!("app{nth}"), "none".to_owned()));
     PodAffinityTerm {
@@ -30,7 +30,7 @@ fn term(requirements: usize) -> PodAffinityTerm {
     }
 }
 
-/// A pod with so many terms of each kind: required and preferred affinity, the same of anti-affinity, spread constraints.
+/// A pod with this many terms of each kind: required and preferred affinity, the same of anti-affinity, spread constraints.
 fn pod_with([near, nearer, far, farther, spread]: [usize; 5], requirements: usize) -> Pod {
     let terms = |count: usize| vec![term(requirements); count];
     let weighted = |count: usize| {

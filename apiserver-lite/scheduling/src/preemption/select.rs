@@ -7,7 +7,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
 use crate::select_node::{FitError, PodFilters};
 
-/// Nodes that are candidates for one pod: a tenth of all, but at least so many. Four times as many are looked at.
+/// Nodes that are candidates for one pod: a tenth of all, but at least this many. Four times as many are looked at.
 const CANDIDATES_MIN: usize = 100;
 /// The same for pods whose place depends on the pods of other nodes: each step looks at all of them.
 const CANDIDATES_INTER_POD: usize = 16;

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::examples::{node, pod};
 
-    /// Points with this strategy when so many millicores of 4000 and so many GiB of 8 are allocated with the pod.
+    /// Points with this strategy when this many millicores of 4000 and this many GiB of 8 are allocated with the pod.
     fn points(strategy: FitStrategy, cpu: i64, gib: i64, weights: (i64, i64)) -> i64 {
         let mut load = NodeLoad::empty(Arc::new(node("a")));
         load.add(pod("there", cpu - 100, 0));

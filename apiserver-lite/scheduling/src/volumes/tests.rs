@@ -326,7 +326,7 @@ fn a_read_write_once_pod_claim_has_one_pod() {
     assert!(needs.is_used_by_another(&pod, &loads), "not all of its claims are known");
 }
 
-/// The steps of a pod with so many unbound claims on so many nodes, of which the first reaches the volumes.
+/// The steps of a pod with this many unbound claims on this many nodes, of which the first reaches the volumes.
 fn steps_of_binding(claims: usize, volumes: usize, nodes: usize) -> u64 {
     let named = |kind: &str, count: usize| (0..count).map(move |n| format!("{kind}{n}")).collect();
     let (claim_names, volume_names): (Vec<String>, Vec<String>) =

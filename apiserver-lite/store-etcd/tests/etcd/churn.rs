@@ -97,7 +97,7 @@ impl Churn {
         Self { course, clients, watchers, last }
     }
 
-    /// Waits until so many more writes were answered.
+    /// Waits until this many more writes were answered.
     pub async fn go_on(&self, writes: u64) {
         let until = self.course.acknowledged.load(Ordering::Acquire) + writes;
         while self.course.acknowledged.load(Ordering::Acquire) < until {

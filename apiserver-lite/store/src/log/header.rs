@@ -9,7 +9,7 @@ use super::Revision;
 
 /// Of segments without a seed (formats 1 and 2).
 const MAGIC_UNSEEDED: &[u8; 8] = b"orchlog1";
-/// Differs from the older one in so many bits that damage does not make one out of the other.
+/// Differs from the older one in this many bits that damage does not make one out of the other.
 const MAGIC: &[u8; 8] = b"ORCH LOG";
 const UNSEEDED_LEN: usize = 16;
 const LEN: usize = 24;

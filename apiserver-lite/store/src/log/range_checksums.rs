@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crc32fast::Hasher;
 
-/// Beginnings whose checksums are kept: one in so many bytes.
+/// Distance, in bytes, of the beginnings whose checksums are kept.
 const STEP: usize = 256;
 
 /// The checksums of the ranges of some bytes.

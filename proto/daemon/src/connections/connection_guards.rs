@@ -79,7 +79,7 @@ pub(super) struct Counted<B> {
 
 /// Most bytes of one frame, so that it shows whether the client reads.
 const FRAME_LEN_MAX: usize = 64 << 10;
-/// A frame of so many bytes that is written shows it.
+/// A frame of this many bytes that is written shows it.
 const PROGRESS_LEN: usize = 32 << 10;
 
 impl<B> Counted<B> {

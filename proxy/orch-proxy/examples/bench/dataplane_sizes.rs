@@ -48,7 +48,7 @@ pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
     }
 }
 
-/// A figure of durations with so many Services.
+/// A figure of durations with this many Services.
 pub fn figure(what: &str, unit: Unit, services: u32, times: Vec<Duration>) -> Figure {
     Figure::of_times(Group::Plane, what, unit, times).at(services, SERVICES)
 }

@@ -38,7 +38,7 @@ fn hook(word: &str) -> Option<LifecycleHandler> {
     Some(LifecycleHandler { exec: exec(word), ..LifecycleHandler::default() })
 }
 
-/// A container that is asked whether it is ready, for the first time so many seconds after its start.
+/// A container that is asked whether it is ready, for the first time this many seconds after its start.
 fn asked_after(name: &str, initial_delay_seconds: i32) -> Container {
     let mut probe = Probe {
         initial_delay_seconds,

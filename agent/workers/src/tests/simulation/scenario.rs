@@ -19,7 +19,7 @@ const ROUND: u64 = 2000;
 const LARGE_WALK: u64 = 0;
 pub const ONE_DEATH: u64 = 50;
 pub const TWO_DEATHS: u64 = 25;
-/// A second death comes at most so many moments after the first.
+/// A second death comes at most this many moments after the first.
 const SOON: u64 = 60;
 
 impl Course {

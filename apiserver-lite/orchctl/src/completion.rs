@@ -92,7 +92,7 @@ fn with_hidden_flags(command: Command) -> Command {
 fn with_completers(command: Command, path: &[String], before: &Arc<[OsString]>) -> Command {
     let completer = |arg: &Arg| WordCompleter {
         path: path.to_vec(),
-        flag: arg.get_long().map(str::to_owned),
+        flag: (!arg.is_positional()).then(|| arg.get_long().unwrap_or_default().to_owned()),
         before: before.clone(),
     };
     command

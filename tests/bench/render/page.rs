@@ -32,7 +32,7 @@ fn section(group: Group) -> (&'static str, &'static str) {
         ),
         Group::Idle => (
             "An idle node",
-            "Means of half a minute, after the pods above have come and gone. PSS is the proportional set size; private dirty pages are those of no file and no other process.",
+            "Means of half a minute, after the pods above have come and gone. PSS is the proportional set size; private dirty pages are those of no file and no other process. What PSS has beyond them is the programs' code, which the kernel takes back when it needs memory; where a budget of PSS is missed, it is by code.",
         ),
         Group::Bursts => (
             "Bursts of pods",

@@ -11,8 +11,10 @@ use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// A second, or unset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +83,9 @@ impl From<Time> for MicroTime {
 /// `2006-01-02T15:04:05Z`; empty when unset.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |seconds| write!(f, "{}Z", Civil::from_unix(seconds)))
+        let Some(seconds) = self.0 else { return Ok(()) };
+        write_second(f, seconds)?;
+        f.write_char('Z')
     }
 }
 
@@ -89,8 +93,8 @@ impl fmt::Display for Time {
 impl fmt::Display for MicroTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(micros) = self.0 else { return Ok(()) };
-        let civil = Civil::from_unix(micros.div_euclid(MICROS));
-        write!(f, "{civil}.{:06}Z", micros.rem_euclid(MICROS))
+        write_second(f, micros.div_euclid(MICROS))?;
+        write!(f, ".{:06}Z", micros.rem_euclid(MICROS))
     }
 }
 
@@ -116,118 +120,32 @@ impl FromStr for MicroTime {
 }
 
 const MICROS: i64 = 1_000_000;
-const DAY_SECS: i64 = 86_400;
 /// The range of RFC 3339, in UTC: years from 0 to 9999.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
 
-/// A date and a time of day in UTC.
-struct Civil {
-    year: i64,
-    month: i64,
-    day: i64,
-    second_of_day: i64,
+/// Length of `2006-01-02T15:04:05`.
+const SECOND_LEN: usize = 19;
+
+/// Writes `2006-01-02T15:04:05`, of a time outside of the range the end of the range.
+fn write_second(f: &mut fmt::Formatter<'_>, seconds: i64) -> fmt::Result {
+    let seconds = seconds.clamp(*SECONDS.start(), *SECONDS.end());
+    let at = OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| fmt::Error)?;
+    let mut text = [0; SECOND_LEN + 1];
+    at.format_into(&mut text.as_mut_slice(), &Rfc3339).map_err(|_| fmt::Error)?;
+    let text = text.get(..SECOND_LEN).and_then(|text| str::from_utf8(text).ok());
+    f.write_str(text.ok_or(fmt::Error)?)
 }
 
-impl Civil {
-    /// The proleptic Gregorian date, counting in eras of 400 years that start on 1 March.
-    #[expect(clippy::arithmetic_side_effects, reason = "of a quotient of DAY_SECS or a remainder")]
-    fn from_unix(seconds: i64) -> Civil {
-        let days = seconds.div_euclid(DAY_SECS) + 719_468;
-        let era = days.div_euclid(146_097);
-        let day_of_era = days.rem_euclid(146_097);
-        let year_of_era =
-            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_from_march = (5 * day_of_year + 2) / 153;
-        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-        Civil {
-            year: year_of_era + era * 400 + i64::from(month <= 2),
-            month,
-            day: day_of_year - (153 * month_from_march + 2) / 5 + 1,
-            second_of_day: seconds.rem_euclid(DAY_SECS),
-        }
-    }
-
-    #[expect(clippy::arithmetic_side_effects, reason = "all parts have at most four digits")]
-    fn to_unix(&self) -> i64 {
-        let year = if self.month <= 2 { self.year - 1 } else { self.year };
-        let era = year.div_euclid(400);
-        let year_of_era = year.rem_euclid(400);
-        let month_from_march = (self.month + 9) % 12;
-        let day_of_year = (153 * month_from_march + 2) / 5 + self.day - 1;
-        let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-        (era * 146_097 + day_of_era - 719_468) * DAY_SECS + self.second_of_day
-    }
-}
-
-impl fmt::Display for Civil {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Civil { year, month, day, second_of_day: s } = self;
-        let (hour, minute, second) = (s / 3600, s / 60 % 60, s % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
-    }
-}
-
-/// Seconds since the epoch and microseconds within the second.
+/// Seconds since the epoch and microseconds within the second. Stricter than RFC 3339 where Kubernetes' reader is: capital letters, and no leap seconds.
 fn parse(text: &str) -> Option<(i64, i64)> {
-    let (date_time, rest) = text.split_at_checked(19)?;
-    let number = |from: usize, to: usize| digits(date_time.get(from..to)?);
-    let separators: Vec<u8> =
-        [4, 7, 10, 13, 16].iter().filter_map(|&i| date_time.as_bytes().get(i).copied()).collect();
-    if separators != *b"--T::" {
+    let (second, rest) = text.split_at_checked(SECOND_LEN)?;
+    if !second.contains('T') || second.ends_with("60") || rest.contains('z') {
         return None;
     }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    if hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    let second_of_hour = minute.saturating_mul(60).saturating_add(second);
-    let second_of_day = hour.saturating_mul(3600).saturating_add(second_of_hour);
-    let civil = Civil { year, month, day, second_of_day };
-    // A date that does not exist, such as 30 February, converts back to another one.
-    let back = Civil::from_unix(civil.to_unix());
-    if !(1..=12).contains(&month) || (back.year, back.month, back.day) != (year, month, day) {
-        return None;
-    }
-    let (micros, zone) = match rest.strip_prefix('.') {
-        Some(rest) => {
-            let end = rest.find(|c: char| !c.is_ascii_digit())?;
-            let (fraction, zone) = rest.split_at_checked(end)?;
-            if fraction.is_empty() {
-                return None;
-            }
-            let six: String = fraction.chars().chain("000000".chars()).take(6).collect();
-            (digits(&six)?, zone)
-        }
-        None => (0, rest),
-    };
+    let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     // With its offset the time may be outside of the range.
-    let seconds = civil.to_unix().saturating_sub(offset_secs(zone)?);
-    SECONDS.contains(&seconds).then_some((seconds, micros))
-}
-
-/// `Z` or `+01:30`, in seconds east of UTC.
-fn offset_secs(zone: &str) -> Option<i64> {
-    if zone == "Z" {
-        return Some(0);
-    }
-    let (sign, zone) = match zone.split_at_checked(1)? {
-        ("+", rest) => (1, rest),
-        ("-", rest) => (-1, rest),
-        _ => return None,
-    };
-    let (hours, minutes) = zone.split_once(':')?;
-    if hours.len() != 2 || minutes.len() != 2 {
-        return None;
-    }
-    let (hours, minutes) = (digits(hours)?, digits(minutes)?);
-    let seconds = hours.saturating_mul(3600).saturating_add(minutes.saturating_mul(60));
-    (hours <= 23 && minutes <= 59).then_some(seconds.saturating_mul(sign))
-}
-
-fn digits(text: &str) -> Option<i64> {
-    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+    let seconds = at.unix_timestamp();
+    SECONDS.contains(&seconds).then_some((seconds, i64::from(at.microsecond())))
 }
 
 /// The message on the wire. Both fields are written unless the time is unset.

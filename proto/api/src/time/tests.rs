@@ -25,11 +25,18 @@ fn fractions_and_offsets() {
     let unix = |text: &str| text.parse::<MicroTime>().unwrap().unix_micros().unwrap();
     assert_eq!(unix("1970-01-01T00:00:00.5Z"), 500_000);
     assert_eq!(unix("1970-01-01T00:00:00.123456789Z"), 123_456);
+    assert_eq!(unix("1970-01-01T00:00:00.1234567891234567890Z"), 123_456);
     assert_eq!(unix("1970-01-01T01:30:00.000001+01:30"), 1);
     assert_eq!(unix("1969-12-31T23:00:00-01:00"), 0);
     assert_eq!("1970-01-01T00:00:01.9Z".parse(), Ok(Time::from_unix(1)));
     assert_eq!(MicroTime::from_unix_micros(-1).to_string(), "1969-12-31T23:59:59.999999Z");
     assert_eq!(MicroTime::from_unix_micros(-1).to_seconds(), Time::from_unix(-1));
+}
+
+#[test]
+fn times_beyond_the_range_are_shown_as_its_ends() {
+    assert_eq!(Time::from_unix(i64::MAX).to_string(), "9999-12-31T23:59:59Z");
+    assert_eq!(Time::from_unix(i64::MIN).to_string(), "0000-01-01T00:00:00Z");
 }
 
 #[test]
@@ -49,6 +56,9 @@ fn malformed_times_are_refused() {
         "2026-01-01T00:00:00+24:00",
         "+026-01-01T00:00:00Z",
         "2026-01-01T00:00:00ZZ",
+        "2016-12-31T23:59:60Z",
+        "2026-01-01t00:00:00Z",
+        "2026-01-01T00:00:00z",
         "äöüäöüäöüäöü",
         "9999-12-31T23:59:59-00:01",
         "0000-01-01T00:00:00+00:01",

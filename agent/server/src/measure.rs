@@ -16,6 +16,7 @@ use agent_host::{machine, net_counters, process};
 use agent_node::cgroup::{CgroupManager, CgroupName};
 use agent_runtime::runtime::ContainerUsage;
 use agent_runtime::{ImageRuntime, UsageReader};
+use procfs::boot_time_secs;
 use proto_api::core::v1::Pod;
 use proto_daemon::blocking_shares::{self, WorkOwner};
 use proto_daemon::exit::chain;
@@ -244,7 +245,7 @@ fn nanos_since_1970() -> i64 {
 
 /// Boot time in seconds since 1970; 0 if the kernel does not report it.
 fn boot_time() -> i64 {
-    procfs::boot_time_secs().ok().and_then(|secs| i64::try_from(secs).ok()).unwrap_or(0)
+    boot_time_secs().ok().and_then(|secs| i64::try_from(secs).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

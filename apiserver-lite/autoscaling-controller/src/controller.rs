@@ -29,7 +29,7 @@ pub struct AutoscalingController {
     pub flags: AutoscalingFlags,
     /// Number of autoscalers that are looked at at a time.
     pub workers: usize,
-    /// The metrics.
+    /// Where the keys of its queue are counted.
     pub metrics: WorkQueueMetrics,
     /// The status page.
     pub page: TaskStatus,

@@ -39,7 +39,7 @@ pub struct Garbage {
     pub client: Client,
     /// Number of concurrently processed objects.
     pub workers: usize,
-    /// The metrics.
+    /// Where the keys of its queue are counted.
     pub metrics: WorkQueueMetrics,
     /// The status page.
     pub page: TaskStatus,

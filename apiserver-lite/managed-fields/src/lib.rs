@@ -13,8 +13,8 @@
 //!
 //! Use in a server:
 //!
-//! - [`BuiltInStructures::new`] once per process; [`BuiltInStructures::structure`] finds the [`Structure`] of a kind, [`Structure::from_openapi`] makes that of a
-//!   version of a custom resource. [`SingleVersion`] or [`SeveralVersions`] hold them, [`reset_fields`] says what an endpoint resets.
+//! - [`BuiltInStructures::new`] once per process; [`BuiltInStructures::structure`] finds the [`Structure`] of a kind, [`Structure::from_openapi`] makes that
+//!   of a version of a custom resource. [`SingleVersion`] or [`SeveralVersions`] hold them, [`reset_fields`] says what an endpoint resets.
 //! - Trees are `Engine::written_document` of objects: of the stored object, of the request's object (decoded and defaulted, before admission
 //!   and before the server sets metadata), and of `Object::new(kind)` for [`Request::empty`]. An apply patch is not decoded as an object,
 //!   because what it leaves out matters: it is `Engine::parse_document` of the body.

@@ -396,7 +396,7 @@ impl Scheduler {
             }
         };
         self.counters.observe_selection(begun.elapsed());
-        nominated.take_back(loads);
+        nominated.remove_loads(loads);
         let NodeChoice { nth, volumes } = match selected {
             Ok(choice) => choice,
             Err(why) => {
@@ -404,7 +404,7 @@ impl Scheduler {
                 let SelectError::NoFeasibleNode(why) = why else { return Err(Failure::Error) };
                 nominated.put(loads);
                 let failure = self.fail(pod, loads, view, storage, &why).await;
-                nominated.take_back(loads);
+                nominated.remove_loads(loads);
                 return Err(failure);
             }
         };
@@ -439,7 +439,7 @@ impl Scheduler {
     ) -> Result<Result<NodeChoice, SelectError>, Failure> {
         let storage_view = StorageView { storage, annotations: &self.annotations };
         let found = isolate_pod(pod, || find_feasible(pod, &mut nodes, rules, storage_view));
-        nodes.nominated.take_back(nodes.loads);
+        nodes.nominated.remove_loads(nodes.loads);
         let mut feasible = match found {
             Ok(feasible) => feasible,
             Err(error) => return Ok(Err(error)),

@@ -137,10 +137,10 @@ async fn edit(
             Ok(EditOutcome::Refused(refusal)) => refusal,
             Err(error) => return Err(keep(&requests::message(&error))),
         };
-        let told = writeln!(output.err, "error: {}", refusal.summary);
+        let noted = writeln!(output.err, "error: {}", refusal.summary);
         head = self::head(&args.output, &refusal.lines);
         (text, is_first) = (edited, false);
-        let opened = match told.and_then(|()| rewrite(&path, &format!("{head}{text}"))) {
+        let opened = match noted.and_then(|()| rewrite(&path, &format!("{head}{text}"))) {
             Ok(()) => open_editor(session, &path).await,
             Err(error) => Err(error.into()),
         };

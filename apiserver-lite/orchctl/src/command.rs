@@ -127,9 +127,14 @@ pub struct CompletionArgs {
     shell: clap_complete::Shell,
 }
 
+/// The command line that the program has, without its help.
+pub fn command_line() -> clap::Command {
+    arguments::with_boolean_values(Arguments::command())
+}
+
 /// Reads the command line.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let command = help::with_help(arguments::with_boolean_values(Arguments::command()));
+    let command = help::with_help(command_line());
     let mut matches = command.try_get_matches_from(help_as_flag(words))?;
     let mut parsed = Arguments::from_arg_matches_mut(&mut matches)?;
     if let Command::Create(create) = &parsed.command

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Arg, ArgMatches, Command, CommandFactory as _, FromArgMatches as _};
+use clap::{Arg, ArgMatches, Command, FromArgMatches as _};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, ValueCompleter};
 use clap_complete::env::{EnvCompleter, Shells};
 use orchctl_client::{GlobalFlags, Session};
@@ -14,9 +14,6 @@ use orchctl_commands::completion::{self, DEADLINE};
 use orchctl_plans::completion::{Candidates, of_argument, of_flag};
 use proto_daemon::exit::Failure;
 use proto_daemon::reference::Reference;
-
-use crate::arguments;
-use crate::command::Arguments;
 
 /// By this variable a shell's script says which shell it is of.
 pub const VARIABLE: &str = "ORCHCTL_COMPLETE";
@@ -47,26 +44,30 @@ pub fn write_script(shell: &str, output: &mut dyn Write) -> io::Result<()> {
     shell.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, output)
 }
 
-/// Answers the script of a shell, if it is one that runs the program with these words.
-pub fn answer(words: &[OsString]) -> Option<ExitCode> {
+/// Answers the script of a shell, if it is one that runs the program with these words; `make` makes the command line that it has.
+pub fn answer(words: &[OsString], make: fn() -> Command) -> Option<ExitCode> {
     let shell = std::env::var(VARIABLE).ok().filter(|shell| !shell.is_empty())?;
     let typed = words.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
     let written = match SHELLS.completer(&shell) {
-        Some(shell) => write_words(shell, typed),
+        Some(shell) => write_words(shell, typed, make),
         None => Err(io::Error::other(format!("no completion for the shell {shell:?}"))),
     };
     // What it says would stand in the middle of the user's line.
     Some(if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn write_words(shell: &dyn EnvCompleter, typed: Vec<OsString>) -> io::Result<()> {
+fn write_words(
+    shell: &dyn EnvCompleter,
+    typed: Vec<OsString>,
+    make: fn() -> Command,
+) -> io::Result<()> {
     let index = std::env::var(INDEX_VARIABLE).ok().and_then(|index| index.parse().ok());
     // Some shells leave an empty word at the end away.
     let index = index.unwrap_or_else(|| typed.len().saturating_sub(1)).min(typed.len());
     let before: Arc<[OsString]> = typed.iter().take(index).cloned().collect();
     let is_flag = typed.get(index).is_some_and(|word| word.to_string_lossy().starts_with('-'));
-    let command = if is_flag { command() } else { with_hidden_flags(command()) };
-    let mut command = with_completers(command, &[], &before);
+    let command = if is_flag { make() } else { with_hidden_flags(make()) };
+    let mut command = with_completers(command, &[], (&before, make));
     let mut words = Vec::new();
     shell.write_complete(
         &mut command,
@@ -77,10 +78,6 @@ fn write_words(shell: &dyn EnvCompleter, typed: Vec<OsString>) -> io::Result<()>
     io::stdout().write_all(&words)
 }
 
-fn command() -> Command {
-    arguments::with_boolean_values(Arguments::command())
-}
-
 /// Names are offered without the flags, unless there are none.
 fn with_hidden_flags(command: Command) -> Command {
     command
@@ -89,11 +86,16 @@ fn with_hidden_flags(command: Command) -> Command {
 }
 
 /// The command with what completes its arguments and the values of its flags; the same for those below it.
-fn with_completers(command: Command, path: &[String], before: &Arc<[OsString]>) -> Command {
+fn with_completers(
+    command: Command,
+    path: &[String],
+    (before, make): (&Arc<[OsString]>, fn() -> Command),
+) -> Command {
     let completer = |arg: &Arg| WordCompleter {
         path: path.to_vec(),
         flag: (!arg.is_positional()).then(|| arg.get_long().unwrap_or_default().to_owned()),
         before: before.clone(),
+        make,
     };
     command
         .mut_args(|arg| {
@@ -102,7 +104,7 @@ fn with_completers(command: Command, path: &[String], before: &Arc<[OsString]>) 
         })
         .mut_subcommands(|below| {
             let path = [path, &[below.get_name().to_owned()]].concat();
-            with_completers(below, &path, before)
+            with_completers(below, &path, (before, make))
         })
 }
 
@@ -114,6 +116,7 @@ struct WordCompleter {
     flag: Option<String>,
     /// The words before that at the cursor, the program's name among them.
     before: Arc<[OsString]>,
+    make: fn() -> Command,
 }
 
 impl WordCompleter {
@@ -131,12 +134,13 @@ impl WordCompleter {
     }
 
     fn words(&self, current: &str) -> Option<Vec<String>> {
-        let matches = command().ignore_errors(true).try_get_matches_from(&*self.before).ok()?;
+        let command = (self.make)().ignore_errors(true);
+        let matches = command.try_get_matches_from(&*self.before).ok()?;
         let mut leaf = &matches;
         while let Some((_, below)) = leaf.subcommand() {
             leaf = below;
         }
-        let before = arguments_of(leaf, &self.path);
+        let before = arguments_of(&(self.make)(), leaf, &self.path);
         let wanted = match &self.flag {
             Some(flag) => of_flag(&self.path(), flag, &before),
             None => of_argument(&self.path(), &before, current),
@@ -157,9 +161,8 @@ impl ValueCompleter for WordCompleter {
 }
 
 /// The arguments of a command line that is not complete yet, without the flags.
-fn arguments_of(matches: &ArgMatches, path: &[String]) -> Vec<String> {
-    let root = command();
-    let mut command = &root;
+fn arguments_of(root: &Command, matches: &ArgMatches, path: &[String]) -> Vec<String> {
+    let mut command = root;
     for name in path {
         let Some(below) = command.find_subcommand(name) else { return Vec::new() };
         command = below;

@@ -20,7 +20,7 @@ use proto_daemon::reference;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    if let Some(code) = completion::answer(&words) {
+    if let Some(code) = completion::answer(&words, command::command_line) {
         return code;
     }
     let version = env!("CARGO_PKG_VERSION");

@@ -26,7 +26,7 @@ pub struct QuotaController {
     pub sync_period: Duration,
     /// Number of quotas that are counted at a time.
     pub workers: usize,
-    /// The metrics.
+    /// Where the keys of its queue are counted.
     pub metrics: WorkQueueMetrics,
     /// The status page.
     pub page: TaskStatus,

@@ -36,7 +36,7 @@ pub struct Bootstrap {
     pub signer: Client,
     /// The controllers that run.
     pub enabled: TokenControllers,
-    /// The metrics.
+    /// Where the keys of its queue are counted.
     pub metrics: WorkQueueMetrics,
 }
 

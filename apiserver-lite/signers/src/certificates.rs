@@ -51,7 +51,7 @@ pub struct Certificates {
     pub authority: Option<Arc<CertificateAuthority>>,
     /// The controllers that run.
     pub enabled: CsrControllers,
-    /// The metrics.
+    /// Where the keys of its queue are counted.
     pub metrics: WorkQueueMetrics,
 }
 

@@ -169,7 +169,7 @@ impl Cluster {
     // === The controllers ===
 
     /// The caches of the controllers: a past state for volumes, and one for claims.
-    fn seen(&self, age: (usize, usize)) -> Objects {
+    fn observe(&self, age: (usize, usize)) -> Objects {
         let back = |age: usize| {
             let at = self.before.len().checked_sub(age % 4);
             at.and_then(|at| self.before.get(at)).unwrap_or(&self.now)
@@ -208,7 +208,7 @@ impl Cluster {
 
     /// One reconcile of every key, each plan stopped after `writes` writes.
     fn look(&mut self, age: (usize, usize), writes: usize) -> bool {
-        let seen = self.seen(age);
+        let seen = self.observe(age);
         let mut plans = Vec::new();
         for (name, claim) in &seen.claims {
             plans.push(self.plan_claim(&seen, name));

@@ -227,6 +227,7 @@ async fn shells_complete_commands_types_and_names() {
             "k -n shop create configmap settings",
             "k -n shop create configmap secrets",
             "k create configmap other",
+            "k create serviceaccount default",
             "k run one --image=a",
         ] {
             let answer = workplace.ask(ORCHCTL, "orchctl.conf", line);

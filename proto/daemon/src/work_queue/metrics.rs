@@ -74,7 +74,7 @@ impl WorkQueueMetrics {
     }
 }
 
-/// The metrics of one queue.
+/// Counts the keys of a queue as those of their controllers.
 #[derive(Debug)]
 pub(super) struct QueueMetrics<K> {
     pub(super) metrics: WorkQueueMetrics,

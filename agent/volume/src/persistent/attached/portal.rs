@@ -117,7 +117,7 @@ mod tests {
             assert_eq!(portal(one).may_be(&portal(other)), expect, "{one} {other}");
             assert_eq!(portal(other).may_be(&portal(one)), expect, "{other} {one}");
         }
-        assert_eq!(portal("fd00::1").shown(), ["[fd00::1]:3260", "fd00::1:3260"]);
-        assert_eq!(portal("san").shown(), [""; 0]);
+        assert_eq!(portal("fd00::1").disk_name_forms(), ["[fd00::1]:3260", "fd00::1:3260"]);
+        assert_eq!(portal("san").disk_name_forms(), [""; 0]);
     }
 }

@@ -122,7 +122,7 @@ mod tests {
         let key = KEYS.choose(rng).unwrap();
         let values = |rng: &mut StdRng| {
             let count = rng.random_range(1..4);
-            VALUES.choose_multiple(rng, count).copied().collect::<Vec<_>>().join(",")
+            VALUES.sample(rng, count).copied().collect::<Vec<_>>().join(",")
         };
         match rng.random_range(0..7) {
             0 => format!("{key} in ({})", values(rng)),
@@ -136,7 +136,7 @@ mod tests {
 
     fn labels(rng: &mut StdRng) -> Map {
         let count = rng.random_range(0..=KEYS.len());
-        let entries = KEYS.choose_multiple(rng, count).map(|key| {
+        let entries = KEYS.sample(rng, count).map(|key| {
             let value = VALUES.choose(rng).unwrap();
             ((*key).into(), Value::from(*value))
         });

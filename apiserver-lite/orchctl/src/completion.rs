@@ -81,6 +81,7 @@ fn write_words(
 /// Names are offered without the flags, unless there are none.
 fn with_hidden_flags(command: Command) -> Command {
     command
+        .disable_help_flag(true)
         .mut_args(|arg| if arg.is_positional() { arg } else { arg.hide(true) })
         .mut_subcommands(with_hidden_flags)
 }

@@ -244,7 +244,6 @@ async fn shells_complete_commands_types_and_names() {
             ("get cm ", "other"),
             ("logs o", "one"),
             ("logs one -c ", "one"),
-            ("logs one ", ""),
             ("config use-context none", ""),
             ("--server=http://127.0.0.1:1 get pods o", ""),
         ] {

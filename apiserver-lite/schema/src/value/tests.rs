@@ -110,3 +110,19 @@ fn each_value_of_maps_that_differ_is_compared_once() {
     let steps = proto_api::steps::count_during(|| equal = one == two);
     assert!(!equal && steps <= 200, "{steps} steps");
 }
+
+/// What is read is what was written, to the last bit: serde_json's faster way to read a number may be off by one.
+#[test]
+fn floats_are_read_exactly() {
+    let long = "8".to_owned() + &"1".repeat(85) + "0.5";
+    let texts = ["0.1", "123.45600000000002", "5e-324", "1.7976931348623157e308", &long];
+    for text in texts {
+        let read = parse_json(text.as_bytes(), &mut Vec::new()).expect("a number");
+        let exact: f64 = text.parse().expect("a number");
+        assert_eq!(read, Value::Float(exact), "{text}");
+        let mut written = Vec::new();
+        write_json(&mut written, &read);
+        let again = parse_json(&written, &mut Vec::new()).expect("a number");
+        assert_eq!(again, read, "{text}");
+    }
+}

@@ -115,10 +115,10 @@ async fn edit(
         _ => yaml::to_string(&shown),
     };
     let mut head = head(&args.output, &[]);
-    let path = in_editor(session, &format!("{head}{text}"), &args.output).await?;
-    let keep = |why: &str| error_with_copy(why, &path);
+    let mut path = in_editor(session, &format!("{head}{text}"), &args.output).await?;
     let mut is_first = true;
     loop {
+        let keep = |why: &str| error_with_copy(why, &path);
         let edited = std::fs::read_to_string(&path).map_err(|error| keep(&error.to_string()))?;
         let edited = without_head(&edited, &head);
         if !is_first && is_same(&edited, &text) {
@@ -140,11 +140,16 @@ async fn edit(
         let noted = writeln!(output.err, "error: {}", refusal.summary);
         head = self::head(&args.output, &refusal.lines);
         (text, is_first) = (edited, false);
-        let opened = match noted.and_then(|()| rewrite(&path, &format!("{head}{text}"))) {
-            Ok(()) => open_editor(session, &path).await,
+        // The last text stays until the next one is written.
+        let next = match noted {
+            Ok(()) => write_file(&format!("{head}{text}"), &args.output),
             Err(error) => Err(error.into()),
         };
-        opened.map_err(|error| keep(&requests::message(&error)))?;
+        let next = next.map_err(|error| keep(&requests::message(&error)))?;
+        discard(&path);
+        path = next;
+        let opened = open_editor(session, &path).await;
+        opened.map_err(|error| error_with_copy(&requests::message(&error), &path))?;
     }
 }
 
@@ -224,12 +229,6 @@ fn is_same(one: &str, other: &str) -> bool {
     }
 }
 
-/// Writes another text into the file of an edit.
-fn rewrite(path: &Path, text: &str) -> std::io::Result<()> {
-    discard(path);
-    private_files::create_private(path)?.write_all(text.as_bytes())
-}
-
 /// Removes the file of an edit, which some editors and cleaners of the directory have done before.
 fn discard(path: &Path) {
     let _ = std::fs::remove_file(path);
@@ -268,8 +267,13 @@ fn write_file(text: &str, ending: &str) -> Result<PathBuf, CommandError> {
         let path = directory.join(format!("orchctl-edit-{}-{at}.{ending}", std::process::id()));
         match private_files::create_private(&path) {
             Ok(mut file) => {
-                file.write_all(text.as_bytes())?;
-                return Ok(path);
+                return match file.write_all(text.as_bytes()) {
+                    Ok(()) => Ok(path),
+                    Err(error) => {
+                        discard(&path);
+                        Err(error.into())
+                    }
+                };
             }
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error.into()),

@@ -154,11 +154,16 @@ impl ValueCompleter for WordCompleter {
     fn complete(&self, current: &OsStr) -> Vec<CompletionCandidate> {
         let Some(current) = current.to_str() else { return Vec::new() };
         let mut words = self.words(current).unwrap_or_default();
-        words.retain(|word| word.starts_with(current));
+        words.retain(|word| word.starts_with(current) && is_plain(word));
         words.sort();
         words.dedup();
         words.into_iter().map(CompletionCandidate::new).collect()
     }
+}
+
+/// Whether a word has no meaning of its own to shells and terminals: a server may say anything.
+fn is_plain(word: &str) -> bool {
+    word.chars().all(|c| c.is_alphanumeric() || "-._:/@+%".contains(c))
 }
 
 /// The arguments of a command line that is not complete yet, without the flags.
@@ -185,4 +190,19 @@ fn ask(flags: GlobalFlags, wanted: &Candidates) -> Option<Vec<String>> {
     // A name that is being resolved must not hold the user's shell.
     runtime.shutdown_background();
     words.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_acts_on_a_shell_or_a_terminal() {
+        for plain in ["web-0", "deployments.apps/web", "arn:aws:eks:eu-1:1:cluster/a", "a@b"] {
+            assert!(is_plain(plain), "{plain}");
+        }
+        for acting in ["$(reboot)", "a b", "a\u{1b}[2J", "a;b", "a`b`", "a\nb", "a'b", "a>b"] {
+            assert!(!is_plain(acting), "{acting:?}");
+        }
+    }
 }

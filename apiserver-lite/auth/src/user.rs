@@ -22,6 +22,8 @@ pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// Group of administrators, which bypasses authorization.
 pub const MASTERS: &str = "system:masters";
 
+/// Name of the anonymous user.
+const ANONYMOUS: &str = "system:anonymous";
 /// What the names of service accounts begin with.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
@@ -30,7 +32,7 @@ impl User {
     #[must_use]
     pub fn anonymous() -> Self {
         Self {
-            name: "system:anonymous".to_owned(),
+            name: ANONYMOUS.to_owned(),
             groups: vec![UNAUTHENTICATED.to_owned()],
             ..Self::default()
         }
@@ -46,10 +48,11 @@ impl User {
         }
     }
 
-    /// The user with the group of authenticated users.
+    /// The user with the group of authenticated users. A proxy that has let an anonymous client through names it: it stays what it was.
     #[must_use]
     pub fn authenticated(mut self) -> Self {
-        if !self.groups.iter().any(|group| group == AUTHENTICATED) {
+        let is_anonymous = self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED);
+        if !is_anonymous && !self.is_in(AUTHENTICATED) {
             self.groups.push(AUTHENTICATED.to_owned());
         }
         self
@@ -91,6 +94,21 @@ pub fn share_name<'a>(user: &'a str, system_namespace: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn anonymous_users_are_not_authenticated_by_who_names_them() {
+        for (name, groups, expected) in [
+            ("jane", &["dev"][..], &["dev", AUTHENTICATED][..]),
+            ("jane", &[AUTHENTICATED], &[AUTHENTICATED]),
+            ("jane", &[UNAUTHENTICATED], &[UNAUTHENTICATED]),
+            (ANONYMOUS, &[UNAUTHENTICATED], &[UNAUTHENTICATED]),
+            (ANONYMOUS, &[], &[]),
+        ] {
+            let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+            let user = User { name: name.to_owned(), groups, ..User::default() };
+            assert_eq!(user.authenticated().groups, expected, "{name}");
+        }
+    }
 
     #[test]
     fn accounts_of_a_namespace_share_what_a_server_gives() {

@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use proto_daemon::private_files;
+use apiserver_token::pkcs8_from_pem;
+use proto_daemon::{exit, private_files};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
@@ -186,6 +187,13 @@ impl Authority {
                 ),
             ));
         };
+        if let [_, _, ..] = &*leaf.organizations {
+            return Err(BootstrapError::Invalid(format!(
+                "{} is in several groups ({}), and a certificate of one group at most is issued here: issue it with the authority's own tools",
+                leaf.common_name,
+                leaf.organizations.join(", ")
+            )));
+        }
         let made = BootstrapError::make;
         let key = KeyPair::generate().map_err(made(&leaf.common_name))?;
         let params = leaf_params(leaf, days, now).map_err(made(&leaf.common_name))?;
@@ -349,10 +357,15 @@ pub(crate) fn is_pair(
     Ok(public_key_of(path, certificate)? == key_pair(key, text)?.subject_public_key_info())
 }
 
-fn key_pair(path: &Path, text: &str) -> Result<KeyPair, BootstrapError> {
-    KeyPair::from_pem(text).map_err(|error| {
-        BootstrapError::unusable(path, format!("contains no PKCS#8 key ({error}); convert other formats with `openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`"))
-    })
+pub(crate) fn key_pair(path: &Path, text: &str) -> Result<KeyPair, BootstrapError> {
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        BootstrapError::unusable(
+            path,
+            format!("contains no usable private key: {}", exit::chain(error)),
+        )
+    };
+    let der = pkcs8_from_pem(text.as_bytes()).map_err(|error| unusable(&error))?;
+    KeyPair::try_from(der).map_err(|error| unusable(&error))
 }
 
 fn named(common_name: &str, organizations: &[String]) -> DistinguishedName {

@@ -156,7 +156,7 @@ mod tests {
         let error = verified(&info, &token).unwrap_err().to_string();
         assert!(error.contains("not signed"), "{error}");
         let signed = signature(&token.id, &token.secret, &content);
-        info.data.insert(format!("jws-kubeconfig-{}", token.id), signed);
+        info.data.insert(signature_key(&token.id), signed);
         let found = verified(&info, &token).unwrap();
         assert_eq!(found.server, "https://10.0.0.1:6443");
         let other = BootstrapToken { secret: "0".repeat(16), ..token.clone() };

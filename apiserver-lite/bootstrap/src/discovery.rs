@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use apiserver_signers::bootstrap::tokens::signature_key;
 use proto_api::core::v1::{ConfigMap, Node};
 use proto_api::names::Names;
 use proto_client::Client;
@@ -95,7 +96,7 @@ async fn fetch_cluster_info(
     let first = read(&config, names).await?;
     let found = cluster_info::verified(&first, token).map_err(|error| {
         // The signature of a new token takes a moment.
-        let is_signed = first.data.keys().any(|key| key.ends_with(&token.id));
+        let is_signed = first.data.contains_key(&signature_key(&token.id));
         if is_signed { Look::Never(error) } else { Look::Again(NotYet(error.to_string())) }
     })?;
     if !pins.is_empty() {

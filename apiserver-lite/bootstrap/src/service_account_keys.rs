@@ -6,10 +6,12 @@ use std::path::Path;
 use proto_daemon::private_files;
 use rcgen::KeyPair;
 
-use crate::authority::{missing, read, write_key, write_public};
+use crate::authority::{key_pair, missing, read, write_key, write_public};
 use crate::certificates::FileChange;
 use crate::error::BootstrapError;
 
+/// File of a key that was prepared and does not sign yet.
+const NEXT: &str = "sa-next.key";
 /// Between two keys of a file.
 const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 /// Most keys that verify tokens: more rotations at once forget the oldest.
@@ -43,20 +45,56 @@ pub fn ensure(dir: &Path) -> Result<FileChange, BootstrapError> {
     }
 }
 
-/// Makes a new key that signs from now on. The keys that verified go on doing so.
+/// Makes the key that signs after the next [`rotate`], if there is none, and adds its public half to those that verify: servers that share the
+/// tokens know it before it signs.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn prepare(dir: &Path) -> Result<(), BootstrapError> {
+    let (next, public) = (dir.join(NEXT), dir.join("sa.pub"));
+    let mut keys = split(&read(&public)?.ok_or_else(|| missing(&public))?);
+    let text = match read(&next)? {
+        Some(text) => text,
+        None => {
+            let key = generate()?;
+            write_key(&next, &key.serialize_pem())?;
+            key.serialize_pem()
+        }
+    };
+    let added = split(&public_half(&next, &text)?);
+    // Behind the current key, before the older ones.
+    keys.retain(|key| !added.contains(key));
+    let older = keys.split_off(keys.len().min(1));
+    keys.extend(added);
+    keys.extend(older);
+    keys.truncate(KEYS_MAX);
+    write_public(&public, &joined(&keys))
+}
+
+/// Makes a new key that signs from now on, or takes the one that was prepared. The keys that verified go on doing so.
 ///
 /// # Errors
 /// As [`ensure`].
 pub fn rotate(dir: &Path) -> Result<(), BootstrapError> {
     let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
-    let old = read(&public)?.ok_or_else(|| missing(&public))?;
-    let key = generate()?;
+    let old = split(&read(&public)?.ok_or_else(|| missing(&public))?);
+    let next = dir.join(NEXT);
+    let prepared = read(&next)?;
+    let key = match &prepared {
+        Some(text) => key_pair(&next, text)?,
+        None => generate()?,
+    };
     // Verifying first: a crash between the two leaves the old key signing, which verifies too.
-    let mut keys = vec![key.public_key_pem()];
-    keys.extend(split(&old));
+    let mut keys = split(&key.public_key_pem());
+    let known = old.into_iter().filter(|one| !keys.contains(one)).collect::<Vec<_>>();
+    keys.extend(known);
     keys.truncate(KEYS_MAX);
     write_public(&public, &joined(&keys))?;
-    write_key(&private, &key.serialize_pem())
+    write_key(&private, &key.serialize_pem())?;
+    match prepared {
+        Some(_) => std::fs::remove_file(&next).map_err(BootstrapError::file(&next)),
+        None => Ok(()),
+    }
 }
 
 /// Leaves only the current key in the file of those that verify: tokens of older ones are refused from the next start of the API server on.
@@ -76,13 +114,7 @@ fn generate() -> Result<KeyPair, BootstrapError> {
 }
 
 fn public_half(path: &Path, text: &str) -> Result<String, BootstrapError> {
-    let key = KeyPair::from_pem(text);
-    key.map(|key| key.public_key_pem()).map_err(|error| {
-        BootstrapError::unusable(
-            path,
-            format!("contains no PKCS#8 key ({error}): put the public key sa.pub into the same directory"),
-        )
-    })
+    key_pair(path, text).map(|key| key.public_key_pem())
 }
 
 /// The keys of a file, one text each.
@@ -119,6 +151,30 @@ mod tests {
             rotate(dir.path()).unwrap();
         }
         assert_eq!(split(&file("sa.pub")).len(), KEYS_MAX);
+    }
+
+    #[test]
+    fn a_prepared_key_verifies_before_it_signs() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        ensure(dir.path()).unwrap();
+        rotate(dir.path()).unwrap();
+        let (signing, before) = (file("sa.key"), split(&file("sa.pub")));
+        prepare(dir.path()).unwrap();
+        prepare(dir.path()).unwrap();
+        let prepared = split(&file("sa.pub"));
+        assert_eq!(file("sa.key"), signing);
+        assert_eq!([&prepared[0], &prepared[2]], [&before[0], &before[1]]);
+        let next = KeyPair::from_pem(&file(NEXT)).unwrap();
+        rotate(dir.path()).unwrap();
+        let keys = split(&file("sa.pub"));
+        assert_eq!(
+            KeyPair::from_pem(&file("sa.key")).unwrap().serialize_der(),
+            next.serialize_der()
+        );
+        assert_eq!(keys, [prepared[1].clone(), before[0].clone(), before[1].clone()]);
+        assert!(!dir.path().join(NEXT).exists());
+        assert_eq!(forget_old(dir.path()).unwrap(), 2);
     }
 
     #[test]

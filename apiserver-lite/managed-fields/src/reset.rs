@@ -1,18 +1,9 @@
 //! Fields that the endpoints of kinds reset.
 
-use apiserver_schema::custom::CUSTOM;
+use apiserver_schema::update::status_keeps_metadata;
 
 use crate::element::FieldPath;
 use crate::set::FieldSet;
-
-/// Status subresources whose endpoint resets the metadata, too.
-const STATUS_WITHOUT_METADATA: &[(&str, &str)] = &[
-    ("apiextensions", "CustomResourceDefinition"),
-    ("apiregistration", "APIService"),
-    ("flowcontrol.apiserver", "FlowSchema"),
-    ("flowcontrol.apiserver", "PriorityLevelConfiguration"),
-    ("storage", "VolumeAttachment"),
-];
 
 /// What the endpoint of a kind's object, or of a subresource of it, resets to the stored values. The group is without its domain;
 /// `has_status` says whether the kind has a status subresource.
@@ -41,8 +32,7 @@ pub fn reset_fields(
                 ("certificates", "CertificateSigningRequest") => {
                     paths.push(&["status", "conditions"]);
                 }
-                (CUSTOM, _) => paths.push(&["metadata"]),
-                of if STATUS_WITHOUT_METADATA.contains(&of) => paths.push(&["metadata"]),
+                _ if status_keeps_metadata(short_group, kind) => paths.push(&["metadata"]),
                 _ => {}
             }
         }

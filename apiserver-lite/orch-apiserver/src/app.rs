@@ -437,14 +437,7 @@ fn authorizer(
         })
     };
     let mut modules: Vec<Module> = vec![Masters.into()];
-    // Where everything is allowed, anonymous clients and kubelets are kept to what Kubernetes' bootstrap roles give them.
     let has = |mode| config.authorization.contains(&mode);
-    if has(AuthorizationMode::AlwaysAllow) {
-        if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
-            modules.push(AnonymousLimit.into());
-        }
-        modules.push(NodeLimit.into());
-    }
     let unused = [
         (AuthorizationMode::Abac, config.policy_file.is_some(), "--authorization-policy-file"),
         (
@@ -459,6 +452,13 @@ fn authorizer(
     for (nth, mode) in config.authorization.iter().enumerate() {
         if config.authorization.iter().take(nth).any(|earlier| earlier == mode) {
             return Err(BuildError::Repeated(*mode));
+        }
+        // What would be allowed to all is kept to Kubernetes' bootstrap roles for anonymous clients and kubelets.
+        if *mode == AuthorizationMode::AlwaysAllow {
+            if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
+                modules.push(AnonymousLimit.into());
+            }
+            modules.push(NodeLimit.into());
         }
         modules.push(module(mode)?);
     }

@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use apiserver_token::pkcs8_from_pem;
 use proto_daemon::private_files;
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -81,8 +82,9 @@ impl Pki {
                 .map_err(|source| PkiError::File { path: dir.to_owned(), source })?;
         }
         let ca_key = read_or_create(dir, "ca.key", || Ok(generate("ca")?.serialize_pem()))?;
-        let key = KeyPair::from_pem(&ca_key)
-            .map_err(|source| PkiError::Certificate { name: "ca", source })?;
+        let key = pkcs8_from_pem(ca_key.as_bytes());
+        let key = key.map_err(|_| rcgen::Error::CouldNotParseKeyPair).and_then(KeyPair::try_from);
+        let key = key.map_err(|source| PkiError::Certificate { name: "ca", source })?;
         let ca = read_or_create(dir, "ca.crt", || Ok(authority(&key, now)?.pem()))?;
         let issuer = Issuer::from_ca_cert_pem(&ca, key)
             .map_err(|source| PkiError::Certificate { name: "ca", source })?;

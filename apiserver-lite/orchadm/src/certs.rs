@@ -36,6 +36,9 @@ pub struct RenewFlags {
 /// Flags of `certs rotate-sa`.
 #[derive(Args, Clone, Debug)]
 pub struct RotateFlags {
+    /// Only make the next key and let it verify: before it signs, copy sa.pub to the other control plane nodes.
+    #[arg(long, conflicts_with = "forget_old")]
+    prepare: bool,
     /// Make no new key: leave only the current one, so that tokens of older ones are refused.
     #[arg(long)]
     forget_old: bool,
@@ -61,8 +64,9 @@ pub async fn run(host: &Host, command: &CertsCommand) -> Result<()> {
             restart(host, &CERTIFICATE_READERS, flags.restart).await
         }
         CertsCommand::RotateSa(flags) => {
-            rotate(host, flags.forget_old)?;
-            restart(host, &KEY_READERS, flags.restart).await
+            rotate(host, flags)?;
+            // A key that does not sign yet is read by the API server only.
+            if flags.prepare { Ok(()) } else { restart(host, &KEY_READERS, flags.restart).await }
         }
     }
 }
@@ -97,11 +101,14 @@ pub fn renew(host: &Host, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn rotate(host: &Host, forget_old: bool) -> Result<()> {
+fn rotate(host: &Host, flags: &RotateFlags) -> Result<()> {
     let pki = host.pki();
-    if forget_old {
+    if flags.forget_old {
         let count = service_account_keys::forget_old(&pki)?;
         host.output.log("certs", &format!("forgot {count} older keys of service accounts"));
+    } else if flags.prepare {
+        service_account_keys::prepare(&pki)?;
+        host.output.log("certs", "made the next key of service accounts, which verifies and does not sign yet; copy sa.pub to the other control plane nodes, run `certs rotate-sa`, then copy sa.key and sa.pub");
     } else {
         service_account_keys::rotate(&pki)?;
         host.output.log("certs", "made a new key of service accounts; `certs rotate-sa --forget-old` once no token of the old one is used any more");

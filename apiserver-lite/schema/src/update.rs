@@ -1,6 +1,7 @@
 //! Updates: merges a request into the stored object, as far as its subresource may change it.
 
 use crate::object::Object;
+use crate::object::custom::CUSTOM;
 use crate::value::{Map, Value};
 
 #[cfg(test)]
@@ -11,7 +12,7 @@ mod tests;
 pub enum Subresource {
     /// The object itself: everything but its status.
     Main,
-    /// `status`: only the status, and the labels, annotations and finalizers that writers of status use; of custom kinds and their definitions no metadata.
+    /// `status`: only the status, and the labels, annotations and finalizers that writers of status use, unless [`status_keeps_metadata`].
     Status,
     /// `ephemeralcontainers` of a pod: only that list, and only additions.
     EphemeralContainers,
@@ -81,7 +82,9 @@ pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource
     let annotated = old.kind.is("apps", "Deployment")
         && subresource == Subresource::Main
         && annotations(old) != annotations(&new);
-    if counts_generations(old) && (annotated || spec_changed(old, &new)) {
+    // Only updates of a CSIDriver count.
+    let counts = counts_generations(old) || old.kind.is("storage", "CSIDriver");
+    if counts && (annotated || spec_changed(old, &new)) {
         new.set_generation(old.generation().saturating_add(1));
     }
     new
@@ -158,11 +161,22 @@ fn main_update(old: &Object, request: &Object) -> Object {
     new
 }
 
+/// Whether writes of the subresource `status` leave all metadata of the kind as they are, other than those of most kinds. The group is without its domain.
+pub fn status_keeps_metadata(short_group: &str, kind: &str) -> bool {
+    matches!(
+        (short_group, kind),
+        ("apiextensions", "CustomResourceDefinition")
+            | ("apiregistration", "APIService")
+            | ("flowcontrol.apiserver", "FlowSchema" | "PriorityLevelConfiguration")
+            | ("storage", "VolumeAttachment")
+            | (CUSTOM, _)
+    )
+}
+
 fn status_update(old: &Object, request: &Object) -> Object {
     let mut new = old.clone();
     copy(&request.fields, &mut new.fields, "status");
-    let is_definition = old.kind.is("apiextensions", "CustomResourceDefinition");
-    if is_definition || old.kind.custom().is_some() {
+    if status_keeps_metadata(old.kind.short_group, old.kind.kind()) {
         return new;
     }
     copy_writable_metadata(request, &mut new);

@@ -14,6 +14,7 @@ use x509_parser::public_key::PublicKey as ParsedKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::algorithm::Algorithm;
+use crate::der::element;
 
 /// Shortest modulus of an RSA key that verifies signatures, in bytes.
 const RSA_LEN_MIN: usize = 2048 / 8;
@@ -312,6 +313,31 @@ impl SigningKey {
     }
 }
 
+/// The first private key of a PEM file as PKCS#8, in DER. One in PKCS#1 (RSA) or SEC1 (P-256 and P-384), as openssl and kubeadm write them, is wrapped.
+///
+/// # Errors
+/// [`KeyError`] when there is none, or it is of another curve.
+pub fn pkcs8_from_pem(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
+        let (kind, der) = section.map_err(KeyError::Pem)?;
+        match kind {
+            SectionKind::PrivateKey => return Ok(der),
+            SectionKind::RsaPrivateKey => {
+                let algorithm = element(0x30, &[OID_RSA, &[0x05, 0x00]]);
+                let key = element(0x04, &[&der]);
+                return Ok(element(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &key]));
+            }
+            SectionKind::EcPrivateKey => {
+                let mut candidates = sec1_candidates(&der).into_iter();
+                let found = candidates.find(|pkcs8| SigningKey::ecdsa(pkcs8).is_some());
+                return found.ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned()));
+            }
+            _ => {}
+        }
+    }
+    Err(KeyError::Missing)
+}
+
 impl std::fmt::Debug for SigningKey {
     /// Shows the id, not the key.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -339,46 +365,27 @@ const OID_P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 
 const OID_P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
 
 fn rsa_spki(pkcs1: &[u8]) -> Vec<u8> {
-    let algorithm = der(0x30, &[OID_RSA, &[0x05, 0x00]]);
-    der(0x30, &[&algorithm, &der(0x03, &[&[0], pkcs1])])
+    let algorithm = element(0x30, &[OID_RSA, &[0x05, 0x00]]);
+    element(0x30, &[&algorithm, &element(0x03, &[&[0], pkcs1])])
 }
 
 fn ec_spki(point: &[u8]) -> Vec<u8> {
     let curve = if point.len() == 65 { OID_P256 } else { OID_P384 };
-    let algorithm = der(0x30, &[OID_EC, curve]);
-    der(0x30, &[&algorithm, &der(0x03, &[&[0], point])])
+    let algorithm = element(0x30, &[OID_EC, curve]);
+    element(0x30, &[&algorithm, &element(0x03, &[&[0], point])])
 }
 
 /// A SEC1 key wrapped as PKCS#8 once per curve, because the curve may be missing in the key.
 fn sec1_candidates(sec1: &[u8]) -> [Vec<u8>; 2] {
     [OID_P256, OID_P384].map(|curve| {
-        let algorithm = der(0x30, &[OID_EC, curve]);
-        der(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &der(0x04, &[sec1])])
+        let algorithm = element(0x30, &[OID_EC, curve]);
+        element(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &element(0x04, &[sec1])])
     })
 }
 
 /// Whether a PKCS#8 key says that it is an ECDSA key.
 fn is_ecdsa(pkcs8: &[u8]) -> bool {
     pkcs8.windows(OID_EC.len()).any(|part| part == OID_EC)
-}
-
-/// One DER element: tag, length, concatenated content.
-fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let length: usize = parts.iter().map(|part| part.len()).sum();
-    let mut out = vec![tag];
-    let bytes = length.to_be_bytes();
-    let significant =
-        bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len().saturating_sub(1));
-    let tail = bytes.get(significant..).unwrap_or_default();
-    match tail {
-        [short] if *short < 0x80 => out.push(*short),
-        long => {
-            out.push(0x80 | u8::try_from(long.len()).unwrap_or(8));
-            out.extend_from_slice(long);
-        }
-    }
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out
 }
 
 #[cfg(test)]

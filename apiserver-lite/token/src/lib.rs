@@ -4,10 +4,11 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod algorithm;
+pub mod der;
 pub mod jwt;
 mod keys;
 mod legacy_token;
 
 pub use algorithm::Algorithm;
-pub use keys::{KeyError, PublicKey, SigningKey};
+pub use keys::{KeyError, PublicKey, SigningKey, pkcs8_from_pem};
 pub use legacy_token::LegacyToken;

@@ -240,14 +240,23 @@ pub mod id_token {
     }
 }
 
+/// Who is not named as an anonymous user is authenticated.
+fn check_groups(user: &User) {
+    let is_anonymous = user.name == "system:anonymous" || user.is_in("system:unauthenticated");
+    assert!(is_anonymous || user.is_in("system:authenticated"), "{user:?}");
+}
+
 /// Client certificates.
 pub mod client_certificate {
     use apiserver_auth::ClientCertificate;
 
+    use super::check_groups;
+
     /// Reads the bytes as a certificate that an authority has signed.
     pub fn check(bytes: &[u8]) {
         if let ClientCertificate::User { user, .. } = ClientCertificate::read(bytes) {
-            assert!(user.is_in("system:authenticated") && !user.name.is_empty(), "{user:?}");
+            assert!(!user.name.is_empty(), "{user:?}");
+            check_groups(&user);
         }
     }
 
@@ -275,7 +284,7 @@ pub mod identity_files {
             assert_eq!(tokens.user_of(""), None, "an empty token is nobody's");
             let first = text.split(['\n', ',']).next().unwrap_or_default();
             if let Some(user) = tokens.user_of(first) {
-                assert!(user.is_in("system:authenticated"), "{user:?}");
+                check_groups(&user);
             }
         }
         let Ok(policies) = Abac::parse(text, api::names()) else { return };

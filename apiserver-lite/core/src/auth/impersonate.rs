@@ -1,12 +1,14 @@
 //! Impersonation: a request as another user, if its requester is authorized to impersonate it.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use crate::status::{ApiError, StatusTarget};
 use apiserver_auth::{
     AccessTarget, Attributes, Chain, Decision, UNAUTHENTICATED, User, read_extra,
 };
 
+/// What the names of these headers begin with.
+const PREFIX: &str = "impersonate-";
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
@@ -15,16 +17,22 @@ const EXTRA: &str = "impersonate-extra-";
 /// The effective user of a request: the one in the impersonation headers, else `requester`.
 ///
 /// # Errors
-/// 403 when the requester may not impersonate the user, a group, uid or extra; 400 when the headers name those without a user.
+/// 403 when the requester may not impersonate the user, a group, uid or extra; 400 when the headers name those without a user, or are not ASCII.
 pub async fn effective(
     authorizer: &Chain,
     requester: User,
     headers: &HeaderMap,
     auth_group: &str,
 ) -> Result<User, ApiError> {
-    let named = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
+    let named = headers.keys().any(|name| name.as_str().starts_with(PREFIX));
     if !named {
         return Ok(requester);
+    }
+    let is_text = |name: &HeaderName| headers.get_all(name).iter().all(|one| one.to_str().is_ok());
+    let mut impersonating = headers.keys().filter(|name| name.as_str().starts_with(PREFIX));
+    if let Some(name) = impersonating.find(|name| !is_text(name)) {
+        // Dropped, a group would be missing unnoticed.
+        return Err(ApiError::bad_request(&format!("{name}: must be printable ASCII")));
     }
     let text =
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -108,14 +116,17 @@ fn with_default_groups(mut user: User) -> User {
 mod tests {
     use super::*;
     use apiserver_auth::{AlwaysDeny, MASTERS, Masters};
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderValue;
 
     async fn ask(requester: &str, headers: &[(&'static str, &'static str)]) -> Result<User, u16> {
         let groups = if requester == "admin" { vec![MASTERS.to_owned()] } else { Vec::new() };
         let requester = User { name: requester.to_owned(), groups, ..User::default() };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            map.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+            );
         }
         let chain = Chain(vec![Masters.into(), AlwaysDeny.into()]);
         let user = effective(&chain, requester, &map, "authentication.orch.io").await;
@@ -144,5 +155,12 @@ mod tests {
         assert!(robot.is_in("system:serviceaccounts:a") && !robot.is_in(MASTERS));
         let anonymous = ask("admin", &[(USER, "system:anonymous")]).await.unwrap();
         assert_eq!(anonymous.groups, [UNAUTHENTICATED]);
+        let stranger = ask("admin", &[(USER, "x"), (GROUP, UNAUTHENTICATED)]).await.unwrap();
+        assert_eq!(stranger.groups, [UNAUTHENTICATED]);
+    }
+
+    #[tokio::test]
+    async fn a_group_that_is_not_ascii_is_refused() {
+        assert_eq!(ask("admin", &[(USER, "x"), (GROUP, "\u{e9}")]).await, Err(400));
     }
 }

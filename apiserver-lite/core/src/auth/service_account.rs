@@ -255,7 +255,12 @@ impl TokenIssuer {
             check_exists(objects, resource, namespace, &account, now().unix_timestamp())?;
             let secret = objects.find_in("", "secrets", namespace, &held.secret);
             let encoded = STANDARD.encode(token);
-            let keeps = |found: &StoredObject| found.object().str_at(&["data", "token"]) == encoded;
+            // A finalizer keeps a deleted Secret, not its token.
+            let keeps = |found: &StoredObject| {
+                let secret = found.object();
+                secret.str_at(&["data", "token"]) == encoded
+                    && secret.str_at(&["metadata", "deletionTimestamp"]).is_empty()
+            };
             if !secret.as_deref().is_some_and(keeps) {
                 return Err(TokenError::Gone { kind: "secret", name: held.secret });
             }

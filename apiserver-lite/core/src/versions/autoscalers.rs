@@ -1,17 +1,19 @@
 //! HorizontalPodAutoscalers: autoscaling/v1 has one target and one current value, CPU utilization; v2 has lists of metrics, and more.
 //!
 //! What v1 has no fields for is kept in annotations of the v1 object, so that a v1 client that keeps them does not remove it. Their values are
-//! JSON of v2.
+//! JSON as Kubernetes has it there ([`v1_values`]); what v1's types would not bring back, and older values of this server, are JSON of v2.
 
 use apiserver_schema::value::{parse_json, write_json};
 use apiserver_schema::{Map, Value};
 
 use super::METRICS_ANNOTATIONS;
 use annotation_values::Form;
+use v1_values::{Role, read_behavior, read_metrics, write_behavior, write_metrics};
 
 mod annotation_values;
 #[cfg(test)]
 mod tests;
+mod v1_values;
 
 /// Names of the annotations, after the prefix [`METRICS_ANNOTATIONS`].
 const METRICS: &str = "metrics";
@@ -25,14 +27,18 @@ const TARGET: &str = "targetCPUUtilizationPercentage";
 const CURRENT: &str = "currentCPUUtilizationPercentage";
 
 pub(super) fn v1_to_v2(fields: &mut Map) {
-    let behavior = remove_annotation(fields, BEHAVIOR, &annotation_values::BEHAVIOR);
-    let conditions = remove_annotation(fields, CONDITIONS, &annotation_values::CONDITIONS);
-    let metrics = take_list(fields, METRICS, &annotation_values::METRICS);
-    let current = take_list(fields, CURRENT_METRICS, &annotation_values::CURRENT_METRICS);
+    let mut remove =
+        |name, read: fn(Value) -> Value, form| remove_annotation(fields, name, read, form);
+    let behavior = remove(BEHAVIOR, read_behavior, &annotation_values::BEHAVIOR);
+    let conditions = remove(CONDITIONS, |conditions| conditions, &annotation_values::CONDITIONS);
+    let metrics = |metrics| read_metrics(metrics, Role::Target);
+    let metrics = list_of(remove(METRICS, metrics, &annotation_values::METRICS));
+    let current = |metrics| read_metrics(metrics, Role::Current);
+    let current = list_of(remove(CURRENT_METRICS, current, &annotation_values::CURRENT_METRICS));
     let percent = remove_percent(fields, "spec", TARGET);
-    put_list(fields, "spec", "metrics", joined(percent, metrics, "target"));
+    put_list(fields, "spec", "metrics", joined(percent, metrics, Role::Target.field()));
     let percent = remove_percent(fields, "status", CURRENT);
-    put_list(fields, "status", "currentMetrics", joined(percent, current, "current"));
+    put_list(fields, "status", "currentMetrics", joined(percent, current, Role::Current.field()));
     if let Some(behavior) = behavior {
         fields.map_or_insert("spec").insert("behavior", behavior);
     }
@@ -46,19 +52,19 @@ pub(super) fn v2_to_v1(fields: &mut Map) {
     let (metrics, behavior) = (remove("spec", "metrics"), remove("spec", "behavior"));
     let (current, conditions) =
         (remove("status", "currentMetrics"), remove("status", "conditions"));
-    let (percent, metrics) = split(metrics, "target");
+    let (percent, metrics) = split(metrics, Role::Target.field());
     if let Some(percent) = percent {
         fields.map_or_insert("spec").insert(TARGET, percent);
     }
-    let (percent, current) = split(current, "current");
+    let (percent, current) = split(current, Role::Current.field());
     if let Some(percent) = percent {
         fields.map_or_insert("status").insert(CURRENT, percent);
     }
     let conditions = conditions.filter(|all| all.as_list().is_some_and(|all| !all.is_empty()));
     for (name, value) in [
-        (METRICS, metrics),
-        (CURRENT_METRICS, current),
-        (BEHAVIOR, behavior),
+        (METRICS, metrics.map(|metrics| write_metrics(metrics, Role::Target))),
+        (CURRENT_METRICS, current.map(|metrics| write_metrics(metrics, Role::Current))),
+        (BEHAVIOR, behavior.map(write_behavior)),
         (CONDITIONS, conditions),
     ] {
         keep(fields, name, value);
@@ -138,17 +144,22 @@ fn keep(fields: &mut Map, name: &str, value: Option<Value>) {
     ); // own output is UTF-8
 }
 
-fn take_list(fields: &mut Map, name: &str, form: &Form) -> Vec<Value> {
-    match remove_annotation(fields, name, form) {
+fn list_of(value: Option<Value>) -> Vec<Value> {
+    match value {
         Some(Value::List(items)) => items,
         _ => Vec::new(),
     }
 }
 
-/// Removes an annotation and returns its value, if it has this form: a client may have written anything.
-fn remove_annotation(fields: &mut Map, name: &str, form: &Form) -> Option<Value> {
+/// Removes an annotation and returns its value as it is read, if that has this form: a client may have written anything.
+fn remove_annotation(
+    fields: &mut Map,
+    name: &str,
+    read: fn(Value) -> Value,
+    form: &Form,
+) -> Option<Value> {
     let text = take_text(fields, name)?;
-    let value = parse_json(text.as_str()?.as_bytes(), &mut Vec::new()).ok()?;
+    let value = read(parse_json(text.as_str()?.as_bytes(), &mut Vec::new()).ok()?);
     form.fits(&value).then_some(value)
 }
 

@@ -35,7 +35,7 @@ pub struct ExternalIdentityFlags {
     #[arg(long, value_name = "TEXT", default_value = "")]
     oidc_groups_prefix: String,
     /// A claim that ID tokens must have, with its value; repeatable.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = parse_pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_pair)]
     oidc_required_claim: Vec<(String, String)>,
     /// CA certificates of the provider [default: the host's]
     #[arg(long, value_name = "FILE")]

@@ -147,3 +147,27 @@ fn a_status_update_of_a_definition_leaves_its_metadata() {
     assert_eq!(new.str_at(&["spec", "names", "plural"]), "as");
     assert_eq!(new.status().unwrap().list("storedVersions"), [crate::Value::from("b")]);
 }
+
+/// A driver that may write the status removes no finalizer of another.
+#[test]
+fn a_status_update_leaves_the_metadata_of_some_kinds() {
+    let attachment = |finalizers: Json, attached: bool| {
+        object(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": "a", "uid": "u", "resourceVersion": "5", "finalizers": finalizers},
+            "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+            "status": {"attached": attached}}))
+    };
+    let old = attachment(json!(["d/attached"]), false);
+    let new = merge_for_update(&old, &attachment(json!([]), true), Subresource::Status);
+    assert_eq!(new, attachment(json!(["d/attached"]), true));
+}
+
+#[test]
+fn a_changed_driver_has_a_generation() {
+    let driver = |republish: bool| {
+        object(&json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": "d", "uid": "u", "resourceVersion": "5"}, "spec": {"requiresRepublish": republish}}))
+    };
+    let update = |to| merge_for_update(&driver(false), &driver(to), Subresource::Main).generation();
+    assert_eq!((update(false), update(true)), (0, 1));
+}

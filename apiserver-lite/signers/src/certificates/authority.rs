@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use apiserver_token::{KeyError, pkcs8_from_pem};
 use proto_api::Time;
 use proto_api::certificates::v1::CertificateSigningRequestSpec;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use time::OffsetDateTime;
 
 use super::signer_policy::ApprovedRequest;
+use super::subject::with_subject;
 
 /// Tolerated clock skew: certificates are valid from this long before they are signed.
 const BACKDATED: i64 = 300;
@@ -30,7 +32,10 @@ pub enum CertificateAuthorityError {
     /// A file cannot be read.
     #[error("cannot read {0}")]
     Read(String, #[source] std::io::Error),
-    /// Certificate or key cannot be parsed.
+    /// The key cannot be parsed.
+    #[error("expected a private key in PEM")]
+    Key(#[source] KeyError),
+    /// Certificate or key cannot be used.
     #[error("expected a CA certificate and its key in PEM")]
     Pair(#[from] rcgen::Error),
     /// The certificate cannot be parsed.
@@ -82,7 +87,9 @@ impl CertificateAuthority {
             .validity()
             .not_after
             .timestamp();
-        let issuer = Issuer::from_ca_cert_pem(certificate, KeyPair::from_pem(key)?)?;
+        let key = pkcs8_from_pem(key.as_bytes()).map_err(CertificateAuthorityError::Key)?;
+        let key = KeyPair::try_from(key)?;
+        let issuer = Issuer::from_ca_cert_pem(certificate, key)?;
         Ok(Self { issuer, life_max: i64::try_from(life_max.as_secs()).unwrap_or(i64::MAX), ends })
     }
 
@@ -98,7 +105,8 @@ impl CertificateAuthority {
     ) -> Result<Vec<u8>, SignError> {
         let asked = &checked.request.asked;
         let mut params = CertificateParams::default();
-        params.distinguished_name = asked.subject();
+        // The subject comes in the end.
+        params.distinguished_name = rcgen::DistinguishedName::new();
         params.subject_alt_names = asked.alternative_names()?;
         let now = now.unix().unwrap_or(0);
         if self.ends <= now {
@@ -120,7 +128,8 @@ impl CertificateAuthority {
             }
         }
         params.use_authority_key_identifier_extension = true;
-        Ok(params.signed_by(&checked.request.key, &self.issuer)?.pem().into_bytes())
+        let certificate = params.signed_by(&checked.request.key, &self.issuer)?;
+        Ok(with_subject(certificate.der(), &asked.subject, &self.issuer)?.into_bytes())
     }
 }
 

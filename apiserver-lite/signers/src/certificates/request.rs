@@ -6,14 +6,14 @@ use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rcgen::{DistinguishedName, DnType, SanType, SubjectPublicKeyInfo};
+use rcgen::{SanType, SubjectPublicKeyInfo};
 use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::der_parser::oid::Oid;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::oid_registry as oid;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
-use x509_parser::x509::X509Name;
+
+use super::subject::Subject;
 
 /// Maximum length of a request in bytes of PEM.
 const REQUEST_MAX: usize = 64 << 10;
@@ -28,8 +28,8 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 /// Subject and subjectAltNames of a certificate request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedNames {
-    /// Attributes of the subject, in order; organizations and every other type at most once.
-    subject: Vec<(DnType, String)>,
+    /// The subject.
+    pub subject: Subject,
     /// Host names.
     pub dns: Vec<String>,
     pub addresses: Vec<IpAddr>,
@@ -76,15 +76,12 @@ pub enum RequestError {
     /// Signed with another key.
     #[error("spec.request: the signature does not match the public key")]
     Signature,
-    /// An attribute of the subject that is not known, by its object identifier.
-    #[error("subject attribute {0} is not supported")]
-    Attribute(String),
     /// An attribute of the subject is no text.
     #[error("the subject has an attribute that is not a string")]
     AttributeValue,
-    /// An attribute of the subject is there twice.
-    #[error("the subject has more than one {0:?}, which is not supported")]
-    RepeatedAttribute(DnType),
+    /// Readers differ in which of them they take.
+    #[error("the subject has more than one common name")]
+    TwoCommonNames,
     /// Too many alternative names.
     #[error("more than {NAMES_MAX} subjectAltNames")]
     TooManyNames,
@@ -100,30 +97,6 @@ pub enum RequestError {
 }
 
 impl RequestedNames {
-    /// The common name; empty if there is none.
-    pub fn common_name(&self) -> &str {
-        self.attribute(&DnType::CommonName)
-    }
-
-    /// The organization; empty if there is none.
-    pub fn organization(&self) -> &str {
-        self.attribute(&DnType::OrganizationName)
-    }
-
-    fn attribute(&self, wanted: &DnType) -> &str {
-        let mut subject = self.subject.iter();
-        subject.find(|(kind, _)| kind == wanted).map_or("", |(_, value)| value)
-    }
-
-    /// The subject of the certificate.
-    pub fn subject(&self) -> DistinguishedName {
-        let mut name = DistinguishedName::new();
-        for (kind, value) in &self.subject {
-            name.push(kind.clone(), value.as_str());
-        }
-        name
-    }
-
     /// The alternative names of the certificate.
     ///
     /// # Errors
@@ -152,7 +125,7 @@ pub fn read(pem: &[u8]) -> Result<CertificateRequest, RequestError> {
     let key = key_of(&parsed)?;
     parsed.verify_signature().map_err(|_| RequestError::Signature)?;
     let mut asked = RequestedNames {
-        subject: subject(&parsed.certification_request_info.subject)?,
+        subject: Subject::read(&parsed.certification_request_info.subject)?,
         ..RequestedNames::default()
     };
     for extension in parsed.requested_extensions().into_iter().flatten() {
@@ -191,34 +164,6 @@ fn key_of(request: &X509CertificationRequest<'_>) -> Result<SubjectPublicKeyInfo
     }
     // P-256, P-384 and Ed25519 besides RSA: signatures of other types cannot be verified.
     SubjectPublicKeyInfo::from_der(info.raw).map_err(|_| RequestError::KeyKind)
-}
-
-/// Decodes the known attributes, each with one value.
-fn subject(name: &X509Name<'_>) -> Result<Vec<(DnType, String)>, RequestError> {
-    let mut subject: Vec<(DnType, String)> = Vec::new();
-    for attribute in name.iter_attributes() {
-        let kind = attribute_kind(attribute.attr_type())
-            .ok_or_else(|| RequestError::Attribute(attribute.attr_type().to_string()))?;
-        let value = attribute.as_str().ok().filter(|text| !text.chars().any(char::is_control));
-        let value = value.ok_or(RequestError::AttributeValue)?;
-        if subject.iter().any(|(other, _)| *other == kind) {
-            return Err(RequestError::RepeatedAttribute(kind));
-        }
-        subject.push((kind, value.to_owned()));
-    }
-    Ok(subject)
-}
-
-fn attribute_kind(kind: &Oid<'_>) -> Option<DnType> {
-    let known = [
-        (oid::OID_X509_COMMON_NAME, DnType::CommonName),
-        (oid::OID_X509_ORGANIZATION_NAME, DnType::OrganizationName),
-        (oid::OID_X509_ORGANIZATIONAL_UNIT, DnType::OrganizationalUnitName),
-        (oid::OID_X509_COUNTRY_NAME, DnType::CountryName),
-        (oid::OID_X509_STATE_OR_PROVINCE_NAME, DnType::StateOrProvinceName),
-        (oid::OID_X509_LOCALITY_NAME, DnType::LocalityName),
-    ];
-    known.into_iter().find(|(oid, _)| oid == kind).map(|(_, kind)| kind)
 }
 
 impl RequestedNames {

@@ -96,7 +96,11 @@ fn node_client(
     refuse_names(!asked.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
     only_hosts(asked)?;
     node_usages(usages, CLIENT)?;
-    Ok(SignerKind::NodeClient(if user == asked.common_name() { Renewal::Yes } else { Renewal::No }))
+    Ok(SignerKind::NodeClient(if user == asked.subject.common_name() {
+        Renewal::Yes
+    } else {
+        Renewal::No
+    }))
 }
 
 fn node_serving(
@@ -106,7 +110,7 @@ fn node_serving(
 ) -> Result<SignerKind, SignerPolicyError> {
     node(asked)?;
     refuse_names(
-        asked.common_name() != user,
+        asked.subject.common_name() != user,
         "subject common name is not the user of the request",
     )?;
     let hosts = asked.dns.len().saturating_add(asked.addresses.len());
@@ -121,7 +125,7 @@ fn client(
     usages: &[String],
     _: &str,
 ) -> Result<SignerKind, SignerPolicyError> {
-    refuse_names(asked.common_name().is_empty(), "subject common name is required")?;
+    refuse_names(asked.subject.common_name().is_empty(), "subject common name is required")?;
     not_masters(asked)?;
     let allowed = [CLIENT, SIGNATURE, ENCIPHERMENT];
     if let Some(other) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
@@ -150,8 +154,11 @@ fn legacy(
 }
 
 fn node(asked: &RequestedNames) -> Result<(), SignerPolicyError> {
-    refuse_names(asked.organization() != NODES, "subject organization is not system:nodes")?;
-    let name = asked.common_name().strip_prefix(NODE).unwrap_or_default();
+    refuse_names(
+        asked.subject.organizations() != [NODES],
+        "subject organization is not system:nodes",
+    )?;
+    let name = asked.subject.common_name().strip_prefix(NODE).unwrap_or_default();
     refuse_names(name.is_empty(), "subject common name does not begin with system:node:")
 }
 
@@ -161,7 +168,10 @@ fn only_hosts(asked: &RequestedNames) -> Result<(), SignerPolicyError> {
 }
 
 fn not_masters(asked: &RequestedNames) -> Result<(), SignerPolicyError> {
-    refuse_names(asked.organization() == MASTERS, "use of system:masters is not allowed")
+    refuse_names(
+        asked.subject.organizations().contains(&MASTERS),
+        "use of system:masters is not allowed",
+    )
 }
 
 /// The usages must be `usage`, `digital signature` and optionally `key encipherment`.

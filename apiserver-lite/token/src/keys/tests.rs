@@ -132,3 +132,24 @@ fn jwk_shows_both_coordinates() {
         assert_eq!(PublicKey::from_jwk(&other), None, "{field}");
     }
 }
+
+/// kubeadm's and openssl's keys: the library that issues certificates takes PKCS#8 only.
+#[test]
+fn private_keys_of_older_formats_are_wrapped() {
+    for pem in
+        [&include_bytes!("../../testdata/rsa.key")[..], include_bytes!("../../testdata/ec.key")]
+    {
+        let pkcs8 = pkcs8_from_pem(pem).expect("wrapped");
+        let key = rcgen::KeyPair::try_from(&pkcs8[..]).expect("a key");
+        let text = key.serialize_pem();
+        assert_eq!(pkcs8_from_pem(text.as_bytes()).expect("as it is"), pkcs8);
+        let same = SigningKey::from_pem(pem).expect("a key");
+        assert_eq!(SigningKey::from_pem(text.as_bytes()).expect("a key").public(), same.public());
+    }
+    assert!(matches!(
+        pkcs8_from_pem(b"-----BEGIN X-----\nAAAA\n-----END X-----\n"),
+        Err(KeyError::Missing)
+    ));
+    let other = include_bytes!("../../testdata/p521.sec1.key");
+    assert!(matches!(pkcs8_from_pem(other), Err(KeyError::Rejected(_))));
+}

@@ -135,6 +135,10 @@ pub enum Refused {
     CannotTell(String),
 }
 
+/// Name of the anonymous user, and its group.
+const ANONYMOUS: &str = "system:anonymous";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+
 /// SHA-256 of a token, or of the attributes of a user that an authorizer may use: no secret is kept, and every key has the same size.
 type Key = [u8; 32];
 
@@ -211,8 +215,8 @@ impl<Q: Question> Access<Q> {
             _ if certified.is_some() => Err(Refused::Unknown),
             Anonymous::Refused => Err(Refused::Unknown),
             Anonymous::Allowed => Ok(UserInfo {
-                username: "system:anonymous".to_owned(),
-                groups: vec!["system:unauthenticated".to_owned()],
+                username: ANONYMOUS.to_owned(),
+                groups: vec![UNAUTHENTICATED.to_owned()],
                 ..UserInfo::default()
             }),
         }
@@ -288,10 +292,11 @@ fn about(user: &UserInfo, attributes: SubjectAccessReviewSpec) -> SubjectAccessR
     }
 }
 
-/// Adds the group of all authenticated users.
+/// Adds the group of all authenticated users, unless the user is an anonymous one.
 fn authenticated(mut user: UserInfo) -> UserInfo {
     const GROUP: &str = "system:authenticated";
-    if !user.groups.iter().any(|group| group == GROUP) {
+    let is_in = |wanted: &str| user.groups.iter().any(|group| group == wanted);
+    if user.username != ANONYMOUS && !is_in(UNAUTHENTICATED) && !is_in(GROUP) {
         user.groups.push(GROUP.to_owned());
     }
     user

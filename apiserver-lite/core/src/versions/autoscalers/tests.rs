@@ -186,3 +186,49 @@ fn annotations_that_are_no_such_value_are_dropped() {
     let back = versions.convert(&versions.convert(&object, &versions.v1), &versions.v2);
     assert_eq!(back, plain);
 }
+
+/// The annotations of an autoscaler as Kubernetes shows it in v1, and the same in v2.
+#[test]
+fn annotations_of_kubernetes_are_read_and_written() {
+    let versions = Versions::new();
+    let metrics = r#"[{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":80}},{"type":"Pods","pods":{"metricName":"m","selector":{"matchLabels":{"a":"b"}},"targetAverageValue":"3"}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"n","targetValue":"2k"}},{"type":"External","external":{"metricName":"e","metricSelector":{"matchLabels":{"c":"d"}},"targetAverageValue":"5"}}]"#;
+    let current = r#"[{"type":"Resource","resource":{"name":"memory","currentAverageUtilization":70,"currentAverageValue":"1Gi"}}]"#;
+    let behavior = r#"{"ScaleUp":null,"ScaleDown":{"StabilizationWindowSeconds":10,"SelectPolicy":"Max","Policies":[{"Type":"Pods","Value":4,"PeriodSeconds":15}]}}"#;
+    let v2_metrics = r#","metrics":[{"type":"Resource","resource":{"name":"memory","target":{"type":"Utilization","averageUtilization":80}}},{"type":"Pods","pods":{"metric":{"name":"m","selector":{"matchLabels":{"a":"b"}}},"target":{"type":"AverageValue","averageValue":"3"}}},{"type":"Object","object":{"describedObject":{"kind":"Service","name":"s","apiVersion":"v1"},"metric":{"name":"n"},"target":{"type":"Value","value":"2k"}}},{"type":"External","external":{"metric":{"name":"e","selector":{"matchLabels":{"c":"d"}}},"target":{"type":"AverageValue","averageValue":"5"}}}],"behavior":{"scaleDown":{"stabilizationWindowSeconds":10,"selectPolicy":"Max","policies":[{"type":"Pods","value":4,"periodSeconds":15}]}}"#;
+    let v2_status = r#","currentMetrics":[{"type":"Resource","resource":{"name":"memory","current":{"averageUtilization":70,"averageValue":"1Gi"}}}]"#;
+    let plain = versions.read(&versions.v2, &v2("", "", ""));
+    let mut v1 = versions.convert(&plain, &versions.v1);
+    let annotations = v1.fields.map_or_insert("metadata").map_or_insert("annotations");
+    for (name, value) in
+        [("metrics", metrics), ("current-metrics", current), ("behavior", behavior)]
+    {
+        annotations.insert(format!("{METRICS_ANNOTATIONS}{name}"), value);
+    }
+    let want = versions.read(&versions.v2, &v2("", v2_metrics, v2_status));
+    assert_eq!(versions.convert(&v1, &versions.v2), want);
+    let written = versions.convert(&want, &versions.v1);
+    let written = |name: &str| {
+        let key = format!("{METRICS_ANNOTATIONS}{name}");
+        let text = written.fields.str_at(&["metadata", "annotations", &key]).to_owned();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(written("metrics"), value(metrics));
+    assert_eq!(written("current-metrics"), value(current));
+    assert_eq!(written("behavior"), value(&behavior.replace(r#""ScaleUp":null,"#, "")));
+}
+
+/// As this server wrote it before.
+#[test]
+fn annotations_of_v2_are_read() {
+    let versions = Versions::new();
+    let plain = versions.read(&versions.v2, &v2("", "", ""));
+    for at in 0..OTHERS.len() {
+        let list = format!("[{}]", OTHERS[at]);
+        let mut v1 = versions.convert(&plain, &versions.v1);
+        let annotations = v1.fields.map_or_insert("metadata").map_or_insert("annotations");
+        annotations.insert(format!("{METRICS_ANNOTATIONS}metrics"), &*list);
+        let want = versions.read(&versions.v2, &v2("", &format!(r#","metrics":{list}"#), ""));
+        assert_eq!(versions.convert(&v1, &versions.v2), want);
+    }
+}

@@ -1,12 +1,23 @@
 //! The flags of evictions of failed nodes, kube-controller-manager's.
 
-use apiserver_controllers::node_lifecycle::EvictionRates;
+use std::time::Duration;
+
+use apiserver_controllers::node_lifecycle::{EvictionRates, GracePeriods};
 use clap::Args;
 use proto_daemon::flags::FlagError;
+use proto_daemon::go_duration;
 
-/// How fast the nodes of a zone are evicted one after the other.
+/// When nodes count as failed, and how fast the nodes of a zone are evicted one after the other.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct EvictionFlags {
+    /// How long a node's kubelet may be silent before the node is marked as unknown.
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
+    pub node_monitor_grace_period: Duration,
+
+    /// The same for a node that has never reported its condition Ready.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = go_duration::parse)]
+    pub node_startup_grace_period: Duration,
+
     /// Failed nodes of a zone whose pods are evicted, each second; 0 evicts none.
     #[arg(long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
     pub node_eviction_rate: f64,
@@ -25,6 +36,14 @@ pub struct EvictionFlags {
 }
 
 impl EvictionFlags {
+    /// How long kubelets may be silent.
+    pub fn grace(&self) -> GracePeriods {
+        GracePeriods {
+            running: self.node_monitor_grace_period,
+            starting: self.node_startup_grace_period,
+        }
+    }
+
     /// The rates for the node lifecycle controller.
     pub fn rates(&self) -> EvictionRates {
         EvictionRates {
@@ -75,6 +94,18 @@ mod tests {
             EvictionRates { healthy: 0.1, failing: 0.01, small_zone: 50, failed_share: 0.55 };
         assert_eq!(rates(&[]), Ok(expected));
         assert_eq!(EvictionRates::default(), expected);
+    }
+
+    #[test]
+    fn a_node_that_starts_has_a_grace_period_of_its_own() {
+        let grace = |args: &[&str]| {
+            let parsed = Program::try_parse_from([&["program"], args].concat()).expect("flags");
+            let GracePeriods { running, starting } = parsed.flags.grace();
+            [running, starting].map(|period| period.as_secs())
+        };
+        assert_eq!(grace(&[]), [40, 60]);
+        assert_eq!(grace(&["--node-startup-grace-period=2m"]), [40, 120]);
+        assert_eq!(grace(&["--node-monitor-grace-period=5s"]), [5, 60]);
     }
 
     #[test]

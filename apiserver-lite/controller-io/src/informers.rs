@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
 use apiserver_controllers::load_balancer_addresses::AddressUsers;
+use apiserver_controllers::replica_set;
+use apiserver_controllers::replicas::{CountsByNode, count_by_node};
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
 use proto_api::coordination::v1::Lease;
@@ -191,6 +193,16 @@ impl Informers {
         };
         names.extend(self.pods_by_label.controlled(namespace, &controller.uid));
         self.pods_named(namespace, names)
+    }
+
+    /// How many pods the other sets of a set's controller have on each node, if the set may have to delete some of its own, which are `pods`.
+    pub fn pods_beside(&self, set: &ReplicaSet, pods: &[Arc<Pod>]) -> CountsByNode {
+        let sets = || self.replica_sets.within(&set.metadata.namespace);
+        let names = replica_set::siblings(set, pods, sets).into_iter().flat_map(|sibling| {
+            let metadata = &sibling.metadata;
+            self.pods_by_label.controlled(&metadata.namespace, &metadata.uid)
+        });
+        count_by_node(&self.pods_named(&set.metadata.namespace, names))
     }
 
     /// The pods that use a claim.

@@ -11,6 +11,7 @@ pub mod execute_write;
 pub mod expiring_map;
 pub mod fetch_scale;
 pub mod informers;
+pub mod kubernetes_flags;
 pub mod namespace_content;
 pub mod observe_write;
 pub mod pods_by_claim;

@@ -43,7 +43,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     now: Time,
 ) -> Plan {
     if deployment.metadata.deletion_timestamp.is_some() {
-        return Plan::default();
+        return plan_deleted(names, deployment, sets, now);
     }
     let mut plan = Plan::default();
     let names_in_use: BTreeSet<&str> =
@@ -53,13 +53,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         // Ownership is written before sizes.
         return plan;
     }
-    sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
-    let newest = newest_set(deployment, &sets);
-    let old: Vec<&ReplicaSet> = sets
-        .iter()
-        .copied()
-        .filter(|set| Some(set.metadata.uid.as_str()) != newest.map(|n| n.metadata.uid.as_str()))
-        .collect();
+    let (newest, old) = split_sets(deployment, &mut sets);
 
     // A set that has not observed its size may have created pods that no cache shows.
     let may_have_pods = |set: &&ReplicaSet| {
@@ -111,6 +105,39 @@ pub fn plan<S: AsRef<ReplicaSet>>(
             .push(ApiWrite::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
     }
     plan
+}
+
+/// Plans the status of a deployment that waits for its dependents to be deleted. Its sets stay as they are.
+fn plan_deleted<S: AsRef<ReplicaSet>>(
+    names: &Names,
+    deployment: &Deployment,
+    sets: &[S],
+    now: Time,
+) -> Plan {
+    let mut unused = Plan::default();
+    let Some(mut sets) = claim(names, deployment, sets, &mut unused) else { return unused };
+    let is_owned = |set: &&ReplicaSet| {
+        let mut owners = set.metadata.owner_references.iter();
+        owners.any(|owner| owner.controller == Some(true) && owner.uid == deployment.metadata.uid)
+    };
+    sets.retain(is_owned);
+    let (newest, old) = split_sets(deployment, &mut sets);
+    let status = status::count_pods(deployment, newest, &old, now);
+    let changes = status != deployment.status;
+    let update = || ApiWrite::UpdateStatus(Deployment { status, ..deployment.clone() }.into());
+    Plan::from_writes(changes.then(update))
+}
+
+/// The set of the deployment's template, and the others, the oldest first.
+fn split_sets<'a>(
+    deployment: &Deployment,
+    sets: &mut [&'a ReplicaSet],
+) -> (Option<&'a ReplicaSet>, Vec<&'a ReplicaSet>) {
+    sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
+    let newest = newest_set(deployment, sets);
+    let uid = newest.map(|newest| newest.metadata.uid.as_str());
+    let is_old = |set: &&ReplicaSet| Some(set.metadata.uid.as_str()) != uid;
+    (newest, sets.iter().copied().filter(is_old).collect())
 }
 
 /// The sets that the deployment controls and selects, and the orphans that it selects and adopts. None if its selector is invalid.

@@ -12,6 +12,7 @@ pub mod cluster_role_aggregation;
 pub mod custom_resources;
 pub mod deployment;
 pub mod disruption;
+pub mod disruption_target;
 pub mod endpoint_slices;
 pub mod endpoints;
 pub mod load_balancer_addresses;

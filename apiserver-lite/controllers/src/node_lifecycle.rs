@@ -108,6 +108,22 @@ pub fn transition_event(
     Some(EventReport { about, kind, reason: reason.into(), message })
 }
 
+/// How long a kubelet may be silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GracePeriods {
+    /// Once it has reported.
+    pub running: Duration,
+    /// Before that, while it starts.
+    pub starting: Duration,
+}
+
+impl GracePeriods {
+    /// The period of a node.
+    pub fn for_node(&self, node: &Node) -> Duration {
+        if ready_condition(node).is_some() { self.running } else { self.starting }
+    }
+}
+
 /// The current time on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeClocks {
@@ -134,14 +150,17 @@ const NOTED_SECS: i64 = 100;
 const NOTED_MAX: usize = 10_000;
 
 /// Region and zone of a node.
-type Zone = [Option<String>; 2];
+type Zone<T = String> = [Option<T>; 2];
 
-fn zone_of(keys: &[String; 2], node: &Node) -> Zone {
-    keys.each_ref().map(|key| node.metadata.labels.get(key).cloned())
+fn zone_of<'a>(keys: &[[String; 2]; 2], node: &'a Node) -> Zone<&'a String> {
+    let label = |key: &String| node.metadata.labels.get(key);
+    keys.each_ref().map(|[older, newer]| label(older).or_else(|| label(newer)))
 }
 
-fn zone_keys(names: &Names) -> [String; 2] {
-    ["region", "zone"].map(|name| names.sub_label("topology", name))
+/// Of region and zone the older label, which counts where a node has both, and the newer one.
+fn zone_keys(names: &Names) -> [[String; 2]; 2] {
+    ["region", "zone"]
+        .map(|name| ["failure-domain.beta", "topology"].map(|domain| names.sub_label(domain, name)))
 }
 
 /// When nodes of each zone got the taint by which their pods are evicted, by name. The cache of nodes shows it later, and other nodes are planned before
@@ -176,7 +195,8 @@ impl ZoneEvictions {
             })
         };
         if evictions(&keys, node).next().is_none() && plan.writes.iter().any(adds) {
-            let zone = self.0.entry(zone_of(&zone_keys(names), node)).or_default();
+            let zone = zone_of(&zone_keys(names), node).map(|name| name.cloned());
+            let zone = self.0.entry(zone).or_default();
             zone.insert(node.metadata.name.clone(), now);
             if zone.len() > NOTED_MAX {
                 let oldest = zone.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone());
@@ -217,14 +237,13 @@ impl ClusterHealth {
             return Self::SomeReady;
         };
         let keys = zone_keys(names);
-        let zone = |node: &'a Node| keys.each_ref().map(|key| node.metadata.labels.get(key));
-        let own = keys.each_ref().map(|key| node.metadata.labels.get(key));
-        let noted = evicted.0.get(&zone_of(&keys, node));
+        let own = zone_of(&keys, node);
+        let noted = evicted.0.get(&own.map(|name| name.cloned()));
         let is_noted =
             |node: &Node| noted.is_some_and(|noted| noted.contains_key(&node.metadata.name));
         let mut evictions_at: Vec<i64> = noted.into_iter().flatten().map(|(_, at)| *at).collect();
         let (mut ready, mut failed) = (0_usize, 0_usize);
-        for other in nodes.filter(|other| zone(other) == own) {
+        for other in nodes.filter(|other| zone_of(&keys, other) == own) {
             if counts(other) {
                 let count = if is_ready(other) { &mut ready } else { &mut failed };
                 *count = count.saturating_add(1);
@@ -385,7 +404,8 @@ fn update_taints(
     let key = |name: &str| names.sub_label("node", name);
     let no_schedule = "NoSchedule";
     let (not_ready, unreachable) = match condition(node, "Ready") {
-        "True" => (false, false),
+        // A node that has never reported is not known to be either before its grace period is over.
+        "True" | "" => (false, false),
         "Unknown" => (false, true),
         _ => (true, false),
     };

@@ -9,6 +9,7 @@ use proto_api::core::v1::{Node, Pod, Taint};
 use crate::Plan;
 use crate::addresses::{has_ended, is_terminating};
 use crate::api_writes::{ApiWrite, ObjectKind};
+use crate::disruption_target::Disruption;
 
 /// How long a node may be missing before its pods are deleted: it may be about to register again.
 pub const QUARANTINE: Duration = Duration::from_secs(40);
@@ -33,6 +34,14 @@ pub enum OutOfServiceTaint {
     NodeIsOff,
     /// Nothing.
     Ignored,
+}
+
+/// What the deletion of a pod of this node is.
+pub fn disruption(node: PodNode<'_>) -> Disruption {
+    match node {
+        PodNode::Absent => Disruption::NodeGone,
+        _ => Disruption::Cleanup,
+    }
 }
 
 /// Plans the deletion of one pod that no kubelet will remove.

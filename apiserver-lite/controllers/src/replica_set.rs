@@ -11,15 +11,49 @@ use proto_api::{Kind, Time};
 use crate::Plan;
 use crate::api_writes::ApiWrite;
 use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
-use crate::replicas::{self, DesiredPods};
+use crate::replicas::{self, CountsByNode, DesiredPods};
 
 /// Labels that all pods have that the set selects.
 pub fn labels(set: &ReplicaSet) -> BTreeMap<String, String> {
     set.spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default()
 }
 
+/// The other sets of the controller of a set that may have to delete pods; none of any other set, whose `sets` are not asked for. `pods` are
+/// those of the set.
+pub fn siblings<P: AsRef<Pod>, S: AsRef<ReplicaSet>>(
+    set: &ReplicaSet,
+    pods: &[P],
+    sets: impl FnOnce() -> Vec<S>,
+) -> Vec<S> {
+    let controller = |set: &ReplicaSet| -> Option<String> {
+        let mut owners = set.metadata.owner_references.iter();
+        owners.find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
+    };
+    let own = controller(set);
+    let wanted = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let is_sibling = |other: &S| {
+        let other = other.as_ref();
+        other.metadata.uid != set.metadata.uid && controller(other) == own
+    };
+    match own.is_some() && pods.len() > wanted {
+        true => sets().into_iter().filter(is_sibling).collect(),
+        false => Vec::new(),
+    }
+}
+
 /// Plans pods and status. `pods` are those of the set, and all with its [`labels`].
 pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Time) -> Plan {
+    plan_beside(names, set, pods, &CountsByNode::new(), now)
+}
+
+/// The same beside the pods of its [`siblings`]: pods that share their node with more of them are deleted first.
+pub fn plan_beside<P: AsRef<Pod>>(
+    names: &Names,
+    set: &ReplicaSet,
+    pods: &[P],
+    beside: &CountsByNode,
+    now: Time,
+) -> Plan {
     let selector = set.spec.selector.as_ref();
     let selector = selector.and_then(|s| Selector::from_label_selector(s, "spec.selector").ok());
     // Validation rejects a selector that selects everything, but stored objects may have it.
@@ -34,6 +68,7 @@ pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Tim
         replicas: set.spec.replicas,
         min_ready_seconds: set.spec.min_ready_seconds,
         template: &set.spec.template,
+        beside,
     };
     let (mut plan, counts) = replicas::plan(names, &asked, pods, now);
     let status = ReplicaSetStatus {

@@ -38,6 +38,25 @@ pub struct DesiredPods<'a> {
     pub min_ready_seconds: i32,
     /// The pod template.
     pub template: &'a PodTemplateSpec,
+    /// The pods of related objects, by node.
+    pub beside: &'a CountsByNode,
+}
+
+/// How many active pods nodes have.
+pub type CountsByNode = BTreeMap<String, usize>;
+
+/// Counts the active pods of each node.
+pub fn count_by_node<P: AsRef<Pod>>(pods: &[P]) -> CountsByNode {
+    let mut on_node = CountsByNode::new();
+    for pod in pods.iter().map(AsRef::as_ref).filter(|pod| is_active(pod)) {
+        let count = on_node.entry(pod.spec.node_name.clone()).or_default();
+        *count = count.saturating_add(1);
+    }
+    on_node
+}
+
+fn is_active(pod: &Pod) -> bool {
+    !has_ended(pod) && !is_terminating(pod)
 }
 
 /// Numbers of a controller's pods by state.
@@ -62,8 +81,7 @@ pub fn plan<P: AsRef<Pod>>(
 ) -> (Plan, ReplicaCounts) {
     let mut plan = Plan::default();
     let mut active: Vec<&Pod> = Vec::new();
-    for pod in pods.iter().map(AsRef::as_ref).filter(|pod| !has_ended(pod) && !is_terminating(pod))
-    {
+    for pod in pods.iter().map(AsRef::as_ref).filter(|pod| is_active(pod)) {
         let controller = pod.metadata.owner_references.iter().find(|o| o.controller == Some(true));
         match controller {
             Some(owner) if owner.uid == asked.metadata.uid => {
@@ -117,7 +135,8 @@ impl DesiredPods<'_> {
             return pods.map(create).collect();
         }
         let mut ranked = active.to_vec();
-        let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
+        let beside = self.beside.iter().map(|(node, count)| (node.as_str(), *count));
+        let mut on_node: BTreeMap<&str, usize> = beside.collect();
         for pod in active {
             let count = on_node.entry(&pod.spec.node_name).or_default();
             *count = count.saturating_add(1);
@@ -180,9 +199,9 @@ impl DesiredPods<'_> {
 }
 
 /// The rank of a pod; the lowest is deleted first: unassigned before assigned, pending before running, not ready before ready, low before high
-/// deletion cost, on a node with more of them before one with fewer (`on_node`, the pod included), ready for a short time before a long one, many
-/// restarts before few, young before old. Times that differ by less than a factor of two are about the same (`LogarithmicScaleDown`), and the uid decides:
-/// those that an update made last are not all deleted first.
+/// deletion cost, on a node with more of them and of related ones before one with fewer (`on_node`, the pod included), ready for a short time before a long
+/// one, many restarts before few, young before old. Times that differ by less than a factor of two are about the same (`LogarithmicScaleDown`), and the uid
+/// decides: those that an update made last are not all deleted first.
 fn value(names: &Names, pod: &Pod, on_node: usize, now: Time) -> impl Ord + use<> {
     let phase = match pod.status.phase.as_str() {
         "Running" => 2,

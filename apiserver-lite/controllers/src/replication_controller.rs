@@ -10,7 +10,7 @@ use proto_api::{Kind, Time};
 use crate::Plan;
 use crate::api_writes::ApiWrite;
 use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
-use crate::replicas::{self, DesiredPods};
+use crate::replicas::{self, CountsByNode, DesiredPods};
 
 /// Plans pods and status. `pods` are those of the controller, and all that it selects.
 pub fn plan<P: AsRef<Pod>>(
@@ -31,6 +31,7 @@ pub fn plan<P: AsRef<Pod>>(
         replicas: controller.spec.replicas,
         min_ready_seconds: controller.spec.min_ready_seconds,
         template,
+        beside: &CountsByNode::new(),
     };
     // An empty selector would select every pod.
     if controller.spec.selector.is_empty() {

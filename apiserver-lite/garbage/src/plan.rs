@@ -187,6 +187,26 @@ mod tests {
         plan(&Item { state, finalizers: &finalizers }, owners, &dependents)
     }
 
+    /// A Node owns its CSINode and, from outside of the namespace, its Lease; both have no other owner.
+    #[test]
+    fn the_lease_and_the_csi_node_of_a_removed_node_go() {
+        let kinds = Kinds::new(Names::new(Profile::Kubernetes));
+        let node = ObjectKey::new("", "n1");
+        assert!(kinds.find("v1", "Node").is_some());
+        for (api_version, kind, namespace) in [
+            ("coordination.k8s.io/v1", "Lease", "kube-node-lease"),
+            ("storage.k8s.io/v1", "CSINode", ""),
+        ] {
+            assert!(kinds.find(api_version, kind).is_some(), "{kind}");
+            assert!(may_own(&node, &ObjectKey::new(namespace, "n1")), "{kind}");
+        }
+        let owned = slim("x", &["node"], DeletionStage::Alive);
+        assert_eq!(acts(&owned, &[], &[OwnerState::Solid], &[]), vec![]);
+        let gone = vec![GcAction::Delete(DeletionPropagation::Background)];
+        assert_eq!(acts(&owned, &[], &[OwnerState::Absent], &[]), gone);
+        assert_eq!(acts(&owned, &[], &[OwnerState::Waiting], &[]), gone, "in the foreground");
+    }
+
     #[test]
     fn an_object_goes_when_no_owner_keeps_it() {
         use OwnerState::{Absent, Solid, Unknown, Waiting};

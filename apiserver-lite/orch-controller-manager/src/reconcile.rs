@@ -22,6 +22,7 @@ use apiserver_controller_io::observe_write::retain_present;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
 use apiserver_controllers::disruption::{OwnerScale, controller as owner_of};
+use apiserver_controllers::disruption_target::Disruption;
 use apiserver_controllers::endpoint_slices::Manager;
 use apiserver_controllers::load_balancer_addresses::AddressShortage;
 use apiserver_controllers::node_cidr;
@@ -251,7 +252,9 @@ impl Reconciler {
                 None => Plan::default(),
             },
             ReconcileKey::EndedPods => {
-                pod_gc::plan_ended(&informers.pods.objects(), self.settings.ended_pods_max)
+                let pods = informers.pods.objects();
+                let plan = pod_gc::plan_ended(&pods, self.settings.ended_pods_max);
+                self.say_disruption(plan, &pods, Disruption::Cleanup)
             }
             ReconcileKey::NodeLifecycle(name) => self.plan_node(name),
             ReconcileKey::PodReadiness(key) => self.plan_pod_readiness(key),
@@ -260,7 +263,8 @@ impl Reconciler {
                 let Some(set) = informers.replica_sets.get(key) else { return Plan::default() };
                 let labels = replica_set::labels(&set);
                 let pods = informers.pods_of_controller(&set.metadata, &labels);
-                replica_set::plan(names, &set, &pods, now())
+                let beside = informers.pods_beside(&set, &pods);
+                replica_set::plan_beside(names, &set, &pods, &beside, now())
             }
             ReconcileKey::ReplicationController(key) => {
                 let found = informers.replication_controllers.get(key);
@@ -340,7 +344,7 @@ impl Reconciler {
         let latest = NodeHealth::update(health.get(name), &node, lease.as_deref(), clocks.steady);
         record(health.get(name), Some(&latest));
         health.insert(name.to_owned(), latest.clone());
-        let (names, grace) = (self.informers.names, self.settings.grace);
+        let (names, grace) = (self.informers.names, self.settings.grace.for_node(&node));
         let plan = node_lifecycle::plan(names, &node, &latest, grace, clocks, cluster);
         evicted.note(names, &self.settings.evictions, &node, &plan, clocks.wall);
         plan
@@ -489,7 +493,8 @@ impl Reconciler {
             return Ok(None);
         }
         let shown = nodes.iter().flat_map(|node| node_cidr::of_node(node));
-        let taken: BTreeSet<Cidr> = shown.chain(assigned.values().flatten().copied()).collect();
+        let others = assigned.values().flatten().chain(&self.settings.service_ranges).copied();
+        let taken: BTreeSet<Cidr> = shown.chain(others).collect();
         let plan = node_cidr::plan(&node, &self.settings.node_ranges, &taken)?;
         for write in &plan.writes {
             let ranges = node_cidr::of_write(write);

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use apiserver_autoscaling_controller::AutoscalingFlags;
 use apiserver_controller_io::eviction_flags::EvictionFlags;
+use apiserver_controller_io::kubernetes_flags::{KubernetesFlags, UNUSED_CONTROLLERS};
 use apiserver_controller_io::sync_flags::SyncFlags;
+use apiserver_controllers::disruption_target;
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
-use apiserver_controllers::node_lifecycle::EvictionRates;
+use apiserver_controllers::node_lifecycle::{EvictionRates, GracePeriods};
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
 use apiserver_signers::certificates::authority::{CertificateAuthority, CertificateAuthorityError};
 use apiserver_token::SigningKey;
@@ -37,7 +39,8 @@ pub struct ControllerManagerFlags {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Controllers to run: `*` for all but bootstrapsigner and tokencleaner, `name` for one, `-name` for all but one.
+    /// Controllers to run: `*` for all but bootstrapsigner and tokencleaner, `name` for one, `-name` for all but one. Those of Kubernetes that do not
+    /// exist here are accepted and have no effect: cloud-node-lifecycle, route, storage-version-gc, ttl.
     #[arg(
         long,
         value_name = "LIST",
@@ -102,11 +105,7 @@ pub struct ControllerManagerFlags {
     #[command(flatten)]
     pub leader: LeaderFlags,
 
-    /// How long a node's kubelet may be silent before the node is marked as unknown.
-    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
-    pub node_monitor_grace_period: Duration,
-
-    /// Evictions of failed nodes.
+    /// Failed nodes and their evictions.
     #[command(flatten)]
     pub evictions: EvictionFlags,
 
@@ -145,6 +144,10 @@ pub struct ControllerManagerFlags {
     #[command(flatten)]
     pub syncs: SyncFlags,
 
+    /// What installers give besides.
+    #[command(flatten)]
+    pub kubernetes: KubernetesFlags,
+
     /// Certificates and authorization of the health and metrics server.
     #[command(flatten)]
     pub serving: ServingFlags,
@@ -174,8 +177,14 @@ pub struct Settings {
     pub token_key: Option<Arc<SigningKey>>,
     /// Signs certificate requests; without it none are signed.
     pub authority: Option<Arc<CertificateAuthority>>,
-    /// See `--node-monitor-grace-period`.
-    pub grace: Duration,
+    /// How long kubelets may be silent.
+    pub grace: GracePeriods,
+    /// See `--enable-taint-manager`.
+    pub evicts_by_taints: bool,
+    /// See `--service-cluster-ip-range`.
+    pub service_ranges: Vec<Cidr>,
+    /// Whether pods that the controllers end have the condition DisruptionTarget.
+    pub says_disruptions: bool,
     /// How fast nodes of a zone are evicted.
     pub evictions: EvictionRates,
     /// See `--attach-detach-unmount-timeout`.
@@ -250,6 +259,11 @@ pub enum SettingsError {
     },
 }
 
+/// Whether an item of `--controllers` names a controller of Kubernetes that does not exist here.
+fn is_unused(item: &str) -> bool {
+    UNUSED_CONTROLLERS.contains(&item.strip_prefix('-').unwrap_or(item))
+}
+
 /// The workers of each controller that has its own: those with a flag, and the disruption controller, as users decide how much it reads.
 fn own_workers(syncs: &SyncFlags) -> BTreeMap<&'static str, usize> {
     let mut all = syncs.by_controller();
@@ -280,8 +294,11 @@ impl ControllerManagerFlags {
             ),
         };
         let gates = self.feature_gates.clone().unwrap_or_default();
-        let own =
-            [&[NO_TOKENS, OUT_OF_SERVICE][..], &stateful_set::StatefulSetFeatures::GATES].concat();
+        let own = [
+            &[NO_TOKENS, OUT_OF_SERVICE, disruption_target::GATE][..],
+            &stateful_set::StatefulSetFeatures::GATES,
+        ]
+        .concat();
         let gates = feature_gates::resolve_gates(&[], &own, &gates)?;
         let out_of_service = match gates.gates.is_on(OUT_OF_SERVICE) {
             true => OutOfServiceTaint::NodeIsOff,
@@ -292,6 +309,12 @@ impl ControllerManagerFlags {
         if load_balancer_ranges.is_none() {
             enabled.disable(&["service"]);
         }
+        if !self.kubernetes.enable_garbage_collector {
+            enabled.disable(&["garbagecollector"]);
+        }
+        let unused = self.controllers.iter().filter(|item| is_unused(item));
+        let unused = unused.map(|item| format!("--controllers={item} has no effect"));
+        let warnings = gates.warnings.into_iter().chain(unused).chain(self.kubernetes.warnings());
         Ok(Settings {
             load_balancer_ranges,
             out_of_service,
@@ -300,7 +323,7 @@ impl ControllerManagerFlags {
             }),
             own_workers: own_workers(&self.syncs),
             auto_generates_tokens: !gates.gates.is_on(NO_TOKENS),
-            warnings: gates.warnings,
+            warnings: warnings.collect(),
             enabled,
             node_ranges: self.node_ranges()?,
             root_ca,
@@ -310,7 +333,10 @@ impl ControllerManagerFlags {
                 .map(read_key)
                 .transpose()?,
             authority: self.authority()?,
-            grace: self.node_monitor_grace_period,
+            grace: self.evictions.grace(),
+            evicts_by_taints: self.kubernetes.enable_taint_manager,
+            service_ranges: self.kubernetes.service_cluster_ip_range.clone(),
+            says_disruptions: gates.gates.is_on(disruption_target::GATE),
             evictions: self.evictions.rates(),
             unmount: self.attach_detach_unmount_timeout,
             ended_pods_max: self.terminated_pod_gc_threshold,
@@ -366,7 +392,7 @@ impl EnabledControllers {
         if list.iter().any(|item| item == "*") {
             enabled.extend(CONTROLLERS.into_iter().filter(|name| !ONLY_BY_NAME.contains(name)));
         }
-        for item in list.iter().filter(|item| *item != "*") {
+        for item in list.iter().filter(|item| *item != "*" && !is_unused(item)) {
             let name = item.strip_prefix('-').unwrap_or(item);
             let known = CONTROLLERS.iter().find(|known| **known == name);
             let known = known.ok_or_else(|| SettingsError::Controller(name.to_owned()))?;
@@ -410,9 +436,42 @@ mod tests {
         assert_eq!(count("*,tokencleaner"), Ok(all + 1));
         assert_eq!(count("*,bootstrapsigner,tokencleaner"), Ok(all + 2));
         assert_eq!(count("podgc"), Ok(1));
+        assert_eq!(count("*,-ttl,-route"), Ok(all));
+        assert_eq!(count("podgc,cloud-node-lifecycle"), Ok(1));
         assert!(
             count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of attachdetach, ")
         );
+    }
+
+    #[test]
+    fn what_has_no_effect_is_said() {
+        let warnings = |args: &[&str]| settings(args).map(|settings| settings.warnings);
+        assert_eq!(warnings(&[]), Ok(Vec::new()));
+        let args = ["--controllers=*,-ttl,podgc", "--cluster-name=k", "--node-monitor-period=5s"];
+        let effect = "is accepted for compatibility and has no effect";
+        let expected = [
+            "--controllers=-ttl has no effect".to_owned(),
+            format!("flag --cluster-name {effect}"),
+            format!("flag --node-monitor-period {effect}"),
+        ];
+        assert_eq!(warnings(&args), Ok(expected.into()));
+    }
+
+    #[test]
+    fn flags_of_kubernetes_switch_what_they_name() {
+        let has = |args: &[&str]| {
+            let settings = settings(args)?;
+            let collects = settings.enabled.has("garbagecollector");
+            Ok([collects, settings.evicts_by_taints, settings.says_disruptions])
+        };
+        for (arg, expected) in [
+            ("--enable-garbage-collector", [true, true, false]),
+            ("--enable-garbage-collector=false", [false, true, false]),
+            ("--enable-taint-manager=false", [true, false, false]),
+            ("--feature-gates=PodDisruptionConditions=true", [true, true, true]),
+        ] {
+            assert_eq!(has(&[arg]), Ok::<_, String>(expected), "{arg}");
+        }
     }
 
     #[test]

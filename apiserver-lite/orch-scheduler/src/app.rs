@@ -35,6 +35,7 @@ use crate::metrics::SchedulerMetrics;
 use crate::scheduling_cycle::{ClusterCaches, ProfileInUse, Scheduler, SchedulerReports};
 use crate::selector_informers::SelectorInformers;
 use crate::storage_informers::StorageInformers;
+use apiserver_scheduling::features::SchedulingFeatures;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::preemption::DisruptionBudget;
@@ -120,7 +121,9 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     if let Some(seed) = flags.tie_seed {
         from_file.profiles.iter_mut().for_each(|profile| profile.ties = Ties::Seeded(seed));
     }
-    let gates = gate_warnings(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
+    let (features, gates) =
+        resolve_features(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
+    from_file.set_features(features);
     from_file.warnings.iter().chain(&gates).for_each(|warning| tracing::warn!("{warning}"));
     let leader = flags.leader.over(from_file.leader_election);
     let environment = |name: &str| std::env::var(name).ok();
@@ -213,8 +216,10 @@ async fn start_watches(
     drain: &DrainWatch,
 ) -> Option<(ClusterCaches, Vec<JoinHandle<()>>)> {
     let names = client.names();
+    // Those of all profiles are alike.
+    let features = profiles.first().map(|profile| profile.features).unwrap_or_default();
     let pods = Reflector::projected(client.all(), ListParams::default(), move |pod| {
-        PodInfo::from_pod(names, &pod)
+        PodInfo::with_features(names, &pod, features)
     });
     let nodes = Reflector::projected(client.all(), ListParams::default(), move |node| {
         NodeInfo::from_node(names, &node)
@@ -267,13 +272,17 @@ fn start_recorder(
     (events, tokio::spawn(writer.run(drain.clone())))
 }
 
-/// What the log says of feature gates: this program consults none of them.
+/// The features whose gates are on, and what the log says of the gates.
 ///
 /// # Errors
 /// Every setting that cannot be.
-fn gate_warnings(settings: Option<&BTreeMap<String, bool>>) -> Result<Vec<String>, GateErrors> {
-    let Some(settings) = settings else { return Ok(Vec::new()) };
-    Ok(feature_gates::resolve_gates(&[], &[], settings)?.warnings)
+fn resolve_features(
+    settings: Option<&BTreeMap<String, bool>>,
+) -> Result<(SchedulingFeatures, Vec<String>), GateErrors> {
+    let settings = settings.cloned().unwrap_or_default();
+    let found = feature_gates::resolve_gates(&[], &SchedulingFeatures::GATES, &settings)?;
+    let features = SchedulingFeatures::from_gates(|gate| found.gates.is_on(gate));
+    Ok((features, found.warnings))
 }
 
 #[cfg(test)]
@@ -282,11 +291,18 @@ mod tests {
 
     #[test]
     fn gates_are_checked_and_named_once() {
-        let warnings_for = |gates: &str| {
+        let resolved = |gates: &str| {
             let args = ["orch-scheduler".to_owned(), format!("--feature-gates={gates}")];
             let flags = SchedulerFlags::try_parse_from(args).map_err(|error| error.to_string())?;
-            gate_warnings(flags.feature_gates.as_ref()).map_err(|error| error.to_string())
+            resolve_features(flags.feature_gates.as_ref()).map_err(|error| error.to_string())
         };
+        let warnings_for = |gates: &str| resolved(gates).map(|(_, warnings)| warnings);
+        let off = SchedulingFeatures::default();
+        assert_eq!(resolve_features(None), Ok((off, Vec::new())), "all are off by themselves");
+        for gate in SchedulingFeatures::GATES {
+            let on = SchedulingFeatures::from_gates(|name| name == gate);
+            assert_eq!(resolved(&format!("{gate}=true")), Ok((on, Vec::new())));
+        }
         assert_eq!(warnings_for("PodSecurity=true").unwrap(), Vec::<String>::new(), "as it is");
         let unused = "Feature gate ReadWriteOncePod=true has no effect in this program.";
         assert_eq!(warnings_for("ReadWriteOncePod=true").unwrap(), [unused]);

@@ -70,6 +70,18 @@ impl BackoffQueue {
         self.assigned = self.assigned.wrapping_add(1);
     }
 
+    /// Notes that a pending pod was changed, which may help it.
+    pub fn note_pod_change(&mut self, key: &ObjectKey) {
+        if let Some(wait) = self.pods.get_mut(key) {
+            wait.seen.0 = self.changes.wrapping_sub(1);
+        }
+    }
+
+    /// How many attempts to schedule the pod have failed.
+    pub fn count_failures(&self, key: &ObjectKey, uid: &str) -> u32 {
+        self.pods.get(key).filter(|wait| wait.uid == uid).map_or(0, |wait| wait.failures)
+    }
+
     /// The number of pods that an assigned pod may help.
     pub fn count_affinity_waits(&self) -> usize {
         self.pods.values().filter(|wait| wait.why == Failure::PodAffinity).count()
@@ -193,6 +205,25 @@ mod tests {
         assert_eq!(backoff.due(&other, "u", start), Due::At(start + WITHOUT_CHANGE));
         backoff.note_cluster_change();
         assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.first));
+    }
+
+    #[test]
+    fn a_pod_that_was_changed_is_retried_and_no_other() {
+        let start = Instant::now();
+        let (one, other) = (ObjectKey::new("ns", "a"), ObjectKey::new("ns", "b"));
+        for failure in [Failure::Unschedulable, Failure::PodAffinity] {
+            let mut backoff = BackoffQueue::new(RETRY);
+            backoff.note_failure(&one, "u", failure, start);
+            backoff.note_failure(&other, "u", failure, start);
+            backoff.note_pod_change(&one);
+            assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.first), "{failure:?}");
+            assert_eq!(backoff.due(&one, "u", start + RETRY.first), Due::Now);
+            assert_eq!(backoff.due(&other, "u", start), Due::At(start + WITHOUT_CHANGE));
+            backoff.note_failure(&one, "u", failure, start);
+            assert_eq!(backoff.due(&one, "u", start), Due::At(start + WITHOUT_CHANGE));
+            assert_eq!(backoff.count_failures(&one, "u"), 2);
+            assert_eq!(backoff.count_failures(&one, "another"), 0);
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub(crate) mod profiles;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use apiserver_scheduling::features::SchedulingFeatures;
 use apiserver_scheduling::profile::Profile;
 use proto_api::names::Names;
 use proto_client::election::{LEASE_SECS_MAX, Times, TimesError};
@@ -45,6 +46,17 @@ impl FromFile {
     /// What is done without a file.
     pub fn none(names: &Names) -> Self {
         select_fields(names, &File::default())
+    }
+
+    /// Schedules with these features.
+    pub fn set_features(&mut self, features: SchedulingFeatures) {
+        for profile in &mut self.profiles {
+            profile.features = features;
+            if !features.min_domains {
+                let constraints = &mut profile.default_spread.constraints;
+                constraints.iter_mut().for_each(|constraint| constraint.min_domains = 1);
+            }
+        }
     }
 
     /// Gives the first profile another name.
@@ -195,15 +207,17 @@ pub fn describe() -> Result<FileReference, Failure> {
     Ok(reference)
 }
 
+/// A word of ASCII letters with a capital.
+pub(crate) fn capitalized(word: &str) -> String {
+    let (first, rest) = word.split_at(1.min(word.len()));
+    first.to_uppercase() + rest
+}
+
 /// The versions that Kubernetes 1.25 reads, named by the naming profile.
 fn types(names: &Names) -> [FileType; 3] {
     let component = names.component("scheduler");
     let group = format!("{}.config.{}", component.replace('-', ""), names.group_domain());
-    let capital = |word: &str| {
-        let (first, rest) = word.split_at(1.min(word.len()));
-        first.to_uppercase() + rest
-    };
-    let kind = component.split('-').map(capital).collect::<String>() + "Configuration";
+    let kind = component.split('-').map(capitalized).collect::<String>() + "Configuration";
     let version =
         |version: &str| FileType { api_version: format!("{group}/{version}"), kind: kind.clone() };
     ["v1", "v1beta3", "v1beta2"].map(version)
@@ -353,6 +367,21 @@ mod tests {
         assert!(read_with(&short, &["--leader-elect=false"]).is_ok());
         let error = read_with(HEAD, &["--leader-elect-lease-duration=5s"]).unwrap_err();
         assert!(error.contains("leaderElection.leaseDuration: must be greater"), "{error}");
+    }
+
+    #[test]
+    fn min_domains_of_default_constraints_count_only_with_their_gate() {
+        let text = format!(
+            "{HEAD}profiles: [{{pluginConfig: [{{name: PodTopologySpread, args: {{defaultingType: List, defaultConstraints: [{{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule, minDomains: 3}}]}}}}]}}]\n"
+        );
+        for (gate, expected) in [("MinDomainsInPodTopologySpread", 3), ("", 1)] {
+            let mut found = read(&text).unwrap();
+            let features = SchedulingFeatures::from_gates(|name| name == gate);
+            found.set_features(features);
+            let profile = &found.profiles[0];
+            assert_eq!(profile.default_spread.constraints[0].min_domains, expected, "{gate}");
+            assert_eq!(profile.features, features);
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Event handlers: which changes of pods, nodes and storage start a scheduling cycle, and which pending pods they may help.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use proto_api::ObjectKey;
 use proto_api::core::v1::ObjectReference;
 use proto_client::Change;
 use tokio::sync::Notify;
@@ -12,6 +14,8 @@ use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 
 /// While more pods than this are starting, events of type Normal are delayed: the nodes need the API server's capacity.
 const MANY_STARTING: usize = 8;
+/// Bound of the changed pods that are noted between two cycles, of which a standby has none. With more of them every pod is retried.
+const CHANGED_MAX: usize = 10_000;
 
 /// Starts scheduling cycles. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +28,8 @@ struct TriggerState {
     cluster_changed: AtomicBool,
     /// A pod was assigned to a node.
     pod_assigned: AtomicBool,
+    /// Pending pods that were changed.
+    changed_pods: Mutex<BTreeSet<ObjectKey>>,
     /// Unschedulable pods that an assigned pod may help.
     affinity_waits: AtomicUsize,
     /// Pods that are assigned to a node and not running yet.
@@ -46,6 +52,24 @@ impl CycleTrigger {
         self.0.pod_assigned.swap(false, Ordering::SeqCst)
     }
 
+    /// The pending pods whose specification or labels have changed since the last call.
+    pub fn take_changed_pods(&self) -> BTreeSet<ObjectKey> {
+        std::mem::take(&mut *self.changed_pods())
+    }
+
+    fn changed_pods(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.0.changed_pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note_changed_pod(&self, key: &ObjectKey) {
+        let mut changed = self.changed_pods();
+        changed.insert(key.clone());
+        if changed.len() > CHANGED_MAX {
+            changed.clear();
+            self.0.cluster_changed.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Handles a change of a pod.
     pub fn pod_changed(&self, change: &Change<PodInfo>) {
         self.count_starting(change);
@@ -64,6 +88,9 @@ impl CycleTrigger {
                 } else if new.node.is_empty()
                     && old.as_ref().is_none_or(|old| changed_beyond_status(old, new))
                 {
+                    if old.is_some() {
+                        self.note_changed_pod(&new.key);
+                    }
                     self.0.cycle.notify_one();
                 }
             }
@@ -168,6 +195,30 @@ mod tests {
         relabelled.labels.insert("app".into(), "other".into());
         apply(&trigger, Some(assigned()), relabelled);
         assert!(triggers(&trigger) && trigger.take_cluster_change());
+    }
+
+    #[test]
+    fn a_pending_pod_that_is_changed_is_noted_and_no_other() {
+        let trigger = CycleTrigger::default();
+        let apply = |old: Option<PodInfo>, new: PodInfo| {
+            let (key, new) = (new.key.clone(), Arc::new(new));
+            trigger.pod_changed(&Change::Applied { key, new, old: old.map(Arc::new) });
+            trigger.take_changed_pods().into_iter().map(|key| key.name).collect::<Vec<_>>()
+        };
+        let before = || pod("p", 1, 1);
+        let (mut tolerant, mut labelled, mut reported) = (before(), before(), before());
+        tolerant.tolerations.push(Default::default());
+        labelled.labels.insert("app".into(), "web".into());
+        reported.unscheduled = Some(Default::default());
+        assert_eq!(apply(None, before()), [""; 0], "it is new");
+        assert_eq!(apply(Some(before()), before()), [""; 0]);
+        assert_eq!(apply(Some(before()), reported), [""; 0]);
+        assert_eq!(apply(Some(before()), tolerant), ["p"]);
+        assert_eq!(apply(Some(before()), labelled), ["p"]);
+        for nth in 0..=CHANGED_MAX {
+            trigger.note_changed_pod(&ObjectKey::new("ns", format!("p{nth}")));
+        }
+        assert!(trigger.take_changed_pods().is_empty() && trigger.take_cluster_change());
     }
 
     #[test]

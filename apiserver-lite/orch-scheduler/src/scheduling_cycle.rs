@@ -193,6 +193,7 @@ impl Scheduler {
             if trigger.take_assigned_pod() {
                 self.backoff.note_assigned_pod();
             }
+            trigger.take_changed_pods().iter().for_each(|key| self.backoff.note_pod_change(key));
             next = self.run_cycle().await;
             trigger.set_affinity_waits(self.backoff.count_affinity_waits());
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proto_api::selectors::Selector;
 
-use crate::placement::Spread;
+use crate::placement::{NodeInclusion, Spread};
 use crate::pod_info::PodInfo;
 use crate::profile::{DefaultConstraint, Profile, WhenUnsatisfiable};
 
@@ -58,6 +58,7 @@ fn spread(constraint: &DefaultConstraint, selector: &Selector) -> Spread {
         topology_key: constraint.topology_key.clone(),
         max_skew: constraint.max_skew,
         min_domains: constraint.min_domains,
+        inclusion: NodeInclusion::default(),
     }
 }
 

@@ -45,6 +45,9 @@ impl ExcessTerms {
         counts.add(excluding);
         for spread in &pod.spec.topology_spread_constraints {
             counts.count([spread.label_selector.as_ref(), None]);
+            // Each may be a requirement.
+            let keys = spread.match_label_keys.len();
+            counts.requirements = counts.requirements.saturating_add(keys);
         }
         let TermCounts { terms, requirements } = counts;
         if terms <= TERMS_MAX && requirements <= REQUIREMENTS_MAX {

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::examples::{names, node, profile};
+use crate::features::SchedulingFeatures;
 use crate::filter::check;
 use crate::node_info::NodeInfo;
 use crate::nodes::NodeLoad;
@@ -73,7 +74,7 @@ fn pods_at_their_extremes() {
     spread["topologyKey"] = json!("zone");
     spread["labelSelector"] = json!({"matchLabels": {"app": "web"}});
     each::<Pod>(&document, |pod| {
-        let info = PodInfo::from_pod(names(), pod);
+        let info = PodInfo::with_features(names(), pod, SchedulingFeatures::from_gates(|_| true));
         let mut loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
         (0..3).for_each(|_| schedule(&info, &mut loads));
     });

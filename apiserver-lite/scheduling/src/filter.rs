@@ -2,7 +2,7 @@
 
 use proto_api::core::v1::{Taint, Toleration};
 
-use crate::node_info::{Admission, NodeInfo};
+use crate::node_info::Admission;
 use crate::node_selector::{matches_required, matches_selector};
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
@@ -30,7 +30,7 @@ pub fn check(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Result<(), Ve
 /// Why the pod cannot run on the node, whatever resources are left.
 fn refusal(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Option<Refusal> {
     let (node, asks) = (&load.node, |filter| profile.asks(filter));
-    let is_cordoned = node.admission == Admission::Cordoned && !tolerates_cordon(pod, node);
+    let is_cordoned = node.admission == Admission::Cordoned && !tolerates_cordon(pod);
     if is_cordoned && asks(Filter::NodeUnschedulable) {
         return Some(Refusal::Unschedulable);
     }
@@ -58,15 +58,22 @@ fn refusal(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Option<Refusal>
 
 // === Taints ===
 
-/// Whether the pod tolerates the taint of a cordoned node.
-fn tolerates_cordon(pod: &PodInfo, node: &NodeInfo) -> bool {
-    // The domain of the key depends on the naming profile.
-    let cordon = node.taints.iter().find(|taint| taint.key.ends_with("/unschedulable"));
-    cordon
-        .is_some_and(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+/// Whether the pod tolerates the taint of a cordoned node, which the node gets a moment later.
+fn tolerates_cordon(pod: &PodInfo) -> bool {
+    pod.tolerations.iter().any(|toleration| {
+        let key = toleration.key.clone();
+        // The domain of the key depends on the naming profile.
+        let is_of_cordon = key.starts_with("node.") && key.ends_with("/unschedulable");
+        let cordon = Taint { key, effect: "NoSchedule".to_owned(), ..Taint::default() };
+        (is_of_cordon || cordon.key.is_empty()) && tolerates(toleration, &cordon)
+    })
 }
 
-fn find_untolerated<'a>(tolerations: &[Toleration], taints: &'a [Taint]) -> Option<&'a Taint> {
+/// A taint that keeps pods with these tolerations off.
+pub(crate) fn find_untolerated<'a>(
+    tolerations: &[Toleration],
+    taints: &'a [Taint],
+) -> Option<&'a Taint> {
     let excludes = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
     let mut taints = taints.iter().filter(excludes);
     taints.find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))

@@ -14,6 +14,7 @@ pub mod excess_terms;
 pub mod extenders;
 #[cfg(test)]
 mod extremes;
+pub mod features;
 pub mod filter;
 pub mod host_ports;
 pub mod node_info;

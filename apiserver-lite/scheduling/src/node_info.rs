@@ -35,12 +35,14 @@ pub enum Admission {
 impl NodeInfo {
     /// Projects an API object.
     pub fn from_node(names: &Names, node: &Node) -> Self {
-        let is_ready =
-            node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = node.status.conditions.iter().find(|condition| condition.type_ == "Ready");
         let mut taints = node.spec.taints.clone();
-        let not_ready = names.sub_label("node", "not-ready");
+        let [not_ready, unreachable] =
+            ["not-ready", "unreachable"].map(|name| names.sub_label("node", name));
+        let is_tainted =
+            taints.iter().any(|taint| [&not_ready, &unreachable].contains(&&taint.key));
         // The controller manager adds the taint later.
-        if !is_ready && !taints.iter().any(|taint| taint.key == not_ready) {
+        if ready.is_some_and(|ready| ready.status != "True") && !is_tainted {
             let effect = "NoSchedule".to_owned();
             taints.push(Taint { key: not_ready, effect, ..Taint::default() });
         }
@@ -74,14 +76,30 @@ mod tests {
 
     #[test]
     fn a_node_that_is_not_ready_is_tainted() {
-        let mut node = Node::default();
-        let tainted = |node: &Node| !NodeInfo::from_node(examples::names(), node).taints.is_empty();
-        assert!(tainted(&node));
-        node.status.conditions.push(proto_api::core::v1::NodeCondition {
-            type_: "Ready".into(),
-            status: "True".into(),
-            ..Default::default()
-        });
-        assert!(!tainted(&node));
+        let taints = |ready: Option<&str>, taints: &[&str]| {
+            let mut node = Node::default();
+            node.spec.taints =
+                taints.iter().map(|key| Taint { key: (*key).into(), ..Taint::default() }).collect();
+            let condition = ready.map(|status| proto_api::core::v1::NodeCondition {
+                type_: "Ready".into(),
+                status: status.into(),
+                ..Default::default()
+            });
+            node.status.conditions.extend(condition);
+            let info = NodeInfo::from_node(examples::names(), &node);
+            info.taints.into_iter().map(|taint| taint.key).collect::<Vec<_>>()
+        };
+        let (not_ready, unreachable) =
+            ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable");
+        for (ready, own, expected) in [
+            (None, &[][..], &[][..]),
+            (Some("True"), &[], &[]),
+            (Some("False"), &[], &[not_ready]),
+            (Some("Unknown"), &[], &[not_ready]),
+            (Some("False"), &[not_ready], &[not_ready]),
+            (Some("Unknown"), &[unreachable], &[unreachable]),
+        ] {
+            assert_eq!(taints(ready, own), expected, "{ready:?} {own:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The constraints that a pod sets for its placement relative to other pods, and its preferences: pod affinity, anti-affinity and topology spread.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proto_api::core::v1::{
     Pod, PodAffinityTerm, TopologySpreadConstraint, WeightedPodAffinityTerm,
@@ -9,7 +9,11 @@ use proto_api::meta::v1::LabelSelector;
 use proto_api::selectors::Selector;
 
 use crate::excess_terms::ExcessTerms;
+use crate::features::SchedulingFeatures;
 use crate::profile::ScoredNodes;
+
+/// The policy by which only some nodes count for a constraint.
+const HONOR: &str = "Honor";
 
 /// A pod's affinity, anti-affinity and topology spread constraints.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,11 +66,28 @@ pub struct Spread {
     pub max_skew: i64,
     /// The number of domains below which the emptiest one counts as empty.
     pub min_domains: usize,
+    /// The nodes that count.
+    pub inclusion: NodeInclusion,
+}
+
+/// Which nodes count for a topology spread constraint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeInclusion {
+    /// Only those that match the node selector and affinity of the pod.
+    pub by_affinity: bool,
+    /// Only those whose taints the pod tolerates.
+    pub by_taints: bool,
+}
+
+impl Default for NodeInclusion {
+    fn default() -> Self {
+        Self { by_affinity: true, by_taints: false }
+    }
 }
 
 impl PlacementConstraints {
     /// Reads the constraints of an API object.
-    pub fn from_pod(pod: &Pod) -> Self {
+    pub fn from_pod(pod: &Pod, features: SchedulingFeatures) -> Self {
         if let Some(excess) = ExcessTerms::from_pod(pod) {
             return Self { excess: Some(Box::new(excess)), ..Self::default() };
         }
@@ -92,7 +113,7 @@ impl PlacementConstraints {
         let spread = |when: &str| -> Vec<Spread> {
             let all = pod.spec.topology_spread_constraints.iter();
             all.filter(|spread| spread.when_unsatisfiable == when)
-                .map(Spread::from_constraint)
+                .map(|spread| Spread::from_constraint(spread, &pod.metadata.labels, features))
                 .collect()
         };
         Self {
@@ -178,13 +199,37 @@ impl Spread {
         weight(self.pods.iter())
     }
 
-    fn from_constraint(constraint: &TopologySpreadConstraint) -> Self {
-        let min_domains = constraint.min_domains.and_then(|min| usize::try_from(min).ok());
+    fn from_constraint(
+        constraint: &TopologySpreadConstraint,
+        labels: &BTreeMap<String, String>,
+        features: SchedulingFeatures,
+    ) -> Self {
+        let min_domains = constraint.min_domains.filter(|_| features.min_domains);
+        let min_domains = min_domains.and_then(|min| usize::try_from(min).ok());
+        let mut pods = selector(constraint.label_selector.as_ref());
+        if features.match_label_keys {
+            let of_key = |key: &String| Some((key.clone(), labels.get(key)?.clone()));
+            let own: BTreeMap<_, _> =
+                constraint.match_label_keys.iter().filter_map(of_key).collect();
+            if !own.is_empty() {
+                let own = Selector::from_map(&own);
+                pods = Some(pods.map_or(own.clone(), |pods| own.and(&pods)));
+            }
+        }
+        let honors = |policy: &Option<String>, default: bool| match policy.as_deref() {
+            Some(policy) if features.inclusion_policies => policy == HONOR,
+            _ => default,
+        };
+        let default = NodeInclusion::default();
         Self {
-            pods: selector(constraint.label_selector.as_ref()),
+            pods,
             topology_key: constraint.topology_key.clone(),
             max_skew: i64::from(constraint.max_skew),
             min_domains: min_domains.unwrap_or(1),
+            inclusion: NodeInclusion {
+                by_affinity: honors(&constraint.node_affinity_policy, default.by_affinity),
+                by_taints: honors(&constraint.node_taints_policy, default.by_taints),
+            },
         }
     }
 }

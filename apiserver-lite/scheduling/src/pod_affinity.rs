@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::filter::find_untolerated;
 use crate::node_info::NodeInfo;
 use crate::node_selector::matches_selector;
 use crate::nodes::NodeLoad;
@@ -35,10 +36,11 @@ impl Spread {
             && self.pods.as_ref().is_some_and(|selector| selector.matches(&other.labels))
     }
 
-    /// The domains in which `pod` keeps within the maximum skew. `counted` are the nodes that count for all its constraints.
-    fn allowed_domains(&self, pod: &PodInfo, counted: &[&NodeLoad]) -> BTreeSet<String> {
+    /// The domains in which `pod` keeps within the maximum skew. `counted` are the nodes with the keys of all its
+    /// constraints.
+    fn allowed_domains(&self, pod: &PodInfo, counted: &[CountedNode<'_>]) -> SpreadDomains {
         let mut counts: BTreeMap<&String, i64> = BTreeMap::new();
-        for load in counted {
+        for load in counted.iter().filter(|node| node.counts_for(self)).map(|node| node.load) {
             let Some(domain) = load.node.labels.get(&self.topology_key) else { continue };
             let active = load.pods.iter().filter(|other| other.phase == PodPhase::Active);
             let count = active.filter(|other| self.selects(pod, other)).count();
@@ -48,27 +50,48 @@ impl Spread {
         let minimum = if too_few_domains { 0 } else { counts.values().copied().min().unwrap_or(0) };
         let own = i64::from(self.selects(pod, pod));
         let fits = |count: i64| count.saturating_add(own).saturating_sub(minimum) <= self.max_skew;
-        counts
-            .into_iter()
-            .filter(|(_, count)| fits(*count))
-            .map(|(domain, _)| domain.clone())
-            .collect()
+        // A domain that no node counts for is an empty one.
+        if !fits(0) {
+            return SpreadDomains::None;
+        }
+        let full = counts.into_iter().filter(|(_, count)| !fits(*count));
+        SpreadDomains::AllBut(full.map(|(domain, _)| domain.clone()).collect())
     }
 }
 
-/// The nodes with the topology keys of all constraints that match the node selector and affinity of `pod`: only their pods count.
+/// A node whose pods count for those spread constraints of a pod that include it.
+pub(crate) struct CountedNode<'a> {
+    pub(crate) load: &'a NodeLoad,
+    /// Whether it matches the node selector and affinity of the pod.
+    matches_affinity: bool,
+    /// Whether the pod tolerates its taints.
+    is_tolerated: bool,
+}
+
+impl CountedNode<'_> {
+    pub(crate) fn counts_for(&self, spread: &Spread) -> bool {
+        (self.matches_affinity || !spread.inclusion.by_affinity)
+            && (self.is_tolerated || !spread.inclusion.by_taints)
+    }
+}
+
+/// The nodes with the topology keys of all constraints: only their pods count.
 pub(crate) fn counted_nodes<'a>(
     pod: &PodInfo,
     constraints: &[Spread],
     loads: &'a [NodeLoad],
-) -> Vec<&'a NodeLoad> {
+) -> Vec<CountedNode<'a>> {
     let keys: BTreeSet<&String> = constraints.iter().map(|spread| &spread.topology_key).collect();
-    let counts = |load: &&NodeLoad| {
+    let has_keys = |load: &&NodeLoad| {
         proto_api::count_steps!(keys.len());
         keys.iter().all(|key| load.node.labels.contains_key(*key))
-            && matches_selector(pod, &load.node)
     };
-    loads.iter().filter(counts).collect()
+    let counted = |load: &'a NodeLoad| CountedNode {
+        load,
+        matches_affinity: matches_selector(pod, &load.node),
+        is_tolerated: find_untolerated(&pod.tolerations, &load.node.taints).is_none(),
+    };
+    loads.iter().filter(has_keys).map(counted).collect()
 }
 
 /// Domains: values of topology keys.
@@ -106,7 +129,20 @@ pub struct InterPodState {
     /// The domains that satisfy the affinity terms, by topology key.
     affinity: BTreeMap<String, AffinityDomains>,
     /// The domains that each spread constraint allows, by topology key.
-    topology_spread: Vec<(String, BTreeSet<String>)>,
+    topology_spread: Vec<(String, SpreadDomains)>,
+}
+
+/// The domains that a spread constraint allows.
+#[derive(Debug)]
+enum SpreadDomains {
+    None,
+    AllBut(BTreeSet<String>),
+}
+
+impl SpreadDomains {
+    fn allow(&self, domain: &str) -> bool {
+        matches!(self, Self::AllBut(full) if !full.contains(domain))
+    }
 }
 
 #[derive(Debug)]
@@ -197,8 +233,8 @@ impl InterPodState {
 
     /// Why the node is not feasible for the pod; none if it is.
     pub fn refusal(&self, node: &NodeInfo) -> Option<Refusal> {
-        if self.excluded_by_pods.include(node) {
-            return Some(Refusal::ExistingAntiAffinity);
+        if let Some(refusal) = self.refusal_by_spread(node) {
+            return Some(refusal);
         }
         let affinity = |(label, affinity): (&String, &AffinityDomains)| {
             let value = node.labels.get(label);
@@ -213,13 +249,15 @@ impl InterPodState {
         if self.excluded.include(node) {
             return Some(Refusal::PodAntiAffinity);
         }
-        if self.topology_spread.iter().any(|(label, _)| !node.labels.contains_key(label)) {
-            return Some(Refusal::TopologySpreadLabel);
-        }
-        let is_allowed = |(label, domains): &(String, BTreeSet<String>)| {
-            node.labels.get(label).is_some_and(|value| domains.contains(value))
-        };
-        (!self.topology_spread.iter().all(is_allowed)).then_some(Refusal::TopologySpread)
+        self.excluded_by_pods.include(node).then_some(Refusal::ExistingAntiAffinity)
+    }
+
+    /// The first constraint that refuses the node says why.
+    fn refusal_by_spread(&self, node: &NodeInfo) -> Option<Refusal> {
+        self.topology_spread.iter().find_map(|(label, domains)| match node.labels.get(label) {
+            None => Some(Refusal::TopologySpreadLabel),
+            Some(value) => (!domains.allow(value)).then_some(Refusal::TopologySpread),
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use proto_api::names::Names;
 use proto_api::{ObjectKey, Resource as _};
 
 use crate::claim_use::{CLAIMS_MAX, ClaimUse, claims_of};
+use crate::features::SchedulingFeatures;
 use crate::placement::PlacementConstraints;
 use crate::pod_controller::PodController;
 use crate::resource_amounts::{Amounts, CPU, MEMORY, add, amount};
@@ -95,8 +96,13 @@ pub struct HostPort {
 }
 
 impl PodInfo {
-    /// Projects an API object.
+    /// Projects an API object, with no feature on.
     pub fn from_pod(names: &Names, pod: &Pod) -> Self {
+        Self::with_features(names, pod, SchedulingFeatures::default())
+    }
+
+    /// Projects an API object.
+    pub fn with_features(names: &Names, pod: &Pod, features: SchedulingFeatures) -> Self {
         let (spec, status) = (&pod.spec, &pod.status);
         let metadata = pod.metadata();
         let (claims, claim_count) = claims_of(pod);
@@ -129,7 +135,7 @@ impl PodInfo {
             }),
             tolerations: spec.tolerations.clone(),
             labels: metadata.labels.clone(),
-            constraints: PlacementConstraints::from_pod(pod),
+            constraints: PlacementConstraints::from_pod(pod, features),
             claims,
             claim_count,
             disks: volume_restrictions::of_pod(pod),

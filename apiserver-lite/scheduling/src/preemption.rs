@@ -13,7 +13,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::refusal::Refusal;
 
-pub use select::{Preemption, find_preemptions};
+pub use select::{Preemption, SearchBounds, find_preemptions};
 
 /// A PodDisruptionBudget, as preemption reads it.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proto_api::core::v1::{NodeSelector, PreferredSchedulingTerm};
 use proto_api::names::Names;
 
+use crate::features::SchedulingFeatures;
 use crate::resource_amounts::{CPU, MEMORY};
 use crate::ties::Ties;
 
@@ -88,8 +89,9 @@ pub struct Profile {
     pub default_spread: DefaultSpread,
     /// The label of nodes whose value each node has alone.
     pub hostname_label: String,
-    /// Whether pods of lower priority end for pods that fit on no node.
-    pub preempts: bool,
+    /// How pods of lower priority end for pods that fit on no node; none if they do not.
+    pub preemption: Option<CandidateNumber>,
+    pub features: SchedulingFeatures,
     pub ties: Ties,
 }
 
@@ -114,6 +116,29 @@ pub enum FitStrategy {
     MostAllocated,
     /// By points of this shape: utilisation in percent, in rising order, and 0 to 100 points.
     RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
+
+/// The arguments of DefaultPreemption: how many candidates are enough, if one of them violates no disruption budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CandidateNumber {
+    /// The share, in percent, of the nodes that preemption might help; 0 to 100.
+    pub percentage: usize,
+    /// The least.
+    pub absolute: usize,
+}
+
+impl Default for CandidateNumber {
+    fn default() -> Self {
+        Self { percentage: 10, absolute: 100 }
+    }
+}
+
+impl CandidateNumber {
+    /// The number for so many nodes, at least 1.
+    pub fn for_nodes(self, nodes: usize) -> usize {
+        let share = nodes.saturating_mul(self.percentage) / 100;
+        share.max(self.absolute).max(1)
+    }
 }
 
 /// Node affinity that every pod of a profile has besides its own.
@@ -198,7 +223,8 @@ impl Profile {
             added_affinity: AddedAffinity::default(),
             default_spread: DefaultSpread::of_system(names),
             hostname_label,
-            preempts: true,
+            preemption: Some(CandidateNumber::default()),
+            features: SchedulingFeatures::default(),
             ties: Ties::default(),
         }
     }

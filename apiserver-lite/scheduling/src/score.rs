@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::default_spread::spread_by_default;
     use crate::examples::{names, node, pod, profile};
-    use crate::placement::{Spread, Term, WeightedTerm};
+    use crate::placement::{NodeInclusion, Spread, Term, WeightedTerm};
     use crate::profile::ScoredNodes;
     use crate::ties::Ties;
 
@@ -323,10 +323,38 @@ mod tests {
             topology_key: "zone".into(),
             max_skew: 1,
             min_domains: 1,
+            inclusion: NodeInclusion::default(),
         }];
         assert_eq!(chosen(&web, &loads), "b");
         web.constraints.preferred_spread[0].topology_key = "rack".into();
         assert_eq!(chosen(&web, &loads), "a", "no node has the key");
+    }
+
+    /// The weight of a constraint grows with its domains: those of nodes that lack the key of another constraint do not count.
+    #[test]
+    fn domains_of_nodes_that_lack_another_key_do_not_count() {
+        let mut all = loads(&["a", "b", "c"]);
+        for (load, rack) in all.iter_mut().zip(["1", "2"]) {
+            let mut node = (*load.node).clone();
+            node.labels.insert("rack".into(), rack.into());
+            load.node = Arc::new(node);
+        }
+        (0..3).for_each(|nth| all[0].add(labelled(&format!("w{nth}"), "web")));
+        let mut web = labelled("w", "web");
+        web.constraints.preferred_spread = ["zone", "rack"]
+            .map(|key| Spread {
+                pods: "app=web".parse().ok(),
+                topology_key: key.into(),
+                max_skew: 3,
+                min_domains: 1,
+                inclusion: NodeInclusion::default(),
+            })
+            .into();
+        let feasible: Vec<&NodeLoad> = all.iter().collect();
+        let (profile, selected) = (profile(), &mut SelectedCounts::default());
+        let points = topology_spread::points(&web, &feasible, &all, &profile, selected);
+        // Of two zones and two racks: a costs round(2 * (3 * ln 4 + 2)), b and the least 2 * 2.
+        assert_eq!(points, [33, 100, 0]);
     }
 
     #[test]
@@ -371,6 +399,7 @@ mod tests {
                 topology_key: format!("k{nth}"),
                 max_skew: 1,
                 min_domains: 1,
+                inclusion: NodeInclusion::default(),
             };
             web.constraints.preferred_spread = (0..constraints).map(spread).collect();
             web.constraints.preferred = vec![WeightedTerm {

@@ -69,6 +69,10 @@ pub struct PodFilters<'a> {
     storage_view: StorageView<'a>,
 }
 
+/// Why no node is feasible for a pod whose claim another one has for itself.
+const TAKEN: &str =
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+
 /// The volumes with which a pod fits on a node, or why it does not.
 type Checked = Result<Vec<VolumeChoice>, Vec<Refusal>>;
 
@@ -117,8 +121,7 @@ impl<'a> PodFilters<'a> {
     /// Checks every node.
     fn check_all(&self, loads: &[NodeLoad]) -> Vec<Checked> {
         if self.is_taken(loads) {
-            let why = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-            return loads.iter().map(|_| Err(vec![Refusal::Claims(why.to_owned())])).collect();
+            return loads.iter().map(|_| Err(vec![Refusal::Claims(TAKEN.to_owned())])).collect();
         }
         let inter_pod = self.inter_pod(loads);
         loads.iter().map(|load| self.check(load, &inter_pod)).collect()
@@ -126,17 +129,26 @@ impl<'a> PodFilters<'a> {
 
     /// Whether the pod fits on the nth node, the other nodes being as they are in `loads`. `depends_on_pods` says whether affinity, anti-affinity or
     /// spread constraints, of it or of others, can matter.
-    pub fn fits_on(&self, nth: usize, loads: &[NodeLoad], depends_on_pods: bool) -> bool {
-        let Some(load) = loads.get(nth) else { return false };
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn fits_on(
+        &self,
+        nth: usize,
+        loads: &[NodeLoad],
+        depends_on_pods: bool,
+    ) -> Result<(), Vec<Refusal>> {
+        let Some(load) = loads.get(nth) else { return Err(Vec::new()) };
         // Most loads fail here, without a look at all pods.
-        if check(self.pod, load, self.rules.profile).is_err() || self.is_taken(loads) {
-            return false;
+        check(self.pod, load, self.rules.profile)?;
+        if self.is_taken(loads) {
+            return Err(vec![Refusal::Claims(TAKEN.to_owned())]);
         }
         let inter_pod = match depends_on_pods {
             true => self.inter_pod(loads),
             false => InterPodState::default(),
         };
-        self.check(load, &inter_pod).is_ok()
+        self.check(load, &inter_pod).map(drop)
     }
 
     fn check(&self, load: &NodeLoad, inter_pod: &InterPodState) -> Checked {

@@ -66,10 +66,17 @@ mod tests {
 
     use super::*;
     use crate::examples::{node, pod};
+    use crate::placement::NodeInclusion;
 
     fn spread(selector: &str) -> Spread {
         let pods = Some(selector.parse().expect("a selector"));
-        Spread { pods, topology_key: "zone".into(), max_skew: 1, min_domains: 1 }
+        Spread {
+            pods,
+            topology_key: "zone".into(),
+            max_skew: 1,
+            min_domains: 1,
+            inclusion: NodeInclusion::default(),
+        }
     }
 
     #[test]

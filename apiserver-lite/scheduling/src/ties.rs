@@ -1,4 +1,4 @@
-//! Ties: which of equally good nodes a pod gets.
+//! Ties: which of equally good nodes a pod gets, and where the search for a preemption begins.
 
 use proto_api::ObjectKey;
 
@@ -23,6 +23,13 @@ impl Ties {
             }
         }
     }
+}
+
+/// Where the search of the `attempt`th preemption for a pod begins among so many nodes: elsewhere each time, and alike for the same pod and attempt.
+pub fn search_offset(pod_uid: &str, attempt: u32, nodes: usize) -> usize {
+    let number = hash(mix(u64::from(attempt)), pod_uid);
+    let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
+    usize::try_from(number.checked_rem(nodes).unwrap_or(0)).unwrap_or(0)
 }
 
 /// FNV-1a, and a separator that no name has.

@@ -171,6 +171,9 @@ impl ClaimRequirements {
             requirements.affinities.extend(unbound.affinities());
             requirements.unbound.push(unbound);
         }
+        // The smaller claims take the smaller volumes, so that the larger ones are left to the others.
+        let request = |unbound: &UnboundClaim| size(&unbound.claim.spec.resources.requests);
+        requirements.unbound.sort_by_key(request);
         Ok(requirements)
     }
 

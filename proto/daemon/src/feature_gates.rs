@@ -40,6 +40,15 @@ impl Gate {
     pub const fn by_itself(&self) -> bool {
         matches!(self.stage, Stage::Beta | Stage::Stable)
     }
+
+    /// The gate that switches it along with others.
+    const fn group(&self) -> Option<&'static str> {
+        match self.stage {
+            Stage::Alpha => Some(ALL_ALPHA),
+            Stage::Beta | Stage::BetaOff => Some(ALL_BETA),
+            Stage::Stable | Stage::Deprecated => None,
+        }
+    }
 }
 
 /// Switches every alpha gate that is not set by name.
@@ -82,7 +91,7 @@ fn join(errors: &[GateError]) -> String {
 pub struct ResolvedGates {
     /// The features.
     pub gates: FeatureGates,
-    /// A line for each setting of a gate that is deprecated, stable or not consulted by this program.
+    /// A line for each setting of a gate that is deprecated, stable or not consulted by this program, and of a group with such gates.
     pub warnings: Vec<String>,
 }
 
@@ -117,15 +126,22 @@ pub fn resolve_gates(
     let mut faults = Vec::new();
     let all = |name: &str| settings.get(name).copied();
     for gate in gates() {
-        let group = match gate.stage {
-            Stage::Alpha => all(ALL_ALPHA),
-            Stage::Beta | Stage::BetaOff => all(ALL_BETA),
-            Stage::Stable | Stage::Deprecated => None,
-        };
+        let group = gate.group().and_then(all);
         settled.gates.on.insert(gate.name, group.unwrap_or(gate.by_itself()));
     }
     for (name, on) in settings {
         if name == ALL_ALPHA || name == ALL_BETA {
+            let is_idle = |gate: &&Gate| {
+                gate.group() == Some(name.as_str())
+                    && *on != gate.by_itself()
+                    && !consulted.contains(&gate.name)
+            };
+            let idle = gates().filter(is_idle).count();
+            if idle > 0 {
+                settled.warnings.push(format!(
+                    "Feature gate {name}={on} has no effect in this program on {idle} of its features."
+                ));
+            }
             continue;
         }
         let Some(gate) = gates().find(|gate| gate.name == name) else {
@@ -222,7 +238,13 @@ mod tests {
         assert_eq!(warnings("ReadWriteOncePod=false"), 0, "as it is");
         assert_eq!(warnings("ServerSideApply=true"), 1, "stable");
         assert_eq!(warnings("OwnOld=true"), 1, "deprecated");
-        assert_eq!(warnings("AllAlpha=true"), 0);
+        assert_eq!(warnings("AllAlpha=true"), 1, "most are not consulted");
+        assert_eq!(warnings("AllAlpha=false"), 0, "as it is");
+        let all = settled("AllBeta=false").expect("valid").warnings;
+        assert!(
+            all[0].starts_with("Feature gate AllBeta=false has no effect in this program on "),
+            "{all:?}"
+        );
     }
 
     #[test]

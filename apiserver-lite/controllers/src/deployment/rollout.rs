@@ -263,7 +263,8 @@ fn is_change(scale: &SetScale<'_>, annotations: &SizeAnnotations) -> bool {
     scale.replicas != size(scale.set) || annotations.replicas_changed(scale.set)
 }
 
-/// Proportional scaling: each set keeps its share of the maximum; the largest gets the remainder.
+/// Proportional scaling: each set keeps its share of the pods that all could have when it was last scaled, the larger sets first, as far as there are pods
+/// to add or to remove; the first one gets what is left.
 fn scale_proportionally<'a>(
     deployment: &Deployment,
     annotations: &SizeAnnotations,
@@ -271,21 +272,35 @@ fn scale_proportionally<'a>(
 ) -> Vec<SetScale<'a>> {
     let wanted = replicas(deployment);
     let maximum = if wanted > 0 { wanted.saturating_add(max_surge(deployment)) } else { 0 };
-    let total = sum(sets.iter().map(|set| size(set)));
-    if maximum > total {
+    let mut left = maximum.saturating_sub(sum(sets.iter().map(|set| size(set))));
+    if left > 0 {
         // Among equal sets the newer are scaled up first, and the older down first.
         sets.reverse();
     }
     sets.sort_by_key(|set| std::cmp::Reverse(size(set)));
-    let part = |set: &ReplicaSet| {
-        let twice = size(set).saturating_mul(maximum).saturating_mul(2).saturating_add(total);
-        twice.checked_div(total.saturating_mul(2)).unwrap_or(0)
-    };
-    let mut sizes: Vec<i64> = sets.iter().map(|set| part(set)).collect();
-    let rest = maximum.saturating_sub(sum(sizes.iter().copied()));
-    if let Some(largest) = sizes.first_mut() {
-        *largest = largest.saturating_add(rest).max(0);
+    let mut sizes = Vec::new();
+    for set in &sets {
+        let most_before =
+            annotations.most_before(set).unwrap_or(i64::from(deployment.status.replicas));
+        let change = share_of(size(set), maximum, most_before).saturating_sub(size(set));
+        let change = match left {
+            0 => 0,
+            1.. => change.min(left),
+            _ => change.max(left),
+        };
+        left = left.saturating_sub(change);
+        sizes.push(size(set).saturating_add(change));
+    }
+    if let Some(first) = sizes.first_mut() {
+        *first = first.saturating_add(left).max(0);
     }
     let scales = sets.into_iter().zip(sizes).map(|(set, replicas)| SetScale { set, replicas });
     scales.filter(|scale| is_change(scale, annotations)).collect()
+}
+
+/// The size among `maximum` pods of a set that has this size among `most_before`, rounded; its size if that is not known.
+fn share_of(size: i64, maximum: i64, most_before: i64) -> i64 {
+    let twice = size.saturating_mul(maximum).saturating_mul(2).saturating_add(most_before);
+    let share = twice.checked_div(most_before.saturating_mul(2));
+    share.filter(|_| most_before > 0).unwrap_or(size)
 }

@@ -31,6 +31,12 @@ impl SizeAnnotations {
         [&self.desired, &self.most]
     }
 
+    /// The most pods of all sets when this one was last scaled; none if it does not say so.
+    pub fn most_before(&self, set: &ReplicaSet) -> Option<i64> {
+        let text = set.metadata.annotations.get(&self.most.0)?;
+        text.parse::<i32>().ok().map(i64::from).filter(|most| *most > 0)
+    }
+
     /// Whether the set has pods and was scaled for other replicas of the deployment. Of a set without a number this is not known.
     pub fn replicas_changed(&self, set: &ReplicaSet) -> bool {
         let (name, now) = &self.desired;

@@ -19,8 +19,41 @@ const RESUMED: &str = "DeploymentResumed";
 /// Its reason from the creation of a new set until that has pods.
 const CREATED: &str = "NewReplicaSetCreated";
 
+/// The deadline of a rollout in seconds; none if it has none, which the largest number says, too.
+fn progress_deadline(deployment: &Deployment) -> Option<i64> {
+    let deadline = deployment.spec.progress_deadline_seconds;
+    deadline.filter(|seconds| *seconds != i32::MAX).map(i64::from)
+}
+
 /// Computes the status from the replica sets.
 pub fn compute_status(
+    deployment: &Deployment,
+    newest: Option<&ReplicaSet>,
+    old: &[&ReplicaSet],
+    now: Time,
+) -> DeploymentStatus {
+    let mut status = count_pods(deployment, newest, old, now);
+    if progress_deadline(deployment).is_some() {
+        mark_pause(deployment, &mut status.conditions, now);
+        if let Some(newest) = newest.filter(|_| !deployment.spec.paused) {
+            progress(deployment, newest, &mut status, now);
+        }
+    } else if !deployment.spec.paused {
+        status.conditions.retain(|condition| condition.type_ != "Progressing");
+    }
+    match newest.into_iter().chain(old.iter().copied()).find_map(failure) {
+        Some(found) => {
+            let ReplicaSetCondition { type_, status: value, reason, message, .. } = found;
+            set(&mut status.conditions, type_, value, reason, message.clone(), now);
+        }
+        None => status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE),
+    }
+    status
+}
+
+/// The status with the counts of the replica sets and the condition Available; the other conditions stay. It is all that a deployment has that is being
+/// deleted.
+pub fn count_pods(
     deployment: &Deployment,
     newest: Option<&ReplicaSet>,
     old: &[&ReplicaSet],
@@ -54,17 +87,6 @@ pub fn compute_status(
         ),
     };
     set(&mut status.conditions, "Available", value, reason, message.to_owned(), now);
-    mark_pause(deployment, &mut status.conditions, now);
-    if let Some(newest) = newest.filter(|_| !deployment.spec.paused) {
-        progress(deployment, newest, &mut status, now);
-    }
-    match newest.into_iter().chain(old.iter().copied()).find_map(failure) {
-        Some(found) => {
-            let ReplicaSetCondition { type_, status: value, reason, message, .. } = found;
-            set(&mut status.conditions, type_, value, reason, message.clone(), now);
-        }
-        None => status.conditions.retain(|condition| condition.type_ != REPLICA_FAILURE),
-    }
     status
 }
 
@@ -88,6 +110,9 @@ fn mark_pause(deployment: &Deployment, conditions: &mut Vec<DeploymentCondition>
 /// Says in the condition Progressing that a rollout begins: its deadline does not depend on what became of the last one.
 pub fn mark_new_set(deployment: &Deployment, name: &str, status: &mut DeploymentStatus, now: Time) {
     let mut before = deployment.status.conditions.iter();
+    if progress_deadline(deployment).is_none() {
+        return;
+    }
     if before.any(|last| last.type_ == "Progressing" && last.reason == PAUSED) {
         return;
     }
@@ -121,7 +146,7 @@ fn progress(
     let name = &newest.metadata.name;
     let last = status.conditions.iter().find(|condition| condition.type_ == "Progressing");
     let since = last.and_then(|last| last.last_update_time.unix()).or(now.unix()).unwrap_or(0);
-    let deadline = deployment.spec.progress_deadline_seconds.map_or(i64::MAX, i64::from);
+    let deadline = progress_deadline(deployment).unwrap_or(i64::MAX);
     let late = now.unix().unwrap_or(0).saturating_sub(since) > deadline;
     let was_complete = last.is_some_and(|last| last.reason == COMPLETE);
     let (value, reason, message) = if complete {
@@ -153,9 +178,8 @@ pub fn deadline_in(
         c.type_ == "Progressing" && (runs || c.reason == RESUMED)
     };
     let condition = status.conditions.iter().find(under_way)?;
-    let deadline = deployment.spec.progress_deadline_seconds.filter(|_| !deployment.spec.paused)?;
-    let late =
-        condition.last_update_time.unix()?.saturating_add(i64::from(deadline)).saturating_add(1);
+    let deadline = progress_deadline(deployment).filter(|_| !deployment.spec.paused)?;
+    let late = condition.last_update_time.unix()?.saturating_add(deadline).saturating_add(1);
     u64::try_from(late.saturating_sub(now.unix()?)).ok().map(Duration::from_secs)
 }
 

@@ -384,6 +384,54 @@ fn a_rollout_that_is_stuck_is_scaled_in_proportion() {
     }
 }
 
+/// The sizes of sets, the oldest first, of a deployment that was scaled in the middle of a rollout. Each set says how many pods all could have before.
+fn scaled(before: &[(i32, &str)], replicas: i32, surge: &str, status_replicas: i32) -> Vec<i32> {
+    let mut deployment = deployment(replicas);
+    roll(&mut deployment, surge, "0");
+    deployment.status.replicas = status_replicas;
+    let mut cluster = Cluster::new(deployment);
+    for (nth, (size, most)) in before.iter().enumerate() {
+        cluster.change_template(&format!("image{nth}"));
+        let mut set = ReplicaSet::default();
+        let name = format!("web-{nth}");
+        set.metadata.name.clone_from(&name);
+        set.metadata.namespace = "ns".into();
+        set.metadata.uid.clone_from(&name);
+        set.metadata.labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        set.metadata.creation_timestamp = Time::from_unix(i64::try_from(nth).unwrap());
+        set.metadata.owner_references = vec![reference(names(), &cluster.deployment)];
+        let annotations = &mut set.metadata.annotations;
+        annotations.insert("deployment.kubernetes.io/desired-replicas".into(), "1".into());
+        annotations.insert("deployment.kubernetes.io/max-replicas".into(), (*most).into());
+        set.spec.replicas = Some(*size);
+        set.spec.template = cluster.deployment.spec.template.clone();
+        cluster.sets.insert(name, set);
+    }
+    cluster.step();
+    sizes(&cluster)
+}
+
+/// The shares are of the pods that all sets could have before, which may be more than they have.
+#[test]
+fn a_rollout_is_scaled_by_the_sizes_that_its_sets_could_have() {
+    let table = [
+        // sizes with max-replicas, replicas, surge, status.replicas -> sizes
+        (&[(8, "13"), (3, "13")][..], 30, "3", 11, &[25, 8][..]),
+        // No number: the pods that there are.
+        (&[(8, ""), (3, "x")], 30, "3", 11, &[24, 9]),
+        (&[(8, "0"), (3, "-1")], 30, "3", 11, &[24, 9]),
+        // The newer ones take what there is before the oldest one does.
+        (&[(1, "3"), (1, "3"), (1, "3")], 4, "1", 3, &[1, 2, 2]),
+        (&[(8, "13"), (3, "13")], 4, "3", 11, &[4, 3]),
+        (&[(8, "13"), (3, "13")], 0, "3", 11, &[0, 0]),
+        (&[(8, "0"), (3, "0")], 30, "3", 0, &[30, 3]),
+        (&[(8, "2147483647"), (3, "2147483647")], i32::MAX, "3", 11, &[2147483647, 3]),
+    ];
+    for (before, replicas, surge, pods, expected) in table {
+        assert_eq!(scaled(before, replicas, surge, pods), expected, "{before:?} {replicas}");
+    }
+}
+
 /// A set that was scaled by hand to the new size of its deployment is only marked, and the rollout that follows is not held up.
 #[test]
 fn a_set_that_has_its_size_already_is_marked() {
@@ -633,6 +681,49 @@ fn a_stuck_rollout_is_reported_after_the_deadline() {
     cluster.step();
     assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
     assert!(cluster.available() >= 2);
+}
+
+#[test]
+fn a_rollout_without_a_deadline_has_no_condition_progressing() {
+    let has = |cluster: &Cluster, kind: &str| {
+        cluster.deployment.status.conditions.iter().any(|condition| condition.type_ == kind)
+    };
+    for deadline in [None, Some(i32::MAX)] {
+        let mut cluster = Cluster::new(deployment(3));
+        cluster.settle();
+        assert!(has(&cluster, "Progressing"));
+        cluster.deployment.spec.progress_deadline_seconds = deadline;
+        cluster.change_template("two");
+        cluster.settle();
+        assert!(!has(&cluster, "Progressing"), "{deadline:?}");
+        assert!(has(&cluster, "Available"), "{deadline:?}");
+        assert_eq!(sizes(&cluster), [0, 3]);
+        cluster.deployment.spec.paused = true;
+        cluster.settle();
+        assert!(!has(&cluster, "Progressing"), "{deadline:?}");
+    }
+}
+
+/// Its dependents are deleted first.
+#[test]
+fn a_deployment_that_is_being_deleted_shows_its_pods() {
+    let mut cluster = Cluster::new(deployment(3));
+    cluster.settle();
+    assert_eq!(cluster.deployment.status.replicas, 3);
+    cluster.deployment.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    cluster.deployment.spec.replicas = Some(5);
+    cluster.sets.values_mut().for_each(|set| {
+        set.status.replicas = 1;
+        set.status.available_replicas = 1;
+    });
+    assert_eq!(cluster.step(), 1, "only the status");
+    assert_eq!(sizes(&cluster), [3]);
+    let status = &cluster.deployment.status;
+    assert_eq!((status.replicas, status.available_replicas), (1, 1));
+    assert_eq!(cluster.step(), 0);
+    cluster.sets.clear();
+    cluster.step();
+    assert_eq!(cluster.deployment.status.replicas, 0);
 }
 
 #[test]

@@ -99,6 +99,41 @@ fn numbers_and_shares() {
     }
 }
 
+/// What a budget expects is the sum of the scales of all controllers of its pods, each counted once, whatever the number of its pods.
+#[test]
+fn a_budget_covers_the_pods_of_several_controllers() {
+    let budget = |max: &str| budget(None, Some(max.parse().map_or(max.into(), IntOrString::Int)));
+    let mut all = pods(5);
+    for (pod, (set, ready)) in
+        all.iter_mut().zip([("a", true), ("a", true), ("a", false), ("b", true), ("b", true)])
+    {
+        let owner = &mut pod.metadata.owner_references[0];
+        (owner.name, owner.uid) = (set.to_owned(), format!("set-{set}"));
+        examples::set_ready(pod, if ready { "True" } else { "False" });
+    }
+    let table = [
+        // maxUnavailable, scales of a and b -> expected, healthy, desired, allowed
+        ("1", [3, 2], (5, 4, 4, 0)),
+        ("2", [3, 2], (5, 4, 3, 1)),
+        ("2", [10, 2], (12, 4, 10, 0)),
+        // The share is of the sum, not of each: 1.25 and 0.5 would be rounded up to 3.
+        ("25%", [5, 2], (7, 4, 5, 0)),
+        ("40%", [3, 2], (5, 4, 3, 1)),
+        ("100%", [i32::MAX, i32::MAX], (i32::MAX, 4, 0, 4)),
+    ];
+    for (max, [a, b], expected) in table {
+        let pods: Vec<std::sync::Arc<Pod>> = all.iter().cloned().map(Into::into).collect();
+        let scale = |owner: &OwnerReference| {
+            let replicas = if owner.name == "a" { a } else { b };
+            // Their deployments.
+            Some(OwnerScale { uid: format!("deployment-{}", owner.name), replicas })
+        };
+        let (names, budget) = (Names::new(Profile::Kubernetes), budget(max));
+        let plan = plan(names, &budget, &covered(&budget, &pods), scale, Time::from_unix(NOW));
+        assert_eq!(numbers(&plan), expected, "{max} {a} {b}");
+    }
+}
+
 #[test]
 fn the_disruption_condition_follows_the_allowed_disruptions() {
     let of = |min| shown(&planned(&budget(Some(IntOrString::Int(min)), None), &pods(3), None));

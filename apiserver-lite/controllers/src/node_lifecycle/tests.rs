@@ -75,6 +75,52 @@ fn silence_is_measured_from_the_last_change() {
     assert_eq!(plan_at(&renewed, 40).requeue_after, Some(Duration::from_secs(39)));
 }
 
+#[test]
+fn a_node_that_has_never_reported_has_time_to_start() {
+    let periods = GracePeriods { running: GRACE, starting: Duration::from_secs(60) };
+    let mut starting = node("True");
+    starting.status.conditions.clear();
+    let start = Instant::now();
+    let health = NodeHealth::update(None, &starting, None, start);
+    let at = |node: &Node, secs| {
+        let steady = start + Duration::from_secs(secs);
+        let clocks = NodeClocks { steady, wall: Time::from_unix(100) };
+        let grace = periods.for_node(node);
+        plan(names(), node, &health, grace, clocks, ClusterHealth::SomeReady)
+    };
+    for secs in [0, 40, 59] {
+        assert!(at(&starting, secs).writes.is_empty(), "no taint after {secs} s");
+        assert_eq!(at(&starting, secs).requeue_after, Some(Duration::from_secs(60 - secs)));
+    }
+    assert_eq!(patched(&at(&starting, 60))[0], "Ready=Unknown");
+    assert_eq!(periods.for_node(&node("Unknown")), GRACE);
+    let unreachable =
+        ["node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"];
+    assert_eq!(patched(&at(&node("Unknown"), 0)), unreachable);
+}
+
+/// A node with labels of both generations is in the zone of the older ones.
+#[test]
+fn zones_have_labels_of_two_generations() {
+    let zone = |labels: &[(&str, &str)]| {
+        let mut node = Node::default();
+        let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        node.metadata.labels = labels.collect();
+        zone_of(&zone_keys(names()), &node).map(|name| name.cloned().unwrap_or_default())
+    };
+    let (older, newer) = ("failure-domain.beta.kubernetes.io", "topology.kubernetes.io");
+    let (older_zone, newer_zone) = (format!("{older}/zone"), format!("{newer}/zone"));
+    let region = format!("{older}/region");
+    for (labels, expected) in [
+        (vec![], ["", ""]),
+        (vec![(newer_zone.as_str(), "a")], ["", "a"]),
+        (vec![(older_zone.as_str(), "a"), (region.as_str(), "r")], ["r", "a"]),
+        (vec![(older_zone.as_str(), "a"), (newer_zone.as_str(), "b")], ["", "a"]),
+    ] {
+        assert_eq!(zone(&labels), expected, "{labels:?}");
+    }
+}
+
 /// A controller manager that is cut off finds all nodes silent, and must not evict all pods.
 #[test]
 fn no_pods_are_evicted_while_no_node_is_ready() {

@@ -154,6 +154,57 @@ fn pods_on_the_node_with_the_most_of_them_go_first() {
     assert_eq!(acts(&planned(&set(3), cheap)), ["-web-4"], "what users say comes first");
 }
 
+/// In a rollout the pods of the old set go first from the nodes that have the most pods of both sets.
+#[test]
+fn pods_beside_those_of_a_sibling_set_go_first() {
+    let owned = |mut set: ReplicaSet, uid: &str, deployment: Option<&str>| {
+        set.metadata.uid = uid.into();
+        let owner = ReplicaSet { metadata: set.metadata.clone(), ..ReplicaSet::default() };
+        let mut owner = controlled_by("apps/v1".into(), "Deployment", &owner.metadata);
+        owner.uid = deployment.unwrap_or_default().into();
+        set.metadata.owner_references = deployment.map(|_| owner).into_iter().collect();
+        Arc::new(set)
+    };
+    let old = owned(set(1), "set", Some("d"));
+    let sets = vec![
+        old.clone(),
+        owned(set(2), "new", Some("d")),
+        owned(set(2), "stranger", Some("e")),
+        owned(set(2), "orphan", None),
+    ];
+    let on = |nth: u8, node: &str, owner: &ReplicaSet| {
+        let mut pod = pod(nth);
+        pod.spec.node_name = node.into();
+        pod.metadata.owner_references =
+            vec![controlled_by("apps/v1".into(), "ReplicaSet", &owner.metadata)];
+        Arc::new(pod)
+    };
+    for (crowded, expected) in [("a", "-web-1"), ("b", "-web-2")] {
+        let own = [on(1, "a", &old), on(2, "b", &old)];
+        let found = siblings(&old, &own, || sets.clone());
+        let uids: Vec<&str> = found.iter().map(|set| set.metadata.uid.as_str()).collect();
+        assert_eq!(uids, ["new"]);
+        let mut ended = (*on(5, if crowded == "a" { "b" } else { "a" }, &sets[1])).clone();
+        ended.status.phase = "Succeeded".into();
+        let ended = Arc::new(ended);
+        let theirs = [
+            on(3, crowded, &sets[1]),
+            on(4, crowded, &sets[1]),
+            ended.clone(),
+            ended.clone(),
+            ended,
+        ];
+        let beside = replicas::count_by_node(&theirs);
+        let plan = plan_beside(names(), &old, &own, &beside, Time::from_unix(NOW));
+        assert_eq!(acts(&plan), [expected], "{crowded}");
+    }
+    let own = [on(1, "a", &old)];
+    assert!(siblings(&old, &own, || sets.clone()).is_empty(), "nothing is to be deleted");
+    let orphan = sets[3].clone();
+    let own = [on(1, "a", &orphan), on(2, "b", &orphan), on(3, "b", &orphan)];
+    assert!(siblings(&orphan, &own, || sets).is_empty(), "it has no controller");
+}
+
 #[test]
 fn of_pods_of_about_the_same_age_those_that_restarted_go_first() {
     let on = |nth: u8, ready_since: i64, restart_count: i32| {

@@ -122,7 +122,7 @@ mod tests {
         let (features, pod_security) = settle(&["--feature-gates=PodSecurity=false"]).unwrap();
         assert_eq!((features.warnings, pod_security), (Vec::new(), false));
         let (features, pod_security) = settle(&["--feature-gates=AllBeta=false"]).unwrap();
-        assert_eq!((features.warnings.len(), pod_security), (0, false));
+        assert_eq!((features.warnings.len(), pod_security), (1, false));
         let (features, _) = settle(&["--feature-gates=APIServerTracing=true"]).unwrap();
         let expected = "Feature gate APIServerTracing=true has no effect in this program.";
         assert_eq!(features.warnings, [expected]);

@@ -349,6 +349,14 @@ async fn service_account_tokens_end_with_what_they_are_bound_to() {
     fixture.accept("a new token in a secret", &again).await;
     fixture.delete("secrets", "lasting").await;
     fixture.refuse("secret deleted", &again).await;
+    let held = legacy_token(&fixture).await;
+    let secret = format!("{CORE}/secrets/lasting");
+    let finalizer = json!({"metadata": {"finalizers": ["example.com/hold"]}}).to_string();
+    fixture.server.merge_patch(&secret, &finalizer).await.expect(200);
+    fixture.accept("a secret with a finalizer", &held).await;
+    fixture.server.delete(&secret).await.expect(200);
+    fixture.server.get(&secret).await.expect(200);
+    fixture.refuse("secret deleted, and kept by its finalizer", &held).await;
 }
 
 /// Puts a lasting token into the Secret `lasting`, as the controller does.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_clock::now;
 use apiserver_controllers::addresses::pod_reference;
+use apiserver_controllers::disruption_target::{self, Disruption};
 use apiserver_controllers::pod_gc::{self, PodNode, QUARANTINE};
 use apiserver_controllers::taint_manager::{self, Eviction, TaintAge};
 use apiserver_controllers::{Plan, node_lifecycle};
@@ -65,7 +66,17 @@ impl Reconciler {
                 _ => PodNode::Absent,
             },
         };
-        self.apply(reconcile_key, pod_gc::plan(&pod, node, self.settings.out_of_service)).await
+        let plan = pod_gc::plan(&pod, node, self.settings.out_of_service);
+        let plan = self.say_disruption(plan, std::slice::from_ref(&pod), pod_gc::disruption(node));
+        self.apply(reconcile_key, plan).await
+    }
+
+    /// With the feature gate the pods that a plan deletes say why before that.
+    pub(super) fn say_disruption(&self, plan: Plan, pods: &[Arc<Pod>], why: Disruption) -> Plan {
+        match self.settings.says_disruptions {
+            true => disruption_target::mark(plan, pods, why, now()),
+            false => plan,
+        }
     }
 
     pub(super) fn plan_pod_readiness(&self, key: &ObjectKey) -> Plan {
@@ -75,6 +86,9 @@ impl Reconciler {
 
     /// Remembers when the pod was first seen with these taints for as long as its toleration runs.
     pub(super) fn plan_taint_eviction(&self, key: &ObjectKey) -> Plan {
+        if !self.settings.evicts_by_taints {
+            return Plan::default();
+        }
         let mut tainted = lock(&self.state.tainted);
         let before = tainted.remove(key);
         let Some((pod, node)) = self.pod_on_node(key) else {
@@ -92,7 +106,7 @@ impl Reconciler {
         if plan.requeue_after.is_some() {
             tainted.insert(key.clone(), seen);
         }
-        plan
+        self.say_disruption(plan, &[pod], Disruption::Taint)
     }
 
     fn pod_on_node(&self, key: &ObjectKey) -> Option<(Arc<Pod>, Arc<Node>)> {

@@ -181,7 +181,9 @@ fn read_profile(names: &Names, file: &FileProfile, faults: &mut Faults<'_>) -> P
             profile.scores.push((score, plugins.weight(name, weight)));
         }
     }
-    profile.preempts = plugins.uses(&plugins.post_filter, PREEMPTION);
+    if !plugins.uses(&plugins.post_filter, PREEMPTION) {
+        profile.preemption = None;
+    }
     for (nth, config) in file.plugin_config.iter().enumerate() {
         if file.plugin_config.iter().take(nth).any(|other| other.name == config.name) {
             faults.add(&format!("pluginConfig[{nth}].name"), "stands there twice");
@@ -220,7 +222,7 @@ pub(super) fn list_warnings(nth: usize, profile: &FileProfile) -> Vec<String> {
 // === Arguments ===
 
 /// Plugins whose arguments are accepted for existing files.
-const WITHOUT_ARGUMENTS: [&str; 2] = [PREEMPTION, "VolumeBinding"];
+const WITHOUT_ARGUMENTS: [&str; 1] = ["VolumeBinding"];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
@@ -285,6 +287,15 @@ struct NodeAffinityArguments {
     added_affinity: Option<NodeAffinity>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+struct PreemptionArguments {
+    api_version: String,
+    kind: String,
+    min_candidate_nodes_percentage: Option<i32>,
+    min_candidate_nodes_absolute: Option<i32>,
+}
+
 fn parse<T: DeserializeOwned + Default>(config: &PluginConfig) -> Result<T, FieldError> {
     if config.args.is_null() {
         return Ok(T::default());
@@ -345,12 +356,37 @@ fn set_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), Fie
                 added.preferred_during_scheduling_ignored_during_execution;
             Ok(())
         }
+        PREEMPTION => set_preemption(profile, config),
         name if WITHOUT_ARGUMENTS.contains(&name) => Ok(()),
         name if is_known(name) => {
             Err(FieldError::new("name", format!("plugin {name:?} has no arguments")))
         }
         name => Err(FieldError::new("name", format!("there is no plugin {name:?}"))),
     }
+}
+
+fn set_preemption(profile: &mut Profile, config: &PluginConfig) -> Result<(), FieldError> {
+    let args: PreemptionArguments = parse(config)?;
+    check_type(config, &args.api_version, &args.kind)?;
+    let (percent, least) = (args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute);
+    let mut number = profile.preemption.unwrap_or_default();
+    if let Some(percent) = percent {
+        let field = "args.minCandidateNodesPercentage";
+        let percent = usize::try_from(percent).ok().filter(|percent| *percent <= 100);
+        number.percentage =
+            percent.ok_or_else(|| FieldError::new(field, "must be between 0 and 100"))?;
+    }
+    if let Some(least) = least {
+        let least = usize::try_from(least);
+        let field = "args.minCandidateNodesAbsolute";
+        number.absolute = least.map_err(|_| FieldError::new(field, "must be at least 0"))?;
+    }
+    if (number.percentage, number.absolute) == (0, 0) {
+        let why = "must not be 0 with minCandidateNodesPercentage 0";
+        return Err(FieldError::new("args.minCandidateNodesAbsolute", why));
+    }
+    profile.preemption = profile.preemption.map(|_| number);
+    Ok(())
 }
 
 fn set_fit(profile: &mut Profile, config: &PluginConfig) -> Result<(), FieldError> {

@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
+use apiserver_clock::now;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
-use apiserver_scheduling::preemption::{Candidate, Preemption, find_preemptions, select_candidate};
+use apiserver_scheduling::preemption::{
+    Candidate, Preemption, SearchBounds, find_preemptions, select_candidate,
+};
 use apiserver_scheduling::select_node::{FitError, PodFilters, SelectionRules, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
+use proto_api::Time;
 use proto_api::core::v1::Pod;
 use proto_api::event_report::EventKind;
-use proto_client::{DeleteParams, Patch, WriteParams};
+use proto_api::names::Names;
+use proto_client::{ClientError, DeleteParams, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use proto_daemon::panics::isolate_sync;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Scheduler;
+use crate::config::capitalized;
 use crate::extenders::ExtenderError;
 
 /// What became of `status.nominatedNodeName`.
@@ -38,9 +44,9 @@ impl Scheduler {
         error: &FitError,
     ) -> (Option<String>, Nomination) {
         let Some(profile) = self.profile_of(pod) else { return (None, Nomination::Unchanged) };
-        if loads.is_empty() || !profile.preempts {
+        let Some(candidates) = profile.preemption.filter(|_| !loads.is_empty()) else {
             return (None, Nomination::Unchanged);
-        }
+        };
         let nominated = self.nominations.node_of(pod).to_owned();
         let found = {
             let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
@@ -50,7 +56,11 @@ impl Scheduler {
             let Ok(filters) = PodFilters::new(pod, rules, storage_view) else {
                 return (None, self.drop_nomination(pod, &nominated));
             };
-            isolate_sync(|| find_preemptions(pod, loads, error, &nominated, &budgets, &filters))
+            let attempt = self.backoff.count_failures(&pod.key, &pod.uid);
+            let bounds = SearchBounds { attempt, candidates };
+            isolate_sync(|| {
+                find_preemptions(pod, loads, error, &nominated, &budgets, &filters, bounds)
+            })
         };
         match found {
             Ok(Preemption::Candidates(candidates)) => {
@@ -122,10 +132,9 @@ impl Scheduler {
 
     /// Deletes the victims. False if one of them could not be deleted; the pod is tried again after its back-off.
     async fn end_victims(&self, pod: &PodInfo, node: &str, candidate: &Candidate) -> bool {
+        let says_why = self.profile_of(pod).is_some_and(|of| of.features.disruption_conditions);
         for victim in &candidate.victims {
-            let api = self.client.within::<Pod>(&victim.key.namespace);
-            let params = DeleteParams { uid: Some(victim.uid.clone()), ..DeleteParams::default() };
-            match api.delete(&victim.key.name, &params).await {
+            match self.end_victim(victim, says_why).await {
                 Ok(()) => {}
                 // It is gone, or another pod has its name.
                 Err(error) if error.is_not_found() || error.is_conflict() => continue,
@@ -140,6 +149,21 @@ impl Scheduler {
         }
         self.counters.observe_victims(candidate.victims.len());
         true
+    }
+
+    /// Deletes a pod, with the condition DisruptionTarget if it is to say why.
+    async fn end_victim(&self, victim: &PodInfo, says_why: bool) -> Result<(), ClientError> {
+        let api = self.client.within::<Pod>(&victim.key.namespace);
+        if says_why {
+            let condition = disruption_target(self.client.names(), now());
+            let patch = Patch::Strategic(json!({
+                "metadata": { "uid": victim.uid },
+                "status": { "conditions": [condition] },
+            }));
+            api.patch_status(&victim.key.name, &patch, &WriteParams::default()).await?;
+        }
+        let params = DeleteParams { uid: Some(victim.uid.clone()), ..DeleteParams::default() };
+        api.delete(&victim.key.name, &params).await
     }
 
     /// Pods of lower priority that are nominated to the node have to look for another one.
@@ -164,5 +188,37 @@ impl Scheduler {
                 tracing::debug!(pod = %other.key, uid = other.uid, error = chain(&error), "cannot clear status.nominatedNodeName of the pod");
             }
         }
+    }
+}
+
+/// The condition of a pod that ends for a more important one.
+fn disruption_target(names: &Names, now: Time) -> Value {
+    let component = names.component("scheduler");
+    let program: String = component.split('-').map(capitalized).collect();
+    json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": format!("PreemptionBy{program}"),
+        "message": format!("{}: preempting", capitalized(&component)),
+        "lastProbeTime": null,
+        "lastTransitionTime": now,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_condition_of_a_victim_says_who_ends_it() {
+        let names = Names::new(proto_api::names::Profile::Kubernetes);
+        let condition = disruption_target(names, Time::from_unix(1));
+        assert_eq!(
+            (&condition["type"], &condition["status"]),
+            (&json!("DisruptionTarget"), &json!("True"))
+        );
+        assert_eq!(condition["reason"], "PreemptionByKubeScheduler");
+        assert_eq!(condition["message"], "Kube-scheduler: preempting");
+        assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:01Z");
     }
 }

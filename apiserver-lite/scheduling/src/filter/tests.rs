@@ -6,6 +6,7 @@ use proto_api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTer
 
 use super::*;
 use crate::examples::{node, pod, profile};
+use crate::node_info::NodeInfo;
 use crate::pod_info::HostPort;
 use crate::refusal::summary;
 
@@ -131,8 +132,16 @@ fn cordoned_nodes() {
     cordoned.admission = Admission::Cordoned;
     let unschedulable = "0/1 nodes are available: 1 node(s) were unschedulable.";
     assert_eq!(refusals(&pod("p", 0, 0), cordoned.clone()), unschedulable);
-    cordoned.taints = vec![taint("node.kubernetes.io/unschedulable", "", "NoSchedule")];
     let mut daemon = pod("p", 0, 0);
+    for [key, operator, effect] in
+        [["", "Exists", ""], ["node.kubernetes.io/unschedulable", "Exists", "NoSchedule"]]
+    {
+        daemon.tolerations = vec![toleration(key, operator, "", effect)];
+        assert_eq!(refusals(&daemon, cordoned.clone()), "", "before it has the taint");
+    }
+    daemon.tolerations = vec![toleration("other", "Exists", "", "")];
+    assert_eq!(refusals(&daemon, cordoned.clone()), unschedulable);
+    cordoned.taints = vec![taint("node.kubernetes.io/unschedulable", "", "NoSchedule")];
     daemon.tolerations = vec![toleration("", "Exists", "", "")];
     assert_eq!(refusals(&daemon, cordoned), "");
 }

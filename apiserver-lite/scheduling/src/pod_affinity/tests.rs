@@ -10,6 +10,7 @@ use proto_api::steps::count_during;
 
 use super::*;
 use crate::examples::{names, node, profile};
+use crate::features::SchedulingFeatures;
 
 fn loads() -> Vec<NodeLoad> {
     [("n1", "a"), ("n2", "a"), ("n3", "b")]
@@ -162,7 +163,7 @@ fn nodes_without_all_topology_keys_do_not_count() {
     let both = pod("web", |p| {
         p.spec.topology_spread_constraints = vec![constraint("zone"), constraint("host")];
     });
-    // Zone b has no node that counts.
+    // Zone b has no node that counts, so that it is not too full.
     assert_eq!(check_nodes(&both, &loads), "skew . no key");
 }
 
@@ -223,6 +224,93 @@ fn spread_over_zones() {
         ". . .",
         "a terminating pod does not count"
     );
+}
+
+/// A node is refused for the pod's own terms first, which no preemption changes.
+#[test]
+fn own_affinity_is_asked_before_the_anti_affinity_of_others() {
+    let mut loads = loads();
+    loads[2].add(pod("isolated", |p| set_anti_affinity(p, term("web", "zone"))));
+    let needs_db = pod("web", |p| set_affinity(p, term("db", "zone")));
+    assert_eq!(check_nodes(&needs_db, &loads), "affinity affinity affinity");
+    let far = pod("web", |p| set_anti_affinity(p, term("isolated", "zone")));
+    assert_eq!(check_nodes(&far, &loads), ". . anti-affinity");
+}
+
+fn spread_with(
+    features: &[&str],
+    change: impl FnOnce(&mut Pod, &mut TopologySpreadConstraint),
+) -> PodInfo {
+    let mut constraint = TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: "zone".into(),
+        when_unsatisfiable: "DoNotSchedule".into(),
+        label_selector: app("web"),
+        ..TopologySpreadConstraint::default()
+    };
+    let mut pod = Pod::default();
+    pod.metadata.namespace = "ns".into();
+    pod.metadata.labels.insert("app".into(), "web".into());
+    change(&mut pod, &mut constraint);
+    pod.spec.topology_spread_constraints.push(constraint);
+    let features = SchedulingFeatures::from_gates(|gate| features.contains(&gate));
+    PodInfo::with_features(names(), &pod, features)
+}
+
+/// What belongs to a feature that is off counts as absent.
+#[test]
+fn fields_of_spread_constraints_count_only_with_their_gates() {
+    let mut loads = loads();
+    loads[0].add(pod("web", |_| {}));
+    loads[1].add(pod("web", |_| {}));
+    loads[2].add(pod("web", |p| drop(p.metadata.labels.insert("hash".into(), "old".into()))));
+    let taint = proto_api::core::v1::Taint {
+        key: "k".into(),
+        effect: "NoSchedule".into(),
+        ..Default::default()
+    };
+    let mut tainted = (*loads[2].node).clone();
+    tainted.taints.push(taint);
+    loads[2].node = Arc::new(tainted);
+    type Change = fn(&mut Pod, &mut TopologySpreadConstraint);
+    let cases: [(&str, Change, &str, &str); 4] = [
+        (
+            "MinDomainsInPodTopologySpread",
+            |_, of| of.min_domains = Some(3),
+            "skew skew .",
+            "skew skew skew",
+        ),
+        (
+            "MatchLabelKeysInPodTopologySpread",
+            |pod, of| {
+                pod.metadata.labels.insert("hash".into(), "old".into());
+                of.match_label_keys = vec!["hash".into(), "none".into()];
+            },
+            "skew skew .",
+            ". . skew",
+        ),
+        (
+            // The pod of zone b, whose node does not match, counts as well.
+            "NodeInclusionPolicyInPodTopologySpread",
+            |pod, of| {
+                pod.spec.node_selector.insert("zone".into(), "a".into());
+                of.node_affinity_policy = Some("Ignore".into());
+            },
+            ". . .",
+            "skew skew .",
+        ),
+        (
+            // The pod of zone b, whose node has a taint, does not.
+            "NodeInclusionPolicyInPodTopologySpread",
+            |_, of| of.node_taints_policy = Some("Honor".into()),
+            "skew skew .",
+            ". . .",
+        ),
+    ];
+    for (gate, change, without, with) in cases {
+        assert_eq!(check_nodes(&spread_with(&[], change), &loads), without, "{gate} is off");
+        assert_eq!(check_nodes(&spread_with(&[gate], change), &loads), with, "{gate} is on");
+    }
 }
 
 /// Twice the terms cost at most twice the comparisons of a term with a pod, or of a key with a node.

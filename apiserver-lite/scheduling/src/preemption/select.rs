@@ -1,15 +1,17 @@
-//! The dry run of a preemption on every node that it might help.
+//! The dry run of a preemption on the nodes that it might help.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Candidate, DisruptionBudget, might_help, select_victims, why_not_eligible};
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
+use crate::profile::CandidateNumber;
+use crate::refusal::Refusal;
 use crate::select_node::{FitError, PodFilters};
+use crate::ties::search_offset;
 
-/// Nodes that are candidates for one pod: a tenth of all, but at least this many. Four times as many are looked at.
-const CANDIDATES_MIN: usize = 100;
-/// The same for pods whose place depends on the pods of other nodes: each step looks at all of them.
+/// Most candidates that are looked for where a pod's place depends on the pods of other nodes: each step looks at all of them.
 const CANDIDATES_INTER_POD: usize = 16;
 /// Most requirements of selectors and entries of claims that one dry run looks at, of all its nodes and victims: some seconds. What it has found by
 /// then counts.
@@ -29,6 +31,15 @@ pub enum Preemption {
     },
 }
 
+/// Where the search for candidates begins and ends.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchBounds {
+    /// How often the pod has been tried before: each attempt begins at another node.
+    pub attempt: u32,
+    /// How many candidates are enough.
+    pub candidates: CandidateNumber,
+}
+
 /// Finds nodes on which `pod` fits once pods of lower priority end.
 pub fn find_preemptions(
     pod: &PodInfo,
@@ -37,6 +48,7 @@ pub fn find_preemptions(
     nominated: &str,
     budgets: &[Arc<DisruptionBudget>],
     filters: &PodFilters<'_>,
+    bounds: SearchBounds,
 ) -> Preemption {
     let own = loads.iter().position(|load| load.node.name == nominated);
     let refusals = |nth: usize| error.refusals.get(nth).map_or(&[][..], Vec::as_slice);
@@ -51,39 +63,36 @@ pub fn find_preemptions(
             .iter()
             .flat_map(|load| &load.constraining)
             .any(|p| p.constraints.has_anti_affinity());
-    let most = match depends_on_pods {
-        true => CANDIDATES_INTER_POD,
-        false => CANDIDATES_MIN.max(loads.len() / 10),
-    };
-    let mut helpful = (0..loads.len()).filter(|nth| might_help(refusals(*nth))).peekable();
-    let is_helpful = helpful.peek().is_some();
-    let (mut candidates, mut looked_at) = (Vec::new(), 0_usize);
-    let mut dry_run = DryRun::new(pod, loads, filters, depends_on_pods);
-    for nth in helpful {
-        looked_at = looked_at.saturating_add(1);
-        candidates.extend(dry_run.find_victims(nth, budgets));
-        let is_over = dry_run.requirements_left.is_none();
-        if is_over || candidates.len() == most || looked_at >= most.saturating_mul(4) {
-            break;
-        }
+    let mut helpful: Vec<usize> =
+        (0..loads.len()).filter(|nth| might_help(refusals(*nth))).collect();
+    let mut most = bounds.candidates.for_nodes(helpful.len());
+    if depends_on_pods {
+        most = most.min(CANDIDATES_INTER_POD);
     }
+    let offset = search_offset(&pod.uid, bounds.attempt, helpful.len());
+    helpful.rotate_left(offset);
+    let mut dry_run = DryRun::new(pod, loads, filters, depends_on_pods);
+    let (candidates, mut reasons) = dry_run.search(&helpful, budgets, most);
     if !candidates.is_empty() {
         return Preemption::Candidates(candidates);
     }
     let all = loads.len();
-    let mut reasons = Vec::new();
-    for (count, reason) in [
-        (looked_at, "No preemption victims found for incoming pod"),
-        (all.saturating_sub(looked_at), "Preemption is not helpful for scheduling"),
-    ] {
-        if count > 0 {
-            reasons.push(format!("{count} {reason}"));
-        }
+    let unhelpful = all.saturating_sub(helpful.len());
+    if unhelpful > 0 {
+        reasons.insert("Preemption is not helpful for scheduling".to_owned(), unhelpful);
     }
+    let mut reasons: Vec<String> =
+        reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     reasons.sort();
     let why = format!("0/{all} nodes are available: {}.", reasons.join(", "));
-    Preemption::Impossible { why, clears: is_helpful || !nominated.is_empty() }
+    Preemption::Impossible { why, clears: !helpful.is_empty() || !nominated.is_empty() }
 }
+
+/// How many nodes are no candidates for each reason.
+type Reasons = BTreeMap<String, usize>;
+
+/// A node without pods of lower priority, or on which they are not in the way.
+const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
 /// Nodes with fewer pods.
 struct DryRun<'a> {
@@ -111,25 +120,80 @@ impl<'a> DryRun<'a> {
         Self { pod, loads, filters, depends_on_pods, changed, cost, requirements_left }
     }
 
-    /// The pods that have to end on a node; none if that does not help, or there was no time to find out.
-    fn find_victims(&mut self, nth: usize, budgets: &[Arc<DisruptionBudget>]) -> Option<Candidate> {
-        let load = self.loads.get(nth)?;
-        let candidate = select_victims(self.pod, nth, load, budgets, |with| self.fits(nth, with));
-        if let Some(slot) = self.changed.get_mut(nth) {
-            slot.clone_from(load);
+    /// The candidates among the nodes, in their order, and why the others are none. It ends with enough of them, unless each violates a budget.
+    fn search(
+        &mut self,
+        nodes: &[usize],
+        budgets: &[Arc<DisruptionBudget>],
+        most: usize,
+    ) -> (Vec<Candidate>, Reasons) {
+        let (mut candidates, mut reasons) = (Vec::<Candidate>::new(), Reasons::new());
+        let mut note = |reason: String, nodes: usize| {
+            let count = reasons.entry(reason).or_default();
+            *count = count.saturating_add(nodes);
+        };
+        let mut spares_budgets = false;
+        for (looked_at, nth) in nodes.iter().enumerate() {
+            match self.find_victims(*nth, budgets) {
+                Ok(candidate) => {
+                    spares_budgets |= candidate.violations == 0;
+                    candidates.push(candidate);
+                }
+                Err(_) if self.requirements_left.is_none() => {
+                    let left = nodes.len().saturating_sub(looked_at);
+                    note("node(s) were not tried: preemption would take too long".to_owned(), left);
+                    break;
+                }
+                Err(refusals) if refusals.is_empty() => note(NO_VICTIMS.to_owned(), 1),
+                Err(refusals) => {
+                    refusals.iter().for_each(|refusal| note(refusal.to_string(), 1));
+                }
+            }
+            if spares_budgets && candidates.len() >= most {
+                break;
+            }
         }
-        // Without an answer each pod counts as one that has to end.
-        candidate.filter(|_| self.requirements_left.is_some())
+        (candidates, reasons)
     }
 
-    fn fits(&mut self, nth: usize, with: &NodeLoad) -> bool {
+    /// The pods that have to end on a node.
+    ///
+    /// # Errors
+    /// Why the pod does not fit there without any of them, or nothing if there are none; or there was no time to find out.
+    fn find_victims(
+        &mut self,
+        nth: usize,
+        budgets: &[Arc<DisruptionBudget>],
+    ) -> Result<Candidate, Vec<Refusal>> {
+        let Some(load) = self.loads.get(nth) else { return Err(Vec::new()) };
+        // The first look is at the node without all of them.
+        let mut first = None;
+        let candidate = select_victims(self.pod, nth, load, budgets, |with| {
+            let checked = self.check(nth, with);
+            let fits = checked.is_ok();
+            first.get_or_insert(checked);
+            fits
+        });
+        if first.is_some()
+            && let Some(slot) = self.changed.get_mut(nth)
+        {
+            slot.clone_from(load);
+        }
+        let refusals = first.and_then(Result::err).unwrap_or_default();
+        // Without an answer each pod counts as one that has to end.
+        candidate.filter(|_| self.requirements_left.is_some()).ok_or(refusals)
+    }
+
+    fn check(&mut self, nth: usize, with: &NodeLoad) -> Result<(), Vec<Refusal>> {
         if let Some(slot) = self.changed.get_mut(nth) {
             slot.clone_from(with);
         }
         self.requirements_left =
             self.requirements_left.and_then(|left| left.checked_sub(self.cost));
-        self.requirements_left.is_some()
-            && self.filters.fits_on(nth, &self.changed, self.depends_on_pods)
+        match self.requirements_left {
+            Some(_) => self.filters.fits_on(nth, &self.changed, self.depends_on_pods),
+            None => Err(Vec::new()),
+        }
     }
 }
 
@@ -139,18 +203,28 @@ mod tests {
     use crate::examples::{names, node, pod, profile};
     use crate::pod_affinity::NamespaceLabels;
     use crate::preemption::select_candidate;
-    use crate::refusal::Refusal;
     use crate::select_node::{SelectionRules, StorageView};
     use crate::volumes::{BindingAnnotations, StorageSnapshot};
 
     fn preemption(pod: &PodInfo, loads: &[NodeLoad], refusals: Vec<Vec<Refusal>>) -> Preemption {
+        preemption_among(pod, loads, refusals, &[], 0)
+    }
+
+    fn preemption_among(
+        pod: &PodInfo,
+        loads: &[NodeLoad],
+        refusals: Vec<Vec<Refusal>>,
+        budgets: &[Arc<DisruptionBudget>],
+        attempt: u32,
+    ) -> Preemption {
         let annotations = BindingAnnotations::new(names());
         let storage = StorageSnapshot::default();
         let view = StorageView { storage: &storage, annotations: &annotations };
         let (namespaces, profile) = (NamespaceLabels::new(), profile());
         let rules = SelectionRules { profile: &profile, namespaces: &namespaces };
         let filters = PodFilters::new(pod, rules, view).unwrap_or_else(|why| panic!("{why}"));
-        find_preemptions(pod, loads, &FitError { refusals }, "", &[], &filters)
+        let bounds = SearchBounds { attempt, candidates: CandidateNumber::default() };
+        find_preemptions(pod, loads, &FitError { refusals }, "", budgets, &filters, bounds)
     }
 
     fn loads(priorities: &[i32]) -> Vec<NodeLoad> {
@@ -187,6 +261,103 @@ mod tests {
         );
     }
 
+    fn all_lack_cpu(loads: &[NodeLoad]) -> Vec<Vec<Refusal>> {
+        loads.iter().map(|_| vec![Refusal::Insufficient("cpu".into())]).collect()
+    }
+
+    /// Nodes with a pod each, one of which has required anti-affinity.
+    fn loads_with_anti_affinity(priorities: &[i32]) -> Vec<NodeLoad> {
+        let mut all = loads(priorities);
+        all.iter_mut().take(1).for_each(|load| load.add(alone()));
+        all
+    }
+
+    /// A pod of the highest priority with required anti-affinity.
+    fn alone() -> PodInfo {
+        let mut alone = PodInfo { priority: i32::MAX, ..pod("alone", 1, 0) };
+        alone.constraints.anti_affinity.push(crate::placement::Term {
+            pods: "app=nothing".parse().ok(),
+            namespaces: ["ns".to_owned()].into(),
+            namespace_selector: None,
+            topology_key: "zone".into(),
+        });
+        alone
+    }
+
+    /// Wherever the search begins, it passes the nodes without pods of lower priority.
+    #[test]
+    fn nodes_without_victims_do_not_end_the_search() {
+        let wanting = PodInfo { priority: 50, ..pod("p", 2000, 0) };
+        let mut priorities = vec![100; 500];
+        for free in [0, 64, 499] {
+            priorities[free] = 0;
+            let all = loads_with_anti_affinity(&priorities);
+            for attempt in 0..3 {
+                let found = preemption_among(&wanting, &all, all_lack_cpu(&all), &[], attempt);
+                let Preemption::Candidates(found) = found else { panic!("{free}: {found:?}") };
+                assert_eq!(found.iter().map(|one| one.nth).collect::<Vec<_>>(), [free]);
+            }
+            priorities[free] = 100;
+        }
+    }
+
+    #[test]
+    fn each_attempt_begins_at_another_node() {
+        let wanting = PodInfo { priority: 50, ..pod("p", 2000, 0) };
+        let all = loads_with_anti_affinity(&[0; 200]);
+        let first = |attempt: u32| {
+            let found = preemption_among(&wanting, &all, all_lack_cpu(&all), &[], attempt);
+            let Preemption::Candidates(found) = found else { panic!("{found:?}") };
+            assert_eq!(found.len(), CANDIDATES_INTER_POD);
+            found.first().map(|one| one.nth)
+        };
+        let firsts: std::collections::BTreeSet<_> = (0..10).map(first).collect();
+        assert!(firsts.len() > 5, "{firsts:?}");
+        assert_eq!(first(3), first(3));
+    }
+
+    #[test]
+    fn candidates_that_violate_a_budget_do_not_end_the_search() {
+        let wanting = PodInfo { priority: 50, ..pod("p", 2000, 0) };
+        let mut all = loads_with_anti_affinity(&[0; 60]);
+        for (nth, load) in all.iter_mut().enumerate().filter(|(nth, _)| *nth != 30) {
+            *load = NodeLoad::empty(load.node.clone());
+            let mut protected = pod(&format!("p{nth}"), 3000, 0);
+            protected.labels.insert("app".into(), "db".into());
+            load.add(protected);
+        }
+        all[0].add(alone());
+        let budget = DisruptionBudget {
+            namespace: "ns".into(),
+            pods: "app=db".parse().ok(),
+            allowed: 0,
+            disrupted: Default::default(),
+        };
+        for attempt in 0..5 {
+            let budgets = [Arc::new(budget.clone())];
+            let found = preemption_among(&wanting, &all, all_lack_cpu(&all), &budgets, attempt);
+            let Preemption::Candidates(found) = found else { panic!("{found:?}") };
+            let best = select_candidate(found);
+            assert_eq!(best.map(|one| (one.nth, one.violations)), Some((30, 0)), "{attempt}");
+        }
+    }
+
+    #[test]
+    fn the_message_says_what_no_preemption_changes() {
+        let mut all = loads(&[5, 5, 5]);
+        // Without the pod of lower priority the other one is still in the way.
+        all[0].add(PodInfo { priority: 100, ..pod("x", 1000, 0) });
+        let wanting = PodInfo { priority: 10, ..pod("p", 3500, 0) };
+        let refused = vec![
+            vec![Refusal::Insufficient("cpu".into())],
+            vec![Refusal::NodeAffinity],
+            vec![Refusal::NodeAffinity],
+        ];
+        let why = "0/3 nodes are available: 1 Insufficient cpu, 2 Preemption is not helpful for scheduling.";
+        let expected = Preemption::Impossible { why: why.into(), clears: true };
+        assert_eq!(preemption(&wanting, &all, refused), expected);
+    }
+
     #[test]
     fn a_dry_run_ends_with_its_budget() {
         let mut wanting = PodInfo { priority: 10, ..pod("p", 2000, 0) };
@@ -208,7 +379,7 @@ mod tests {
         // One look without the pods of lower priority, and one with the first of them again.
         for (left, found, rest) in [(8, true, Some(0)), (7, false, None), (3, false, None)] {
             dry_run.requirements_left = Some(left);
-            assert_eq!(dry_run.find_victims(0, &[]).is_some(), found, "{left}");
+            assert_eq!(dry_run.find_victims(0, &[]).is_ok(), found, "{left}");
             assert_eq!(dry_run.requirements_left, rest);
             assert_eq!(format!("{:?}", dry_run.changed), format!("{all:?}"), "as before");
         }

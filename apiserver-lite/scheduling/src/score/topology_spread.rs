@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::nodes::NodeLoad;
 use crate::placement::Spread;
-use crate::pod_affinity::counted_nodes;
+use crate::pod_affinity::{CountedNode, counted_nodes};
 use crate::pod_info::PodInfo;
 use crate::profile::{MAX_POINTS, Profile, ScoredNodes};
 use crate::selected_counts::{ConstraintCounts, SelectedCounts};
@@ -27,6 +27,7 @@ pub(super) fn points(
     let counted = counted_nodes(pod, with_keys, loads);
     let keys: BTreeSet<&String> = with_keys.iter().map(|spread| &spread.topology_key).collect();
     let has_keys = |load: &NodeLoad| keys.iter().all(|key| load.node.labels.contains_key(*key));
+    let with_all_keys = || feasible.iter().filter(|load| has_keys(load));
     let mut costs: Vec<Option<f64>> =
         feasible.iter().map(|load| has_keys(load).then_some(0.0)).collect();
     for constraint in constraints {
@@ -35,7 +36,7 @@ pub(super) fn points(
         let by_node = *key == profile.hostname_label;
         let domains: BTreeSet<&String> = match by_node {
             true => BTreeSet::new(),
-            false => feasible.iter().filter_map(|load| load.node.labels.get(key)).collect(),
+            false => with_all_keys().filter_map(|load| load.node.labels.get(key)).collect(),
         };
         let count = if by_node { costs.iter().flatten().count() } else { domains.len() };
         if count == 0 {
@@ -80,11 +81,11 @@ fn into_points(costs: &[Option<f64>]) -> Vec<i64> {
 /// The selected pods in each domain.
 fn pods_by_domain<'a>(
     spread: &Spread,
-    counted: &[&'a NodeLoad],
+    counted: &[CountedNode<'a>],
     selected: &mut ConstraintCounts<'_>,
 ) -> BTreeMap<&'a String, i64> {
     let mut pods: BTreeMap<&String, i64> = BTreeMap::new();
-    for load in counted {
+    for load in counted.iter().filter(|node| node.counts_for(spread)).map(|node| node.load) {
         let Some(domain) = load.node.labels.get(&spread.topology_key) else { continue };
         let sum = pods.entry(domain).or_default();
         *sum = sum.saturating_add(selected.count(load));

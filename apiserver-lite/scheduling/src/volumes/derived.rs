@@ -166,9 +166,9 @@ impl StorageIndex {
     }
 }
 
-/// Of two volumes that match a claim, the lesser one is selected.
-fn order(volume: &PersistentVolume) -> (usize, Quantity) {
-    (volume.spec.access_modes.len(), size(&volume.spec.capacity))
+/// Of two volumes that match a claim, the lesser one is selected: the smaller, whatever its access modes are.
+fn order(volume: &PersistentVolume) -> (Quantity, usize) {
+    (size(&volume.spec.capacity), volume.spec.access_modes.len())
 }
 
 #[cfg(test)]

@@ -188,6 +188,22 @@ fn delayed_binding_selects_the_smallest_volume_or_provisions() {
     assert_eq!(at("b", &user("p", &["c"]), &with_disk), none);
 }
 
+/// The small claim leaves the large volume to the other one, whatever access modes the volumes have and in whatever order the pod names its claims.
+#[test]
+fn small_claims_take_small_volumes() {
+    let mut small = volume("small", "6Gi");
+    small.spec.access_modes.push("ReadOnlyMany".into());
+    let mut large = claim("large", "late");
+    large.spec.resources.requests.insert("storage".into(), "10Gi".parse().unwrap());
+    let mut little = claim("little", "late");
+    little.spec.resources.requests.insert("storage".into(), "5Gi".parse().unwrap());
+    let storage = storage(vec![large, little], vec![volume("big", "20Gi"), small]);
+    for claims in [["little", "large"], ["large", "little"]] {
+        let bound = "little binds small, large binds big";
+        assert_eq!(at("a", &user("p", &claims), &storage), bound, "{claims:?}");
+    }
+}
+
 #[test]
 fn a_written_selection_is_kept() {
     let mut decided = claim("c", "late");

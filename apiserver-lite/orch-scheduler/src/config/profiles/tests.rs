@@ -42,12 +42,12 @@ fn plugins_are_left_out_and_weighed() {
     assert_eq!(weight(&weighed, Score::NodeAffinity), Some(5));
     assert_eq!(weight(&weighed, Score::TaintToleration), Some(1));
     assert_eq!(weight(&weighed, Score::PodTopologySpread), Some(2));
-    assert!(weighed.left_out.is_empty() && weighed.preempts);
+    assert!(weighed.left_out.is_empty() && weighed.preemption.is_some());
     let multi = one(
         "- plugins: {multiPoint: {disabled: [{name: NodeAffinity}, {name: DefaultPreemption}]}, filter: {disabled: [{name: NodePorts}]}}\n",
     );
     assert_eq!(multi.left_out, BTreeSet::from([Filter::NodeAffinity, Filter::NodePorts]));
-    assert_eq!((weight(&multi, Score::NodeAffinity), multi.preempts), (None, false));
+    assert_eq!((weight(&multi, Score::NodeAffinity), multi.preemption), (None, None));
     let only = one(
         "- plugins: {multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 3}]}, score: {enabled: [{name: ImageLocality, weight: 2}]}}\n",
     );
@@ -248,14 +248,45 @@ fn with_path(why: &str) -> String {
 }
 
 #[test]
+fn preemption_has_enough_candidates_by_its_arguments() {
+    let number = |args: &str| {
+        let text = format!("- pluginConfig: [{{name: DefaultPreemption, args: {{{args}}}}}]\n");
+        one(&text).preemption.expect("it is not left out")
+    };
+    for (args, nodes, expected) in [
+        ("", 50, 100),
+        ("", 5_000, 500),
+        ("minCandidateNodesAbsolute: 7", 50, 7),
+        ("minCandidateNodesAbsolute: 7", 500, 50),
+        ("minCandidateNodesAbsolute: 0", 5, 1),
+        ("minCandidateNodesPercentage: 0", 5_000, 100),
+        ("kind: DefaultPreemptionArgs, minCandidateNodesPercentage: 100", 150, 150),
+    ] {
+        assert_eq!(number(args).for_nodes(nodes), expected, "{args} {nodes}");
+    }
+    for (args, why) in [
+        ("minCandidateNodesPercentage: 101", "minCandidateNodesPercentage: must be between"),
+        ("minCandidateNodesPercentage: -1", "minCandidateNodesPercentage: must be between"),
+        ("minCandidateNodesAbsolute: -1", "minCandidateNodesAbsolute: must be at least 0"),
+        (
+            "minCandidateNodesAbsolute: 0, minCandidateNodesPercentage: 0",
+            "minCandidateNodesAbsolute: must not be 0",
+        ),
+    ] {
+        let text = format!("- pluginConfig: [{{name: DefaultPreemption, args: {{{args}}}}}]\n");
+        assert_fault(&text, &format!("profiles[0].pluginConfig[0].{}", with_path(why)));
+    }
+}
+
+#[test]
 fn what_has_no_effect_is_said() {
-    let text = "- plugins: {multiPoint: {disabled: [{name: VolumeBinding}, {name: NodePorts}]}}\n  pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 10}}]\n";
+    let text = "- plugins: {multiPoint: {disabled: [{name: VolumeBinding}, {name: NodePorts}]}}\n  pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 10}}, {name: VolumeBinding}]\n";
     let warnings = read_file(&format!("{HEAD}profiles:\n{text}")).expect("valid").warnings;
     assert_eq!(
         warnings,
         [
             "profiles[0].plugins.multiPoint: VolumeBinding is not left out",
-            "profiles[0].pluginConfig: arguments of DefaultPreemption have no effect",
+            "profiles[0].pluginConfig: arguments of VolumeBinding have no effect",
         ]
     );
 }

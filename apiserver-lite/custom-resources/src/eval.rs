@@ -2,6 +2,7 @@
 
 mod access;
 mod addresses;
+mod fields;
 mod formats;
 mod functions;
 mod lists;

@@ -31,8 +31,11 @@ pub enum ValueType {
     Fields(&'static [(&'static str, ValueType)]),
 }
 
+/// Maps with fields that have a type already: those with the same fields share it, so that they can be compared.
+type KnownFields = Vec<(&'static [(&'static str, ValueType)], SizedType)>;
+
 impl ValueType {
-    fn declare(self) -> SizedType {
+    fn declare(self, known: &mut KnownFields) -> SizedType {
         let max = REQUEST_MAX;
         let text = || SizedType::new(Ty::Text, max, 2);
         match self {
@@ -46,10 +49,15 @@ impl ValueType {
                 SizedType::new(Ty::Map(Arc::new(text()), Arc::new(values)), max, 2)
             }
             ValueType::Fields(fields) => {
-                let fields: BTreeMap<String, SizedType> =
-                    fields.iter().map(|(name, ty)| ((*name).to_owned(), ty.declare())).collect();
-                let count = fields.len() as u64;
-                SizedType::new(Ty::Object(Arc::new(fields)), count, 2)
+                if let Some((_, decl)) = known.iter().find(|(have, _)| *have == fields) {
+                    return decl.clone();
+                }
+                let named = fields.iter().map(|(name, ty)| ((*name).to_owned(), ty.declare(known)));
+                let named: BTreeMap<String, SizedType> = named.collect();
+                let count = named.len() as u64;
+                let decl = SizedType::new(Ty::Object(Arc::new(named)), count, 2);
+                known.push((fields, decl.clone()));
+                decl
             }
         }
     }
@@ -108,7 +116,9 @@ impl ExpressionCompiler {
     /// A compiler of expressions over variables of these types.
     #[must_use]
     pub fn new(variables: &[(&'static str, ValueType)]) -> Self {
-        let variables = variables.iter().map(|(name, ty)| (*name, ty.declare())).collect();
+        let mut known = KnownFields::new();
+        let variables = variables.iter().map(|(name, ty)| (*name, ty.declare(&mut known)));
+        let variables = variables.collect();
         Self { variables, patterns: Patterns::default() }
     }
 
@@ -180,7 +190,10 @@ mod tests {
         ("groups", ValueType::Texts),
         ("extra", ValueType::TextLists),
         ("dry", ValueType::Bool),
+        ("kind", KIND),
+        ("requestKind", KIND),
     ]);
+    const KIND: ValueType = ValueType::Fields(&[("kind", ValueType::Text)]);
 
     fn compiler() -> ExpressionCompiler {
         ExpressionCompiler::new(&[("object", ValueType::Any), ("request", REQUEST)])
@@ -190,7 +203,9 @@ mod tests {
     fn holds(text: &str, budget: &mut u64) -> Result<bool, EvaluationError> {
         let object =
             value(r#"{"metadata":{"namespace":"n","labels":{"a.b/c":"d"}},"spec":{"n":3}}"#);
-        let request = value(r#"{"namespace":"n","groups":["g"],"extra":{"k":["v"]},"dry":false}"#);
+        let request = value(
+            r#"{"namespace":"n","groups":["g"],"extra":{"k":["v"]},"dry":false,"kind":{"kind":"A"},"requestKind":{"kind":"A"}}"#,
+        );
         let values = [("object", &object), ("request", &request), ("none", &Value::Null)];
         compiler().compile(text).expect(text).holds(&values, None, budget)
     }
@@ -204,6 +219,7 @@ mod tests {
             "'g' in request.groups && request.extra['k'][0] == 'v' && !request.dry",
             "!has(object.status) && !request.groups.exists(g, g.startsWith('system:'))",
             "has(object.spec.n) ? object.spec.n > 2 : true",
+            "request.kind == request.requestKind",
         ] {
             assert_eq!(holds(text, &mut 1_000), Ok(true), "{text}");
             assert_eq!(holds(&format!("!({text})"), &mut 1_000), Ok(false), "{text}");

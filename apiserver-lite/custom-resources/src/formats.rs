@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use base64::Engine as _;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use regex::Regex;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -32,12 +33,23 @@ pub(crate) fn fits(format: &str, text: &str) -> bool {
         "ssn" => matches(&SSN, text),
         "hexcolor" => matches(&HEX_COLOR, text),
         "rgbcolor" => matches(&RGB_COLOR, text),
-        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        "byte" => !text.is_empty() && decode_bytes(text).is_some(),
         "date" => times::parse_date(text).is_some(),
         "duration" => times::parse_long_duration(text).is_some(),
         "datetime" => OffsetDateTime::parse(text, &Rfc3339).is_ok(),
         _ => true,
     }
+}
+
+/// Base64 of any text of the format `byte`: bits that belong to no byte may be set.
+static BYTES: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// The bytes of a text of the format `byte`.
+pub(crate) fn decode_bytes(text: &str) -> Option<Vec<u8>> {
+    BYTES.decode(text).ok()
 }
 
 type Pattern = LazyLock<Option<Regex>>;
@@ -93,7 +105,7 @@ fn is_request_uri(text: &str) -> bool {
 }
 
 /// Whether two hexadecimal digits follow each `%`.
-fn has_whole_escapes(text: &str) -> bool {
+pub(crate) fn has_whole_escapes(text: &str) -> bool {
     text.split('%').skip(1).all(|after| {
         after.as_bytes().get(..2).is_some_and(|code| code.iter().all(u8::is_ascii_hexdigit))
     })
@@ -113,7 +125,10 @@ fn is_authority(text: &str) -> bool {
         Some(digits) => digits.bytes().all(|b| b.is_ascii_digit()),
         None => port.is_empty(),
     };
-    !host.contains(' ') && has_whole_escapes(user) && has_whole_escapes(host) && port_fits
+    !host.contains([' ', '#', '\\', '^', '`', '{', '|', '}'])
+        && has_whole_escapes(user)
+        && has_whole_escapes(host)
+        && port_fits
 }
 
 /// An address such as `a@b.c`, also with a name before it: `A <a@b.c>`.
@@ -250,10 +265,14 @@ mod tests {
             ("uri", "mailto:a%zz", "1a:b"),
             ("uri", "/a b", "https://a b/"),
             ("byte", "aGk=", "a?"),
+            ("byte", "aGl=", "aGk"),
+            ("byte", "+/+/", ""),
             ("date", "2024-02-29", "2023-02-29"),
             ("datetime", "2024-02-29T10:00:00Z", "2024-02-29 10:00"),
             ("duration", "1h30m", "1x"),
             ("duration", "2 days", "days"),
+            ("duration", "1 week and 3 HOURS", "3 hrs"),
+            ("uri", "https://h/?a#b", "https://h#b"),
             ("isbn10", "0321751043", "0321751044"),
             ("isbn13", "978-0321751041", "978-0321751042"),
             ("creditcard", "4111-1111-1111-1111", "4111-1111-1111-1112"),

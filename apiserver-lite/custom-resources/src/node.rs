@@ -199,6 +199,22 @@ impl Node {
         found.ok_or(FieldPathError::Unknown)
     }
 
+    /// Whether it is a resource of whose type and metadata rules see the names alone, because the schema does not declare all of them.
+    pub(crate) fn hides_metadata(&self) -> bool {
+        let is = |node: &Node, name: &str, ty: Type| {
+            node.property(name).is_some_and(|property| property.ty == Some(ty))
+        };
+        let declares = || {
+            let names = ["name", "generateName"];
+            ["apiVersion", "kind"].iter().all(|name| is(self, name, Type::Text))
+                && is(self, "metadata", Type::Object)
+                && self
+                    .property("metadata")
+                    .is_some_and(|metadata| names.iter().all(|name| is(metadata, name, Type::Text)))
+        };
+        self.embedded && !declares()
+    }
+
     /// Whether null is replaced with the default.
     pub(crate) fn replaces(&self, value: &Value) -> bool {
         matches!(value, Value::Null) && !self.nullable

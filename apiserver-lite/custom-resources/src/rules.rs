@@ -87,8 +87,7 @@ impl Checker<'_> {
     }
 
     fn fields(&mut self, node: &Node, map: &Map, old: Option<&Value>, path: Path<'_>) -> Next {
-        // Values of a map with one owner are not compared with stored ones.
-        let old = old.filter(|_| !node.atomic_map).and_then(Value::as_map);
+        let old = old.and_then(Value::as_map);
         for (name, value) in map.iter() {
             let old = old.and_then(|old| old.get(name));
             let next = match (node.property(name), node.additional.schema()) {

@@ -1,5 +1,7 @@
 //! Times and durations.
 
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Month, OffsetDateTime, UtcOffset};
 
@@ -15,25 +17,16 @@ const UNITS: [(&str, i64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Further units of the format `duration`, by their first letters.
-const LONG_UNITS: [(&str, i64); 17] = [
-    ("nanosecond", 1),
-    ("nano", 1),
-    ("microsecond", 1_000),
-    ("micro", 1_000),
-    ("millisecond", 1_000_000),
-    ("milli", 1_000_000),
-    ("second", 1_000_000_000),
-    ("sec", 1_000_000_000),
-    ("minute", 60_000_000_000),
-    ("min", 60_000_000_000),
-    ("hour", 3_600_000_000_000),
-    ("hr", 3_600_000_000_000),
-    ("day", 86_400_000_000_000),
-    ("d", 86_400_000_000_000),
-    ("week", 604_800_000_000_000),
-    ("wk", 604_800_000_000_000),
-    ("w", 604_800_000_000_000),
+/// Units of the format `duration`: by these names, or by any that begins with the last of them.
+const LONG_UNITS: [(i64, &[&str]); 8] = [
+    (1, &["ns", "nano"]),
+    (1_000, &["us", "µs", "micro"]),
+    (1_000_000, &["ms", "milli"]),
+    (1_000_000_000, &["s", "sec"]),
+    (60_000_000_000, &["m", "min"]),
+    (3_600_000_000_000, &["h", "hr", "hour"]),
+    (86_400_000_000_000, &["d", "day"]),
+    (604_800_000_000_000, &["w", "wk", "week"]),
 ];
 
 /// Reads a duration such as `1h30m`, `-1.5s` or `0`, in nanoseconds.
@@ -53,7 +46,8 @@ pub(crate) fn parse_duration(text: &str) -> Option<i64> {
     if negative { nanos.checked_neg() } else { Some(nanos) }
 }
 
-/// Reads a text of the format `duration`: also `2 days` and `1 week 3 hours`.
+/// Reads a text of the format `duration`: also `2 days` and `1 week and 3 hours`. As in Kubernetes all whole numbers before a unit are added, whatever else the
+/// text has.
 pub(crate) fn parse_long_duration(text: &str) -> Option<i64> {
     if let Some(nanos) = parse_duration(text) {
         return Some(nanos);
@@ -61,13 +55,35 @@ pub(crate) fn parse_long_duration(text: &str) -> Option<i64> {
     if text.len() > 256 {
         return None;
     }
-    let text = text.to_lowercase().replace([' ', '\t'], "");
-    sum_of(&text, |unit| {
-        let units = UNITS.iter().chain(&LONG_UNITS);
-        let mut found =
-            units.filter(|(name, _)| unit == *name || unit.strip_suffix('s') == Some(name));
-        found.next().map(|(_, nanos)| *nanos)
-    })
+    let mut nanos: Option<i64> = None;
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (number, after) = split_where(rest.get(at..)?, |c| c.is_ascii_digit());
+        let after = after.trim_start_matches(|c: char| c.is_ascii_whitespace());
+        let (unit, after) = split_where(after, |c| c.is_ascii_alphabetic() || c == 'µ');
+        rest = after;
+        if unit.is_empty() {
+            continue;
+        }
+        let number: i64 = number.parse().ok()?;
+        if let Some(unit) = long_unit(&unit.to_lowercase()) {
+            nanos = Some(nanos.unwrap_or(0).checked_add(number.checked_mul(unit)?)?);
+        }
+    }
+    nanos
+}
+
+/// A text up to the first character that does not fit, and the rest.
+fn split_where(text: &str, fits: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !fits(c)).unwrap_or(text.len()))
+}
+
+/// Nanoseconds of a unit of the format `duration`.
+fn long_unit(unit: &str) -> Option<i64> {
+    let is_name = |names: &[&str]| {
+        names.contains(&unit) || names.last().is_some_and(|name| unit.starts_with(name))
+    };
+    LONG_UNITS.into_iter().find(|(_, names)| is_name(names)).map(|(nanos, _)| nanos)
 }
 
 /// The sum of numbers with units.
@@ -137,21 +153,23 @@ pub(crate) fn format_time(nanos: i128) -> Option<String> {
     OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?.format(&Rfc3339).ok()
 }
 
-/// A time in a zone: `UTC`, or an offset such as `+02:00`.
+/// A time in a zone: one of the time zone database, or an offset such as `+02:00`.
 fn in_zone(nanos: i128, zone: &str) -> Option<OffsetDateTime> {
     let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok()?;
-    if matches!(zone, "" | "UTC" | "Z") {
-        return Some(time);
-    }
-    let (sign, digits) = match zone.strip_prefix('-') {
-        Some(digits) => (-1, digits),
-        None => (1, zone.strip_prefix('+').unwrap_or(zone)),
+    let seconds = match zone.split_once(':') {
+        Some((hours, minutes)) => {
+            let (hours, minutes): (i32, i32) = (hours.parse().ok()?, minutes.parse().ok()?);
+            let minutes = if zone.starts_with('-') { minutes.checked_neg()? } else { minutes };
+            hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?
+        }
+        None if matches!(zone, "" | "UTC" | "Local") => return Some(time),
+        None => {
+            let known = TimeZone::get(zone).ok()?;
+            let known = Some(known).filter(|known| known.iana_name() == Some(zone))?;
+            known.to_offset(Timestamp::from_nanosecond(nanos).ok()?).seconds()
+        }
     };
-    let (hours, minutes) = digits.split_once(':')?;
-    let (hours, minutes): (i8, i8) = (hours.parse().ok()?, minutes.parse().ok()?);
-    let offset =
-        UtcOffset::from_hms(hours.checked_mul(sign)?, minutes.checked_mul(sign)?, 0).ok()?;
-    time.checked_to_offset(offset)
+    time.checked_to_offset(UtcOffset::from_whole_seconds(seconds).ok()?)
 }
 
 /// A part of a time, by the name of its function.

@@ -45,6 +45,7 @@ pub struct Client {
     body_len_max: usize,
     metrics: Option<RequestMetrics>,
     form: Form,
+    headers: Option<Arc<HeaderMap>>,
 }
 
 struct Shared {
@@ -159,6 +160,7 @@ impl Client {
             body_len_max: BODY_LEN_MAX,
             metrics: None,
             form: Form::Whole,
+            headers: None,
         }
     }
 
@@ -206,6 +208,12 @@ impl Client {
     #[must_use]
     pub fn with_metrics(&self, metrics: RequestMetrics) -> Self {
         Self { metrics: Some(metrics), ..self.clone() }
+    }
+
+    /// The same connection with these headers in each request, besides its own.
+    #[must_use]
+    pub fn with_headers(&self, headers: HeaderMap) -> Self {
+        Self { headers: Some(Arc::new(headers)), ..self.clone() }
     }
 
     /// Makes the next request use a new connection, if packets of the current one may be lost. Requests on it may complete.
@@ -411,6 +419,9 @@ impl Client {
         let (mut head, body) = request.into_parts();
         self.address(&mut head, label)?;
         let headers = &mut head.headers;
+        for (name, value) in self.headers.iter().flat_map(|own| own.iter()) {
+            headers.entry(name).or_insert_with(|| value.clone());
+        }
         headers.insert(header::USER_AGENT, self.shared.user_agent.clone());
         headers
             .entry(header::ACCEPT)

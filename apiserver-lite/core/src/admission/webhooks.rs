@@ -23,6 +23,7 @@ fn equivalents(call: &RequestContext<'_>) -> Vec<Arc<Kind>> {
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,8 +33,8 @@ use apiserver_admission_webhooks::{
 };
 use apiserver_schema::{Kind, Object};
 use futures_util::future::join_all;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use self::review_call::AskError;
@@ -149,16 +150,18 @@ impl<'a> WebhookReview<'a> {
             if !self.meets_conditions(remote, version, object.as_deref()).await? {
                 continue;
             }
-            let patched = match self.ask_mutating(remote, version, object.as_deref()).await {
+            let asked = self.ask_mutating(remote, version, object.as_deref(), (round, at)).await;
+            let mutated = matches!(asked, Ok(Some(_)));
+            self.note_mutation(remote, mutated, (round, at));
+            // One that failed was called as well.
+            self.reinvocation.called(at, policy, mutated);
+            let patched = match asked {
                 Ok(patched) => patched,
                 Err(error) => {
-                    self.note_mutation(remote, false, (round, at));
                     self.settle(remote, error, (round, at))?;
                     continue;
                 }
             };
-            self.note_mutation(remote, patched.is_some(), (round, at));
-            self.reinvocation.called(at, policy, patched.is_some());
             if let (Some(patched), Some(object)) = (patched, object.as_deref_mut()) {
                 *object = patched;
                 changed = true;
@@ -339,6 +342,24 @@ impl<'a> WebhookReview<'a> {
             "mutated": mutated,
         });
         self.annotate("mutation.webhook.admission", position, note.to_string());
+    }
+
+    /// Records what a webhook patched, also where that changed nothing: at the audit levels that record the object of the request, of which it tells.
+    fn note_patch(&self, remote: &Remote, patch: &[u8], position: (Round, usize)) {
+        if !self.call.audit.records_requests() {
+            return;
+        }
+        let Ok(patch) = serde_json::from_slice::<Vec<BTreeMap<String, Value>>>(patch) else {
+            return;
+        };
+        let webhook = &remote.webhook;
+        let note = json!({
+            "configuration": webhook.configuration,
+            "webhook": webhook.name,
+            "patch": patch,
+            "patchType": "JSONPatch",
+        });
+        self.annotate("patch.webhook.admission", position, note.to_string());
     }
 
     fn annotate(&self, subject: &str, (round, at): (Round, usize), value: String) {

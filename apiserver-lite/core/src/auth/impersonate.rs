@@ -32,7 +32,7 @@ pub async fn effective(
     let mut impersonating = headers.keys().filter(|name| name.as_str().starts_with(PREFIX));
     if let Some(name) = impersonating.find(|name| !is_text(name)) {
         // Dropped, a group would be missing unnoticed.
-        return Err(ApiError::bad_request(&format!("{name}: must be printable ASCII")));
+        return Err(ApiError::bad_request(format!("{name}: must be printable ASCII")));
     }
     let text =
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Types and estimated costs of expressions.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::ast::{Expr, Fold, FoldKind, Kind, Operator};
@@ -22,11 +23,17 @@ pub(crate) struct Scope<'a> {
     pub(crate) name: &'a str,
     pub(crate) decl: &'a SizedType,
     pub(crate) outer: Option<&'a Scope<'a>>,
+    /// Places of the calls of `sum` in the text, with the letter of the type of the items: what the sum of none is.
+    pub(crate) sums: &'a RefCell<HashMap<usize, char>>,
 }
 
 impl<'a> Scope<'a> {
     fn find(&self, name: &str) -> Option<&'a SizedType> {
         if self.name == name { Some(self.decl) } else { self.outer?.find(name) }
+    }
+
+    fn inner<'b>(&'b self, name: &'b str, decl: &'b SizedType) -> Scope<'b> {
+        Scope { name, decl, outer: Some(self), sums: self.sums }
     }
 }
 
@@ -43,8 +50,8 @@ pub(crate) const TYPE_NAMES: [&str; 13] = [
     "null_type",
     "type",
     "dyn",
-    "google",
-    "kubernetes",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
 ];
 
 /// Checks an expression in a scope.
@@ -65,8 +72,9 @@ pub(crate) fn check(expr: &Expr, scope: &Scope<'_>) -> Result<Checked, Fault> {
         Kind::OptionalSelect { of, field } => optional(check_field(expr, of, field, scope)?),
         Kind::OptionalIndex { of, at } => optional(check_index(expr, of, at, scope)?),
         Kind::Has { of, field } => {
-            let field = check_field(expr, of, field, scope)?;
-            Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: field.cost.saturating_sub(1) })
+            check_field(expr, of, field, scope)?;
+            // Kubernetes 1.25 takes it for nothing.
+            Ok(Checked { decl: SizedType::plain(Ty::Bool), cost: 0 })
         }
         Kind::Index { of, at } => check_index(expr, of, at, scope),
         Kind::Call { name, target, args } => check_call(expr, name, target.as_deref(), args, scope),
@@ -129,7 +137,7 @@ fn check_name(expr: &Expr, name: &str, scope: &Scope<'_>) -> Result<Checked, Fau
     if let Some(decl) = scope.find(name) {
         return Ok(Checked { decl: decl.clone(), cost: 1 });
     }
-    if TYPE_NAMES.contains(&name) && !matches!(name, "google" | "kubernetes") {
+    if TYPE_NAMES.contains(&name) {
         return Ok(Checked { decl: SizedType::plain(Ty::Type), cost: 1 });
     }
     Err(Fault::new(expr.at, format!("undeclared reference to '{name}' (in container '')")))
@@ -209,6 +217,9 @@ fn check_call(
     let of_parts = parts().fold(0, |sum, part| plus(sum, part.cost));
     let decls: Vec<SizedType> = args.iter().map(|arg| arg.decl.clone()).collect();
     let on = target.as_ref().map(|target| &target.decl);
+    if let ("sum", Some(Ty::List(item))) = (name, on.map(|on| &on.ty)) {
+        scope.sums.borrow_mut().insert(expr.at, item.ty.letter());
+    }
     if let Some(decl) = signatures::result(name, on, &decls, max) {
         let cost = plus(of_parts, estimate::function(name, on, &decls));
         return Ok(Checked { decl, cost });
@@ -224,40 +235,48 @@ fn check_call(
 }
 
 fn check_list(parts: &[Expr], scope: &Scope<'_>) -> Result<Checked, Fault> {
-    let parts: Vec<Checked> =
+    let checked: Vec<Checked> =
         parts.iter().map(|part| check(part, scope)).collect::<Result<_, _>>()?;
-    let cost = parts.iter().fold(cost::LIST, |sum, part| plus(sum, part.cost));
-    let item = common(parts.iter().map(|part| &part.decl));
+    let cost = checked.iter().fold(cost::LIST, |sum, part| plus(sum, part.cost));
+    let item = common(parts.iter().zip(checked.iter().map(|part| &part.decl)))?;
     Ok(Checked { decl: SizedType::list(item, parts.len() as u64), cost })
 }
 
-/// The type of all values, or `dyn`.
-fn common<'a>(decls: impl Iterator<Item = &'a SizedType>) -> SizedType {
-    let mut decls = decls.cloned();
-    let Some(first) = decls.next() else { return SizedType::plain(Ty::Dyn) };
-    let all = decls.fold(first, |all, decl| {
-        let is_same = std::mem::discriminant(&decl.ty) == std::mem::discriminant(&all.ty)
-            && decl.ty.fits(&all.ty);
-        if is_same { all.or(&decl) } else { SizedType::new(Ty::Dyn, all.max.max(decl.max), 1) }
-    });
-    SizedType::new(all.ty, all.max, 1)
+/// The type of all parts of a list or map; `dyn` of none, and where one of them is. Kubernetes has no lists of several types.
+fn common<'a>(
+    mut parts: impl Iterator<Item = (&'a Expr, &'a SizedType)>,
+) -> Result<SizedType, Fault> {
+    let Some((_, first)) = parts.next() else { return Ok(SizedType::plain(Ty::Dyn)) };
+    let all = parts.try_fold(first.clone(), |all, (part, decl)| {
+        if !decl.ty.fits(&all.ty) {
+            let why = format!("expected type '{}' but found '{}'", all.ty, decl.ty);
+            return Err(Fault::new(part.at, why));
+        }
+        let is_same = std::mem::discriminant(&decl.ty) == std::mem::discriminant(&all.ty);
+        let either = || SizedType::new(Ty::Dyn, all.max.max(decl.max), 1);
+        Ok(if is_same { all.or(decl) } else { either() })
+    })?;
+    Ok(SizedType::new(all.ty, all.max, 1))
 }
 
 fn check_map(entries: &[(Expr, Expr)], scope: &Scope<'_>) -> Result<Checked, Fault> {
     let (mut keys, mut values) = (Vec::new(), Vec::new());
     let mut cost = cost::MAP;
-    for (key, value) in entries {
-        let at = key.at;
-        let (key, value) = (check(key, scope)?, check(value, scope)?);
+    for (key_expr, value_expr) in entries {
+        let (key, value) = (check(key_expr, scope)?, check(value_expr, scope)?);
         // No value has such keys, and types that hold one type twice grow without bounds.
         if key.decl.ty.is_composite() {
-            return Err(Fault::new(at, format!("unsupported key type: {}", key.decl.ty)));
+            let why = format!("unsupported key type: {}", key.decl.ty);
+            return Err(Fault::new(key_expr.at, why));
         }
         cost = plus(cost, plus(key.cost, value.cost));
-        keys.push(key.decl);
-        values.push(value.decl);
+        keys.push((key_expr, key.decl));
+        values.push((value_expr, value.decl));
     }
-    let ty = Ty::Map(Arc::new(common(keys.iter())), Arc::new(common(values.iter())));
+    let all = |parts: &[(&Expr, SizedType)]| {
+        common(parts.iter().map(|(part, decl)| (*part, decl))).map(Arc::new)
+    };
+    let ty = Ty::Map(all(&keys)?, all(&values)?);
     Ok(Checked { decl: SizedType::new(ty, entries.len() as u64, 2), cost })
 }
 
@@ -394,7 +413,7 @@ fn check_fold(expr: &Expr, fold: &Fold, scope: &Scope<'_>) -> Result<Checked, Fa
             return Err(Fault::new(expr.at, why));
         }
     };
-    let inner = Scope { name: &fold.var, decl: &item, outer: Some(scope) };
+    let inner = scope.inner(&fold.var, &item);
     let body = check(&fold.body, &inner)?;
     let mapped = fold.mapped.as_ref().map(|mapped| check(mapped, &inner)).transpose()?;
     let maps_only = fold.kind == FoldKind::Map && mapped.is_none();
@@ -407,7 +426,7 @@ fn check_fold(expr: &Expr, fold: &Fold, scope: &Scope<'_>) -> Result<Checked, Fa
         FoldKind::All => (1, plus(each, 3), SizedType::plain(Ty::Bool)),
         FoldKind::Exists => (1, plus(each, 4), SizedType::plain(Ty::Bool)),
         FoldKind::ExistsOne => (2, plus(each, 2), SizedType::plain(Ty::Bool)),
-        FoldKind::Filter => (11, plus(each, 12), SizedType::list(item.clone(), range.decl.max)),
+        FoldKind::Filter => (11, plus(each, 13), SizedType::list(item.clone(), range.decl.max)),
         FoldKind::Map | FoldKind::OptMap | FoldKind::OptFlatMap => {
             let result = mapped.unwrap_or(body).decl;
             (11, plus(each, 12), SizedType::list(result, range.decl.max))
@@ -429,7 +448,7 @@ fn check_optional_map(
         Ty::Dyn => range.decl.clone(),
         other => return Err(no_overload(expr, "optMap", &[other])),
     };
-    let inner = Scope { name: &fold.var, decl: &value, outer: Some(scope) };
+    let inner = scope.inner(&fold.var, &value);
     let body = check(&fold.body, &inner)?;
     let decl = match (fold.kind, &body.decl.ty) {
         (FoldKind::OptMap, _) => SizedType::optional(body.decl),

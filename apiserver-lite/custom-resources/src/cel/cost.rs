@@ -54,8 +54,8 @@ pub(crate) fn function(name: &str, sizes: &[u64]) -> u64 {
         "contains" => walk(size(0)).saturating_mul(walk(size(1)).max(1)).max(1),
         "startsWith" | "endsWith" => walk(size(1)).max(1),
         "string" | "bytes" | "lowerAscii" | "upperAscii" | "trim" | "charAt" | "substring"
-        | "url" | "isURL" | "duration" | "timestamp" | "int" | "uint" | "double" | "ip"
-        | "isIP" | "cidr" | "isCIDR" | "quantity" | "isQuantity" => walk(size(0)).max(1),
+        | "url" | "isURL" | "duration" | "timestamp" | "int" | "uint" | "double" | "bool"
+        | "ip" | "isIP" | "cidr" | "isCIDR" | "quantity" | "isQuantity" => walk(size(0)).max(1),
         // Each parameter becomes a list.
         "getQuery" => size(0).max(1),
         "ip.isCanonical" => walk(size(0)).saturating_mul(2).max(1),

@@ -246,10 +246,17 @@ impl<'a> Lexer<'a> {
             }
             _ => return Err(wrong()),
         };
+        // Bytes have no characters.
+        if bytes && radix == 16 && length > 2 {
+            return Err(wrong());
+        }
         let digits = self.rest().get(..length).ok_or_else(wrong)?;
+        if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
         let code = u32::from_str_radix(digits, radix).map_err(|_| wrong())?;
         self.skip(length);
-        if bytes && !matches!(c, 'u' | 'U') {
+        if bytes {
             out.push(u8::try_from(code).map_err(|_| wrong())?);
             return Ok(());
         }

@@ -386,6 +386,7 @@ impl Parser {
             _ => {}
         }
         if !self.accept("(") {
+            let name = if name == "google" { self.type_of_protobuf() } else { name };
             return self.make(at, Kind::Ident(name));
         }
         let mut args = self.list(")")?;
@@ -396,6 +397,21 @@ impl Parser {
             (1, Some(Kind::Select { of, field })) => self.make(at, Kind::Has { of, field }),
             _ => Err(Fault::new(at, "invalid argument to has() macro")),
         }
+    }
+
+    /// What `google` begins: the name of a type, such as `google.protobuf.Duration`.
+    fn type_of_protobuf(&mut self) -> String {
+        let is = |at: usize, wanted: &Token| {
+            self.tokens.get(self.next.saturating_add(at)).is_some_and(|(token, _)| token == wanted)
+        };
+        let dot = Token::Punctuation(".");
+        let begins = is(0, &dot) && is(1, &Token::Ident("protobuf".to_owned())) && is(2, &dot);
+        let found = ["Duration", "Timestamp"]
+            .into_iter()
+            .find(|name| begins && is(3, &Token::Ident((*name).to_owned())));
+        let Some(name) = found else { return "google".to_owned() };
+        self.next = self.next.saturating_add(4);
+        format!("google.protobuf.{name}")
     }
 
     /// A call of a method, or a macro.

@@ -1,5 +1,6 @@
 //! Compiled rules.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub(crate) struct Program {
     pub(crate) has_optional_old: bool,
     /// The regular expressions that it names.
     pub(crate) patterns: HashMap<String, Arc<Pattern>>,
+    /// Places of the calls of `sum`, with the letter of the type of the items.
+    pub(crate) sums: HashMap<usize, char>,
     /// Estimated cost of a run.
     pub(crate) cost: u64,
     /// Most values that it can be run for in one request.
@@ -94,12 +97,13 @@ impl Program {
     ) -> Result<Self, CompileError> {
         let mut compile = || {
             let expr = parse(text)?;
-            let checked = check_with(&expr, variables, None)?;
+            let sums = RefCell::default();
+            let checked = check_with(&expr, variables, None, &sums)?;
             let mut patterns = HashMap::new();
             collect_patterns(&expr, all, &mut patterns)?;
-            Ok((expr, checked, patterns))
+            Ok((expr, checked, patterns, sums.into_inner()))
         };
-        let (expr, checked, patterns) =
+        let (expr, checked, patterns, sums) =
             compile().map_err(|fault: Fault| CompileError::Fault(describe(text, &fault)))?;
         match (&checked.decl.ty, wanted) {
             (Ty::Bool, Ty::Bool) | (Ty::Text, Ty::Text) => {}
@@ -111,6 +115,7 @@ impl Program {
             has_optional_old: false,
             expr,
             patterns,
+            sums,
             cost: checked.cost,
             values_max: REQUEST_MAX.checked_div(least.saturating_add(1)).unwrap_or(REQUEST_MAX),
         })
@@ -137,10 +142,11 @@ fn check_with(
     expr: &Expr,
     variables: &[Variable<'_>],
     outer: Option<&Scope<'_>>,
+    sums: &RefCell<HashMap<usize, char>>,
 ) -> Result<Checked, Fault> {
     match (variables.split_first(), outer) {
         (Some((Variable { name, decl }, rest)), outer) => {
-            check_with(expr, rest, Some(&Scope { name, decl, outer }))
+            check_with(expr, rest, Some(&Scope { name, decl, outer, sums }), sums)
         }
         (None, Some(scope)) => check(expr, scope),
         (None, None) => Err(Fault::new(expr.at, "there is nothing to decide about")),

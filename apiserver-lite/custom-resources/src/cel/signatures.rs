@@ -1,4 +1,5 @@
-//! Functions and methods with their types, as letters of [`Ty::letter`]. In results `e` is the type of a list's items or of the value of an optional, `S` a
+//! Functions and methods with their types, as letters of [`Ty::letter`]. Of targets `S`, `N` and `K` are lists of texts, of what has a sum and of what has an
+//! order. In results `e` is the type of a list's items or of the value of an optional, `S` a
 //! list of texts, `U` an URL, `q` a map of lists of texts, `o` an optional of the argument, `v` an optional list of texts, and `f` an optional format.
 
 use std::sync::Arc;
@@ -13,6 +14,11 @@ const FORMAT_LEN_MAX: u64 = 64;
 /// Most texts that say what is wrong about one of a format, and the longest.
 const COMPLAINTS_MAX: u64 = 8;
 const COMPLAINT_LEN_MAX: u64 = 2_048;
+
+/// Types of the items of lists that have a sum.
+const SUMMABLE: &str = "iudD";
+/// Types of the items of lists that have an order.
+const COMPARABLE: &str = "iudBDTsb";
 
 /// Name, target (empty for functions), arguments, result.
 pub(crate) type Signature = (&'static str, &'static str, &'static str, char);
@@ -32,6 +38,9 @@ pub(crate) const SIGNATURES: &[Signature] = &[
     ("int", "", "d", 'i'),
     ("int", "", "s", 'i'),
     ("int", "", "T", 'i'),
+    ("int", "", "D", 'i'),
+    ("bool", "", "B", 'B'),
+    ("bool", "", "s", 'B'),
     ("uint", "", "i", 'u'),
     ("uint", "", "u", 'u'),
     ("uint", "", "d", 'u'),
@@ -53,6 +62,7 @@ pub(crate) const SIGNATURES: &[Signature] = &[
     ("bytes", "", "b", 'b'),
     ("duration", "", "s", 'D'),
     ("duration", "", "D", 'D'),
+    ("duration", "", "i", 'D'),
     ("timestamp", "", "s", 'T'),
     ("timestamp", "", "T", 'T'),
     ("timestamp", "", "i", 'T'),
@@ -75,15 +85,15 @@ pub(crate) const SIGNATURES: &[Signature] = &[
     ("substring", "s", "i", 's'),
     ("substring", "s", "ii", 's'),
     ("trim", "s", "", 's'),
-    ("join", "l", "", 's'),
-    ("join", "l", "s", 's'),
+    ("join", "S", "", 's'),
+    ("join", "S", "s", 's'),
     ("find", "s", "s", 's'),
     ("findAll", "s", "s", 'S'),
     ("findAll", "s", "si", 'S'),
-    ("isSorted", "l", "", 'B'),
-    ("sum", "l", "", 'e'),
-    ("min", "l", "", 'e'),
-    ("max", "l", "", 'e'),
+    ("isSorted", "K", "", 'B'),
+    ("sum", "N", "", 'e'),
+    ("min", "K", "", 'e'),
+    ("max", "K", "", 'e'),
     ("indexOf", "l", "*", 'i'),
     ("lastIndexOf", "l", "*", 'i'),
     ("url", "", "s", 'U'),
@@ -219,10 +229,25 @@ pub(crate) fn result(
         ("dyn", None, [arg]) => return Some(SizedType::new(Ty::Dyn, arg.max, arg.least)),
         _ => {}
     }
-    let fits = |want: char, have: &SizedType| match have.ty.letter() {
-        '*' => true,
-        letter => want == '*' || letter == want,
+    let fits = |want: char, have: &SizedType| match (&have.ty, want) {
+        (Ty::Dyn, _) | (_, '*') => true,
+        (Ty::List(item), 'S' | 'N' | 'K') => {
+            let letters = match want {
+                'S' => "s",
+                'N' => SUMMABLE,
+                _ => COMPARABLE,
+            };
+            matches!(item.ty, Ty::Dyn) || letters.contains(item.ty.letter())
+        }
+        (have, want) => have.letter() == want,
     };
+    // A list is searched for what it may have.
+    if let ("indexOf" | "lastIndexOf", Some(Ty::List(item)), [arg]) =
+        (name, target.map(|target| &target.ty), args)
+        && !item.ty.fits(&arg.ty)
+    {
+        return None;
+    }
     let mut found = all().filter(|(have, on, with, _)| {
         *have == name
             && match (target, on.chars().next()) {

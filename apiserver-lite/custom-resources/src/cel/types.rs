@@ -94,10 +94,6 @@ impl SizedType {
                 Ty::Map(inner(key, other_key), inner(value, other_value))
             }
             (Ty::Optional(left), Ty::Optional(right)) => Ty::Optional(Arc::new(left.or(right))),
-            // Kubernetes refuses objects of two schemas side by side. A type of the fields of both would be copied for each such pair.
-            (Ty::Object(left), Ty::Object(right)) if !Arc::ptr_eq(left, right) => {
-                return SizedType::plain(Ty::Dyn);
-            }
             (left, _) => left.clone(),
         };
         SizedType::new(ty, self.max.max(other.max), self.least.min(other.least))
@@ -128,7 +124,8 @@ impl Ty {
             }
             (Ty::Optional(left), Ty::Optional(right)) => left.ty.fits(&right.ty),
             (Ty::Access(left), Ty::Access(right)) => left == right,
-            (Ty::Object(_), Ty::Object(_)) => true,
+            // Objects of one schema.
+            (Ty::Object(left), Ty::Object(right)) => Arc::ptr_eq(left, right),
             (Ty::Null, other) | (other, Ty::Null) if other.is_comparable_to_null() => true,
             (left, right) => std::mem::discriminant(left) == std::mem::discriminant(right),
         }

@@ -71,6 +71,7 @@ fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
         "optional.of" => Ok(Val::optional(Some(arg.clone()))),
         "optional.ofNonZeroValue" => Ok(Val::optional((!is_zero(arg)).then(|| arg.clone()))),
         "int" => to_int(arg),
+        "bool" => to_bool(arg),
         "uint" => to_uint(arg),
         "double" => to_double(arg),
         "string" => to_text(arg),
@@ -81,6 +82,7 @@ fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
         },
         "duration" => match arg {
             Val::Duration(_) => Ok(arg.clone()),
+            Val::Int(nanos) => Ok(Val::Duration(*nanos)),
             Val::Text(text) => times::parse_duration(text)
                 .map(Val::Duration)
                 .ok_or_else(|| Fail::error(format!("time: invalid duration {:?}", &**text))),
@@ -115,6 +117,16 @@ fn call_on_one<'a>(name: &str, arg: &Val<'a>) -> Result<Val<'a>, Fail> {
             })
         }
         _ => Err(Fail::no_overload()),
+    }
+}
+
+/// The sum of no items whose type has this letter.
+pub(crate) fn zero<'a>(letter: Option<char>) -> Val<'a> {
+    match letter {
+        Some('u') => Val::Uint(0),
+        Some('d') => Val::Double(0.0),
+        Some('D') => Val::Duration(0),
+        _ => Val::Int(0),
     }
 }
 
@@ -174,11 +186,27 @@ pub(crate) fn index<'a>(found: Option<usize>) -> Val<'a> {
     Val::Int(found.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1))
 }
 
+/// The lowest number that no signed integer holds.
+const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+
+fn to_bool<'a>(arg: &Val<'a>) -> Result<Val<'a>, Fail> {
+    match arg {
+        Val::Bool(_) => Ok(arg.clone()),
+        Val::Text(text) => match &**text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Val::Bool(true)),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Val::Bool(false)),
+            text => Err(Fail::error(format!("invalid bool {text:?}"))),
+        },
+        _ => Err(Fail::no_overload()),
+    }
+}
+
 fn to_int<'a>(arg: &Val<'a>) -> Result<Val<'a>, Fail> {
     let number = match arg {
         Val::Int(number) => Some(*number),
         Val::Uint(number) => i64::try_from(*number).ok(),
-        Val::Double(number) if number.abs() < 9.2e18 => Some(*number as i64),
+        Val::Double(number) if number.abs() < TWO_TO_63 => Some(*number as i64),
+        Val::Duration(nanos) => Some(*nanos),
         Val::Time(nanos) => i64::try_from(nanos.div_euclid(1_000_000_000)).ok(),
         Val::Text(text) => {
             return text
@@ -196,7 +224,7 @@ fn to_uint<'a>(arg: &Val<'a>) -> Result<Val<'a>, Fail> {
     let number = match arg {
         Val::Uint(number) => Some(*number),
         Val::Int(number) => u64::try_from(*number).ok(),
-        Val::Double(number) if (0.0..1.8e19).contains(number) => Some(*number as u64),
+        Val::Double(number) if (0.0..2.0 * TWO_TO_63).contains(number) => Some(*number as u64),
         Val::Text(text) => {
             return text
                 .parse()

@@ -1,24 +1,24 @@
 //! Runs expressions, within a budget.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::rc::Rc;
 
 use apiserver_schema::Value;
-use base64::Engine as _;
 
 use super::access::{AccessAnswer, AccessInput, AccessQuestion, AccessVal};
 use super::value::{Entries, Fail, Items, Text, Val, order};
-use super::{functions, lists};
+use super::{fields, functions, lists};
 use crate::cel::TYPE_NAMES;
 use crate::cel::ast::{Expr, Fold, FoldKind, Kind, Operator};
 use crate::cel::cost;
-use crate::cel::names::unescape;
 use crate::cel::program::Program;
+use crate::formats;
 use crate::node::{Node, Type};
 use crate::times;
 
 /// Entries that a look-up passes in one step.
-const LOOKUP: u64 = 64;
+pub(crate) const LOOKUP: u64 = 64;
 
 /// A variable and those around it.
 pub(crate) struct Scope<'s, 'a> {
@@ -145,8 +145,7 @@ impl<'a> Run<'a> {
         let found = match format {
             "byte" => {
                 self.charge(cost::walk(text.len() as u64))?;
-                let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok();
-                bytes.map(|bytes| Val::Bytes(bytes.into()))
+                formats::decode_bytes(text).map(|bytes| Val::Bytes(bytes.into()))
             }
             "duration" => times::parse_long_duration(text).map(Val::Duration),
             "date" => times::parse_date(text).map(Val::Time),
@@ -201,7 +200,7 @@ impl<'a> Run<'a> {
                 let (of, at) = (self.eval(of, scope)?, self.eval(at, scope)?);
                 self.index(&of, &at)
             }
-            Kind::Call { name, target, args } => self.call(name, target.as_deref(), args, scope),
+            Kind::Call { .. } => self.call(expr, scope),
             Kind::List(parts) => self.list(parts, scope),
             Kind::Map(entries) => self.map(entries, scope),
             Kind::Not(of) => match self.eval(of, scope)? {
@@ -251,20 +250,22 @@ impl<'a> Run<'a> {
         known.map(Val::Type).ok_or_else(|| Fail::error(format!("no such attribute: {name}")))
     }
 
-    fn call(
-        &mut self,
-        name: &'a str,
-        target: Option<&'a Expr>,
-        args: &'a [Expr],
-        scope: &Scope<'_, 'a>,
-    ) -> Result<Val<'a>, Fail> {
+    /// The result of a call.
+    fn call(&mut self, expr: &'a Expr, scope: &Scope<'_, 'a>) -> Result<Val<'a>, Fail> {
+        let Kind::Call { name, target, args } = &expr.kind else { return Err(Fail::no_overload()) };
+        let target = target.as_deref();
         let target = target.map(|target| self.eval(target, scope)).transpose()?;
         let args: Result<Vec<_>, Fail> = args.iter().map(|arg| self.eval(arg, scope)).collect();
         let args = args?;
         let size = if name == "size" { Val::uncounted } else { Val::size };
         let sizes: Vec<u64> = target.iter().chain(&args).map(size).collect();
         self.charge(cost::function(name, &sizes))?;
-        functions::call(self, name, target.as_ref(), &args)
+        match &target {
+            Some(Val::List(items)) if name == "sum" && items.len() == 0 => {
+                Ok(functions::zero(self.program.sums.get(&expr.at).copied()))
+            }
+            target => functions::call(self, name, target.as_ref(), &args),
+        }
     }
 
     /// The field of an object or map; `None` if it is not set.
@@ -273,10 +274,8 @@ impl<'a> Run<'a> {
             Val::Map(Entries::Tree(map, node)) => {
                 let (map, node) = (*map, *node);
                 self.charge(map.len() as u64 / LOOKUP)?;
-                let is_map = node.is_none_or(|node| node.additional.schema().is_some());
-                let key = if is_map { name.to_owned() } else { unescape(name) };
-                let Some(value) = map.get(&key) else { return Ok(None) };
-                self.load(value, node.and_then(|node| node.field(&key))).map(Some)
+                let found = fields::named(map, node, name);
+                found.map(|(value, node)| self.load(value, node)).transpose()
             }
             Val::Map(entries) => self.entry(entries, &Val::Text(Text::Borrowed(name))),
             Val::Access(of) => Ok(self.access.and_then(|input| of.field(name, input))),
@@ -318,8 +317,8 @@ impl<'a> Run<'a> {
         match (entries, key) {
             (Entries::Tree(map, node), Val::Text(key)) => {
                 self.charge(key.len() as u64 / cost::PASSED)?;
-                let Some(value) = map.get(key) else { return Ok(None) };
-                self.load(value, node.and_then(|node| node.field(key))).map(Some)
+                let found = fields::named(map, *node, key);
+                found.map(|(value, node)| self.load(value, node)).transpose()
             }
             (Entries::Tree(..), _) => Ok(None),
             (Entries::Made(entries), key) => {
@@ -358,7 +357,7 @@ impl<'a> Run<'a> {
                 let node = node.and_then(|node| node.items.as_deref());
                 items.get(at).map(|item| self.load(item, node)).transpose()
             }
-            Items::Made(items) => Ok(items.get(at).cloned()),
+            Items::Made(items, _) => Ok(items.get(at).cloned()),
         }
     }
 
@@ -450,14 +449,17 @@ impl<'a> Run<'a> {
             }
             _ if fold.kind.is_of_optional() => return Err(Fail::no_overload()),
             Val::List(items) => items,
-            Val::Map(Entries::Tree(map, _)) => {
+            Val::Map(Entries::Tree(map, node)) => {
                 self.charge(map.len() as u64)?;
-                let keys = map.iter_sorted().map(|(key, _)| Val::Text(Text::Borrowed(key)));
-                Items::Made(Rc::new(keys.collect()))
+                let keys = fields::names(map, node).map(|name| match name {
+                    Cow::Borrowed(name) => Val::Text(Text::Borrowed(name)),
+                    Cow::Owned(name) => Val::text(name),
+                });
+                Items::made(keys.collect())
             }
             Val::Map(Entries::Made(entries)) => {
                 self.charge(entries.len() as u64)?;
-                Items::Made(Rc::new(entries.iter().map(|(key, _)| key.clone()).collect()))
+                Items::made(entries.iter().map(|(key, _)| key.clone()).collect())
             }
             _ => return Err(Fail::no_overload()),
         };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::value::{Entries, Val};
+use crate::formats;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Url {
@@ -17,39 +18,32 @@ pub(crate) struct Url {
 impl Url {
     /// Reads an URL as `url()` does.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        if text.is_empty() || text.chars().any(|c| c.is_control() || c == ' ') {
+        if !formats::fits("uri", text) {
             return None;
         }
-        let (scheme, rest) = if text.starts_with('/') {
-            ("", text)
-        } else {
-            let (scheme, rest) = text.split_once(':')?;
-            let starts = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
-            let fits = scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-            if !starts || !fits || !rest.starts_with('/') {
-                return None;
-            }
-            (scheme, rest)
+        let whole = text.split_once('#').map_or(text, |(before, _)| before);
+        let (scheme, rest) = match whole.starts_with('/') {
+            true => ("", whole),
+            false => whole.split_once(':')?,
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (host, path) = match rest.strip_prefix("//").filter(|_| !scheme.is_empty()) {
-            Some(authority) => match authority.find('/') {
-                Some(at) => authority.split_at(at),
-                None => (authority, ""),
-            },
-            None => ("", rest),
+        let authority = rest.strip_prefix("//");
+        let (host, path) = match authority {
+            Some(authority) if !scheme.is_empty() || !authority.starts_with('/') => {
+                authority.split_at(authority.find('/').unwrap_or(authority.len()))
+            }
+            _ if rest.starts_with('/') => ("", rest),
+            // What follows a scheme without a slash has no parts.
+            _ => ("", ""),
         };
         let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        let url = Url {
+        Some(Url {
             text: text.to_owned(),
             scheme: scheme.to_ascii_lowercase(),
             host: host.to_owned(),
-            path: path.to_owned(),
+            path: escape_path(path),
             query: query.to_owned(),
-        };
-        let port = url.port();
-        let fits = port.bytes().all(|b| b.is_ascii_digit()) && valid_escapes(path);
-        fits.then_some(url)
+        })
     }
 
     /// Host and port.
@@ -83,7 +77,10 @@ impl Url {
     fn query_map<'a>(&self) -> Val<'a> {
         let mut found: Vec<(String, Vec<Val<'a>>)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
-        for (key, value) in form_urlencoded::parse(self.query.as_bytes()).take(1_000) {
+        let is_whole = |part: &&str| !part.contains(';') && formats::has_whole_escapes(part);
+        let parts = self.query.split('&').filter(is_whole);
+        let parts = parts.flat_map(|part| form_urlencoded::parse(part.as_bytes()));
+        for (key, value) in parts.take(1_000) {
             let value = Val::text(&*value);
             match places.get(&*key).and_then(|at| found.get_mut(*at)) {
                 Some((_, values)) => values.push(value),
@@ -98,10 +95,26 @@ impl Url {
     }
 }
 
-fn valid_escapes(path: &str) -> bool {
-    path.split('%').skip(1).all(|after| {
-        let mut digits = after.bytes().take(2);
-        let mut hex = || digits.next().is_some_and(|b| b.is_ascii_hexdigit());
-        hex() && hex()
-    })
+/// The path as it is if it has only what a path may have, and escaped anew otherwise.
+fn escape_path(path: &str) -> String {
+    if path.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:@[]/%".contains(&b)) {
+        return path.to_owned();
+    }
+    let mut out = String::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = (*first == b'%').then(|| after.split_at_checked(2)).flatten();
+        let escaped = escaped.and_then(|(code, after)| {
+            let code = std::str::from_utf8(code).ok()?;
+            Some((u8::from_str_radix(code, 16).ok()?, after))
+        });
+        let (byte, after) = escaped.unwrap_or((*first, after));
+        if byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        rest = after;
+    }
+    out
 }

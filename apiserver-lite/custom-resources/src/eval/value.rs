@@ -12,7 +12,7 @@ use proto_api::Quantity;
 use super::access::{AccessQuestion, AccessVal};
 use super::urls::Url;
 use crate::errors::shortened;
-use crate::node::Node;
+use crate::node::{ListType, Node};
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,15 +88,26 @@ impl Deref for Text<'_> {
 #[derive(Clone, Debug)]
 pub(crate) enum Items<'a> {
     Tree(&'a [Value], Option<&'a Node>),
-    Made(Rc<Vec<Val<'a>>>),
+    /// A sum with a set or a list with keys is one, too: its schema.
+    Made(Rc<Vec<Val<'a>>>, Option<&'a Node>),
 }
 
-impl Items<'_> {
+impl<'a> Items<'a> {
+    pub(crate) fn made(items: Vec<Val<'a>>) -> Self {
+        Items::Made(Rc::new(items), None)
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Items::Tree(items, _) => items.len(),
-            Items::Made(items) => items.len(),
+            Items::Made(items, _) => items.len(),
         }
+    }
+
+    /// The schema of a set or of a list with keys; `None` for another list.
+    pub(crate) fn unordered(&self) -> Option<&'a Node> {
+        let (Items::Tree(_, node) | Items::Made(_, node)) = self;
+        node.filter(|node| node.list != ListType::Atomic)
     }
 }
 
@@ -121,7 +132,7 @@ impl<'a> Val<'a> {
     }
 
     pub(crate) fn list(items: Vec<Val<'a>>) -> Self {
-        Val::List(Items::Made(Rc::new(items)))
+        Val::List(Items::made(items))
     }
 
     pub(crate) fn optional(value: Option<Self>) -> Self {

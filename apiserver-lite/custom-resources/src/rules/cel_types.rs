@@ -51,9 +51,10 @@ fn declare_text(node: &Node) -> SizedType {
     let unlimited = REQUEST_MAX.saturating_sub(2);
     match node.format() {
         "byte" => SizedType::new(Ty::Bytes, max.unwrap_or(unlimited), 2),
-        "duration" => SizedType::new(Ty::Duration, 32, 2),
-        "date" => SizedType::new(Ty::Timestamp, 10, 12),
-        "datetime" => SizedType::new(Ty::Timestamp, 30, 22),
+        // Their shortest and longest texts, as Kubernetes takes them.
+        "duration" => SizedType::new(Ty::Duration, 32, 3),
+        "date" => SizedType::new(Ty::Timestamp, 12, 12),
+        "datetime" => SizedType::new(Ty::Timestamp, 32, 21),
         _ => {
             let longest = checks
                 .filter(|checks| !checks.one_value_of.is_empty())
@@ -85,7 +86,7 @@ fn declare_object(node: &Node) -> SizedType {
             fields.insert(name, field);
         }
     }
-    if node.embedded {
+    if node.hides_metadata() {
         let names = ["name", "generateName"].map(|name| (name.to_owned(), text()));
         let metadata = Ty::Object(Arc::new(BTreeMap::from(names)));
         fields.insert("apiVersion".to_owned(), text());

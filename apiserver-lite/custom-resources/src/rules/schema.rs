@@ -26,7 +26,8 @@ pub(crate) fn check(
         return;
     }
     expensive.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
-    for (path, _) in expensive.iter().take(4) {
+    let expensive = expensive.iter().filter(|(_, cost)| *cost >= SCHEMA_MAX / 100);
+    for (path, _) in expensive.take(4) {
         let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
         errors.forbidden(&Path::ROOT.field(path), detail);
     }
@@ -54,7 +55,7 @@ fn too_expensive(what: &str, cost: u64, limit: u64) -> String {
 struct Place<'a> {
     /// Most values of the node in an object; `None` if the schema does not bound them.
     values: Option<u64>,
-    /// Path of the list or map around it whose values are not compared with stored ones.
+    /// Path of the outermost list around it whose items are not compared with stored ones, because they have no keys.
     atomic: Option<&'a str>,
 }
 
@@ -85,17 +86,12 @@ impl Checker<'_> {
             let atomic = if keyed { place.atomic } else { place.atomic.or(Some(&here)) };
             self.node(items, schema, Place { values, atomic }, path.field("items"));
         }
-        let atomic = if node.atomic_map { place.atomic.or(Some(&here)) } else { place.atomic };
         if let (Some(values), Some(schema)) =
             (node.additional.schema(), schema.map("additionalProperties"))
         {
             let count = place.times(checks.and_then(|checks| checks.max_properties));
-            self.node(
-                values,
-                schema,
-                Place { values: count, atomic },
-                path.field("additionalProperties"),
-            );
+            let place = Place { values: count, ..place };
+            self.node(values, schema, place, path.field("additionalProperties"));
         }
         for (name, property) in &node.properties {
             let Some(schema) = schema.map("properties").and_then(|properties| properties.map(name))
@@ -103,7 +99,7 @@ impl Checker<'_> {
                 continue;
             };
             let path = path.field("properties");
-            self.node(property, schema, Place { atomic, ..place }, path.key(name));
+            self.node(property, schema, place, path.key(name));
         }
         if !node.rules.is_empty() {
             let decl = declare(node);

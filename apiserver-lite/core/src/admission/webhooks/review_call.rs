@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{WebhookReview, resource_of, too_late};
+use super::{Round, WebhookReview, resource_of, too_late};
 use crate::conversion;
 use crate::options::Effects;
 use crate::status::ApiError;
@@ -42,12 +42,13 @@ impl From<ApiError> for AskError {
 }
 
 impl WebhookReview<'_> {
-    /// Calls a mutating webhook. Returns the changed object, if it is changed.
+    /// Calls a mutating webhook, the one at this place in this round. Returns the changed object, if it is changed.
     pub(super) async fn ask_mutating(
         &self,
         remote: &Remote,
         version: MatchedVersion,
         object: Option<&Object>,
+        position: (Round, usize),
     ) -> Result<Option<Object>, AskError> {
         let began = Instant::now();
         let patched = async {
@@ -57,7 +58,9 @@ impl WebhookReview<'_> {
                 let text = changes_nothing_text(&remote.webhook.name);
                 return Err(ApiError::internal(text).into());
             };
-            Ok(self.patched(object, self.kind_of(version), &patch).await?)
+            let patched = self.patched(object, self.kind_of(version), &patch).await?;
+            self.note_patch(remote, &patch, position);
+            Ok(patched)
         }
         .await;
         self.count(remote, began, patched.as_ref().err());

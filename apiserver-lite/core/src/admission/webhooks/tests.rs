@@ -1,14 +1,17 @@
 //! What becomes of a request whose webhook is not called, or cannot be.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_audit::{Level, RequestAuditConfig, RequestHead, Trail};
 use apiserver_auth::User;
-use apiserver_schema::{Format, Object, Strictness};
+use apiserver_schema::{Format, Kind, Object, Strictness};
 use apiserver_store::{Write, WriteCondition};
 use proto_api::names::{Names, Profile};
 use serde_json::json;
 
+use super::{Reviewed, Round, WebhookReview};
 use crate::admission::{WebhookOperation, admit_unstored};
 use crate::context::RequestContext;
 use crate::key;
@@ -19,14 +22,15 @@ use crate::request_notes::RequestNotes;
 use crate::server::Server;
 use crate::status::ApiError;
 
-/// A server with one mutating webhook, which has no URL, is ignored when it fails, and has these side effects.
+/// A server with one mutating webhook, which has no URL, is ignored when it fails, is called again when it is needed, and has these side effects.
 async fn server(side_effects: &str) -> Server {
     let server = Server::for_tests(Names::new(Profile::Kubernetes));
     let kind = server.kind("admissionregistration", "mutatingwebhookconfigurations").unwrap();
     let rule =
         json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]});
     let webhook = json!({"name": "w.example.com", "clientConfig": {"url": ""}, "rules": [rule],
-        "sideEffects": side_effects, "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"]});
+        "sideEffects": side_effects, "failurePolicy": "Ignore", "admissionReviewVersions": ["v1"],
+        "reinvocationPolicy": "IfNeeded"});
     let text = json!({"metadata": {"name": "c"}, "webhooks": [webhook]}).to_string();
     let decoded = server.engine.decode(kind, Format::Json, text.as_bytes(), Strictness::Strict);
     let draft = Draft::new(&server.engine, decoded.unwrap().object);
@@ -51,33 +55,60 @@ async fn ask_again(
     effects: Effects,
     notes: &RequestNotes,
 ) -> Result<(), ApiError> {
-    let request = RequestInfo {
-        verb: Verb::Create,
-        group: String::new(),
-        version: "v1".to_owned(),
-        namespace: "default".to_owned(),
-        resource: "configmaps".to_owned(),
-        subresource: String::new(),
-        name: String::new(),
-        rest: String::new(),
-    };
-    let kind = server.kind("", "configmaps").unwrap().clone();
-    let (user, query) = (User::default(), Query::default());
-    let call = RequestContext {
-        server,
-        request: &request,
-        kind: kind.clone(),
-        requested_version: kind.clone(),
-        user: &user,
-        user_agent: "",
-        query: &query,
-        accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
-        notes: Some(notes),
-        audit: &apiserver_audit::OFF,
-    };
-    let mut object = Object::new(kind);
-    let operation = WebhookOperation::Create;
-    admit_unstored(&call, operation, &mut object, None, effects).await
+    let asking = Asking::new(server);
+    let mut object = Object::new(asking.kind.clone());
+    let call = asking.call(server, notes, &apiserver_audit::OFF);
+    admit_unstored(&call, WebhookOperation::Create, &mut object, None, effects).await
+}
+
+/// A request that creates a ConfigMap.
+struct Asking {
+    request: RequestInfo,
+    kind: Arc<Kind>,
+    user: User,
+    query: Query,
+}
+
+impl Asking {
+    fn new(server: &Server) -> Self {
+        let request = RequestInfo {
+            verb: Verb::Create,
+            group: String::new(),
+            version: "v1".to_owned(),
+            namespace: "default".to_owned(),
+            resource: "configmaps".to_owned(),
+            subresource: String::new(),
+            name: String::new(),
+            rest: String::new(),
+        };
+        let kind = server.kind("", "configmaps").unwrap().clone();
+        Self { request, kind, user: User::default(), query: Query::default() }
+    }
+
+    fn call<'a>(
+        &'a self,
+        server: &'a Server,
+        notes: &'a RequestNotes,
+        audit: &'a Trail,
+    ) -> RequestContext<'a> {
+        RequestContext {
+            server,
+            request: &self.request,
+            kind: self.kind.clone(),
+            requested_version: self.kind.clone(),
+            user: &self.user,
+            user_agent: "",
+            query: &self.query,
+            accepted: Accepted { encoding: Encoding::Json, representation: Representation::Object },
+            notes: Some(notes),
+            audit,
+        }
+    }
+
+    fn reviewed(&self) -> Reviewed<'_> {
+        let operation = WebhookOperation::Create;
+        Reviewed { operation, kind: &self.kind, old: None, effects: Effects::Real, deletion: None }
+    }
 }
 
 #[tokio::test]
@@ -121,4 +152,49 @@ async fn all_attempts_of_a_request_have_its_time() {
     }
     assert_eq!(codes, [None, None, Some(504)]);
     assert_eq!(ask(&server, Effects::Real).await.0, Ok(()), "another request has its own");
+}
+
+#[tokio::test]
+async fn one_that_failed_and_was_ignored_is_called_again() {
+    let server = server("None").await;
+    let (asking, notes) = (Asking::new(&server), RequestNotes::default());
+    let call = asking.call(&server, &notes, &apiserver_audit::OFF);
+    let mut review = WebhookReview::begin(&call, asking.reviewed()).unwrap().expect("a webhook");
+    let mut object = Object::new(asking.kind.clone());
+    for (round, is_due) in [(Round::First, false), (Round::Second, true)] {
+        assert_eq!(review.reinvocation.is_due(0), is_due, "{round:?}");
+        assert_eq!(review.mutate(Some(&mut object), round).await, Ok(false));
+        review.built_in_steps_changed();
+    }
+    let again = "failed-open.mutation.webhook.admission.k8s.io/round_1_index_0";
+    assert!(notes.annotations().contains_key(again), "{:?}", notes.annotations());
+}
+
+#[tokio::test]
+async fn patches_are_noted_where_objects_of_requests_are() {
+    let server = server("None").await;
+    let patch = r#"[{"path":"/data","op":"add","value":{"k":["v"]}},{"op":"remove","path":"/x"}]"#;
+    let note = concat!(
+        r#"{"configuration":"c","webhook":"w.example.com","#,
+        r#""patch":[{"op":"add","path":"/data","value":{"k":["v"]}},{"op":"remove","path":"/x"}],"#,
+        r#""patchType":"JSONPatch"}"#
+    );
+    let key = "patch.webhook.admission.k8s.io/round_1_index_0";
+    for (level, expected) in [
+        (Level::None, None),
+        (Level::Metadata, None),
+        (Level::Request, Some(note)),
+        (Level::RequestResponse, Some(note)),
+    ] {
+        let decision = RequestAuditConfig { level, ..RequestAuditConfig::default() };
+        let trail = Trail::new(decision, RequestHead::default());
+        let (asking, notes) = (Asking::new(&server), RequestNotes::default());
+        let call = asking.call(&server, &notes, &trail);
+        let review = WebhookReview::begin(&call, asking.reviewed()).unwrap().expect("a webhook");
+        let remote = review.ordered.mutating.first().expect("a webhook");
+        review.note_patch(remote, patch.as_bytes(), (Round::Second, 0));
+        let annotations = notes.annotations();
+        assert_eq!(annotations.get(key).map(String::as_str), expected, "{level:?}");
+        assert_eq!(annotations.len(), usize::from(expected.is_some()), "{level:?}");
+    }
 }

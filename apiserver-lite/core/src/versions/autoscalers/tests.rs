@@ -223,8 +223,8 @@ fn annotations_of_kubernetes_are_read_and_written() {
 fn annotations_of_v2_are_read() {
     let versions = Versions::new();
     let plain = versions.read(&versions.v2, &v2("", "", ""));
-    for at in 0..OTHERS.len() {
-        let list = format!("[{}]", OTHERS[at]);
+    for other in OTHERS {
+        let list = format!("[{other}]");
         let mut v1 = versions.convert(&plain, &versions.v1);
         let annotations = v1.fields.map_or_insert("metadata").map_or_insert("annotations");
         annotations.insert(format!("{METRICS_ANNOTATIONS}metrics"), &*list);

@@ -56,6 +56,8 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("agent/logs/src/log_links.rs", "create_dir", "the directory of links to logs"),
     ("agent/orchlet/src/shutdown.rs", "fs::", "a drop-in of the session service, read by all"),
     ("agent/runtime/src/import.rs", "File::options()", "O_EXCL, and without a name at once"),
+    // What must not be there before.
+    ("apiserver-lite/orchctl-changes/src/diff/external.rs", "DirBuilder", "0700, and new"),
     // What a user asks for in so many words.
     ("proxy/orch-proxy/src/main.rs", "fs::write(", "a file that the command line names"),
     ("hack/packaging/src/main.rs", "fs::write(", "what a package holds is read by all"),

@@ -437,7 +437,6 @@ fn authorizer(
         })
     };
     let mut modules: Vec<Module> = vec![Masters.into()];
-    let has = |mode| config.authorization.contains(&mode);
     let unused = [
         (AuthorizationMode::Abac, config.policy_file.is_some(), "--authorization-policy-file"),
         (
@@ -446,7 +445,9 @@ fn authorizer(
             "--authorization-webhook-config-file",
         ),
     ];
-    if let Some((_, _, flag)) = unused.into_iter().find(|(mode, given, _)| *given && !has(*mode)) {
+    if let Some((_, _, flag)) =
+        unused.into_iter().find(|(mode, given, _)| *given && !config.authorization.contains(mode))
+    {
         return Err(BuildError::Unused(flag));
     }
     for (nth, mode) in config.authorization.iter().enumerate() {

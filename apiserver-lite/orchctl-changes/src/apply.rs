@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use apiserver_schema::Engine;
 use clap::Subcommand;
-use orchctl_client::manifests::Manifest;
+use orchctl_client::manifests::{Manifest, ReadManifests};
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply::{self, ApplyDocuments};
 use proto_api::names::Names;
@@ -142,11 +142,12 @@ async fn run_apply(
     let mut applied = Vec::new();
     // Objects that are printed at the end.
     let mut objects = Vec::new();
-    let mut errors = Vec::new();
     let names = session.names().await?;
     let engine = Engine::new(names);
     let run = Run { session, flags: &flags, names, engine };
-    for manifest in flags.selection.read(session, output).await? {
+    let ReadManifests { manifests, mut errors } =
+        flags.selection.read_each(session, output).await?;
+    for manifest in manifests {
         match run.apply(&manifest, output).await {
             Ok((one, object)) => {
                 applied.push(one);

@@ -212,7 +212,11 @@ async fn upload(
     ended?;
     let skipped = packing.await.map_err(std::io::Error::other)??;
     for path in skipped {
-        writeln!(output.err, "warning: skipping {}: it is a link or no file", path.display())?;
+        writeln!(
+            output.err,
+            "warning: skipping {}: it is neither a file, a directory nor a link",
+            path.display()
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `create`: objects of files, and objects from flags.
 
-mod access;
+pub(crate) mod access;
 mod cluster;
 mod configuration;
 mod service;
@@ -10,12 +10,15 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
+use orchctl_client::manifests::{Manifest, ReadManifests};
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::{ArgumentError, apply};
 use proto_api::names::Names;
+use proto_api::yaml;
 use proto_client::{WriteParams, request};
 use serde_json::{Value, json};
 
+use crate::edit;
 use crate::file_selection::FileSelection;
 use crate::raw::{self, Body};
 use crate::record::RecordFlags;
@@ -55,6 +58,9 @@ pub struct Args {
     /// Send the file to this path of the server, and print the answer as it is
     #[arg(long, value_name = "PATH")]
     raw: Option<String>,
+    /// Edit the objects of files before they are created
+    #[arg(long)]
+    edit: bool,
     #[command(flatten)]
     common: CommonFlags,
 }
@@ -200,23 +206,57 @@ async fn run_files(
             "name what to create, or files with -f: `orchctl create --help` lists the kinds",
         ));
     }
-    let mut errors = Vec::new();
-    let mut count = 0_usize;
-    for manifest in args.selection.read(session, output).await? {
-        count = count.saturating_add(1);
-        let made = async {
-            let place = Place::of_new(session, &manifest).await?;
-            let object = place.object_of(&manifest);
-            args.common.create(session, place, object, output).await
+    let ReadManifests { manifests, mut errors } = args.selection.read_each(session, output).await?;
+    if manifests.is_empty() && errors.is_empty() {
+        return Err(CommandError::with_text("no objects passed to create"));
+    }
+    for manifest in manifests {
+        let made = if args.edit {
+            create_edited(session, &args.common, &manifest, output).await
+        } else {
+            create_object(session, &args.common, &manifest, output).await
         };
-        if let Err(error) = made.await {
+        if let Err(error) = made {
             errors.push(requests::with_source(error, "creating", &manifest.source));
         }
     }
-    if count == 0 {
-        return Err(CommandError::with_text("no objects passed to create"));
-    }
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+async fn create_object(
+    session: &Session,
+    common: &CommonFlags,
+    manifest: &Manifest,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let place = Place::of_new(session, manifest).await?;
+    let object = place.object_of(manifest);
+    common.create(session, place, object, output).await
+}
+
+/// Creates what the user makes of an object; nothing where that is left as it is. The text is kept in a file if it is no object that the server takes.
+async fn create_edited(
+    session: &Session,
+    common: &CommonFlags,
+    manifest: &Manifest,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let text = yaml::to_string(&manifest.object);
+    let path = edit::in_editor(session, &text, "yaml").await?;
+    let keep = |why: &str| edit::error_with_copy(why, &path);
+    let edited = std::fs::read_to_string(&path).map_err(|error| keep(&error.to_string()))?;
+    let object: Value = yaml::parse(&edited)
+        .map_err(|error| keep(&format!("the edited text cannot be read: {error}")))?;
+    if object.is_null() || object == manifest.object {
+        edit::discard(&path);
+        writeln!(output.err, "Edit cancelled, no changes made.")?;
+        return Ok(());
+    }
+    let edited = Manifest { source: manifest.source.clone(), object };
+    let made = create_object(session, common, &edited, output).await;
+    made.map_err(|error| keep(&requests::message(&error)))?;
+    edit::discard(&path);
+    Ok(())
 }
 
 impl CommonFlags {

@@ -1,12 +1,17 @@
 //! `debug`: another container in a running pod, a changed copy of a pod, or a pod on a node that sees all of it.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use orchctl_client::{CommandError, Output, Session, names};
-use orchctl_plans::generate::debug::{CopyChanges, DEBUGGER, has_container, node_pod};
+use orchctl_plans::generate::debug::{
+    CopyChanges, DEBUGGER, DebugProfile, has_container, node_pod,
+};
 use orchctl_plans::pod_template::{Variable, parse_variable};
-use proto_client::{Patch, request};
+use orchctl_printers::objects;
+use proto_client::Patch;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::exec::{self, StreamFlags};
 use crate::pods::{self, Chosen};
@@ -17,6 +22,8 @@ use crate::requests::{self, Deletion, Place, WriteOptions};
 const NAMES_MAX: usize = 1000;
 /// Longest wait for a running pod.
 const START_WAIT: &str = "1m0s";
+/// How long a container may say why it does not start: its image may appear meanwhile, and the node tries again.
+const FAULT_WAIT: Duration = Duration::from_secs(120);
 
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
@@ -69,15 +76,22 @@ pub struct Args {
     /// The container has a terminal
     #[arg(long, short = 't')]
     tty: bool,
-    /// Join the container's streams; so does --stdin
+    /// Join the container's streams; so does --stdin. Fails when the container cannot start for two minutes
     #[arg(long)]
     attach: bool,
+    /// What the container may do: legacy, general, baseline, restricted, netadmin or sysadmin
+    #[arg(long, value_name = "PROFILE", default_value = "legacy")]
+    profile: String,
     /// Say only what the container says
     #[arg(long, short)]
     quiet: bool,
     /// Command of the container, after --
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+fn read_profile(args: &Args) -> Result<DebugProfile, CommandError> {
+    DebugProfile::parse(&args.profile).map_err(requests::argument)
 }
 
 /// Runs the command.
@@ -112,6 +126,7 @@ pub async fn run(
 /// Refuses flags that do not go together.
 fn check(args: &Args) -> Result<(), CommandError> {
     let refuse = |text: &str| Err(CommandError::with_text(text));
+    read_profile(args)?;
     if args.copy_to.is_empty() {
         return match args.image.is_empty() {
             true => refuse("you must specify --image when not using --copy-to."),
@@ -195,6 +210,7 @@ async fn copy_pod(
         share_processes: args.share_processes,
         images: CopyChanges::parse_images(&args.set_image).map_err(requests::argument)?,
         container,
+        profile: read_profile(args)?,
     };
     let collection = pod.resource.collection(pod.namespace.as_deref()).path();
     let write = WriteOptions::default();
@@ -223,7 +239,7 @@ async fn create_pod(
     container.remove("targetContainerName");
     let resource = session.discovery().await?.served_kind("v1", "Pod")?.clone();
     let collection = resource.collection(Some(session.namespace()?)).path();
-    let pod = node_pod(node, container);
+    let pod = node_pod(node, container, read_profile(args)?);
     let pod = requests::create(session, collection, &pod, &WriteOptions::default()).await?;
     let place = Place::listed(&resource, &pod);
     if !args.quiet {
@@ -248,7 +264,8 @@ async fn add_container(
         Some(name) => name.clone(),
         None => free_name(&chosen.pod)?,
     };
-    let container = container(args, &name)?;
+    let mut container = container(args, &name)?;
+    read_profile(args)?.restrict(&mut container);
     if args.container.is_none() && !args.quiet {
         writeln!(output.err, "Defaulting debug container name to {name}.")?;
     }
@@ -266,26 +283,15 @@ async fn join(
     name: &str,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    // As in kubectl, without an end: the container's image may be large, and a copy waits for a node.
-    let mut pauses = PollIntervals::up_to(poll::limit("", "0s")?);
-    loop {
-        chosen.pod = requests::get(session, &chosen.place).await?;
-        let status = status_of(&chosen.pod, name);
-        let state = |state: &str| status.and_then(|one| one["state"].get(state)).is_some();
-        if state("running") {
-            break;
+    let warn = |text: &str| {
+        if !args.quiet {
+            session.warn(text);
         }
-        if state("terminated") {
-            let log = format!("{}?container={name}", chosen.place.path(Some("log")));
-            let log = session.call(request::get(log)).await?;
-            output.out.write_all(&log.body)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        if !pauses.pause().await {
-            return Err(CommandError::with_text(format!(
-                "timed out waiting for container {name} to run"
-            )));
-        }
+    };
+    chosen.pod = until_started(session, &chosen.place, name, FAULT_WAIT, warn).await?;
+    if status_of(&chosen.pod, name).is_some_and(|one| one["state"].get("terminated").is_some()) {
+        exec::print_log(session, &chosen.place, name, output).await?;
+        return Ok(ExitCode::SUCCESS);
     }
     let flags = StreamFlags {
         container: Some(name.to_owned()),
@@ -297,7 +303,57 @@ async fn join(
     if args.stdin && !args.quiet {
         writeln!(output.err, "If you don't see a command prompt, try pressing enter.")?;
     }
-    exec::attach(session, &chosen, name, &flags, output).await
+    exec::attach_or_follow(session, &chosen, name, &flags, output).await
+}
+
+/// Waits until the container runs or has run, and returns its pod. Every other thing that it says of why it does not goes to `warn`.
+///
+/// # Errors
+/// When it has said so for as long as `fault_wait`, or the pod has gone or ended.
+async fn until_started(
+    session: &Session,
+    place: &Place,
+    name: &str,
+    fault_wait: Duration,
+    warn: impl Fn(&str),
+) -> Result<Value, CommandError> {
+    // As in kubectl, without an end where nothing is wrong: the container's image may be large, and a copy waits for a node.
+    let mut pauses = PollIntervals::up_to(poll::limit("", "0s")?);
+    let mut said = String::new();
+    let mut wrong_since: Option<Instant> = None;
+    loop {
+        let pod = requests::get(session, place).await?;
+        let state = status_of(&pod, name).map_or(&Value::Null, |one| &one["state"]);
+        if state.get("running").is_some() || state.get("terminated").is_some() {
+            return Ok(pod);
+        }
+        let phase = objects::text_at(&pod, "/status/phase");
+        if matches!(phase, "Succeeded" | "Failed") {
+            return Err(CommandError::with_text(format!(
+                "pod {} ended before container {name} ran: {phase}",
+                place.name
+            )));
+        }
+        let why = objects::text_at(state, "/waiting/message");
+        if why.is_empty() {
+            wrong_since = None;
+        } else {
+            if why != said {
+                warn(&format!("container {name}: {why}"));
+                why.clone_into(&mut said);
+            }
+            if wrong_since.get_or_insert_with(Instant::now).elapsed() >= fault_wait {
+                return Err(CommandError::with_text(format!(
+                    "container {name} cannot start: {why}"
+                )));
+            }
+        }
+        if !pauses.pause().await {
+            return Err(CommandError::with_text(format!(
+                "timed out waiting for container {name} to run"
+            )));
+        }
+    }
 }
 
 /// What the pod's status says of a container.
@@ -363,7 +419,10 @@ fn free_name(pod: &Value) -> Result<String, CommandError> {
 
 #[cfg(test)]
 mod tests {
+    use proto_client::testing::json_response;
+
     use super::*;
+    use crate::testing::TestServer;
 
     #[test]
     fn names_are_free() {
@@ -381,5 +440,57 @@ mod tests {
         assert_eq!(found("a"), Some(json!(1)));
         assert_eq!(found("b"), Some(json!(2)));
         assert_eq!(found("c"), None);
+    }
+
+    #[tokio::test]
+    async fn a_container_that_cannot_start_says_so_at_once_and_ends_the_wait() {
+        let waiting =
+            |message: &str| json!({"waiting": {"reason": "ImagePullBackOff", "message": message}});
+        let states = [json!({}), waiting("not found"), waiting("not found"), waiting("back-off")];
+        let server = TestServer::start(move |_, count| {
+            let state = states.get(count.saturating_sub(1)).unwrap_or(&states[3]);
+            let status = json!({"ephemeralContainerStatuses": [{"name": "d", "state": state}]});
+            json_response(200, &json!({"status": status}))
+        })
+        .await;
+        let warn = |text: &str| server.session.warn(text);
+        let place = server.pod("p");
+        let endless = until_started(&server.session, &place, "d", FAULT_WAIT, warn);
+        // Warnings do not wait for the end.
+        let warned = async {
+            while server.notes.out().lines().count() < 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            ended = endless => panic!("{ended:?}"),
+            () = warned => {}
+        }
+        assert_eq!(
+            server.notes.out(),
+            "Warning: container d: not found\nWarning: container d: back-off\n"
+        );
+        let ended = until_started(&server.session, &place, "d", Duration::ZERO, warn).await;
+        assert_eq!(
+            ended.expect_err("it cannot start").to_string(),
+            "error: container d cannot start: back-off"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_container_has_started_when_it_runs_or_has_run() {
+        for (status, error) in [
+            (json!({"containerStatuses": [{"name": "d", "state": {"running": {}}}]}), None),
+            (json!({"containerStatuses": [{"name": "d", "state": {"terminated": {}}}]}), None),
+            (json!({"phase": "Failed"}), Some("error: pod p ended before container d ran: Failed")),
+        ] {
+            let pod = json!({"status": status});
+            let server = TestServer::start(move |_, _| json_response(200, &pod)).await;
+            let place = server.pod("p");
+            let started =
+                until_started(&server.session, &place, "d", FAULT_WAIT, |text| panic!("{text}"));
+            let said = started.await.err().map(|error| error.to_string());
+            assert_eq!(said.as_deref(), error, "{status}");
+        }
     }
 }

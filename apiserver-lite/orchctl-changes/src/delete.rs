@@ -18,10 +18,12 @@ use crate::targets::{self, FoundObject, TargetFlags};
 pub enum Cascade {
     /// They go after it.
     #[default]
+    #[value(alias = "true")]
     Background,
     /// They go before it.
     Foreground,
     /// They stay.
+    #[value(alias = "false")]
     Orphan,
 }
 
@@ -107,12 +109,11 @@ pub async fn run(
         return raw::send(session, request, output).await;
     }
     let (deletion, limit) = read_flags(session, &args)?;
-    let found = find(session, &args, output).await?;
+    let (found, mut errors) = find(session, &args, output).await?;
     // Where objects are selected, those that went meanwhile are no error.
     let selected =
         args.targets.all || !args.targets.selector.is_empty() || !args.field_selector.is_empty();
     let ignore_missing = args.ignore_not_found.unwrap_or(selected);
-    let mut errors = Vec::new();
     let mut gone = Vec::new();
     for one in found {
         let place = match one {
@@ -181,7 +182,7 @@ async fn find(
     session: &Session,
     args: &Args,
     output: &mut Output,
-) -> Result<Vec<FoundObject>, CommandError> {
+) -> Result<(Vec<FoundObject>, Vec<CommandError>), CommandError> {
     if !args.all_namespaces && args.field_selector.is_empty() {
         return targets::places(session, &args.targets, &args.objects, output).await;
     }
@@ -206,7 +207,7 @@ async fn find(
             listed.iter().map(|object| FoundObject::Named(Place::listed(&resource, object))),
         );
     }
-    Ok(found)
+    Ok((found, Vec::new()))
 }
 
 /// Deletes one object; returns its UID.

@@ -1,5 +1,7 @@
 //! `diff`: what `apply` would change. Exits with 0 if nothing, 1 if something, 2 after an error.
 
+mod external;
+
 use std::process::ExitCode;
 
 use apiserver_schema::Engine;
@@ -67,16 +69,44 @@ async fn compare(
         ));
     }
     let engine = Engine::new(session.names().await?);
+    let program = external::program(|name| session.variable(name));
     let mut differs = false;
+    let mut sides = Vec::new();
     for manifest in args.selection.read(session, output).await? {
         let place = Place::from_manifest(session, &manifest).await?;
         let live = requests::find(session, &place).await?;
         let merged = merge(session, args, &engine, &place, &manifest, live.as_ref()).await?;
-        let text = render(args, &manifest, &place, live, merged);
+        let both = sides_of(args, &manifest, &place, live, merged);
+        if program.is_some() {
+            sides.push(both);
+            continue;
+        }
+        let text = both.unified();
         differs |= !text.is_empty();
         write!(output.out, "{text}")?;
     }
-    Ok(differs)
+    match program {
+        Some(words) => {
+            output.out.flush()?;
+            external::compare(&words, &sides).await
+        }
+        None => Ok(differs),
+    }
+}
+
+/// An object as it is and as it would be.
+struct Sides {
+    /// What its files are called.
+    name: String,
+    live: String,
+    merged: String,
+}
+
+impl Sides {
+    fn unified(&self) -> String {
+        let (before, after) = (format!("LIVE/{}", self.name), format!("MERGED/{}", self.name));
+        text::unified((&before, &self.live), (&after, &self.merged))
+    }
 }
 
 /// What the server would keep.
@@ -122,13 +152,13 @@ async fn merge(
     requests::patch(session, place.path(None), &requests::as_patch(change), &write).await
 }
 
-fn render(
+fn sides_of(
     args: &Args,
     manifest: &Manifest,
     place: &Place,
     live: Option<Value>,
     merged: Value,
-) -> String {
+) -> Sides {
     let (mut live, mut merged) = (live.unwrap_or_default(), merged);
     if manifest.kind() == "Secret" {
         text::mask_secrets(&mut live, &mut merged);
@@ -143,7 +173,6 @@ fn render(
     let group = manifest.api_version().replace('/', ".");
     let namespace = place.namespace.as_deref().unwrap_or_default();
     let name = format!("{group}.{}.{namespace}.{}", manifest.kind(), place.name);
-    let (before, after) = (format!("LIVE/{name}"), format!("MERGED/{name}"));
-    let old = if live.is_null() { NOTHING.to_owned() } else { yaml::to_string(&live) };
-    text::unified((&before, &old), (&after, &yaml::to_string(&merged)))
+    let live = if live.is_null() { NOTHING.to_owned() } else { yaml::to_string(&live) };
+    Sides { name, live, merged: yaml::to_string(&merged) }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use orchctl_client::{CommandError, Output, Session};
+use orchctl_client::{CommandError, Output, Session, names};
 use orchctl_commands::time;
 use orchctl_plans::drain::{self, DrainFacts, Permissions};
 use proto_client::Patch;
@@ -21,7 +21,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Which nodes.
 #[derive(clap::Args, Clone, Debug)]
 pub struct NodeFlags {
-    /// Names of nodes
+    /// Names of nodes, or TYPE/NAME
     #[arg(value_name = "NODE", required_unless_present = "selector")]
     nodes: Vec<String>,
     /// Nodes with these labels
@@ -71,24 +71,35 @@ pub struct DrainArgs {
     skip_wait_for_delete_timeout: u32,
 }
 
+/// The nodes that are there, and why others cannot be had.
+type FoundNodes = (Vec<(Place, Value)>, Vec<CommandError>);
+
 impl NodeFlags {
-    async fn read(&self, session: &Session) -> Result<Vec<(Place, Value)>, CommandError> {
+    async fn read(&self, session: &Session) -> Result<FoundNodes, CommandError> {
         let resource = session.discovery().await?.served_kind("v1", "Node")?.clone();
         if let Some(selector) = &self.selector {
             let nodes = requests::list(session, &resource, None, (selector, "")).await?;
-            return Ok(nodes
-                .into_iter()
-                .map(|node| (Place::listed(&resource, &node), node))
-                .collect());
+            let places = nodes.into_iter().map(|node| (Place::listed(&resource, &node), node));
+            return Ok((places.collect(), Vec::new()));
         }
-        let mut nodes = Vec::new();
-        for name in &self.nodes {
-            let name = name.strip_prefix("node/").unwrap_or(name).to_owned();
+        let (mut nodes, mut errors) = (Vec::new(), Vec::new());
+        for word in &self.nodes {
+            let words = [word.clone()];
+            let named = names::parse_one(session.discovery().await?, &words, "nodes")?;
+            if (named.resource.group.as_str(), named.resource.kind.as_str()) != ("", "Node") {
+                return Err(CommandError::with_text(format!(
+                    "expected resource of type node, got {:?}",
+                    named.resource.full_name()
+                )));
+            }
+            let name = named.name.unwrap_or_default();
             let place = Place { resource: resource.clone(), namespace: None, name };
-            let node = requests::get(session, &place).await?;
-            nodes.push((place, node));
+            match requests::get(session, &place).await {
+                Ok(node) => nodes.push((place, node)),
+                Err(error) => errors.push(error),
+            }
         }
-        Ok(nodes)
+        Ok((nodes, errors))
     }
 
     fn note(&self) -> &'static str {
@@ -109,7 +120,8 @@ pub async fn run_cordon(
     args: CordonArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    cordon(session, &args.nodes, true, output).await.map(|_| ExitCode::SUCCESS)
+    let (_, errors) = cordon(session, &args.nodes, true, output).await?;
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs `uncordon`.
@@ -121,18 +133,21 @@ pub async fn run_uncordon(
     args: CordonArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    cordon(session, &args.nodes, false, output).await.map(|_| ExitCode::SUCCESS)
+    let (_, errors) = cordon(session, &args.nodes, false, output).await?;
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
 }
 
+/// Marks the nodes; returns those that are marked, and why others are not.
 async fn cordon(
     session: &Session,
     flags: &NodeFlags,
     unschedulable: bool,
     output: &mut Output,
-) -> Result<Vec<Place>, CommandError> {
+) -> Result<(Vec<Place>, Vec<CommandError>), CommandError> {
     let done = if unschedulable { "cordoned" } else { "uncordoned" };
+    let (nodes, mut errors) = flags.read(session).await?;
     let mut places = Vec::new();
-    for (place, node) in flags.read(session).await? {
+    for (place, node) in nodes {
         let is = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
         if is == unschedulable {
             writeln!(output.out, "{} already {done}{}", place.title(), flags.note())?;
@@ -144,27 +159,36 @@ async fn cordon(
                     dry_run: flags.dry_run == DryRun::Server,
                     ..WriteOptions::default()
                 };
-                requests::patch(session, place.path(None), &patch, &write).await?;
+                if let Err(error) = requests::patch(session, place.path(None), &patch, &write).await
+                {
+                    let verb = if unschedulable { "cordon" } else { "uncordon" };
+                    let why = requests::message(&error);
+                    errors.push(CommandError::with_text(format!(
+                        "unable to {verb} node {:?}: {why}",
+                        place.name
+                    )));
+                    continue;
+                }
             }
             writeln!(output.out, "{} {done}{}", place.title(), flags.note())?;
         }
         places.push(place);
     }
     output.out.flush()?;
-    Ok(places)
+    Ok((places, errors))
 }
 
 /// Runs `drain`.
 ///
 /// # Errors
-/// When pods prevent it, or the time is up; other nodes are drained all the same.
+/// When a node is missing, pods prevent it, or the time is up; other nodes are drained all the same.
 pub async fn run_drain(
     session: &Session,
     args: DrainArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let limit = poll::limit("--timeout", &args.timeout)?;
-    let nodes = cordon(session, &args.nodes, true, output).await?;
+    let (nodes, mut failed) = cordon(session, &args.nodes, true, output).await?;
     let mut pending = Vec::new();
     let mut errors = Vec::new();
     for node in &nodes {
@@ -183,15 +207,15 @@ pub async fn run_drain(
         }
         output.out.flush()?;
     }
-    if errors.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+    if !errors.is_empty() {
+        writeln!(output.err, "There are pending nodes to be drained:")?;
+        for name in pending {
+            writeln!(output.err, " {name}")?;
+        }
+        errors.dedup();
+        failed.push(CommandError::with_text(errors.join("\n")));
     }
-    writeln!(output.err, "There are pending nodes to be drained:")?;
-    for name in pending {
-        writeln!(output.err, " {name}")?;
-    }
-    errors.dedup();
-    Err(CommandError::with_text(errors.join("\n")))
+    CommandError::collect(failed).map(|()| ExitCode::SUCCESS)
 }
 
 async fn drain_node(
@@ -394,8 +418,10 @@ impl Removal<'_> {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use proto_client::testing::json_response;
 
     use super::*;
+    use crate::testing::{Recorder, TestServer};
 
     #[derive(clap::Parser, Debug)]
     struct Line {
@@ -410,5 +436,55 @@ mod tests {
         assert!(Line::try_parse_from(["drain"]).is_err());
         let line = Line::try_parse_from(["drain", "-l", "a=b"]).expect("a selector");
         assert_eq!(line.drain.nodes.selector.as_deref(), Some("a=b"));
+    }
+
+    /// Nodes `n1` and `n2` without pods; `n2` cannot be changed.
+    async fn server() -> TestServer {
+        TestServer::start(|request, _| match (request.method.as_str(), request.path.as_str()) {
+            ("PATCH", "/api/v1/nodes/n2") => json_response(
+                403,
+                &json!({"kind": "Status", "status": "Failure", "message": "no", "reason": "Forbidden", "code": 403}),
+            ),
+            (_, "/api/v1/nodes/n1" | "/api/v1/nodes/n2") => json_response(200, &json!({})),
+            (_, "/api/v1/pods") => json_response(200, &json!({"items": []})),
+            (_, path) => json_response(
+                404,
+                &json!({"kind": "Status", "status": "Failure", "message": format!("{path} not found"), "reason": "NotFound", "code": 404,
+                    "details": {"name": "gone", "kind": "nodes"}}),
+            ),
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_missing_keeps_no_other_from_being_drained() {
+        let server = server().await;
+        for (words, error) in [
+            (&["n1"][..], ""),
+            (&["nodes/n1"], ""),
+            (&["no/n1"], ""),
+            (&["node/gone", "n1"], "Error from server (NotFound): /api/v1/nodes/gone not found"),
+            (&["n2", "n1"], "error: unable to cordon node \"n2\": no"),
+            (&["pods/p"], "error: expected resource of type node, got \"pods\""),
+        ] {
+            let line = Line::try_parse_from([&["drain"], words].concat()).expect("a line");
+            let (mut output, recorder) = Recorder::output();
+            let drained = run_drain(&server.session, line.drain, &mut output).await;
+            assert_eq!(drained.err().map(|error| error.to_string()).unwrap_or_default(), error);
+            let is_refused = error.contains("expected");
+            let wanted = if is_refused { "" } else { "node/n1 cordoned\nnode/n1 drained\n" };
+            assert_eq!(recorder.out(), wanted, "{words:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nodes_are_cordoned_also_when_others_are_not() {
+        let server = server().await;
+        let (mut output, recorder) = Recorder::output();
+        let line = Line::try_parse_from(["drain", "gone", "n2", "n1"]).expect("a line");
+        let (places, errors) =
+            cordon(&server.session, &line.drain.nodes, true, &mut output).await.expect("asked");
+        assert_eq!(places.iter().map(|place| place.name.as_str()).collect::<Vec<_>>(), ["n1"]);
+        assert_eq!((errors.len(), recorder.out().as_str()), (2, "node/n1 cordoned\n"));
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use orchctl_client::manifests::FileFlags;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::apply;
 use orchctl_printers::terminal::visible;
 use proto_api::yaml;
 use proto_daemon::private_files;
@@ -34,6 +35,9 @@ pub struct Args {
     /// What is edited: yaml or json
     #[arg(long, short, value_name = "FORM", value_parser = ["yaml", "json"], default_value = "yaml")]
     output: String,
+    /// Record the edited object for later applies
+    #[arg(long)]
+    save_config: bool,
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-edit")]
     field_manager: String,
@@ -183,6 +187,9 @@ async fn submit(
             return Err(CommandError::with_text(format!("{field} of {title} cannot be changed")));
         }
     }
+    if args.save_config {
+        after = apply::recorded(session.names().await?, &after);
+    }
     args.record.annotate(session, &mut after, output).await?;
     let change = requests::changed(session, shown, &after).await?;
     let write = ResultFlags::default().write(&args.field_manager)?;
@@ -230,7 +237,7 @@ fn is_same(one: &str, other: &str) -> bool {
 }
 
 /// Removes the file of an edit, which some editors and cleaners of the directory have done before.
-fn discard(path: &Path) {
+pub fn discard(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 

@@ -2,13 +2,16 @@
 
 use std::process::ExitCode;
 
-use orchctl_client::{CommandError, Output, Session};
+use orchctl_client::{CommandError, LineReader, Output, Session};
 use orchctl_streams::exec::{self, Exit, LocalStreams, Streams};
 use orchctl_streams::terminal::{self, RawMode};
+use proto_api::uri;
+use proto_client::request;
 use serde_json::Value;
 
 use crate::pods::{self, Chosen};
 use crate::poll;
+use crate::requests::{self, Place};
 
 /// Flags that both commands have.
 #[derive(clap::Args, Clone, Debug)]
@@ -119,6 +122,55 @@ pub async fn attach(
     }
     let query = vec![("container", container)];
     run(session, chosen, ("attach", query), flags, has_tty, output).await
+}
+
+/// As [`attach`]; where that fails, its error is a warning and the log of the container is followed to its end: the container may have ended meanwhile, and
+/// what it said is there.
+///
+/// # Errors
+/// When the log cannot be read either.
+pub async fn attach_or_follow(
+    session: &Session,
+    chosen: &Chosen,
+    container: &str,
+    flags: &StreamFlags,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    match attach(session, chosen, container, flags, output).await {
+        Err(error) if !error.is_broken_pipe() => {
+            if !flags.quiet {
+                writeln!(
+                    output.err,
+                    "warning: couldn't attach to pod/{}, falling back to streaming logs: {}",
+                    chosen.place.name,
+                    requests::message(&error)
+                )?;
+            }
+            print_log(session, &chosen.place, container, output).await?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ended => ended,
+    }
+}
+
+/// Prints the log of a container until the container ends.
+///
+/// # Errors
+/// When the server or the node refuses.
+pub async fn print_log(
+    session: &Session,
+    pod: &Place,
+    container: &str,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let container = uri::encode(container, uri::COMPONENT);
+    let path = format!("{}?container={container}&follow=true", pod.path(Some("log")));
+    let mut log = LineReader::new(session.open(request::get(path)).await?);
+    while let Some(part) = log.part().await? {
+        output.out.write_all(&part)?;
+        output.out.flush()?;
+    }
+    Ok(())
 }
 
 /// The pod; `what` is what cannot be done with one that has ended.

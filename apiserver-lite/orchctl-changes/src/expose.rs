@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_plans::apply;
 use orchctl_plans::generate::cluster::{self, ScaleTarget};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use serde_json::{Value, json};
@@ -53,6 +54,9 @@ pub struct ExposeArgs {
     session_affinity: String,
     #[command(flatten)]
     overrides: OverrideFlags,
+    /// Record the object for later applies
+    #[arg(long)]
+    save_config: bool,
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-expose")]
     field_manager: String,
@@ -98,7 +102,8 @@ pub async fn run_expose(
         let made = args.overrides.apply(session, made).await?;
         let how =
             Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
-        create(session, &place, "exposed", made, how, output).await?;
+        let how = (how, args.save_config);
+        create_recorded(session, &place, "exposed", made, how, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -117,8 +122,20 @@ pub(crate) async fn create(
     session: &Session,
     beside: &Place,
     done: &str,
-    mut object: Value,
+    object: Value,
     how: Creation<'_>,
+    output: &mut Output,
+) -> Result<Place, CommandError> {
+    create_recorded(session, beside, done, object, (how, false), output).await
+}
+
+/// As [`create`], with the object recorded for later applies if that is wanted.
+async fn create_recorded(
+    session: &Session,
+    beside: &Place,
+    done: &str,
+    mut object: Value,
+    (how, save_config): (Creation<'_>, bool),
     output: &mut Output,
 ) -> Result<Place, CommandError> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -133,6 +150,9 @@ pub(crate) async fn create(
         object.get_mut("metadata").and_then(Value::as_object_mut),
     ) {
         metadata.insert("namespace".into(), json!(namespace));
+    }
+    if save_config {
+        object = apply::recorded(session.names().await?, &object);
     }
     how.record.annotate(session, &mut object, output).await?;
     if how.results.sends() {
@@ -163,6 +183,9 @@ pub struct AutoscaleArgs {
     /// Name of the autoscaler; that of the object if not set
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     name: String,
+    /// Record the object for later applies
+    #[arg(long)]
+    save_config: bool,
     /// Who writes
     #[arg(long, value_name = "NAME", default_value = "kubectl-autoscale")]
     field_manager: String,
@@ -196,7 +219,8 @@ pub async fn run_autoscale(
         let made = cluster::autoscaler(name, &scaled).map_err(requests::argument)?;
         let how =
             Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
-        create(session, &place, "autoscaled", made, how, output).await?;
+        let how = (how, args.save_config);
+        create_recorded(session, &place, "autoscaled", made, how, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! Objects of files, or those of them that have certain labels.
 
 use clap::Args;
-use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::manifests::{self, FileFlags, Manifest, ReadManifests};
 use orchctl_client::{CommandError, Output, Session};
 use proto_api::selectors::Selector;
 
@@ -42,10 +42,24 @@ impl FileSelection {
         session: &Session,
         output: &mut Output,
     ) -> Result<Vec<Manifest>, CommandError> {
+        let read = self.read_each(session, output).await?;
+        CommandError::collect(read.errors)?;
+        Ok(read.manifests)
+    }
+
+    /// As [`FileSelection::read`], for commands that go on without what has no objects.
+    ///
+    /// # Errors
+    /// When the selector cannot be read. As [`manifests::read_each`] besides.
+    pub async fn read_each(
+        &self,
+        session: &Session,
+        output: &mut Output,
+    ) -> Result<ReadManifests, CommandError> {
         let selector = Selector::parse(&self.selector)
             .map_err(|error| CommandError::with_text(format!("--selector: {error}")))?;
-        let mut read = manifests::read(session, &self.files, output).await?;
-        read.retain(|manifest| {
+        let mut read = manifests::read_each(session, &self.files, output).await?;
+        read.manifests.retain(|manifest| {
             let labels = manifest.object.pointer("/metadata/labels");
             selector.matches_with(|key| labels?.get(key)?.as_str())
         });

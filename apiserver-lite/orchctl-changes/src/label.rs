@@ -75,7 +75,7 @@ const ANNOTATE: Words = Words {
 /// Runs `label`.
 ///
 /// # Errors
-/// When an object cannot be changed.
+/// When an object cannot be changed; the others are changed all the same.
 pub async fn run_label(
     session: &Session,
     args: Args,
@@ -87,7 +87,7 @@ pub async fn run_label(
 /// Runs `annotate`.
 ///
 /// # Errors
-/// When an object cannot be changed.
+/// When an object cannot be changed; the others are changed all the same.
 pub async fn run_annotate(
     session: &Session,
     args: Args,
@@ -115,8 +115,8 @@ async fn run(
         all_namespaces: args.all_namespaces,
         ..args.targets.clone()
     };
-    let mut errors = Vec::new();
-    for target in args.local.read(session, &targets, &names, output).await? {
+    let (found, mut errors) = args.local.read_each(session, &targets, &names, output).await?;
+    for target in found {
         if let Err(error) = change(session, &args, words, &edits, target, output).await {
             errors.push(error);
         }

@@ -10,6 +10,8 @@ mod record;
 mod requests;
 mod results;
 mod targets;
+#[cfg(test)]
+mod testing;
 
 pub mod apply;
 pub mod auth;

@@ -29,16 +29,32 @@ impl LocalFlag {
         args: &[String],
         output: &mut Output,
     ) -> Result<Vec<TargetObject>, CommandError> {
+        let (targets, errors) = self.read_each(session, flags, args, output).await?;
+        CommandError::collect(errors)?;
+        Ok(targets)
+    }
+
+    /// As [`LocalFlag::read`], for commands that go on without the objects that cannot be read.
+    ///
+    /// # Errors
+    /// As [`targets::read_each`]; no file is named, or objects besides.
+    pub async fn read_each(
+        self,
+        session: &Session,
+        flags: &TargetFlags,
+        args: &[String],
+        output: &mut Output,
+    ) -> Result<(Vec<TargetObject>, Vec<CommandError>), CommandError> {
         if !self.local {
-            return targets::read(session, flags, args, output).await;
+            return targets::read_each(session, flags, args, output).await;
         }
         if flags.files.filename.is_empty() || !args.is_empty() {
             return Err(CommandError::with_text(
                 "with --local, objects come from files: name them with --filename, and no others",
             ));
         }
-        let manifests = manifests::read(session, &flags.files, output).await?;
-        Ok(manifests.into_iter().map(target_of).collect())
+        let read = manifests::read_each(session, &flags.files, output).await?;
+        Ok((read.manifests.into_iter().map(target_of).collect(), read.errors))
     }
 }
 

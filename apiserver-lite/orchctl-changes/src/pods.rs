@@ -7,10 +7,11 @@ use http::header::{ACCEPT, CONNECTION, HeaderName, UPGRADE};
 use http::{HeaderValue, Method, Request};
 use hyper_util::rt::TokioIo;
 use orchctl_client::{CommandError, Session, names};
+use orchctl_printers::objects;
 use orchctl_streams::spdy::Connection;
 use proto_api::names::Names;
 use proto_api::uri;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::poll::PollIntervals;
 use crate::requests::{self, Place};
@@ -44,20 +45,17 @@ pub async fn choose(session: &Session, name: &str, wait: Duration) -> Result<Cho
         return Ok(Chosen { place: named, pod: object, service: None });
     }
     let is_service = named.resource.kind == "Service" && named.resource.group.is_empty();
-    let selector = if is_service { "/spec/selector" } else { "/spec/selector/matchLabels" };
-    let labels = object.pointer(selector).and_then(Value::as_object).filter(|map| !map.is_empty());
-    let Some(labels) = labels else {
+    let Some(selector) = objects::pod_selector(&object) else {
         return Err(CommandError::with_text(format!(
-            "cannot attach to {}: it has no pods",
+            "cannot attach to {}: it selects no pods",
             named.title()
         )));
     };
-    let selector = selector_text(labels);
     let mut pauses = PollIntervals::up_to(wait);
     loop {
         let namespace = named.namespace.as_deref();
         let mut found = requests::list(session, &pods, namespace, (&selector, "")).await?;
-        found.sort_by_key(rank);
+        found.sort_by_cached_key(|pod| (rank(pod), order(pod)));
         if let Some(pod) = found.into_iter().next().filter(|pod| rank(pod) < 2) {
             let place = Place::listed(&pods, &pod);
             return Ok(Chosen { place, pod, service: Some(object).filter(|_| is_service) });
@@ -71,25 +69,30 @@ pub async fn choose(session: &Session, name: &str, wait: Duration) -> Result<Cho
     }
 }
 
-/// A selector of labels as text.
-pub fn selector_text(labels: &Map<String, Value>) -> String {
-    let pairs =
-        labels.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    pairs.collect::<Vec<_>>().join(",")
-}
-
 /// Ready pods come first, then those that run; others do not serve.
 fn rank(pod: &Value) -> u8 {
     let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     if text("/status/phase") != "Running" || pod.pointer("/metadata/deletionTimestamp").is_some() {
         return 2;
     }
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .any(|one| one["type"] == "Ready" && one["status"] == "True");
-    if ready { 0 } else { 1 }
+    if ready_since(pod).is_some() { 0 } else { 1 }
+}
+
+/// Since when a pod is ready.
+fn ready_since(pod: &Value) -> Option<&str> {
+    let mut conditions = objects::list_at(pod, "/status/conditions").iter();
+    let ready = conditions.find(|one| one["type"] == "Ready" && one["status"] == "True")?;
+    Some(objects::text_at(ready, "/lastTransitionTime"))
+}
+
+/// The order of pods of one rank, as kubectl has it: those that are ready for the longest time, with the fewest restarts, the oldest. Times that are not
+/// known come last.
+fn order(pod: &Value) -> impl Ord + use<> {
+    let late = |time: &str| (time.is_empty(), time.to_owned());
+    let statuses = objects::list_at(pod, "/status/containerStatuses").iter();
+    let restarts = statuses.filter_map(|one| one["restartCount"].as_u64()).max();
+    let created = late(objects::text_at(pod, "/metadata/creationTimestamp"));
+    (late(ready_since(pod).unwrap_or_default()), restarts.unwrap_or_default(), created)
 }
 
 /// The container that is meant: the named one, that of the annotation, or the first; `note` is called if there are others.
@@ -216,5 +219,24 @@ mod tests {
         let mut leaving = pod("Running", "True");
         leaving["metadata"] = json!({"deletionTimestamp": "now"});
         assert_eq!(rank(&leaving), 2);
+    }
+
+    #[test]
+    fn of_ready_pods_the_steadiest_is_chosen() {
+        let pod = |name: &str, ready: &str, restarts: u64, created: &str| {
+            json!({"metadata": {"name": name, "creationTimestamp": created}, "status": {"phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": ready}],
+                "containerStatuses": [{"restartCount": 0}, {"restartCount": restarts}]}})
+        };
+        let mut pods = [
+            pod("unknown", "", 0, "2026-01-01T00:00:00Z"),
+            pod("late", "2026-01-03T00:00:00Z", 0, "2026-01-01T00:00:00Z"),
+            pod("restarted", "2026-01-02T00:00:00Z", 1, "2026-01-01T00:00:00Z"),
+            pod("young", "2026-01-02T00:00:00Z", 0, "2026-01-02T00:00:00Z"),
+            pod("old", "2026-01-02T00:00:00Z", 0, "2026-01-01T00:00:00Z"),
+        ];
+        pods.sort_by_cached_key(|pod| (rank(pod), order(pod)));
+        let names: Vec<&str> = pods.iter().map(objects::name).collect();
+        assert_eq!(names, ["old", "young", "restarted", "late", "unknown"]);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use orchctl_client::{CommandError, Output, Session};
+use orchctl_printers::objects;
 use orchctl_streams::forward;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
@@ -14,12 +15,16 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::pods::{self, Chosen};
-use crate::poll;
+use crate::{poll, requests};
 
 /// Most connections at one time.
 const CONNECTIONS_MAX: usize = 256;
 /// Connections that were accepted and are not served yet.
 const QUEUE_LEN: usize = 16;
+/// What is said when the pod has ended.
+const LOST: &str = "lost connection to pod";
+/// Pause between two looks whether the pod still runs.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,7 +56,7 @@ struct Pair {
 /// Runs the command, until it is ended.
 ///
 /// # Errors
-/// When there is no such pod, or no port can be listened on.
+/// When there is no such pod, no port can be listened on, or the pod has ended.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -222,7 +227,8 @@ async fn serve(
     }
     let mut forwarding = FuturesUnordered::new();
     let interrupted = tokio::signal::ctrl_c();
-    tokio::pin!(interrupted);
+    let pod_end = until_ended(session, chosen, LOOK_PAUSE);
+    tokio::pin!(interrupted, pod_end);
     loop {
         tokio::select! {
             Some((socket, pair)) = accepted.recv(), if forwarding.len() < CONNECTIONS_MAX => {
@@ -233,15 +239,37 @@ async fn serve(
             Some(ended) = forwarding.next() => match ended {
                 Ok(()) => {}
                 // The pod has gone: no connection will work any more.
-                Err(error) if error.is_not_found() => return Err(CommandError::with_text("lost connection to pod")),
+                Err(error) if error.is_not_found() => return Err(CommandError::with_text(LOST)),
                 Err(error) => writeln!(output.err, "{error}")?,
             },
+            () = &mut pod_end => return Err(CommandError::with_text(LOST)),
             ended = &mut interrupted => {
                 ended?;
                 return Ok(ExitCode::SUCCESS);
             }
         }
     }
+}
+
+/// Waits until the pod has ended: also without connections, so that a loop around the command starts it again for the next pod.
+async fn until_ended(session: &Session, chosen: &Chosen, pause: Duration) {
+    let uid = objects::text_at(&chosen.pod, "/metadata/uid");
+    loop {
+        sleep(pause).await;
+        // A server that does not answer says nothing of the pod.
+        if let Ok(now) = requests::find(session, &chosen.place).await
+            && has_ended(now.as_ref(), uid)
+        {
+            return;
+        }
+    }
+}
+
+/// Whether the pod of this UID has ended, from what the server has under its name.
+fn has_ended(now: Option<&Value>, uid: &str) -> bool {
+    let is_there = now.filter(|pod| objects::text_at(pod, "/metadata/uid") == uid);
+    is_there
+        .is_none_or(|pod| matches!(objects::text_at(pod, "/status/phase"), "Succeeded" | "Failed"))
 }
 
 /// Joins a local connection with one to the pod until both have ended.
@@ -265,16 +293,53 @@ async fn join(
 #[cfg(test)]
 mod tests {
     use orchctl_client::ApiResource;
+    use proto_client::testing::json_response;
     use serde_json::json;
 
     use super::*;
     use crate::requests::Place;
+    use crate::testing::TestServer;
 
     fn chosen(service: Option<Value>) -> Chosen {
         let place = Place { resource: ApiResource::default(), namespace: None, name: "p".into() };
         let pod =
             json!({"spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8080}]}]}});
         Chosen { place, pod, service }
+    }
+
+    #[test]
+    fn a_pod_has_ended_when_it_runs_no_more() {
+        let pod = |uid: &str, phase: &str| {
+            Some(json!({"metadata": {"uid": uid}, "status": {"phase": phase}}))
+        };
+        for (now, ended) in [
+            (pod("u", "Running"), false),
+            (pod("u", "Unknown"), false),
+            (pod("u", "Succeeded"), true),
+            (pod("u", "Failed"), true),
+            (pod("another", "Running"), true),
+            (None, true),
+        ] {
+            assert_eq!(has_ended(now.as_ref(), "u"), ended, "{now:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn forwarding_ends_with_its_pod() {
+        let status = |code: u16| json!({"kind": "Status", "status": "Failure", "code": code});
+        let server = TestServer::start(move |_, count| match count {
+            1 => json_response(500, &status(500)),
+            2 => json_response(
+                200,
+                &json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}}),
+            ),
+            _ => json_response(404, &status(404)),
+        })
+        .await;
+        let pod = json!({"metadata": {"uid": "u"}});
+        let chosen = Chosen { place: server.pod("p"), pod, service: None };
+        let waited = until_ended(&server.session, &chosen, Duration::ZERO);
+        tokio::time::timeout(Duration::from_secs(120), waited).await.expect("it ends");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use orchctl_plans::generate::workload::{self, RunFlags};
-use orchctl_printers::objects::text_at;
+use orchctl_printers::objects::{list_at, text_at};
 use serde_json::Value;
 
 use crate::exec::{self, StreamFlags};
@@ -91,18 +91,14 @@ pub struct Args {
     results: ResultFlags,
 }
 
-/// Runs the command; exits as the container does if its streams were joined.
-///
-/// # Errors
-/// When the pod cannot be made or does not run in time.
-pub async fn run(
-    session: &Session,
-    mut args: Args,
-    output: &mut Output,
-) -> Result<ExitCode, CommandError> {
-    args.words.append(&mut args.arguments);
-    args.arguments = std::mem::take(&mut args.words);
-    let attach = args.attach || args.stdin;
+/// Whether the streams of the container are joined.
+fn joins_streams(args: &Args) -> bool {
+    args.attach || args.stdin
+}
+
+/// Refuses flags that do not go together.
+fn check(args: &Args) -> Result<(), CommandError> {
+    let attach = joins_streams(args);
     if args.rm && !attach {
         return Err(CommandError::with_text("--rm should only be used for attached containers"));
     }
@@ -116,6 +112,22 @@ pub async fn run(
             "--dry-run=[server|client] can't be used with attached containers options (--attach, --stdin, or --tty)",
         ));
     }
+    Ok(())
+}
+
+/// Runs the command; exits as the container does if its streams were joined.
+///
+/// # Errors
+/// When the pod cannot be made or does not run in time.
+pub async fn run(
+    session: &Session,
+    mut args: Args,
+    output: &mut Output,
+) -> Result<ExitCode, CommandError> {
+    args.words.append(&mut args.arguments);
+    args.arguments = std::mem::take(&mut args.words);
+    check(&args)?;
+    let attach = joins_streams(&args);
     let flags = RunFlags {
         image: &args.image,
         pull_policy: &args.image_pull_policy,
@@ -143,11 +155,15 @@ pub async fn run(
     let place = Place { resource: pods, namespace, name };
     let how =
         Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
+    let mut service_place = None;
     if args.expose {
         let port = args.port.unwrap_or_default().to_string();
         let flags = ExposeFlags { port: &port, ..ExposeFlags::default() };
         let service = service::exposed(&pod, flags).map_err(requests::argument)?;
+        let name = text_at(&service, "/metadata/name").to_owned();
         expose::create(session, &place, "created", service, how, output).await?;
+        let resource = session.discovery().await?.served_kind("v1", "Service")?.clone();
+        service_place = Some(Place { resource, name, ..place.clone() });
     }
     if !attach {
         expose::create(session, &place, "created", pod, how, output).await?;
@@ -161,14 +177,30 @@ pub async fn run(
         join(session, &args, &place, text_at(&pod, "/spec/containers/0/name").to_owned(), output)
             .await;
     if args.rm {
-        let deletion = Deletion { grace_secs: Some(0), ..Deletion::default() };
-        requests::delete(session, &place, &deletion).await?;
-        if !args.quiet {
-            writeln!(output.out, "pod \"{}\" deleted", place.name)?;
+        for made in [Some(place), service_place].into_iter().flatten() {
+            remove(session, &made, &args, output).await?;
         }
     }
     ended
 }
+
+/// Deletes an object that the command has made, and that may have gone already.
+async fn remove(
+    session: &Session,
+    place: &Place,
+    args: &Args,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    match requests::delete(session, place, &Deletion::default()).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        answer => answer?,
+    };
+    if !args.quiet {
+        writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;
+    }
+    Ok(())
+}
+
 /// Waits until the pod runs, joins its streams, and waits for the exit code of one that is not started again.
 async fn join(
     session: &Session,
@@ -186,28 +218,55 @@ async fn join(
         quiet: args.quiet,
         pod_running_timeout: args.pod_running_timeout.clone(),
     };
-    if pod.pointer("/status/phase").and_then(Value::as_str) == Some("Running") {
+    if text_at(&pod, "/status/phase") == "Running" {
         if args.stdin && !args.quiet {
             writeln!(output.err, "If you don't see a command prompt, try pressing enter.")?;
         }
         let chosen = Chosen { place: place.clone(), pod, service: None };
-        let attached = exec::attach(session, &chosen, &container, &flags, output).await;
-        if args.restart == "Always" {
-            return attached;
+        let attached = exec::attach_or_follow(session, &chosen, &container, &flags, output).await?;
+        if args.restart == "Always" || args.leave_stdin_open {
+            return Ok(attached);
         }
         // The end of the pod says more than that of the streams, which may come first.
     } else {
         // It has ended already: what it said is in its log.
-        let request = proto_client::request::get(place.path(Some("log")));
-        let log = session.call(request).await?;
-        output.out.write_all(&log.body)?;
+        exec::print_log(session, place, &container, output).await?;
     }
     let pod = until(session, place, limit, |phase| matches!(phase, "Succeeded" | "Failed")).await?;
-    let code = pod.pointer("/status/containerStatuses/0/state/terminated/exitCode");
-    match code.and_then(Value::as_u64).unwrap_or_default() {
-        0 => Ok(ExitCode::SUCCESS),
-        code => Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))),
+    let end = read_end(&pod, &container);
+    if let (Some(text), false) = (end.text, args.quiet) {
+        writeln!(output.err, "{text}")?;
     }
+    Ok(ExitCode::from(end.code))
+}
+
+/// How a pod has ended.
+#[derive(Debug, PartialEq, Eq)]
+struct PodEnd {
+    /// The exit code of the command: that of the container; 1 if the pod failed otherwise.
+    code: u8,
+    /// What is said of a pod that failed.
+    text: Option<String>,
+}
+
+fn read_end(pod: &Value, container: &str) -> PodEnd {
+    if text_at(pod, "/status/phase") == "Succeeded" {
+        return PodEnd { code: 0, text: None };
+    }
+    let title =
+        format!("pod {}/{}", text_at(pod, "/metadata/namespace"), text_at(pod, "/metadata/name"));
+    let mut statuses = list_at(pod, "/status/containerStatuses").iter();
+    let status = statuses.find(|one| one["name"] == container);
+    let ended = status.and_then(|one| one.pointer("/state/terminated"));
+    let code = ended.and_then(|ended| ended["exitCode"].as_i64()).unwrap_or_default();
+    let (Some(ended), true) = (ended, code != 0) else {
+        return PodEnd { code: 1, text: Some(format!("{title} failed with unknown exit code")) };
+    };
+    let (reason, message) = (text_at(ended, "/reason"), text_at(ended, "/message"));
+    let text = format!("{title} terminated ({reason})\n{message}").trim_end().to_owned();
+    // A failure stays one, whatever its lowest byte.
+    let lowest = u8::try_from(code & 0xff).ok().filter(|lowest| *lowest != 0);
+    PodEnd { code: lowest.unwrap_or(1), text: Some(text) }
 }
 
 /// Waits for a phase of the pod.
@@ -230,5 +289,97 @@ async fn until(
                 place.title()
             )));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use proto_client::testing::json_response;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Recorder, TestServer};
+
+    #[derive(clap::Parser, Debug)]
+    struct Line {
+        #[command(flatten)]
+        run: Args,
+    }
+
+    fn args(line: &str) -> Args {
+        let words = ["run", "p", "--image=i"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).expect("a line").run
+    }
+
+    fn ended(phase: &str, code: i64) -> Value {
+        json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"phase": phase, "containerStatuses": [
+            {"name": "a", "state": {"terminated": {"exitCode": 9}}},
+            {"name": "p", "state": {"terminated": {"exitCode": code, "reason": "Error", "message": "why"}}}]}})
+    }
+
+    #[test]
+    fn a_failed_pod_has_the_exit_code_of_its_container() {
+        let end = |code, text: &str| PodEnd { code, text: Some(text.to_owned()) };
+        let why = "pod n/p terminated (Error)\nwhy";
+        for (pod, container, wanted) in [
+            (ended("Succeeded", 3), "p", PodEnd { code: 0, text: None }),
+            (ended("Failed", 3), "p", end(3, why)),
+            (ended("Failed", 256), "p", end(1, why)),
+            (ended("Failed", 0), "p", end(1, "pod n/p failed with unknown exit code")),
+            (ended("Failed", 3), "x", end(1, "pod n/p failed with unknown exit code")),
+        ] {
+            assert_eq!(read_end(&pod, container), wanted, "{pod}");
+        }
+    }
+
+    /// The container has ended between the look at the pod and the attach.
+    #[tokio::test]
+    async fn a_pod_that_cannot_be_attached_to_is_shown_by_its_log() {
+        let server = TestServer::start(|request, count| match request.path.as_str() {
+            "/api/v1/namespaces/default/pods/p/attach" => json_response(
+                500,
+                &json!({"kind": "Status", "status": "Failure", "message": "no running task", "code": 500}),
+            ),
+            "/api/v1/namespaces/default/pods/p/log" => {
+                assert_eq!(request.query, "container=p&follow=true");
+                http::Response::new("said\n".into())
+            }
+            _ if count == 1 => json_response(200, &json!({"status": {"phase": "Running"}})),
+            _ => json_response(200, &ended("Failed", 3)),
+        })
+        .await;
+        let (mut output, recorder) = Recorder::output();
+        let place = server.pod("p");
+        let args = args("--restart=Never --attach");
+        let joined = join(&server.session, &args, &place, "p".into(), &mut output);
+        assert_eq!(joined.await.expect("joined"), ExitCode::from(3));
+        assert_eq!(recorder.out(), "said\n");
+        let warning =
+            "warning: couldn't attach to pod/p, falling back to streaming logs: no running task";
+        assert_eq!(recorder.err(), format!("{warning}\npod n/p terminated (Error)\nwhy\n"));
+    }
+
+    #[tokio::test]
+    async fn a_pod_is_removed_with_its_own_grace_period() {
+        let server = TestServer::start(|request, _| {
+            let options: Value = serde_json::from_slice(&request.body).expect("options");
+            assert_eq!((request.method.as_str(), options.get("gracePeriodSeconds")), ("DELETE", None));
+            match request.path.ends_with("/gone") {
+                true => json_response(
+                    404,
+                    &json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}),
+                ),
+                false => json_response(200, &json!({})),
+            }
+        })
+        .await;
+        let (mut output, recorder) = Recorder::output();
+        let args = args("--rm --attach");
+        for name in ["p", "gone"] {
+            let place = server.pod(name);
+            remove(&server.session, &place, &args, &mut output).await.expect("removed");
+        }
+        assert_eq!(recorder.out(), "pod \"p\" deleted\n");
     }
 }

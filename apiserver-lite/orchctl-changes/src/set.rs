@@ -1,4 +1,7 @@
-//! `set`: images, environment, resources, account and selector of workloads.
+//! `set`: images, environment, resources and account of workloads, selectors of Services, subjects of bindings.
+
+mod list_env;
+mod subject;
 
 use std::process::ExitCode;
 
@@ -35,6 +38,15 @@ enum Part {
     Serviceaccount(AccountArgs),
     /// The selector of a Service
     Selector(SelectorArgs),
+    /// Who has the role of a RoleBinding or ClusterRoleBinding: adds to those who have it
+    Subject(subject::Args),
+}
+
+impl Args {
+    /// Whether a role is given to users: `--user` has another meaning then.
+    pub fn names_users(&self) -> bool {
+        matches!(&self.command, Part::Subject(args) if args.subjects.names_users())
+    }
 }
 
 #[derive(clap::Args, Debug)]
@@ -87,6 +99,9 @@ struct EnvArgs {
     /// Containers whose names match, with * for any text
     #[arg(long, short, value_name = "PATTERN", default_value = "*")]
     containers: String,
+    /// Show the variables as they would be, and change nothing
+    #[arg(long, conflicts_with = "output")]
+    list: bool,
     /// Replace values that are there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true,
         default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -182,6 +197,7 @@ pub async fn run(
             })
             .await
         }
+        Part::Subject(args) => subject::run(session, args, output).await,
     }
 }
 
@@ -237,8 +253,11 @@ async fn run_env(
     for text in texts.iter().chain(&args.env) {
         variables.push(pod_template::parse_variable(text).map_err(requests::argument)?);
     }
-    if variables.is_empty() {
+    if variables.is_empty() && !args.list {
         return Err(CommandError::with_text("at least one environment variable must be provided"));
+    }
+    if args.list {
+        return list_env::run(session, &args, objects, &variables, output).await;
     }
     change(session, &args.common, (objects, "env updated"), output, |object| {
         pod_template::set_environment(object, &args.containers, &variables, args.overwrite)
@@ -253,10 +272,9 @@ async fn change(
     output: &mut Output,
     edit: impl Fn(&mut Value) -> Result<(), ArgumentError>,
 ) -> Result<ExitCode, CommandError> {
-    let mut errors = Vec::new();
-    for TargetObject { place, object } in
-        common.local.read(session, &common.targets, objects, output).await?
-    {
+    let (targets, mut errors) =
+        common.local.read_each(session, &common.targets, objects, output).await?;
+    for TargetObject { place, object } in targets {
         let mut changed = object.clone();
         if let Err(error) = edit(&mut changed) {
             errors.push(requests::argument(error));

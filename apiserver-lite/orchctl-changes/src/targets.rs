@@ -1,7 +1,7 @@
 //! The objects that a changing command is about: those of files, of names, or of selectors.
 
 use clap::Args;
-use orchctl_client::manifests::{self, FileFlags};
+use orchctl_client::manifests::{self, FileFlags, ReadManifests};
 use orchctl_client::{CommandError, Output, Session, names};
 use serde_json::Value;
 
@@ -59,17 +59,33 @@ pub async fn read(
     args: &[String],
     output: &mut Output,
 ) -> Result<Vec<TargetObject>, CommandError> {
+    let (targets, errors) = read_each(session, flags, args, output).await?;
+    CommandError::collect(errors)?;
+    Ok(targets)
+}
+
+/// As [`read`], for commands that go on without the objects that cannot be read.
+///
+/// # Errors
+/// When none is named.
+pub async fn read_each(
+    session: &Session,
+    flags: &TargetFlags,
+    args: &[String],
+    output: &mut Output,
+) -> Result<(Vec<TargetObject>, Vec<CommandError>), CommandError> {
     let mut targets = Vec::new();
-    for place in places(session, flags, args, output).await? {
+    let (found, mut errors) = places(session, flags, args, output).await?;
+    for place in found {
         match place {
-            FoundObject::Named(place) => {
-                let object = requests::get(session, &place).await?;
-                targets.push(TargetObject { place, object });
-            }
+            FoundObject::Named(place) => match requests::get(session, &place).await {
+                Ok(object) => targets.push(TargetObject { place, object }),
+                Err(error) => errors.push(error),
+            },
             FoundObject::Listed(target) => targets.push(target),
         }
     }
-    Ok(targets)
+    Ok((targets, errors))
 }
 
 /// An object that is named, or one that a list returned.
@@ -80,7 +96,7 @@ pub enum FoundObject {
     Listed(TargetObject),
 }
 
-/// Finds the objects; those that are named are not read.
+/// Finds the objects, and why those of files cannot be found; those that are named are not read.
 ///
 /// # Errors
 /// When none is named.
@@ -89,7 +105,7 @@ pub async fn places(
     flags: &TargetFlags,
     args: &[String],
     output: &mut Output,
-) -> Result<Vec<FoundObject>, CommandError> {
+) -> Result<(Vec<FoundObject>, Vec<CommandError>), CommandError> {
     if !flags.files.filename.is_empty() {
         if !args.is_empty() {
             return Err(CommandError::with_text(
@@ -97,11 +113,27 @@ pub async fn places(
             ));
         }
         let mut found = Vec::new();
-        for manifest in manifests::read(session, &flags.files, output).await? {
-            found.push(FoundObject::Named(Place::from_manifest(session, &manifest).await?));
+        let ReadManifests { manifests, mut errors } =
+            manifests::read_each(session, &flags.files, output).await?;
+        // Without an answer of the server no object can be found.
+        session.discovery().await?;
+        for manifest in manifests {
+            match Place::from_manifest(session, &manifest).await {
+                Ok(place) => found.push(FoundObject::Named(place)),
+                Err(error) => errors.push(error),
+            }
         }
-        return Ok(found);
+        return Ok((found, errors));
     }
+    let found = named(session, flags, args).await?;
+    Ok((found, Vec::new()))
+}
+
+async fn named(
+    session: &Session,
+    flags: &TargetFlags,
+    args: &[String],
+) -> Result<Vec<FoundObject>, CommandError> {
     let discovery = session.discovery().await?;
     let mut found = Vec::new();
     for selection in names::parse(discovery, args)? {

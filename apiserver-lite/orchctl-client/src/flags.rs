@@ -29,6 +29,12 @@ pub struct GlobalFlags {
     /// What to report of requests: 6 lines, 7 headers, 8 bodies, 9 whole bodies
     #[arg(long = "v", short = 'v', global = true, value_name = "LEVEL", default_value_t = 0)]
     pub verbosity: u8,
+    /// For kubectl's scripts: no directory is used, what the server serves is read by each run
+    #[arg(long, global = true, value_name = "DIRECTORY")]
+    pub cache_dir: Option<PathBuf>,
+    /// For kubectl's scripts: responses are never compressed, whatever this says
+    #[arg(long, global = true)]
+    pub disable_compression: bool,
     /// Where the server is
     #[command(flatten)]
     pub server: ServerFlags,

@@ -152,6 +152,14 @@ impl Kubeconfig {
             .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))
     }
 
+    /// The entry of the chosen user, with what flags say.
+    ///
+    /// # Errors
+    /// As [`Kubeconfig::client_config`].
+    pub fn user(&self, overrides: &Overrides) -> Result<Value, CommandError> {
+        Ok(overlaid(&self.merged(), overrides)?.user)
+    }
+
     /// The program that prints the user's credentials, if there is one and no flag names others.
     ///
     /// # Errors

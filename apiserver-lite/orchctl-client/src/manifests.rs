@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use proto_api::yaml;
-use proto_client::{Client, ClientConfig, request};
 use serde_json::Value;
 
-use crate::{CommandError, Output, Session};
+use crate::fetch::fetch;
+use crate::{CommandError, Output, Session, path_pattern};
 
 /// Longest file, answer or input.
 const TEXT_LEN_MAX: u64 = 64 << 20;
@@ -60,6 +60,13 @@ impl Manifest {
     }
 }
 
+/// Objects of files, and why others could not be read.
+#[derive(Debug, Default)]
+pub struct ReadManifests {
+    pub manifests: Vec<Manifest>,
+    pub errors: Vec<CommandError>,
+}
+
 /// Reads all objects that `flags` name; lists are taken apart.
 ///
 /// # Errors
@@ -69,24 +76,63 @@ pub async fn read(
     flags: &FileFlags,
     output: &mut Output,
 ) -> Result<Vec<Manifest>, CommandError> {
-    let mut manifests = Vec::new();
+    let read = read_each(session, flags, output).await?;
+    CommandError::collect(read.errors)?;
+    Ok(read.manifests)
+}
+
+/// As [`read`], for commands that go on without the sources and documents that have no object.
+///
+/// # Errors
+/// When a path does not exist, a directory cannot be read, or there are neither objects nor errors.
+pub async fn read_each(
+    session: &Session,
+    flags: &FileFlags,
+    output: &mut Output,
+) -> Result<ReadManifests, CommandError> {
+    // A mistyped path is found before anything is read.
+    let mut files = Vec::new();
+    for name in flags.filename.iter().filter(|name| *name != "-" && !is_url(name)) {
+        let mut found = Vec::new();
+        for path in paths(name)? {
+            collect_files(&path, flags.recursive, 0, &mut found)?;
+        }
+        files.push(found);
+    }
+    let mut files = files.into_iter();
+    let mut into = ReadManifests::default();
     for name in &flags.filename {
         if name == "-" {
-            append(&mut manifests, "STDIN", &read_text(&mut output.input)?)?;
-        } else if name.starts_with("http://") || name.starts_with("https://") {
-            append(&mut manifests, name, &fetch(session, name).await?)?;
+            append(&mut into, "STDIN", read_text(&mut output.input).map_err(CommandError::from));
+        } else if is_url(name) {
+            let len_max = usize::try_from(TEXT_LEN_MAX).unwrap_or(usize::MAX);
+            append(&mut into, name, fetch(session, name, len_max).await);
         } else {
-            let mut files = Vec::new();
-            collect_files(Path::new(name), flags.recursive, 0, &mut files)?;
-            for file in files {
-                append(&mut manifests, &file.display().to_string(), &read_file(&file)?)?;
+            for file in files.next().unwrap_or_default() {
+                append(&mut into, &file.display().to_string(), read_file(&file));
             }
         }
     }
-    if manifests.is_empty() {
+    if into.manifests.is_empty() && into.errors.is_empty() {
         return Err(CommandError::with_text("no objects passed"));
     }
-    Ok(manifests)
+    Ok(into)
+}
+
+fn is_url(name: &str) -> bool {
+    name.starts_with("http://") || name.starts_with("https://")
+}
+
+/// The paths of a word: itself, or those that match it where no file has that name.
+fn paths(name: &str) -> Result<Vec<PathBuf>, CommandError> {
+    let path = PathBuf::from(name);
+    if path.exists() || !path_pattern::is_pattern(name) {
+        return Ok(vec![path]);
+    }
+    let found = path_pattern::expand(name, FILES_MAX)
+        .map_err(|error| CommandError::with_text(format!("cannot read {name}: {error}")))?;
+    // The word itself, which does not exist, where nothing matches.
+    Ok(if found.is_empty() { vec![path] } else { found })
 }
 
 /// The bytes of one file, or of standard input for `-`.
@@ -109,51 +155,60 @@ pub fn read_bytes(name: &str, output: &mut Output) -> Result<bytes::Bytes, Comma
 }
 
 /// Adds the objects of a text.
-///
-/// # Errors
-/// When it has something else than objects.
-fn append(into: &mut Vec<Manifest>, source: &str, text: &str) -> Result<(), CommandError> {
-    let documents = yaml::parse_all(text)
-        .map_err(|error| CommandError::with_text(format!("error parsing {source}: {error}")))?;
-    documents.into_iter().try_for_each(|document| append_object(into, source, document, 0))
+fn append(into: &mut ReadManifests, source: &str, text: Result<String, CommandError>) {
+    let documents = text.and_then(|text| {
+        yaml::parse_all(&text)
+            .map_err(|error| CommandError::with_text(format!("error parsing {source}: {error}")))
+    });
+    match documents {
+        Ok(documents) => {
+            documents.into_iter().for_each(|document| append_object(into, source, document, 0));
+        }
+        Err(error) => into.errors.push(error),
+    }
 }
 
-fn append_object(
-    into: &mut Vec<Manifest>,
-    source: &str,
-    object: Value,
-    depth: usize,
-) -> Result<(), CommandError> {
-    let wrong =
-        |what: &str| Err(CommandError::with_text(format!("unable to decode \"{source}\": {what}")));
-    let Value::Object(map) = &object else { return wrong("it has something else than objects") };
-    let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
-    if text("kind").is_empty() {
-        return wrong("Object 'Kind' is missing");
+fn append_object(into: &mut ReadManifests, source: &str, object: Value, depth: usize) {
+    let is_list = match check_object(&object, depth) {
+        Ok(is_list) => is_list,
+        Err(why) => {
+            let text = format!("unable to decode \"{source}\": {why}");
+            return into.errors.push(CommandError::with_text(text));
+        }
+    };
+    if !is_list {
+        return into.manifests.push(Manifest { source: source.to_owned(), object });
     }
-    if text("apiVersion").is_empty() {
-        return wrong("Object 'apiVersion' is missing");
-    }
-    if !text("kind").ends_with("List") || !map.get("items").is_some_and(Value::is_array) {
-        into.push(Manifest { source: source.to_owned(), object });
-        return Ok(());
-    }
-    if depth >= LISTS_MAX {
-        return wrong("lists of lists are nested too deep");
-    }
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let item_kind = text("kind").trim_end_matches("List").to_owned();
     let api_version = text("apiVersion").to_owned();
-    let Value::Object(mut map) = object else { return Ok(()) };
-    let Some(Value::Array(items)) = map.remove("items") else { return Ok(()) };
+    let Value::Object(mut map) = object else { return };
+    let Some(Value::Array(items)) = map.remove("items") else { return };
     for mut item in items {
         // Items of a typed list need not say what they are.
         if let Some(fields) = item.as_object_mut().filter(|_| !item_kind.is_empty()) {
             fields.entry("kind").or_insert_with(|| item_kind.clone().into());
             fields.entry("apiVersion").or_insert_with(|| api_version.clone().into());
         }
-        append_object(into, source, item, depth + 1)?;
+        append_object(into, source, item, depth + 1);
     }
-    Ok(())
+}
+
+/// Whether a document is a list of objects, or why it is no object.
+fn check_object(object: &Value, depth: usize) -> Result<bool, &'static str> {
+    let Value::Object(map) = object else { return Err("it has something else than objects") };
+    let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
+    if text("kind").is_empty() {
+        return Err("Object 'Kind' is missing");
+    }
+    if text("apiVersion").is_empty() {
+        return Err("Object 'apiVersion' is missing");
+    }
+    let is_list = text("kind").ends_with("List") && map.get("items").is_some_and(Value::is_array);
+    if is_list && depth >= LISTS_MAX {
+        return Err("lists of lists are nested too deep");
+    }
+    Ok(is_list)
 }
 
 /// The files of a path: itself, or those of a directory that are manifests by their names.
@@ -217,41 +272,59 @@ fn read_file(path: &Path) -> Result<String, CommandError> {
     })
 }
 
-async fn fetch(session: &Session, url: &str) -> Result<String, CommandError> {
-    let wrong =
-        |why: String| CommandError::with_text(format!("unable to read URL \"{url}\": {why}"));
-    let address: http::Uri = url.parse().map_err(|_| wrong("it is not a URL".to_owned()))?;
-    let path = address.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let mut parts = address.into_parts();
-    parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-    let server = http::Uri::from_parts(parts).map_err(|error| wrong(error.to_string()))?;
-    let client = Client::new(
-        &ClientConfig::direct(server),
-        <&proto_api::names::Names>::default(),
-        "orchctl",
-    )
-    .map_err(|error| wrong(proto_daemon::exit::chain(&error)))?
-    .with_body_len_max(usize::try_from(TEXT_LEN_MAX).unwrap_or(usize::MAX));
-    let client = match session.timeout()? {
-        std::time::Duration::ZERO => client,
-        timeout => client.with_deadline(timeout),
-    };
-    let answer = client.call(request::get(path)).await;
-    let answer = answer.map_err(|error| wrong(proto_daemon::exit::chain(&error)))?;
-    String::from_utf8(answer.body.to_vec()).map_err(|_| wrong("it is not valid UTF-8".to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn objects(text: &str) -> Result<Vec<String>, String> {
-        let mut into = Vec::new();
-        append(&mut into, "f", text).map_err(|error| error.to_string())?;
-        Ok(into
-            .iter()
-            .map(|one| format!("{} {} {}", one.api_version(), one.kind(), one.name()))
-            .collect())
+    fn read_one(text: &str) -> ReadManifests {
+        let mut into = ReadManifests::default();
+        append(&mut into, "f", Ok(text.to_owned()));
+        into
+    }
+
+    fn titles(manifests: &[Manifest]) -> Vec<String> {
+        let title = |one: &Manifest| format!("{} {} {}", one.api_version(), one.kind(), one.name());
+        manifests.iter().map(title).collect()
+    }
+
+    fn objects(text: &str) -> Result<Vec<String>, CommandError> {
+        let read = read_one(text);
+        CommandError::collect(read.errors)?;
+        Ok(titles(&read.manifests))
+    }
+
+    #[test]
+    fn documents_without_objects_do_not_stop_the_others() {
+        let pod = |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n");
+        let text = format!("{}---\nreplicas: 3\n---\n[1]\n---\n{}", pod("a"), pod("b"));
+        let read = read_one(&text);
+        assert_eq!(titles(&read.manifests), ["v1 Pod a", "v1 Pod b"]);
+        let errors: Vec<String> = read.errors.iter().map(ToString::to_string).collect();
+        let decode = "error: unable to decode \"f\":";
+        assert_eq!(
+            errors,
+            [
+                format!("{decode} Object 'Kind' is missing"),
+                format!("{decode} it has something else than objects")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_word_is_a_path_or_a_pattern_of_paths() {
+        let directory = tempfile::tempdir().expect("directory");
+        for name in ["a.json", "b.json", "[c].json", "c.json"] {
+            std::fs::write(directory.path().join(name), "").expect("file");
+        }
+        let names = |word: &str| {
+            let found = paths(&directory.path().join(word).to_string_lossy()).expect("paths");
+            let name = |path: &PathBuf| path.file_name()?.to_str().map(str::to_owned);
+            found.iter().filter_map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(names("[ab].json"), ["a.json", "b.json"]);
+        assert_eq!(names("[c].json"), ["[c].json"], "the file of that name counts first");
+        assert_eq!(names("*.yaml"), ["*.yaml"]);
+        assert_eq!(names("none.yaml"), ["none.yaml"]);
     }
 
     #[test]
@@ -262,8 +335,18 @@ mod tests {
         let wanted = ["v1 Pod a", "v1 Pod b", "apps/v1 Deployment c"];
         assert_eq!(objects(text).expect("valid"), wanted);
         assert_eq!(objects("{\"apiVersion\":\"v1\",\"kind\":\"Pod\"}").expect("JSON").len(), 1);
-        assert!(objects("kind: Pod").expect_err("no version").contains("'apiVersion' is missing"));
-        assert!(objects("apiVersion: v1").expect_err("no kind").contains("'Kind' is missing"));
+        assert!(
+            objects("kind: Pod")
+                .expect_err("no version")
+                .to_string()
+                .contains("'apiVersion' is missing")
+        );
+        assert!(
+            objects("apiVersion: v1")
+                .expect_err("no kind")
+                .to_string()
+                .contains("'Kind' is missing")
+        );
         assert!(objects("[1]").is_err());
     }
 

@@ -11,13 +11,16 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use proto_api::duration;
 use proto_api::names::{Names, Profile};
-use proto_client::{Answer, Client, ClientConfig, ResponseBody, SharedToken, request};
+use proto_client::{Answer, Client, ClientConfig, ClientError, ResponseBody, SharedToken, request};
 use serde_json::Value;
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 
 use crate::exec_credential::CredentialProgram;
 use crate::kubeconfig::{DEFAULT_SERVER, Kubeconfig, Overrides};
-use crate::{CommandError, GlobalFlags, ServerResources};
+use crate::{
+    CommandError, GlobalFlags, ServerResources, authorities, command_headers, impersonation,
+    retries,
+};
 
 /// Stands for no deadline.
 const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -75,7 +78,11 @@ pub struct Session {
     flags: GlobalFlags,
     environment: Environment,
     config: OnceLock<ClientConfig>,
+    /// The headers that name the user to act as; set with the configuration.
+    acting: OnceLock<HeaderMap>,
     client: OnceLock<Client>,
+    /// The words of the command, for the server's operators.
+    command: OnceLock<String>,
     /// Of a user whose token a program prints.
     renewal: OnceLock<Renewal>,
     /// Set once the server is known to be of this program's version, if a flag asks for that.
@@ -93,7 +100,9 @@ impl Session {
             flags,
             environment,
             config: OnceLock::new(),
+            acting: OnceLock::new(),
             client: OnceLock::new(),
+            command: OnceLock::new(),
             renewal: OnceLock::new(),
             matched: OnceCell::new(),
             names: OnceCell::new(),
@@ -106,6 +115,11 @@ impl Session {
     /// The flags of every command.
     pub fn flags(&self) -> &GlobalFlags {
         &self.flags
+    }
+
+    /// Names the command that requests are of, as `orchctl get`; before the first of them.
+    pub fn name_command(&self, words: String) {
+        let _ = self.command.set(words);
     }
 
     /// A variable of the environment.
@@ -146,21 +160,25 @@ impl Session {
         // Flags of a user or a cluster are never dropped for the pod's own account.
         let asked = Overrides { namespace: None, ..overrides.clone() };
         let untouched = files.is_empty() && asked == Overrides::default();
-        let config = match in_pod().filter(|_| untouched) {
+        let (config, user) = match in_pod().filter(|_| untouched) {
             Some(mut config) => {
                 if let Some(namespace) = &self.flags.namespace {
                     config.namespace.clone_from(namespace);
                 }
-                config
+                (config, Value::Null)
             }
             None => {
                 let mut config = files.client_config(&overrides)?;
                 if let Some(program) = files.credential_program(&overrides)? {
                     self.take_printed_credentials(&mut config, program)?;
                 }
-                config
+                authorities::complete(&mut config.tls, |name| self.variable(name));
+                (config, files.user(&overrides)?)
             }
         };
+        let acting = impersonation::headers(&self.flags.identity, &user)?;
+        // Set once: the configuration is kept.
+        let _ = self.acting.set(acting);
         Ok(self.config.get_or_init(|| config))
     }
 
@@ -224,6 +242,12 @@ impl Session {
             .with_body_len_max(BODY_LEN_MAX);
         let client = match self.renewal.get() {
             Some(renewal) => client.with_token(renewal.token.clone()),
+            None => client,
+        };
+        let client = match self.command.get() {
+            Some(command) => {
+                client.with_headers(command_headers::headers(command, |name| self.variable(name)))
+            }
             None => client,
         };
         Ok(self.client.get_or_init(|| client))
@@ -290,7 +314,9 @@ impl Session {
     pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
-        let answer = self.authorized_client().await?.call(request).await;
+        let client = self.authorized_client().await?;
+        let send = || client.call(request.clone());
+        let answer = retries::until_taken(send, self.noting_retries(&line)).await;
         match &answer {
             Ok(answer) => {
                 self.tell_warnings(&answer.headers);
@@ -336,7 +362,9 @@ impl Session {
     ) -> Result<Response<ResponseBody>, CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
-        let response = self.authorized_client().await?.open(request).await?;
+        let client = self.authorized_client().await?;
+        let send = || client.open(request.clone());
+        let response = retries::until_taken(send, self.noting_retries(&line)).await?;
         self.tell_warnings(response.headers());
         self.report_answer(&line, response.status().as_u16(), response.headers(), &[]);
         Ok(response)
@@ -352,7 +380,10 @@ impl Session {
     ) -> Result<(HeaderMap, Upgraded), CommandError> {
         let request = self.prepare(request)?;
         let line = format!("{} {}", request.method(), request.uri());
-        let (headers, connection) = self.authorized_client().await?.upgrade(request).await?;
+        let client = self.authorized_client().await?;
+        let send = || client.upgrade(request.clone());
+        let sent = retries::until_taken(send, self.noting_retries(&line)).await;
+        let (headers, connection) = sent?;
         self.report_answer(&line, 101, &headers, &[]);
         Ok((headers, connection))
     }
@@ -384,12 +415,8 @@ impl Session {
     /// Another program's request counts as this session's user's, or as the user's that flags name.
     fn take_credentials(&self, headers: &mut HeaderMap) -> Result<(), CommandError> {
         headers.remove(http::header::AUTHORIZATION);
-        if self.flags.identity.impersonate.is_some() {
-            let acts = |name: &&HeaderName| name.as_str().starts_with("impersonate-");
-            let acting: Vec<HeaderName> = headers.keys().filter(acts).cloned().collect();
-            for name in acting {
-                headers.remove(name);
-            }
+        if !self.acting()?.is_empty() {
+            impersonation::remove(headers);
         }
         self.impersonate(headers)
     }
@@ -411,34 +438,24 @@ impl Session {
         let _ = writeln!(notes, "Warning: {text}");
     }
 
+    /// The headers that name the user to act as.
+    fn acting(&self) -> Result<&HeaderMap, CommandError> {
+        self.config()?;
+        Ok(self.acting.get_or_init(HeaderMap::new))
+    }
+
     /// Names the user to act as.
     fn impersonate(&self, headers: &mut HeaderMap) -> Result<(), CommandError> {
-        let identity = &self.flags.identity;
-        let impersonates = identity.impersonate.is_some();
-        if !impersonates
-            && (!identity.impersonate_groups.is_empty() || identity.impersonate_uid.is_some())
-        {
-            return Err(CommandError::with_text(
-                "--as-group and --as-uid need --as: requesting groups or uid without impersonating a user",
-            ));
-        }
-        let mut add = |name: &'static str, value: &str| -> Result<(), CommandError> {
-            let value = HeaderValue::from_str(value).map_err(|_| {
-                CommandError::with_text(format!("{value:?} is not valid in the header {name}"))
-            })?;
-            headers.append(HeaderName::from_static(name), value);
-            Ok(())
-        };
-        if let Some(user) = &identity.impersonate {
-            add("impersonate-user", user)?;
-        }
-        for group in &identity.impersonate_groups {
-            add("impersonate-group", group)?;
-        }
-        if let Some(uid) = &identity.impersonate_uid {
-            add("impersonate-uid", uid)?;
+        for (name, value) in self.acting()? {
+            headers.append(name.clone(), value.clone());
         }
         Ok(())
+    }
+
+    fn noting_retries(&self, line: &str) -> impl Fn(&ClientError, Duration) {
+        move |error, pause| {
+            self.note(6, || format!("{line}: {error}; sent again in {} s", pause.as_secs()));
+        }
     }
 
     fn prepare(&self, mut request: Request<Bytes>) -> Result<Request<Bytes>, CommandError> {

@@ -205,7 +205,7 @@ async fn related(session: &Session, object: &Value, show_events: bool) -> Relate
             let sets = collection("apps", "v1", "replicasets", namespace);
             related.replica_sets = owned(session, &sets, object).await;
         }
-        ("apps", "ReplicaSet" | "StatefulSet" | "DaemonSet") => {
+        ("apps", "ReplicaSet" | "StatefulSet" | "DaemonSet") | ("", "ReplicationController") => {
             let pods = collection("", "v1", "pods", namespace);
             related.pods = owned(session, &pods, object).await;
         }
@@ -264,10 +264,7 @@ fn unread(error: CommandError) -> Unread {
 /// Objects of a collection that belong to `owner`.
 async fn owned(session: &Session, collection: &Collection, owner: &Value) -> Vec<Value> {
     let uid = objects::text_at(owner, "/metadata/uid");
-    let labels = objects::map_at(owner, "/spec/selector/matchLabels");
-    let pairs = labels.into_iter().flatten();
-    let pairs = pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    let selector = pairs.collect::<Vec<_>>().join(",");
+    let selector = objects::pod_selector(owner).unwrap_or_default();
     let mut items = list(session, collection, &selector, 0).await.unwrap_or_default();
     items.retain(|item| {
         let mut owners = objects::list_at(item, "/metadata/ownerReferences").iter();
@@ -291,10 +288,64 @@ pub async fn events_of(session: &Session, object: &Value) -> Option<Vec<Value>> 
         format!("involvedObject.kind={}", objects::text_at(object, "/kind")),
     ];
     let namespace = objects::namespace(object);
-    // A node agent writes the node's name as its UID.
-    if objects::text_at(object, "/kind") != "Node" {
-        fields.push(format!("involvedObject.uid={}", objects::text_at(object, "/metadata/uid")));
+    match objects::text_at(object, "/kind") {
+        // A node agent writes the node's name as its UID.
+        "Node" => {}
+        "Pod" => {
+            let mirror = session.names().await.ok()?.label("config.mirror");
+            fields.push(format!("involvedObject.uid={}", objects::uid_on_node(object, &mirror)));
+        }
+        _ => {
+            let uid = objects::text_at(object, "/metadata/uid");
+            fields.push(format!("involvedObject.uid={uid}"));
+        }
     }
     let namespace = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
     events::list(session, namespace, &fields.join(",")).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use orchctl_client::GlobalFlags;
+    use proto_client::testing::{StubServer, json_response};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A kubelet's events of a static pod have the UID that the mirror has in an annotation.
+    #[tokio::test]
+    async fn events_of_a_mirror_are_those_of_its_static_pod() {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let queries = Arc::clone(&asked);
+        let server = StubServer::start(move |request| {
+            if request.path.ends_with("/events") {
+                let mut queries = queries.lock().unwrap_or_else(PoisonError::into_inner);
+                queries.push(request.query.clone());
+                return Some(json_response(200, &json!({"kind": "EventList", "items": []})));
+            }
+            Some(json_response(200, &json!({"groups": []})))
+        })
+        .await;
+        let mut flags = GlobalFlags { request_timeout: "0".into(), ..GlobalFlags::default() };
+        flags.server.server = Some(format!("http://{}", server.address));
+        let session = Session::new(flags, Arc::new(|_| None), Box::new(io::sink()));
+        let annotated = json!({"kubernetes.io/config.mirror": "hash"});
+        for (kind, annotations, uid) in [
+            ("Pod", &annotated, Some("hash")),
+            ("Pod", &json!({}), Some("u")),
+            ("Deployment", &annotated, Some("u")),
+            ("Node", &json!({}), None),
+        ] {
+            let object = json!({"kind": kind, "metadata": {"name": "p", "namespace": "n", "uid": "u", "annotations": annotations}});
+            events_of(&session, &object).await.expect("read");
+            let query = asked.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let query = query.expect("a question");
+            let part = uid.map(|uid| format!("involvedObject.uid%3D{uid}"));
+            assert_eq!(query.contains("involvedObject.uid"), part.is_some(), "{query}");
+            assert!(part.is_none_or(|part| query.contains(&part)), "{kind}: {query}");
+        }
+    }
 }

@@ -99,7 +99,8 @@ async fn steps_of_node(session: &Session, pod: &Value) -> Result<Vec<NodeStep>, 
     let page = tokio::time::timeout(NODE_PATIENCE, session.get_json(&path)).await;
     let silent = |_| CommandError::with_text(format!("node {node} did not answer in 5 seconds"));
     let page = page.map_err(silent)??;
-    timeline::read_node_steps(&page, objects::text_at(pod, "/metadata/uid")).ok_or_else(|| {
+    let mirror = session.names().await?.label("config.mirror");
+    timeline::read_node_steps(&page, objects::uid_on_node(pod, &mirror)).ok_or_else(|| {
         CommandError::with_text(format!("node {node} does not know what it did for the pod"))
     })
 }

@@ -296,9 +296,7 @@ impl Reading<'_> {
 
     /// Objects that belong to `owner`.
     async fn owned(&mut self, collection: &Collection, owner: &Value) -> Vec<Value> {
-        let labels = objects::map_at(owner, "/spec/selector/matchLabels");
-        let labels = labels.filter(|labels| !labels.is_empty());
-        let selector = labels.map(|labels| objects::pairs(Some(labels))).unwrap_or_default();
+        let selector = objects::pod_selector(owner).unwrap_or_default();
         let uid = objects::text_at(owner, "/metadata/uid");
         let mut items = self.list(collection, &selector).await;
         items.retain(|item| {

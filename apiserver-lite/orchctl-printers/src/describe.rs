@@ -3,6 +3,7 @@
 mod access;
 mod autoscaler;
 mod certificate;
+mod class;
 mod common;
 mod container;
 mod data;
@@ -103,7 +104,7 @@ pub fn describe(object: &Value, related: &Related, context: Context<'_>) -> Stri
         ("apps", "Deployment") => {
             workload::describe_deployment(&mut page, object, related, context)
         }
-        ("apps", "ReplicaSet") => {
+        ("apps", "ReplicaSet") | ("", "ReplicationController") => {
             workload::describe_replica_set(&mut page, object, related, context)
         }
         ("apps", "StatefulSet") => {
@@ -154,6 +155,11 @@ fn describe_of_domain(
             access::describe_binding(page, object, context);
         }
         "StorageClass" if is_of("storage") => storage::describe_class(page, object, context),
+        "CSINode" if is_of("storage") => class::describe_csi_node(page, object, context),
+        "PriorityClass" if is_of("scheduling") => class::describe_priority_class(page, object),
+        "IngressClass" if is_of("networking") => {
+            class::describe_ingress_class(page, object, context);
+        }
         "Ingress" if is_of("networking") => {
             network::describe_ingress(page, object, related, context);
         }

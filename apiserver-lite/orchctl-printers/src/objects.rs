@@ -86,26 +86,47 @@ pub fn kind_and_name(object: &Value) -> String {
     }
 }
 
-/// A selector of the API (`matchLabels`, `matchExpressions`) as the text of a query; `None` if it says nothing.
+/// A selector of the API (`matchLabels`, `matchExpressions`) as the text of a query, by keys; `None` if it says nothing.
 pub fn label_selector(object: &Value, pointer: &str) -> Option<String> {
     let at = |part: &str| format!("{pointer}/{part}");
     let labels = map_at(object, &at("matchLabels")).into_iter().flatten();
-    let mut parts: Vec<String> = labels
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+    let mut parts: Vec<(&str, String)> = labels
+        .map(|(key, value)| (key.as_str(), format!("{key}={}", value.as_str().unwrap_or_default())))
         .collect();
-    parts.sort();
     for one in list_at(object, &at("matchExpressions")) {
         let key = text_at(one, "/key");
         let values = list_at(one, "/values").iter().filter_map(Value::as_str);
-        let values = values.collect::<Vec<_>>().join(",");
-        parts.push(match text_at(one, "/operator") {
+        let mut values = values.collect::<Vec<_>>();
+        values.sort_unstable();
+        let values = values.join(",");
+        let part = match text_at(one, "/operator") {
             "In" => format!("{key} in ({values})"),
             "NotIn" => format!("{key} notin ({values})"),
             "DoesNotExist" => format!("!{key}"),
             _ => key.to_owned(),
-        });
+        };
+        parts.push((key, part));
     }
+    parts.sort_by_key(|(key, _)| *key);
+    let parts: Vec<String> = parts.into_iter().map(|(_, part)| part).collect();
     (!parts.is_empty()).then(|| parts.join(","))
+}
+
+/// What selects the pods of a workload or Service, as the text of a query: a selector of the API, or labels alone as Services and replication controllers
+/// have them. `None` if it selects none.
+pub fn pod_selector(object: &Value) -> Option<String> {
+    let labels = map_at(object, "/spec/selector");
+    let labels = labels.filter(|map| !map.is_empty() && map.values().all(Value::is_string));
+    match labels {
+        Some(labels) => Some(pairs(Some(labels))),
+        None => label_selector(object, "/spec/selector"),
+    }
+}
+
+/// The UID under which the node of a pod knows it: of a mirror that of its static pod, which the annotation `mirror` has; the node's events carry it.
+pub fn uid_on_node<'a>(pod: &'a Value, mirror: &str) -> &'a str {
+    let annotation = map_at(pod, "/metadata/annotations").and_then(|map| map.get(mirror));
+    annotation.and_then(Value::as_str).unwrap_or_else(|| text_at(pod, "/metadata/uid"))
 }
 
 /// The claims of a pod's volumes; that of an ephemeral volume has the names of both.
@@ -131,6 +152,35 @@ mod tests {
             kind_and_name(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}})),
             "pod/p"
         );
+    }
+
+    #[test]
+    fn pods_are_selected_by_labels_and_expressions() {
+        let expressions = json!([
+            {"key": "tier", "operator": "In", "values": ["b", "a"]}, {"key": "old", "operator": "DoesNotExist"},
+            {"key": "env", "operator": "NotIn", "values": ["dev"]}, {"key": "app", "operator": "Exists"}]);
+        for (selector, text) in [
+            (json!({"app": "web", "a": "1"}), Some("a=1,app=web")),
+            (json!({"matchLabels": {"b": "2", "a": "1"}}), Some("a=1,b=2")),
+            (
+                json!({"matchLabels": {"a": "1"}, "matchExpressions": expressions}),
+                Some("a=1,app,env notin (dev),!old,tier in (a,b)"),
+            ),
+            (json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]}), Some("x")),
+            (json!({}), None),
+            (Value::Null, None),
+        ] {
+            let object = json!({"spec": {"selector": selector}});
+            assert_eq!(pod_selector(&object).as_deref(), text, "{selector}");
+        }
+    }
+
+    #[test]
+    fn a_node_knows_a_mirror_as_its_static_pod() {
+        let mut pod = json!({"metadata": {"uid": "u"}});
+        assert_eq!(uid_on_node(&pod, "kubernetes.io/config.mirror"), "u");
+        pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "hash"});
+        assert_eq!(uid_on_node(&pod, "kubernetes.io/config.mirror"), "hash");
     }
 
     #[test]

@@ -65,10 +65,11 @@ impl Read for PipeReader {
     }
 }
 
-/// Writes a file or directory as entries below `name`. Links are followed at the top only; below it they stay out, and are returned.
+/// Writes a file or directory as entries below `name`. Links are followed at the top only; below it they are entries of their own, so that nothing is
+/// written through one. What is neither file, directory nor link stays out, and is returned.
 ///
 /// # Errors
-/// When a file cannot be read, or the tree is too deep.
+/// When a file or link cannot be read, or the tree is too deep.
 pub fn pack(source: &Path, name: &Path, out: impl Write) -> io::Result<Vec<PathBuf>> {
     let mut builder = Builder::new(out);
     let mut skipped = Vec::new();
@@ -112,6 +113,9 @@ fn pack_entry(
             )?;
         }
         return Ok(());
+    }
+    if metadata.is_symlink() {
+        return builder.append_link(&mut header, name, fs::read_link(source)?);
     }
     if !metadata.is_file() {
         skipped.push(source.to_owned());
@@ -317,10 +321,9 @@ mod tests {
         fs::write(from.path().join("sub/b"), "two").expect("file");
         fs::set_permissions(from.path().join("sub/b"), fs::Permissions::from_mode(0o754))
             .expect("mode");
-        symlink("/etc/passwd", from.path().join("link")).expect("link");
         let mut packed = Vec::new();
         let skipped = pack(from.path(), Path::new("tree"), &mut packed).expect("packed");
-        assert_eq!(skipped, [from.path().join("link")]);
+        assert_eq!(skipped, [] as [PathBuf; 0]);
         let to = tempfile::tempdir().expect("directory");
         let target = to.path().join("copy");
         let skipped = unpack(packed.as_slice(), Path::new("tree"), &target).expect("unpacked");
@@ -328,7 +331,51 @@ mod tests {
         assert_eq!(fs::read_to_string(target.join("a")).expect("file"), "one");
         assert_eq!(fs::read_to_string(target.join("sub/b")).expect("file"), "two");
         assert_eq!(mode_of(&target.join("sub/b")).expect("mode"), 0o754);
-        assert!(!target.join("link").exists());
+    }
+
+    #[test]
+    fn links_of_a_tree_are_packed_as_links() {
+        let from = tempfile::tempdir().expect("directory");
+        let long = format!("../{}", "n".repeat(150));
+        let links = [("dir", "/etc"), ("lib.so", "lib.so.1"), ("long", long.as_str())];
+        for (name, target) in links {
+            symlink(target, from.path().join(name)).expect("link");
+        }
+        let socket = from.path().join("socket");
+        let _bound = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
+        let top = from.path().join("top");
+        symlink(from.path().join("file"), &top).expect("link");
+        fs::write(from.path().join("file"), "one").expect("file");
+        let mut packed = Vec::new();
+        pack(&top, Path::new("t"), &mut packed).expect("packed");
+        let kinds = |packed: &[u8]| -> Vec<EntryType> {
+            let mut archive = Archive::new(packed);
+            let entries = archive.entries().expect("an archive");
+            entries.map(|entry| entry.expect("an entry").header().entry_type()).collect()
+        };
+        assert_eq!(kinds(&packed), [EntryType::Regular], "a link at the top is followed");
+        fs::remove_file(&top).expect("a link");
+        let mut packed = Vec::new();
+        let skipped = pack(from.path(), Path::new("tree"), &mut packed).expect("packed");
+        assert_eq!(skipped, [socket]);
+        let mut archive = Archive::new(packed.as_slice());
+        let mut found = Vec::new();
+        for entry in archive.entries().expect("an archive") {
+            let entry = entry.expect("an entry");
+            if entry.header().entry_type() == EntryType::Symlink {
+                let name = entry.path().expect("a name").display().to_string();
+                let target = entry.link_name().expect("a target").expect("a target").into_owned();
+                found.push((name, target, entry.size()));
+            }
+        }
+        let wanted = links.map(|(name, target)| (format!("tree/{name}"), PathBuf::from(target), 0));
+        assert_eq!(found, wanted);
+        // They are not made where an archive of a container is unpacked.
+        let to = tempfile::tempdir().expect("directory");
+        let target = to.path().join("copy");
+        let skipped = unpack(packed.as_slice(), Path::new("tree"), &target).expect("unpacked");
+        assert_eq!(skipped.len(), links.len());
+        assert_eq!(fs::read_dir(&target).expect("a directory").count(), 1);
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub struct Arguments {
     pub flags: GlobalFlags,
     #[command(subcommand)]
     pub command: Command,
+    /// The words of the command without flags and arguments, as `orchctl rollout status`.
+    #[arg(skip)]
+    pub words: String,
 }
 
 /// What to do.
@@ -127,23 +130,39 @@ pub struct CompletionArgs {
     shell: clap_complete::Shell,
 }
 
-/// The command line that the program has, without its help.
+/// The command line that the program has, without its help. Of a flag that is given twice the last counts, so that scripts and aliases can be
+/// followed by other values; lists collect all of theirs.
 pub fn command_line() -> clap::Command {
-    arguments::with_boolean_values(Arguments::command())
+    arguments::with_boolean_values(Arguments::command()).args_override_self(true)
 }
 
 /// Reads the command line.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let command = help::with_help(command_line());
     let mut matches = command.try_get_matches_from(help_as_flag(words))?;
+    let words = words_of(&matches);
     let mut parsed = Arguments::from_arg_matches_mut(&mut matches)?;
-    if let Command::Create(create) = &parsed.command
-        && create.names_users()
-    {
+    parsed.words = words;
+    let names_users = match &parsed.command {
+        Command::Create(create) => create.names_users(),
+        Command::Set(set) => set.names_users(),
+        _ => false,
+    };
+    if names_users {
         // The users that get a role are no user of the client configuration, though the flag has its name.
         parsed.flags.identity.user = None;
     }
     Ok(parsed)
+}
+
+fn words_of(matches: &clap::ArgMatches) -> String {
+    let mut words = "orchctl".to_owned();
+    let mut level = matches;
+    while let Some((name, below)) = level.subcommand() {
+        words = format!("{words} {name}");
+        level = below;
+    }
+    words
 }
 
 /// `orchctl help COMMAND` means `orchctl COMMAND --help`.
@@ -231,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_command_is_well_formed() {
-        arguments::with_boolean_values(Arguments::command()).debug_assert();
+        command_line().debug_assert();
     }
 
     #[test]
@@ -240,6 +259,8 @@ mod tests {
         assert_eq!(parsed.flags.identity.user, None);
         let parsed = read("orchctl create rolebinding r --role=a --group=x --context=c");
         assert_eq!(parsed.expect("valid").flags.context.as_deref(), Some("c"));
+        let parsed = read("orchctl set subject rolebinding r --user=x --user=y").expect("valid");
+        assert_eq!(parsed.flags.identity.user, None);
         let parsed = read("orchctl --user=x create namespace n").expect("valid");
         assert_eq!(parsed.flags.identity.user.as_deref(), Some("x"));
     }
@@ -277,6 +298,10 @@ mod tests {
             "orchctl create deployment web --image=i --record=true",
             "orchctl apply -f x --record",
             "orchctl scale deploy/web --replicas=2 --record",
+            "orchctl delete rs x --cascade=false",
+            "orchctl replace -f x --force --cascade=true",
+            "orchctl get pods --cache-dir=/tmp/x --disable-compression --disable-compression=false",
+            "orchctl set env deploy/web --list",
         ] {
             assert!(read(line).is_ok(), "{line}");
         }
@@ -292,10 +317,49 @@ mod tests {
         let Command::Get(get) = parsed.command else { panic!("get") };
         assert!(get.all_namespaces);
         assert_eq!(get.print.output.as_deref(), Some("yaml"));
-        let parsed = read("orchctl -n x get pods --watch=false -wA").expect_err("twice");
-        assert!(parsed.use_stderr());
         let parsed = read("orchctl get pods -wA -n x").expect("valid");
         let Command::Get(get) = parsed.command else { panic!("get") };
         assert!(get.watch && get.all_namespaces);
+    }
+
+    #[test]
+    fn the_last_of_a_flags_values_counts() {
+        for (line, namespace, output, watch) in [
+            ("orchctl get pods -n a -n b", "b", None, false),
+            ("orchctl -n a get pods --namespace=b", "b", None, false),
+            ("orchctl get pods -o wide -n a -o yaml", "a", Some("yaml"), false),
+            ("orchctl get pods -n a --watch=false -w", "a", None, true),
+            ("orchctl get pods -n a -w --watch=false", "a", None, false),
+            ("orchctl get -w pods -n a -w", "a", None, true),
+        ] {
+            let parsed = read(line).expect(line);
+            assert_eq!(parsed.flags.namespace.as_deref(), Some(namespace), "{line}");
+            let Command::Get(get) = parsed.command else { panic!("get") };
+            assert_eq!((get.print.output.as_deref(), get.watch), (output, watch), "{line}");
+        }
+        let line = "orchctl get pods -v 1 --kubeconfig a --kubeconfig=b -v=6 --request-timeout=1s --request-timeout=2s";
+        let flags = read(line).expect(line).flags;
+        assert_eq!((flags.verbosity, flags.request_timeout.as_str()), (6, "2s"));
+        assert_eq!(flags.kubeconfig, Some("b".into()));
+        for line in [
+            "orchctl delete pod a --wait --wait=false --grace-period=1 --grace-period=2",
+            "orchctl apply -f a --dry-run=client --dry-run=server --validate --validate=false",
+            "orchctl run p --image=i --image=j --restart=Never --restart=Always",
+            "orchctl rollout status deploy/a --timeout=1s --timeout=2s",
+        ] {
+            assert!(read(line).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn lists_collect_the_values_of_all_their_flags() {
+        let line = "orchctl apply -f a -f b,c --as=x --as=y --as-group=g --as-group=h";
+        let parsed = read(line).expect(line);
+        let identity = parsed.flags.identity;
+        assert_eq!(identity.impersonate.as_deref(), Some("y"));
+        assert_eq!(identity.impersonate_groups, ["g", "h"]);
+        let line = "orchctl get pods a b -f x -f y";
+        let Command::Get(get) = read(line).expect(line).command else { panic!("get") };
+        assert_eq!(get.files.filename, ["x", "y"]);
     }
 }

@@ -1,7 +1,7 @@
 //! What `--help` shows beside flags: the commands in groups, and examples. Each example is a command line that is read in a test.
 
 use clap::Command;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Commands by what they are for.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -248,6 +248,12 @@ pub fn with_help(command: Command) -> Command {
     command
 }
 
+/// The help for a command line that names no command, as kubectl answers it; `None` for any other one.
+pub fn of_no_command(error: &clap::Error) -> Option<String> {
+    let is_it = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    is_it.then(|| error.render().to_string())
+}
+
 /// What leads where a word of kubectl's leads that is not one of ours.
 pub fn hint(error: &clap::Error) -> Option<&'static str> {
     let words = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg];
@@ -367,6 +373,23 @@ mod tests {
         }
         let error = parse(["orchctl", "gte"].map(OsString::from).into_iter()).expect_err("unknown");
         assert_eq!(hint(&error), None);
+    }
+
+    #[test]
+    fn a_command_line_without_a_command_gets_help() {
+        for (line, is_it) in [
+            ("orchctl", true),
+            ("orchctl rollout", true),
+            ("orchctl config", true),
+            ("orchctl gte", false),
+            ("orchctl why", false),
+            ("orchctl --help", false),
+        ] {
+            let error = parse(line.split(' ').map(OsString::from)).expect_err(line);
+            let help = of_no_command(&error);
+            assert_eq!(help.is_some(), is_it, "{line}");
+            assert!(help.is_none_or(|help| help.contains("Usage: orchctl")), "{line}");
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The csrapproving, csrsigning and csrcleaner controllers: client certificates of kubelets are approved, approved requests are signed, and old
 //! ones deleted.
 //!
-//! A request is decoded once ([`request`]), checked by pure code ([`signer_policy`]) and signed as decoded ([`authority`], with its [`subject`]); the API server authorizes
-//! the requester. Serving certificates are signed but not approved, because it is not known whether their names and addresses are the node's.
-//! Finished and overdue requests are deleted ([`cleanup`]).
+//! A request is decoded once ([`request`]), checked by pure code ([`signer_policy`]) and signed as decoded ([`authority`], with its [`subject`]); the API
+//! server authorizes the requester. Serving certificates are signed but not approved, because it is not known whether their names and addresses are the
+//! node's. Finished and overdue requests are deleted ([`cleanup`]).
 
 pub mod authority;
 mod cleanup;

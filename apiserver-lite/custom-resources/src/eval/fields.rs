@@ -37,11 +37,11 @@ pub(crate) fn keyed<'a>(
     node: Option<&'a Node>,
     key: &str,
 ) -> Option<(&'a Value, Option<&'a Node>)> {
-    seen(node, key, map.get(key)?)
+    see_value(node, key, map.get(key)?)
 }
 
 /// A value with its schema, if rules see it.
-pub(crate) fn seen<'a>(
+pub(crate) fn see_value<'a>(
     node: Option<&'a Node>,
     key: &str,
     value: &'a Value,

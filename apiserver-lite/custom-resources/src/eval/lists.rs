@@ -212,7 +212,7 @@ fn equal_entry<'a>(
         let (value, other) = (run.load(value, None)?, run.load(other, None)?);
         return equal(run, &value, &other);
     }
-    let seen = fields::seen(node, key, value);
+    let seen = fields::see_value(node, key, value);
     let value = seen.map(|(value, node)| run.load(value, node)).transpose()?;
     match (value, keyed(run, right, key)?) {
         (Some(value), Some(other)) => equal(run, &value, &other),

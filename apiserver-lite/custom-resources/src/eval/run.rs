@@ -455,11 +455,11 @@ impl<'a> Run<'a> {
                     Cow::Borrowed(name) => Val::Text(Text::Borrowed(name)),
                     Cow::Owned(name) => Val::text(name),
                 });
-                Items::made(keys.collect())
+                Items::from_values(keys.collect())
             }
             Val::Map(Entries::Made(entries)) => {
                 self.charge(entries.len() as u64)?;
-                Items::made(entries.iter().map(|(key, _)| key.clone()).collect())
+                Items::from_values(entries.iter().map(|(key, _)| key.clone()).collect())
             }
             _ => return Err(Fail::no_overload()),
         };

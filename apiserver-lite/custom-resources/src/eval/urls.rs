@@ -95,7 +95,7 @@ impl Url {
     }
 }
 
-/// The path as it is if it has only what a path may have, and escaped anew otherwise.
+/// The path as it is if it has only what a path may have, and escaped otherwise.
 fn escape_path(path: &str) -> String {
     if path.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:@[]/%".contains(&b)) {
         return path.to_owned();

@@ -93,7 +93,7 @@ pub(crate) enum Items<'a> {
 }
 
 impl<'a> Items<'a> {
-    pub(crate) fn made(items: Vec<Val<'a>>) -> Self {
+    pub(crate) fn from_values(items: Vec<Val<'a>>) -> Self {
         Items::Made(Rc::new(items), None)
     }
 
@@ -132,7 +132,7 @@ impl<'a> Val<'a> {
     }
 
     pub(crate) fn list(items: Vec<Val<'a>>) -> Self {
-        Val::List(Items::made(items))
+        Val::List(Items::from_values(items))
     }
 
     pub(crate) fn optional(value: Option<Self>) -> Self {

@@ -119,11 +119,16 @@ pub struct SubjectArgs {
 }
 
 impl SubjectArgs {
-    pub(super) fn names_users(&self) -> bool {
+    pub(crate) fn names_users(&self) -> bool {
         !self.user.is_empty()
     }
 
-    fn flags(&self) -> SubjectFlags<'_> {
+    /// Whether no subject is named.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.user.is_empty() && self.group.is_empty() && self.serviceaccount.is_empty()
+    }
+
+    pub(crate) fn flags(&self) -> SubjectFlags<'_> {
         SubjectFlags {
             users: &self.user,
             groups: &self.group,

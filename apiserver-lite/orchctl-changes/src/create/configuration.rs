@@ -23,13 +23,13 @@ pub struct SourceFlags {
     /// KEY=VALUE; repeatable
     #[arg(long, value_name = "PAIR")]
     from_literal: Vec<String>,
-    /// File of lines KEY=VALUE; repeatable
+    /// File of lines KEY=VALUE, or KEY for a variable of the environment; repeatable
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from_file", "from_literal"])]
     from_env_file: Vec<PathBuf>,
 }
 
 impl SourceFlags {
-    fn entries(&self) -> Result<Vec<DataEntry>, CommandError> {
+    fn entries(&self, session: &Session) -> Result<Vec<DataEntry>, CommandError> {
         let mut entries = Vec::new();
         for text in &self.from_file {
             add_file(text, &mut entries)?;
@@ -41,12 +41,35 @@ impl SourceFlags {
             let text = String::from_utf8(read(path)?).map_err(|_| {
                 CommandError::with_text(format!("{} is not valid UTF-8", path.display()))
             })?;
+            let (text, names) = without_bare_names(&text);
             let found = configuration::parse_env_file(&text)
                 .map_err(|error| CommandError::with_text(format!("{}: {error}", path.display())))?;
             entries.extend(found);
+            entries.extend(names.into_iter().map(|name| {
+                let value = session.variable(&name).unwrap_or_default();
+                (name, value.into_bytes())
+            }));
         }
         Ok(entries)
     }
+}
+
+/// The lines of a file of variables, in which those with a name alone are empty, and these names.
+fn without_bare_names(text: &str) -> (String, Vec<String>) {
+    let mut names = Vec::new();
+    let mut rest = String::new();
+    for line in text.trim_start_matches('\u{feff}').lines() {
+        let word = line.trim_start();
+        let is_bare =
+            !word.is_empty() && !word.starts_with('#') && !word.contains(['=', ' ', '\t']);
+        if is_bare {
+            names.push(word.to_owned());
+        } else {
+            rest.push_str(line);
+        }
+        rest.push('\n');
+    }
+    (rest, names)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
@@ -110,7 +133,7 @@ pub(super) async fn run_config_map(
     args: ConfigMapArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    let made = configuration::config_map(&args.name, &args.sources.entries()?, false);
+    let made = configuration::config_map(&args.name, &args.sources.entries(session)?, false);
     args.common.generate(session, made, "configmap", output).await
 }
 
@@ -185,7 +208,8 @@ pub(super) async fn run_secret(
 ) -> Result<ExitCode, CommandError> {
     match part {
         SecretPart::Generic(args) => {
-            let made = configuration::secret(&args.name, &args.kind, &args.sources.entries()?);
+            let made =
+                configuration::secret(&args.name, &args.kind, &args.sources.entries(session)?);
             args.common.generate(session, made, "secret", output).await
         }
         SecretPart::Tls(args) => {
@@ -213,5 +237,20 @@ pub(super) async fn run_secret(
             };
             args.common.generate(session, made, "secret", output).await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_alone_are_of_the_environment_and_lines_keep_their_numbers() {
+        let text = "\u{feff}A=1\n  HOME\n# USER\n\nB=\nTERM\r\nb ad\n";
+        let (rest, names) = without_bare_names(text);
+        assert_eq!(names, ["HOME", "TERM"]);
+        assert_eq!(rest, "A=1\n\n# USER\n\nB=\n\nb ad\n");
+        let error = configuration::parse_env_file(&rest).expect_err("two words");
+        assert!(error.to_string().contains("line 7"), "{error}");
     }
 }

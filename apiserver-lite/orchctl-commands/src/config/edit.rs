@@ -6,7 +6,7 @@ use orchctl_client::{CommandError, Kubeconfig, Output, Overrides, Session};
 use orchctl_printers::objects;
 use serde_json::{Map, Value, json};
 
-use super::exec::ExecFlags;
+use super::exec::{ExecFlags, MODES};
 use super::view;
 
 /// The files, for edits.
@@ -340,6 +340,10 @@ fn is_field(list: &str, field: &str) -> bool {
             "password",
             "as",
             "as-uid",
+            "exec.command",
+            "exec.apiVersion",
+            "exec.interactiveMode",
+            "exec.provideClusterInfo",
         ],
     };
     known.contains(&field)
@@ -358,9 +362,12 @@ fn property_value(
         return Err(refuse("is no field of the configuration that has one value"));
     }
     match field {
-        "insecure-skip-tls-verify" | "disable-compression" => {
+        "insecure-skip-tls-verify" | "disable-compression" | "exec.provideClusterInfo" => {
             let value = value.parse::<bool>().map_err(|_| refuse("is true or false"))?;
             Ok(json!(value))
+        }
+        "exec.interactiveMode" if !MODES.contains(&value) => {
+            Err(refuse(&format!("is one of {}", MODES.join(", "))))
         }
         field if field.ends_with("-data") && raw => {
             Ok(json!(proto_client::config::file::encoded(value.as_bytes())))
@@ -396,7 +403,21 @@ pub(super) fn set(
         Property::Field(list, name, field) => {
             let value = property_value(property, &list, &field, value, raw)?;
             put(session, &list, &name, |fields| {
-                fields.insert(field, value);
+                match field.split_once('.') {
+                    // Not a map that has this key alone: a program has a command first.
+                    Some((outer, inner)) => match fields.get_mut(outer) {
+                        Some(Value::Object(map)) => drop(map.insert(inner.to_owned(), value)),
+                        _ if inner == "command" => {
+                            fields.insert(outer.to_owned(), json!({inner: value}));
+                        }
+                        _ => {
+                            return Err(CommandError::with_text(format!(
+                                "{property}: there is no {outer}"
+                            )));
+                        }
+                    },
+                    None => drop(fields.insert(field, value)),
+                }
                 Ok(())
             })?;
         }
@@ -438,8 +459,13 @@ pub(super) fn unset(
                 let mut found =
                     entries(tree, list)?.iter_mut().filter(|entry| is_named(entry, name));
                 let fields = found.find_map(|entry| entry[part_of(list)].as_object_mut());
-                if let Some(fields) = fields {
-                    fields.shift_remove(field);
+                match (fields, field.split_once('.')) {
+                    (Some(fields), Some((outer, inner))) => {
+                        let map = fields.get_mut(outer).and_then(Value::as_object_mut);
+                        map.and_then(|map| map.shift_remove(inner));
+                    }
+                    (Some(fields), None) => drop(fields.shift_remove(field)),
+                    (None, _) => {}
                 }
             }
         }
@@ -477,6 +503,8 @@ mod tests {
         assert_eq!(data("a", true), Some(json!("YQ==")));
         assert_eq!(data("no base64!", false), None);
         assert!(property_value("p", "contexts", "foo", "x", false).is_err());
+        let mode = |value| property_value("p", "users", "exec.interactiveMode", value, false).ok();
+        assert_eq!((mode("Never"), mode("Sometimes")), (Some(json!("Never")), None));
         assert!(
             property_value("p", "clusters", "insecure-skip-tls-verify", "maybe", false).is_err()
         );

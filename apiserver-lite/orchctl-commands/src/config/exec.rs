@@ -18,7 +18,16 @@ pub(super) struct ExecFlags {
     /// Variable of the program as NAME=VALUE, or NAME- to remove one; repeatable
     #[arg(long, value_name = "VARIABLE")]
     exec_env: Vec<String>,
+    /// Whether the program may ask questions: Never, IfAvailable (at a terminal) or Always; IfAvailable where v1 needs one
+    #[arg(long, value_name = "MODE", value_parser = MODES)]
+    exec_interactive_mode: Option<String>,
+    /// Whether the program learns of the cluster
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    exec_provide_cluster_info: Option<bool>,
 }
+
+/// How a program may ask questions.
+pub(super) const MODES: [&str; 3] = ["Never", "IfAvailable", "Always"];
 
 impl ExecFlags {
     /// Changes the `exec` of a user. As in kubectl a new program has no arguments but those that are given with it, and without a program the other flags
@@ -54,7 +63,18 @@ impl ExecFlags {
         }
         let env = if env.is_empty() { Value::Null } else { Value::Array(env) };
         exec.insert("env".to_owned(), env);
-        exec.entry("provideClusterInfo").or_insert(json!(false));
+        match self.exec_provide_cluster_info {
+            Some(provides) => drop(exec.insert("provideClusterInfo".to_owned(), json!(provides))),
+            None => drop(exec.entry("provideClusterInfo").or_insert(json!(false))),
+        }
+        let is_unset =
+            exec.get("interactiveMode").and_then(Value::as_str).is_none_or(str::is_empty);
+        let version = exec.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        // Programs of v1 are not run without one.
+        let usual = (is_unset && version.ends_with("/v1")).then_some("IfAvailable");
+        if let Some(mode) = self.exec_interactive_mode.as_deref().or(usual) {
+            exec.insert("interactiveMode".to_owned(), json!(mode));
+        }
         Ok(())
     }
 }
@@ -108,8 +128,38 @@ mod tests {
         let other = other.expect("changed");
         assert_eq!(other["exec"]["args"], Value::Null);
         assert_eq!(other["exec"]["env"], json!([variable("B", "4")]));
+        assert_eq!(other["exec"].get("interactiveMode"), None, "only v1 needs one");
         assert_eq!(changed(set.clone(), &["--exec-command="]), Some(json!({"token": "t"})));
         assert_eq!(changed(set.clone(), &["--exec-env=x"]), None);
         assert_eq!(changed(json!({"exec": "x"}), &["--exec-env=A=1"]), Some(json!({"exec": "x"})));
+    }
+
+    #[test]
+    fn a_program_of_v1_has_what_it_takes_to_be_run() {
+        let command = "--exec-command=c";
+        let v1 = "--exec-api-version=client.authentication.k8s.io/v1";
+        let beta = "--exec-api-version=client.authentication.k8s.io/v1beta1";
+        let always = "--exec-interactive-mode=Always";
+        for (flags, mode, provides) in [
+            (&[command, v1][..], json!("IfAvailable"), false),
+            (&[command, v1, always], json!("Always"), false),
+            (&[command, beta], Value::Null, false),
+            (&[command, beta, always, "--exec-provide-cluster-info"], json!("Always"), true),
+        ] {
+            let exec = changed(json!({}), flags).expect("changed")["exec"].clone();
+            assert_eq!(
+                (&exec["interactiveMode"], &exec["provideClusterInfo"]),
+                (&mode, &json!(provides))
+            );
+            // A later change leaves it.
+            let user = json!({"exec": exec});
+            let again = changed(user, &["--exec-arg=x"]).expect("changed");
+            assert_eq!(again["exec"]["interactiveMode"], mode, "{flags:?}");
+        }
+        let later = json!({"exec": {"command": "c", "apiVersion": "old"}});
+        let later = changed(later, &[v1]).expect("changed");
+        assert_eq!(later["exec"]["interactiveMode"], "IfAvailable");
+        let wrong = ["set-credentials", "--exec-interactive-mode=Sometimes"];
+        assert!(Line::try_parse_from(wrong).is_err());
     }
 }

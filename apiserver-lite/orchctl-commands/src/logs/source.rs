@@ -7,7 +7,7 @@ use orchctl_printers::objects;
 use proto_api::names::Names;
 use proto_api::{Collection, duration};
 use proto_client::{ListParams, request};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Args;
 
@@ -103,10 +103,7 @@ async fn choose(
     if selection.resource.kind == "Pod" {
         return Ok(object);
     }
-    let labels = objects::map_at(&object, "/spec/selector")
-        .filter(|labels| labels.values().all(Value::is_string) && !labels.is_empty());
-    let selector = objects::label_selector(&object, "/spec/selector");
-    let Some(selector) = selector.or_else(|| labels.map(selector_of)) else {
+    let Some(selector) = objects::pod_selector(&object) else {
         return Err(CommandError::with_text(format!(
             "cannot get the logs from {name}: it selects no pods"
         )));
@@ -128,12 +125,6 @@ async fn choose(
         writeln!(output.err, "Found {count} pods, using pod/{}", objects::name(&first))?;
     }
     Ok(first)
-}
-
-fn selector_of(labels: &Map<String, Value>) -> String {
-    let pair =
-        |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
-    labels.iter().map(pair).collect::<Vec<_>>().join(",")
 }
 
 /// Pods that run come first, of these the ready ones.

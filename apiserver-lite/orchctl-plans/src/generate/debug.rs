@@ -8,22 +8,126 @@ use crate::ArgumentError;
 /// Name of a debugging container that is alone in its pod.
 pub const DEBUGGER: &str = "debugger";
 
-/// A pod that sees all of a node: its processes, its network, and its files below /host. The server ends its name.
-pub fn node_pod(node: &str, mut container: Map<String, Value>) -> Value {
+/// What a debugging container may do, as kubectl names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DebugProfile {
+    /// What the pod allows; of a node all that it shares.
+    #[default]
+    Legacy,
+    /// It may trace processes.
+    General,
+    /// What the baseline of pod security allows.
+    Baseline,
+    /// What pod security allows to restricted pods.
+    Restricted,
+    /// It may change the network.
+    NetAdmin,
+    /// It may do everything.
+    SysAdmin,
+}
+
+impl DebugProfile {
+    /// Reads the name of one.
+    ///
+    /// # Errors
+    /// When there is none of this name.
+    pub fn parse(name: &str) -> Result<Self, ArgumentError> {
+        Ok(match name {
+            "legacy" => Self::Legacy,
+            "general" => Self::General,
+            "baseline" => Self::Baseline,
+            "restricted" => Self::Restricted,
+            "netadmin" => Self::NetAdmin,
+            "sysadmin" => Self::SysAdmin,
+            other => return Err(ArgumentError::new(format!("unknown profile: {other}"))),
+        })
+    }
+
+    /// Sets the security context of a container of a pod.
+    pub fn restrict(self, container: &mut Map<String, Value>) {
+        match self {
+            Self::Legacy => {}
+            Self::General => add_capabilities(container, &["SYS_PTRACE"]),
+            Self::Baseline => {
+                container.remove("securityContext");
+            }
+            Self::Restricted => {
+                let context = json!({
+                    "runAsNonRoot": true,
+                    "capabilities": {"drop": ["ALL"]},
+                    "allowPrivilegeEscalation": false,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                });
+                container.insert("securityContext".into(), context);
+            }
+            Self::NetAdmin => add_capabilities(container, &["NET_ADMIN", "NET_RAW"]),
+            Self::SysAdmin => {
+                if let Some(context) = map_of(container, "securityContext") {
+                    context.insert("privileged".into(), json!(true));
+                }
+            }
+        }
+    }
+
+    /// Whether the pod of a node is in its namespaces.
+    fn shares_host(self) -> bool {
+        !matches!(self, Self::Baseline | Self::Restricted)
+    }
+
+    /// Whether the pod of a node sees its files.
+    fn mounts_host(self) -> bool {
+        matches!(self, Self::Legacy | Self::General | Self::SysAdmin)
+    }
+
+    /// Whether a copy is no longer probed: what its container does may take long.
+    fn removes_probes(self) -> bool {
+        matches!(self, Self::General | Self::Baseline)
+    }
+}
+
+/// The map of a field, which is made if it is missing.
+fn map_of<'a>(
+    parent: &'a mut Map<String, Value>,
+    field: &str,
+) -> Option<&'a mut Map<String, Value>> {
+    parent.entry(field).or_insert_with(|| json!({})).as_object_mut()
+}
+
+fn add_capabilities(container: &mut Map<String, Value>, names: &[&str]) {
+    let context = map_of(container, "securityContext");
+    let Some(capabilities) = context.and_then(|context| map_of(context, "capabilities")) else {
+        return;
+    };
+    let mut all = capabilities.get("add").and_then(Value::as_array).cloned().unwrap_or_default();
+    all.extend(names.iter().map(|name| json!(name)));
+    capabilities.insert("add".into(), Value::Array(all));
+}
+
+/// A pod of a node that sees all of it that the profile allows: its processes, its network, and its files below /host. The server ends its name.
+pub fn node_pod(node: &str, mut container: Map<String, Value>, profile: DebugProfile) -> Value {
     container.insert("terminationMessagePolicy".into(), json!("File"));
-    container.insert("volumeMounts".into(), json!([{"name": "host-root", "mountPath": "/host"}]));
-    let mut pod = object("Pod", "v1", "");
-    pod.insert("metadata".into(), json!({"generateName": format!("node-debugger-{node}-")}));
-    let spec = json!({
+    if profile != DebugProfile::General {
+        // The host's namespaces are enough.
+        profile.restrict(&mut container);
+    }
+    let mut spec = json!({
         "nodeName": node,
-        "hostIPC": true,
-        "hostNetwork": true,
-        "hostPID": true,
         "restartPolicy": "Never",
         "tolerations": [{"operator": "Exists"}],
-        "volumes": [{"name": "host-root", "hostPath": {"path": "/"}}],
-        "containers": [container],
     });
+    if profile.shares_host() {
+        for field in ["hostIPC", "hostNetwork", "hostPID"] {
+            spec[field] = json!(true);
+        }
+    }
+    if profile.mounts_host() {
+        let mounts = json!([{"name": "host-root", "mountPath": "/host"}]);
+        container.insert("volumeMounts".into(), mounts);
+        spec["volumes"] = json!([{"name": "host-root", "hostPath": {"path": "/"}}]);
+    }
+    spec["containers"] = json!([container]);
+    let mut pod = object("Pod", "v1", "");
+    pod.insert("metadata".into(), json!({"generateName": format!("node-debugger-{node}-")}));
     pod.insert("spec".into(), spec);
     Value::Object(pod)
 }
@@ -41,6 +145,8 @@ pub struct CopyChanges {
     pub images: Map<String, Value>,
     /// What is set in a container: in the one of this name, or in a new one.
     pub container: Option<Map<String, Value>>,
+    /// What that container may do.
+    pub profile: DebugProfile,
 }
 
 impl CopyChanges {
@@ -75,7 +181,13 @@ impl CopyChanges {
             }
         }
         if let Some(changes) = &self.container {
-            change_container(&mut spec, changes);
+            change_container(&mut spec, changes, self.profile);
+            if self.profile != DebugProfile::Legacy {
+                spec.entry("shareProcessNamespace").or_insert(json!(true));
+            }
+            if self.profile.removes_probes() {
+                remove_probes(&mut spec);
+            }
         }
         let mut copy = object("Pod", "v1", &self.name);
         if let Some(annotations) = pod.pointer("/metadata/annotations") {
@@ -96,8 +208,21 @@ pub fn has_container(pod: &Value, name: &str) -> bool {
     all.into_iter().any(|one| one["name"] == name)
 }
 
-/// Sets the fields of `changes` in the container of its name, or adds one.
-fn change_container(spec: &mut Map<String, Value>, changes: &Map<String, Value>) {
+fn remove_probes(spec: &mut Map<String, Value>) {
+    let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+        for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+            container.remove(probe);
+        }
+    }
+}
+
+/// Sets the fields of `changes` in the container of its name, or adds one; either may do what the profile says.
+fn change_container(
+    spec: &mut Map<String, Value>,
+    changes: &Map<String, Value>,
+    profile: DebugProfile,
+) {
     let same = |one: &Value| one.get("name") == changes.get("name");
     let has_it = |list: &&str| {
         spec.get(*list).and_then(Value::as_array).is_some_and(|all| all.iter().any(same))
@@ -107,7 +232,9 @@ fn change_container(spec: &mut Map<String, Value>, changes: &Map<String, Value>)
     let Some(containers) = containers else { return };
     let container = containers.iter_mut().find(|one| same(one)).and_then(Value::as_object_mut);
     let Some(container) = container else {
-        containers.push(Value::Object(changes.clone()));
+        let mut added = changes.clone();
+        profile.restrict(&mut added);
+        containers.push(Value::Object(added));
         return;
     };
     if changes.contains_key("command") {
@@ -118,6 +245,7 @@ fn change_container(spec: &mut Map<String, Value>, changes: &Map<String, Value>)
             container.insert(field.clone(), value.clone());
         }
     }
+    profile.restrict(container);
 }
 
 #[cfg(test)]
@@ -212,7 +340,7 @@ mod tests {
     #[test]
     fn a_pod_of_a_node_sees_all_of_it() {
         let container = json!({"name": "debugger", "image": "i", "stdin": true});
-        let pod = node_pod("n1", serde_json::from_value(container).expect("a map"));
+        let pod = node_pod("n1", map(container), DebugProfile::Legacy);
         assert_eq!(pod["metadata"], json!({"generateName": "node-debugger-n1-"}));
         assert_eq!((&pod["kind"], &pod["apiVersion"]), (&json!("Pod"), &json!("v1")));
         let spec = &pod["spec"];
@@ -225,5 +353,59 @@ mod tests {
         assert_eq!(*mounts, json!([{"name": "host-root", "mountPath": "/host"}]));
         assert_eq!(spec["containers"][0]["stdin"], true);
         assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));
+    }
+
+    #[test]
+    fn a_profile_says_what_a_container_may_do() {
+        let before = json!({"capabilities": {"add": ["X"]}});
+        let restricted = json!({"runAsNonRoot": true, "capabilities": {"drop": ["ALL"]}, "allowPrivilegeEscalation": false,
+            "seccompProfile": {"type": "RuntimeDefault"}});
+        // The context of a container; of a node's pod whether it is in the node's namespaces and mounts its files; of a copy whether processes are
+        // shared and probes stay.
+        for (name, context, host, copy) in [
+            ("legacy", Some(before.clone()), (true, true), (false, true)),
+            (
+                "general",
+                Some(json!({"capabilities": {"add": ["X", "SYS_PTRACE"]}})),
+                (true, true),
+                (true, false),
+            ),
+            ("baseline", None, (false, false), (true, false)),
+            ("restricted", Some(restricted), (false, false), (true, true)),
+            (
+                "netadmin",
+                Some(json!({"capabilities": {"add": ["X", "NET_ADMIN", "NET_RAW"]}})),
+                (true, false),
+                (true, true),
+            ),
+            (
+                "sysadmin",
+                Some(json!({"capabilities": {"add": ["X"]}, "privileged": true})),
+                (true, true),
+                (true, true),
+            ),
+        ] {
+            let profile = DebugProfile::parse(name).expect("a profile");
+            let mut container = map(json!({"name": "c", "securityContext": before}));
+            profile.restrict(&mut container);
+            assert_eq!(container.get("securityContext"), context.as_ref(), "{name}");
+            let spec = node_pod("n", map(json!({"name": "c"})), profile)["spec"].clone();
+            let is_set = |field: &str| spec.get(field).is_some();
+            assert_eq!((is_set("hostPID"), is_set("volumes")), host, "{name}");
+            assert_eq!(is_set("hostNetwork"), is_set("hostIPC"), "{name}");
+            assert_eq!(spec["containers"][0].get("volumeMounts").is_some(), host.1, "{name}");
+            let mut probed = pod();
+            probed["spec"]["containers"][1]["livenessProbe"] = json!({});
+            let container = Some(map(json!({"name": "app"})));
+            let changes = CopyChanges { container, profile, ..CopyChanges::default() };
+            let spec = changes.copy(&probed)["spec"].clone();
+            let probe = spec["containers"][1].get("livenessProbe").is_some();
+            assert_eq!((spec["shareProcessNamespace"] == true, probe), copy, "{name}");
+            let kept = CopyChanges { share_processes: Some(false), ..changes };
+            assert_eq!(kept.copy(&probed)["spec"]["shareProcessNamespace"], false, "{name}");
+        }
+        assert!(DebugProfile::parse("x").is_err());
+        let general = node_pod("n", map(json!({"name": "c"})), DebugProfile::General);
+        assert_eq!(general["spec"]["containers"][0].get("securityContext"), None);
     }
 }

@@ -110,6 +110,78 @@ pub(super) fn created(page: &mut Page, object: &Value) {
     page.field(0, "CreationTimestamp", time(object, "/metadata/creationTimestamp"));
 }
 
+/// How a pod or container is confined by seccomp, if its security context says so.
+pub(super) fn seccomp(page: &mut Page, level: usize, owner: &Value) {
+    let text = |pointer: &str| objects::text_at(owner, pointer);
+    let pointer = "/securityContext/seccompProfile";
+    if owner.pointer(pointer).is_none() {
+        return;
+    }
+    let kind = text("/securityContext/seccompProfile/type");
+    page.field(level, "SeccompProfile", kind);
+    if kind == "Localhost" {
+        let file = text("/securityContext/seccompProfile/localhostProfile");
+        page.field(level, "LocalhostProfile", file);
+    }
+}
+
+/// The nodes on which pods of an owner may be. A template shows what it has: kubectl before 1.31 never does, later ones always do.
+pub(super) fn placement(page: &mut Page, level: usize, owner: &Value, is_pod: bool) {
+    let nodes = objects::map_at(owner, "/spec/nodeSelector");
+    if is_pod || nodes.is_some_and(|nodes| !nodes.is_empty()) {
+        label_lines(page, level, "Node-Selectors", nodes);
+    }
+    let mut tolerations: Vec<&Value> =
+        objects::list_at(owner, "/spec/tolerations").iter().collect();
+    tolerations.sort_by_key(|one| objects::text_at(one, "/key"));
+    let tolerations: Vec<String> = tolerations.into_iter().map(toleration).collect();
+    if is_pod || !tolerations.is_empty() {
+        title_lines(page, level, "Tolerations", &tolerations);
+    }
+}
+
+/// How the pods of an owner are spread, if it says so.
+pub(super) fn spread(page: &mut Page, level: usize, owner: &Value) {
+    let spread = objects::list_at(owner, "/spec/topologySpreadConstraints");
+    let mut spread: Vec<&Value> = spread.iter().collect();
+    spread.sort_by_key(|one| objects::text_at(one, "/topologyKey"));
+    let spread: Vec<String> = spread.into_iter().map(spread_constraint).collect();
+    if !spread.is_empty() {
+        title_lines(page, level, "Topology Spread Constraints", &spread);
+    }
+}
+
+/// `zone:DoNotSchedule when max skew 1 is exceeded for selector app=x`.
+fn spread_constraint(one: &Value) -> String {
+    let text = |pointer: &str| objects::text_at(one, pointer);
+    let (key, action) = (text("/topologyKey"), text("/whenUnsatisfiable"));
+    let line = format!("{key}:{action} when max skew {} is exceeded", number(one, "/maxSkew"));
+    match one.get("labelSelector") {
+        Some(_) => format!("{line} for selector {}", selector(one, "/labelSelector")),
+        None => line,
+    }
+}
+
+/// `key=value:NoExecute op=Exists for 300s`.
+fn toleration(one: &Value) -> String {
+    let text = |pointer: &str| objects::text_at(one, pointer);
+    let mut line = text("/key").to_owned();
+    if !text("/value").is_empty() {
+        line = format!("{line}={}", text("/value"));
+    }
+    if !text("/effect").is_empty() {
+        line = format!("{line}:{}", text("/effect"));
+    }
+    if text("/operator") == "Exists" && text("/value").is_empty() {
+        let space = if line.is_empty() { "" } else { " " };
+        line = format!("{line}{space}op=Exists");
+    }
+    if one.get("tolerationSeconds").is_some() {
+        line = format!("{line} for {}s", word(one, "/tolerationSeconds", "0"));
+    }
+    line
+}
+
 /// A selector of labels in one line.
 pub(super) fn selector(object: &Value, pointer: &str) -> String {
     objects::label_selector(object, pointer).unwrap_or_else(|| "<none>".to_owned())

@@ -1,9 +1,10 @@
 //! Containers of a pod or of a template of pods.
 
+use proto_api::Quantity;
 use serde_json::Value;
 
 use super::Page;
-use super::common::{number, texts, time, title_lines, word};
+use super::common::{number, seccomp, texts, time, word};
 use crate::objects;
 
 /// Where containers stand on the page, and what is known of their pod.
@@ -51,9 +52,7 @@ fn describe(
         field(page, "Image ID", objects::text_at(status, "/imageID"));
     }
     ports(page, container, nested);
-    if let Some(profile) = container.pointer("/securityContext/seccompProfile") {
-        field(page, "SeccompProfile", objects::text_at(profile, "/type"));
-    }
+    seccomp(page, nested, container);
     for (title, pointer) in [("Command", "/command"), ("Args", "/args")] {
         let words = texts(container, pointer);
         if !words.is_empty() {
@@ -222,14 +221,14 @@ fn environment(page: &mut Page, container: &Value, level: usize, place: &Contain
             }
             continue;
         };
-        page.line(level, format!("  {name}:\t{}", describe_source(source, place)));
+        page.line(level, format!("  {name}:\t{}", describe_source(source, container, place)));
     }
 }
 
-fn describe_source(source: &Value, place: &ContainerSection<'_>) -> String {
-    let key_of = |kind: &str, reference: &Value| {
+fn describe_source(source: &Value, container: &Value, place: &ContainerSection<'_>) -> String {
+    let key_of = |within: &str, reference: &Value| {
         format!(
-            "<set to the key '{}' in {kind} '{}'>\tOptional: {}",
+            "<set to the key '{}' {within} '{}'>\tOptional: {}",
             objects::text_at(reference, "/key"),
             objects::text_at(reference, "/name"),
             word(reference, "/optional", "false")
@@ -240,15 +239,35 @@ fn describe_source(source: &Value, place: &ContainerSection<'_>) -> String {
         let version = objects::text_at(field, "/apiVersion");
         format!("{} ({version}:{path})", field_value(path, place).unwrap_or_default())
     } else if let Some(resource) = source.get("resourceFieldRef") {
-        let divisor = word(resource, "/divisor", "0");
-        format!("{} ({})", divisor, objects::text_at(resource, "/resource"))
+        format!("{} ({})", amount(resource, container), objects::text_at(resource, "/resource"))
     } else if let Some(reference) = source.get("secretKeyRef") {
-        key_of("secret", reference)
+        key_of("in secret", reference)
     } else if let Some(reference) = source.get("configMapKeyRef") {
-        key_of("config map", reference)
+        key_of("of config map", reference)
     } else {
         String::new()
     }
+}
+
+/// An amount of the container's limits or requests, in units of the divisor, rounded up; 0 if the container has none.
+fn amount(reference: &Value, container: &Value) -> i64 {
+    let (kind, name) = objects::text_at(reference, "/resource").split_once('.').unwrap_or_default();
+    let amounts = objects::map_at(container, &format!("/resources/{kind}"));
+    let quantity = |value: Option<&Value>| -> Quantity {
+        let text = value.map(crate::jsonpath::text_of).unwrap_or_default();
+        text.parse().unwrap_or_default()
+    };
+    let (all, unit) =
+        (quantity(amounts.and_then(|map| map.get(name))), quantity(reference.get("divisor")));
+    // Processors are counted by the thousandth, everything else by whole units.
+    let (all, unit, one) = match name {
+        "cpu" => (all.as_milli(), unit.as_milli(), 1000),
+        _ => (all.value(), unit.value(), 1),
+    };
+    let unit = if unit > 0 { unit } else { one };
+    let whole = all.checked_div(unit).unwrap_or_default();
+    let rest = all.checked_rem(unit).unwrap_or_default();
+    whole.saturating_add(i64::from(rest > 0))
 }
 
 /// The value of a field that is known from the object alone.
@@ -291,17 +310,15 @@ fn mounts(page: &mut Page, container: &Value, level: usize) {
     for (_, line) in lines {
         page.line(level, format!("  {line}"));
     }
-    let devices: Vec<String> = objects::list_at(container, "/volumeDevices")
+    let devices = objects::list_at(container, "/volumeDevices")
         .iter()
-        .map(|device| {
-            format!(
-                "{} from {}",
-                objects::text_at(device, "/devicePath"),
-                objects::text_at(device, "/name")
-            )
-        })
-        .collect();
+        .map(|device| (objects::text_at(device, "/devicePath"), objects::text_at(device, "/name")));
+    let mut devices: Vec<(&str, &str)> = devices.collect();
+    devices.sort_unstable();
     if !devices.is_empty() {
-        title_lines(page, level, "Devices", &devices);
+        page.line(level, "Devices:");
+    }
+    for (path, name) in devices {
+        page.line(level, format!("  {path} from {name}"));
     }
 }

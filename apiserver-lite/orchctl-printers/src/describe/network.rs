@@ -213,7 +213,13 @@ fn policy_rules(page: &mut Page, object: &Value, direction: &Direction) {
         }
         for port in ports {
             let protocol = self::word(port, "/protocol", "TCP");
-            page.line(2, format!("To Port: {}/{protocol}", self::word(port, "/port", "<nil>")));
+            let first = self::word(port, "/port", "<nil>");
+            match port.get("endPort") {
+                Some(last) => {
+                    page.line(2, format!("To Port Range: {first}-{last}/{protocol}"));
+                }
+                None => page.line(2, format!("To Port: {first}/{protocol}")),
+            }
         }
         let peers = objects::list_at(rule, direction.peers);
         if peers.is_empty() {

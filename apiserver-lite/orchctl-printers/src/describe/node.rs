@@ -12,14 +12,15 @@ pub(super) fn describe(page: &mut Page, node: &Value, related: &Related, context
     page.field(0, "Roles", roles(node, context));
     common::labels(page, node, context);
     common::created(page, node);
-    let taints = objects::list_at(node, "/spec/taints").iter().map(|taint| {
+    let mut taints: Vec<&Value> = objects::list_at(node, "/spec/taints").iter().collect();
+    taints.sort_by_key(|one| (objects::text_at(one, "/effect"), objects::text_at(one, "/key")));
+    let taints = taints.into_iter().map(|taint| {
         let text = |pointer: &str| objects::text_at(taint, pointer);
         let value =
             if text("/value").is_empty() { String::new() } else { format!("={}", text("/value")) };
         format!("{}{value}:{}", text("/key"), text("/effect"))
     });
-    let mut taints: Vec<String> = taints.collect();
-    taints.sort();
+    let taints: Vec<String> = taints.collect();
     common::title_lines(page, 0, "Taints", &taints);
     let unschedulable = node.pointer("/spec/unschedulable") == Some(&Value::Bool(true));
     page.field(0, "Unschedulable", unschedulable.to_string());
@@ -59,13 +60,18 @@ fn sorted(map: Option<&Map<String, Value>>) -> Vec<(&String, &Value)> {
 
 fn roles(node: &Value, context: Context<'_>) -> String {
     let prefix = context.names.sub_label("node-role", "");
+    let older = context.names.label("role");
     let mut roles: Vec<&str> = objects::map_at(node, "/metadata/labels")
         .into_iter()
         .flatten()
-        .filter_map(|(key, _)| key.strip_prefix(&prefix))
+        .filter_map(|(key, value)| match key.strip_prefix(&prefix) {
+            None if *key == older => value.as_str(),
+            role => role,
+        })
         .filter(|role| !role.is_empty())
         .collect();
     roles.sort_unstable();
+    roles.dedup();
     if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") }
 }
 
@@ -170,13 +176,27 @@ fn pods(page: &mut Page, node: &Value, pods: &[Value], context: Context<'_>) {
         "Allocated resources:\n  (Total limits may be over 100 percent, i.e., overcommitted.)",
     );
     page.line(1, "Resource\tRequests\tLimits\n  --------\t--------\t------");
-    for name in ["cpu", "memory", "ephemeral-storage"] {
-        let sum = |kind: &str| {
-            let amounts = pods.iter().map(|pod| sum_requests(pod, kind, name));
-            share(amounts.fold(Quantity::default(), |sum, one| sum + one), allocatable(name))
-        };
-        page.line(1, format!("{name}\t{}\t{}", sum("requests"), sum("limits")));
+    let sum = |kind: &str, name: &str| {
+        let amounts = pods.iter().map(|pod| sum_requests(pod, kind, name));
+        amounts.fold(Quantity::default(), |sum, one| sum + one)
+    };
+    let (shared, counted) = more_resources(node);
+    for name in ["cpu", "memory", "ephemeral-storage"].into_iter().chain(shared) {
+        let cell = |kind: &str| share(sum(kind, name), allocatable(name));
+        page.line(1, format!("{name}\t{}\t{}", cell("requests"), cell("limits")));
     }
+    for name in counted {
+        page.line(1, format!("{name}\t{}\t{}", sum("requests", name), sum("limits", name)));
+    }
+}
+
+/// What else a node has for pods, by name: pages of memory, and what others count.
+fn more_resources(node: &Value) -> (Vec<&str>, Vec<&str>) {
+    let all = objects::map_at(node, "/status/allocatable").into_iter().flatten();
+    let mut names: Vec<&str> = all.map(|(name, _)| name.as_str()).collect();
+    names.retain(|name| !["cpu", "memory", "ephemeral-storage", "pods"].contains(name));
+    names.sort_unstable();
+    names.into_iter().partition(|name| name.starts_with("hugepages-"))
 }
 
 fn quantity(map: Option<&Map<String, Value>>, name: &str) -> Quantity {

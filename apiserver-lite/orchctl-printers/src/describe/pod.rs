@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::common::{self, controller, number, time, word};
+use super::common::{self, controller, number, time};
 use super::container::{self, ContainerSection};
 use super::{Context, Page, volume};
 use crate::{age, objects};
@@ -37,11 +37,8 @@ pub(super) fn describe(page: &mut Page, pod: &Value, context: Context<'_>) {
     }
     volume::list(page, pod, 0);
     page.field(0, "QoS Class", objects::text_at(pod, "/status/qosClass"));
-    common::label_lines(page, 0, "Node-Selectors", objects::map_at(pod, "/spec/nodeSelector"));
-    let tolerations = objects::list_at(pod, "/spec/tolerations").iter().map(toleration);
-    let mut tolerations: Vec<String> = tolerations.collect();
-    tolerations.sort();
-    common::title_lines(page, 0, "Tolerations", &tolerations);
+    common::placement(page, 0, pod, true);
+    common::spread(page, 0, pod);
 }
 
 /// Containers stand one level deeper than their title.
@@ -92,9 +89,7 @@ fn head(page: &mut Page, pod: &Value, context: Context<'_>) {
             page.field(0, name, text(pointer));
         }
     }
-    if let Some(profile) = pod.pointer("/spec/securityContext/seccompProfile") {
-        page.field(0, "SeccompProfile", objects::text_at(profile, "/type"));
-    }
+    common::seccomp(page, 0, pod.get("spec").unwrap_or(&Value::Null));
     page.field(0, "IP", text("/status/podIP"));
     let addresses = objects::list_at(pod, "/status/podIPs");
     if addresses.is_empty() {
@@ -117,24 +112,4 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a str> {
     let mut conditions = objects::list_at(pod, "/status/conditions").iter();
     let one = conditions.find(|one| objects::text_at(one, "/type") == kind)?;
     Some(objects::text_at(one, "/status"))
-}
-
-/// `key=value:NoExecute op=Exists for 300s`.
-pub(super) fn toleration(one: &Value) -> String {
-    let text = |pointer: &str| objects::text_at(one, pointer);
-    let mut line = text("/key").to_owned();
-    if !text("/value").is_empty() {
-        line = format!("{line}={}", text("/value"));
-    }
-    if !text("/effect").is_empty() {
-        line = format!("{line}:{}", text("/effect"));
-    }
-    if text("/operator") == "Exists" && text("/value").is_empty() {
-        let space = if line.is_empty() { "" } else { " " };
-        line = format!("{line}{space}op=Exists");
-    }
-    if one.get("tolerationSeconds").is_some() {
-        line = format!("{line} for {}s", word(one, "/tolerationSeconds", "0"));
-    }
-    line
 }

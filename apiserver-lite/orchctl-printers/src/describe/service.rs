@@ -45,6 +45,10 @@ pub(super) fn describe(page: &mut Page, service: &Value, related: &Related, cont
         describe_port(page, port, related);
     }
     page.field(0, "Session Affinity", text("/spec/sessionAffinity"));
+    // kubectl says it since 1.29, also where it is what every Service has.
+    if text("/spec/internalTrafficPolicy") == "Local" {
+        page.field(0, "Internal Traffic Policy", "Local");
+    }
     for (name, pointer) in [
         ("External Traffic Policy", "/spec/externalTrafficPolicy"),
         ("HealthCheck NodePort", "/spec/healthCheckNodePort"),

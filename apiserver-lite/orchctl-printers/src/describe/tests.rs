@@ -5,6 +5,8 @@ use serde_json::json;
 
 use super::*;
 
+mod pages;
+
 fn text(object: &Value, related: &Related) -> String {
     let context = Context { names: Names::new(Profile::Kubernetes), now: 100 };
     describe(object, related, context)

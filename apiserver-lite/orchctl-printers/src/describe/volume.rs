@@ -21,6 +21,9 @@ pub(super) fn list(page: &mut Page, owner: &Value, level: usize) {
         for line in lines(volume) {
             page.line(1, line);
         }
+        for line in volume.get("csi").map(attributes).unwrap_or_default() {
+            page.line(1, line);
+        }
     }
 }
 
@@ -56,75 +59,209 @@ fn attributes(source: &Value) -> Vec<String> {
     pairs.into_iter().enumerate().map(line).collect()
 }
 
+/// A field of a source: its title, where it is, and what is shown without it.
+type Field = (&'static str, &'static str, &'static str);
+
+/// Kinds of sources: their field of a volume, what they are, and what is shown of them.
+const KINDS: &[(&str, &str, &[Field])] = &[
+    (
+        "configMap",
+        "ConfigMap (a volume populated by a ConfigMap)",
+        &[("Name:", "/name", ""), ("Optional:", "/optional", "false")],
+    ),
+    (
+        "secret",
+        "Secret (a volume populated by a Secret)",
+        &[("SecretName:", "/secretName", ""), ("Optional:", "/optional", "false")],
+    ),
+    (
+        "emptyDir",
+        "EmptyDir (a temporary directory that shares a pod's lifetime)",
+        &[("Medium:", "/medium", ""), ("SizeLimit:", "/sizeLimit", "<unset>")],
+    ),
+    (
+        "hostPath",
+        "HostPath (bare host directory volume)",
+        &[("Path:", "/path", ""), ("HostPathType:", "/type", "")],
+    ),
+    (
+        "persistentVolumeClaim",
+        "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)",
+        &[("ClaimName:", "/claimName", ""), READ_ONLY],
+    ),
+    (
+        "nfs",
+        "NFS (an NFS mount that lasts the lifetime of a pod)",
+        &[("Server:", "/server", ""), ("Path:", "/path", ""), READ_ONLY],
+    ),
+    (
+        "csi",
+        "CSI (a Container Storage Interface (CSI) volume source)",
+        &[("Driver:", "/driver", ""), FS_TYPE, READ_ONLY],
+    ),
+    (
+        "local",
+        "LocalVolume (a persistent volume backed by local storage on a node)",
+        &[("Path:", "/path", "")],
+    ),
+    (
+        "gitRepo",
+        "GitRepo (a volume that is pulled from git when the pod is created)",
+        &[("Repository:", "/repository", ""), ("Revision:", "/revision", "")],
+    ),
+    (
+        "iscsi",
+        "ISCSI (an ISCSI Disk resource that is attached to a kubelet's host machine and then exposed to the pod)",
+        &[
+            ("TargetPortal:", "/targetPortal", ""),
+            ("IQN:", "/iqn", ""),
+            ("Lun:", "/lun", "0"),
+            ("ISCSIInterface", "/iscsiInterface", ""),
+            FS_TYPE,
+            READ_ONLY,
+            ("Portals:", "/portals", "[]"),
+            ("DiscoveryCHAPAuth:", "/chapAuthDiscovery", "false"),
+            ("SessionCHAPAuth:", "/chapAuthSession", "false"),
+            SECRET,
+            ("InitiatorName:", "/initiatorName", "<none>"),
+        ],
+    ),
+    (
+        "rbd",
+        "RBD (a Rados Block Device mount on the host that shares a pod's lifetime)",
+        &[
+            ("CephMonitors:", "/monitors", "[]"),
+            ("RBDImage:", "/image", ""),
+            FS_TYPE,
+            ("RBDPool:", "/pool", ""),
+            ("RadosUser:", "/user", ""),
+            ("Keyring:", "/keyring", ""),
+            SECRET,
+            READ_ONLY,
+        ],
+    ),
+    (
+        "cephfs",
+        "CephFS (a CephFS mount on the host that shares a pod's lifetime)",
+        &[
+            ("Monitors:", "/monitors", "[]"),
+            ("Path:", "/path", ""),
+            ("User:", "/user", ""),
+            ("SecretFile:", "/secretFile", ""),
+            SECRET,
+            READ_ONLY,
+        ],
+    ),
+    (
+        "fc",
+        "FC (a Fibre Channel disk)",
+        &[("TargetWWNs:", "/targetWWNs", ""), ("LUN:", "/lun", "<none>"), FS_TYPE, READ_ONLY],
+    ),
+    (
+        "awsElasticBlockStore",
+        "AWSElasticBlockStore (a Persistent Disk resource in AWS)",
+        &[("VolumeID:", "/volumeID", ""), FS_TYPE, ("Partition:", "/partition", "0"), READ_ONLY],
+    ),
+    (
+        "gcePersistentDisk",
+        "GCEPersistentDisk (a Persistent Disk resource in Google Compute Engine)",
+        &[("PDName:", "/pdName", ""), FS_TYPE, ("Partition:", "/partition", "0"), READ_ONLY],
+    ),
+    (
+        "azureDisk",
+        "AzureDisk (an Azure Data Disk mount on the host and bind mount to the pod)",
+        &[
+            ("DiskName:", "/diskName", ""),
+            ("DiskURI:", "/diskURI", ""),
+            ("Kind:", "/kind", ""),
+            FS_TYPE,
+            ("CachingMode:", "/cachingMode", ""),
+            READ_ONLY,
+        ],
+    ),
+];
+
+const FS_TYPE: Field = ("FSType:", "/fsType", "");
+const READ_ONLY: Field = ("ReadOnly:", "/readOnly", "false");
+const SECRET: Field = ("SecretRef:", "/secretRef", "nil");
+
 fn lines(volume: &Value) -> Vec<String> {
-    let field = |name: &str, value: String| format!("  {name}:\t{value}");
+    let named = |what: &str| format!("  Type:\t{what}");
     let fields = volume.as_object().into_iter().flatten();
     let Some((kind, source)) = fields.into_iter().find(|(key, _)| *key != "name") else {
-        return vec![field("Type", "<unknown>".to_owned())];
+        return vec![named("<unknown>")];
     };
-    let text =
-        |name: &str, pointer: &str| field(name, objects::text_at(source, pointer).to_owned());
-    let value = |name: &str, pointer: &str, unset: &str| field(name, word(source, pointer, unset));
-    let named = |what: &str| field("Type", what.to_owned());
     match kind.as_str() {
-        "configMap" => vec![
-            named("ConfigMap (a volume populated by a ConfigMap)"),
-            text("Name", "/name"),
-            value("Optional", "/optional", "false"),
-        ],
-        "secret" => vec![
-            named("Secret (a volume populated by a Secret)"),
-            text("SecretName", "/secretName"),
-            value("Optional", "/optional", "false"),
-        ],
-        "emptyDir" => vec![
-            named("EmptyDir (a temporary directory that shares a pod's lifetime)"),
-            text("Medium", "/medium"),
-            value("SizeLimit", "/sizeLimit", "<unset>"),
-        ],
-        "hostPath" => vec![
-            named("HostPath (bare host directory volume)"),
-            text("Path", "/path"),
-            text("HostPathType", "/type"),
-        ],
-        "persistentVolumeClaim" => vec![
-            named(
-                "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)",
-            ),
-            text("ClaimName", "/claimName"),
-            value("ReadOnly", "/readOnly", "false"),
-        ],
-        "nfs" => vec![
-            named("NFS (an NFS mount that lasts the lifetime of a pod)"),
-            text("Server", "/server"),
-            text("Path", "/path"),
-            value("ReadOnly", "/readOnly", "false"),
-        ],
-        "csi" => vec![
-            named("CSI (a Container Storage Interface (CSI) volume source)"),
-            text("Driver", "/driver"),
-            text("FSType", "/fsType"),
-            value("ReadOnly", "/readOnly", "false"),
-        ],
-        "local" => vec![
-            named("LocalVolume (a persistent volume backed by local storage on a node)"),
-            text("Path", "/path"),
-        ],
-        "downwardAPI" => {
-            let mut lines = vec![
-                named("DownwardAPI (a volume populated by information about the pod)"),
-                "  Items:".to_owned(),
-            ];
-            lines.extend(objects::list_at(source, "/items").iter().map(|item| {
-                let field = objects::text_at(item, "/fieldRef/fieldPath");
-                let resource = objects::text_at(item, "/resourceFieldRef/resource");
-                format!("    {field}{resource} -> {}", objects::text_at(item, "/path"))
-            }));
-            lines
-        }
+        "downwardAPI" => downward(source),
         "projected" => projected(source),
-        other => vec![named(other)],
+        "ephemeral" => ephemeral(source),
+        kind => match KINDS.iter().find(|(known, ..)| *known == kind) {
+            None => vec![named(kind)],
+            Some((_, what, fields)) => {
+                let field = |(title, pointer, unset): &Field| {
+                    format!("  {title}\t{}", show_value(source.pointer(pointer), title, unset))
+                };
+                let fields = fields.iter().map(field);
+                std::iter::once(named(what)).chain(fields).collect()
+            }
+        },
     }
+}
+
+/// A value of a source as kubectl shows it.
+fn show_value(value: Option<&Value>, title: &str, unset: &str) -> String {
+    match value {
+        Some(Value::Array(all)) => {
+            let all: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+            // Names of ports of a fabric are joined, other lists stand in brackets.
+            if title == "TargetWWNs:" { all.join(", ") } else { format!("[{}]", all.join(" ")) }
+        }
+        Some(secret @ Value::Object(_)) => {
+            let (name, namespace) =
+                (objects::text_at(secret, "/name"), objects::text_at(secret, "/namespace"));
+            format!("&SecretReference{{Name:{name},Namespace:{namespace},}}")
+        }
+        Some(value) if !value.is_null() => crate::jsonpath::text_of(value),
+        _ => unset.to_owned(),
+    }
+}
+
+fn downward(source: &Value) -> Vec<String> {
+    let what = "DownwardAPI (a volume populated by information about the pod)";
+    let items = objects::list_at(source, "/items").iter().map(|item| {
+        let field = objects::text_at(item, "/fieldRef/fieldPath");
+        let resource = objects::text_at(item, "/resourceFieldRef/resource");
+        format!("    {field}{resource} -> {}", objects::text_at(item, "/path"))
+    });
+    [format!("  Type:\t{what}"), "  Items:".to_owned()].into_iter().chain(items).collect()
+}
+
+/// A claim that is made with its pod, as its template has it.
+fn ephemeral(source: &Value) -> Vec<String> {
+    let what = "EphemeralVolume (an inline specification for a volume that gets created and deleted with the pod)";
+    let mut lines = vec![format!("  Type:\t{what}")];
+    let Some(claim) = source.get("volumeClaimTemplate") else { return lines };
+    lines.push(format!("  StorageClass:\t{}", objects::text_at(claim, "/spec/storageClassName")));
+    lines.push(format!("  Volume:\t{}", objects::text_at(claim, "/spec/volumeName")));
+    for (title, pointer) in
+        [("Labels", "/metadata/labels"), ("Annotations", "/metadata/annotations")]
+    {
+        let pairs = super::data::sorted(objects::map_at(claim, pointer));
+        if pairs.is_empty() {
+            lines.push(format!("  {title}:\t    <none>"));
+        }
+        for (at, (key, value)) in pairs.into_iter().enumerate() {
+            let title = if at == 0 { format!("{title}:") } else { String::new() };
+            lines.push(format!("  {title}\t    {key}={value}"));
+        }
+    }
+    // Capacity and modes are those of a claim that is bound.
+    lines.extend(["  Capacity:\t".to_owned(), "  Access Modes:\t".to_owned()]);
+    let mode = objects::text_at(claim, "/spec/volumeMode");
+    if !mode.is_empty() {
+        lines.push(format!("  VolumeMode:\t{mode}"));
+    }
+    lines
 }
 
 fn projected(source: &Value) -> Vec<String> {

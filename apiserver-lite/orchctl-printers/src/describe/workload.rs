@@ -8,6 +8,9 @@ use super::container::{self, ContainerSection};
 use super::{Context, Page, Related, volume};
 use crate::{age, objects};
 
+/// How often pods of a job may fail where it does not say.
+const BACKOFF_LIMIT: i64 = 6;
+
 pub(super) fn describe_deployment(
     page: &mut Page,
     object: &Value,
@@ -64,22 +67,15 @@ fn is_current(deployment: &Value, set: &Value, context: Context<'_>) -> bool {
 }
 
 fn sets(sets: &[&Value]) -> String {
-    let mut shown: Vec<String> = sets
-        .iter()
-        .filter(|set| number(set, "/spec/replicas") > 0 || sets.len() == 1)
-        .map(|set| {
-            format!(
-                "{} ({}/{} replicas created)",
-                objects::name(set),
-                number(set, "/status/replicas"),
-                number(set, "/spec/replicas")
-            )
-        })
-        .collect();
-    shown.sort();
+    let shown = sets.iter().map(|set| {
+        let (made, wanted) = (number(set, "/status/replicas"), number(set, "/spec/replicas"));
+        format!("{} ({made}/{wanted} replicas created)", objects::name(set))
+    });
+    let shown: Vec<String> = shown.collect();
     if shown.is_empty() { "<none>".to_owned() } else { shown.join(", ") }
 }
 
+/// A replica set or a replication controller.
 pub(super) fn describe_replica_set(
     page: &mut Page,
     object: &Value,
@@ -87,7 +83,8 @@ pub(super) fn describe_replica_set(
     context: Context<'_>,
 ) {
     common::name(page, object);
-    page.field(0, "Selector", selector(object, "/spec/selector"));
+    let pods = objects::pod_selector(object);
+    page.field(0, "Selector", pods.as_deref().unwrap_or("<none>"));
     common::labels(page, object, context);
     if let Some(controller) = controller(object) {
         page.field(0, "Controlled By", controller);
@@ -118,6 +115,11 @@ pub(super) fn describe_stateful_set(
     }
     pods_status(page, &related.pods);
     template(page, object, "/spec/template", context.names);
+    claim_templates(page, object);
+}
+
+/// What each pod of a stateful set claims.
+fn claim_templates(page: &mut Page, object: &Value) {
     let claims = objects::list_at(object, "/spec/volumeClaimTemplates");
     if claims.is_empty() {
         page.field(0, "Volume Claims", "<none>");
@@ -127,7 +129,12 @@ pub(super) fn describe_stateful_set(
     for claim in claims {
         page.field(1, "Name", objects::name(claim));
         page.field(1, "StorageClass", objects::text_at(claim, "/spec/storageClassName"));
-        let storage = word(claim, "/spec/resources/requests/storage", "");
+        for (title, pointer) in
+            [("Labels", "/metadata/labels"), ("Annotations", "/metadata/annotations")]
+        {
+            common::label_lines(page, 1, title, objects::map_at(claim, pointer));
+        }
+        let storage = word(claim, "/spec/resources/requests/storage", "<default>");
         page.field(1, "Capacity", storage);
         let modes = common::texts(claim, "/spec/accessModes").join(" ");
         page.field(1, "Access Modes", format!("[{modes}]"));
@@ -171,6 +178,7 @@ pub(super) fn describe_job(page: &mut Page, object: &Value, context: Context<'_>
     if object.pointer("/spec/completionMode").is_some() {
         page.field(0, "Completion Mode", objects::text_at(object, "/spec/completionMode"));
     }
+    job_limits(page, object);
     for (title, pointer) in
         [("Start Time", "/status/startTime"), ("Completed At", "/status/completionTime")]
     {
@@ -205,10 +213,28 @@ pub(super) fn describe_job(page: &mut Page, object: &Value, context: Context<'_>
     template(page, object, "/spec/template", context.names);
 }
 
+/// What kubectl says since 1.31, where it is not what every job has.
+fn job_limits(page: &mut Page, object: &Value) {
+    if object.pointer("/spec/suspend") == Some(&Value::Bool(true)) {
+        page.field(0, "Suspend", "true");
+    }
+    let retries = object.pointer("/spec/backoffLimit").and_then(Value::as_i64);
+    if let Some(retries) = retries.filter(|retries| *retries != BACKOFF_LIMIT) {
+        page.field(0, "Backoff Limit", retries.to_string());
+    }
+    if object.pointer("/spec/ttlSecondsAfterFinished").is_some() {
+        let seconds = number(object, "/spec/ttlSecondsAfterFinished");
+        page.field(0, "TTL Seconds After Finished", seconds.to_string());
+    }
+}
+
 pub(super) fn describe_cron_job(page: &mut Page, object: &Value, context: Context<'_>) {
     common::name(page, object);
     common::labels(page, object, context);
     page.field(0, "Schedule", objects::text_at(object, "/spec/schedule"));
+    if !objects::text_at(object, "/spec/timeZone").is_empty() {
+        page.field(0, "Time Zone", objects::text_at(object, "/spec/timeZone"));
+    }
     page.field(0, "Concurrency Policy", objects::text_at(object, "/spec/concurrencyPolicy"));
     page.field(0, "Suspend", common::boolean(object, "/spec/suspend"));
     for (title, field) in [
@@ -281,8 +307,10 @@ pub(super) fn template(page: &mut Page, object: &Value, pointer: &str, names: &N
         }
     }
     volume::list(page, template, 1);
+    common::spread(page, 1, template);
     let priority_class = objects::text_at(template, "/spec/priorityClassName");
     if !priority_class.is_empty() {
         page.field(1, "Priority Class Name", priority_class);
     }
+    common::placement(page, 1, template, false);
 }

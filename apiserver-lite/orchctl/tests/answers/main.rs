@@ -7,6 +7,7 @@ mod causes;
 mod debug;
 mod escapes;
 mod events;
+mod everyday;
 mod flags;
 mod proxy;
 mod raw;

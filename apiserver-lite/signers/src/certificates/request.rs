@@ -13,7 +13,7 @@ use x509_parser::oid_registry as oid;
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 
-use super::subject::Subject;
+use super::subject::CertificateSubject;
 
 /// Maximum length of a request in bytes of PEM.
 const REQUEST_MAX: usize = 64 << 10;
@@ -28,8 +28,8 @@ const END: &str = "-----END CERTIFICATE REQUEST-----";
 /// Subject and subjectAltNames of a certificate request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestedNames {
-    /// The subject.
-    pub subject: Subject,
+    /// Attributes of the subject: the user and its groups.
+    pub subject: CertificateSubject,
     /// Host names.
     pub dns: Vec<String>,
     pub addresses: Vec<IpAddr>,
@@ -125,7 +125,7 @@ pub fn read(pem: &[u8]) -> Result<CertificateRequest, RequestError> {
     let key = key_of(&parsed)?;
     parsed.verify_signature().map_err(|_| RequestError::Signature)?;
     let mut asked = RequestedNames {
-        subject: Subject::read(&parsed.certification_request_info.subject)?,
+        subject: CertificateSubject::read(&parsed.certification_request_info.subject)?,
         ..RequestedNames::default()
     };
     for extension in parsed.requested_extensions().into_iter().flatten() {

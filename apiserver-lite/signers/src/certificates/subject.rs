@@ -25,9 +25,9 @@ const LINE_LEN: usize = 64;
 
 /// The attributes of a subject, texts only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subject(Vec<(Oid<'static>, String)>);
+pub struct CertificateSubject(Vec<(Oid<'static>, String)>);
 
-impl Subject {
+impl CertificateSubject {
     /// Reads the attributes of a request.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ fn is_printable(character: char) -> bool {
 /// It cannot be signed, or is no certificate.
 pub fn with_subject(
     certificate: &[u8],
-    subject: &Subject,
+    subject: &CertificateSubject,
     issuer: &Issuer<'static, KeyPair>,
 ) -> Result<String, rcgen::Error> {
     let body =
@@ -101,7 +101,7 @@ struct Body {
     algorithm: Vec<u8>,
 }
 
-fn body_with_subject(certificate: &[u8], subject: &Subject) -> Option<Body> {
+fn body_with_subject(certificate: &[u8], subject: &CertificateSubject) -> Option<Body> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let whole = parsed.tbs_certificate.as_ref();
     let old = parsed.tbs_certificate.subject.as_raw();

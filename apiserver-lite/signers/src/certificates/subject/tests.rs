@@ -20,7 +20,7 @@ fn every_attribute_of_a_request_is_in_the_certificate() {
     let (_, block) = x509_parser::pem::parse_x509_pem(REQUEST.as_bytes()).expect("PEM");
     let (_, request) = X509CertificationRequest::from_der(&block.contents).expect("a request");
     let asked = &request.certification_request_info.subject;
-    let subject = Subject::read(asked).expect("read");
+    let subject = CertificateSubject::read(asked).expect("read");
     assert_eq!(subject.organizations(), ["dev", "ops"]);
     assert_eq!(subject.common_name(), "jan\u{e9}");
 
@@ -54,12 +54,16 @@ fn the_issuer_has_signed_the_whole() {
         params.distinguished_name.push(DnType::CommonName, "x".repeat(length));
         let request = params.serialize_request(&key).expect("request");
         let (_, request) = X509CertificationRequest::from_der(request.der()).expect("a request");
-        let subject = Subject::read(&request.certification_request_info.subject).expect("read");
+        let subject =
+            CertificateSubject::read(&request.certification_request_info.subject).expect("read");
         let certificate = CertificateParams::default().signed_by(&key, &issuer).expect("signed");
         let text = with_subject(certificate.der(), &subject, &issuer).expect("signed");
         let (_, block) = x509_parser::pem::parse_x509_pem(text.as_bytes()).expect("PEM");
         let (_, found) = x509_parser::parse_x509_certificate(&block.contents).expect("DER");
         found.verify_signature(Some(own.public_key())).expect("signed by the issuer");
-        assert_eq!(Subject::read(found.subject()).expect("read").common_name().len(), length);
+        assert_eq!(
+            CertificateSubject::read(found.subject()).expect("read").common_name().len(),
+            length
+        );
     }
 }

@@ -1,0 +1,184 @@
+//! Texts at URLs that a command line names: redirects are followed, and a server that fails for a moment is asked again.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Limited};
+use proto_client::{Client, ClientConfig};
+
+use crate::{CommandError, Session, authorities};
+
+/// How many redirects are followed.
+const REDIRECTS_MAX: usize = 10;
+/// How often a URL is asked for, if its server fails, and the pause between.
+const TRIES: usize = 3;
+const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// The time for each response, unless `--request-timeout` says another.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Why a URL cannot be read, as the end of a sentence.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum FetchError {
+    #[error("{0}")]
+    Said(String),
+    #[error("{0}")]
+    Status(StatusCode),
+}
+
+impl FetchError {
+    fn new(text: impl Into<String>) -> Self {
+        Self::Said(text.into())
+    }
+}
+
+/// What a server said.
+enum Page {
+    Text(String),
+    /// Where to look instead.
+    Elsewhere(Uri),
+}
+
+/// The text at `url`, of at most `len_max` bytes.
+///
+/// # Errors
+/// When it cannot be read, is longer, or is not valid UTF-8; when there are too many redirects, or one leads from https to http.
+pub async fn fetch(session: &Session, url: &str, len_max: usize) -> Result<String, CommandError> {
+    let deadline = match session.timeout()? {
+        Duration::ZERO => DEADLINE,
+        timeout => timeout,
+    };
+    let wrong =
+        |why: FetchError| CommandError::with_text(format!("unable to read URL \"{url}\": {why}"));
+    let mut address: Uri = url.parse().map_err(|_| wrong(FetchError::new("it is not a URL")))?;
+    for _ in 0..=REDIRECTS_MAX {
+        match read(session, &address, deadline, len_max).await.map_err(wrong)? {
+            Page::Text(text) => return Ok(text),
+            Page::Elsewhere(next) => address = next,
+        }
+    }
+    Err(wrong(FetchError::new(format!("stopped after {REDIRECTS_MAX} redirects"))))
+}
+
+/// What the server of a URL says, asked again while it fails.
+async fn read(
+    session: &Session,
+    address: &Uri,
+    deadline: Duration,
+    len_max: usize,
+) -> Result<Page, FetchError> {
+    let mut tries = TRIES;
+    loop {
+        let asked = tokio::time::timeout(deadline, read_once(session, address, len_max)).await;
+        let late = || FetchError::new(format!("no response within {} s", deadline.as_secs()));
+        tries = tries.saturating_sub(1);
+        match asked.unwrap_or_else(|_| Err(late())) {
+            Err(FetchError::Status(status)) if status.is_server_error() && tries > 0 => {
+                tokio::time::sleep(TRY_PAUSE).await;
+            }
+            asked => return asked,
+        }
+    }
+}
+
+async fn read_once(session: &Session, address: &Uri, len_max: usize) -> Result<Page, FetchError> {
+    let said = |error: &(dyn std::error::Error + 'static)| {
+        FetchError::new(proto_daemon::exit::chain(error))
+    };
+    let mut parts = address.clone().into_parts();
+    let path = parts.path_and_query.replace(PathAndQuery::from_static("/"));
+    let server = Uri::from_parts(parts).map_err(|error| said(&error))?;
+    let mut config = ClientConfig::direct(server);
+    authorities::complete(&mut config.tls, |name| session.variable(name));
+    let names = <&proto_api::names::Names>::default();
+    let client = Client::new(&config, names, "orchctl").map_err(|error| said(&error))?;
+    let path = path.as_ref().map_or("/", PathAndQuery::as_str);
+    let mut request = Request::get(path).body(()).map_err(|error| said(&error))?;
+    request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static("orchctl"));
+    // Not `call`: redirects are errors there, and say no more where they lead.
+    let response = client.forward_upgrade(request).await.map_err(|error| said(&error))?;
+    let (head, body) = response.into_parts();
+    if matches!(head.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return Ok(Page::Elsewhere(redirect(address, &head.headers)?));
+    }
+    if !head.status.is_success() {
+        return Err(FetchError::Status(head.status));
+    }
+    let body: Bytes = Limited::new(body, len_max)
+        .collect()
+        .await
+        .map_err(|error| said(error.as_ref()))?
+        .to_bytes();
+    let text = String::from_utf8(body.to_vec());
+    text.map(Page::Text).map_err(|_| FetchError::new("it is not valid UTF-8"))
+}
+
+/// Where a redirect of `from` leads.
+fn redirect(from: &Uri, headers: &HeaderMap) -> Result<Uri, FetchError> {
+    let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let location = location.ok_or_else(|| FetchError::new("a redirect says not where to"))?;
+    let to = joined(from, location);
+    let to =
+        to.ok_or_else(|| FetchError::new(format!("a redirect leads to {location:?}, no URL")))?;
+    let is_kept = from.scheme() != Some(&Scheme::HTTPS) || to.scheme() == Some(&Scheme::HTTPS);
+    if !is_kept {
+        return Err(FetchError::new(format!("a redirect leads from https to {to}")));
+    }
+    Ok(to)
+}
+
+/// A URL as `base` refers to it: whole, or without its first parts.
+fn joined(base: &Uri, reference: &str) -> Option<Uri> {
+    let reference = reference.split('#').next()?;
+    let scheme = base.scheme_str()?;
+    let host = base.authority()?;
+    let path = base.path();
+    let full = if reference.starts_with("//") {
+        format!("{scheme}:{reference}")
+    } else if reference.starts_with('/') {
+        format!("{scheme}://{host}{reference}")
+    } else if reference.starts_with('?') {
+        format!("{scheme}://{host}{path}{reference}")
+    } else if reference.split(['/', '?']).next()?.contains(':') {
+        reference.to_owned()
+    } else {
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        format!("{scheme}://{host}{directory}/{reference}")
+    };
+    let uri: Uri = full.parse().ok()?;
+    let is_web = uri.scheme() == Some(&Scheme::HTTPS) || uri.scheme() == Some(&Scheme::HTTP);
+    Some(uri).filter(|uri| is_web && uri.host().is_some_and(|host| !host.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_to_whole_and_relative_urls_but_never_from_https_to_http() {
+        for (from, location, wanted) in [
+            ("https://a/x/y.yaml", "https://b:1/z?q=1#part", Some("https://b:1/z?q=1")),
+            ("https://a/x/y.yaml", "//b/z", Some("https://b/z")),
+            ("https://a:2/x/y.yaml", "/z", Some("https://a:2/z")),
+            ("https://a/x/y.yaml?q", "z.yaml", Some("https://a/x/z.yaml")),
+            ("http://a", "z", Some("http://a/z")),
+            ("http://a/x?q=1", "?q=2", Some("http://a/x?q=2")),
+            ("http://a/x", "https://b/z", Some("https://b/z")),
+            ("http://a/x", "HTTP://b/z", Some("http://b/z")),
+            ("https://a/x", "http://a/x", None),
+            ("https://a/x", "HTTP://a/x", None),
+            ("https://a/x", "file:///etc/passwd", None),
+            ("https://a/x", "javascript:x", None),
+            ("https://a/x", "https:///x", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::LOCATION, HeaderValue::from_static(location));
+            let from: Uri = from.parse().expect("a URL");
+            let to = redirect(&from, &headers).map(|to| to.to_string());
+            assert_eq!(to.as_deref().ok(), wanted, "{from} {location}: {to:?}");
+        }
+        let from = Uri::from_static("https://a/");
+        assert!(redirect(&from, &HeaderMap::new()).is_err());
+    }
+}

@@ -53,7 +53,9 @@ pub fn ensure(dir: &Path) -> Result<FileChange, BootstrapError> {
 pub fn prepare(dir: &Path) -> Result<(), BootstrapError> {
     let (next, public) = (dir.join(NEXT), dir.join("sa.pub"));
     let mut keys = split(&read(&public)?.ok_or_else(|| missing(&public))?);
-    let text = match read(&next)? {
+    let signing = read(&dir.join("sa.key"))?;
+    // A crash of the last rotation may have left the key that signs by now.
+    let text = match read(&next)?.filter(|text| signing.as_ref() != Some(text)) {
         Some(text) => text,
         None => {
             let key = generate()?;
@@ -174,7 +176,11 @@ mod tests {
         );
         assert_eq!(keys, [prepared[1].clone(), before[0].clone(), before[1].clone()]);
         assert!(!dir.path().join(NEXT).exists());
-        assert_eq!(forget_old(dir.path()).unwrap(), 2);
+        std::fs::copy(dir.path().join("sa.key"), dir.path().join(NEXT)).unwrap();
+        prepare(dir.path()).unwrap();
+        assert_ne!(file(NEXT), file("sa.key"), "the rest of a rotation that a crash has ended");
+        std::fs::remove_file(dir.path().join(NEXT)).unwrap();
+        assert_eq!(forget_old(dir.path()).unwrap(), 3);
     }
 
     #[test]

@@ -31,11 +31,16 @@ pub fn siblings<P: AsRef<Pod>, S: AsRef<ReplicaSet>>(
     };
     let own = controller(set);
     let wanted = usize::try_from(set.spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let is_own = |pod: &Pod| {
+        replicas::is_active(pod)
+            && pod.metadata.owner_references.iter().any(|owner| owner.uid == set.metadata.uid)
+    };
+    let own_count = pods.iter().filter(|pod| is_own(pod.as_ref())).count();
     let is_sibling = |other: &S| {
         let other = other.as_ref();
         other.metadata.uid != set.metadata.uid && controller(other) == own
     };
-    match own.is_some() && pods.len() > wanted {
+    match own.is_some() && own_count > wanted {
         true => sets().into_iter().filter(is_sibling).collect(),
         false => Vec::new(),
     }

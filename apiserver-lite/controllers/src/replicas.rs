@@ -55,7 +55,7 @@ pub fn count_by_node<P: AsRef<Pod>>(pods: &[P]) -> CountsByNode {
     on_node
 }
 
-fn is_active(pod: &Pod) -> bool {
+pub(crate) fn is_active(pod: &Pod) -> bool {
     !has_ended(pod) && !is_terminating(pod)
 }
 

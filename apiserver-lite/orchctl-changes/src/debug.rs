@@ -43,15 +43,9 @@ pub struct Args {
     /// The copy runs on the node of the pod
     #[arg(long, requires = "copy_to")]
     same_node: bool,
-    /// Images of the copy's containers as CONTAINER=IMAGE,...; the container * stands for the others
-    #[arg(
-        long,
-        value_name = "IMAGES",
-        default_value = "",
-        hide_default_value = true,
-        requires = "copy_to"
-    )]
-    set_image: String,
+    /// Images of the copy's containers as CONTAINER=IMAGE,...; the container * stands for the others; repeatable
+    #[arg(long, value_name = "IMAGES", requires = "copy_to")]
+    set_image: Vec<String>,
     /// Whether containers of the copy see each other's processes; as in the pod if not set
     #[arg(long, value_name = "WHETHER", num_args = 0..=1, require_equals = true, default_missing_value = "true", requires = "copy_to")]
     share_processes: Option<bool>,
@@ -208,7 +202,7 @@ async fn copy_pod(
         name: args.copy_to.clone(),
         same_node: args.same_node,
         share_processes: args.share_processes,
-        images: CopyChanges::parse_images(&args.set_image).map_err(requests::argument)?,
+        images: CopyChanges::parse_images(&args.set_image.join(",")).map_err(requests::argument)?,
         container,
         profile: read_profile(args)?,
     };

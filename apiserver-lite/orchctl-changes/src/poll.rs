@@ -41,6 +41,11 @@ impl PollIntervals {
         Self { until: Instant::now() + limit, done: 0 }
     }
 
+    /// When the time is up.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
     /// Waits a while; false when the time is up.
     pub async fn pause(&mut self) -> bool {
         let left = self.until.saturating_duration_since(Instant::now());

@@ -12,8 +12,10 @@ const PREFIX: &str = "impersonate-";
 /// # Errors
 /// When groups, a UID or extra values come without a user, a field has another type, or a value is not valid in a header.
 pub fn headers(flags: &UserFlags, entry: &Value) -> Result<HeaderMap, CommandError> {
-    let user = flags.impersonate.clone().or(text(entry, "as")?).filter(|user| !user.is_empty());
-    let uid = flags.impersonate_uid.clone().or(text(entry, "as-uid")?);
+    // An empty flag is none, as of a variable that is not set: the entry's user counts.
+    let given = |flag: &Option<String>| flag.clone().filter(|value| !value.is_empty());
+    let user = given(&flags.impersonate).or(text(entry, "as")?).filter(|user| !user.is_empty());
+    let uid = given(&flags.impersonate_uid).or(text(entry, "as-uid")?);
     let groups = match flags.impersonate_groups.as_slice() {
         [] => texts(entry.get("as-groups"), "as-groups")?,
         groups => groups.to_vec(),

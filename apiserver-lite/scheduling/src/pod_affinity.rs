@@ -86,10 +86,11 @@ pub(crate) fn counted_nodes<'a>(
         proto_api::count_steps!(keys.len());
         keys.iter().all(|key| load.node.labels.contains_key(*key))
     };
+    let by_taints = constraints.iter().any(|spread| spread.inclusion.by_taints);
     let counted = |load: &'a NodeLoad| CountedNode {
         load,
         matches_affinity: matches_selector(pod, &load.node),
-        is_tolerated: find_untolerated(&pod.tolerations, &load.node.taints).is_none(),
+        is_tolerated: !by_taints || find_untolerated(&pod.tolerations, &load.node.taints).is_none(),
     };
     loads.iter().filter(has_keys).map(counted).collect()
 }

@@ -79,10 +79,10 @@ pub struct ClusterRoleArgs {
     /// Path that is no resource; repeatable
     #[arg(long, value_delimiter = ',', value_name = "PATH")]
     non_resource_url: Vec<String>,
-    /// Labels of the roles whose rules it takes over
-    #[arg(long, value_name = "SELECTOR", default_value = "", hide_default_value = true,
+    /// Labels of the roles whose rules it takes over; repeatable
+    #[arg(long, value_name = "SELECTOR",
         conflicts_with_all = ["verb", "resource", "non_resource_url"])]
-    aggregation_rule: String,
+    aggregation_rule: Vec<String>,
     #[command(flatten)]
     common: CommonFlags,
 }
@@ -100,7 +100,7 @@ pub(super) async fn run_cluster_role(
         paths: &args.non_resource_url,
     };
     let names = args.common.names(session).await?;
-    let made = access::cluster_role(names, &args.name, flags, &args.aggregation_rule);
+    let made = access::cluster_role(names, &args.name, flags, &args.aggregation_rule.join(","));
     args.common.generate(session, made, "", output).await
 }
 

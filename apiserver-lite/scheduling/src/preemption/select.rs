@@ -16,6 +16,8 @@ const CANDIDATES_INTER_POD: usize = 16;
 /// Most requirements of selectors and entries of claims that one dry run looks at, of all its nodes and victims: some seconds. What it has found by
 /// then counts.
 const REQUIREMENTS_MAX: usize = 50_000_000;
+/// What a look at one node counts for, at least: as many comparisons take about as long.
+const LOOK_COST: usize = 100;
 
 /// The result of an attempt to preempt.
 #[derive(Debug, PartialEq)]
@@ -115,7 +117,9 @@ impl<'a> DryRun<'a> {
         filters: &'a PodFilters<'a>,
         depends_on_pods: bool,
     ) -> Self {
-        let cost = filters.cost(loads, depends_on_pods);
+        // Each look takes its time, also at a pod without requirements.
+        let least = if depends_on_pods { loads.len() } else { LOOK_COST };
+        let cost = filters.cost(loads, depends_on_pods).max(least);
         let (changed, requirements_left) = (loads.to_vec(), Some(REQUIREMENTS_MAX));
         Self { pod, loads, filters, depends_on_pods, changed, cost, requirements_left }
     }
@@ -149,7 +153,9 @@ impl<'a> DryRun<'a> {
                     refusals.iter().for_each(|refusal| note(refusal.to_string(), 1));
                 }
             }
-            if spares_budgets && candidates.len() >= most {
+            // Where all violate budgets, others may not: four times as many are looked for.
+            let enough = if spares_budgets { most } else { most.saturating_mul(4) };
+            if candidates.len() >= enough {
                 break;
             }
         }
@@ -166,6 +172,8 @@ impl<'a> DryRun<'a> {
         budgets: &[Arc<DisruptionBudget>],
     ) -> Result<Candidate, Vec<Refusal>> {
         let Some(load) = self.loads.get(nth) else { return Err(Vec::new()) };
+        // Each pod is compared with each budget.
+        self.charge(load.pods.len().saturating_mul(budgets.len()));
         // The first look is at the node without all of them.
         let mut first = None;
         let candidate = select_victims(self.pod, nth, load, budgets, |with| {
@@ -184,12 +192,16 @@ impl<'a> DryRun<'a> {
         candidate.filter(|_| self.requirements_left.is_some()).ok_or(refusals)
     }
 
+    fn charge(&mut self, comparisons: usize) {
+        self.requirements_left =
+            self.requirements_left.and_then(|left| left.checked_sub(comparisons));
+    }
+
     fn check(&mut self, nth: usize, with: &NodeLoad) -> Result<(), Vec<Refusal>> {
         if let Some(slot) = self.changed.get_mut(nth) {
             slot.clone_from(with);
         }
-        self.requirements_left =
-            self.requirements_left.and_then(|left| left.checked_sub(self.cost));
+        self.charge(self.cost);
         match self.requirements_left {
             Some(_) => self.filters.fits_on(nth, &self.changed, self.depends_on_pods),
             None => Err(Vec::new()),
@@ -282,6 +294,29 @@ mod tests {
             topology_key: "zone".into(),
         });
         alone
+    }
+
+    /// Where every candidate violates a budget the search ends all the same.
+    #[test]
+    fn candidates_that_all_violate_a_budget_are_bounded() {
+        let wanting = PodInfo { priority: 50, ..pod("p", 2000, 0) };
+        let mut all = loads_with_anti_affinity(&[0; 200]);
+        for (nth, load) in all.iter_mut().enumerate() {
+            let mut protected = pod(&format!("p{nth}"), 3000, 0);
+            protected.labels.insert("app".into(), "db".into());
+            *load = NodeLoad::empty(load.node.clone());
+            load.add(protected);
+        }
+        all[0].add(alone());
+        let budget = DisruptionBudget {
+            namespace: "ns".into(),
+            pods: "app=db".parse().ok(),
+            allowed: 0,
+            disrupted: Default::default(),
+        };
+        let found = preemption_among(&wanting, &all, all_lack_cpu(&all), &[Arc::new(budget)], 0);
+        let Preemption::Candidates(found) = found else { panic!("{found:?}") };
+        assert_eq!(found.len(), 4 * CANDIDATES_INTER_POD);
     }
 
     /// Wherever the search begins, it passes the nodes without pods of lower priority.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use apiserver_token::{KeyError, pkcs8_from_pem};
 use proto_api::Time;
 use proto_api::certificates::v1::CertificateSigningRequestSpec;
-use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use time::OffsetDateTime;
 
 use super::signer_policy::ApprovedRequest;
@@ -105,8 +107,11 @@ impl CertificateAuthority {
     ) -> Result<Vec<u8>, SignError> {
         let asked = &checked.request.asked;
         let mut params = CertificateParams::default();
-        // The subject comes in the end.
+        // The subject comes in the end. Without any, the alternative names are critical (RFC 5280, section 4.2.1.6).
         params.distinguished_name = rcgen::DistinguishedName::new();
+        if !asked.subject.is_empty() {
+            params.distinguished_name.push(DnType::CommonName, "subject");
+        }
         params.subject_alt_names = asked.alternative_names()?;
         let now = now.unix().unwrap_or(0);
         if self.ends <= now {
@@ -219,7 +224,8 @@ pub(super) mod tests {
             assert_eq!(name, Some("system:node:n1"));
             let auth = certificate.extended_key_usage().expect("read").expect("there").value;
             assert!(auth.server_auth && !auth.client_auth);
-            assert!(certificate.subject_alternative_name().expect("read").is_some());
+            let names = certificate.subject_alternative_name().expect("read").expect("there");
+            assert!(!names.critical);
             assert!(!certificate.is_ca());
         }
         // No certificate outlives the CA's.

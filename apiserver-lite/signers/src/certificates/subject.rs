@@ -46,6 +46,12 @@ impl CertificateSubject {
         Ok(subject)
     }
 
+    /// Whether it has no attributes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The common name; empty if there is none.
     #[must_use]
     pub fn common_name(&self) -> &str {

@@ -445,9 +445,8 @@ fn authorizer(
             "--authorization-webhook-config-file",
         ),
     ];
-    if let Some((_, _, flag)) =
-        unused.into_iter().find(|(mode, given, _)| *given && !config.authorization.contains(mode))
-    {
+    let lacks = |mode: &AuthorizationMode| !config.authorization.contains(mode);
+    if let Some((_, _, flag)) = unused.into_iter().find(|(mode, given, _)| *given && lacks(mode)) {
         return Err(BuildError::Unused(flag));
     }
     for (nth, mode) in config.authorization.iter().enumerate() {

@@ -82,12 +82,11 @@ impl Pki {
                 .map_err(|source| PkiError::File { path: dir.to_owned(), source })?;
         }
         let ca_key = read_or_create(dir, "ca.key", || Ok(generate("ca")?.serialize_pem()))?;
-        let key = pkcs8_from_pem(ca_key.as_bytes());
-        let key = key.map_err(|_| rcgen::Error::CouldNotParseKeyPair).and_then(KeyPair::try_from);
-        let key = key.map_err(|source| PkiError::Certificate { name: "ca", source })?;
+        let unusable = |source| PkiError::Certificate { name: "ca", source };
+        let key = pkcs8_from_pem(ca_key.as_bytes()).map_err(|_| rcgen::Error::CouldNotParseKeyPair);
+        let key = key.and_then(KeyPair::try_from).map_err(unusable)?;
         let ca = read_or_create(dir, "ca.crt", || Ok(authority(&key, now)?.pem()))?;
-        let issuer = Issuer::from_ca_cert_pem(&ca, key)
-            .map_err(|source| PkiError::Certificate { name: "ca", source })?;
+        let issuer = Issuer::from_ca_cert_pem(&ca, key).map_err(unusable)?;
         let serving = issue("apiserver", serving_params(served, now)?, &issuer)?;
         let admin = issue("admin", client_params(admin, &["system:masters"], now), &issuer)?;
         for (name, pair) in [("apiserver", &serving), ("admin", &admin)] {

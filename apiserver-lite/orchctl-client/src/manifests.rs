@@ -169,12 +169,9 @@ fn append(into: &mut ReadManifests, source: &str, text: Result<String, CommandEr
 }
 
 fn append_object(into: &mut ReadManifests, source: &str, object: Value, depth: usize) {
-    let is_list = match check_object(&object, depth) {
+    let is_list = match check_object(source, &object, depth) {
         Ok(is_list) => is_list,
-        Err(why) => {
-            let text = format!("unable to decode \"{source}\": {why}");
-            return into.errors.push(CommandError::with_text(text));
-        }
+        Err(error) => return into.errors.push(error),
     };
     if !is_list {
         return into.manifests.push(Manifest { source: source.to_owned(), object });
@@ -194,19 +191,24 @@ fn append_object(into: &mut ReadManifests, source: &str, object: Value, depth: u
     }
 }
 
-/// Whether a document is a list of objects, or why it is no object.
-fn check_object(object: &Value, depth: usize) -> Result<bool, &'static str> {
-    let Value::Object(map) = object else { return Err("it has something else than objects") };
+/// Whether a document is a list of objects.
+///
+/// # Errors
+/// Why it is no object.
+fn check_object(source: &str, object: &Value, depth: usize) -> Result<bool, CommandError> {
+    let refuse =
+        |why: &str| Err(CommandError::with_text(format!("unable to decode \"{source}\": {why}")));
+    let Value::Object(map) = object else { return refuse("it has something else than objects") };
     let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
     if text("kind").is_empty() {
-        return Err("Object 'Kind' is missing");
+        return refuse("Object 'Kind' is missing");
     }
     if text("apiVersion").is_empty() {
-        return Err("Object 'apiVersion' is missing");
+        return refuse("Object 'apiVersion' is missing");
     }
     let is_list = text("kind").ends_with("List") && map.get("items").is_some_and(Value::is_array);
     if is_list && depth >= LISTS_MAX {
-        return Err("lists of lists are nested too deep");
+        return refuse("lists of lists are nested too deep");
     }
     Ok(is_list)
 }

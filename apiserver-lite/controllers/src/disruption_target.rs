@@ -46,7 +46,7 @@ impl Disruption {
 
 /// The plan, of deletions without events of their own, with the status of each pod that it deletes written before that. `pods` are the deleted ones, or
 /// more.
-pub fn mark<P: AsRef<Pod>>(plan: Plan, pods: &[P], why: Disruption, now: Time) -> Plan {
+pub fn add_to_deletions<P: AsRef<Pod>>(plan: Plan, pods: &[P], why: Disruption, now: Time) -> Plan {
     let mut by_uid = BTreeMap::new();
     if !plan.writes.is_empty() {
         by_uid =
@@ -129,7 +129,12 @@ mod tests {
     /// The reason of the condition, and the phase that is written.
     fn written(pod: Pod, why: Disruption) -> Option<(Option<String>, Option<String>)> {
         let pods = [Arc::new(pod)];
-        let plan = mark(Plan::from_writes([deletion(&pods[0])]), &pods, why, Time::from_unix(5));
+        let plan = add_to_deletions(
+            Plan::from_writes([deletion(&pods[0])]),
+            &pods,
+            why,
+            Time::from_unix(5),
+        );
         assert_eq!(plan.writes.last(), Some(&deletion(&pods[0])));
         let [ApiWrite::Patch { patch, part: Part::Status, .. }, _] = &plan.writes[..] else {
             assert_eq!(plan.writes.len(), 1);
@@ -174,8 +179,9 @@ mod tests {
     fn other_writes_stay_as_they_are() {
         let pods = [Arc::new(pod(1)), Arc::new(pod(2))];
         let plan = Plan::from_writes([deletion(&pods[1]), deletion(&pod(3))]);
-        let marked = mark(plan.clone(), &pods, Disruption::Taint, Time::from_unix(5));
-        assert_eq!(marked.writes.len(), 3);
-        assert_eq!(marked.writes[1..], plan.writes);
+        let with_statuses =
+            add_to_deletions(plan.clone(), &pods, Disruption::Taint, Time::from_unix(5));
+        assert_eq!(with_statuses.writes.len(), 3);
+        assert_eq!(with_statuses.writes[1..], plan.writes);
     }
 }

@@ -254,7 +254,7 @@ impl Reconciler {
             ReconcileKey::EndedPods => {
                 let pods = informers.pods.objects();
                 let plan = pod_gc::plan_ended(&pods, self.settings.ended_pods_max);
-                self.say_disruption(plan, &pods, Disruption::Cleanup)
+                self.add_disruption_targets(plan, &pods, Disruption::Cleanup)
             }
             ReconcileKey::NodeLifecycle(name) => self.plan_node(name),
             ReconcileKey::PodReadiness(key) => self.plan_pod_readiness(key),

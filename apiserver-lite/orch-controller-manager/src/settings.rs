@@ -184,7 +184,7 @@ pub struct Settings {
     /// See `--service-cluster-ip-range`.
     pub service_ranges: Vec<Cidr>,
     /// Whether pods that the controllers end have the condition DisruptionTarget.
-    pub says_disruptions: bool,
+    pub adds_disruption_targets: bool,
     /// How fast nodes of a zone are evicted.
     pub evictions: EvictionRates,
     /// See `--attach-detach-unmount-timeout`.
@@ -336,7 +336,7 @@ impl ControllerManagerFlags {
             grace: self.evictions.grace(),
             evicts_by_taints: self.kubernetes.enable_taint_manager,
             service_ranges: self.kubernetes.service_cluster_ip_range.clone(),
-            says_disruptions: gates.gates.is_on(disruption_target::GATE),
+            adds_disruption_targets: gates.gates.is_on(disruption_target::GATE),
             evictions: self.evictions.rates(),
             unmount: self.attach_detach_unmount_timeout,
             ended_pods_max: self.terminated_pod_gc_threshold,
@@ -462,7 +462,7 @@ mod tests {
         let has = |args: &[&str]| {
             let settings = settings(args)?;
             let collects = settings.enabled.has("garbagecollector");
-            Ok([collects, settings.evicts_by_taints, settings.says_disruptions])
+            Ok([collects, settings.evicts_by_taints, settings.adds_disruption_targets])
         };
         for (arg, expected) in [
             ("--enable-garbage-collector", [true, true, false]),

@@ -210,7 +210,7 @@ impl Client {
         Self { metrics: Some(metrics), ..self.clone() }
     }
 
-    /// The same connection with these headers in each request, besides its own.
+    /// The same connection with these headers, of one value each, in each request that does not have them itself.
     #[must_use]
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
         Self { headers: Some(Arc::new(headers)), ..self.clone() }

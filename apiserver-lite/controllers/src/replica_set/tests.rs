@@ -169,7 +169,7 @@ fn pods_beside_those_of_a_sibling_set_go_first() {
     let sets = vec![
         old.clone(),
         owned(set(2), "new", Some("d")),
-        owned(set(2), "stranger", Some("e")),
+        owned(set(2), "unrelated", Some("e")),
         owned(set(2), "orphan", None),
     ];
     let on = |nth: u8, node: &str, owner: &ReplicaSet| {

@@ -155,8 +155,8 @@ mod tests {
         assert!(robot.is_in("system:serviceaccounts:a") && !robot.is_in(MASTERS));
         let anonymous = ask("admin", &[(USER, "system:anonymous")]).await.unwrap();
         assert_eq!(anonymous.groups, [UNAUTHENTICATED]);
-        let stranger = ask("admin", &[(USER, "x"), (GROUP, UNAUTHENTICATED)]).await.unwrap();
-        assert_eq!(stranger.groups, [UNAUTHENTICATED]);
+        let unauthenticated = ask("admin", &[(USER, "x"), (GROUP, UNAUTHENTICATED)]).await.unwrap();
+        assert_eq!(unauthenticated.groups, [UNAUTHENTICATED]);
     }
 
     #[tokio::test]

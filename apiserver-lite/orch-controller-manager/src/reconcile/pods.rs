@@ -67,14 +67,20 @@ impl Reconciler {
             },
         };
         let plan = pod_gc::plan(&pod, node, self.settings.out_of_service);
-        let plan = self.say_disruption(plan, std::slice::from_ref(&pod), pod_gc::disruption(node));
+        let plan =
+            self.add_disruption_targets(plan, std::slice::from_ref(&pod), pod_gc::disruption(node));
         self.apply(reconcile_key, plan).await
     }
 
     /// With the feature gate the pods that a plan deletes say why before that.
-    pub(super) fn say_disruption(&self, plan: Plan, pods: &[Arc<Pod>], why: Disruption) -> Plan {
-        match self.settings.says_disruptions {
-            true => disruption_target::mark(plan, pods, why, now()),
+    pub(super) fn add_disruption_targets(
+        &self,
+        plan: Plan,
+        pods: &[Arc<Pod>],
+        why: Disruption,
+    ) -> Plan {
+        match self.settings.adds_disruption_targets {
+            true => disruption_target::add_to_deletions(plan, pods, why, now()),
             false => plan,
         }
     }
@@ -106,7 +112,7 @@ impl Reconciler {
         if plan.requeue_after.is_some() {
             tainted.insert(key.clone(), seen);
         }
-        self.say_disruption(plan, &[pod], Disruption::Taint)
+        self.add_disruption_targets(plan, &[pod], Disruption::Taint)
     }
 
     fn pod_on_node(&self, key: &ObjectKey) -> Option<(Arc<Pod>, Arc<Node>)> {

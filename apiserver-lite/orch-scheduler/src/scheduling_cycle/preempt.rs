@@ -132,9 +132,10 @@ impl Scheduler {
 
     /// Deletes the victims. False if one of them could not be deleted; the pod is tried again after its back-off.
     async fn end_victims(&self, pod: &PodInfo, node: &str, candidate: &Candidate) -> bool {
-        let says_why = self.profile_of(pod).is_some_and(|of| of.features.disruption_conditions);
+        let adds_condition =
+            self.profile_of(pod).is_some_and(|of| of.features.disruption_conditions);
         for victim in &candidate.victims {
-            match self.end_victim(victim, says_why).await {
+            match self.end_victim(victim, adds_condition).await {
                 Ok(()) => {}
                 // It is gone, or another pod has its name.
                 Err(error) if error.is_not_found() || error.is_conflict() => continue,
@@ -151,10 +152,10 @@ impl Scheduler {
         true
     }
 
-    /// Deletes a pod, with the condition DisruptionTarget if it is to say why.
-    async fn end_victim(&self, victim: &PodInfo, says_why: bool) -> Result<(), ClientError> {
+    /// Deletes a pod, and first adds the condition DisruptionTarget to its status if the feature is on.
+    async fn end_victim(&self, victim: &PodInfo, adds_condition: bool) -> Result<(), ClientError> {
         let api = self.client.within::<Pod>(&victim.key.namespace);
-        if says_why {
+        if adds_condition {
             let condition = disruption_target(self.client.names(), now());
             let patch = Patch::Strategic(json!({
                 "metadata": { "uid": victim.uid },

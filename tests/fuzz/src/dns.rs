@@ -118,7 +118,8 @@ pub mod dns_answer {
         said(message::foreign_answer(&request, Vec::new(), &answer), 1232);
         let mut cache = Cache::new(CacheLimits { entries: 4, ..CacheLimits::default() });
         let (name, now) = (Name::root(), Instant::now());
-        let key = CacheKey { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false };
+        let key =
+            CacheKey { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false };
         cache.put(key.clone(), answer, now);
         let _ = cache.get(&key, now);
         assert!(cache.get(&key, now + Duration::from_secs(31)).is_none(), "kept for too long");

@@ -311,7 +311,10 @@ pub mod cluster_info {
         for (key, value) in signatures(&info, &[Token::from_secret(&secret)], now) {
             info.data.extend(value.map(|value| (key, value)));
         }
-        assert!(signatures(&info, &[Token::from_secret(&secret)], now).is_empty(), "signed already");
+        assert!(
+            signatures(&info, &[Token::from_secret(&secret)], now).is_empty(),
+            "signed already"
+        );
         assert_eq!(verified(&info, token).ok(), cluster_of(content).ok());
     }
 

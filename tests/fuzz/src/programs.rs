@@ -27,8 +27,10 @@ pub mod proxy_config {
 
     /// What the program writes by itself, and ranges.
     pub fn seeds() -> Vec<Vec<u8>> {
-        let mut all: Vec<_> =
-            config::write_config(flags(), api::names()).map(String::into_bytes).into_iter().collect();
+        let mut all: Vec<_> = config::write_config(flags(), api::names())
+            .map(String::into_bytes)
+            .into_iter()
+            .collect();
         all.extend(crate::texts(&["10.0.0.0/8", "fd00::/64"]));
         all
     }

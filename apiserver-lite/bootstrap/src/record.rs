@@ -23,6 +23,8 @@ pub enum Progress {
     Begun,
     /// It ended well.
     Done,
+    /// A reset has begun: nothing starts the programs again.
+    Resetting,
 }
 
 /// What `orchadm` did on this host, kept in a file: later commands and `reset` read it.
@@ -77,6 +79,20 @@ impl HostRecord {
         private_files::create_private_dir(&layout.state)
             .and_then(|()| private_files::write_private_atomically(&path, &text))
             .map_err(BootstrapError::file(&path))
+    }
+
+    /// Refuses commands that start programs while a reset runs, or was interrupted: what it has stopped would come back and use what it removes.
+    ///
+    /// # Errors
+    /// A reset has begun.
+    pub fn check_no_reset(&self, layout: &Layout) -> Result<(), BootstrapError> {
+        match self.progress {
+            Progress::Resetting => Err(BootstrapError::unusable(
+                &layout.programs(),
+                "a reset of this host has begun: run `orchadm reset` until it succeeds",
+            )),
+            Progress::Begun | Progress::Done => Ok(()),
+        }
     }
 
     /// The record of a host that nothing was done on.
@@ -154,6 +170,22 @@ mod tests {
         assert_eq!(record.cgroup_root(), Path::new("a/b"));
         let kept = record.kept_in_etcd().unwrap();
         assert_eq!(kept, ("http://e:1".to_owned(), "/own".to_owned()));
+    }
+
+    #[test]
+    fn nothing_starts_once_a_reset_has_begun() {
+        let root = tempfile::tempdir().unwrap();
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, root.path());
+        let mut record = HostRecord::new(names, Role::Node, "n", "");
+        for (progress, may_start) in
+            [(Progress::Begun, true), (Progress::Done, true), (Progress::Resetting, false)]
+        {
+            record.progress = progress;
+            record.store(&layout).unwrap();
+            let stored = HostRecord::load(root.path()).unwrap().unwrap();
+            assert_eq!(stored.check_no_reset(&layout).is_ok(), may_start, "{progress:?}");
+        }
     }
 
     #[test]

@@ -57,6 +57,13 @@ impl OrchadmCommand {
             Verb::Reset(flags) => self.host.host_for_reset(flags.without_record)?,
             _ => self.host.host()?,
         };
+        let starts_programs = matches!(
+            self.verb,
+            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Certs(_) | Verb::Upgrade(_)
+        );
+        if let Some(record) = host.record.as_ref().filter(|_| starts_programs) {
+            record.check_no_reset(&host.layout)?;
+        }
         match self.verb {
             Verb::Init(command) => init::run(host, &command).await,
             Verb::Join(command) => join::run(host, &command).await,

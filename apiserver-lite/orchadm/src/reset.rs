@@ -9,7 +9,7 @@ use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
 use apiserver_bootstrap::links;
 use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
-use apiserver_bootstrap::record::HostRecord;
+use apiserver_bootstrap::record::{HostRecord, Progress};
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -99,6 +99,7 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     if !flags.force && !is_confirmed()? {
         bail!("aborted: nothing was removed");
     }
+    record_reset(host);
     let mut steps = Steps { host, left: Vec::new() };
     match host.is_running() {
         true => end_all(&mut steps, flags).await?,
@@ -122,6 +123,17 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     host.output
         .log("reset", "images stay in the runtime, and settings of the kernel stay as they are");
     Ok(())
+}
+
+/// Records that a reset has begun, so that whatever keeps `orchadm run` running does not bring the programs back meanwhile. A full disk does not keep a
+/// host from its reset.
+fn record_reset(host: &Host) {
+    let Some(record) = &host.record else { return };
+    let resetting = HostRecord { progress: Progress::Resetting, ..record.clone() };
+    if let Err(error) = resetting.store(&host.layout) {
+        let text = format!("programs may be started again meanwhile: {error:#}");
+        host.output.warn("reset", "Record", &text);
+    }
 }
 
 /// What other control planes of the cluster may use.
@@ -382,6 +394,18 @@ mod tests {
         let mut steps = Steps { host: &host, left: Vec::new() };
         remove_files(&mut steps, true);
         assert!(steps.left.is_empty() && !host.layout.store.exists());
+    }
+
+    #[test]
+    fn the_record_says_that_a_reset_has_begun_and_a_full_disk_does_not_matter() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        record_reset(&host);
+        let record = HostRecord::load(root.path()).unwrap().unwrap();
+        assert!(record.progress == Progress::Resetting && record.programs.len() == 1);
+        fs::remove_dir_all(&host.layout.state).unwrap();
+        fs::write(&host.layout.state, "no directory").unwrap();
+        record_reset(&host);
     }
 
     #[tokio::test]

@@ -84,7 +84,8 @@ async fn keys_lead_through_the_views() {
     let text = terminal.wait_for("^[]0;owned\\u{7}");
     assert!(text.contains("Back-off"), "{text}");
     terminal.press(&["2"]);
-    terminal.wait_for("cart-1");
+    // The view of events names the pod too.
+    terminal.wait_until("the pod", |text| text.contains("STATUS") && text.contains("cart-1"));
     terminal.press(&["/", "c", "a", "r", "t", "Enter", "Enter"]);
     terminal.wait_for("pod/cart-1");
     terminal.press(&["q", "w"]);

@@ -37,7 +37,8 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("invalid"))
 }
 
-fn has_token(headers: &HeaderMap) -> bool {
+/// Whether a request carries a token, in the header `Authorization` or as a protocol of WebSocket.
+pub fn has_token(headers: &HeaderMap) -> bool {
     // A browser sends Basic for a page that names a user in an address.
     let is_bearer = |value: &str| value.trim_start().to_ascii_lowercase().starts_with("bearer ");
     text(headers, &header::AUTHORIZATION).is_some_and(is_bearer) || has_websocket_token(headers)

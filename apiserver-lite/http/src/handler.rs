@@ -13,7 +13,7 @@ use apiserver_core::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use apiserver_core::status::{ApiError, StatusTarget};
 use apiserver_core::verbs::VerbOutput;
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response};
 use hyper::body::Incoming;
 use proto_api::selectors::FieldSelector;
 use proto_daemon::connections::OpenRequest;
@@ -194,7 +194,7 @@ async fn authenticate_and_serve(
     let (log, selected) = (server.audit.as_ref(), selected.as_deref());
     let audited = AuditedRequest { user: None, method: &method, target: Some(target), selected };
     if let RequestTarget::NonResource(path) = target
-        && is_open(server, path)
+        && is_open(server, peer, request.headers(), path)
     {
         let user = User::anonymous();
         let audited = AuditedRequest { user: Some(&user), ..audited };
@@ -230,10 +230,12 @@ fn query_len(request: &Request<Incoming>) -> usize {
 }
 
 /// Whether a path is answered without credentials: health checks, because a kubelet or init system that restarts the server has none, and the web page,
-/// because a browser sends no token for a page. Neither contains data of the cluster.
-fn is_open(server: &HttpServer, path: &str) -> bool {
+/// because a browser sends no token for a page. Neither contains data of the cluster. Credentials that come with a health check are verified.
+fn is_open(server: &HttpServer, peer: &Peer, headers: &HeaderMap, path: &str) -> bool {
+    let has_credentials = peer.certificate.is_some() || browsers::has_token(headers);
     server.core.config.anonymous != Anonymous::Refused
-        && (is_health(path) || server.web_page.is_some() && WebPage::is_at(path))
+        && (is_health(path) && !has_credentials
+            || server.web_page.is_some() && WebPage::is_at(path))
 }
 
 /// A request that may be served.

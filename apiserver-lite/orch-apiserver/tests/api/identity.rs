@@ -138,7 +138,12 @@ async fn anonymous_requests_get_health_and_version_only() {
         let refused = ask(&server, None, "", path).await.expect(403);
         assert!(refused["message"].as_str().unwrap().contains("system:anonymous"), "{path}");
     }
-    assert_eq!(ask(&server, None, "wrong", "/version").await.code(), 401);
+    for path in ["/healthz", "/readyz/ping", "/version"] {
+        assert_eq!(ask(&server, None, "wrong", path).await.code(), 401, "{path}");
+        assert_eq!(ask(&server, None, "secret", path).await.code(), 200, "{path}");
+        let other = client(&world.other, ("admin", "system:masters"), DAY);
+        assert_eq!(ask(&server, Some(&other), "", path).await.code(), 401, "{path}");
+    }
 
     let health = world.server(Anonymous::HealthOnly).await;
     assert_eq!(ask(&health, None, "", "/readyz").await.code(), 200);

@@ -98,7 +98,12 @@ pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
         Some(phase) if settings.is_dry_run => dry_run::print_plan(&host, &settings, &[phase]).await,
         Some(phase) => {
             let mut services = Services::for_phase(&host.layout);
-            Joining::new(&host, &settings)?.phase(phase, &mut services).await
+            let mut joining = Joining::new(&host, &settings)?;
+            joining.phase(phase, &mut services).await?;
+            match phase {
+                "kubelet-start" => joining.finish_agent(&services).await,
+                _ => Ok(()),
+            }
         }
         None => run_all(host, &settings).await,
     }
@@ -173,6 +178,9 @@ impl<'a> Joining<'a> {
                 self.phase(phase, services).await?;
             }
         }
+        if !self.settings.skips("kubelet-start") {
+            self.finish_agent(services).await?;
+        }
         self.record.progress = Progress::Done;
         self.record.store(&self.host.layout)?;
         let text = format!(
@@ -194,7 +202,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Finds the cluster, and has orchlet request its certificate with the token.
+    /// Finds the cluster, and has orchlet request its certificate with the token. Returns once it has one: the proxy needs no more, and starts before the
+    /// node has pods, whose answers to pods of other nodes need its routes.
     async fn start_agent(&mut self, services: &mut Services) -> Result<()> {
         let (host, settings, layout) = (self.host, self.settings, &self.host.layout);
         let found = discovery::find(&settings.source, host.names, settings.patience).await?;
@@ -213,13 +222,21 @@ impl<'a> Joining<'a> {
         let program = member(host, settings, &facts, &cluster).agent(true)?;
         services.ensure(layout, &mut self.record, &program).await?;
         host.output.log("kubelet-start", "orchlet is set up, and requests its certificate");
-        if matches!(services, Services::Recorded) {
+        match services {
             // Nothing runs it yet.
+            Services::Recorded => Ok(()),
+            _ => wait_for_certificate(host, services).await,
+        }
+    }
+
+    /// Waits until the node is registered; the token is of no use then.
+    async fn finish_agent(&mut self, services: &Services) -> Result<()> {
+        if matches!(services, Services::Recorded) {
             return Ok(());
         }
-        wait_for_node(host, services, &settings.node).await?;
-        // The token is of no use any more.
-        Ok(private_files::remove_private(&layout.bootstrap_node)?)
+        let host = self.host;
+        wait_for_node(host, services, &self.settings.node).await?;
+        Ok(private_files::remove_private(&host.layout.bootstrap_node)?)
     }
 
     /// Starts the proxy with the certificate that the node has got.
@@ -280,17 +297,20 @@ fn write_discovered(host: &Host, settings: &JoinSettings, found: &FoundCluster) 
     Ok(client_config::write(&layout.bootstrap_node, &text)?)
 }
 
-/// Waits for the certificate, then for the Node.
-async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<()> {
+/// Waits until orchlet has the client configuration with its certificate.
+async fn wait_for_certificate(host: &Host, services: &Services) -> Result<()> {
     let path = &host.layout.node;
-    let program = (&host.layout, "orchlet");
     let what = format!("orchlet has written {}", path.display());
     let look =
         async || if path.exists() { Ok(()) } else { Err(NotYet("it does not exist".to_owned())) };
-    services.until(program, &what, PATIENCE, look).await?;
-    let api = cluster::client(path, host.names)?.all::<Node>();
+    services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await
+}
+
+async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<()> {
+    let api = cluster::client(&host.layout.node, host.names)?.all::<Node>();
     let look = async || api.get(name).await.map(drop).map_err(cluster::chain);
-    services.until(program, &format!("the node {name} is registered"), PATIENCE, look).await
+    let what = format!("the node {name} is registered");
+    services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ spec:
       - name: web
         image: orch.local/demo:1
         imagePullPolicy: Never
+        resources: {requests: {cpu: 50m}}
         args: [sh, -c, "mkdir -p /www; cat /etc/hostname > /www/index.html; nc -ll -p 9000 -e cat & exec busybox httpd -f -p 8080 -h /www"]
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 ---
@@ -59,6 +60,7 @@ spec:
       - name: web
         image: orch.local/demo:1
         imagePullPolicy: Never
+        resources: {requests: {cpu: 50m}}
         args: [sh, -c, "mkdir -p /www; cat /etc/hostname > /www/index.html; nc -ll -p 9000 -e cat & exec busybox httpd -f -p 8080 -h /www"]
         readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
 ---

@@ -173,6 +173,8 @@ fn client(name: &str, node: &str) -> String {
         "name": name,
         "image": cluster::images::BUSYBOX_IMAGE,
         "imagePullPolicy": "Never",
+        // Without a request the node's own programs may keep it from running for seconds on a busy machine.
+        "resources": {"requests": {"cpu": "50m"}},
         "args": ["sh", "-c", script],
     });
     let spec =

@@ -14,7 +14,8 @@ use apiserver_controllers::disruption_target;
 use apiserver_controllers::node_cidr::{NodeRange, NodeRangeError};
 use apiserver_controllers::node_lifecycle::{EvictionRates, GracePeriods};
 use apiserver_controllers::pod_gc::OutOfServiceTaint;
-use apiserver_signers::certificates::authority::{CertificateAuthority, CertificateAuthorityError};
+use apiserver_signers::certificates::authority::CertificateAuthorityError;
+use apiserver_signers::certificates::authority_files::AuthorityFiles;
 use apiserver_token::SigningKey;
 use apiserver_workloads::stateful_set;
 use clap::Parser;
@@ -176,7 +177,7 @@ pub struct Settings {
     /// Signs tokens in token secrets; without it none are issued.
     pub token_key: Option<Arc<SigningKey>>,
     /// Signs certificate requests; without it none are signed.
-    pub authority: Option<Arc<CertificateAuthority>>,
+    pub authority: Option<Arc<AuthorityFiles>>,
     /// How long kubelets may be silent.
     pub grace: GracePeriods,
     /// See `--enable-taint-manager`.
@@ -346,12 +347,11 @@ impl ControllerManagerFlags {
         })
     }
 
-    fn authority(&self) -> Result<Option<Arc<CertificateAuthority>>, SettingsError> {
+    fn authority(&self) -> Result<Option<Arc<AuthorityFiles>>, SettingsError> {
         let pair =
             self.cluster_signing_cert_file.as_ref().zip(self.cluster_signing_key_file.as_ref());
         let read = |(certificate, key): (&PathBuf, &PathBuf)| {
-            CertificateAuthority::read(certificate, key, self.cluster_signing_duration)
-                .map(Arc::new)
+            AuthorityFiles::open(certificate, key, self.cluster_signing_duration).map(Arc::new)
         };
         Ok(pair.map(read).transpose()?)
     }

@@ -2,10 +2,11 @@
 //! ones deleted.
 //!
 //! A request is decoded once ([`request`]), checked by pure code ([`signer_policy`]) and signed as decoded ([`authority`], with its [`subject`]); the API
-//! server authorizes the requester. Serving certificates are signed but not approved, because it is not known whether their names and addresses are the
+//! server authorizes the requester. The CA's files are read again when they have changed ([`authority_files`]). Serving certificates are signed but not approved, because it is not known whether their names and addresses are the
 //! node's. Finished and overdue requests are deleted ([`cleanup`]).
 
 pub mod authority;
+pub mod authority_files;
 mod cleanup;
 pub mod request;
 mod signer_policy;
@@ -26,7 +27,8 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, WorkQueueMetrics, run_workers};
 
-use authority::{CertificateAuthority, SignError};
+use authority::SignError;
+use authority_files::AuthorityFiles;
 
 pub use request::{CertificateRequest, RequestError, RequestedNames};
 pub use signer_policy::{ApprovedRequest, Renewal, SignerKind, SignerPolicyError, check_request};
@@ -49,7 +51,7 @@ pub struct CsrControllers {
 pub struct Certificates {
     pub client: Client,
     /// The CA; without it nothing is signed.
-    pub authority: Option<Arc<CertificateAuthority>>,
+    pub authority: Option<Arc<AuthorityFiles>>,
     /// The controllers that run.
     pub enabled: CsrControllers,
     /// Where the keys of its queue are counted.
@@ -65,6 +67,9 @@ enum CsrError {
     /// The certificate cannot be signed.
     #[error("cannot sign the certificate")]
     Sign(#[from] SignError),
+    /// The thread that reads the CA's files has ended.
+    #[error("cannot read the files of the CA")]
+    Read(#[source] tokio::task::JoinError),
 }
 
 impl Certificates {
@@ -202,7 +207,9 @@ impl Certificates {
         request: &CertificateSigningRequest,
         checked: &ApprovedRequest,
     ) -> Result<(), CsrError> {
-        let Some(authority) = &self.authority else { return Ok(()) };
+        let Some(files) = self.authority.clone() else { return Ok(()) };
+        let authority = tokio::task::spawn_blocking(move || files.current()).await;
+        let authority = authority.map_err(CsrError::Read)?;
         let mut signed = request.clone();
         signed.status.certificate = authority.sign(&request.spec, checked, now())?;
         self.write_status(&signed).await

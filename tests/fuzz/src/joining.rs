@@ -31,15 +31,8 @@ pub mod certificate_request {
             let mut params = CertificateParams::default();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             let certificate = params.self_signed(&key).expect("a certificate").pem();
-            let dir = tempfile::tempdir().expect("a directory");
-            let file = |name: &str, text: String| {
-                let path = dir.path().join(name);
-                std::fs::write(&path, text).expect("a file");
-                path
-            };
-            let (certificate, key) =
-                (file("ca.crt", certificate), file("ca.key", key.serialize_pem()));
-            CertificateAuthority::read(&certificate, &key, Duration::from_secs(86_400))
+            let life_max = Duration::from_secs(86_400);
+            CertificateAuthority::new(&certificate, &key.serialize_pem(), life_max)
                 .expect("an authority")
         })
     }

@@ -1,6 +1,5 @@
 //! The cluster's CA: signs certificates.
 
-use std::path::Path;
 use std::time::Duration;
 
 use apiserver_token::{KeyError, pkcs8_from_pem};
@@ -43,6 +42,9 @@ pub enum CertificateAuthorityError {
     /// The certificate cannot be parsed.
     #[error("expected a CA certificate in PEM")]
     Certificate,
+    /// The key belongs to another certificate.
+    #[error("the private key does not match the public key of the CA certificate")]
+    OtherKey,
 }
 
 /// Why a certificate was not signed.
@@ -60,37 +62,24 @@ pub enum SignError {
 }
 
 impl CertificateAuthority {
-    /// Reads certificate and key.
+    /// The CA of a certificate and a key in PEM.
     ///
     /// # Errors
-    /// They cannot be read or used.
-    pub fn read(
-        certificate: &Path,
-        key: &Path,
-        life_max: Duration,
-    ) -> Result<Self, CertificateAuthorityError> {
-        let text = |path: &Path| {
-            std::fs::read_to_string(path)
-                .map_err(|cause| CertificateAuthorityError::Read(path.display().to_string(), cause))
-        };
-        Self::new(&text(certificate)?, &text(key)?, life_max)
-    }
-
-    fn new(
+    /// They cannot be used, or the key is not the certificate's.
+    pub fn new(
         certificate: &str,
         key: &str,
         life_max: Duration,
     ) -> Result<Self, CertificateAuthorityError> {
         let (_, block) = x509_parser::pem::parse_x509_pem(certificate.as_bytes())
             .map_err(|_| CertificateAuthorityError::Certificate)?;
-        let ends = block
-            .parse_x509()
-            .map_err(|_| CertificateAuthorityError::Certificate)?
-            .validity()
-            .not_after
-            .timestamp();
+        let parsed = block.parse_x509().map_err(|_| CertificateAuthorityError::Certificate)?;
+        let ends = parsed.validity().not_after.timestamp();
         let key = pkcs8_from_pem(key.as_bytes()).map_err(CertificateAuthorityError::Key)?;
         let key = KeyPair::try_from(key)?;
+        if key.public_key_raw() != parsed.public_key().subject_public_key.data.as_ref() {
+            return Err(CertificateAuthorityError::OtherKey);
+        }
         let issuer = Issuer::from_ca_cert_pem(certificate, key)?;
         Ok(Self { issuer, life_max: i64::try_from(life_max.as_secs()).unwrap_or(i64::MAX), ends })
     }
@@ -186,12 +175,17 @@ pub(super) mod tests {
     use super::*;
     use crate::certificates::signer_policy;
 
-    pub(in super::super) fn authority(life_max: u64) -> CertificateAuthority {
+    /// The certificate of a new CA and its key, in PEM.
+    pub(in super::super) fn pair() -> (String, String) {
         let key = KeyPair::generate().expect("key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).expect("signed").pem();
-        CertificateAuthority::new(&certificate, &key.serialize_pem(), Duration::from_secs(life_max))
+        (params.self_signed(&key).expect("signed").pem(), key.serialize_pem())
+    }
+
+    fn authority(life_max: u64) -> CertificateAuthority {
+        let (certificate, key) = pair();
+        CertificateAuthority::new(&certificate, &key, Duration::from_secs(life_max))
             .expect("an authority")
     }
 

@@ -49,9 +49,15 @@ async fn reconcile(
     .await;
     request.metadata.name = "r".to_owned();
     request.spec.groups = vec![NODES.to_owned()];
+    let dir = tempfile::tempdir().expect("a directory");
+    let (certificate, key) = (dir.path().join("ca.crt"), dir.path().join("ca.key"));
+    let pair = authority::tests::pair();
+    std::fs::write(&certificate, pair.0).expect("written");
+    std::fs::write(&key, pair.1).expect("written");
+    let files = AuthorityFiles::open(&certificate, &key, Duration::from_secs(3600));
     let controllers = Certificates {
         client: server.client(),
-        authority: Some(Arc::new(authority::tests::authority(3600))),
+        authority: Some(Arc::new(files.expect("a CA"))),
         enabled: CsrControllers { approving: true, signing: true, cleaner: false },
         metrics: WorkQueueMetrics::new().expect("metrics"),
     };

@@ -3,6 +3,7 @@
 
 mod bind;
 mod bind_volumes;
+mod end_victim;
 mod preempt;
 
 use std::cmp::Reverse;

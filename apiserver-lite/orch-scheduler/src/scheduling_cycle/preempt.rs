@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use apiserver_clock::now;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
@@ -11,17 +10,15 @@ use apiserver_scheduling::preemption::{
 };
 use apiserver_scheduling::select_node::{FitError, PodFilters, SelectionRules, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
-use proto_api::Time;
 use proto_api::core::v1::Pod;
 use proto_api::event_report::EventKind;
-use proto_api::names::Names;
-use proto_client::{ClientError, DeleteParams, Patch, WriteParams};
+use proto_client::{Patch, WriteParams};
 use proto_daemon::exit::chain;
 use proto_daemon::panics::isolate_sync;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Scheduler;
-use crate::config::capitalized;
+use super::end_victim::{VictimEnd, end_victim};
 use crate::extenders::ExtenderError;
 
 /// What became of `status.nominatedNodeName`.
@@ -135,10 +132,9 @@ impl Scheduler {
         let adds_condition =
             self.profile_of(pod).is_some_and(|of| of.features.disruption_conditions);
         for victim in &candidate.victims {
-            match self.end_victim(victim, adds_condition).await {
-                Ok(()) => {}
-                // It is gone, or another pod has its name.
-                Err(error) if error.is_not_found() || error.is_conflict() => continue,
+            match end_victim(&self.client, victim, adds_condition).await {
+                Ok(VictimEnd::Deleted) => {}
+                Ok(VictimEnd::WasGone) => continue,
                 Err(error) => {
                     tracing::warn!(pod = %pod.key, victim = %victim.key, node, error = chain(&error), "cannot delete a pod of lower priority; retried after the pod's back-off");
                     return false;
@@ -150,21 +146,6 @@ impl Scheduler {
         }
         self.counters.observe_victims(candidate.victims.len());
         true
-    }
-
-    /// Deletes a pod, and first adds the condition DisruptionTarget to its status if the feature is on.
-    async fn end_victim(&self, victim: &PodInfo, adds_condition: bool) -> Result<(), ClientError> {
-        let api = self.client.within::<Pod>(&victim.key.namespace);
-        if adds_condition {
-            let condition = disruption_target(self.client.names(), now());
-            let patch = Patch::Strategic(json!({
-                "metadata": { "uid": victim.uid },
-                "status": { "conditions": [condition] },
-            }));
-            api.patch_status(&victim.key.name, &patch, &WriteParams::default()).await?;
-        }
-        let params = DeleteParams { uid: Some(victim.uid.clone()), ..DeleteParams::default() };
-        api.delete(&victim.key.name, &params).await
     }
 
     /// Pods of lower priority that are nominated to the node have to look for another one.
@@ -189,37 +170,5 @@ impl Scheduler {
                 tracing::debug!(pod = %other.key, uid = other.uid, error = chain(&error), "cannot clear status.nominatedNodeName of the pod");
             }
         }
-    }
-}
-
-/// The condition of a pod that ends for a more important one.
-fn disruption_target(names: &Names, now: Time) -> Value {
-    let component = names.component("scheduler");
-    let program: String = component.split('-').map(capitalized).collect();
-    json!({
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": format!("PreemptionBy{program}"),
-        "message": format!("{}: preempting", capitalized(&component)),
-        "lastProbeTime": null,
-        "lastTransitionTime": now,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_condition_of_a_victim_says_who_ends_it() {
-        let names = Names::new(proto_api::names::Profile::Kubernetes);
-        let condition = disruption_target(names, Time::from_unix(1));
-        assert_eq!(
-            (&condition["type"], &condition["status"]),
-            (&json!("DisruptionTarget"), &json!("True"))
-        );
-        assert_eq!(condition["reason"], "PreemptionByKubeScheduler");
-        assert_eq!(condition["message"], "Kube-scheduler: preempting");
-        assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:01Z");
     }
 }

@@ -4,6 +4,7 @@
 //! Safety: no object is deleted that an owner keeps or that was to be orphaned; no owner is deleted before the dependents that it waits for.
 //! Liveness: in the end no object is left whose owners are deleted, and none waits.
 
+mod invalid_owners;
 mod read_turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -321,6 +322,12 @@ impl Shared {
 impl OwnershipCaches for Shared {
     fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
         lock(&self.0).shown.get(id).cloned()
+    }
+
+    fn names(&self, kind: KindId) -> Vec<String> {
+        let cluster = lock(&self.0);
+        let of_kind = cluster.shown.keys().filter(|id| id.kind == kind);
+        of_kind.map(|id| id.key.name.clone()).collect()
     }
 
     fn serves(&self, _: KindId) -> bool {

@@ -18,6 +18,7 @@ mod watches;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use proto_client::events::{Recorder, recorder};
 use proto_client::{Client, ClientError};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
@@ -33,6 +34,9 @@ use watches::{InformerCaches, KindChangeHandler, Watches};
 
 /// The controller's name in `--controllers`.
 pub const CONTROLLER: &str = "garbagecollector";
+
+/// The source component of its events.
+const EVENT_SOURCE: &str = "garbage-collector-controller";
 
 /// The garbage collector: watches of all kinds, the ownership graph and its workers.
 pub struct Garbage {
@@ -75,6 +79,8 @@ impl Garbage {
             kinds = kinds.iter().count(),
             "the caches of all kinds are complete; garbage collection starts"
         );
+        let (events, writer) = recorder(client.clone(), EVENT_SOURCE, "");
+        tokio::spawn(writer.run(drain.clone()));
         let server = ApiServer { client, kinds: kinds.clone() };
         let (absent, unfinished) = Default::default();
         let processor =
@@ -84,7 +90,8 @@ impl Garbage {
             let queue = queue.clone();
             move |id: Id| {
                 let (processor, queue, page) = (processor.clone(), queue.clone(), page.clone());
-                async move { work(&processor, &queue, &page, id).await }
+                let events = events.clone();
+                async move { work(&processor, &queue, (&page, &events), id).await }
             }
         };
         let following = tokio::spawn(watches.run());
@@ -96,7 +103,7 @@ impl Garbage {
 async fn work(
     processor: &Processor<ApiServer, InformerCaches>,
     queue: &WorkQueue<Id>,
-    page: &TaskStatus,
+    (page, events): (&TaskStatus, &Recorder),
     id: Id,
 ) -> Result<Option<Duration>, ClientError> {
     let kind = processor.kinds.get(id.kind);
@@ -108,6 +115,7 @@ async fn work(
     match processor.process(&id).await {
         Ok(seen) => {
             page.done("");
+            seen.report.into_iter().for_each(|report| events.record(report));
             seen.process.into_iter().for_each(|other| queue.add(other));
             Ok(seen.requeue_after)
         }

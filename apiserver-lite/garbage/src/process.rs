@@ -1,5 +1,6 @@
 //! Processes one object: reads its owners and dependents, and executes the [`plan`].
 
+mod invalid_owners;
 mod owners;
 
 use std::collections::BTreeSet;
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto_api::ObjectKey;
+use proto_api::event_report::EventReport;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 
 use super::index::{DeletionStage, Index, Ownership};
@@ -77,6 +79,8 @@ pub enum WriteOutcome {
 pub trait OwnershipCaches {
     /// A cached object.
     fn get(&self, id: &Id) -> Option<Arc<Ownership>>;
+    /// The names of all cached objects of a kind.
+    fn names(&self, kind: KindId) -> Vec<String>;
     /// Whether the server serves this kind.
     fn serves(&self, kind: KindId) -> bool;
 }
@@ -102,6 +106,8 @@ pub struct Processor<S, M> {
 pub struct NextSteps {
     /// Other objects to process.
     pub process: Vec<Id>,
+    /// The event of an owner reference that cannot be.
+    pub report: Option<EventReport>,
     /// When to process the object again if no change queues it.
     pub requeue_after: Option<Duration>,
 }
@@ -146,6 +152,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             // The server has dependents that the caches do not show yet.
             seen.requeue_after = Some(REQUEUE);
         }
+        seen.report = self.report_invalid_owner(id, &state, &owners);
         for act in plan(&item, &owners, &dependents) {
             if self.act(id, &metadata, act, &mut seen).await? == WriteOutcome::Conflict {
                 seen.requeue_after = Some(REQUEUE);

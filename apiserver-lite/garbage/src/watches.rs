@@ -64,6 +64,11 @@ impl OwnershipCaches for InformerCaches {
         self.cache(id.kind)?.get(&id.key)
     }
 
+    fn names(&self, kind: KindId) -> Vec<String> {
+        let all = self.cache(kind).map(|store| store.list()).unwrap_or_default();
+        all.into_iter().map(|(key, _)| key.name).collect()
+    }
+
     fn serves(&self, kind: KindId) -> bool {
         // The cache of a kind that is not served never becomes complete.
         self.cache(kind).is_some_and(|store| store.is_synced())

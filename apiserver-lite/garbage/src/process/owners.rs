@@ -25,17 +25,23 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Deleted owners: a uid is never used again.
 #[derive(Debug, Default)]
 pub struct DeletedOwners {
-    known: BTreeSet<(Box<str>, Id)>,
+    /// Each with whether another namespace has it.
+    known: BTreeMap<(Box<str>, Id), bool>,
     order: VecDeque<(Box<str>, Id)>,
 }
 
 impl DeletedOwners {
     fn has(&self, owner: &(Box<str>, Id)) -> bool {
-        self.known.contains(owner)
+        self.known.contains_key(owner)
     }
 
-    fn insert(&mut self, owner: (Box<str>, Id)) {
-        if self.known.insert(owner.clone()) {
+    /// Whether the owner with this uid is not deleted but in another namespace than it was looked for.
+    pub fn is_elsewhere(&self, uid: &str, owner: &Id) -> bool {
+        self.known.get(&(Box::from(uid), owner.clone())).copied().unwrap_or(false)
+    }
+
+    fn insert(&mut self, owner: (Box<str>, Id), is_elsewhere: bool) {
+        if self.known.insert(owner.clone(), is_elsewhere).is_none() {
             self.order.push_back(owner);
         }
         if self.order.len() > ABSENT_MAX
@@ -155,7 +161,9 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             // A cache may have lost it since.
             let state = state_of(read.get(&owner)?.as_ref(), reference);
             if is_last && state == OwnerState::Absent {
-                lock(&self.absent).insert((reference.uid.as_str().into(), owner));
+                let is_elsewhere = self.is_elsewhere(id, owner.kind, reference);
+                let named = (reference.uid.as_str().into(), owner);
+                lock(&self.absent).insert(named, is_elsewhere);
             }
             Some(state)
         });
@@ -186,7 +194,9 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         }
         Unread { owners, references: of.owners.len() }
     }
+}
 
+impl<S, M: OwnershipCaches> Processor<S, M> {
     /// The state of an owner without a read, or which object to read. One that the caches lack is read from the server, because they may be stale.
     fn known_state(
         &self,
@@ -229,7 +239,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
     }
 
     /// The id of an owner: in the object's namespace, or cluster-scoped.
-    fn locate(&self, id: &Id, reference: &OwnerReference) -> Option<Id> {
+    pub(super) fn locate(&self, id: &Id, reference: &OwnerReference) -> Option<Id> {
         let kind = self.kinds.find(&reference.api_version, &reference.kind)?;
         let namespaced = self.kinds.get(kind)?.namespaced;
         if namespaced && id.key.namespace.is_empty() {

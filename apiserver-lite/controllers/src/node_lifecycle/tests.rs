@@ -99,6 +99,44 @@ fn a_node_that_has_never_reported_has_time_to_start() {
     assert_eq!(patched(&at(&node("Unknown"), 0)), unreachable);
 }
 
+/// As in Kubernetes: renewals count as health, also of a kubelet that has never posted a status.
+#[test]
+fn a_node_that_renews_its_lease_and_has_never_reported_is_left_alone() {
+    let mut starting = node("True");
+    starting.status.conditions.clear();
+    let start = Instant::now();
+    let mut health = None;
+    let at = |secs: i64, lease: &Lease, health: &mut Option<NodeHealth>| {
+        let steady = start + Duration::from_secs(secs.unsigned_abs());
+        let latest = NodeHealth::update(health.as_ref(), &starting, Some(lease), steady);
+        let clocks = NodeClocks { steady, wall: Time::from_unix(100) };
+        let planned = plan(names(), &starting, &latest, GRACE, clocks, ClusterHealth::SomeReady);
+        *health = Some(latest);
+        patched(&planned)
+    };
+    for renewal in 0..20 {
+        assert_eq!(at(renewal * 10, &lease(renewal), &mut health), [""; 0], "{renewal}");
+    }
+    assert_eq!(at(190 + 40, &lease(19), &mut health)[0], "Ready=Unknown", "it has ended");
+}
+
+/// A taint is its key and its effect.
+#[test]
+fn a_user_s_preference_with_the_key_of_a_condition_replaces_no_taint() {
+    let now = Instant::now();
+    let clocks = NodeClocks { steady: now, wall: Time::from_unix(100) };
+    for (status, key) in [("False", "not-ready"), ("Unknown", "unreachable")] {
+        let key = format!("node.kubernetes.io/{key}");
+        let mut failed = node(status);
+        let (of_user, effect) = (key.clone(), "PreferNoSchedule".to_owned());
+        failed.spec.taints.push(Taint { key: of_user, effect, ..Taint::default() });
+        let health = NodeHealth::update(None, &failed, None, now);
+        let plan = plan(names(), &failed, &health, GRACE, clocks, ClusterHealth::SomeReady);
+        let expected = ["PreferNoSchedule", "NoSchedule", "NoExecute"];
+        assert_eq!(patched(&plan), expected.map(|effect| format!("{key}:{effect}")));
+    }
+}
+
 /// A node with labels of both generations is in the zone of the older ones.
 #[test]
 fn zones_have_labels_of_two_generations() {

@@ -188,13 +188,7 @@ impl Scheduler {
                 () = trigger.triggered() => {}
                 () = due => {}
             }
-            if trigger.take_cluster_change() {
-                self.backoff.note_cluster_change();
-            }
-            if trigger.take_assigned_pod() {
-                self.backoff.note_assigned_pod();
-            }
-            trigger.take_changed_pods().iter().for_each(|key| self.backoff.note_pod_change(key));
+            take_changes(&trigger, &mut self.backoff);
             next = self.run_cycle().await;
             trigger.set_affinity_waits(self.backoff.count_affinity_waits());
         }
@@ -306,8 +300,7 @@ impl Scheduler {
             let found = pods.get(&reserved.pod.key);
             found.is_some_and(|found| found.uid == *uid && found.node.is_empty())
         });
-        self.backoff
-            .retain(|key, uid| pods.get(key).is_some_and(|p| p.uid == uid && p.node.is_empty()));
+        forget_ended(&mut self.backoff, |key| pods.get(key));
         let assumed = |pod: Arc<PodInfo>| match self.assumed.get(&pod.uid) {
             Some((assumed, _)) => assumed.clone(),
             None => pod,
@@ -317,17 +310,7 @@ impl Scheduler {
 
     /// The pods of this scheduler without a node, by priority and then by age.
     fn pending(&self, pods: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
-        let is_pending = |pod: &&Arc<PodInfo>| {
-            pod.node.is_empty()
-                && pod.phase == PodPhase::Active
-                && self.profiles.contains_key(&pod.scheduler)
-        };
-        let mut pending: Vec<Arc<PodInfo>> = pods.iter().filter(is_pending).cloned().collect();
-        pending.sort_by(|a, b| {
-            let by_priority = b.priority.cmp(&a.priority);
-            by_priority.then_with(|| (a.created, &a.key).cmp(&(b.created, &b.key)))
-        });
-        pending
+        list_pending(pods, |pod| self.profiles.contains_key(&pod.scheduler))
     }
 
     /// The pending pods that wait on a node for the end of others, each with that node.
@@ -496,6 +479,37 @@ struct CycleView<'a> {
     selected: &'a mut SelectedCounts,
 }
 
+/// Notes in the queue what has changed since it was asked last.
+fn take_changes(trigger: &CycleTrigger, backoff: &mut BackoffQueue) {
+    if trigger.take_cluster_change() {
+        backoff.note_cluster_change();
+    }
+    if trigger.take_assigned_pod() {
+        backoff.note_assigned_pod();
+    }
+    trigger.take_changed_pods().iter().for_each(|key| backoff.note_pod_change(key));
+}
+
+fn is_pending(pod: &PodInfo) -> bool {
+    pod.node.is_empty() && pod.phase == PodPhase::Active
+}
+
+/// The pods without a node for which `is_own` holds, by priority and then by age.
+fn list_pending(pods: &[Arc<PodInfo>], is_own: impl Fn(&PodInfo) -> bool) -> Vec<Arc<PodInfo>> {
+    let own = pods.iter().filter(|pod| is_pending(pod) && is_own(pod));
+    let mut pending: Vec<Arc<PodInfo>> = own.cloned().collect();
+    pending.sort_by(|a, b| {
+        let by_priority = b.priority.cmp(&a.priority);
+        by_priority.then_with(|| (a.created, &a.key).cmp(&(b.created, &b.key)))
+    });
+    pending
+}
+
+/// Forgets the failures of pods that the cache does not show as pending.
+fn forget_ended(backoff: &mut BackoffQueue, find: impl Fn(&ObjectKey) -> Option<Arc<PodInfo>>) {
+    backoff.retain(|key, uid| find(key).is_some_and(|pod| pod.uid == uid && is_pending(&pod)));
+}
+
 /// Puts the due pods, which are in order of priority and age, into the order of the cycle: first those with a reservation, so that no other pod takes their
 /// node, and of one priority those for which the last cycle had no time.
 fn order_due(
@@ -516,6 +530,9 @@ fn is_assumed(bound: &PodInfo, shown: &PodInfo, age: Duration) -> bool {
     let limit = if unseen { ASSUMED_UNSEEN } else { ASSUMED };
     shown.uid == bound.uid && shown.node.is_empty() && age < limit
 }
+
+#[cfg(test)]
+mod queue_histories;
 
 #[cfg(test)]
 mod tests {

@@ -24,6 +24,9 @@ use apiserver_auth::{
     AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
 };
 
+/// The feature gate of the condition that says why a pod ends which does not end by itself.
+pub const DISRUPTION_CONDITIONS: &str = "PodDisruptionConditions";
+
 /// The configuration of one server.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -88,6 +91,8 @@ pub struct Config {
     pub runtime_config: RuntimeConfig,
     /// The fields that feature gates let objects keep.
     pub gated_fields: GatedFields,
+    /// Whether an evicted pod gets the condition DisruptionTarget before it is deleted (the feature gate [`DISRUPTION_CONDITIONS`]).
+    pub disruption_conditions: bool,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
     /// Client certificate for connections to other API servers, which know this one as an authenticating proxy by it.
@@ -308,6 +313,7 @@ impl Config {
             audit: None,
             runtime_config: RuntimeConfig::default(),
             gated_fields: GatedFields::default(),
+            disruption_conditions: false,
             node_client: NodeClient::default(),
             proxy_client: None,
             service_ranges: "10.96.0.0/12".parse().into_iter().collect(),

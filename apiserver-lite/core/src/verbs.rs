@@ -30,6 +30,7 @@ use crate::webhook_call::Asker;
 pub use apply::apply;
 pub(crate) use apply::check_identity;
 pub use create::{create, create_object};
+pub(crate) use delete::check_preconditions;
 pub use delete::{about_deleted, delete, delete_collection, delete_object};
 pub use initial_objects::InitialObjects;
 pub(crate) use ownership::{AppliedTree, Owners, apply_scale};

@@ -276,6 +276,7 @@ impl ApiServerFlags {
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
         config.gated_fields = features.gated_fields;
+        config.disruption_conditions = features.disruption_conditions;
         if let Some(etcd) = etcd {
             if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
                 return Err(FlagError::new(
@@ -325,10 +326,9 @@ impl ApiServerFlags {
             worker_threads: serving.worker_threads,
             client_ca_file: identity.client_ca_file,
             token_auth_file: identity.token_auth_file,
-            bootstrap_tokens: if identity.enable_bootstrap_token_auth {
-                BootstrapTokens::Accepted
-            } else {
-                BootstrapTokens::Refused
+            bootstrap_tokens: match identity.enable_bootstrap_token_auth {
+                true => BootstrapTokens::Accepted,
+                false => BootstrapTokens::Refused,
             },
             anonymous,
             authorization: identity.authorization_mode.into_iter().map(Mode::module).collect(),
@@ -348,16 +348,16 @@ impl ApiServerFlags {
             },
             service_ranges: cluster.service_cluster_ip_range,
             node_ports: cluster.service_node_port_range,
-            privileged: if cluster.allow_privileged {
-                PrivilegedContainers::Admitted
-            } else {
-                PrivilegedContainers::Refused
+            privileged: match cluster.allow_privileged {
+                true => PrivilegedContainers::Admitted,
+                false => PrivilegedContainers::Refused,
             },
             request_limits: RequestLimits::default(),
             admission,
             audit: self.audit.settings(),
             runtime_config,
             gated_fields: GatedFields::default(),
+            disruption_conditions: false,
             event_ttl: cluster.event_ttl,
             resource_metrics_interval: cluster.resource_metrics_interval,
             component_addresses: ComponentAddresses::default(),

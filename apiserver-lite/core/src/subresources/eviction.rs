@@ -1,5 +1,7 @@
 //! Evictions: deletions of pods that respect PodDisruptionBudgets.
 
+mod disruption_target;
+
 use std::sync::Arc;
 
 use apiserver_schema::{Format, Map, Object, Value};
@@ -49,6 +51,8 @@ pub async fn create(
     let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
     let delete_options = DeleteOptions::new(server.names, &options, call.query)?;
     admission::admit_delete(call)?;
+    let adds_condition =
+        server.config.disruption_conditions && delete_options.effects != Effects::DryRun;
     for _ in 0..CONFLICT_TRIES {
         let pod = call.stored()?;
         let grant = take_disruption(call, pod.object(), delete_options.effects).await?;
@@ -60,7 +64,15 @@ pub async fn create(
         if pinned {
             delete_options.resource_version = Some(pod.object().resource_version().to_owned());
         }
-        match delete_object(call, &delete_options).await {
+        let written = match adds_condition {
+            true => disruption_target::write(call, &mut delete_options).await,
+            false => Ok(()),
+        };
+        let deleted = match written {
+            Ok(()) => delete_object(call, &delete_options).await,
+            Err(error) => Err(error),
+        };
+        match deleted {
             Err(error) if pinned && error.is_conflict() => {}
             Err(error) => return Err(error),
             Ok(_) => {

@@ -171,7 +171,11 @@ async fn delete_unreadable(
     }
 }
 
-fn check_preconditions(
+/// Checks the uid and the version that a deletion asks for.
+///
+/// # Errors
+/// 409: the object has others.
+pub fn check_preconditions(
     call: &RequestContext<'_>,
     options: &DeleteOptions,
     object: &Object,

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, GatedFields, RuntimeConfig};
+use apiserver_core::config::{
+    AdmissionPlugin, AdmissionSettings, DISRUPTION_CONDITIONS, GatedFields, RuntimeConfig,
+};
 use proto_api::names::Names;
 use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::flags::FlagError;
@@ -42,6 +44,8 @@ pub struct Features {
     pub has_fairness: bool,
     /// The fields that objects keep.
     pub gated_fields: GatedFields,
+    /// Whether evicted pods say why they end.
+    pub disruption_conditions: bool,
     /// What the log says of flags without effect.
     pub warnings: Vec<String>,
 }
@@ -62,13 +66,13 @@ impl FeatureFlags {
             runtime_config.map_err(|error| FlagError::new(format!("--runtime-config: {error}")))?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let consulted = [&[POD_SECURITY, FAIRNESS][..], &GatedFields::GATES].concat();
+        let consulted =
+            [&[POD_SECURITY, FAIRNESS, DISRUPTION_CONDITIONS][..], &GatedFields::GATES].concat();
         let settled = feature_gates::resolve_gates(&[], &consulted, &gates);
         let ResolvedGates { gates, mut warnings } =
             settled.map_err(|errors| FlagError::new(errors.to_string()))?;
-        if !gates.is_on(POD_SECURITY) {
-            admission.disabled.push(AdmissionPlugin::PodSecurity);
-        }
+        let off = (!gates.is_on(POD_SECURITY)).then_some(AdmissionPlugin::PodSecurity);
+        admission.disabled.extend(off);
         if !self.livez_grace_period.is_zero() {
             warnings.push("flag --livez-grace-period has no effect: this server answers once all of it has started".to_owned());
         }
@@ -79,6 +83,7 @@ impl FeatureFlags {
             runtime_config,
             has_fairness: gates.is_on(FAIRNESS),
             gated_fields: GatedFields::from_gates(&gates),
+            disruption_conditions: gates.is_on(DISRUPTION_CONDITIONS),
             warnings,
         })
     }
@@ -141,6 +146,9 @@ mod tests {
             max_unavailable_of_sets: true,
         };
         assert_eq!((features.gated_fields, features.warnings), (kept, Vec::new()));
+        assert!(!features.disruption_conditions, "alpha");
+        let (features, _) = settle(&["--feature-gates=PodDisruptionConditions=true"]).unwrap();
+        assert!(features.disruption_conditions && features.warnings.is_empty());
         for (gates, expected) in [
             (
                 "ServerSideApply=false",

@@ -350,6 +350,72 @@ async fn a_sick_pod_is_protected_while_too_few_are_well() {
     evict(&server, "sick", "").await.expect(429);
 }
 
+async fn start_with_conditions(disruption_conditions: bool) -> TestServer {
+    let config = Config { disruption_conditions, ..Config::for_tests(kubernetes()) };
+    let server = TestServer::with(config).await;
+    let account = json!({"metadata": {"name": "default"}}).to_string();
+    server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+    server
+}
+
+/// With the gate PodDisruptionConditions, which is off unless it is set, the pod says why it ends before it is deleted.
+#[tokio::test]
+async fn an_evicted_pod_says_so_where_the_gate_is_on() {
+    for disruption_conditions in [false, true] {
+        let server = start_with_conditions(disruption_conditions).await;
+        running(&server, "a", "True").await;
+        server.post(PODS, pod("waiting").to_string()).await.expect(201);
+        bind(&server, "waiting").await;
+        budget(&server, "one", allows(2, 2, 1)).await;
+        let path = format!("{PODS}/a");
+        let before = server.get(&path).await.expect(200);
+        evict(&server, "a", "?dryRun=All").await.expect(201);
+        assert_eq!(server.get(&path).await.expect(200), before, "a dry run writes nothing");
+        for name in ["a", "waiting"] {
+            // A pod that runs and one that its budget does not protect: that one is deleted only in the version that was read.
+            evict(&server, name, "").await.expect(201);
+            let evicted = server.get(&format!("{PODS}/{name}")).await.expect(200);
+            assert!(evicted["metadata"]["deletionTimestamp"].is_string(), "{evicted}");
+            let conditions = evicted["status"]["conditions"].as_array().cloned();
+            let conditions = conditions.unwrap_or_default();
+            let is_target = |one: &&Value| one["type"] == "DisruptionTarget";
+            let Some(target) = conditions.iter().find(is_target) else {
+                assert!(!disruption_conditions, "{evicted}");
+                continue;
+            };
+            assert!(disruption_conditions, "{evicted}");
+            let of = |field: &str| target[field].as_str().unwrap_or_default();
+            assert_eq!((of("status"), of("reason")), ("True", "EvictionByEvictionAPI"));
+            assert_eq!(of("message"), "Eviction API: evicting");
+            assert!(target["lastTransitionTime"].is_string(), "{target}");
+        }
+        let evicted = server.get(&path).await.expect(200);
+        assert_eq!(evicted["status"]["conditions"][0]["type"], "Ready", "the others stay");
+        assert_eq!(
+            server.get(&format!("{BUDGETS}/one")).await.expect(200)["status"]["disruptionsAllowed"],
+            1
+        );
+    }
+}
+
+/// The condition is a new version of the pod: a client's precondition is one about the version before it.
+#[tokio::test]
+async fn preconditions_of_an_eviction_count_before_the_condition_is_written() {
+    let server = start_with_conditions(true).await;
+    running(&server, "a", "True").await;
+    let path = format!("{PODS}/a");
+    let pod = server.get(&path).await.expect(200);
+    let evict_version = async |version: &Value| {
+        let options = json!({"preconditions": {"resourceVersion": version}});
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": "a"}, "deleteOptions": options});
+        server.post(&format!("{path}/eviction"), eviction.to_string()).await
+    };
+    evict_version(&json!("1")).await.expect(409);
+    assert_eq!(server.get(&path).await.expect(200), pod, "nothing is written");
+    evict_version(&pod["metadata"]["resourceVersion"]).await.expect(201);
+}
+
 #[tokio::test]
 async fn node_names_and_annotations_of_bindings_are_validated() {
     let server = TestServer::start().await;

@@ -32,20 +32,36 @@ pub struct CollectedKind {
     pub kind: Cow<'static, str>,
     /// Whether it is namespaced.
     pub namespaced: bool,
-    /// Whether a definition has added it: its objects have no strategic merge patch.
-    pub custom: bool,
+    pub source: KindSource,
 }
 
-impl From<&CustomResource> for CollectedKind {
-    fn from(resource: &CustomResource) -> Self {
+/// Where a kind comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KindSource {
+    /// The API server has it always.
+    BuiltIn,
+    /// A CustomResourceDefinition has added it.
+    Definition,
+    /// Another API server serves it, which an APIService names.
+    OtherServer,
+}
+
+impl CollectedKind {
+    /// A kind that this resource has.
+    pub fn new(resource: &CustomResource, source: KindSource) -> Self {
         Self {
             group: resource.group.clone(),
             version: resource.version.clone().into(),
             plural: resource.plural.clone().into(),
             kind: resource.kind.clone().into(),
             namespaced: resource.namespaced,
-            custom: true,
+            source,
         }
+    }
+
+    /// Whether its objects have a strategic merge patch; of those of other servers it is not known.
+    pub fn is_built_in(&self) -> bool {
+        self.source == KindSource::BuiltIn
     }
 }
 
@@ -62,7 +78,7 @@ const MADE_FOR: [(&str, &[&str]); 9] = [
     ("StatefulSet", &["pods", "controllerrevisions", "persistentvolumeclaims"]),
 ];
 
-/// All collected kinds, each in one version. Those of definitions come and go; the place of one that is gone is used again.
+/// All collected kinds, each in one version. Those of definitions and other servers come and go; the place of one that is gone is used again.
 #[derive(Debug)]
 pub struct Kinds(RwLock<Vec<Option<Arc<CollectedKind>>>>);
 
@@ -82,7 +98,7 @@ impl Kinds {
                     plural: resource.plural.into(),
                     kind: resource.kind.into(),
                     namespaced: resource.namespaced,
-                    custom: false,
+                    source: KindSource::BuiltIn,
                 });
             }
         }
@@ -102,7 +118,7 @@ impl Kinds {
         all.into_iter()
     }
 
-    /// A kind, if its definition is not gone.
+    /// A kind, if it is not gone.
     pub fn get(&self, id: KindId) -> Option<Arc<CollectedKind>> {
         self.read(|kinds| kinds.get(id.0).cloned().flatten())
     }
@@ -134,10 +150,12 @@ impl Kinds {
 
     /// The kinds that controllers create for an owner of this kind.
     pub fn dependents_of(&self, owner: KindId) -> Vec<KindId> {
-        let Some(owner) = self.get(owner).filter(|owner| !owner.custom) else { return Vec::new() };
+        let Some(owner) = self.get(owner).filter(|owner| owner.is_built_in()) else {
+            return Vec::new();
+        };
         let made = MADE_FOR.iter().find(|(of, _)| *of == owner.kind);
         let made = made.map_or(&[][..], |(_, made)| made);
-        let built_in = self.iter().filter(|(_, k)| !k.custom);
+        let built_in = self.iter().filter(|(_, k)| k.is_built_in());
         built_in.filter(|(_, k)| made.contains(&k.plural.as_ref())).map(|(id, _)| id).collect()
     }
 
@@ -221,13 +239,14 @@ mod tests {
             kind: "Job".to_owned(),
             namespaced: true,
         };
-        let first = kinds.add(CollectedKind::from(&custom("jobs")));
+        let defined = |plural: &str| CollectedKind::new(&custom(plural), KindSource::Definition);
+        let first = kinds.add(defined("jobs"));
         assert_eq!(kinds.find("example.com/v9", "Job"), Some(first));
         assert!(kinds.dependents_of(first).is_empty(), "not those of batch's Job");
         kinds.remove(first);
         assert_eq!((kinds.find("example.com/v1", "Job"), kinds.get(first)), (None, None));
         for nth in 0..100 {
-            let again = kinds.add(CollectedKind::from(&custom(&format!("jobs{nth}"))));
+            let again = kinds.add(defined(&format!("jobs{nth}")));
             assert_eq!(again, first);
             kinds.remove(again);
         }

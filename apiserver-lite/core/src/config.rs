@@ -24,9 +24,6 @@ use apiserver_auth::{
     AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
 };
 
-/// The feature gate of the condition that says why a pod ends which does not end by itself.
-pub const DISRUPTION_CONDITIONS: &str = "PodDisruptionConditions";
-
 /// The configuration of one server.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -91,7 +88,7 @@ pub struct Config {
     pub runtime_config: RuntimeConfig,
     /// The fields that feature gates let objects keep.
     pub gated_fields: GatedFields,
-    /// Whether an evicted pod gets the condition DisruptionTarget before it is deleted (the feature gate [`DISRUPTION_CONDITIONS`]).
+    /// Whether an evicted pod gets the condition DisruptionTarget before it is deleted (the feature gate PodDisruptionConditions).
     pub disruption_conditions: bool,
     /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,

@@ -301,7 +301,6 @@ impl ApiServerFlags {
             self.cluster.cluster_domain
         );
         let (serving, identity, cluster) = (self.serving, self.identity, self.cluster);
-        let anonymous = anonymous(&identity);
         let pair = |certificate: Option<PathBuf>, key: Option<PathBuf>| {
             certificate.zip(key).map(|(certificate, key)| Credentials { certificate, key })
         };
@@ -324,13 +323,13 @@ impl ApiServerFlags {
             shutdown_delay: serving.shutdown_delay_duration,
             shutdown_deadline: serving.shutdown_deadline,
             worker_threads: serving.worker_threads,
+            anonymous: anonymous(&identity),
             client_ca_file: identity.client_ca_file,
             token_auth_file: identity.token_auth_file,
             bootstrap_tokens: match identity.enable_bootstrap_token_auth {
                 true => BootstrapTokens::Accepted,
                 false => BootstrapTokens::Refused,
             },
-            anonymous,
             authorization: identity.authorization_mode.into_iter().map(Mode::module).collect(),
             service_accounts: identity.service_accounts.settings(issuer),
             request_headers: identity.external.request_headers(),

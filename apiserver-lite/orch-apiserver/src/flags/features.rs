@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apiserver_core::config::{
-    AdmissionPlugin, AdmissionSettings, DISRUPTION_CONDITIONS, GatedFields, RuntimeConfig,
-};
+use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, GatedFields, RuntimeConfig};
 use proto_api::names::Names;
 use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::flags::FlagError;
@@ -15,6 +13,8 @@ use proto_daemon::go_duration;
 const POD_SECURITY: &str = "PodSecurity";
 /// The gate of priority and fairness.
 const FAIRNESS: &str = "APIPriorityAndFairness";
+/// The gate of the condition of evicted pods.
+const DISRUPTION: &str = "PodDisruptionConditions";
 /// The release whose hidden metrics may be shown.
 const PREVIOUS_RELEASE: &str = "1.24";
 
@@ -61,13 +61,11 @@ impl FeatureFlags {
         admission: &mut AdmissionSettings,
     ) -> Result<Features, FlagError> {
         let runtime_config = self.runtime_config.into_iter().collect::<RuntimeConfig>();
-        let runtime_config = runtime_config.checked(names);
-        let runtime_config =
-            runtime_config.map_err(|error| FlagError::new(format!("--runtime-config: {error}")))?;
+        let refused = |error| FlagError::new(format!("--runtime-config: {error}"));
+        let runtime_config = runtime_config.checked(names).map_err(refused)?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let consulted =
-            [&[POD_SECURITY, FAIRNESS, DISRUPTION_CONDITIONS][..], &GatedFields::GATES].concat();
+        let consulted = [&[POD_SECURITY, FAIRNESS, DISRUPTION][..], &GatedFields::GATES].concat();
         let settled = feature_gates::resolve_gates(&[], &consulted, &gates);
         let ResolvedGates { gates, mut warnings } =
             settled.map_err(|errors| FlagError::new(errors.to_string()))?;
@@ -83,7 +81,7 @@ impl FeatureFlags {
             runtime_config,
             has_fairness: gates.is_on(FAIRNESS),
             gated_fields: GatedFields::from_gates(&gates),
-            disruption_conditions: gates.is_on(DISRUPTION_CONDITIONS),
+            disruption_conditions: gates.is_on(DISRUPTION),
             warnings,
         })
     }

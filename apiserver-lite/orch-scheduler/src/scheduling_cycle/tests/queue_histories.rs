@@ -1,7 +1,7 @@
 //! Random histories of pending pods against a model that knows when each is due: pods are added, changed, nominated, replaced, deleted and bound, attempts
 //! fail in every way, some cycles have no time for all pods, and the cluster changes at any moment, also between two attempts of a cycle.
 //!
-//! The loop of the scheduler is that of [`Scheduler::run`](super::Scheduler::run): a cycle runs when one is triggered or due. Invariants: after each cycle
+//! The loop of the scheduler is that of `Scheduler::run`: a cycle runs when one is triggered or due. Invariants: after each cycle
 //! every pending pod is either tried, left over or waiting, and nothing else is; no pod is tried twice in a cycle, before it is due, or out of order; none
 //! that a change may have helped, or that has waited for the longest interval, is left without a cycle that tries it.
 
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proto_api::ObjectKey;
 use proto_client::Change;
 
-use super::{forget_ended, is_pending, list_pending, order_due, take_changes};
+use super::super::{forget_ended, is_pending, list_pending, order_due, take_changes};
 use crate::backoff_queue::{BackoffQueue, Due, Failure, RETRY};
 use crate::cycle_trigger::CycleTrigger;
 

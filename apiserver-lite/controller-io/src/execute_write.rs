@@ -99,9 +99,16 @@ fn delete<'a, T: Resource>(
 ) -> Execution<'a> {
     Box::pin(async move {
         let params = DeleteParams { uid: Some(uid.to_owned()), ..params };
-        match client.within::<T>(&key.namespace).delete(&key.name, &params).await {
-            // The object is deleted, or another one has its name.
-            Err(error) if error.is_not_found() || error.is_conflict() => {}
+        let api = client.within::<T>(&key.namespace);
+        match api.delete(&key.name, &params).await {
+            // The object is deleted.
+            Err(error) if error.is_not_found() => {}
+            // Another one has its name, or others kept writing to it.
+            Err(conflict) if conflict.is_conflict() => match api.get(&key.name).await {
+                Ok(left) if left.metadata().uid == uid => return Err(conflict),
+                Err(error) if !error.is_not_found() => return Err(conflict),
+                _ => {}
+            },
             other => other?,
         }
         Ok(Some(deleted(kind, key, uid)))
@@ -207,5 +214,34 @@ mod tests {
             (&body["spec"]["newer"], &body["metadata"]["resourceVersion"]),
             (&json!(true), &json!("7"))
         );
+    }
+
+    #[tokio::test]
+    async fn an_object_whose_deletion_conflicts_is_deleted_only_if_it_is_another() {
+        for (uid, is_deleted) in [("u1", false), ("u2", true)] {
+            let answer =
+                json!({"kind": "Status", "apiVersion": "v1", "reason": "Conflict", "code": 409});
+            let object = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+                "metadata": {"name": "d", "namespace": "n", "uid": uid, "resourceVersion": "7"}});
+            let server = StubServer::start(move |request| {
+                Some(match request.method.as_str() {
+                    "GET" => json_response(200, &object),
+                    _ => json_response(409, &answer),
+                })
+            });
+            let client = server.await.client();
+            let write = ApiWrite::Delete {
+                kind: ObjectKind::Deployment,
+                key: ObjectKey::new("n", "d"),
+                uid: "u1".to_owned(),
+                grace_secs: None,
+            };
+            let effect = execute(&write, &client).await;
+            assert_eq!(effect.is_ok(), is_deleted, "{uid}");
+            if let Ok(effect) = effect {
+                let state = effect.expect("an effect").state;
+                assert_eq!(state, EffectState::Deleted("u1".to_owned()));
+            }
+        }
     }
 }

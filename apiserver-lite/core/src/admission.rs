@@ -1,6 +1,6 @@
 //! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
 //! object. Webhooks of the cluster are called between the steps that complete an object and those that only check it, and, about what is to be stored, after
-//! validation.
+//! validation. Fields whose feature gate is off are dropped before the steps that only check.
 
 mod certificates;
 mod default_classes;
@@ -58,6 +58,8 @@ pub async fn admit(
         // Boxed, so that the futures of requests without webhooks stay small.
         Box::pin(ask_mutating(call, (operation, old), object, review, settle)).await?;
     }
+    // What is checked is what will be stored.
+    call.server.engine.drop_disabled(object, old);
     check(call, operation, object, old).await
 }
 

@@ -1,7 +1,6 @@
 //! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
 
 mod admission;
-mod gated_fields;
 mod runtime_config;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +13,6 @@ use proto_api::names::Names;
 use proto_client::serving::tls::Terms;
 
 pub use self::admission::{AdmissionPlugin, AdmissionSettings, PodSecuritySettings, UnknownPlugin};
-pub use self::gated_fields::GatedFields;
 pub use self::runtime_config::{RuntimeConfig, RuntimeConfigError};
 pub use crate::auth::{
     Anonymous, AnonymousAccess, BootstrapTokens, ServiceAccounts, TokenExtension, TokenLookup,
@@ -23,6 +21,7 @@ use crate::services::PortRange;
 use apiserver_auth::{
     AuthorizationWebhookSettings, OidcSettings, RequestHeaderSettings, TokenWebhookSettings,
 };
+pub use apiserver_schema::{FieldGate, FieldGates};
 
 /// The configuration of one server.
 #[derive(Clone, Debug)]
@@ -86,8 +85,8 @@ pub struct Config {
     pub audit: Option<AuditSettings>,
     /// What is switched on or off (`--runtime-config`).
     pub runtime_config: RuntimeConfig,
-    /// The fields that feature gates let objects keep.
-    pub gated_fields: GatedFields,
+    /// The feature gates of fields that are on.
+    pub field_gates: FieldGates,
     /// Whether an evicted pod gets the condition DisruptionTarget before it is deleted (the feature gate PodDisruptionConditions).
     pub disruption_conditions: bool,
     /// Client configuration for connections to kubelets.
@@ -309,7 +308,7 @@ impl Config {
             admission: AdmissionSettings::default(),
             audit: None,
             runtime_config: RuntimeConfig::default(),
-            gated_fields: GatedFields::default(),
+            field_gates: FieldGates::default(),
             disruption_conditions: false,
             node_client: NodeClient::default(),
             proxy_client: None,

@@ -1,16 +1,13 @@
 //! Behaviour of single kinds beyond the generic verbs, as the strategies of kube-apiserver's registry: preparation before
 //! create and update, graceful deletion, allocation.
 
-mod jobs;
 pub mod pods;
-mod stateful_sets;
 
 use apiserver_admission_webhooks::check_conditions;
 use apiserver_schema::update::{Subresource, prepare_for_create};
 use apiserver_schema::{FieldErrors, Kind, Map, Object, Value};
 
 use crate::aggregation::{self, availability};
-use crate::config::Config;
 use crate::context::{RequestContext, about_kind};
 use crate::definitions::{self, strategy};
 use crate::options::GRACE_SECS_MAX;
@@ -28,7 +25,6 @@ pub(crate) fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
     let registered =
         object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();
     prepare_for_create(object);
-    drop_disabled(&call.server.config, object, None);
     match (object.kind.short_group, object.kind.kind()) {
         ("", "Pod") => {
             let class = pods::qos_class(object);
@@ -117,7 +113,6 @@ pub(crate) fn prepare_update(
     before: &Object,
     subresource: Subresource,
 ) {
-    drop_disabled(&server.config, object, Some(before));
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
     }
@@ -130,22 +125,10 @@ pub(crate) fn prepare_update(
     }
 }
 
-/// Sets the defaults that are decided outside of the engine: those of definitions and of fields with a feature. After the engine's.
-pub(crate) fn default(config: &Config, object: &mut Object) {
+/// Sets the defaults that are decided outside of the engine: those of definitions. After the engine's.
+pub(crate) fn default(object: &mut Object) {
     if strategy::is_definition(object) {
         strategy::default(object);
-    }
-    if object.kind.is("apps", "StatefulSet") {
-        stateful_sets::default(config, object);
-    }
-}
-
-/// Drops the fields whose feature is off, unless the stored object has them. `before` is that of an update.
-pub(crate) fn drop_disabled(config: &Config, object: &mut Object, before: Option<&Object>) {
-    match (object.kind.short_group, object.kind.kind()) {
-        ("apps", "StatefulSet") => stateful_sets::drop_disabled(config, object, before),
-        ("batch", "CronJob" | "Job") => jobs::drop_disabled(config, object, before),
-        _ => {}
     }
 }
 

@@ -142,7 +142,7 @@ pub async fn begin(config: Config) -> Result<RunningServer, BuildError> {
     let switches = &config.runtime_config;
     let engine =
         Engine::with_optional(names, &|row| switches.serves(row.group, row.version, row.plural));
-    let engine = Arc::new(engine);
+    let engine = Arc::new(engine.with_gates(config.field_gates));
     let encryption = encryption::load(&config, &engine)?;
     let audit_policy = audit_policy(&config)?;
     // Every file that the configuration names is read before the first one is written.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use apiserver_core::config::{
     AdmissionPlugin, AdmissionSettings, Anonymous, AnonymousAccess, AuthorizationMode,
-    BootstrapTokens, ComponentAddresses, Config, Credentials, EncryptionSettings, GatedFields,
+    BootstrapTokens, ComponentAddresses, Config, Credentials, EncryptionSettings, FieldGates,
     NodeClient, PrivilegedContainers, RequestLimits, RuntimeConfig, Storage,
 };
 use apiserver_core::services::PortRange;
@@ -275,7 +275,7 @@ impl ApiServerFlags {
         self.serving.tls_terms.checked()?;
         let mut config = self.config_with(names, admission, features.runtime_config);
         config.request_limits = limits;
-        config.gated_fields = features.gated_fields;
+        config.field_gates = features.field_gates;
         config.disruption_conditions = features.disruption_conditions;
         if let Some(etcd) = etcd {
             if config.cert_dir.is_none() && config.service_accounts.signing_key_file.is_none() {
@@ -355,7 +355,7 @@ impl ApiServerFlags {
             admission,
             audit: self.audit.settings(),
             runtime_config,
-            gated_fields: GatedFields::default(),
+            field_gates: FieldGates::default(),
             disruption_conditions: false,
             event_ttl: cluster.event_ttl,
             resource_metrics_interval: cluster.resource_metrics_interval,

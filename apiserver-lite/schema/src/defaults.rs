@@ -10,6 +10,7 @@ use crate::value::{Key, Map, Value};
 
 mod cluster;
 mod flow_control;
+mod gated;
 mod pod;
 mod service;
 mod storage;
@@ -17,6 +18,8 @@ mod storage;
 mod tests;
 mod webhooks;
 mod workload;
+
+pub(crate) use gated::apply_gated;
 
 /// Sets the defaults of `object`.
 pub(crate) fn apply(names: &'static Names, object: &mut Object) {

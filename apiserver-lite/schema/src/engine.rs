@@ -8,6 +8,7 @@ use compact_str::CompactString;
 use proto_api::names::Names;
 use proto_api::schema;
 
+use crate::field_gates::FieldGates;
 use crate::json_writer::{write_object, write_tree};
 use crate::list::{envelope, open_envelope};
 use crate::object::custom::CustomKinds;
@@ -17,7 +18,7 @@ use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, a
 use crate::shape::compile;
 use crate::shape_check::{TypeError, conform};
 use crate::update::Subresource;
-use crate::validate::{self, FieldErrors};
+use crate::validate::{self, FieldErrors, ValidationOptions};
 use crate::value::{Allowance, Map, TooLarge, Value, write_json_string};
 use crate::wire::{WireError, decode_message, encode_message};
 
@@ -132,6 +133,7 @@ pub enum DecodeError {
 /// The registered kinds, under the names of one profile.
 pub struct Engine {
     names: &'static Names,
+    gates: FieldGates,
     kinds: Vec<Arc<Kind>>,
     by_kind: HashMap<(&'static str, &'static str, &'static str), usize>,
     by_resource: HashMap<(&'static str, &'static str, &'static str), usize>,
@@ -161,6 +163,7 @@ impl Engine {
         let shapes = Arc::new(shapes);
         let mut engine = Engine {
             names,
+            gates: FieldGates::default(),
             kinds: Vec::new(),
             by_kind: HashMap::new(),
             by_resource: HashMap::new(),
@@ -198,6 +201,12 @@ impl Engine {
             }));
         }
         engine
+    }
+
+    /// The engine with these feature gates: fields and values that need another one are not for new objects.
+    #[must_use]
+    pub fn with_gates(self, gates: FieldGates) -> Self {
+        Self { gates, ..self }
     }
 
     /// The naming profile.
@@ -454,6 +463,12 @@ impl Engine {
             return version.rules.default(&mut object.fields);
         }
         crate::defaults::apply(self.names, object);
+        crate::defaults::apply_gated(self.gates, object);
+    }
+
+    /// Drops the fields whose feature gate is off from an object that is written, unless `before`, the stored object of an update, has them.
+    pub fn drop_disabled(&self, object: &mut Object, before: Option<&Object>) {
+        crate::gated_fields::drop_disabled(self.gates, object, before);
     }
 
     /// Applies a patch to `object` and checks the result against the descriptor; the result is not defaulted.
@@ -527,7 +542,7 @@ impl Engine {
 
     /// Validates an object to be created: defaulted, with name and namespace.
     pub fn validate_create(&self, object: &Object) -> Result<(), FieldErrors> {
-        validate::create(self.names, object)
+        validate::create(self.validation_options(), object)
     }
 
     /// Validates only the metadata of an object.
@@ -542,7 +557,11 @@ impl Engine {
         new: &Object,
         subresource: Subresource,
     ) -> Result<(), FieldErrors> {
-        validate::update(self.names, old, new, subresource)
+        validate::update(self.validation_options(), old, new, subresource)
+    }
+
+    fn validation_options(&self) -> ValidationOptions {
+        ValidationOptions { names: self.names, gates: self.gates }
     }
 }
 

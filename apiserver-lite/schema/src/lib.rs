@@ -32,7 +32,9 @@ pub mod defaults;
 mod engine;
 mod enums;
 mod field_errors;
+mod field_gates;
 pub mod fields;
+mod gated_fields;
 mod json_writer;
 pub mod list;
 mod object;
@@ -50,6 +52,7 @@ pub mod value;
 pub mod wire;
 
 pub use engine::{DecodeError, DecodedObject, Engine, Format, Strictness};
+pub use field_gates::{FieldGate, FieldGates};
 pub use object::{Kind, Object, custom};
 pub use patch::{PatchError, PatchType};
 pub use validate::certificates as certificate_requests;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use proto_api::names::Names;
 
+use crate::field_gates::FieldGates;
 use crate::object::Object;
 use crate::value::{Map, Path};
 
@@ -44,20 +45,28 @@ mod workload;
 
 pub use crate::field_errors::{Cause, FieldError, FieldErrors};
 
+/// What is valid besides what the rules of a kind say.
+#[derive(Clone, Copy)]
+pub(crate) struct ValidationOptions {
+    pub names: &'static Names,
+    /// Values that need another gate are refused.
+    pub gates: FieldGates,
+}
+
 /// Validates an object to be created, with defaults and a name.
-pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), FieldErrors> {
+pub(crate) fn create(options: ValidationOptions, object: &Object) -> Result<(), FieldErrors> {
     let mut errors = FieldErrors::default();
     metadata::check(object, &mut errors);
     metadata::check_new_finalizers(None, object, &mut errors);
     match object.kind.custom_version() {
         Some(version) => errors.0.append(&mut version.rules.validate(object, None).0),
-        None => check_built_in(names, object, &mut errors),
+        None => check_built_in(options, object, &mut errors),
     }
     if object.kind.is("", "Pod") {
         pod::check_new_pod(object, &mut errors);
     }
     if object.kind.is("networking", "Ingress") {
-        network::check_new_ingress(names, object, &mut errors);
+        network::check_new_ingress(options.names, object, &mut errors);
     }
     errors.into_result()
 }
@@ -74,12 +83,13 @@ pub(crate) fn metadata_of(object: &Object) -> Result<(), FieldErrors> {
 /// Errors that the stored object has already are ignored, so that objects stored before a rule existed can be updated and
 /// deleted.
 pub(crate) fn update(
-    names: &'static Names,
+    options: ValidationOptions,
     old: &Object,
     new: &Object,
     subresource: crate::update::Subresource,
 ) -> Result<(), FieldErrors> {
     use crate::update::Subresource;
+    let names = options.names;
     let mut errors = FieldErrors::default();
     metadata::check(new, &mut errors);
     metadata::check_update(old, new, &mut errors);
@@ -90,18 +100,18 @@ pub(crate) fn update(
     match subresource {
         Subresource::Main => {
             metadata::check_new_finalizers(Some(old), new, &mut errors);
-            forgive_old(names, old, new, check_built_in, &mut errors);
+            forgive_old(options, old, new, check_built_in, &mut errors);
             check_kind_update(old, new, &mut errors);
             pod_update::check_mirror_annotation(names, old, new, &mut errors);
             pod_annotations::check_update(names, old, new, &mut errors);
         }
         Subresource::EphemeralContainers => {
-            forgive_old(names, old, new, check_kind, &mut errors);
+            forgive_old(options, old, new, check_kind, &mut errors);
             pod_update::check_ephemeral(old, new, &mut errors);
         }
         Subresource::Status => {
             forgive_old(
-                names,
+                options,
                 old,
                 new,
                 |_, object, errors| check_status(object, errors),
@@ -112,7 +122,7 @@ pub(crate) fn update(
             pod_annotations::check_update(names, old, new, &mut errors);
         }
         Subresource::Approval => {
-            forgive_old(names, old, new, check_kind, &mut errors);
+            forgive_old(options, old, new, check_kind, &mut errors);
             certificates::check_update(old, new, subresource, &mut errors);
         }
         Subresource::Finalize => {}
@@ -122,19 +132,19 @@ pub(crate) fn update(
 
 /// Adds the errors of `check` for `new` that it does not report for `old`.
 fn forgive_old(
-    names: &'static Names,
+    options: ValidationOptions,
     old: &Object,
     new: &Object,
-    check: fn(&'static Names, &Object, &mut FieldErrors),
+    check: fn(ValidationOptions, &Object, &mut FieldErrors),
     errors: &mut FieldErrors,
 ) {
     let mut found = FieldErrors::default();
-    check(names, new, &mut found);
+    check(options, new, &mut found);
     if found.is_empty() {
         return;
     }
     let mut before = FieldErrors::default();
-    check(names, old, &mut before);
+    check(options, old, &mut before);
     let before: HashSet<(&str, &str)> =
         before.0.iter().map(|error| (error.field.as_str(), error.message.as_str())).collect();
     // `TooLong` messages do not contain the length, so these errors always count as new.
@@ -145,16 +155,19 @@ fn forgive_old(
     errors.0.extend(found.0.into_iter().filter(is_new));
 }
 
-fn check_built_in(names: &'static Names, object: &Object, errors: &mut FieldErrors) {
-    check_kind(names, object, errors);
-    pod_annotations::check(names, object, errors);
+fn check_built_in(options: ValidationOptions, object: &Object, errors: &mut FieldErrors) {
+    check_kind(options, object, errors);
+    pod_annotations::check(options.names, object, errors);
 }
 
-fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) {
+fn check_kind(options: ValidationOptions, object: &Object, errors: &mut FieldErrors) {
+    let ValidationOptions { names, gates } = options;
     match (object.kind.short_group, object.kind.kind()) {
-        ("", "Pod") => pod::check_pod(object, errors),
-        ("", "PodTemplate") => workload::check_pod_template(object, errors),
-        ("", "ReplicationController") => workload::check_replication_controller(object, errors),
+        ("", "Pod") => pod::check_pod(object, gates, errors),
+        ("", "PodTemplate") => workload::check_pod_template(object, gates, errors),
+        ("", "ReplicationController") => {
+            workload::check_replication_controller(object, gates, errors)
+        }
         ("", "Service") => service::check(object, errors),
         ("", "Endpoints") => service::check_endpoints(object, errors),
         ("", "Namespace") => metadata::check_namespace(object, errors),
@@ -165,18 +178,18 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
             cluster::check_node(object, errors);
             addresses::check_node_status(object, errors);
         }
-        ("", "PersistentVolume") => persistent::check_volume(object, errors),
-        ("", "PersistentVolumeClaim") => persistent::check_claim(object, errors),
+        ("", "PersistentVolume") => persistent::check_volume(object, gates, errors),
+        ("", "PersistentVolumeClaim") => persistent::check_claim(object, gates, errors),
         ("", "ResourceQuota") => quotas::check(object, errors),
         ("", "LimitRange") => policy::check_limit_range(object, errors),
         ("discovery", "EndpointSlice") => service::check_slice(object, errors),
         ("coordination", "Lease") => cluster::check_lease(object, errors),
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
-            workload::check_apps(object, errors);
+            workload::check_apps(object, gates, errors);
         }
         ("apps", "ControllerRevision") => workload::check_revision(object, errors),
-        ("batch", "Job") => workload::check_job(object, errors),
-        ("batch", "CronJob") => workload::check_cron_job(object, errors),
+        ("batch", "Job") => workload::check_job(object, gates, errors),
+        ("batch", "CronJob") => workload::check_cron_job(object, gates, errors),
         ("certificates", "CertificateSigningRequest") => certificates::check(object, errors),
         ("flowcontrol.apiserver", "FlowSchema") => flow_control::check_schema(object, errors),
         ("flowcontrol.apiserver", "PriorityLevelConfiguration") => {
@@ -187,7 +200,7 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("networking", "NetworkPolicy") => network::check_policy(object, errors),
         ("networking", "Ingress") => network::check_ingress(object, errors),
         ("networking", "IngressClass") => network::check_ingress_class(object, errors),
-        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(object, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(object, gates, errors),
         ("rbac.authorization", "Role" | "ClusterRole") => rbac::check_role(object, errors),
         ("rbac.authorization", "RoleBinding" | "ClusterRoleBinding") => {
             rbac::check_binding(names, object, errors);

@@ -289,7 +289,7 @@ impl<'a> WebhookReview<'a> {
             return Ok(None);
         }
         engine.default(&mut patched);
-        registry::default(&self.call.server.config, &mut patched);
+        registry::default(&mut patched);
         Ok(Some(conversion::convert(asker, &patched, &object.kind).await?))
     }
 

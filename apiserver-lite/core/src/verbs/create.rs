@@ -91,7 +91,7 @@ async fn create_once(
     let has_generated_name = object.name().is_empty();
     prepare_metadata(call, &mut object)?;
     call.server.engine.default(&mut object);
-    registry::default(&call.server.config, &mut object);
+    registry::default(&mut object);
     // What the server adds below has no owner.
     let managed_fields = match owners {
         Owners::Compared => ownership::of_created(call, &object).await,

@@ -194,8 +194,8 @@ pub(crate) async fn commit_owned(
     }
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
-    registry::default(&call.server.config, &mut wanted);
-    registry::drop_disabled(&call.server.config, &mut wanted, Some(before));
+    registry::default(&mut wanted);
+    call.server.engine.drop_disabled(&mut wanted, Some(before));
     let managed_fields = match owners {
         Owners::Compared => ownership::of_updated(call, before, &wanted).await,
         Owners::Applied(managed_fields) => managed_fields,

@@ -21,7 +21,7 @@ const GROUP: &str = "rbac.authorization";
 pub async fn reconcile(server: &Server) -> Result<(), EnsureError> {
     let unreadable =
         |error| EnsureError { what: "policy".to_owned(), source: ApiError::internal(error) };
-    let is_on = |gate: &str| server.config.gated_fields.is_on(gate);
+    let is_on = |gate: &str| server.config.field_gates.has_named(gate);
     let objects = bootstrap_objects(server.names, is_on).map_err(unreadable)?;
     // Concurrent writes share one sync of the log. A cluster in use starts without one of its roles.
     let reconciled = objects.iter().map(|object| reconcile_object(server, object));

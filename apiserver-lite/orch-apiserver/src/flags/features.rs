@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, GatedFields, RuntimeConfig};
+use apiserver_core::config::{
+    AdmissionPlugin, AdmissionSettings, FieldGate, FieldGates, RuntimeConfig,
+};
 use proto_api::names::Names;
 use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::flags::FlagError;
@@ -42,8 +44,8 @@ pub struct Features {
     pub runtime_config: RuntimeConfig,
     /// Whether priority and fairness may be on.
     pub has_fairness: bool,
-    /// The fields that objects keep.
-    pub gated_fields: GatedFields,
+    /// The gates of fields.
+    pub field_gates: FieldGates,
     /// Whether evicted pods say why they end.
     pub disruption_conditions: bool,
     /// What the log says of flags without effect.
@@ -65,7 +67,9 @@ impl FeatureFlags {
         let runtime_config = runtime_config.checked(names).map_err(refused)?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let consulted = [&[POD_SECURITY, FAIRNESS, DISRUPTION][..], &GatedFields::GATES].concat();
+        let consulted =
+            [&[POD_SECURITY, FAIRNESS, DISRUPTION][..], &FieldGate::ALL.map(FieldGate::name)]
+                .concat();
         let settled = feature_gates::resolve_gates(&[], &consulted, &gates);
         let ResolvedGates { gates, mut warnings } =
             settled.map_err(|errors| FlagError::new(errors.to_string()))?;
@@ -80,7 +84,7 @@ impl FeatureFlags {
         Ok(Features {
             runtime_config,
             has_fairness: gates.is_on(FAIRNESS),
-            gated_fields: GatedFields::from_gates(&gates),
+            field_gates: FieldGates::from_names(|gate| gates.is_on(gate)),
             disruption_conditions: gates.is_on(DISRUPTION),
             warnings,
         })
@@ -134,16 +138,16 @@ mod tests {
         {
             let (features, _) = settle(&[&format!("--feature-gates={gates}")]).unwrap();
             assert_eq!(features.has_fairness, expected, "{gates}");
-            assert_eq!(features.gated_fields, GatedFields::default(), "alpha");
+            assert_eq!(features.field_gates, FieldGates::default(), "alpha");
         }
-        let on = "--feature-gates=JobPodFailurePolicy=true,StatefulSetAutoDeletePVC=true,MaxUnavailableStatefulSet=true";
-        let (features, _) = settle(&[on]).unwrap();
-        let kept = GatedFields {
-            pod_failure_policies: true,
-            claim_retention_policies: true,
-            max_unavailable_of_sets: true,
-        };
-        assert_eq!((features.gated_fields, features.warnings), (kept, Vec::new()));
+        for gate in FieldGate::ALL {
+            let on = format!("--feature-gates={}=true", gate.name());
+            let (features, _) = settle(&[&on]).unwrap();
+            assert_eq!(
+                (features.field_gates, features.warnings),
+                ([gate].into_iter().collect(), Vec::new())
+            );
+        }
         assert!(!features.disruption_conditions, "alpha");
         let (features, _) = settle(&["--feature-gates=PodDisruptionConditions=true"]).unwrap();
         assert!(features.disruption_conditions && features.warnings.is_empty());

@@ -22,6 +22,7 @@ mod discovery;
 mod encryption;
 mod ephemeral;
 mod etcd;
+mod field_gates;
 mod flow_control;
 mod identity;
 mod key_rotation;

@@ -11,7 +11,7 @@ use apiserver_workloads::job::UncountedJobs;
 use apiserver_workloads::{canonical_revision, cron_job, daemon_set, job, stateful_set};
 use http::Method;
 use orch_apiserver::Config;
-use orch_apiserver::config::GatedFields;
+use orch_apiserver::config::{FieldGate, FieldGates};
 use proto_api::apps::v1::{ControllerRevision, DaemonSet, StatefulSet};
 use proto_api::batch::v1::{CronJob, Job};
 use proto_api::core::v1::{Node, PersistentVolumeClaim, Pod};
@@ -334,11 +334,16 @@ async fn a_stateful_set_has_its_pods_in_order_and_claims_that_stay() {
     assert_eq!(claims, ["data-work-0", "data-work-1"]);
 }
 
+/// This gate or none.
+fn gate_if(gate: FieldGate, is_on: bool) -> FieldGates {
+    is_on.then_some(gate).into_iter().collect()
+}
+
 /// A server whose stateful sets have retention policies, or not.
 async fn start_with_retention(claim_retention_policies: bool) -> TestServer {
     let names = Names::new(Profile::Kubernetes);
-    let gated_fields = GatedFields { claim_retention_policies, ..GatedFields::default() };
-    let server = TestServer::with(Config { gated_fields, ..Config::for_tests(names) }).await;
+    let field_gates = gate_if(FieldGate::StatefulSetAutoDeletePvc, claim_retention_policies);
+    let server = TestServer::with(Config { field_gates, ..Config::for_tests(names) }).await;
     let account = r#"{"metadata": {"name": "default"}}"#;
     server.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
     server
@@ -409,8 +414,8 @@ async fn pods_of_a_stateful_set_that_may_be_unavailable_are_kept_with_their_feat
     };
     for is_on in [false, true] {
         let names = Names::new(Profile::Kubernetes);
-        let gated_fields = GatedFields { max_unavailable_of_sets: is_on, ..Default::default() };
-        let server = TestServer::with(Config { gated_fields, ..Config::for_tests(names) }).await;
+        let field_gates = gate_if(FieldGate::MaxUnavailableStatefulSet, is_on);
+        let server = TestServer::with(Config { field_gates, ..Config::for_tests(names) }).await;
         let kept = |away: Value| is_on.then_some(away);
         let stored = server.post(SETS, named("plain").to_string()).await.expect(201);
         assert_eq!(stored.pointer(FIELD).cloned(), kept(json!(1)));
@@ -520,8 +525,8 @@ async fn a_failure_policy_is_kept_with_its_feature_only() {
         "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": spec}}});
     for pod_failure_policies in [false, true] {
         let names = Names::new(Profile::Kubernetes);
-        let gated_fields = GatedFields { pod_failure_policies, ..GatedFields::default() };
-        let config = Config { gated_fields, ..Config::for_tests(names) };
+        let field_gates = gate_if(FieldGate::JobPodFailurePolicy, pod_failure_policies);
+        let config = Config { field_gates, ..Config::for_tests(names) };
         let server = TestServer::with(config).await;
         for (path, object, policy) in [
             (JOBS, &job, "/spec/podFailurePolicy"),

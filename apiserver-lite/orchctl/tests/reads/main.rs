@@ -10,6 +10,7 @@ mod kubectl;
 use std::process::Command;
 
 use orch_apiserver::Config;
+use orch_apiserver::config::FieldGate;
 use proto_api::names::{Names, Profile};
 use proto_daemon::drain::Drain;
 use regex::Regex;
@@ -111,8 +112,11 @@ impl Workplace {
 
 /// Starts a server, and has `work` use it from another thread.
 async fn with_server<T: Send + 'static>(work: fn(&Workplace) -> T) -> T {
-    let bound = orch_apiserver::build(Config::for_tests(Names::new(Profile::Kubernetes)));
-    let bound = bound.await.expect("a server");
+    // The objects have metrics of a container and a claim for one pod.
+    let gates = [FieldGate::HpaContainerMetrics, FieldGate::ReadWriteOncePod];
+    let mut config = Config::for_tests(Names::new(Profile::Kubernetes));
+    config.field_gates = gates.into_iter().collect();
+    let bound = orch_apiserver::build(config).await.expect("a server");
     let workplace = Workplace::new(bound.kubeconfig());
     let drain = Drain::default();
     let running = tokio::spawn(bound.run(drain.watch()));

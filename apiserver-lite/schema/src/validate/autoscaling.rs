@@ -1,6 +1,7 @@
 //! Validation of HorizontalPodAutoscalers in the stored version.
 
 use super::{FieldErrors, names, numbers, selector};
+use crate::field_gates::{FieldGate, FieldGates};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -18,12 +19,12 @@ const SOURCES: &[(&str, &str)] = &[
     ("Resource", "resource"),
 ];
 
-pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
-    check_bounds(spec, &path, errors);
+    check_bounds(spec, gates, &path, errors);
     let target = path.field("scaleTargetRef");
     let reference = spec.map("scaleTargetRef").unwrap_or(&empty);
     check_reference(reference, &target, errors);
@@ -70,10 +71,12 @@ fn check_reference(reference: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn check_bounds(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_bounds(spec: &Map, gates: FieldGates, path: &Path<'_>, errors: &mut FieldErrors) {
     let (least, most) = (spec.int("minReplicas"), spec.int("maxReplicas").unwrap_or(0));
-    if let Some(least) = least.filter(|least| *least < 1) {
-        errors.invalid(&path.field("minReplicas"), least, "must be greater than or equal to 1");
+    let bound = if gates.has(FieldGate::HpaScaleToZero) { 0 } else { 1 };
+    if let Some(least) = least.filter(|least| *least < bound) {
+        let detail = format!("must be greater than or equal to {bound}");
+        errors.invalid(&path.field("minReplicas"), least, &detail);
     }
     let here = path.field("maxReplicas");
     if most < 1 {

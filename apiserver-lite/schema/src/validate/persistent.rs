@@ -5,8 +5,12 @@ use proto_api::Quantity;
 use super::volume_source::{self, VolumeOwner};
 use super::{FieldErrors, names, selector};
 use crate::enums;
+use crate::field_gates::{FieldGate, FieldGates};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
+
+/// The access mode that gives a volume to one pod.
+const ONE_POD: &str = "ReadWriteOncePod";
 
 /// Fields of a PersistentVolume's spec that are not volume sources.
 const BESIDE_SOURCES: &[&str] = &[
@@ -20,12 +24,12 @@ const BESIDE_SOURCES: &[&str] = &[
     "volumeMode",
 ];
 
-pub(super) fn check_volume(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_volume(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
-    check_access_modes(spec, &path, errors);
+    check_access_modes(spec, gates, &path, errors);
     check_capacity(spec, &path, errors);
     let field = "persistentVolumeReclaimPolicy";
     errors.one_of(&path.field(field), spec.str(field), enums::RECLAIM_POLICIES);
@@ -148,15 +152,20 @@ fn check_affinity(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-pub(super) fn check_claim(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_claim(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let empty = Map::new();
     let path = Path::ROOT;
-    check_claim_spec(object.spec().unwrap_or(&empty), &path.field("spec"), errors);
+    check_claim_spec(object.spec().unwrap_or(&empty), gates, &path.field("spec"), errors);
 }
 
 /// Validates a claim's spec, in a claim or in a template.
-pub(super) fn check_claim_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    check_access_modes(spec, path, errors);
+pub(super) fn check_claim_spec(
+    spec: &Map,
+    gates: FieldGates,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
+    check_access_modes(spec, gates, path, errors);
     let resources = path.field("resources");
     match spec.at(&["resources", "requests", "storage"]) {
         None => errors.required(&resources.key("storage"), ""),
@@ -192,18 +201,23 @@ fn check_data_source(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn check_access_modes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+/// Checks the access modes. The one for a single pod is supported with its gate only.
+fn check_access_modes(spec: &Map, gates: FieldGates, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("accessModes");
     let modes = spec.list("accessModes");
     if modes.is_empty() {
         errors.required(&list, "at least 1 access mode is required");
     }
-    for mode in modes.iter().filter_map(Value::as_str) {
-        if !enums::ACCESS_MODES.contains(&mode) {
-            errors.not_supported(&list, mode, enums::ACCESS_MODES);
-        }
+    let is_supported = |mode: &str| {
+        let is_known = enums::ACCESS_MODES.contains(&mode);
+        is_known && (mode != ONE_POD || gates.has(FieldGate::ReadWriteOncePod))
+    };
+    for mode in modes.iter().filter_map(Value::as_str).filter(|mode| !is_supported(mode)) {
+        let all = enums::ACCESS_MODES.iter().copied();
+        let supported: Vec<&str> = all.filter(|mode| is_supported(mode)).collect();
+        errors.not_supported(&list, mode, &supported);
     }
-    let alone = modes.iter().any(|mode| mode.as_str() == Some("ReadWriteOncePod"));
+    let alone = modes.iter().any(|mode| mode.as_str() == Some(ONE_POD));
     if alone && modes.len() > 1 {
         let detail = "may not use ReadWriteOncePod with other access modes";
         errors.forbidden(&list, detail);

@@ -6,6 +6,7 @@ use super::numbers::{self, SECONDS_MAX};
 use super::volume::{VolumeNames, check_ephemeral_names, check_volumes};
 use super::{FieldErrors, affinity, metadata, names, probes, references, resources, security};
 use crate::enums;
+use crate::field_gates::FieldGates;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -15,10 +16,10 @@ const PROBED: [&str; 4] = ["lifecycle", "livenessProbe", "readinessProbe", "star
 const NOT_EPHEMERAL: [&str; 6] =
     ["lifecycle", "livenessProbe", "ports", "readinessProbe", "resources", "startupProbe"];
 
-pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_pod(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let here = path.field("spec");
-    check_spec(object.spec(), &[], &here, errors);
+    check_spec(object.spec(), &[], gates, &here, errors);
     if let Some(spec) = object.spec() {
         check_ephemeral_names(object.name(), spec, &here, errors);
     }
@@ -28,6 +29,7 @@ pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
 pub(super) fn check_template(
     template: Option<&Map>,
     claims: &[&str],
+    gates: FieldGates,
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) {
@@ -37,7 +39,7 @@ pub(super) fn check_template(
         metadata::check_labels(labels, &here.field("labels"), errors);
     }
     let spec = template.and_then(|template| template.map("spec"));
-    check_spec(spec, claims, &path.field("spec"), errors);
+    check_spec(spec, claims, gates, &path.field("spec"), errors);
     refuse_ephemeral(
         spec,
         &path.field("spec"),
@@ -58,10 +60,16 @@ fn refuse_ephemeral(spec: Option<&Map>, path: &Path<'_>, detail: &str, errors: &
     }
 }
 
-fn check_spec(spec: Option<&Map>, claims: &[&str], path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_spec(
+    spec: Option<&Map>,
+    claims: &[&str],
+    gates: FieldGates,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
     let empty = Map::new();
     let spec = spec.unwrap_or(&empty);
-    let mut volumes = check_volumes(spec, path, errors);
+    let mut volumes = check_volumes(spec, gates, path, errors);
     volumes.add_claims(claims);
     let mut seen = BTreeSet::new();
     check_containers(spec, "initContainers", &volumes, &mut seen, path, errors);

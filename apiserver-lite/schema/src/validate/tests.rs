@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 use super::names;
 use crate::update::{Subresource, merge_for_update};
-use crate::{Engine, Format, Object, Strictness};
+use crate::{Engine, FieldGates, Format, Object, Strictness};
 
 fn engine() -> Engine {
     Engine::new(Names::new(Profile::Kubernetes))
@@ -28,7 +28,12 @@ fn object(engine: &Engine, json: &Json) -> Object {
 
 /// The errors of a new object.
 fn complaints(json: &Json) -> Vec<String> {
-    let engine = engine();
+    complaints_with(FieldGates::default(), json)
+}
+
+/// The errors of a new object where these gates are on.
+fn complaints_with(gates: FieldGates, json: &Json) -> Vec<String> {
+    let engine = engine().with_gates(gates);
     let object = object(&engine, json);
     match engine.validate_create(&object) {
         Ok(()) => Vec::new(),

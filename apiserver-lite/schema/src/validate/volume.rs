@@ -6,6 +6,7 @@ use super::references::{self, ReferenceTarget};
 use super::volume_source::{self, VolumeOwner, check_relative};
 use super::{FieldErrors, classes, names, persistent};
 use crate::enums;
+use crate::field_gates::FieldGates;
 use crate::value::{Map, Path, Value};
 
 /// How a volume can be used.
@@ -21,6 +22,7 @@ pub(super) struct VolumeNames<'a>(BTreeMap<&'a str, Use>);
 
 pub(super) fn check_volumes<'a>(
     spec: &'a Map,
+    gates: FieldGates,
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) -> VolumeNames<'a> {
@@ -37,7 +39,7 @@ pub(super) fn check_volumes<'a>(
         if !seen.insert(name) {
             errors.duplicate(&here.field("name"), name);
         }
-        check_source(volume, &here, errors);
+        check_source(volume, gates, &here, errors);
         // A volume with a fault is none that a container can use.
         if errors.0.len() == before {
             let claimed = ["persistentVolumeClaim", "ephemeral"].iter().any(|s| volume.contains(s));
@@ -75,7 +77,7 @@ pub(super) fn check_ephemeral_names(
     }
 }
 
-fn check_source(volume: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_source(volume: &Map, gates: FieldGates, path: &Path<'_>, errors: &mut FieldErrors) {
     let mut sources = volume.iter().filter(|(key, _)| *key != "name");
     let empty = Map::new();
     match sources.next() {
@@ -84,7 +86,10 @@ fn check_source(volume: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
             let source = source.as_map().unwrap_or(&empty);
             let here = path.field(name);
             volume_source::check(name, source, VolumeOwner::Pod, &here, errors);
-            check_projection(name, source, &here, errors);
+            match name {
+                "ephemeral" => check_ephemeral(source, gates, &here, errors),
+                _ => check_projection(name, source, &here, errors),
+            }
         }
     }
     for (key, _) in sources {
@@ -92,7 +97,7 @@ fn check_source(volume: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Validates the sources that only pods have: projections of objects, and ephemeral claims.
+/// Validates projections of objects, which only pods have.
 fn check_projection(name: &str, source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     match name {
         "secret" | "configMap" => {
@@ -104,13 +109,12 @@ fn check_projection(name: &str, source: &Map, path: &Path<'_>, errors: &mut Fiel
             check_downward(source, path, errors);
         }
         "projected" => check_projected(source, path, errors),
-        "ephemeral" => check_ephemeral(source, path, errors),
         _ => {}
     }
 }
 
-/// Checks that the metadata of a claim template has only labels and annotations.
-fn check_ephemeral(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+/// Validates a claim template, whose metadata has only labels and annotations.
+fn check_ephemeral(source: &Map, gates: FieldGates, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("volumeClaimTemplate");
     let Some(template) = source.map("volumeClaimTemplate") else {
         errors.required(&here, "");
@@ -124,7 +128,7 @@ fn check_ephemeral(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
     let empty = Map::new();
     let spec = template.map("spec").unwrap_or(&empty);
-    persistent::check_claim_spec(spec, &here.field("spec"), errors);
+    persistent::check_claim_spec(spec, gates, &here.field("spec"), errors);
 }
 
 fn check_projected(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {

@@ -7,10 +7,11 @@ use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
 use super::{FieldErrors, failure_policy, metadata, selector};
 use crate::enums;
+use crate::field_gates::FieldGates;
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_apps(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
     let empty = Map::new();
@@ -24,7 +25,7 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     let template = path.field("template");
     let claims: Vec<&str> =
         spec.maps("volumeClaimTemplates").map(|c| c.str_at(&["metadata", "name"])).collect();
-    check_template(spec.map("template"), &claims, &template, errors);
+    check_template(spec.map("template"), &claims, gates, &template, errors);
     check_restart_policy(spec, &["Always"], &template, errors);
     // A Deployment's template is checked as that of its ReplicaSets.
     let of = if kind == "Deployment" { "ReplicaSet" } else { kind };
@@ -254,7 +255,11 @@ fn check_unchanged(
     }
 }
 
-pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_replication_controller(
+    object: &Object,
+    gates: FieldGates,
+    errors: &mut FieldErrors,
+) {
     let path = Path::ROOT;
     let path = path.field("spec");
     let empty = Map::new();
@@ -275,7 +280,7 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
         Some(_) => {}
     }
     if spec.contains("template") {
-        check_template(spec.map("template"), &[], &template, errors);
+        check_template(spec.map("template"), &[], gates, &template, errors);
         check_restart_policy(spec, &["Always"], &template, errors);
         check_no_deadline(spec, "ReplicationController", &template, errors);
     } else {
@@ -283,9 +288,9 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
     }
 }
 
-pub(super) fn check_pod_template(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_pod_template(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
-    check_template(object.fields.map("template"), &[], &path.field("template"), errors);
+    check_template(object.fields.map("template"), &[], gates, &path.field("template"), errors);
 }
 
 pub(super) fn check_revision(object: &Object, errors: &mut FieldErrors) {
@@ -296,12 +301,12 @@ pub(super) fn check_revision(object: &Object, errors: &mut FieldErrors) {
     not_negative(&object.fields, "revision", &path, errors);
 }
 
-pub(super) fn check_job(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_job(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
-    check_job_spec(spec, &path, errors);
+    check_job_spec(spec, gates, &path, errors);
     // Without `manualSelector` the server has made it.
     match spec.map("selector") {
         None if spec.is_true("manualSelector") => {
@@ -315,7 +320,7 @@ pub(super) fn check_job(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_job_spec(spec: &Map, gates: FieldGates, path: &Path<'_>, errors: &mut FieldErrors) {
     for field in [
         "parallelism",
         "completions",
@@ -329,7 +334,7 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_completion(spec, path, errors);
     failure_policy::check(spec, path, errors);
     let template = path.field("template");
-    check_template(spec.map("template"), &[], &template, errors);
+    check_template(spec.map("template"), &[], gates, &template, errors);
     check_job_restart_policy(spec, &template, errors);
     let mode = spec.str("completionMode");
     if !mode.is_empty() {
@@ -422,7 +427,7 @@ fn check_time_zone(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
+pub(super) fn check_cron_job(object: &Object, gates: FieldGates, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
     let empty = Map::new();
@@ -457,7 +462,7 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
     }
     let job_spec = job.and_then(|job| job.map("spec")).unwrap_or(&empty);
     let here = template.field("spec");
-    check_job_spec(job_spec, &here, errors);
+    check_job_spec(job_spec, gates, &here, errors);
     // The selectors of its Jobs are made.
     if let Some(selector) = job_spec.map("selector") {
         errors.invalid(

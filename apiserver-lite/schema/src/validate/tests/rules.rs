@@ -2,8 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{complaints, container, pod, update_complaints};
+use super::{complaints, complaints_with, container, pod, update_complaints};
 use crate::update::Subresource;
+use crate::{FieldGate, FieldGates};
 
 /// `base` with `value` at a JSON pointer whose parents exist.
 fn with(base: &Json, pointer: &str, value: &Json) -> Json {
@@ -670,6 +671,19 @@ fn autoscalers() {
     );
     check(&scaler, "/spec/maxReplicas", &[json!(1)], &[json!(0), json!(-1)]);
     check(&scaler, "/spec/minReplicas", &[json!(3)], &[json!(0), json!(4), json!(-1)]);
+    let mut idle = scaler.clone();
+    idle["spec"]["minReplicas"] = json!(0);
+    idle["spec"]["metrics"] = json!([{"type": "External", "external":
+        {"metric": {"name": "m"}, "target": {"type": "AverageValue", "averageValue": "1"}}}]);
+    let expected = "spec.minReplicas: Invalid value: 0: must be greater than or equal to 1";
+    assert_eq!(complaints(&idle), [expected]);
+    let zero = FieldGates::from_iter([FieldGate::HpaScaleToZero]);
+    assert_eq!(complaints_with(zero, &idle), Vec::<String>::new());
+    assert_eq!(update_complaints(&idle, &idle, Subresource::Main), Vec::<String>::new());
+    let mut below = idle.clone();
+    below["spec"]["minReplicas"] = json!(-1);
+    let expected = "spec.minReplicas: Invalid value: -1: must be greater than or equal to 0";
+    assert_eq!(complaints_with(zero, &below), [expected]);
     check(&scaler, "/spec/scaleTargetRef", &[], &[json!({}), json!({"kind": "a/b", "name": "c"})]);
     let mut counted = scaler.clone();
     counted["status"] = json!({"currentReplicas": 0, "desiredReplicas": -1});

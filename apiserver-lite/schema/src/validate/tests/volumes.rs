@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value as Json, json};
 
-use super::{complaints, pod, update_complaints};
+use super::{complaints, complaints_with, pod, update_complaints};
 use crate::update::Subresource;
+use crate::{FieldGate, FieldGates};
 
 const SCHEMA: &str = include_str!("../../../../../proto/api/schema/core_v1.tsv");
 
@@ -606,8 +607,9 @@ fn persistent_volumes() {
             "spec.accessModes: Required value: at least 1 access mode is required",
         ),
         (
-            json!({"hostPath": host, "accessModes": ["ReadWriteOncePod", "ReadOnlyMany"]}),
-            "spec.accessModes: Forbidden: may not use ReadWriteOncePod with other access modes",
+            json!({"hostPath": host, "accessModes": ["ReadWriteOncePod"]}),
+            "spec.accessModes: Unsupported value: \"ReadWriteOncePod\": supported values: \
+             \"ReadOnlyMany\", \"ReadWriteMany\", \"ReadWriteOnce\"",
         ),
         (json!({"hostPath": host, "capacity": {}}), "spec.capacity[storage]: Required value"),
         (
@@ -666,6 +668,44 @@ fn persistent_volumes() {
     assert_eq!(update(&larger, &json!({"hostPath": host})).len(), 1, "the nodes are taken away");
 }
 
+#[test]
+fn the_access_mode_for_one_pod_needs_its_gate() {
+    let spec = |modes: &[&str]| json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
+    let on_node =
+        |modes: &[&str]| volume(&json!({"hostPath": {"path": "/x"}, "accessModes": modes}));
+    let claimed = |modes: &[&str]| claim(&spec(modes), "Bound");
+    let brought = |modes: &[&str]| {
+        let made = json!({"volumeClaimTemplate": {"spec": spec(modes)}});
+        let containers = json!([{"name": "c", "image": "i"}]);
+        pod(&json!({"volumes": [{"name": "v", "ephemeral": made}], "containers": containers}))
+    };
+    let alone = FieldGates::from_iter([FieldGate::ReadWriteOncePod]);
+    let makers: [&dyn Fn(&[&str]) -> Json; 3] = [&on_node, &claimed, &brought];
+    for make in makers {
+        let (one, two) =
+            (make(&["ReadWriteOncePod"]), make(&["ReadWriteOncePod", "ReadWriteOnce"]));
+        let refused = complaints(&one);
+        assert!(
+            refused.len() == 1 && refused[0].contains("Unsupported value: \"ReadWriteOncePod\""),
+            "{refused:?}"
+        );
+        assert_eq!(complaints_with(alone, &one), Vec::<String>::new());
+        let mixed = complaints_with(alone, &two);
+        let expected = "Forbidden: may not use ReadWriteOncePod with other access modes";
+        assert!(mixed.len() == 1 && mixed[0].ends_with(expected), "{mixed:?}");
+        let unknown = complaints_with(alone, &make(&["Sometimes"]));
+        assert!(
+            unknown.len() == 1 && unknown[0].ends_with("\"ReadWriteOnce\", \"ReadWriteOncePod\""),
+            "{unknown:?}"
+        );
+        // A stored object has it.
+        assert_eq!(update_complaints(&one, &one, Subresource::Main), Vec::<String>::new());
+    }
+    let other = on_node(&["ReadWriteOnce"]);
+    let one = on_node(&["ReadWriteOncePod"]);
+    assert_eq!(update_complaints(&other, &one, Subresource::Main).len(), 1);
+}
+
 fn claim(spec: &Json, phase: &str) -> Json {
     let mut all =
         json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
@@ -689,7 +729,7 @@ fn claims() {
         (
             json!({"accessModes": ["Sometimes"]}),
             "spec.accessModes: Unsupported value: \"Sometimes\": supported values: \"ReadOnlyMany\", \
-             \"ReadWriteMany\", \"ReadWriteOnce\", \"ReadWriteOncePod\"",
+             \"ReadWriteMany\", \"ReadWriteOnce\"",
         ),
         (
             json!({"dataSource": snapshot, "dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "x"}}),

@@ -107,12 +107,7 @@ fn date_conditions(object: &mut Object, before: &Object, now: &str) {
 }
 
 /// Carries server-decided fields over from `before`. Runs after admission and before validation.
-pub(crate) fn prepare_update(
-    server: &Server,
-    object: &mut Object,
-    before: &Object,
-    subresource: Subresource,
-) {
+pub(crate) fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
     }

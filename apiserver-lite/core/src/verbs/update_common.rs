@@ -218,7 +218,7 @@ pub(crate) async fn commit_owned(
     };
     let webhooks = review.as_mut().map(|review| (review, &settle as &RestoreFields<'_>));
     let warnings = admission::admit(call, operation, &mut object, Some(before), webhooks).await?;
-    registry::prepare_update(call.server, &mut object, before, subresource);
+    registry::prepare_update(&mut object, before, subresource);
     set_managed_fields(&mut object, managed_fields);
     keep_times(before, &mut object);
     object.set_meta_str("resourceVersion", before.resource_version());

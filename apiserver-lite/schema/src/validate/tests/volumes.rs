@@ -606,11 +606,6 @@ fn persistent_volumes() {
             json!({"hostPath": host, "accessModes": []}),
             "spec.accessModes: Required value: at least 1 access mode is required",
         ),
-        (
-            json!({"hostPath": host, "accessModes": ["ReadWriteOncePod"]}),
-            "spec.accessModes: Unsupported value: \"ReadWriteOncePod\": supported values: \
-             \"ReadOnlyMany\", \"ReadWriteMany\", \"ReadWriteOnce\"",
-        ),
         (json!({"hostPath": host, "capacity": {}}), "spec.capacity[storage]: Required value"),
         (
             json!({"hostPath": host, "capacity": {"storage": "0"}}),
@@ -668,42 +663,49 @@ fn persistent_volumes() {
     assert_eq!(update(&larger, &json!({"hostPath": host})).len(), 1, "the nodes are taken away");
 }
 
+/// A volume, a claim, and a pod that brings a claim along, with these access modes.
+fn with_modes(modes: &[&str]) -> [Json; 3] {
+    let spec = json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
+    let made = json!({"volumeClaimTemplate": {"spec": spec}});
+    let containers = json!([{"name": "c", "image": "i"}]);
+    [
+        volume(&json!({"hostPath": {"path": "/x"}, "accessModes": modes})),
+        claim(&spec, "Bound"),
+        pod(&json!({"volumes": [{"name": "v", "ephemeral": made}], "containers": containers})),
+    ]
+}
+
 #[test]
 fn the_access_mode_for_one_pod_needs_its_gate() {
-    let spec = |modes: &[&str]| json!({"accessModes": modes, "resources": {"requests": {"storage": "1Gi"}}});
-    let on_node =
-        |modes: &[&str]| volume(&json!({"hostPath": {"path": "/x"}, "accessModes": modes}));
-    let claimed = |modes: &[&str]| claim(&spec(modes), "Bound");
-    let brought = |modes: &[&str]| {
-        let made = json!({"volumeClaimTemplate": {"spec": spec(modes)}});
-        let containers = json!([{"name": "c", "image": "i"}]);
-        pod(&json!({"volumes": [{"name": "v", "ephemeral": made}], "containers": containers}))
-    };
-    let alone = FieldGates::from_iter([FieldGate::ReadWriteOncePod]);
-    let makers: [&dyn Fn(&[&str]) -> Json; 3] = [&on_node, &claimed, &brought];
-    for make in makers {
-        let (one, two) =
-            (make(&["ReadWriteOncePod"]), make(&["ReadWriteOncePod", "ReadWriteOnce"]));
-        let refused = complaints(&one);
-        assert!(
-            refused.len() == 1 && refused[0].contains("Unsupported value: \"ReadWriteOncePod\""),
-            "{refused:?}"
-        );
-        assert_eq!(complaints_with(alone, &one), Vec::<String>::new());
-        let mixed = complaints_with(alone, &two);
-        let expected = "Forbidden: may not use ReadWriteOncePod with other access modes";
-        assert!(mixed.len() == 1 && mixed[0].ends_with(expected), "{mixed:?}");
-        let unknown = complaints_with(alone, &make(&["Sometimes"]));
-        assert!(
-            unknown.len() == 1 && unknown[0].ends_with("\"ReadWriteOnce\", \"ReadWriteOncePod\""),
-            "{unknown:?}"
-        );
-        // A stored object has it.
-        assert_eq!(update_complaints(&one, &one, Subresource::Main), Vec::<String>::new());
+    let none = FieldGates::default();
+    let on = FieldGates::from_iter([FieldGate::ReadWriteOncePod]);
+    let alone = &["ReadWriteOncePod"][..];
+    let mixed = &["ReadWriteOncePod", "ReadWriteOnce"][..];
+    let unknown = &["Sometimes"][..];
+    let refused = "\"ReadWriteOncePod\": supported values: \"ReadOnlyMany\", \"ReadWriteMany\", \"ReadWriteOnce\"";
+    let supported = "\"ReadWriteMany\", \"ReadWriteOnce\", \"ReadWriteOncePod\"";
+    let others = "Forbidden: may not use ReadWriteOncePod with other access modes";
+    for (gates, modes, expected) in [
+        (none, alone, Some(refused)),
+        (on, alone, None),
+        (on, mixed, Some(others)),
+        (on, unknown, Some(supported)),
+    ] {
+        for object in with_modes(modes) {
+            let found = complaints_with(gates, &object);
+            let is_expected = match expected {
+                None => found.is_empty(),
+                Some(end) => found.len() == 1 && found[0].ends_with(end),
+            };
+            assert!(is_expected, "{gates:?} {modes:?}: {found:?}");
+        }
     }
-    let other = on_node(&["ReadWriteOnce"]);
-    let one = on_node(&["ReadWriteOncePod"]);
-    assert_eq!(update_complaints(&other, &one, Subresource::Main).len(), 1);
+    // A stored object has it.
+    for object in with_modes(alone) {
+        assert_eq!(update_complaints(&object, &object, Subresource::Main), Vec::<String>::new());
+    }
+    let ([before, ..], [after, ..]) = (with_modes(&["ReadWriteOnce"]), with_modes(alone));
+    assert_eq!(update_complaints(&before, &after, Subresource::Main).len(), 1);
 }
 
 fn claim(spec: &Json, phase: &str) -> Json {

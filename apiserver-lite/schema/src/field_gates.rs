@@ -11,7 +11,7 @@ pub enum FieldGate {
     HpaContainerMetrics,
     /// `minReplicas: 0` of autoscalers.
     HpaScaleToZero,
-    /// `podFailurePolicy` of Jobs.
+    /// `podFailurePolicy` of Jobs, and of those of CronJobs.
     JobPodFailurePolicy,
     /// `matchLabelKeys` of topology spread constraints.
     MatchLabelKeysInPodTopologySpread,
@@ -87,6 +87,12 @@ impl FieldGate {
 pub struct FieldGates(u16);
 
 impl FieldGates {
+    /// The names of all gates.
+    #[must_use]
+    pub fn names() -> [&'static str; FieldGate::ALL.len()] {
+        FieldGate::ALL.map(FieldGate::name)
+    }
+
     /// The gates whose names are `on`.
     #[must_use]
     pub fn from_names(on: impl Fn(&str) -> bool) -> Self {

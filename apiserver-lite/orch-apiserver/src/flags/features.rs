@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use apiserver_core::config::{
-    AdmissionPlugin, AdmissionSettings, FieldGate, FieldGates, RuntimeConfig,
-};
+use apiserver_core::config::{AdmissionPlugin, AdmissionSettings, FieldGates, RuntimeConfig};
 use proto_api::names::Names;
 use proto_daemon::feature_gates::{self, ResolvedGates};
 use proto_daemon::flags::FlagError;
@@ -67,9 +65,7 @@ impl FeatureFlags {
         let runtime_config = runtime_config.checked(names).map_err(refused)?;
         // Of a setting that is given several times the last counts.
         let gates = self.feature_gates.into_iter().flatten().collect();
-        let consulted =
-            [&[POD_SECURITY, FAIRNESS, DISRUPTION][..], &FieldGate::ALL.map(FieldGate::name)]
-                .concat();
+        let consulted = [&[POD_SECURITY, FAIRNESS, DISRUPTION][..], &FieldGates::names()].concat();
         let settled = feature_gates::resolve_gates(&[], &consulted, &gates);
         let ResolvedGates { gates, mut warnings } =
             settled.map_err(|errors| FlagError::new(errors.to_string()))?;
@@ -102,6 +98,7 @@ fn parse_release(text: &str) -> Result<String, FlagError> {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_core::config::FieldGate;
     use clap::Parser;
     use proto_api::names::Profile;
 

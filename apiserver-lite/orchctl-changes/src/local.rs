@@ -18,23 +18,7 @@ pub struct LocalFlag {
 }
 
 impl LocalFlag {
-    /// The objects: as the server has them, or as files have them.
-    ///
-    /// # Errors
-    /// As [`targets::read`]; no file is named, or objects besides.
-    pub async fn read(
-        self,
-        session: &Session,
-        flags: &TargetFlags,
-        args: &[String],
-        output: &mut Output,
-    ) -> Result<Vec<TargetObject>, CommandError> {
-        let (targets, errors) = self.read_each(session, flags, args, output).await?;
-        CommandError::collect(errors)?;
-        Ok(targets)
-    }
-
-    /// As [`LocalFlag::read`], for commands that go on without the objects that cannot be read.
+    /// The objects, as the server has them or as files have them, and why others cannot be read.
     ///
     /// # Errors
     /// As [`targets::read_each`]; no file is named, or objects besides.

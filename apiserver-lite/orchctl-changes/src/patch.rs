@@ -15,7 +15,7 @@ use crate::local::{self, LocalFlag};
 use crate::record::RecordFlags;
 use crate::requests;
 use crate::results::ResultFlags;
-use crate::targets::{self, TargetFlags, TargetObject};
+use crate::targets::{TargetFlags, TargetObject};
 
 /// Formats of patches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -79,7 +79,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When the patch is malformed or an object cannot be changed.
+/// When the patch is malformed or an object cannot be changed; the others are changed all the same.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -100,51 +100,65 @@ pub async fn run(
     let body: Value = yaml::parse(&text)
         .map_err(|error| CommandError::with_text(format!("unable to parse {text:?}: {error}")))?;
     let flags = TargetFlags { files: args.files.clone(), ..TargetFlags::default() };
-    if args.local.local {
-        for TargetObject { place, object } in
-            args.local.read(session, &flags, &args.objects, output).await?
-        {
-            let changed = local::patched(&object, args.kind.into(), &body)?;
-            let done = if changed == object { UNCHANGED } else { "patched" };
-            args.results.print_result(output, &place, &changed, done)?;
+    let (targets, mut errors) =
+        args.local.read_each(session, &flags, &args.objects, output).await?;
+    for target in targets {
+        let patched = match args.local.local {
+            true => patch_locally(&args, &body, &target, output),
+            false => patch(session, &args, &body, &target, output).await,
+        };
+        if let Err(error) = patched {
+            errors.push(error);
         }
-        return Ok(ExitCode::SUCCESS);
     }
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+fn patch_locally(
+    args: &Args,
+    body: &Value,
+    target: &TargetObject,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let changed = local::patched(&target.object, args.kind.into(), body)?;
+    let done = if changed == target.object { UNCHANGED } else { "patched" };
+    args.results.print_result(output, &target.place, &changed, done)
+}
+
+async fn patch(
+    session: &Session,
+    args: &Args,
+    body: &Value,
+    target: &TargetObject,
+    output: &mut Output,
+) -> Result<(), CommandError> {
     let patch = match args.kind {
-        Type::Json => Patch::Json(body),
-        Type::Merge => Patch::Merge(body),
-        Type::Strategic => Patch::Strategic(body),
+        Type::Json => Patch::Json(body.clone()),
+        Type::Merge => Patch::Merge(body.clone()),
+        Type::Strategic => Patch::Strategic(body.clone()),
     };
     let write = requests::WriteOptions {
         // What is not sent is checked by the server all the same: a patch has to be applied.
         dry_run: args.results.dry_run != crate::results::DryRun::None,
         ..args.results.write(&args.field_manager)?
     };
-    let mut errors = Vec::new();
-    for target in targets::read(session, &flags, &args.objects, output).await? {
-        let path = target.place.path(args.subresource.as_deref());
-        match requests::patch(session, path, &patch, &write).await {
-            Ok(mut object) => {
-                let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
-                let same = object.get("spec") == target.object.get("spec")
-                    && version(&object) == version(&target.object);
-                let done = if same { UNCHANGED } else { "patched" };
-                let mut cause = json!({});
-                if args.record.annotate(session, &mut cause, output).await? && !write.dry_run {
-                    let path = target.place.path(None);
-                    match requests::patch(session, path, &Patch::Merge(cause), &write).await {
-                        Ok(recorded) => object = recorded,
-                        // The object is patched all the same: as with kubectl, that is no failure.
-                        Err(error) => session.warn(&format!(
-                            "{} is patched, but its cause of change was not recorded: {error}",
-                            target.place.title()
-                        )),
-                    }
-                }
-                args.results.print_result(output, &target.place, &object, done)?;
-            }
-            Err(error) => errors.push(error),
+    let path = target.place.path(args.subresource.as_deref());
+    let mut object = requests::patch(session, path, &patch, &write).await?;
+    let version = |object: &Value| object.pointer("/metadata/resourceVersion").cloned();
+    let same = object.get("spec") == target.object.get("spec")
+        && version(&object) == version(&target.object);
+    let done = if same { UNCHANGED } else { "patched" };
+    let mut cause = json!({});
+    if args.record.annotate(session, &mut cause, output).await? && !write.dry_run {
+        let path = target.place.path(None);
+        match requests::patch(session, path, &Patch::Merge(cause), &write).await {
+            Ok(recorded) => object = recorded,
+            // The object is patched all the same: as with kubectl, that is no failure.
+            Err(error) => session.warn(&format!(
+                "{} is patched, but its cause of change was not recorded: {error}",
+                target.place.title()
+            )),
         }
     }
-    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+    args.results.print_result(output, &target.place, &object, done)
 }

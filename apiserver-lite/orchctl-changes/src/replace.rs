@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use orchctl_client::manifests::{self, FileFlags, Manifest};
+use orchctl_client::manifests::{self, FileFlags, Manifest, ReadManifests};
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::apply;
 use proto_client::{WriteParams, request};
@@ -48,7 +48,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object cannot be replaced.
+/// When an object cannot be replaced; the others are replaced all the same.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -76,8 +76,9 @@ pub async fn run(
         validation: Some(validation(args.validate)),
         ..args.results.write(&args.field_manager)?
     };
-    let mut errors = Vec::new();
-    for manifest in manifests::read(session, &args.files, output).await? {
+    let ReadManifests { manifests, mut errors } =
+        manifests::read_each(session, &args.files, output).await?;
+    for manifest in manifests {
         let replaced = replace(session, &args, &write, &manifest, output).await;
         if let Err(error) = replaced {
             errors.push(requests::with_source(error, "replacing", &manifest.source));

@@ -77,7 +77,7 @@ struct ChangeArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object cannot be read or changed.
+/// When an object cannot be read or changed; the others are shown or changed all the same.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -115,32 +115,47 @@ async fn run_status(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let limit = poll::limit("--timeout", &args.timeout)?;
-    let annotation = revision_annotation(session.names().await?);
-    for target in targets::read(session, &args.targets, &args.objects, output).await? {
-        let mut pauses = PollIntervals::up_to(limit);
-        let TargetObject { place, mut object } = target;
-        let mut said = String::new();
-        loop {
-            let progress = rollout::progress(&object, args.revision, &annotation)
-                .map_err(requests::argument)?;
-            if progress.text != said {
-                writeln!(output.out, "{}", progress.text)?;
-                output.out.flush()?;
-                said = progress.text;
-            }
-            if progress.done || !args.watch {
-                break;
-            }
-            if !pauses.pause().await {
-                return Err(CommandError::with_text("timed out waiting for the condition"));
-            }
-            let Some(next) = requests::find(session, &place).await? else {
-                return Err(CommandError::with_text("object has been deleted"));
-            };
-            object = next;
+    let (targets, mut errors) =
+        targets::read_each(session, &args.targets, &args.objects, output).await?;
+    for target in targets {
+        let pauses = PollIntervals::up_to(limit);
+        if let Err(error) = follow(session, &args, target, pauses, output).await {
+            errors.push(error);
         }
     }
-    Ok(ExitCode::SUCCESS)
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+/// Says how the update of an object goes on, until it has ended.
+async fn follow(
+    session: &Session,
+    args: &StatusArgs,
+    target: TargetObject,
+    mut pauses: PollIntervals,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let annotation = revision_annotation(session.names().await?);
+    let TargetObject { place, mut object } = target;
+    let mut said = String::new();
+    loop {
+        let progress =
+            rollout::progress(&object, args.revision, &annotation).map_err(requests::argument)?;
+        if progress.text != said {
+            writeln!(output.out, "{}", progress.text)?;
+            output.out.flush()?;
+            said = progress.text;
+        }
+        if progress.done || !args.watch {
+            return Ok(());
+        }
+        if !pauses.pause().await {
+            return Err(CommandError::with_text("timed out waiting for the condition"));
+        }
+        let Some(next) = requests::find(session, &place).await? else {
+            return Err(CommandError::with_text("object has been deleted"));
+        };
+        object = next;
+    }
 }
 
 async fn change(
@@ -152,10 +167,9 @@ async fn change(
 ) -> Result<ExitCode, CommandError> {
     let names = session.names().await?;
     let results = ResultFlags::printing(args.print.clone());
-    let mut errors = Vec::new();
-    for TargetObject { place, object } in
-        targets::read(session, &args.targets, &args.objects, output).await?
-    {
+    let (targets, mut errors) =
+        targets::read_each(session, &args.targets, &args.objects, output).await?;
+    for TargetObject { place, object } in targets {
         let changed = match make(names, &object) {
             Ok(changed) => changed,
             Err(error) => {

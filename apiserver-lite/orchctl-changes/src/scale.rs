@@ -43,7 +43,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object cannot be scaled.
+/// When an object cannot be scaled; the others are scaled all the same.
 pub async fn run(
     session: &Session,
     args: Args,
@@ -51,11 +51,16 @@ pub async fn run(
 ) -> Result<ExitCode, CommandError> {
     let waits = !matches!(args.timeout.as_str(), "0" | "0s");
     let limit = poll::limit("--timeout", &args.timeout)?;
-    let targets = targets::read(session, &args.targets, &args.objects, output).await?;
-    if targets.is_empty() {
+    let (targets, mut errors) =
+        targets::read_each(session, &args.targets, &args.objects, output).await?;
+    if targets.is_empty() && errors.is_empty() {
         return Err(CommandError::with_text("no objects passed to scale"));
     }
-    let mut errors = Vec::new();
+    if !args.resource_version.is_empty() && targets.len() > 1 {
+        return Err(CommandError::with_text(
+            "cannot use --resource-version with multiple resources",
+        ));
+    }
     for target in targets {
         let limit = Some(limit).filter(|_| waits);
         if let Err(error) = scale(session, &args, target, limit, output).await {

@@ -125,17 +125,16 @@ pub async fn places(
         }
         return Ok((found, errors));
     }
-    let found = named(session, flags, args).await?;
-    Ok((found, Vec::new()))
+    named(session, flags, args).await
 }
 
 async fn named(
     session: &Session,
     flags: &TargetFlags,
     args: &[String],
-) -> Result<Vec<FoundObject>, CommandError> {
+) -> Result<(Vec<FoundObject>, Vec<CommandError>), CommandError> {
     let discovery = session.discovery().await?;
-    let mut found = Vec::new();
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
     for selection in names::parse(discovery, args)? {
         let resource = selection.resource;
         let namespace = session.namespace()?.to_owned();
@@ -161,14 +160,16 @@ async fn named(
                 let selectors = (flags.selector.as_str(), flags.field_selector.as_str());
                 let namespace = namespace.filter(|_| !flags.all_namespaces);
                 let listed = requests::list(session, &resource, namespace.as_deref(), selectors);
-                found.extend(listed.await?.into_iter().map(|object| {
-                    FoundObject::Listed(TargetObject {
-                        place: Place::listed(&resource, &object),
-                        object,
-                    })
-                }));
+                let target = |object| {
+                    let place = Place::listed(&resource, &object);
+                    FoundObject::Listed(TargetObject { place, object })
+                };
+                match listed.await {
+                    Ok(listed) => found.extend(listed.into_iter().map(target)),
+                    Err(error) => errors.push(error),
+                }
             }
         }
     }
-    Ok(found)
+    Ok((found, errors))
 }

@@ -69,35 +69,49 @@ pub(super) async fn run_history(
     args: HistoryArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    for target in targets::read(session, &args.targets, &args.objects, output).await? {
-        let revisions = revisions(session, &target).await?;
-        let title = target.place.title();
-        if revisions.is_empty() {
-            writeln!(output.out, "{title} \nNo rollout history found.")?;
-            continue;
+    let (targets, mut errors) =
+        targets::read_each(session, &args.targets, &args.objects, output).await?;
+    for target in targets {
+        if let Err(error) = show(session, &args, &target, output).await {
+            errors.push(error);
         }
-        if args.revision > 0 {
-            let one = rollout::revision_to_undo(&revisions, args.revision).map_err(|_| {
-                CommandError::with_text(format!(
-                    "unable to find the specified revision {} of {title}",
-                    args.revision
-                ))
-            })?;
-            let names = session.names().await?;
-            let shown = rollout::shown_template(one, &names.label("change-cause"));
-            let text = describe_template(&shown, names);
-            writeln!(output.out, "{title} with revision #{}\n{text}", one.number)?;
-            continue;
-        }
-        let mut rows = vec![vec!["REVISION".to_owned(), "CHANGE-CAUSE".to_owned()]];
-        rows.extend(revisions.iter().map(|revision| {
-            let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };
-            vec![revision.number.to_string(), cause.to_owned()]
-        }));
-        // The space behind the title is what scripts have seen since ever.
-        writeln!(output.out, "{title} \n{}", ColumnWidths::default().render(&rows))?;
     }
-    Ok(ExitCode::SUCCESS)
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+async fn show(
+    session: &Session,
+    args: &HistoryArgs,
+    target: &TargetObject,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let revisions = revisions(session, target).await?;
+    let title = target.place.title();
+    if revisions.is_empty() {
+        writeln!(output.out, "{title} \nNo rollout history found.")?;
+        return Ok(());
+    }
+    if args.revision > 0 {
+        let one = rollout::revision_to_undo(&revisions, args.revision).map_err(|_| {
+            CommandError::with_text(format!(
+                "unable to find the specified revision {} of {title}",
+                args.revision
+            ))
+        })?;
+        let names = session.names().await?;
+        let shown = rollout::shown_template(one, &names.label("change-cause"));
+        let text = describe_template(&shown, names);
+        writeln!(output.out, "{title} with revision #{}\n{text}", one.number)?;
+        return Ok(());
+    }
+    let mut rows = vec![vec!["REVISION".to_owned(), "CHANGE-CAUSE".to_owned()]];
+    rows.extend(revisions.iter().map(|revision| {
+        let cause = if revision.cause.is_empty() { "<none>" } else { &revision.cause };
+        vec![revision.number.to_string(), cause.to_owned()]
+    }));
+    // The space behind the title is what scripts have seen since ever.
+    writeln!(output.out, "{title} \n{}", ColumnWidths::default().render(&rows))?;
+    Ok(())
 }
 
 pub(super) async fn run_undo(
@@ -105,46 +119,56 @@ pub(super) async fn run_undo(
     args: UndoArgs,
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
-    for target in targets::read(session, &args.targets, &args.objects, output).await? {
-        let TargetObject { place, object } = &target;
-        let is_shown_only = args.results.dry_run == DryRun::Client;
-        if !is_shown_only && object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
-            return Err(CommandError::with_text(format!(
-                "you cannot rollback a paused deployment; resume it first with rollout resume {} and try again",
-                place.title()
-            )));
+    let (targets, mut errors) =
+        targets::read_each(session, &args.targets, &args.objects, output).await?;
+    for target in targets {
+        if let Err(error) = undo(session, &args, &target, output).await {
+            errors.push(error);
         }
-        let revisions = revisions(session, &target).await?;
-        let revision =
-            rollout::revision_to_undo(&revisions, args.to_revision).map_err(requests::argument)?;
-        if is_shown_only {
-            let names = session.names().await?;
-            let text = describe_template(&rollout::kept_template(revision), names);
-            let text = match place.resource.kind.as_str() {
-                "Deployment" => text,
-                _ => format!("will roll back to {text}"),
-            };
-            args.results.print_result(output, place, object, &text)?;
-            continue;
-        }
-        let template = rollout::template_of(revision);
-        if object.pointer("/spec/template") == Some(&template) {
-            let number = revision.number;
-            let done =
-                format!("skipped rollback (current template already matches revision {number})");
-            args.results.print_result(output, place, object, &done)?;
-            continue;
-        }
-        let mut steps = vec![json!({"op": "replace", "path": "/spec/template", "value": template})];
-        if place.resource.kind == "Deployment" {
-            let own = rollout::own_annotations(session.names().await?);
-            let annotations = rollout::annotations_of(object, revision, &own);
-            steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
-        }
-        let patch = Patch::Json(Value::Array(steps));
-        let write = args.results.write("kubectl-rollout")?;
-        let changed = requests::patch(session, place.path(None), &patch, &write).await?;
-        args.results.print_result(output, place, &changed, "rolled back")?;
     }
-    Ok(ExitCode::SUCCESS)
+    CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+async fn undo(
+    session: &Session,
+    args: &UndoArgs,
+    target: &TargetObject,
+    output: &mut Output,
+) -> Result<(), CommandError> {
+    let TargetObject { place, object } = target;
+    let is_shown_only = args.results.dry_run == DryRun::Client;
+    if !is_shown_only && object.pointer("/spec/paused") == Some(&Value::Bool(true)) {
+        return Err(CommandError::with_text(format!(
+            "you cannot rollback a paused deployment; resume it first with rollout resume {} and try again",
+            place.title()
+        )));
+    }
+    let revisions = revisions(session, target).await?;
+    let revision =
+        rollout::revision_to_undo(&revisions, args.to_revision).map_err(requests::argument)?;
+    if is_shown_only {
+        let names = session.names().await?;
+        let text = describe_template(&rollout::kept_template(revision), names);
+        let text = match place.resource.kind.as_str() {
+            "Deployment" => text,
+            _ => format!("will roll back to {text}"),
+        };
+        return args.results.print_result(output, place, object, &text);
+    }
+    let template = rollout::template_of(revision);
+    if object.pointer("/spec/template") == Some(&template) {
+        let number = revision.number;
+        let done = format!("skipped rollback (current template already matches revision {number})");
+        return args.results.print_result(output, place, object, &done);
+    }
+    let mut steps = vec![json!({"op": "replace", "path": "/spec/template", "value": template})];
+    if place.resource.kind == "Deployment" {
+        let own = rollout::own_annotations(session.names().await?);
+        let annotations = rollout::annotations_of(object, revision, &own);
+        steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
+    }
+    let patch = Patch::Json(Value::Array(steps));
+    let write = args.results.write("kubectl-rollout")?;
+    let changed = requests::patch(session, place.path(None), &patch, &write).await?;
+    args.results.print_result(output, place, &changed, "rolled back")
 }

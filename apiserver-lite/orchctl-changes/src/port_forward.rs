@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_printers::objects;
 use orchctl_streams::forward;
+use proto_client::ClientError;
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -232,14 +233,15 @@ async fn serve(
     loop {
         tokio::select! {
             Some((socket, pair)) = accepted.recv(), if forwarding.len() < CONNECTIONS_MAX => {
-                writeln!(output.out, "Handling connection for {}", socket.local_addr()?.port())?;
+                let port = socket.local_addr().map_or(pair.local, |address| address.port());
+                writeln!(output.out, "Handling connection for {port}")?;
                 output.out.flush()?;
                 forwarding.push(join(session, chosen, socket, pair));
             }
             Some(ended) = forwarding.next() => match ended {
                 Ok(()) => {}
-                // The pod has gone: no connection will work any more.
-                Err(error) if error.is_not_found() => return Err(CommandError::with_text(LOST)),
+                // No connection will work any more.
+                Err(error) if says_gone(&error) => return Err(CommandError::with_text(LOST)),
                 Err(error) => writeln!(output.err, "{error}")?,
             },
             () = &mut pod_end => return Err(CommandError::with_text(LOST)),
@@ -257,12 +259,23 @@ async fn until_ended(session: &Session, chosen: &Chosen, pause: Duration) {
     loop {
         sleep(pause).await;
         // A server that does not answer says nothing of the pod.
-        if let Ok(now) = requests::find(session, &chosen.place).await
-            && has_ended(now.as_ref(), uid)
-        {
+        let now = match requests::get(session, &chosen.place).await {
+            Ok(pod) => Some(pod),
+            Err(error) if says_gone(&error) => None,
+            Err(_) => continue,
+        };
+        if has_ended(now.as_ref(), uid) {
             return;
         }
     }
+}
+
+/// Whether an error says that the pod does not exist any more. What stands before the API server (a load balancer, a proxy) has a 404 of its own,
+/// which names no object.
+fn says_gone(error: &CommandError) -> bool {
+    let CommandError::Client(ClientError::Api { status, .. }) = error else { return false };
+    let details = status.details.as_ref();
+    error.is_not_found() && details.is_some_and(|details| details.kind == "pods")
 }
 
 /// Whether the pod of this UID has ended, from what the server has under its name.
@@ -292,13 +305,18 @@ async fn join(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use http::Response;
     use orchctl_client::ApiResource;
     use proto_client::testing::json_response;
     use serde_json::json;
+    use tokio::io::AsyncReadExt as _;
 
     use super::*;
     use crate::requests::Place;
-    use crate::testing::TestServer;
+    use crate::testing::{Recorder, TestServer};
 
     fn chosen(service: Option<Value>) -> Chosen {
         let place = Place { resource: ApiResource::default(), namespace: None, name: "p".into() };
@@ -333,13 +351,70 @@ mod tests {
                 200,
                 &json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}}),
             ),
-            _ => json_response(404, &status(404)),
+            3 => json_response(404, &status(404)),
+            4 => missing_page(),
+            5 => json_response(404, &gone()),
+            _ => panic!("the pod has gone"),
         })
         .await;
         let pod = json!({"metadata": {"uid": "u"}});
         let chosen = Chosen { place: server.pod("p"), pod, service: None };
         let waited = until_ended(&server.session, &chosen, Duration::ZERO);
         tokio::time::timeout(Duration::from_secs(120), waited).await.expect("it ends");
+    }
+
+    /// What a load balancer says.
+    fn missing_page() -> Response<Bytes> {
+        let page = Response::builder().status(404).header("content-type", "text/html");
+        page.body("<html>404 page not found</html>".into()).expect("a response")
+    }
+
+    /// What the API server says.
+    fn gone() -> Value {
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "pods \"p\" not found", "details": {"name": "p", "kind": "pods"}})
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_fails_does_not_end_the_others() {
+        let count = AtomicUsize::new(0);
+        let server = TestServer::start(move |request, _| {
+            if !request.path.ends_with("/pods/p/portforward") {
+                return json_response(200, &json!({"status": {"phase": "Running"}}));
+            }
+            match count.fetch_add(1, Ordering::Relaxed) {
+                0 => missing_page(),
+                1 => json_response(500, &json!({"kind": "Status", "code": 500, "message": "busy"})),
+                _ => json_response(404, &gone()),
+            }
+        })
+        .await;
+        let chosen = Chosen { place: server.pod("p"), pod: json!({}), service: None };
+        let (mut output, recorder) = Recorder::output();
+        let addresses = ["127.0.0.1".to_owned()];
+        let listening = listen(Pair { local: 0, remote: 80 }, &addresses, &mut output).await;
+        let listening = listening.expect("a free port");
+        let address = listening[0].0.local_addr().expect("bound");
+        let ask = async {
+            for _ in 0..3 {
+                let mut socket = TcpStream::connect(address).await.expect("it listens");
+                // It is closed when its connection to the pod has failed.
+                let mut byte = [0];
+                let read = socket.read(&mut byte);
+                let read = tokio::time::timeout(Duration::from_secs(60), read).await;
+                drop(read.expect("it is closed"));
+            }
+            std::future::pending::<()>().await;
+        };
+        let serving = serve(&server.session, &chosen, listening, &mut output);
+        let ended = tokio::select! {
+            ended = serving => ended,
+            () = ask => unreachable!(),
+        };
+        assert_eq!(ended.expect_err("the pod has gone").to_string(), format!("error: {LOST}"));
+        let said = recorder.err();
+        assert!(said.contains("(NotFound)") && said.contains("busy"), "{said}");
+        assert_eq!(recorder.out().matches("Handling connection for").count(), 3);
     }
 
     #[test]

@@ -139,10 +139,14 @@ pub fn command_line() -> clap::Command {
 /// Reads the command line.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let command = help::with_help(command_line());
-    let mut matches = command.try_get_matches_from(help_as_flag(words))?;
+    let line = help_as_flag(words);
+    let mut matches = command.try_get_matches_from(&line)?;
     let words = words_of(&matches);
     let mut parsed = Arguments::from_arg_matches_mut(&mut matches)?;
     parsed.words = words;
+    if !parsed.flags.identity.impersonate_groups.is_empty() {
+        parsed.flags.identity.impersonate_groups = arguments::groups(command_line(), line);
+    }
     let names_users = match &parsed.command {
         Command::Create(create) => create.names_users(),
         Command::Set(set) => set.names_users(),
@@ -263,6 +267,26 @@ mod tests {
         assert_eq!(parsed.flags.identity.user, None);
         let parsed = read("orchctl --user=x create namespace n").expect("valid");
         assert_eq!(parsed.flags.identity.user.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn groups_of_all_levels_count() {
+        let groups = |line: &str| read(line).map(|parsed| parsed.flags.identity.impersonate_groups);
+        for (line, wanted) in [
+            ("get pods", &[][..]),
+            ("--as-group=a get pods", &["a"]),
+            ("get pods --as-group a --as-group=b", &["a", "b"]),
+            ("--as-group=a --as-group b get pods --as-group c", &["a", "b", "c"]),
+            (
+                "--as-group=a rollout --as-group b status deploy/x --as-group=a -n n",
+                &["a", "b", "a"],
+            ),
+            ("--as-group=a exec p --as-group=b -- sh --as-group=c", &["a", "b"]),
+            ("help get --as-group=a", &[]),
+        ] {
+            let found = groups(&format!("orchctl {line}")).unwrap_or_default();
+            assert_eq!(found, wanted, "{line}");
+        }
     }
 
     #[test]

@@ -128,27 +128,56 @@ fn redirect(from: &Uri, headers: &HeaderMap) -> Result<Uri, FetchError> {
     Ok(to)
 }
 
-/// A URL as `base` refers to it: whole, or without its first parts.
+/// The URL that a reference of `base` means, whole or without its first parts (RFC 3986, section 5.2).
 fn joined(base: &Uri, reference: &str) -> Option<Uri> {
     let reference = reference.split('#').next()?;
-    let scheme = base.scheme_str()?;
-    let host = base.authority()?;
-    let path = base.path();
-    let full = if reference.starts_with("//") {
-        format!("{scheme}:{reference}")
-    } else if reference.starts_with('/') {
-        format!("{scheme}://{host}{reference}")
-    } else if reference.starts_with('?') {
-        format!("{scheme}://{host}{path}{reference}")
-    } else if reference.split(['/', '?']).next()?.contains(':') {
-        reference.to_owned()
-    } else {
-        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
-        format!("{scheme}://{host}{directory}/{reference}")
+    let (place, query) = match reference.split_once('?') {
+        Some((place, query)) => (place, Some(query)),
+        None => (reference, None),
     };
-    let uri: Uri = full.parse().ok()?;
+    let is_whole = place.split('/').next()?.contains(':');
+    let whole: Option<Uri> = match (is_whole, place.starts_with("//")) {
+        (true, _) => Some(place.parse().ok()?),
+        (false, true) => Some(format!("{}:{place}", base.scheme_str()?).parse().ok()?),
+        (false, false) => None,
+    };
+    let base_path = base.path();
+    let (path, query) = match &whole {
+        Some(whole) => (whole.path().to_owned(), query),
+        None if place.is_empty() => (base_path.to_owned(), query.or(base.query())),
+        None if place.starts_with('/') => (place.to_owned(), query),
+        None => {
+            let directory = base_path.rsplit_once('/').map_or("", |(directory, _)| directory);
+            (format!("{directory}/{place}"), query)
+        }
+    };
+    let origin = whole.as_ref().unwrap_or(base);
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    let (scheme, host) = (origin.scheme_str()?, origin.authority()?);
+    let uri: Uri = format!("{scheme}://{host}{}{query}", without_dots(&path)).parse().ok()?;
     let is_web = uri.scheme() == Some(&Scheme::HTTPS) || uri.scheme() == Some(&Scheme::HTTP);
     Some(uri).filter(|uri| is_web && uri.host().is_some_and(|host| !host.is_empty()))
+}
+
+/// An absolute path without `.` and `..`.
+fn without_dots(path: &str) -> String {
+    let mut kept = Vec::new();
+    let mut segments = path.strip_prefix('/').unwrap_or(path).split('/').peekable();
+    while let Some(segment) = segments.next() {
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            segment => {
+                kept.push(segment);
+                continue;
+            }
+        }
+        // What ends in dots is a directory.
+        if segments.peek().is_none() {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
 }
 
 #[cfg(test)]
@@ -165,6 +194,19 @@ mod tests {
             ("http://a", "z", Some("http://a/z")),
             ("http://a/x?q=1", "?q=2", Some("http://a/x?q=2")),
             ("http://a/x", "https://b/z", Some("https://b/z")),
+            ("http://a/x/y/z?q=1", "../w", Some("http://a/x/w")),
+            ("http://a/x/y/z", "../../../w", Some("http://a/w")),
+            ("http://a/x/y/z", "./w/../v/.", Some("http://a/x/y/v/")),
+            ("http://a/x/y/z", "..", Some("http://a/x/")),
+            ("http://a/x/y/z", "/w/./../v?p=../q", Some("http://a/v?p=../q")),
+            ("http://a/x/y/z", "//b:1/w/../v?q", Some("http://b:1/v?q")),
+            ("http://a/x", "https://b/w/../z?a:b", Some("https://b/z?a:b")),
+            ("http://a/x/y?q=1", "", Some("http://a/x/y?q=1")),
+            ("http://a/x/y?q=1", "#part", Some("http://a/x/y?q=1")),
+            ("http://a/x/y", "?p=a/../b:c", Some("http://a/x/y?p=a/../b:c")),
+            ("http://a/x/y", "z?p=1:2", Some("http://a/x/z?p=1:2")),
+            ("http://a/x/y", "./z:w", Some("http://a/x/z:w")),
+            ("http://a/x/y", "%2e%2e/z", Some("http://a/x/%2e%2e/z")),
             ("http://a/x", "HTTP://b/z", Some("http://b/z")),
             ("https://a/x", "http://a/x", None),
             ("https://a/x", "HTTP://a/x", None),

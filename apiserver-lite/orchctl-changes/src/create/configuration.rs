@@ -38,38 +38,13 @@ impl SourceFlags {
             entries.push(configuration::parse_literal(text).map_err(requests::argument)?);
         }
         for path in &self.from_env_file {
-            let text = String::from_utf8(read(path)?).map_err(|_| {
-                CommandError::with_text(format!("{} is not valid UTF-8", path.display()))
-            })?;
-            let (text, names) = without_bare_names(&text);
-            let found = configuration::parse_env_file(&text)
-                .map_err(|error| CommandError::with_text(format!("{}: {error}", path.display())))?;
-            entries.extend(found);
-            entries.extend(names.into_iter().map(|name| {
-                let value = session.variable(&name).unwrap_or_default();
-                (name, value.into_bytes())
-            }));
+            let name = path.display().to_string();
+            let variable = |name: &str| session.variable(name);
+            let found = configuration::parse_env_file(&name, &read(path)?, variable);
+            entries.extend(found.map_err(requests::argument)?);
         }
         Ok(entries)
     }
-}
-
-/// The lines of a file of variables, in which those with a name alone are empty, and these names.
-fn without_bare_names(text: &str) -> (String, Vec<String>) {
-    let mut names = Vec::new();
-    let mut rest = String::new();
-    for line in text.trim_start_matches('\u{feff}').lines() {
-        let word = line.trim_start();
-        let is_bare =
-            !word.is_empty() && !word.starts_with('#') && !word.contains(['=', ' ', '\t']);
-        if is_bare {
-            names.push(word.to_owned());
-        } else {
-            rest.push_str(line);
-        }
-        rest.push('\n');
-    }
-    (rest, names)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
@@ -237,20 +212,5 @@ pub(super) async fn run_secret(
             };
             args.common.generate(session, made, "secret", output).await
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_alone_are_of_the_environment_and_lines_keep_their_numbers() {
-        let text = "\u{feff}A=1\n  HOME\n# USER\n\nB=\nTERM\r\nb ad\n";
-        let (rest, names) = without_bare_names(text);
-        assert_eq!(names, ["HOME", "TERM"]);
-        assert_eq!(rest, "A=1\n\n# USER\n\nB=\n\nb ad\n");
-        let error = configuration::parse_env_file(&rest).expect_err("two words");
-        assert!(error.to_string().contains("line 7"), "{error}");
     }
 }

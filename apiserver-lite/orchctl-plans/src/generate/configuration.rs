@@ -1,5 +1,6 @@
 //! ConfigMaps and Secrets.
 
+use apiserver_schema::validate::names;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto_api::names::Names;
@@ -37,27 +38,41 @@ pub fn parse_literal(text: &str) -> Result<DataEntry, ArgumentError> {
     }
 }
 
-/// The entries of a file with lines `KEY=value`; empty lines and those that start with `#` do not count.
+/// The entries of the file called `name`, with lines `KEY=value`, or `KEY` for a variable of the environment; empty lines and those that start with `#` do
+/// not count.
 ///
 /// # Errors
-/// When a line has no key.
-pub fn parse_env_file(text: &str) -> Result<Vec<DataEntry>, ArgumentError> {
+/// When a line is not valid UTF-8, or its key is not the name of a variable.
+pub fn parse_env_file(
+    name: &str,
+    content: &[u8],
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<DataEntry>, ArgumentError> {
+    let content = content.strip_prefix("\u{feff}".as_bytes()).unwrap_or(content);
     let mut entries = Vec::new();
-    let lines = text.trim_start_matches('\u{feff}').lines().enumerate();
-    for (at, line) in lines.map(|(at, line)| (at.saturating_add(1), line.trim_start())) {
+    for (at, line) in content.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = std::str::from_utf8(line).map_err(|_| {
+            let number = at.saturating_add(1);
+            ArgumentError::new(format!(
+                "env file {name} contains invalid utf8 bytes at line {number}"
+            ))
+        })?;
+        let line = line.trim_start();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        match line.split_once('=') {
-            Some((key, value)) if !key.is_empty() && !key.contains(char::is_whitespace) => {
-                entries.push((key.to_owned(), value.as_bytes().to_vec()));
-            }
-            _ => {
-                return Err(ArgumentError::new(format!(
-                    "line {at} is not of the form KEY=value: {line:?}"
-                )));
-            }
+        let (key, value) = match line.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (line, None),
+        };
+        let wrong = names::env_name(key);
+        if !wrong.is_empty() {
+            let wrong = wrong.join(";");
+            return Err(ArgumentError::new(format!("{key:?} is not a valid key name: {wrong}")));
         }
+        let value = value.or_else(|| environment(key)).unwrap_or_default();
+        entries.push((key.to_owned(), value.into_bytes()));
     }
     Ok(entries)
 }
@@ -223,10 +238,37 @@ mod tests {
 
     #[test]
     fn files_of_variables_have_lines() {
-        let text = "\u{feff}# comment\n\nA=1\n  B=x=y \nC=\n";
-        let found = parse_env_file(text).expect("valid");
+        let environment = |name: &str| (name == "HOME").then(|| "/root".to_owned());
+        let read = |content: &[u8]| parse_env_file("f", content, environment);
         let entry = |key: &str, value: &str| (key.to_owned(), value.as_bytes().to_vec());
-        assert_eq!(found, [entry("A", "1"), entry("B", "x=y "), entry("C", "")]);
-        assert!(parse_env_file("A=1\nB\n").expect_err("no pair").to_string().contains("line 2"));
+        let text = "\u{feff}# comment\r\n\nA=1\r\n  B=x=y \nC=\n\tHOME\n \t\nUNSET\r\n-a.b=\u{e9}";
+        let wanted = [
+            entry("A", "1"),
+            entry("B", "x=y "),
+            entry("C", ""),
+            entry("HOME", "/root"),
+            entry("UNSET", ""),
+            entry("-a.b", "\u{e9}"),
+        ];
+        assert_eq!(read(text.as_bytes()).expect("valid"), wanted);
+        for (content, wanted) in [
+            (
+                &b"A=1\n123\n"[..],
+                "\"123\" is not a valid key name: a valid environment variable name",
+            ),
+            (b"1A=1", "\"1A\" is not a valid key name: "),
+            (b"b ad", "\"b ad\" is not a valid key name: "),
+            (b"HOME ", "\"HOME \" is not a valid key name: "),
+            (b"A =1", "\"A \" is not a valid key name: "),
+            (b"=1", "\"\" is not a valid key name: "),
+            (b"..x=1", "\"..x\" is not a valid key name: must not start with '..'"),
+            (b".=1", "\".\" is not a valid key name: must not be '.'"),
+            ("X=1\n\u{feff}B=2".as_bytes(), "B\" is not a valid key name: "),
+            ("\u{e9}=1".as_bytes(), "\"\u{e9}\" is not a valid key name: "),
+            (b"B=1\nA=\xff", "env file f contains invalid utf8 bytes at line 2"),
+        ] {
+            let error = read(content).expect_err("refused").to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
     }
 }

@@ -112,30 +112,35 @@ pub fn config_key(text: &str) -> Vec<String> {
                 .to_owned(),
         );
     }
-    match text {
-        "." => wrong.push("must not be '.'".to_owned()),
-        ".." => wrong.push("must not be '..'".to_owned()),
-        _ if text.starts_with("..") => wrong.push("must not start with '..'".to_owned()),
-        _ => {}
-    }
+    wrong.extend(not_of_directories(text));
     wrong
+}
+
+/// What is wrong with a text that is, or begins as, the name of this directory or of the one above.
+fn not_of_directories(text: &str) -> Option<String> {
+    match text {
+        "." => Some("must not be '.'".to_owned()),
+        ".." => Some("must not be '..'".to_owned()),
+        _ if text.starts_with("..") => Some("must not start with '..'".to_owned()),
+        _ => None,
+    }
 }
 
 /// Checks the name of an environment variable.
 pub fn env_name(text: &str) -> Vec<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
-    if !text.is_empty()
-        && text.bytes().all(plain)
-        && !text.starts_with(|c: char| c.is_ascii_digit())
+    let mut wrong = Vec::new();
+    if text.is_empty() || !text.bytes().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
     {
-        return Vec::new();
+        wrong.push(
+            "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must \
+             not start with a digit (e.g. 'my.env-name',  or 'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation \
+             is '[-._a-zA-Z][-._a-zA-Z0-9]*')"
+                .to_owned(),
+        );
     }
-    vec![
-        "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', and must \
-         not start with a digit (e.g. 'my.env-name',  or 'MY_ENV.NAME',  or 'MyEnvName1', regex used for validation \
-         is '[-._a-zA-Z][-._a-zA-Z0-9]*')"
-            .to_owned(),
-    ]
+    wrong.extend(not_of_directories(text));
+    wrong
 }
 
 /// Checks a path after a domain, as `example.com/controller`.

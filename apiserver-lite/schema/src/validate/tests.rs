@@ -89,6 +89,7 @@ fn grammars() {
     }
     assert!(!wrong(names::config_key(".a")) && !wrong(names::env_name("_A.b-1")));
     assert!(wrong(names::env_name("1A")) && wrong(names::env_name("")));
+    assert!(wrong(names::env_name(".")) && wrong(names::env_name("..A")));
     for bad in ["", "Http", "a--b", "-a", "123", "abcdefghijklmnop"] {
         assert!(wrong(names::port_name(bad)), "{bad}");
     }

@@ -7,7 +7,7 @@ use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use orchctl_plans::generate::workload::{self, RunFlags};
 use orchctl_printers::objects::{list_at, text_at};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::exec::{self, StreamFlags};
 use crate::expose::{self, Creation};
@@ -144,7 +144,7 @@ pub async fn run(
         privileged: args.privileged,
     };
     let pod = workload::pod(&args.name, flags).map_err(requests::argument)?;
-    let mut pod = args.overrides.apply(session, pod).await?;
+    let pod = args.overrides.apply(session, pod).await?;
     let pods = session.discovery().await?.served_kind("v1", "Pod")?.clone();
     let name = text_at(&pod, "/metadata/name").to_owned();
     if name.is_empty() {
@@ -153,38 +153,68 @@ pub async fn run(
     }
     let namespace = Some(session.namespace()?.to_owned());
     let place = Place { resource: pods, namespace, name };
-    let how =
-        Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
-    let mut service_place = None;
-    if args.expose {
-        let port = args.port.unwrap_or_default().to_string();
-        let flags = ExposeFlags { port: &port, ..ExposeFlags::default() };
-        let service = service::exposed(&pod, flags).map_err(requests::argument)?;
-        let name = text_at(&service, "/metadata/name").to_owned();
-        expose::create(session, &place, "created", service, how, output).await?;
-        let resource = session.discovery().await?.served_kind("v1", "Service")?.clone();
-        service_place = Some(Place { resource, name, ..place.clone() });
-    }
+    let service = args.expose.then(|| service_of(&args, &pod)).transpose()?;
+    let pod = create_pod(session, &args, &place, pod, output).await?;
+    // The pod is there, whatever becomes of its Service.
+    let service = match service {
+        Some(service) => {
+            let (results, manager) = (&args.results, args.field_manager.as_str());
+            let how = Creation { results, manager, record: &args.record };
+            expose::create(session, &place, "created", service, how, output).await.map(Some)
+        }
+        None => Ok(None),
+    };
     if !attach {
-        expose::create(session, &place, "created", pod, how, output).await?;
-        return Ok(ExitCode::SUCCESS);
+        args.results.print_result(output, &place, &pod, "created")?;
+        return service.map(|_| ExitCode::SUCCESS);
     }
-    args.record.annotate(session, &mut pod, output).await?;
-    let write = args.results.write(&args.field_manager)?;
-    requests::create(session, place.collection(), &pod, &write).await?;
+    let service = service.unwrap_or_else(|error| {
+        session.warn(&format!("{} has no Service: {}", place.title(), requests::message(&error)));
+        None
+    });
     args.restart = text_at(&pod, "/spec/restartPolicy").to_owned();
-    let ended =
-        join(session, &args, &place, text_at(&pod, "/spec/containers/0/name").to_owned(), output)
-            .await;
+    let container = text_at(&pod, "/spec/containers/0/name").to_owned();
+    let ended = join(session, &args, &place, container, output).await;
     if args.rm {
-        for made in [Some(place), service_place].into_iter().flatten() {
+        for made in [Some(place), service].into_iter().flatten() {
             remove(session, &made, &args, output).await?;
         }
     }
     ended
 }
 
-/// Deletes an object that the command has made, and that may have gone already.
+/// Makes the pod, or what is shown of it where nothing is sent.
+async fn create_pod(
+    session: &Session,
+    args: &Args,
+    place: &Place,
+    mut pod: Value,
+    output: &mut Output,
+) -> Result<Value, CommandError> {
+    if let (true, Some(namespace), Some(metadata)) = (
+        args.results.sends() || session.names_namespace(),
+        &place.namespace,
+        pod.get_mut("metadata").and_then(Value::as_object_mut),
+    ) {
+        metadata.insert("namespace".into(), json!(namespace));
+    }
+    args.record.annotate(session, &mut pod, output).await?;
+    if !args.results.sends() {
+        return Ok(pod);
+    }
+    let write = args.results.write(&args.field_manager)?;
+    requests::create(session, place.collection(), &pod, &write).await
+}
+
+/// A Service for the port of the pod.
+fn service_of(args: &Args, pod: &Value) -> Result<Value, CommandError> {
+    let port = args.port.unwrap_or_default().to_string();
+    let flags = ExposeFlags { port: &port, ..ExposeFlags::default() };
+    service::exposed(pod, flags).map_err(requests::argument)
+}
+
+/// Deletes an object that the command has made, and that may have gone already. That it cannot be deleted is said, and the command ends as the container
+/// did.
 async fn remove(
     session: &Session,
     place: &Place,
@@ -192,11 +222,17 @@ async fn remove(
     output: &mut Output,
 ) -> Result<(), CommandError> {
     match requests::delete(session, place, &Deletion::default()).await {
-        Err(error) if error.is_not_found() => return Ok(()),
-        answer => answer?,
-    };
-    if !args.quiet {
-        writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;
+        Ok(_) if !args.quiet => {
+            writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;
+        }
+        Err(error) if !error.is_not_found() => {
+            session.warn(&format!(
+                "{} was not deleted: {}",
+                place.title(),
+                requests::message(&error)
+            ));
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -294,9 +330,11 @@ async fn until(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use bytes::Bytes;
     use clap::Parser as _;
     use proto_client::testing::json_response;
-    use serde_json::json;
 
     use super::*;
     use crate::testing::{Recorder, TestServer};
@@ -362,24 +400,81 @@ mod tests {
 
     #[tokio::test]
     async fn a_pod_is_removed_with_its_own_grace_period() {
-        let server = TestServer::start(|request, _| {
+        let refusal = |reason: &str, code: u16| {
+            let message = format!("it is {reason}");
+            let status = json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": message});
+            json_response(code, &status)
+        };
+        let server = TestServer::start(move |request, _| {
             let options: Value = serde_json::from_slice(&request.body).expect("options");
-            assert_eq!((request.method.as_str(), options.get("gracePeriodSeconds")), ("DELETE", None));
-            match request.path.ends_with("/gone") {
-                true => json_response(
-                    404,
-                    &json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}),
-                ),
-                false => json_response(200, &json!({})),
+            assert_eq!(
+                (request.method.as_str(), options.get("gracePeriodSeconds")),
+                ("DELETE", None)
+            );
+            match request.path.rsplit('/').next() {
+                Some("gone") => refusal("NotFound", 404),
+                Some("kept") => refusal("Forbidden", 403),
+                _ => json_response(200, &json!({})),
             }
         })
         .await;
         let (mut output, recorder) = Recorder::output();
         let args = args("--rm --attach");
-        for name in ["p", "gone"] {
+        // The next one is deleted all the same.
+        for name in ["kept", "gone", "p"] {
             let place = server.pod(name);
-            remove(&server.session, &place, &args, &mut output).await.expect("removed");
+            remove(&server.session, &place, &args, &mut output).await.expect("no failure");
         }
         assert_eq!(recorder.out(), "pod \"p\" deleted\n");
+        assert_eq!(server.notes.out(), "Warning: pod/kept was not deleted: it is Forbidden\n");
+    }
+
+    /// The names of the pods and the services that a server with kinds of both has made and deleted, and the end of the command.
+    async fn run_exposed(line: &str, refuses_service: bool) -> (Vec<String>, String, String) {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = seen.clone();
+        let server = TestServer::start(move |request, _| {
+            if request.path.ends_with("/log") {
+                return http::Response::new(Bytes::new());
+            }
+            if request.method == "GET" {
+                return json_response(200, &ended("Failed", 3));
+            }
+            let kind = request.path.split('/').nth(5).unwrap_or_default().to_owned();
+            log.lock().expect("a lock").push(format!("{} {kind}", request.method));
+            match kind == "services" && refuses_service {
+                true => json_response(
+                    409,
+                    &json!({"kind": "Status", "code": 409, "message": "it exists"}),
+                ),
+                false => {
+                    json_response(201, &serde_json::from_slice(&request.body).unwrap_or_default())
+                }
+            }
+        })
+        .await;
+        let (mut output, recorder) = Recorder::output();
+        let ended = run(&server.session, args(line), &mut output).await;
+        let seen = seen.lock().expect("a lock").clone();
+        (seen, format!("{ended:?}"), format!("{}{}", recorder.out(), server.notes.out()))
+    }
+
+    #[tokio::test]
+    async fn the_service_of_a_pod_comes_and_goes_after_it() {
+        let code = |code| format!("{:?}", Ok::<_, CommandError>(ExitCode::from(code)));
+        let line = "--expose --port=80 --restart=Never --rm --attach -q";
+        let (seen, ended, said) = run_exposed(line, false).await;
+        assert_eq!(seen, ["POST pods", "POST services", "DELETE pods", "DELETE services"]);
+        assert_eq!((ended, said), (code(3), "service/p created\n".to_owned()));
+        let (seen, ended, said) = run_exposed(line, true).await;
+        assert_eq!(seen, ["POST pods", "POST services", "DELETE pods"]);
+        assert_eq!(
+            (ended, said),
+            (code(3), "Warning: pod/p has no Service: it exists\n".to_owned())
+        );
+        let (seen, ended, said) = run_exposed("--expose --port=80", true).await;
+        assert_eq!(seen, ["POST pods", "POST services"]);
+        assert!(ended.contains("it exists"), "{ended}");
+        assert_eq!(said, "pod/p created\n");
     }
 }

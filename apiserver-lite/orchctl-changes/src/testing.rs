@@ -59,6 +59,7 @@ fn kinds(path: &str) -> Option<serde_json::Value> {
         "/apis" => json!({"groups": []}),
         "/api/v1" => json!({"resources": [
             {"name": "pods", "singularName": "pod", "kind": "Pod", "namespaced": true, "verbs": verbs},
+            {"name": "services", "singularName": "service", "kind": "Service", "namespaced": true, "verbs": verbs},
             {"name": "nodes", "singularName": "node", "kind": "Node", "shortNames": ["no"], "namespaced": false, "verbs": verbs}]}),
         _ => return None,
     })

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
 use proto_client::{Client, ClientConfig};
 
-use crate::{CommandError, Session, authorities};
+use crate::{CommandError, Session, authorities, proxies};
 
 /// How many redirects are followed.
 const REDIRECTS_MAX: usize = 10;
@@ -92,7 +92,14 @@ async fn read_once(session: &Session, address: &Uri, len_max: usize) -> Result<P
     let mut config = ClientConfig::direct(server);
     authorities::complete(&mut config.tls, |name| session.variable(name));
     let names = <&proto_api::names::Names>::default();
-    let client = Client::new(&config, names, "orchctl").map_err(|error| said(&error))?;
+    let proxy = proxies::of_environment(|name| session.variable(name), &config.server);
+    let wrong =
+        |error: CommandError| FetchError::new(error.to_string().trim_start_matches("error: "));
+    let client = match proxy.map_err(wrong)? {
+        Some(proxy) => Client::through(&proxy, &config, names, "orchctl"),
+        None => Client::new(&config, names, "orchctl"),
+    };
+    let client = client.map_err(|error| said(&error))?;
     let path = path.as_ref().map_or("/", PathAndQuery::as_str);
     let mut request = Request::get(path).body(()).map_err(|error| said(&error))?;
     request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static("orchctl"));

@@ -8,6 +8,7 @@ use proto_api::names::{Names, Profile};
 use proto_api::yaml;
 use proto_client::ClientConfig;
 use proto_client::config::file;
+use proto_client::transport::ProxyServer;
 use proto_daemon::private_files;
 use serde_json::{Map, Value, json};
 
@@ -138,6 +139,10 @@ impl Kubeconfig {
         if let Some(fields) = user.as_object_mut() {
             fields.retain(|field, _| field != "exec");
         }
+        // The session connects through the proxy.
+        if let Some(fields) = cluster.as_object_mut() {
+            fields.retain(|field, _| field != "proxy-url");
+        }
         if cluster["insecure-skip-tls-verify"] == true
             && let Some(fields) = cluster.as_object_mut()
         {
@@ -150,6 +155,20 @@ impl Kubeconfig {
         let path = self.files.first().map_or(Path::new("configuration"), |(path, _)| path);
         file::parse(path, &whole.to_string(), Some("x"))
             .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))
+    }
+
+    /// The proxy through which the cluster is reached, if it names one.
+    ///
+    /// # Errors
+    /// As [`Kubeconfig::client_config`], and when it is no proxy.
+    pub fn proxy(&self, overrides: &Overrides) -> Result<Option<ProxyServer>, CommandError> {
+        let cluster = overlaid(&self.merged(), overrides)?.cluster;
+        let url = cluster.get("proxy-url").and_then(Value::as_str).unwrap_or_default();
+        let wrong = |error| CommandError::with_text(format!("proxy-url of the cluster: {error}"));
+        match url {
+            "" => Ok(None),
+            url => ProxyServer::parse(url).map(Some).map_err(wrong),
+        }
     }
 
     /// The entry of the chosen user, with what flags say.
@@ -510,6 +529,28 @@ contexts: [{name: b, context: {cluster: d}}]
         );
         let nothing = Kubeconfig::default().client_config(&Overrides::default()).expect("default");
         assert_eq!(nothing.server, "http://localhost:8080");
+    }
+
+    #[test]
+    fn a_cluster_may_name_its_proxy() {
+        let proxy = |field: &str| {
+            let text =
+                format!("clusters: [{{name: c, cluster: {{server: 'https://one'{field}}}}}]");
+            let files = vec![("/x/first".into(), yaml::parse(&text).expect("valid"))];
+            let overrides = Overrides { cluster: Some("c".into()), ..Overrides::default() };
+            let config = Kubeconfig { files };
+            config.client_config(&overrides).expect("valid");
+            let found = config.proxy(&overrides).map_err(|error| error.to_string())?;
+            Ok::<_, String>(found.map(|proxy| proxy.to_string()))
+        };
+        assert_eq!(proxy(""), Ok(None));
+        assert_eq!(proxy(", proxy-url: ''"), Ok(None));
+        assert_eq!(proxy(", proxy-url: 'http://u:p@h:3128'"), Ok(Some("h:3128".to_owned())));
+        let error = proxy(", proxy-url: 'socks5://h'").expect_err("no such proxy");
+        assert!(
+            error.starts_with("error: proxy-url of the cluster: unsupported scheme"),
+            "{error}"
+        );
     }
 
     #[test]

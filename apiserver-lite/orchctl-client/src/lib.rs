@@ -15,6 +15,7 @@ pub mod manifests;
 pub mod names;
 mod output;
 mod path_pattern;
+mod proxies;
 mod raw_path;
 mod retries;
 mod session;

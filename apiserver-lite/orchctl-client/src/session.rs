@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use proto_api::duration;
 use proto_api::names::{Names, Profile};
+use proto_client::transport::ProxyServer;
 use proto_client::{Answer, Client, ClientConfig, ClientError, ResponseBody, SharedToken, request};
 use serde_json::Value;
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
@@ -19,7 +20,7 @@ use crate::exec_credential::CredentialProgram;
 use crate::kubeconfig::{DEFAULT_SERVER, Kubeconfig, Overrides};
 use crate::{
     CommandError, GlobalFlags, ServerResources, authorities, command_headers, impersonation,
-    retries,
+    proxies, retries,
 };
 
 /// Stands for no deadline.
@@ -73,13 +74,20 @@ impl Renewal {
     }
 }
 
+/// What flags, files and the environment say together.
+struct Settings {
+    config: ClientConfig,
+    /// The headers that name the user to act as.
+    acting: HeaderMap,
+    /// The proxy that the cluster's entry names; it counts before that of the environment.
+    proxy: Option<ProxyServer>,
+}
+
 /// One run of a command.
 pub struct Session {
     flags: GlobalFlags,
     environment: Environment,
-    config: OnceLock<ClientConfig>,
-    /// The headers that name the user to act as; set with the configuration.
-    acting: OnceLock<HeaderMap>,
+    settings: OnceLock<Settings>,
     client: OnceLock<Client>,
     /// The words of the command, for the server's operators.
     command: OnceLock<String>,
@@ -99,8 +107,7 @@ impl Session {
         Self {
             flags,
             environment,
-            config: OnceLock::new(),
-            acting: OnceLock::new(),
+            settings: OnceLock::new(),
             client: OnceLock::new(),
             command: OnceLock::new(),
             renewal: OnceLock::new(),
@@ -147,8 +154,12 @@ impl Session {
     /// # Errors
     /// When files or flags are invalid.
     pub fn config(&self) -> Result<&ClientConfig, CommandError> {
-        if let Some(config) = self.config.get() {
-            return Ok(config);
+        Ok(&self.settings()?.config)
+    }
+
+    fn settings(&self) -> Result<&Settings, CommandError> {
+        if let Some(settings) = self.settings.get() {
+            return Ok(settings);
         }
         let files = self.kubeconfig()?;
         let overrides = Overrides::from_flags(&self.flags);
@@ -160,12 +171,12 @@ impl Session {
         // Flags of a user or a cluster are never dropped for the pod's own account.
         let asked = Overrides { namespace: None, ..overrides.clone() };
         let untouched = files.is_empty() && asked == Overrides::default();
-        let (config, user) = match in_pod().filter(|_| untouched) {
+        let (config, user, proxy) = match in_pod().filter(|_| untouched) {
             Some(mut config) => {
                 if let Some(namespace) = &self.flags.namespace {
                     config.namespace.clone_from(namespace);
                 }
-                (config, Value::Null)
+                (config, Value::Null, None)
             }
             None => {
                 let mut config = files.client_config(&overrides)?;
@@ -173,13 +184,11 @@ impl Session {
                     self.take_printed_credentials(&mut config, program)?;
                 }
                 authorities::complete(&mut config.tls, |name| self.variable(name));
-                (config, files.user(&overrides)?)
+                (config, files.user(&overrides)?, files.proxy(&overrides)?)
             }
         };
         let acting = impersonation::headers(&self.flags.identity, &user)?;
-        // Set once: the configuration is kept.
-        let _ = self.acting.set(acting);
-        Ok(self.config.get_or_init(|| config))
+        Ok(self.settings.get_or_init(|| Settings { config, acting, proxy }))
     }
 
     /// Runs a credential program. A certificate that it prints counts for this run; a token is renewed when it ends.
@@ -236,7 +245,16 @@ impl Session {
             std::env::consts::OS,
             std::env::consts::ARCH
         );
-        let client = Client::new(self.config()?, <&Names>::default(), &agent)
+        let Settings { config, proxy, .. } = self.settings()?;
+        let proxy = match proxy {
+            Some(proxy) => Some(proxy.clone()),
+            None => proxies::of_environment(|name| self.variable(name), &config.server)?,
+        };
+        let client = match proxy {
+            Some(proxy) => Client::through(&proxy, config, <&Names>::default(), &agent),
+            None => Client::new(config, <&Names>::default(), &agent),
+        };
+        let client = client
             .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))?
             .with_deadline(deadline)
             .with_body_len_max(BODY_LEN_MAX);
@@ -440,8 +458,7 @@ impl Session {
 
     /// The headers that name the user to act as.
     fn acting(&self) -> Result<&HeaderMap, CommandError> {
-        self.config()?;
-        Ok(self.acting.get_or_init(HeaderMap::new))
+        Ok(&self.settings()?.acting)
     }
 
     /// Names the user to act as.

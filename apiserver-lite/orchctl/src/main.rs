@@ -80,12 +80,6 @@ async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
             let hint = "There is no client configuration: name one with --kubeconfig or KUBECONFIG, or the server with --server.";
             return Err(CommandError::Several(vec![error, CommandError::Plain(hint.to_owned())]));
         }
-        Err(error) if error.is_unreachable() => match proxy_hint(|name| session.variable(name)) {
-            Some(hint) => {
-                return Err(CommandError::Several(vec![error, CommandError::Plain(hint)]));
-            }
-            None => return Err(error),
-        },
         ended => ended?,
     };
     match session.warnings() {
@@ -94,32 +88,5 @@ async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
             Err(CommandError::with_text(format!("{count} {noun} received")))
         }
         _ => Ok(code),
-    }
-}
-
-/// What is said besides where the environment names a proxy, which is not used.
-fn proxy_hint(environment: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let names = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
-    let is_set = |name: &&str| environment(name).is_some_and(|value| !value.is_empty());
-    let name = names.into_iter().find(is_set)?;
-    Some(format!("{name} is set, but servers are reached directly: proxies are not supported."))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_of_the_environment_is_named() {
-        for (name, value, wanted) in [
-            ("HTTPS_PROXY", "http://p:1", Some("HTTPS_PROXY is set, but")),
-            ("http_proxy", "p", Some("http_proxy is set, but")),
-            ("HTTPS_PROXY", "", None),
-            ("NO_PROXY", "x", None),
-        ] {
-            let hint = proxy_hint(|asked| (asked == name).then(|| value.to_owned()));
-            assert_eq!(hint.is_some(), wanted.is_some(), "{name}={value}");
-            assert!(wanted.is_none_or(|part| hint.is_some_and(|hint| hint.starts_with(part))));
-        }
     }
 }

@@ -25,8 +25,8 @@ use crate::reloading_file::ReloadingFile;
 use crate::request;
 use crate::shared_token::{SharedToken, sensitive_header};
 use crate::transport::{
-    self, AddressRule, Caller, ClientTlsError, InMemory, InMemoryServer, Pings, ResponseBody,
-    Transport,
+    self, AddressRule, Caller, ClientTlsError, InMemory, InMemoryServer, Pings, ProxyServer,
+    ResponseBody, Transport,
 };
 
 /// Default deadline of a complete response.
@@ -100,6 +100,17 @@ impl Client {
         user_agent: &str,
     ) -> Result<Self, ClientTlsError> {
         let transport = Transport::new(config, Pings::default())?.dialing(address, rule);
+        Ok(Self::over(transport, config, names, user_agent))
+    }
+
+    /// As [`Client::new`], with all connections through a proxy.
+    pub fn through(
+        proxy: &ProxyServer,
+        config: &ClientConfig,
+        names: &'static Names,
+        user_agent: &str,
+    ) -> Result<Self, ClientTlsError> {
+        let transport = Transport::new(config, Pings::default())?.through(proxy, &config.tls)?;
         Ok(Self::over(transport, config, names, user_agent))
     }
 

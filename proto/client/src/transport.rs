@@ -5,6 +5,7 @@
 mod dial;
 mod http2;
 mod in_memory;
+mod proxy;
 mod tls;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, TlsSettings};
 pub use dial::{AddressRule, DialError};
 use dial::{DialedConnection, Endpoint};
 pub(crate) use http2::Pings;
@@ -27,6 +28,8 @@ use http2::{Http2Connections, Http2Sender, NewHttp2Connection};
 pub(crate) use in_memory::InMemory;
 pub use in_memory::{Caller, InMemoryServer};
 use proto_daemon::panics;
+use proxy::ProxyRoute;
+pub use proxy::{ParseProxyError, ProxyServer};
 pub use tls::ClientTlsError;
 use tls::{Generation, TlsSource};
 
@@ -79,8 +82,19 @@ pub(crate) struct Transport {
 enum Destination {
     /// Over TCP, to addresses that the rule allows; it is unset for a server that the program's own settings name.
     Host(Endpoint, Option<AddressRule>),
+    /// Through a proxy.
+    Proxy(ProxyRoute),
     /// To a server in this process.
     InMemory(InMemory),
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Requests, which a proxy may also take whole.
+    Requests,
+    /// Another protocol after the first request.
+    Upgrade,
 }
 
 /// Idle HTTP/1.1 connections, with the certificates that they were made with.
@@ -133,6 +147,16 @@ impl Transport {
         self
     }
 
+    /// With connections through this proxy.
+    pub(crate) fn through(
+        mut self,
+        proxy: &ProxyServer,
+        settings: &TlsSettings,
+    ) -> Result<Self, ClientTlsError> {
+        self.dialed = Destination::Proxy(ProxyRoute::new(proxy, settings)?);
+        Ok(self)
+    }
+
     /// With connections to a server in this process.
     pub(crate) fn within(mut self, server: InMemory) -> Self {
         self.dialed = Destination::InMemory(server);
@@ -165,7 +189,7 @@ impl Transport {
                     Err(error) => error,
                 },
                 Sender::Http1(generation, mut sender) => {
-                    match sender.try_send_request(origin_form(request)).await {
+                    match sender.try_send_request(self.wire_form(request)).await {
                         Ok(response) => {
                             self.keep(generation, sender);
                             return Ok(response.map(ResponseBody::from));
@@ -190,18 +214,26 @@ impl Transport {
         }
     }
 
-    /// Sends an upgrade request (101 Switching Protocols) over a separate connection.
+    /// Sends a request over a separate connection, which one with `Upgrade` may have for itself (101 Switching Protocols).
     pub(crate) async fn send_for_upgrade(
         &self,
         request: Request<Body>,
     ) -> Result<Response<ResponseBody>, TransportError> {
+        let purpose = match request.headers().contains_key(header::UPGRADE) {
+            true => Purpose::Upgrade,
+            false => Purpose::Requests,
+        };
         let dialed = self
-            .dial(dial::OfferedProtocols::Http1)
+            .dial(dial::OfferedProtocols::Http1, purpose)
             .await
             .map_err(|cause| self.connect_error(cause.into()))?;
         let mut sender =
             http1_handshake(dialed).await.map_err(|cause| self.connect_error(cause.into()))?;
-        let sent = sender.send_request(origin_form(request)).await;
+        let request = match purpose {
+            Purpose::Upgrade => origin_form(request),
+            Purpose::Requests => self.wire_form(request),
+        };
+        let sent = sender.send_request(request).await;
         let response =
             sent.map_err(|cause| TransportError::Broken { server: self.server(), cause })?;
         Ok(response.map(ResponseBody::from))
@@ -288,7 +320,7 @@ impl Transport {
         generation: Generation,
     ) -> Pin<Box<dyn Future<Output = Result<Negotiated, DialError>> + Send + '_>> {
         Box::pin(async move {
-            let dialed = self.dial(dial::OfferedProtocols::Any).await?;
+            let dialed = self.dial(dial::OfferedProtocols::Any, Purpose::Requests).await?;
             if dialed.speaks_http2 {
                 let new = Http2Connections::handshake(dialed, self.pings, generation).await;
                 new.map(Negotiated::Http2)
@@ -298,13 +330,33 @@ impl Transport {
         })
     }
 
-    async fn dial(&self, offer: dial::OfferedProtocols) -> Result<DialedConnection, DialError> {
-        let (host, rule) = match &self.dialed {
-            Destination::Host(host, rule) => (host, rule),
-            Destination::InMemory(server) => return dial::dial_in_memory(server, offer),
-        };
-        let tls = self.tls.as_ref().map(|tls| tls.connector(offer)).transpose()?;
-        dial::dial(host, rule.as_ref(), tls).await
+    async fn dial(
+        &self,
+        offer: dial::OfferedProtocols,
+        purpose: Purpose,
+    ) -> Result<DialedConnection, DialError> {
+        let tls = || self.tls.as_ref().map(|tls| tls.connector(offer)).transpose();
+        match &self.dialed {
+            Destination::Host(host, rule) => dial::dial(host, rule.as_ref(), tls()?).await,
+            Destination::Proxy(proxy) if self.tls.is_none() && purpose == Purpose::Requests => {
+                proxy.reach().await
+            }
+            Destination::Proxy(proxy) => proxy.dial(&self.endpoint, tls()?).await,
+            Destination::InMemory(server) => dial::dial_in_memory(server, offer),
+        }
+    }
+
+    /// The form of a request over HTTP/1.1: what a proxy takes whole names the server.
+    fn wire_form(&self, request: Request<Body>) -> Request<Body> {
+        let Destination::Proxy(proxy) = &self.dialed else { return origin_form(request) };
+        if self.tls.is_some() {
+            return origin_form(request);
+        }
+        let whole = request.uri().clone();
+        let mut request = origin_form(request);
+        *request.uri_mut() = whole;
+        proxy.authorize(&mut request);
+        request
     }
 
     fn generation(&self) -> Result<Generation, TransportError> {

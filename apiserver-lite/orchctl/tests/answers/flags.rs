@@ -4,14 +4,27 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
-use proto_client::testing::{StubRequest, StubServer, json_response};
+use proto_client::testing::{StubProxy, StubRequest, StubServer, json_response};
 use serde_json::json;
 use tokio::process::Command;
 
 /// Exit code, output and errors of the program.
 async fn ask(home: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    ask_with(home, &[], arguments).await
+}
+
+/// As [`ask`], with these variables.
+async fn ask_with(
+    home: &Path,
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orchctl"));
     command.args(arguments).env("HOME", home).env_remove("KUBECONFIG").stdin(Stdio::null());
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"] {
+        command.env_remove(name).env_remove(name.to_lowercase());
+    }
+    command.envs(variables.iter().copied());
     let output = command.output().await.expect("run");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -126,6 +139,45 @@ async fn a_program_gives_the_credentials_and_is_run_again_when_they_end() {
 }
 
 #[tokio::test]
+async fn servers_are_reached_through_the_proxy_of_the_environment_or_of_the_cluster() {
+    let server = StubServer::start(|_| Some(json_response(200, &json!({"kind": "Thing"})))).await;
+    let (proxy, other) = (StubProxy::start(None).await, StubProxy::start(None).await);
+    let home = tempfile::tempdir().expect("a directory");
+    let port = server.address.port();
+    let config = home.path().join("config");
+    let text = format!(
+        "clusters: [{{name: c, cluster: {{server: 'http://api.test:{port}', proxy-url: 'http://{}'}}}}]\n",
+        other.address
+    );
+    std::fs::write(&config, text).expect("a file");
+    let kubeconfig = format!("--kubeconfig={}", config.display());
+    // Only the proxies know this name.
+    let named = format!("--server=http://api.test:{port}");
+    let local = format!("--server=http://{}", server.address);
+    let (url, closed) = (format!("http://{}", proxy.address), "http://127.0.0.1:1");
+    let manifest = format!("http://api.test:{port}/x.yaml");
+    let get = ["get", "--raw", "/x"];
+    for (variables, arguments, code) in [
+        (vec![("HTTP_PROXY", url.as_str())], [&[named.as_str()], &get[..]].concat(), 0),
+        (vec![("http_proxy", &url), ("NO_PROXY", "api.test")], [&[&*named], &get[..]].concat(), 1),
+        (vec![("HTTPS_PROXY", &url)], [&[&*named], &get[..]].concat(), 1),
+        (vec![("HTTP_PROXY", closed)], [&[&*local], &get[..]].concat(), 0),
+        (vec![("HTTP_PROXY", closed)], [&[&*kubeconfig, "--cluster=c"], &get[..]].concat(), 0),
+        (vec![("HTTP_PROXY", &url)], vec!["label", "--local", "-f", &manifest, "a=b"], 1),
+    ] {
+        let (given, out, said) = ask_with(home.path(), &variables, &arguments).await;
+        assert_eq!(given, Some(code), "{variables:?} {arguments:?}: {out}{said}");
+    }
+    let lines = |proxy: &StubProxy| {
+        let heads = proxy.heads();
+        heads.iter().filter_map(|head| head.lines().next().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let line = |path: &str| format!("GET http://api.test:{port}{path} HTTP/1.1");
+    assert_eq!(lines(&proxy), [line("/x"), line("/x.yaml")]);
+    assert_eq!(lines(&other), [line("/x")]);
+}
+
+#[tokio::test]
 async fn without_a_configuration_that_is_said() {
     if tokio::net::TcpStream::connect("localhost:8080").await.is_ok() {
         println!("SKIPPED without_a_configuration_that_is_said: port 8080 is in use here");
@@ -143,4 +195,23 @@ async fn without_a_configuration_that_is_said() {
     );
     let (_, _, said) = ask(home.path(), &["get", "pods", "--server=http://localhost:8080"]).await;
     assert!(said.contains("was refused") && !said.contains(hint), "{said}");
+}
+
+#[tokio::test]
+async fn a_program_of_the_path_is_a_command() {
+    let home = tempfile::tempdir().expect("a directory");
+    for name in ["kubectl-my_tool", "orchctl-get", "kubectl-rollout-mine"] {
+        let program = home.path().join(name);
+        std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("a file");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    let path = format!("{}:/usr/bin:/bin", home.path().display());
+    let variables = [("PATH", path.as_str())];
+    let answer = ask_with(home.path(), &variables, &["my-tool", "a", "--b", "c d"]).await;
+    assert_eq!(answer, (Some(7), "a --b c d\n".to_owned(), String::new()));
+    // Commands of the program itself count first.
+    for line in [&["get", "--no-such-flag"][..], &["rollout", "mine"], &["no-such-tool"]] {
+        let (code, out, said) = ask_with(home.path(), &variables, line).await;
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{line:?}: {said}");
+    }
 }

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use nix::sys::socket::{setsockopt, sockopt};
 use rustls::pki_types::ServerName;
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -100,6 +102,23 @@ pub enum DialError {
     /// The HTTP handshake failed.
     #[error("HTTP handshake failed")]
     Handshake(#[source] hyper::Error),
+    /// The proxy on the way to the server cannot be reached.
+    #[error("the proxy {proxy} cannot be reached")]
+    Proxy {
+        /// Host and port.
+        proxy: String,
+        /// Why.
+        #[source]
+        cause: Box<DialError>,
+    },
+    /// The proxy does not pass connections on to the server.
+    #[error("the proxy {proxy} refused the connection: {answer}")]
+    Refused {
+        /// Host and port.
+        proxy: String,
+        /// What it said.
+        answer: String,
+    },
 }
 
 pub(crate) struct DialedConnection {
@@ -107,8 +126,14 @@ pub(crate) struct DialedConnection {
     pub(crate) speaks_http2: bool,
 }
 
-/// Plain, encrypted, or within the process.
-pub(crate) type Stream = Either<TcpStream, Either<Box<TlsStream<TcpStream>>, DuplexStream>>;
+/// Plain, encrypted, or otherwise.
+pub(crate) type Stream = Either<TcpStream, Either<Box<TlsStream<TcpStream>>, OtherStream>>;
+
+/// Within the process, or passed on by a proxy: plain or encrypted.
+type OtherStream = Either<DuplexStream, Either<PassedStream, Box<TlsStream<PassedStream>>>>;
+
+/// What a proxy passes on.
+type PassedStream = TokioIo<Upgraded>;
 
 pub(crate) async fn dial(
     endpoint: &Endpoint,
@@ -120,10 +145,38 @@ pub(crate) async fn dial(
     let Some((connector, name)) = tls else {
         return Ok(DialedConnection { stream: Stream::Left(tcp), speaks_http2: false });
     };
-    let stream = within("the TLS handshake", connector.connect(name, tcp)).await?;
+    let (stream, speaks_http2) = encrypt(connector, name, tcp).await?;
+    Ok(DialedConnection { stream: Stream::Right(Either::Left(stream)), speaks_http2 })
+}
+
+/// As [`dial`], over what a proxy passes on to the server.
+pub(crate) async fn over_proxy(
+    passed: PassedStream,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+) -> Result<DialedConnection, DialError> {
+    let (passed, speaks_http2) = match tls {
+        None => (Either::Left(passed), false),
+        Some((connector, name)) => {
+            let (stream, speaks_http2) = encrypt(connector, name, passed).await?;
+            (Either::Right(stream), speaks_http2)
+        }
+    };
+    Ok(DialedConnection {
+        stream: Stream::Right(Either::Right(Either::Right(passed))),
+        speaks_http2,
+    })
+}
+
+/// The encrypted stream, and whether the server speaks HTTP/2 over it.
+async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    plain: S,
+) -> Result<(Box<TlsStream<S>>, bool), DialError> {
+    let stream = within("the TLS handshake", connector.connect(name, plain)).await?;
     let stream = stream.map_err(DialError::Tls)?;
     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    Ok(DialedConnection { stream: Stream::Right(Either::Left(Box::new(stream))), speaks_http2 })
+    Ok((Box::new(stream), speaks_http2))
 }
 
 /// As [`dial`], to a server in this process. It speaks all that may be offered.
@@ -133,7 +186,7 @@ pub(crate) fn dial_in_memory(
 ) -> Result<DialedConnection, DialError> {
     let stream = server.connect().map_err(DialError::InMemory)?;
     Ok(DialedConnection {
-        stream: Stream::Right(Either::Right(stream)),
+        stream: Stream::Right(Either::Right(Either::Left(stream))),
         speaks_http2: offer == OfferedProtocols::Any,
     })
 }
@@ -155,7 +208,10 @@ async fn connect(endpoint: &Endpoint, rule: Option<&AddressRule>) -> Result<TcpS
     connected.map_err(DialError::Tcp)
 }
 
-async fn within<F: Future>(step: &'static str, future: F) -> Result<F::Output, DialError> {
+pub(super) async fn within<F: Future>(
+    step: &'static str,
+    future: F,
+) -> Result<F::Output, DialError> {
     tokio::time::timeout(STEP_TIMEOUT, future).await.map_err(|_| DialError::TooSlow(step))
 }
 

@@ -13,7 +13,10 @@ use crate::config::{Credential, Identity, Pem};
 use crate::error::ClientError;
 use crate::params::{DeleteParams, ListParams, WriteParams};
 use crate::request;
-use crate::testing::{Authority, PATIENCE, Relay, Server, names, skip};
+use crate::testing::{
+    Authority, PATIENCE, Relay, Server, StubProxy, StubServer, json_response, names, skip,
+};
+use crate::transport::ProxyServer;
 
 fn get(path: &str) -> Request<Bytes> {
     request::get(path.to_owned())
@@ -335,4 +338,76 @@ async fn errors_carry_what_the_server_said() {
     let error = list.await.expect("ended").expect_err("refused");
     assert_eq!((error.code(), error.reason()), (Some(503), "ServiceUnavailable"));
     assert_eq!(error.to_string(), "GET /api/v1/pods: overloaded (503)");
+}
+
+#[tokio::test]
+async fn a_proxy_passes_encrypted_connections_on() {
+    let authority = Authority::new();
+    let mut server = Server::start(Some(authority.server_config())).await;
+    let proxy = StubProxy::start(None).await;
+    let mut config = authority.client_config(server.address);
+    let name = format!("server:{}", server.address.port());
+    config.server = format!("https://{name}").parse().expect("a URL");
+    let through = ProxyServer::parse(&format!("http://u:p@{}", proxy.address)).expect("a proxy");
+    let client = Client::through(&through, &config, names(), "test/1").expect("valid");
+    for client in [client.clone(), client.separate().expect("valid")] {
+        let call = tokio::spawn(async move { client.call(get("/version")).await });
+        let asked = server.asked().await;
+        assert_eq!(asked.headers.get(header::PROXY_AUTHORIZATION), None, "it is for the proxy");
+        asked.reply(200, &json!({}));
+        call.await.expect("ended").expect("answered");
+    }
+    let head = format!(
+        "CONNECT {name} HTTP/1.1\r\nhost: {name}\r\nproxy-authorization: Basic dTpw\r\n\r\n"
+    );
+    assert_eq!(proxy.heads(), [head.clone(), head]);
+}
+
+#[tokio::test]
+async fn a_proxy_takes_plain_requests_whole_and_passes_upgrades_on() {
+    let server = StubServer::start(|request| {
+        assert!(request.headers.contains_key(header::HOST));
+        let code = if request.path == "/version" { 200 } else { 400 };
+        Some(json_response(code, &json!({"path": request.path})))
+    })
+    .await;
+    let proxy = StubProxy::start(None).await;
+    let name = format!("api.test:{}", server.address.port());
+    let config = crate::ClientConfig::direct(format!("http://{name}/").parse().expect("a URL"));
+    let through = ProxyServer::parse(&format!("http://u@{}", proxy.address)).expect("a proxy");
+    let client = Client::through(&through, &config, names(), "test/1").expect("valid");
+    let answer = client.call(get("/version?a=b")).await.expect("answered");
+    assert_eq!(answer.body, r#"{"path":"/version"}"#);
+    let upgrade = Request::get("/exec").header(header::UPGRADE, "x").body(Bytes::new());
+    client.upgrade(upgrade.expect("a request")).await.expect_err("refused by the server");
+    let heads = proxy.heads();
+    assert!(
+        heads[0].starts_with(&format!("GET http://{name}/version?a=b HTTP/1.1\r\n")),
+        "{heads:?}"
+    );
+    assert!(heads[0].contains("proxy-authorization: Basic dTo=\r\n"), "{heads:?}");
+    assert!(heads[1].starts_with(&format!("CONNECT {name} HTTP/1.1\r\n")), "{heads:?}");
+    assert_eq!(heads.len(), 2);
+}
+
+#[tokio::test]
+async fn what_a_proxy_says_is_in_the_error() {
+    let proxy = StubProxy::start(Some("407 Proxy Authentication Required")).await;
+    let closed = StubServer::start(|_| None).await.address;
+    let config = crate::ClientConfig::direct("https://api.test".parse().expect("a URL"));
+    let call = async |address: String| {
+        let through = ProxyServer::parse(&format!("http://{address}")).expect("a proxy");
+        let client = Client::through(&through, &config, names(), "test/1").expect("valid");
+        let error = client.call(get("/version")).await.expect_err("no connection");
+        proto_daemon::exit::chain(&error)
+    };
+    let error = call(proxy.address.to_string()).await;
+    let wanted = format!(
+        "cannot connect to api.test:443: the proxy {} refused the connection: 407 Proxy Authentication Required",
+        proxy.address
+    );
+    assert!(error.contains(&wanted), "{error}");
+    let unused = format!("127.0.0.2:{}", closed.port());
+    let error = call(unused.clone()).await;
+    assert!(error.contains(&format!("the proxy {unused} cannot be reached: ")), "{error}");
 }

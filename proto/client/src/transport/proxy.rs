@@ -1,0 +1,180 @@
+//! Proxies: another server passes connections on, asked by `CONNECT`; plain requests are sent to it whole.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderValue, Request, StatusCode, Uri, header};
+use http_body_util::{Either, Full};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use proto_api::uri;
+use rustls::pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+use super::dial::{self, DialError, DialedConnection, Endpoint, OfferedProtocols};
+use super::tls::{ClientTlsError, TlsSource};
+use super::{Body, http1_handshake};
+use crate::config::TlsSettings;
+use crate::shared_token::sensitive_header;
+
+/// A proxy.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProxyServer {
+    endpoint: Endpoint,
+    /// Whether connections to the proxy itself are encrypted.
+    is_encrypted: bool,
+    /// What the proxy asks for before it passes anything on.
+    authorization: Option<HeaderValue>,
+}
+
+/// Why a text is not the URL of a proxy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseProxyError {
+    /// It is no URL, or has no host. The text is not repeated: it may have a password.
+    #[error("it is not the URL of a proxy")]
+    Url,
+    /// Connections can not be passed on in this way.
+    #[error("unsupported scheme {0:?}: must be http or https")]
+    Scheme(String),
+    /// User or password have what no header may have.
+    #[error("its user and password are not valid in a header")]
+    User,
+}
+
+// The password stays out of logs.
+impl fmt::Debug for ProxyServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProxyServer({self})")
+    }
+}
+
+impl fmt::Display for ProxyServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
+}
+
+impl ProxyServer {
+    /// The proxy at `http://[USER[:PASSWORD]@]HOST[:PORT]`, or `https://` for one that is asked over TLS.
+    ///
+    /// # Errors
+    /// The text is no such URL.
+    pub fn parse(url: &str) -> Result<Self, ParseProxyError> {
+        let (scheme, _) = url.split_once("://").ok_or(ParseProxyError::Url)?;
+        let scheme = scheme.to_ascii_lowercase();
+        if !matches!(scheme.as_str(), "http" | "https") {
+            return Err(ParseProxyError::Scheme(scheme));
+        }
+        let parsed: Uri = url.parse().map_err(|_| ParseProxyError::Url)?;
+        let endpoint = Endpoint::from_uri(&parsed);
+        if endpoint.host.is_empty() {
+            return Err(ParseProxyError::Url);
+        }
+        let authority = parsed.authority().map_or("", |authority| authority.as_str());
+        let authorization = match authority.rsplit_once('@') {
+            Some((user, _)) => {
+                let (name, password) = user.split_once(':').unwrap_or((user, ""));
+                let pair = format!("{}:{}", uri::decode(name), uri::decode(password));
+                let header = sensitive_header(&format!("Basic {}", STANDARD.encode(pair)));
+                Some(header.ok_or(ParseProxyError::User)?)
+            }
+            None => None,
+        };
+        Ok(Self { endpoint, is_encrypted: scheme == "https", authorization })
+    }
+}
+
+/// The way to a server through a proxy.
+#[derive(Clone, Debug)]
+pub(super) struct ProxyRoute {
+    proxy: ProxyServer,
+    tls: Option<Arc<TlsSource>>,
+}
+
+impl ProxyRoute {
+    /// Through a proxy whose certificate, if it has one, is verified as that of the server. The client's own is for the server alone.
+    pub(super) fn new(proxy: &ProxyServer, server: &TlsSettings) -> Result<Self, ClientTlsError> {
+        let settings = TlsSettings { identity: None, server_name: None, ..server.clone() };
+        let tls = match proxy.is_encrypted {
+            true => Some(Arc::new(TlsSource::new(&settings, &proxy.endpoint.host)?)),
+            false => None,
+        };
+        Ok(Self { proxy: proxy.clone(), tls })
+    }
+
+    /// A connection to the proxy itself, which takes plain requests with absolute URLs.
+    pub(super) async fn reach(&self) -> Result<DialedConnection, DialError> {
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| tls.connector(OfferedProtocols::Http1)).transpose()?;
+        let reached = dial::dial(&self.proxy.endpoint, None, tls).await;
+        reached.map_err(|cause| DialError::Proxy {
+            proxy: self.proxy.to_string(),
+            cause: Box::new(cause),
+        })
+    }
+
+    /// A connection to `server`, which the proxy passes on.
+    pub(super) async fn dial(
+        &self,
+        server: &Endpoint,
+        tls: Option<(TlsConnector, ServerName<'static>)>,
+    ) -> Result<DialedConnection, DialError> {
+        let passed = dial::within("the proxy", self.connect(server)).await??;
+        dial::over_proxy(passed, tls).await
+    }
+
+    async fn connect(&self, server: &Endpoint) -> Result<TokioIo<Upgraded>, DialError> {
+        let mut sender = http1_handshake(self.reach().await?).await?;
+        let refused = |answer: String| DialError::Refused { proxy: self.proxy.to_string(), answer };
+        let authority = server.to_string();
+        let request = Request::connect(&authority).header(header::HOST, &authority);
+        let request = request.body(Either::Left(Full::default()));
+        let mut request = request.map_err(|error| refused(error.to_string()))?;
+        self.authorize(&mut request);
+        let response = sender.send_request(request).await.map_err(DialError::Handshake)?;
+        if response.status() != StatusCode::OK {
+            return Err(refused(response.status().to_string()));
+        }
+        hyper::upgrade::on(response).await.map(TokioIo::new).map_err(DialError::Handshake)
+    }
+
+    /// Adds what the proxy asks for.
+    pub(super) fn authorize(&self, request: &mut Request<Body>) {
+        if let Some(authorization) = &self.proxy.authorization {
+            request.headers_mut().insert(header::PROXY_AUTHORIZATION, authorization.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_a_url() {
+        let read = |text: &str| {
+            let proxy = ProxyServer::parse(text)?;
+            let authorization = proxy.authorization.as_ref().and_then(|value| value.to_str().ok());
+            let scheme = if proxy.is_encrypted { "https" } else { "http" };
+            Ok::<_, ParseProxyError>(format!("{scheme} {proxy} {}", authorization.unwrap_or("-")))
+        };
+        for (text, wanted) in [
+            ("http://p", "http p:80 -"),
+            ("HTTP://p:3128/", "http p:3128 -"),
+            ("https://p", "https p:443 -"),
+            ("http://[fd00::1]:1", "http [fd00::1]:1 -"),
+            ("http://u:p%40w@p:1", "http p:1 Basic dTpwQHc="),
+            ("http://u@p:1", "http p:1 Basic dTo="),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
+        }
+        assert_eq!(read("socks5://p:1"), Err(ParseProxyError::Scheme("socks5".to_owned())));
+        for wrong in ["", "p:1", "http://", "http://:1", "http://a b"] {
+            assert_eq!(read(wrong), Err(ParseProxyError::Url), "{wrong}");
+        }
+        let proxy = ProxyServer::parse("http://user:secret@p:1").expect("a proxy");
+        assert_eq!(format!("{proxy:?}"), "ProxyServer(p:1)");
+    }
+}

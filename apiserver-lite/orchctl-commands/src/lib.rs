@@ -11,6 +11,7 @@ pub mod events;
 pub mod explain;
 pub mod get;
 pub mod logs;
+pub mod plugins;
 pub mod print_flags;
 pub mod time;
 pub mod timeline;

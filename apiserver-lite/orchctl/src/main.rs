@@ -11,11 +11,15 @@ mod command;
 mod completion;
 mod help;
 
+use std::ffi::OsString;
 use std::io::Write as _;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
+use clap::error::ErrorKind;
 use orchctl_client::{CommandError, Output, Session, VisibleText};
+use orchctl_commands::plugins;
 use proto_daemon::reference;
 
 fn main() -> ExitCode {
@@ -34,6 +38,9 @@ fn main() -> ExitCode {
             if let Some(help) = help::of_no_command(&error) {
                 let _ = write!(std::io::stdout(), "{help}");
                 return ExitCode::SUCCESS;
+            }
+            if let Some(code) = run_plugin(&error, words.get(1..).unwrap_or_default()) {
+                return code;
             }
             let _ = error.print();
             if !error.use_stderr() {
@@ -65,6 +72,20 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Becomes the plugin that the command line means, if it has no command of this program; returns if it cannot.
+fn run_plugin(error: &clap::Error, arguments: &[OsString]) -> Option<ExitCode> {
+    let known = command::command_line();
+    let first = arguments.first().filter(|first| *first != "help")?;
+    if error.kind() != ErrorKind::InvalidSubcommand || known.find_subcommand(first).is_some() {
+        return None;
+    }
+    let plugin = plugins::find(arguments, &std::env::var_os("PATH")?)?;
+    let failed = Command::new(&plugin.program).args(&plugin.arguments).exec();
+    let program = plugin.program.display();
+    let _ = writeln!(VisibleText(std::io::stderr()), "error: cannot run {program}: {failed}");
+    Some(ExitCode::FAILURE)
 }
 
 async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {

@@ -1,4 +1,5 @@
-//! Servers for tests: [`StubServer`] answers requests by a function, [`StubProxy`] passes connections on; in the tests of this crate, `Server` waits until the test gives each response.
+//! Servers for tests: [`StubServer`] answers requests by a function, [`StubProxy`] passes connections on; in the tests of this crate, `Server` waits until
+//! the test gives each response.
 
 #![allow(clippy::expect_used, reason = "of tests only")]
 

@@ -41,6 +41,10 @@ const FILES: &[(&str, &str)] = &[
     ("data/b.txt", "second"),
     ("one.txt", "one"),
     ("vars.env", "# comment\nA=1\nB=two words\n"),
+    ("names.env", "\u{feff}A=1\r\n  MODE\r\n\t# comment\r\n\r\nNOT_SET\nB=x=y \n"),
+    ("number.env", "A=1\n123\n"),
+    ("spaces.env", "A =1\n"),
+    ("above.env", "..a=1\n"),
     (
         "pod.yaml",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: single, labels: {app: single}}\nspec: {containers: [{name: c, image: i}]}\n",

@@ -11,6 +11,10 @@ k create deployment --image=x
 k create configmap c --from-literal=a=b --from-literal=c=d
 k create configmap f --from-file=$DIR/data --from-file=renamed=$DIR/one.txt --dry-run=client -o yaml
 k create configmap e --from-env-file=$DIR/vars.env -o yaml --dry-run=client
+MODE=fast k create configmap e --from-env-file=$DIR/names.env -o yaml --dry-run=client
+k create configmap e --from-env-file=$DIR/number.env --dry-run=client 2>&1
+k create configmap e --from-env-file=$DIR/spaces.env --dry-run=client 2>&1
+k create configmap e --from-env-file=$DIR/above.env --dry-run=client 2>&1
 k create secret generic s --from-literal=user=me
 k create secret docker-registry r --docker-username=u --docker-password=p --docker-email=e -o json --dry-run=client
 k create serviceaccount robot
@@ -74,6 +78,9 @@ k patch deploy web --subresource=status --type=merge -p '{"status":{"replicas":4
 k patch deploy web --subresource=scale --type=merge -p '{"spec":{"replicas":1}}'
 k patch deploy nobody -p '{}'
 k patch deploy web -p '{bad'
+k patch cm missing c absent --type=merge -p '{"data":{"several":"1"}}' 2>&1
+{ cat $DIR/new.yaml; echo ---; sed s/newer/c/ $DIR/new.yaml; } | k patch -f - --type=merge -p '{"data":{"several":"2"}}' 2>&1
+cat $DIR/pod.yaml $DIR/new.yaml | sed 's/^apiVersion/---\napiVersion/' | k patch -f - --local --type=json -p '[{"op":"test","path":"/kind","value":"ConfigMap"}]' -o name
 # label and annotate
 k label pod single tier=back
 k label pod single tier=back
@@ -100,6 +107,9 @@ k scale deploy web --replicas=2 --current-replicas=3
 k scale deploy web
 k scale --replicas=1 deploy/web deploy/app
 k scale cm c --replicas=1
+k scale --replicas=1 deploy/missing deploy/web deploy/absent deploy/app 2>&1
+k scale --replicas=3 deploy/web deploy/app --current-replicas=1 --dry-run=server
+k scale --replicas=1 deploy/web deploy/app --resource-version=1
 k autoscale deploy web --min=2 --max=5 --cpu-percent=80
 k autoscale deploy web --min=6 --max=5
 # set
@@ -137,6 +147,12 @@ k rollout resume deploy web
 k rollout resume deploy web
 k rollout restart deploy web
 k rollout restart cm c
+k rollout pause deploy/missing deploy/web deploy/app
+k rollout pause deploy/web deploy/app deploy/absent
+k rollout history deploy/missing deploy/web deploy/app 2>&1
+k rollout undo deploy/web deploy/app
+k rollout status deploy/missing deploy/web --watch=false
+k rollout resume deploy/web deploy/app deploy/absent 2>&1
 k rollout history deploy web
 k rollout undo deploy web
 k rollout status deploy web --watch=false
@@ -156,6 +172,9 @@ k taint node n1 a:NoSchedule-
 k taint node n1 a-
 k taint node n1 a=b:Sometimes
 k taint nodes --all z=1:NoExecute
+k taint nodes missing n1 absent several=1:NoSchedule 2>&1
+k taint nodes missing n1 several=2:NoSchedule
+k taint node/n1 pod/single several=3:NoSchedule --overwrite
 k drain n1
 k drain n1 --force --ignore-daemonsets --grace-period=0 --disable-eviction --delete-emptydir-data --dry-run=client | sort
 k drain n1 --force --ignore-daemonsets --delete-emptydir-data --grace-period=0 | sort
@@ -185,6 +204,8 @@ KUBE_EDITOR=false k edit cm settings
 # replace
 k replace -f $DIR/app.yaml
 k replace -f $DIR/new.yaml
+cat $DIR/new.yaml $DIR/app.yaml | sed 's/^apiVersion/---\napiVersion/' | k replace -f -
+cat $DIR/app.yaml $DIR/new.yaml | sed 's/^apiVersion/---\napiVersion/; s/^kind: Deployment/kind: Unknown/' | k replace -f -
 k replace --force -f $DIR/app.yaml -l x
 k replace --force -f $DIR/pod.yaml
 k replace

@@ -305,6 +305,7 @@ async fn join(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use bytes::Bytes;
@@ -345,22 +346,25 @@ mod tests {
     #[tokio::test]
     async fn forwarding_ends_with_its_pod() {
         let status = |code: u16| json!({"kind": "Status", "status": "Failure", "code": code});
-        let server = TestServer::start(move |_, count| match count {
-            1 => json_response(500, &status(500)),
-            2 => json_response(
-                200,
-                &json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}}),
-            ),
-            3 => json_response(404, &status(404)),
-            4 => missing_page(),
-            5 => json_response(404, &gone()),
-            _ => panic!("the pod has gone"),
-        })
-        .await;
+        let asked = Arc::new(AtomicUsize::new(0));
+        let seen = asked.clone();
+        let server =
+            TestServer::start(move |_, count| match seen.fetch_max(count, Ordering::Relaxed) + 1 {
+                1 => json_response(500, &status(500)),
+                2 => json_response(
+                    200,
+                    &json!({"metadata": {"uid": "u"}, "status": {"phase": "Running"}}),
+                ),
+                3 => json_response(404, &status(404)),
+                4 => missing_page(),
+                _ => json_response(404, &gone()),
+            })
+            .await;
         let pod = json!({"metadata": {"uid": "u"}});
         let chosen = Chosen { place: server.pod("p"), pod, service: None };
         let waited = until_ended(&server.session, &chosen, Duration::ZERO);
         tokio::time::timeout(Duration::from_secs(120), waited).await.expect("it ends");
+        assert_eq!(asked.load(Ordering::Relaxed), 5, "a 404 that names no object says nothing");
     }
 
     /// What a load balancer says.

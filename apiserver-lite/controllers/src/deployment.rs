@@ -33,6 +33,9 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 /// Default of `revisionHistoryLimit`.
 const HISTORY_LEN: i32 = 10;
 
+/// Longest time between two sets of one template that are stored with another.
+const COLLISION_WAIT_SECS_MAX: u64 = 3600;
+
 /// Plans the next step of a rollout. `sets` are the replica sets of the namespace. `has_pods` returns for the uid of a set whether it has unfinished
 /// pods, including terminating ones, which no status counts; it is only called for deployments that [`recreates`].
 pub fn plan<S: AsRef<ReplicaSet>>(
@@ -91,11 +94,14 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     if let Made::Set(name) = &made {
         status::mark_new_set(deployment, name, &mut status, now);
     }
-    if made == Made::Collision {
-        // Another set has the name: the next plan derives another name for the same template.
+    if let Made::Collision(name) = &made {
         let collisions = status.collision_count.unwrap_or(0);
-        status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
-        plan.requeue_in(Duration::ZERO);
+        let wait = collision_wait(name, &old, collisions, now);
+        if wait.is_zero() {
+            // The next plan derives another name for the same template.
+            status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+        }
+        plan.requeue_in(wait);
     }
     if let Some(due) = status::deadline_in(deployment, &status, now) {
         plan.requeue_in(due);
@@ -274,8 +280,8 @@ enum Made {
     Nothing,
     /// A set with this name.
     Set(String),
-    /// Another set has the name.
-    Collision,
+    /// Another set has this name.
+    Collision(String),
 }
 
 /// Adds the creation of a set, unless one has its name.
@@ -287,12 +293,24 @@ fn push_new_set(
 ) -> Made {
     let (name, to) = (set.metadata.name.clone(), rollout::size(&set));
     if names_in_use.contains(name.as_str()) {
-        return Made::Collision;
+        return Made::Collision(name);
     }
     let operation = ReplicaOperation::Scale { from: None, to };
     let event = WriteEvent { about: about.clone(), operation };
     plan.push_with_event(ApiWrite::Create(set.into()), event);
     Made::Set(name)
+}
+
+/// How long a set is left alone that has the name of the newest template's: what is stored of a set may differ from what was sent, because fields were
+/// dropped or a webhook has changed them, and each further set would differ too. Doubles with each collision, from a second to an hour. None for sets of
+/// others.
+fn collision_wait(name: &str, own: &[&ReplicaSet], collisions: i32, now: Time) -> Duration {
+    let made = own.iter().find(|set| set.metadata.name == name);
+    let made = made.and_then(|set| set.metadata.creation_timestamp.unix());
+    let (Some(made), Some(now)) = (made, now.unix()) else { return Duration::ZERO };
+    let wait = 1_u64.checked_shl(collisions.unsigned_abs()).unwrap_or(u64::MAX);
+    let age = u64::try_from(now.saturating_sub(made)).unwrap_or(0);
+    Duration::from_secs(wait.min(COLLISION_WAIT_SECS_MAX).saturating_sub(age))
 }
 
 /// Deletes the replica sets beyond the revision history limit, those of the lowest revisions: an undo has given old sets new ones.

@@ -26,6 +26,8 @@ const ROUNDS_MAX: usize = 5_000;
 
 /// The name of objects that cannot be read.
 const UNREADABLE: &str = "unreadable";
+/// The name of an object whose kind is removed while it is read.
+const KIND_ENDS: &str = "kind-ends";
 
 /// The random numbers of a history; at their end no more steps happen.
 struct Dice(VecDeque<u16>);
@@ -343,6 +345,9 @@ impl ObjectClient for Shared {
         self.1.fetch_add(1, Ordering::Relaxed);
         if id.key.name == UNREADABLE {
             return Err(Failed);
+        }
+        if id.key.name == KIND_ENDS {
+            cluster.kinds.remove(id.kind);
         }
         let found = cluster.objects.get(id).cloned();
         Ok(found.map(|metadata| PartialObjectMetadata { metadata }))

@@ -7,9 +7,13 @@ use apiserver_controllers::custom_resources::CustomResource;
 use proto_api::names::Names;
 use proto_api::{Collection, ObjectKey, schema};
 
-/// Index of a kind in [`Kinds`].
+/// A kind in [`Kinds`]. Of a kind that has been removed it stays that of no other kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KindId(usize);
+pub struct KindId {
+    place: usize,
+    /// How many kinds had the place before.
+    generation: u64,
+}
 
 /// Identifies an object by kind, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,36 +36,20 @@ pub struct CollectedKind {
     pub kind: Cow<'static, str>,
     /// Whether it is namespaced.
     pub namespaced: bool,
-    pub source: KindSource,
+    /// Whether a definition has added it: its objects have no strategic merge patch.
+    pub custom: bool,
 }
 
-/// Where a kind comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KindSource {
-    /// The API server has it always.
-    BuiltIn,
-    /// A CustomResourceDefinition has added it.
-    Definition,
-    /// Another API server serves it, which an APIService names.
-    OtherServer,
-}
-
-impl CollectedKind {
-    /// A kind that this resource has.
-    pub fn new(resource: &CustomResource, source: KindSource) -> Self {
+impl From<&CustomResource> for CollectedKind {
+    fn from(resource: &CustomResource) -> Self {
         Self {
             group: resource.group.clone(),
             version: resource.version.clone().into(),
             plural: resource.plural.clone().into(),
             kind: resource.kind.clone().into(),
             namespaced: resource.namespaced,
-            source,
+            custom: true,
         }
-    }
-
-    /// Whether its objects have a strategic merge patch; of those of other servers it is not known.
-    pub fn is_built_in(&self) -> bool {
-        self.source == KindSource::BuiltIn
     }
 }
 
@@ -78,9 +66,25 @@ const MADE_FOR: [(&str, &[&str]); 9] = [
     ("StatefulSet", &["pods", "controllerrevisions", "persistentvolumeclaims"]),
 ];
 
-/// All collected kinds, each in one version. Those of definitions and other servers come and go; the place of one that is gone is used again.
+/// All collected kinds, each in one version. Those of definitions come and go; the place of one that is gone is used again.
 #[derive(Debug)]
-pub struct Kinds(RwLock<Vec<Option<Arc<CollectedKind>>>>);
+pub struct Kinds(RwLock<Vec<Place>>);
+
+#[derive(Debug)]
+struct Place {
+    generation: u64,
+    kind: Option<Arc<CollectedKind>>,
+}
+
+impl Place {
+    fn new(kind: CollectedKind) -> Self {
+        Self { generation: 0, kind: Some(Arc::new(kind)) }
+    }
+
+    fn id(&self, place: usize) -> KindId {
+        KindId { place, generation: self.generation }
+    }
+}
 
 impl Kinds {
     /// The built-in kinds of a naming profile.
@@ -98,14 +102,14 @@ impl Kinds {
                     plural: resource.plural.into(),
                     kind: resource.kind.into(),
                     namespaced: resource.namespaced,
-                    source: KindSource::BuiltIn,
+                    custom: false,
                 });
             }
         }
-        Self(RwLock::new(kinds.into_iter().map(|kind| Some(Arc::new(kind))).collect()))
+        Self(RwLock::new(kinds.into_iter().map(Place::new).collect()))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&[Option<Arc<CollectedKind>>]) -> T) -> T {
+    fn read<T>(&self, read: impl FnOnce(&[Place]) -> T) -> T {
         read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -113,49 +117,59 @@ impl Kinds {
     pub fn iter(&self) -> impl Iterator<Item = (KindId, Arc<CollectedKind>)> + use<> {
         let all: Vec<_> = self.read(|kinds| {
             let places = kinds.iter().enumerate();
-            places.filter_map(|(at, kind)| Some((KindId(at), kind.clone()?))).collect()
+            places.filter_map(|(at, place)| Some((place.id(at), place.kind.clone()?))).collect()
         });
         all.into_iter()
     }
 
-    /// A kind, if it is not gone.
+    /// A kind, if its definition is not gone.
     pub fn get(&self, id: KindId) -> Option<Arc<CollectedKind>> {
-        self.read(|kinds| kinds.get(id.0).cloned().flatten())
+        self.read(|kinds| {
+            let place = kinds.get(id.place).filter(|place| place.generation == id.generation);
+            place.and_then(|place| place.kind.clone())
+        })
     }
 
     /// Adds a kind.
     pub fn add(&self, kind: CollectedKind) -> KindId {
         let mut kinds = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let free = kinds.iter().position(Option::is_none);
-        let at = free.unwrap_or(kinds.len());
-        match kinds.get_mut(at) {
-            Some(place) => *place = Some(Arc::new(kind)),
-            None => kinds.push(Some(Arc::new(kind))),
+        let free = kinds.iter_mut().enumerate().find(|(_, place)| place.kind.is_none());
+        if let Some((at, place)) = free {
+            place.generation = place.generation.saturating_add(1);
+            place.kind = Some(Arc::new(kind));
+            return place.id(at);
         }
-        KindId(at)
+        let place = Place::new(kind);
+        let id = place.id(kinds.len());
+        kinds.push(place);
+        id
     }
 
     /// Removes a kind.
     pub fn remove(&self, id: KindId) {
         let mut kinds = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        kinds.get_mut(id.0).iter_mut().for_each(|place| **place = None);
+        if let Some(place) = kinds.get_mut(id.place).filter(|it| it.generation == id.generation) {
+            place.kind = None;
+        }
     }
 
     /// The kind of an owner reference, in any version of its group.
     pub fn find(&self, api_version: &str, kind: &str) -> Option<KindId> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let fits = |k: &Arc<CollectedKind>| k.group == group && k.kind == kind;
-        self.read(|kinds| kinds.iter().position(|k| k.as_ref().is_some_and(fits)).map(KindId))
+        self.read(|kinds| {
+            let mut places = kinds.iter().enumerate();
+            let found = places.find(|(_, place)| place.kind.as_ref().is_some_and(fits));
+            found.map(|(at, place)| place.id(at))
+        })
     }
 
     /// The kinds that controllers create for an owner of this kind.
     pub fn dependents_of(&self, owner: KindId) -> Vec<KindId> {
-        let Some(owner) = self.get(owner).filter(|owner| owner.is_built_in()) else {
-            return Vec::new();
-        };
+        let Some(owner) = self.get(owner).filter(|owner| !owner.custom) else { return Vec::new() };
         let made = MADE_FOR.iter().find(|(of, _)| *of == owner.kind);
         let made = made.map_or(&[][..], |(_, made)| made);
-        let built_in = self.iter().filter(|(_, k)| k.is_built_in());
+        let built_in = self.iter().filter(|(_, k)| !k.custom);
         built_in.filter(|(_, k)| made.contains(&k.plural.as_ref())).map(|(id, _)| id).collect()
     }
 
@@ -239,15 +253,16 @@ mod tests {
             kind: "Job".to_owned(),
             namespaced: true,
         };
-        let defined = |plural: &str| CollectedKind::new(&custom(plural), KindSource::Definition);
-        let first = kinds.add(defined("jobs"));
+        let first = kinds.add(CollectedKind::from(&custom("jobs")));
         assert_eq!(kinds.find("example.com/v9", "Job"), Some(first));
         assert!(kinds.dependents_of(first).is_empty(), "not those of batch's Job");
         kinds.remove(first);
         assert_eq!((kinds.find("example.com/v1", "Job"), kinds.get(first)), (None, None));
         for nth in 0..100 {
-            let again = kinds.add(defined(&format!("jobs{nth}")));
-            assert_eq!(again, first);
+            let again = kinds.add(CollectedKind::from(&custom(&format!("jobs{nth}"))));
+            assert_eq!((again.place, kinds.get(first)), (first.place, None), "another kind");
+            kinds.remove(first);
+            assert!(kinds.get(again).is_some());
             kinds.remove(again);
         }
         assert_eq!(kinds.iter().count(), built_in);

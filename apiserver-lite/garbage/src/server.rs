@@ -25,9 +25,8 @@ impl ApiServer {
         Some(self.client.metadata(collection))
     }
 
-    /// Whether the kind's objects have no strategic merge patch.
     fn is_custom(&self, kind: KindId) -> bool {
-        self.kinds.get(kind).is_some_and(|kind| !kind.is_built_in())
+        self.kinds.get(kind).is_some_and(|kind| kind.custom)
     }
 
     /// Changes the owners of an object whose kind has no strategic merge patch: all of them are written, if the object has not changed meanwhile.

@@ -1,13 +1,10 @@
-//! The watches of all kinds: those of definitions and of other API servers are started and ended as these come and go.
-
-mod other_servers;
+//! The watches of all kinds: those of definitions are started and ended as the definitions come and go.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use apiserver_controllers::custom_resources::{self, CustomResource};
-use apiserver_controllers::other_servers::api_services;
 use proto_api::ObjectKey;
 use proto_api::meta::v1::PartialObjectMetadata;
 use proto_client::dynamic::Dynamic;
@@ -20,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::index::{Index, Ownership};
-use crate::kinds::{CollectedKind, Id, KindId, KindSource, Kinds};
+use crate::kinds::{CollectedKind, Id, KindId, Kinds};
 use crate::process::{OwnershipCaches, lock};
 
 /// Back-off of the discovery of served kinds.
@@ -86,7 +83,7 @@ pub struct Watches {
     drain: DrainWatch,
     caches: InformerCaches,
     running: BTreeMap<KindId, JoinHandle<()>>,
-    /// Woken when a definition or an APIService has changed.
+    /// Woken when a definition has changed.
     defined: Arc<Notify>,
 }
 
@@ -118,64 +115,42 @@ impl Watches {
     /// Starts the watch of a kind, which drops `ready` when its cache is complete.
     pub fn start(&mut self, kind: KindId, ready: Option<mpsc::Sender<()>>) {
         let Some(collection) = self.kinds.collection(kind, None) else { return };
-        let names = self.client.names();
-        let defines = [custom_resources::definitions(names), api_services(names)]
-            .iter()
-            .any(|of| (&of.group, &of.plural) == (&collection.group, &collection.plural));
+        let definitions = custom_resources::definitions(self.client.names());
+        let are_definitions =
+            (&collection.group, &collection.plural) == (&definitions.group, &definitions.plural);
         let api = self.client.metadata(collection);
         let reflector =
             Reflector::projected(api.clone(), ListParams::default(), Ownership::from_object);
         self.caches.insert(kind, reflector.store());
         let mut filled = Filled { kind, taker: self.taker.clone(), ready, defined: None };
-        if defines {
+        if are_definitions {
             filled.defined = Some(self.defined.clone());
         }
         let task = tokio::spawn(keep(api, reflector, filled, self.drain.clone()));
         self.running.insert(kind, task);
     }
 
-    /// Follows the definitions and the other servers until drained.
+    /// Follows the definitions until drained.
     pub async fn run(mut self) {
-        let (drain, defined) = (self.drain.clone(), self.defined.clone());
+        let drain = self.drain.clone();
         loop {
-            let follow = async {
-                self.follow_definitions(None).await;
-                self.follow_other_servers().await
-            };
-            let ask_again = tokio::select! {
-                () = drain.asked() => return,
-                ask_again = follow => ask_again,
-            };
-            let due = async {
-                match ask_again {
-                    Some(delay) => tokio::time::sleep(delay).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let defined = self.defined.clone();
             tokio::select! {
                 () = drain.asked() => return,
                 () = defined.notified() => {}
-                // What other servers serve may change without a change of their APIServices.
-                () = due => {}
+            }
+            tokio::select! {
+                () = drain.asked() => return,
+                () = self.follow_definitions(None) => {}
             }
         }
     }
 
     /// Starts the watches of kinds that definitions have added, and ends those of definitions that are gone. Retried until there is an answer.
     pub async fn follow_definitions(&mut self, ready: Option<mpsc::Sender<()>>) {
-        let defined = self.defined().await;
-        let defined = defined.iter().map(|of| CollectedKind::new(of, KindSource::Definition));
-        self.follow_kinds(defined.collect(), |kind| kind.source == KindSource::Definition, ready);
-    }
-
-    /// Watches the kinds that are served now, and no longer those that are not, of the kinds for which `may_end` holds.
-    fn follow_kinds(
-        &mut self,
-        served: Vec<CollectedKind>,
-        may_end: impl Fn(&CollectedKind) -> bool,
-        ready: Option<mpsc::Sender<()>>,
-    ) {
-        for (id, kind) in self.kinds.iter().filter(|(_, kind)| may_end(kind)) {
+        let served: Vec<CollectedKind> =
+            self.defined().await.iter().map(CollectedKind::from).collect();
+        for (id, kind) in self.kinds.iter().filter(|(_, kind)| kind.custom) {
             if !served.contains(&kind) {
                 self.end(id);
             }
@@ -209,7 +184,7 @@ impl Watches {
         }
     }
 
-    /// Ends the watch of a kind that is not served any more: its objects are gone, or out of reach.
+    /// Ends the watch of a kind whose definition is gone: its objects are gone too.
     fn end(&mut self, kind: KindId) {
         if let Some(task) = self.running.remove(&kind) {
             task.abort();
@@ -244,7 +219,7 @@ async fn keep(
 ) {
     let served = tokio::select! {
         () = drain.asked() => return,
-        served = is_served(&api, filled.ready.is_some()) => served,
+        served = is_served(&api) => served,
     };
     if !served {
         return;
@@ -264,8 +239,8 @@ async fn keep(
         .await;
 }
 
-/// Whether the server serves the collection; retried until there is an answer, for which the collection of all kinds may wait.
-async fn is_served(api: &Api<PartialObjectMetadata>, is_awaited: bool) -> bool {
+/// Whether the server serves the collection; retried until there is an answer.
+async fn is_served(api: &Api<PartialObjectMetadata>) -> bool {
     let mut failures = 1u32;
     loop {
         match api.list(&ListParams { limit: Some(1), ..ListParams::default() }).await {
@@ -273,8 +248,8 @@ async fn is_served(api: &Api<PartialObjectMetadata>, is_awaited: bool) -> bool {
             Err(error) if is_unserved(&error) => return false,
             Err(error) => {
                 let (plural, error) = (&api.collection().plural, chain(&error));
-                // Nothing is collected until every awaited kind can be listed.
-                if is_awaited && failures >= 4 && failures.is_power_of_two() {
+                // Nothing is collected until every kind can be listed.
+                if failures >= 4 && failures.is_power_of_two() {
                     tracing::warn!(
                         plural,
                         failures,
@@ -282,7 +257,12 @@ async fn is_served(api: &Api<PartialObjectMetadata>, is_awaited: bool) -> bool {
                         "cannot list a kind; garbage collection waits until it can"
                     );
                 } else {
-                    tracing::debug!(plural, failures, error, "cannot list a kind; retried");
+                    tracing::debug!(
+                        plural,
+                        failures,
+                        error,
+                        "cannot list a kind; garbage collection waits until it can"
+                    );
                 }
                 tokio::time::sleep(PROBE.delay(failures, 0.5)).await;
                 failures = failures.saturating_add(1);

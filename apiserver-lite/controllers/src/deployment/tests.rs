@@ -266,6 +266,38 @@ fn a_name_that_another_set_has_is_avoided() {
 }
 
 #[test]
+fn sets_that_are_stored_with_another_template_are_made_ever_more_slowly() {
+    let deployment = deployment(1);
+    let names = names();
+    let (mut stored, mut status, mut made) = (Vec::<Arc<ReplicaSet>>::new(), None, Vec::new());
+    for second in 0..10_000 {
+        let now = Time::from_unix(1_000_000 + second);
+        let mut current = deployment.clone();
+        current.status.collision_count = status;
+        let plan = plan(names, &current, &stored, &|_| false, now);
+        for write in plan.writes {
+            match write {
+                ApiWrite::Create(WrittenObject::ReplicaSet(set)) => {
+                    let mut set = set.as_ref().clone();
+                    set.metadata.uid = format!("u{second}");
+                    set.metadata.creation_timestamp = now;
+                    set.spec.template.spec.node_name = "changed".to_owned();
+                    stored.push(Arc::new(set));
+                    made.push(second);
+                }
+                ApiWrite::UpdateStatus(WrittenObject::Deployment(new)) => {
+                    status = new.status.collision_count;
+                }
+                _ => {}
+            }
+        }
+    }
+    assert!((10..20).contains(&made.len()), "{made:?}");
+    let gaps: Vec<i64> = made.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(gaps.is_sorted() && gaps.iter().all(|gap| *gap <= 3602), "{gaps:?}");
+}
+
+#[test]
 fn min_ready_seconds_is_copied_to_the_newest_replica_set() {
     let mut cluster = Cluster::new(deployment(1));
     cluster.settle();

@@ -149,3 +149,13 @@ fn an_object_whose_owners_cannot_be_read_keeps_no_place() {
     assert_eq!(lock(&processor.unfinished).len(), 0);
     assert!(lock(&shared.0).objects.contains_key(&lost));
 }
+
+#[test]
+fn an_owner_whose_kind_is_removed_meanwhile_is_not_deleted() {
+    let mut cluster = Cluster::new(Vec::new());
+    let object = cluster.add("ConfigMap", "kept", vec![pod(KIND_ENDS.to_owned())]);
+    let (shared, processor) = processor(cluster, READS_MAX);
+    // The owner; then the object, whose owner has no known kind.
+    assert_eq!(turns(&shared, &processor, &object), [1, 1]);
+    assert!(lock(&shared.0).objects.contains_key(&object));
+}

@@ -148,6 +148,11 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             let found = self.server.find(&owner).await;
             // One that cannot be read, for ever perhaps, keeps no place from others.
             let found = found.inspect_err(|_| lock(&self.unfinished).remove(id))?;
+            if found.is_none() && self.kinds.get(owner.kind).is_none() {
+                // The kind was removed meanwhile, which says nothing of the object.
+                lock(&self.unfinished).remove(id);
+                return Ok(OwnerStates::NextTurn(WAIT));
+            }
             let found =
                 found.map(|it| (DeletionStage::from_metadata(&it.metadata), it.metadata.uid));
             read.insert(owner, found.map(|(stage, uid)| (uid, stage)));

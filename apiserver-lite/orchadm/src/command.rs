@@ -57,10 +57,11 @@ impl OrchadmCommand {
             Verb::Reset(flags) => self.host.host_for_reset(flags.without_record)?,
             _ => self.host.host()?,
         };
-        let starts_programs = matches!(
-            self.verb,
-            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Certs(_) | Verb::Upgrade(_)
-        );
+        let starts_programs = match &self.verb {
+            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Upgrade(_) => true,
+            Verb::Certs(command) => !matches!(command, certs::CertsCommand::CheckExpiration),
+            _ => false,
+        };
         if let Some(record) = host.record.as_ref().filter(|_| starts_programs) {
             record.check_no_reset(&host.layout)?;
         }

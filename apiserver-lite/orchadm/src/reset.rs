@@ -99,7 +99,6 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     if !flags.force && !is_confirmed()? {
         bail!("aborted: nothing was removed");
     }
-    record_reset(host);
     let mut steps = Steps { host, left: Vec::new() };
     match host.is_running() {
         true => end_all(&mut steps, flags).await?,
@@ -154,6 +153,7 @@ async fn end_all(steps: &mut Steps<'_>, flags: &ResetFlags) -> Result<()> {
     let host = steps.host;
     let runtime = runtime_of(host, flags);
     let bin_dir = host::bin_dir(flags.bin_dir.as_deref())?;
+    record_reset(host);
     steps.take(LIVE[0], stop_programs(host).await);
     let pods = match flags.without_runtime {
         true => kill_pods(host).await,

@@ -2,8 +2,8 @@
 //! ones deleted.
 //!
 //! A request is decoded once ([`request`]), checked by pure code ([`signer_policy`]) and signed as decoded ([`authority`], with its [`subject`]); the API
-//! server authorizes the requester. The CA's files are read again when they have changed ([`authority_files`]). Serving certificates are signed but not approved, because it is not known whether their names and addresses are the
-//! node's. Finished and overdue requests are deleted ([`cleanup`]).
+//! server authorizes the requester. The CA's files are read again when they have changed ([`authority_files`]). Serving certificates are signed but not
+//! approved, because it is not known whether their names and addresses are the node's. Finished and overdue requests are deleted ([`cleanup`]).
 
 pub mod authority;
 pub mod authority_files;

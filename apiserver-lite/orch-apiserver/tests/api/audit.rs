@@ -183,7 +183,7 @@ async fn an_audit_event_has_the_users_and_the_decision() {
     assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "allow");
     assert_eq!((&event["verb"], &event["objectRef"]), (&json!("get"), &Value::Null));
     let (_, event) = audited.last_event("h", (Method::GET, "/readyz"), &[], "").await;
-    assert_eq!(event["user"]["username"], "system:anonymous");
+    assert_eq!(event["user"]["username"], "kubernetes-admin");
     let (reply, event) = audited.last_event("u", (Method::PUT, MAPS), &[], "").await;
     assert_eq!((reply.code(), &event["responseStatus"]["code"]), (405, &json!(405)));
 }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
-use proto_client::{Client, ClientConfig};
+use proto_client::{Client, ClientConfig, userinfo};
 
-use crate::{CommandError, Session, authorities, proxies};
+use crate::{CommandError, Session, proxies};
 
 /// How many redirects are followed.
 const REDIRECTS_MAX: usize = 10;
@@ -40,7 +40,7 @@ enum Page {
     Elsewhere(Uri),
 }
 
-/// The text at `url`, of at most `len_max` bytes.
+/// The text at `url`, of at most `len_max` bytes. A user in a URL is for its server alone, not for others that it redirects to.
 ///
 /// # Errors
 /// When it cannot be read, is longer, or is not valid UTF-8; when there are too many redirects, or one leads from https to http.
@@ -49,9 +49,13 @@ pub async fn fetch(session: &Session, url: &str, len_max: usize) -> Result<Strin
         Duration::ZERO => DEADLINE,
         timeout => timeout,
     };
-    let wrong =
-        |why: FetchError| CommandError::with_text(format!("unable to read URL \"{url}\": {why}"));
-    let mut address: Uri = url.parse().map_err(|_| wrong(FetchError::new("it is not a URL")))?;
+    let wrong = |url: &dyn std::fmt::Display, why: FetchError| {
+        CommandError::with_text(format!("unable to read URL \"{url}\": {why}"))
+    };
+    let parsed = url.parse().map_err(|_| wrong(&url, FetchError::new("it is not a URL")));
+    let mut address: Uri = parsed?;
+    let (shown, _) = userinfo::split(&address);
+    let wrong = |why| wrong(&shown, why);
     for _ in 0..=REDIRECTS_MAX {
         match read(session, &address, deadline, len_max).await.map_err(wrong)? {
             Page::Text(text) => return Ok(text),
@@ -90,15 +94,11 @@ async fn read_once(session: &Session, address: &Uri, len_max: usize) -> Result<P
     let path = parts.path_and_query.replace(PathAndQuery::from_static("/"));
     let server = Uri::from_parts(parts).map_err(|error| said(&error))?;
     let mut config = ClientConfig::direct(server);
-    authorities::complete(&mut config.tls, |name| session.variable(name));
+    session.complete_authorities(&mut config.tls);
     let names = <&proto_api::names::Names>::default();
     let proxy = proxies::of_environment(|name| session.variable(name), &config.server);
-    let wrong =
-        |error: CommandError| FetchError::new(error.to_string().trim_start_matches("error: "));
-    let client = match proxy.map_err(wrong)? {
-        Some(proxy) => Client::through(&proxy, &config, names, "orchctl"),
-        None => Client::new(&config, names, "orchctl"),
-    };
+    let proxy = proxy.map_err(|error| said(&error))?;
+    let client = Client::through(proxy.as_ref(), &config, names, "orchctl");
     let client = client.map_err(|error| said(&error))?;
     let path = path.as_ref().map_or("/", PathAndQuery::as_str);
     let mut request = Request::get(path).body(()).map_err(|error| said(&error))?;
@@ -123,9 +123,9 @@ async fn read_once(session: &Session, address: &Uri, len_max: usize) -> Result<P
 
 /// Where a redirect of `from` leads.
 fn redirect(from: &Uri, headers: &HeaderMap) -> Result<Uri, FetchError> {
-    let location = headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+    let location = headers.get(header::LOCATION).map(|value| escaped(value.as_bytes()));
     let location = location.ok_or_else(|| FetchError::new("a redirect says not where to"))?;
-    let to = joined(from, location);
+    let to = joined(from, &location);
     let to =
         to.ok_or_else(|| FetchError::new(format!("a redirect leads to {location:?}, no URL")))?;
     let is_kept = from.scheme() != Some(&Scheme::HTTPS) || to.scheme() == Some(&Scheme::HTTPS);
@@ -133,6 +133,16 @@ fn redirect(from: &Uri, headers: &HeaderMap) -> Result<Uri, FetchError> {
         return Err(FetchError::new(format!("a redirect leads from https to {to}")));
     }
     Ok(to)
+}
+
+/// A reference whose bytes outside of ASCII, spaces and others that no URL has are percent-encoded.
+fn escaped(reference: &[u8]) -> String {
+    let escape = |byte: &u8| match byte {
+        b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' => format!("%{byte:02X}"),
+        b'!'..=b'~' => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    reference.iter().map(escape).collect()
 }
 
 /// The URL that a reference of `base` means, whole or without its first parts (RFC 3986, section 5.2).
@@ -189,6 +199,8 @@ fn without_dots(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proto_client::testing::StubServer;
+
     use super::*;
 
     #[test]
@@ -215,6 +227,15 @@ mod tests {
             ("http://a/x/y", "./z:w", Some("http://a/x/z:w")),
             ("http://a/x/y", "%2e%2e/z", Some("http://a/x/%2e%2e/z")),
             ("http://a/x", "HTTP://b/z", Some("http://b/z")),
+            (
+                "http://a/x",
+                "/ü y.yaml?q=é <z>#ö",
+                Some("http://a/%C3%BC%20y.yaml?q=%C3%A9%20%3Cz%3E"),
+            ),
+            ("http://a/x", "https://b/%20ü", Some("https://b/%20%C3%BC")),
+            ("http://u:p@a/x", "y", Some("http://u:p@a/y")),
+            ("http://u:p@a/x", "http://a/y", Some("http://a/y")),
+            ("http://a/x", "http://b c/y", None),
             ("https://a/x", "http://a/x", None),
             ("https://a/x", "HTTP://a/x", None),
             ("https://a/x", "file:///etc/passwd", None),
@@ -222,12 +243,56 @@ mod tests {
             ("https://a/x", "https:///x", None),
         ] {
             let mut headers = HeaderMap::new();
-            headers.insert(header::LOCATION, HeaderValue::from_static(location));
+            let location = HeaderValue::from_bytes(location.as_bytes()).expect("a header");
+            headers.insert(header::LOCATION, location.clone());
             let from: Uri = from.parse().expect("a URL");
             let to = redirect(&from, &headers).map(|to| to.to_string());
-            assert_eq!(to.as_deref().ok(), wanted, "{from} {location}: {to:?}");
+            assert_eq!(to.as_deref().ok(), wanted, "{from} {location:?}: {to:?}");
         }
         let from = Uri::from_static("https://a/");
         assert!(redirect(&from, &HeaderMap::new()).is_err());
+    }
+
+    /// A server that says who asked it, and leads from `/to/REST` to what `leads` makes of `REST`.
+    async fn server(leads: impl Fn(&str) -> String + Send + Sync + 'static) -> String {
+        let server = StubServer::start(move |request| {
+            if let Some(rest) = request.path.strip_prefix("/to/") {
+                let response = http::Response::builder().status(302);
+                let response = response.header(header::LOCATION, leads(rest));
+                return response.body(Bytes::new()).ok();
+            }
+            let who = request.headers.get(header::AUTHORIZATION);
+            let who = who.map_or("-", |who| who.to_str().expect("a text"));
+            let host = request.headers[header::HOST].to_str().expect("a text");
+            Some(http::Response::new(Bytes::from(format!("{host}{} {who}", request.path))))
+        });
+        server.await.address.to_string()
+    }
+
+    #[tokio::test]
+    async fn a_user_of_a_url_is_for_its_server_alone() {
+        let environment: crate::session::Environment = std::sync::Arc::new(|_| None);
+        let flags = crate::GlobalFlags { request_timeout: "0".into(), ..Default::default() };
+        let session = Session::new(flags, environment, Box::new(std::io::sink()));
+        let other = server(|_| String::new()).await;
+        let place = other.clone();
+        let first = server(move |rest| match rest {
+            "other" => format!("http://{place}/x"),
+            "other-user" => format!("http://v:q@{place}/x"),
+            _ => "/x".to_owned(),
+        })
+        .await;
+        for (path, wanted) in [
+            ("x", format!("{first}/x Basic dTpw")),
+            ("to/same", format!("{first}/x Basic dTpw")),
+            ("to/other", format!("{other}/x -")),
+            ("to/other-user", format!("{other}/x Basic djpx")),
+        ] {
+            let url = format!("http://u:p@{first}/{path}");
+            let text = fetch(&session, &url, 1000).await.expect("a text");
+            assert_eq!(text, wanted, "{path}");
+        }
+        let error = fetch(&session, &format!("http://u:p@{first}/x"), 1).await.expect_err("long");
+        assert!(error.to_string().contains(&format!("\"http://{first}/x\"")), "{error}");
     }
 }

@@ -4,9 +4,26 @@ use std::net::IpAddr;
 
 use http::Uri;
 use ipnet::IpNet;
-use proto_client::transport::ProxyServer;
+use proto_client::transport::{ParseProxyError, ProxyServer};
 
-use crate::CommandError;
+/// Why the proxy that a variable of the environment names is not used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyVariableError {
+    /// It is no proxy.
+    #[error("{variable}")]
+    Proxy {
+        /// The name of the variable.
+        variable: &'static str,
+        /// What is wrong with its value.
+        #[source]
+        cause: ParseProxyError,
+    },
+    /// A web server sets `HTTP_PROXY` to what a client sends as the header `Proxy`.
+    #[error(
+        "{0} is not used where REQUEST_METHOD is set: a client of a web server may have set it"
+    )]
+    WebServer(&'static str),
+}
 
 /// The proxy for connections to a server, if there is one.
 ///
@@ -15,7 +32,7 @@ use crate::CommandError;
 pub fn of_environment(
     environment: impl Fn(&str) -> Option<String>,
     server: &Uri,
-) -> Result<Option<ProxyServer>, CommandError> {
+) -> Result<Option<ProxyServer>, ProxyVariableError> {
     let named = |names: [&'static str; 2]| {
         let set = |name| environment(name).filter(|value| !value.is_empty()).map(|url| (name, url));
         names.into_iter().find_map(set)
@@ -25,29 +42,20 @@ pub fn of_environment(
         true => named(["HTTPS_PROXY", "https_proxy"]),
         false => named(["HTTP_PROXY", "http_proxy"]),
     };
-    let Some((name, url)) = proxy else { return Ok(None) };
+    let Some((variable, url)) = proxy else { return Ok(None) };
     let exceptions = named(["NO_PROXY", "no_proxy"]).map(|(_, list)| list).unwrap_or_default();
     let port = server.port_u16().unwrap_or(if is_https { 443 } else { 80 });
     let host = server.host().unwrap_or_default();
-    // A web server sets HTTP_PROXY to what a client sends as the header Proxy.
     if !is_https && named(["REQUEST_METHOD"; 2]).is_some() {
-        return Err(CommandError::with_text(format!(
-            "{name} is not used where REQUEST_METHOD is set: a client of a web server may have set it"
-        )));
+        return Err(ProxyVariableError::WebServer(variable));
     }
     if is_direct(host, port, &exceptions) {
         return Ok(None);
     }
-    proxy_at(name, &url).map(Some)
-}
-
-/// The proxy that `name` gives as a URL, whose scheme may be missing.
-///
-/// # Errors
-/// It is no proxy.
-pub fn proxy_at(name: &str, url: &str) -> Result<ProxyServer, CommandError> {
-    let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    ProxyServer::parse(&whole).map_err(|error| CommandError::with_text(format!("{name}: {error}")))
+    // The scheme may be missing.
+    let whole = if url.contains("://") { url } else { format!("http://{url}") };
+    let proxy = ProxyServer::parse(&whole);
+    proxy.map(Some).map_err(|cause| ProxyVariableError::Proxy { variable, cause })
 }
 
 /// Whether a server is reached without a proxy: it is this host, or an entry of the list (`NO_PROXY`) has it.
@@ -165,7 +173,7 @@ mod tests {
             let found = of_environment(environment, &server.parse().expect("a URL"));
             found
                 .map(|found| found.map(|proxy| proxy.to_string()))
-                .map_err(|error| error.to_string())
+                .map_err(|error| proto_daemon::exit::chain(&error))
         };
         let some = |text: &str| Ok(Some(text.to_owned()));
         let (tls, plain) = ("https://a:6443", "http://a:8080");
@@ -181,7 +189,12 @@ mod tests {
         assert_eq!(proxy(tls, &[("HTTPS_PROXY", "p:1"), cgi]), some("p:1"));
         assert!(proxy(plain, &[("HTTP_PROXY", "p:1"), cgi]).is_err());
         let error = proxy(tls, &[("HTTPS_PROXY", "socks5://user:secret@p:1")]);
-        let wanted = "error: HTTPS_PROXY: unsupported scheme \"socks5\": must be http or https";
+        let wanted = "HTTPS_PROXY: unsupported scheme \"socks5\": must be http or https";
+        assert_eq!(error, Err(wanted.to_owned()));
+        let error = proxy(tls, &[("HTTPS_PROXY", "user:pa://ss@p")]);
+        assert_eq!(error, Err("HTTPS_PROXY: it is not the URL of a proxy".to_owned()));
+        let error = proxy(tls, &[("HTTPS_PROXY", "p:31280x")]);
+        let wanted = "HTTPS_PROXY: its port is not a number from 1 to 65535";
         assert_eq!(error, Err(wanted.to_owned()));
     }
 }

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use proto_api::duration;
 use proto_api::names::{Names, Profile};
+use proto_client::config::{Pem, TlsSettings};
 use proto_client::transport::ProxyServer;
 use proto_client::{Answer, Client, ClientConfig, ClientError, ResponseBody, SharedToken, request};
 use serde_json::Value;
@@ -89,6 +90,8 @@ pub struct Session {
     environment: Environment,
     settings: OnceLock<Settings>,
     client: OnceLock<Client>,
+    /// The system's, for what the configuration names no authorities for.
+    authorities: OnceLock<Option<Pem>>,
     /// The words of the command, for the server's operators.
     command: OnceLock<String>,
     /// Of a user whose token a program prints.
@@ -109,6 +112,7 @@ impl Session {
             environment,
             settings: OnceLock::new(),
             client: OnceLock::new(),
+            authorities: OnceLock::new(),
             command: OnceLock::new(),
             renewal: OnceLock::new(),
             matched: OnceCell::new(),
@@ -183,12 +187,20 @@ impl Session {
                 if let Some(program) = files.credential_program(&overrides)? {
                     self.take_printed_credentials(&mut config, program)?;
                 }
-                authorities::complete(&mut config.tls, |name| self.variable(name));
+                self.complete_authorities(&mut config.tls);
                 (config, files.user(&overrides)?, files.proxy(&overrides)?)
             }
         };
         let acting = impersonation::headers(&self.flags.identity, &user)?;
         Ok(self.settings.get_or_init(|| Settings { config, acting, proxy }))
+    }
+
+    /// Names the system's authorities in settings that have none. They are read once: what `SSL_CERT_FILE` names may be a pipe.
+    pub(crate) fn complete_authorities(&self, settings: &mut TlsSettings) {
+        if authorities::are_needed(settings) {
+            let read = || authorities::find(|name| self.variable(name));
+            settings.authority.clone_from(self.authorities.get_or_init(read));
+        }
     }
 
     /// Runs a credential program. A certificate that it prints counts for this run; a token is renewed when it ends.
@@ -248,13 +260,10 @@ impl Session {
         let Settings { config, proxy, .. } = self.settings()?;
         let proxy = match proxy {
             Some(proxy) => Some(proxy.clone()),
-            None => proxies::of_environment(|name| self.variable(name), &config.server)?,
+            None => proxies::of_environment(|name| self.variable(name), &config.server)
+                .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))?,
         };
-        let client = match proxy {
-            Some(proxy) => Client::through(&proxy, config, <&Names>::default(), &agent),
-            None => Client::new(config, <&Names>::default(), &agent),
-        };
-        let client = client
+        let client = Client::through(proxy.as_ref(), config, <&Names>::default(), &agent)
             .map_err(|error| CommandError::with_text(proto_daemon::exit::chain(&error)))?
             .with_deadline(deadline)
             .with_body_len_max(BODY_LEN_MAX);

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Either, Full};
@@ -28,6 +27,7 @@ use crate::transport::{
     self, AddressRule, Caller, ClientTlsError, InMemory, InMemoryServer, Pings, ProxyServer,
     ResponseBody, Transport,
 };
+use crate::userinfo;
 
 /// Default deadline of a complete response.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -81,7 +81,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Does not connect yet. `user_agent` is as `orchlet/0.1.0`.
+    /// Does not connect yet. `user_agent` is as `orchlet/0.1.0`. A user in the server's URL is one by password, unless the configuration has credentials.
     pub fn new(
         config: &ClientConfig,
         names: &'static Names,
@@ -103,14 +103,18 @@ impl Client {
         Ok(Self::over(transport, config, names, user_agent))
     }
 
-    /// As [`Client::new`], with all connections through a proxy.
+    /// As [`Client::new`], with all connections through a proxy, if there is one.
     pub fn through(
-        proxy: &ProxyServer,
+        proxy: Option<&ProxyServer>,
         config: &ClientConfig,
         names: &'static Names,
         user_agent: &str,
     ) -> Result<Self, ClientTlsError> {
-        let transport = Transport::new(config, Pings::default())?.through(proxy, &config.tls)?;
+        let transport = Transport::new(config, Pings::default())?;
+        let transport = match proxy {
+            Some(proxy) => transport.through(proxy, &config.tls)?,
+            None => transport,
+        };
         Ok(Self::over(transport, config, names, user_agent))
     }
 
@@ -146,18 +150,23 @@ impl Client {
         names: &'static Names,
         user_agent: &str,
     ) -> Self {
+        let (server, user) = userinfo::split(&config.server);
+        let mut config = ClientConfig { server, ..config.clone() };
+        if let (Credential::None, Some(user)) = (&config.credential, user) {
+            config.credential =
+                Credential::Basic { username: user.username, password: user.password };
+        }
         let authorization = match &config.credential {
             Credential::None => Authorization::None,
             Credential::Token(token) => secret_header(&format!("Bearer {}", token.trim())),
             Credential::TokenFile(path) => Authorization::File(ReloadingFile::file(path.clone())),
             Credential::Basic { username, password } => {
-                let pair = format!("{username}:{password}");
-                let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
-                secret_header(&format!("Basic {encoded}"))
+                let header = userinfo::basic_header(username, password);
+                header.map_or(Authorization::None, Authorization::Fixed)
             }
         };
         let shared = Shared {
-            config: config.clone(),
+            config,
             names,
             user_agent: HeaderValue::from_str(user_agent)
                 .unwrap_or_else(|_| HeaderValue::from_static("orch")),
@@ -237,7 +246,7 @@ impl Client {
         self.shared.names
     }
 
-    /// The configuration that this client was made from.
+    /// The configuration that this client was made from, with a user of the server's URL as its credentials.
     pub fn config(&self) -> &ClientConfig {
         &self.shared.config
     }

@@ -25,6 +25,7 @@ pub mod shared_token;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transport;
+pub mod userinfo;
 pub mod watch;
 
 mod client;

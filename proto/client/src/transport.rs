@@ -53,7 +53,7 @@ pub enum TransportError {
     /// The connection broke before the head of the response.
     #[error("connection to {server} failed")]
     Broken {
-        /// Host and port.
+        /// Host and port, and the proxy on the way.
         server: String,
         /// What broke it.
         #[source]
@@ -205,10 +205,7 @@ impl Transport {
                     request = self.absolute_form(back);
                 }
                 _ => {
-                    return Err(TransportError::Broken {
-                        server: self.server(),
-                        cause: unsent.into_error(),
-                    });
+                    return Err(self.broken_error(unsent.into_error()));
                 }
             }
         }
@@ -234,8 +231,7 @@ impl Transport {
             Purpose::Requests => self.wire_form(request),
         };
         let sent = sender.send_request(request).await;
-        let response =
-            sent.map_err(|cause| TransportError::Broken { server: self.server(), cause })?;
+        let response = sent.map_err(|cause| self.broken_error(cause))?;
         Ok(response.map(ResponseBody::from))
     }
 
@@ -383,6 +379,16 @@ impl Transport {
 
     fn connect_error(&self, cause: Arc<DialError>) -> TransportError {
         TransportError::Connect { server: self.server(), cause }
+    }
+
+    fn broken_error(&self, cause: hyper::Error) -> TransportError {
+        let server = match &self.dialed {
+            Destination::Proxy(proxy) => {
+                format!("{} through the proxy {}", self.endpoint, proxy.proxy())
+            }
+            _ => self.server(),
+        };
+        TransportError::Broken { server, cause }
     }
 
     fn server(&self) -> String {

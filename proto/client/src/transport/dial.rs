@@ -111,6 +111,15 @@ pub enum DialError {
         #[source]
         cause: Box<DialError>,
     },
+    /// The proxy is reached, but the server is not through it.
+    #[error("the connection through the proxy {proxy} failed")]
+    ThroughProxy {
+        /// Host and port.
+        proxy: String,
+        /// Why.
+        #[source]
+        cause: Box<DialError>,
+    },
     /// The proxy does not pass connections on to the server.
     #[error("the proxy {proxy} refused the connection: {answer}")]
     Refused {

@@ -3,13 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Request, StatusCode, Uri, header};
 use http_body_util::{Either, Full};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use proto_api::uri;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
@@ -17,7 +14,7 @@ use super::dial::{self, DialError, DialedConnection, Endpoint, OfferedProtocols}
 use super::tls::{ClientTlsError, TlsSource};
 use super::{Body, http1_handshake};
 use crate::config::TlsSettings;
-use crate::shared_token::sensitive_header;
+use crate::userinfo;
 
 /// A proxy.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,6 +32,9 @@ pub enum ParseProxyError {
     /// It is no URL, or has no host. The text is not repeated: it may have a password.
     #[error("it is not the URL of a proxy")]
     Url,
+    /// What follows the host's colon is no port. It is not repeated either: of a URL with a slash in its password it is the beginning of that.
+    #[error("its port is not a number from 1 to 65535")]
+    Port,
     /// Connections can not be passed on in this way.
     #[error("unsupported scheme {0:?}: must be http or https")]
     Scheme(String),
@@ -64,26 +64,40 @@ impl ProxyServer {
     pub fn parse(url: &str) -> Result<Self, ParseProxyError> {
         let (scheme, _) = url.split_once("://").ok_or(ParseProxyError::Url)?;
         let scheme = scheme.to_ascii_lowercase();
-        if !matches!(scheme.as_str(), "http" | "https") {
-            return Err(ParseProxyError::Scheme(scheme));
+        match scheme.as_str() {
+            "http" | "https" => {}
+            other if is_scheme(other) => return Err(ParseProxyError::Scheme(scheme)),
+            _ => return Err(ParseProxyError::Url),
         }
         let parsed: Uri = url.parse().map_err(|_| ParseProxyError::Url)?;
+        let (parsed, user) = userinfo::split(&parsed);
         let endpoint = Endpoint::from_uri(&parsed);
         if endpoint.host.is_empty() {
             return Err(ParseProxyError::Url);
         }
-        let authority = parsed.authority().map_or("", |authority| authority.as_str());
-        let authorization = match authority.rsplit_once('@') {
-            Some((user, _)) => {
-                let (name, password) = user.split_once(':').unwrap_or((user, ""));
-                let pair = format!("{}:{}", uri::decode(name), uri::decode(password));
-                let header = sensitive_header(&format!("Basic {}", STANDARD.encode(pair)));
-                Some(header.ok_or(ParseProxyError::User)?)
-            }
-            None => None,
+        if !parsed.authority().is_some_and(|authority| has_valid_port(authority.as_str())) {
+            return Err(ParseProxyError::Port);
+        }
+        let header = |user: userinfo::UrlUser| {
+            userinfo::basic_header(&user.username, &user.password).ok_or(ParseProxyError::User)
         };
+        let authorization = user.map(header).transpose()?;
         Ok(Self { endpoint, is_encrypted: scheme == "https", authorization })
     }
+}
+
+/// Whether a text may be a scheme (RFC 3986, section 3.1), not a part of a user or of a password.
+fn is_scheme(text: &str) -> bool {
+    let is_rest = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(is_rest)
+}
+
+/// Whether an authority without a user has a port, or none.
+fn has_valid_port(authority: &str) -> bool {
+    let after_address = authority.rsplit_once(']').map_or(authority, |(_, after)| after);
+    let port = after_address.split_once(':').map_or("", |(_, port)| port);
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    port.is_empty() || is_number && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 /// The way to a server through a proxy.
@@ -104,6 +118,11 @@ impl ProxyRoute {
         Ok(Self { proxy: proxy.clone(), tls })
     }
 
+    /// The proxy.
+    pub(super) fn proxy(&self) -> &ProxyServer {
+        &self.proxy
+    }
+
     /// A connection to the proxy itself, which takes plain requests with absolute URLs.
     pub(super) async fn reach(&self) -> Result<DialedConnection, DialError> {
         let tls = self.tls.as_ref();
@@ -121,8 +140,17 @@ impl ProxyRoute {
         server: &Endpoint,
         tls: Option<(TlsConnector, ServerName<'static>)>,
     ) -> Result<DialedConnection, DialError> {
-        let passed = dial::within("the proxy", self.connect(server)).await??;
-        dial::over_proxy(passed, tls).await
+        let dialed = async {
+            let passed = dial::within("its answer", self.connect(server)).await??;
+            dial::over_proxy(passed, tls).await
+        };
+        dialed.await.map_err(|error| match error {
+            DialError::Proxy { .. } | DialError::Refused { .. } => error,
+            cause => {
+                let (proxy, cause) = (self.proxy.to_string(), Box::new(cause));
+                DialError::ThroughProxy { proxy, cause }
+            }
+        })
     }
 
     async fn connect(&self, server: &Endpoint) -> Result<TokioIo<Upgraded>, DialError> {
@@ -170,10 +198,16 @@ mod tests {
         ] {
             assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
         }
+        assert_eq!(read("http://p:"), Ok("http p:80 -".to_owned()));
         assert_eq!(read("socks5://p:1"), Err(ParseProxyError::Scheme("socks5".to_owned())));
-        for wrong in ["", "p:1", "http://", "http://:1", "http://a b"] {
+        for wrong in ["", "p:1", "http://", "http://:1", "http://a b", "user:pa://ss@p", "://p"] {
             assert_eq!(read(wrong), Err(ParseProxyError::Url), "{wrong}");
         }
+        for port in ["3128x", "99999", "65536", "+80", "0", "1:2"] {
+            let read = read(&format!("http://u:p@p:{port}"));
+            assert!(matches!(read, Err(ParseProxyError::Port | ParseProxyError::Url)), "{read:?}");
+        }
+        assert_eq!(read("https://[fd00::1]:99999"), Err(ParseProxyError::Port));
         let proxy = ProxyServer::parse("http://user:secret@p:1").expect("a proxy");
         assert_eq!(format!("{proxy:?}"), "ProxyServer(p:1)");
     }

@@ -7,6 +7,8 @@ use http::{Request, header};
 use proto_api::core::v1::{ConfigMap, Pod};
 use proto_api::object;
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 
 use crate::client::Client;
 use crate::config::{Credential, Identity, Pem};
@@ -349,7 +351,7 @@ async fn a_proxy_passes_encrypted_connections_on() {
     let name = format!("server:{}", server.address.port());
     config.server = format!("https://{name}").parse().expect("a URL");
     let through = ProxyServer::parse(&format!("http://u:p@{}", proxy.address)).expect("a proxy");
-    let client = Client::through(&through, &config, names(), "test/1").expect("valid");
+    let client = Client::through(Some(&through), &config, names(), "test/1").expect("valid");
     for client in [client.clone(), client.separate().expect("valid")] {
         let call = tokio::spawn(async move { client.call(get("/version")).await });
         let asked = server.asked().await;
@@ -375,7 +377,7 @@ async fn a_proxy_takes_plain_requests_whole_and_passes_upgrades_on() {
     let name = format!("api.test:{}", server.address.port());
     let config = crate::ClientConfig::direct(format!("http://{name}/").parse().expect("a URL"));
     let through = ProxyServer::parse(&format!("http://u@{}", proxy.address)).expect("a proxy");
-    let client = Client::through(&through, &config, names(), "test/1").expect("valid");
+    let client = Client::through(Some(&through), &config, names(), "test/1").expect("valid");
     let answer = client.call(get("/version?a=b")).await.expect("answered");
     assert_eq!(answer.body, r#"{"path":"/version"}"#);
     let upgrade = Request::get("/exec").header(header::UPGRADE, "x").body(Bytes::new());
@@ -397,7 +399,7 @@ async fn what_a_proxy_says_is_in_the_error() {
     let config = crate::ClientConfig::direct("https://api.test".parse().expect("a URL"));
     let call = async |address: String| {
         let through = ProxyServer::parse(&format!("http://{address}")).expect("a proxy");
-        let client = Client::through(&through, &config, names(), "test/1").expect("valid");
+        let client = Client::through(Some(&through), &config, names(), "test/1").expect("valid");
         let error = client.call(get("/version")).await.expect_err("no connection");
         proto_daemon::exit::chain(&error)
     };
@@ -410,4 +412,73 @@ async fn what_a_proxy_says_is_in_the_error() {
     let unused = format!("127.0.0.2:{}", closed.port());
     let error = call(unused.clone()).await;
     assert!(error.contains(&format!("the proxy {unused} cannot be reached: ")), "{error}");
+}
+
+/// A proxy that takes connections and answers nothing.
+async fn silent_proxy() -> (TcpListener, ProxyServer) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    (listener, ProxyServer::parse(&url).expect("a proxy"))
+}
+
+#[tokio::test]
+async fn a_proxy_that_ends_connections_or_is_silent_is_named() {
+    let (listener, proxy) = silent_proxy().await;
+    let call = async |server: &'static str| {
+        let config = crate::ClientConfig::direct(server.parse().expect("a URL"));
+        let client = Client::through(Some(&proxy), &config, names(), "test/1").expect("valid");
+        let error = client.call(get("/version")).await.expect_err("no answer");
+        proto_daemon::exit::chain(&error)
+    };
+    let take = async || {
+        let (mut socket, _) = listener.accept().await.expect("a connection");
+        socket.read_u8().await.expect("a request");
+        socket
+    };
+    let (error, ()) = tokio::join!(call("https://api.test"), async { drop(take().await) });
+    let named = format!("api.test:443: the connection through the proxy {proxy} failed: ");
+    assert!(error.contains(&named), "{error}");
+    let (error, ()) = tokio::join!(call("http://api.test"), async { drop(take().await) });
+    let wanted = format!("connection to api.test:80 through the proxy {proxy} failed: ");
+    assert!(error.contains(&wanted), "{error}");
+    let (error, _socket) = tokio::join!(call("https://api.test"), async {
+        let socket = take().await;
+        skip(Duration::from_secs(11)).await;
+        socket
+    });
+    assert!(error.contains(&format!("{named}its answer took more than 10 s")), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_of_a_url_is_sent_as_a_header() {
+    let server = StubServer::start(|request| {
+        let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
+        let seen = json!([header(header::HOST), header(header::AUTHORIZATION), request.path]);
+        Some(json_response(200, &seen))
+    })
+    .await;
+    let place = format!("127.0.0.1:{}", server.address.port());
+    let url = format!("http://user:p%40w@{place}/below");
+    let mut config = crate::ClientConfig::direct(url.parse().expect("a URL"));
+    let proxy = StubProxy::start(None).await;
+    let through = ProxyServer::parse(&format!("http://{}", proxy.address)).expect("a proxy");
+    let basic = json!([place, "Basic dXNlcjpwQHc=", "/below/version"]);
+    let client = Client::new(&config, names(), "test/1").expect("valid");
+    let anonymous = client.anonymous().expect("valid");
+    for (client, wanted) in [
+        (Client::through(Some(&through), &config, names(), "test/1").expect("valid"), &basic),
+        (client.separate().expect("valid"), &basic),
+        (client, &basic),
+        (anonymous, &json!([place, null, "/below/version"])),
+    ] {
+        let answer = client.call(get("/version")).await.expect("answered");
+        assert_eq!(answer.body, wanted.to_string());
+        assert!(!format!("{client:?}").contains("p%40w"), "{client:?}");
+    }
+    let line = format!("GET http://{place}/below/version HTTP/1.1");
+    assert_eq!(proxy.heads()[0].lines().next(), Some(&*line));
+    config.credential = Credential::Token("t".to_owned());
+    let client = Client::new(&config, names(), "test/1").expect("valid");
+    let answer = client.call(get("/version")).await.expect("answered");
+    assert_eq!(answer.body, json!([place, "Bearer t", "/below/version"]).to_string());
 }

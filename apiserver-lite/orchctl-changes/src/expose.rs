@@ -100,21 +100,26 @@ pub async fn run_expose(
         }
         let made = service::exposed(&object, wanted).map_err(requests::argument)?;
         let made = args.overrides.apply(session, made).await?;
-        let how =
-            Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
-        let how = (how, args.save_config);
-        create_recorded(session, &place, "exposed", made, how, output).await?;
+        let how = Creation {
+            results: &args.results,
+            manager: &args.field_manager,
+            record: &args.record,
+            is_recorded: args.save_config,
+        };
+        create(session, &place, "exposed", made, how, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// How an object is created next to another.
+/// How an object is created.
 #[derive(Clone, Copy)]
 pub(crate) struct Creation<'a> {
     pub(crate) results: &'a ResultFlags,
     /// Who writes.
     pub(crate) manager: &'a str,
     pub(crate) record: &'a RecordFlags,
+    /// Whether the object is recorded for later applies.
+    pub(crate) is_recorded: bool,
 }
 
 /// Creates an object next to the one at `beside`.
@@ -126,23 +131,24 @@ pub(crate) async fn create(
     how: Creation<'_>,
     output: &mut Output,
 ) -> Result<Place, CommandError> {
-    create_recorded(session, beside, done, object, (how, false), output).await
-}
-
-/// As [`create`], with the object recorded for later applies if that is wanted.
-async fn create_recorded(
-    session: &Session,
-    beside: &Place,
-    done: &str,
-    mut object: Value,
-    (how, save_config): (Creation<'_>, bool),
-    output: &mut Output,
-) -> Result<Place, CommandError> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let resource =
         session.discovery().await?.served_kind(text("apiVersion"), text("kind"))?.clone();
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let place = Place { resource, namespace: beside.namespace.clone(), name: name.to_owned() };
+    let object = send(session, &place, object, how, output).await?;
+    how.results.print_result(output, &place, &object, done)?;
+    Ok(place)
+}
+
+/// Creates an object at its place; returns what the server made of it, or the object itself where nothing is sent.
+pub(crate) async fn send(
+    session: &Session,
+    place: &Place,
+    mut object: Value,
+    how: Creation<'_>,
+    output: &mut Output,
+) -> Result<Value, CommandError> {
     // A manifest says its namespace only where the command line does.
     if let (true, Some(namespace), Some(metadata)) = (
         how.results.sends() || session.names_namespace(),
@@ -151,16 +157,15 @@ async fn create_recorded(
     ) {
         metadata.insert("namespace".into(), json!(namespace));
     }
-    if save_config {
+    if how.is_recorded {
         object = apply::recorded(session.names().await?, &object);
     }
     how.record.annotate(session, &mut object, output).await?;
-    if how.results.sends() {
-        let write = how.results.write(how.manager)?;
-        object = requests::create(session, place.collection(), &object, &write).await?;
+    if !how.results.sends() {
+        return Ok(object);
     }
-    how.results.print_result(output, &place, &object, done)?;
-    Ok(place)
+    let write = how.results.write(how.manager)?;
+    requests::create(session, place.collection(), &object, &write).await
 }
 
 /// Flags of `autoscale`.
@@ -217,10 +222,13 @@ pub async fn run_autoscale(
         };
         let name = if args.name.is_empty() { &place.name } else { &args.name };
         let made = cluster::autoscaler(name, &scaled).map_err(requests::argument)?;
-        let how =
-            Creation { results: &args.results, manager: &args.field_manager, record: &args.record };
-        let how = (how, args.save_config);
-        create_recorded(session, &place, "autoscaled", made, how, output).await?;
+        let how = Creation {
+            results: &args.results,
+            manager: &args.field_manager,
+            record: &args.record,
+            is_recorded: args.save_config,
+        };
+        create(session, &place, "autoscaled", made, how, output).await?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use orchctl_plans::generate::workload::{self, RunFlags};
 use orchctl_printers::objects::{list_at, text_at};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::exec::{self, StreamFlags};
 use crate::expose::{self, Creation};
@@ -154,12 +154,16 @@ pub async fn run(
     let namespace = Some(session.namespace()?.to_owned());
     let place = Place { resource: pods, namespace, name };
     let service = args.expose.then(|| service_of(&args, &pod)).transpose()?;
-    let pod = create_pod(session, &args, &place, pod, output).await?;
+    let how = Creation {
+        results: &args.results,
+        manager: &args.field_manager,
+        record: &args.record,
+        is_recorded: false,
+    };
+    let pod = expose::send(session, &place, pod, how, output).await?;
     // The pod is there, whatever becomes of its Service.
     let service = match service {
         Some(service) => {
-            let (results, manager) = (&args.results, args.field_manager.as_str());
-            let how = Creation { results, manager, record: &args.record };
             expose::create(session, &place, "created", service, how, output).await.map(Some)
         }
         None => Ok(None),
@@ -175,35 +179,19 @@ pub async fn run(
     args.restart = text_at(&pod, "/spec/restartPolicy").to_owned();
     let container = text_at(&pod, "/spec/containers/0/name").to_owned();
     let ended = join(session, &args, &place, container, output).await;
-    if args.rm {
-        for made in [Some(place), service].into_iter().flatten() {
-            remove(session, &made, &args, output).await?;
-        }
+    if !args.rm {
+        return ended;
     }
-    ended
-}
-
-/// Makes the pod, or what is shown of it where nothing is sent.
-async fn create_pod(
-    session: &Session,
-    args: &Args,
-    place: &Place,
-    mut pod: Value,
-    output: &mut Output,
-) -> Result<Value, CommandError> {
-    if let (true, Some(namespace), Some(metadata)) = (
-        args.results.sends() || session.names_namespace(),
-        &place.namespace,
-        pod.get_mut("metadata").and_then(Value::as_object_mut),
-    ) {
-        metadata.insert("namespace".into(), json!(namespace));
+    let mut removed = Vec::new();
+    for made in [Some(place), service].into_iter().flatten() {
+        removed.extend(remove(session, &made).await);
     }
-    args.record.annotate(session, &mut pod, output).await?;
-    if !args.results.sends() {
-        return Ok(pod);
+    let shown = if args.quiet { Ok(()) } else { show_removed(&removed, output) };
+    match ended {
+        // How the container ended says more than that the output is closed.
+        Ok(code) if code == ExitCode::SUCCESS => shown.map(|()| code),
+        ended => ended,
     }
-    let write = args.results.write(&args.field_manager)?;
-    requests::create(session, place.collection(), &pod, &write).await
 }
 
 /// A Service for the port of the pod.
@@ -213,26 +201,24 @@ fn service_of(args: &Args, pod: &Value) -> Result<Value, CommandError> {
     service::exposed(pod, flags).map_err(requests::argument)
 }
 
-/// Deletes an object that the command has made, and that may have gone already. That it cannot be deleted is said, and the command ends as the container
-/// did.
-async fn remove(
-    session: &Session,
-    place: &Place,
-    args: &Args,
-    output: &mut Output,
-) -> Result<(), CommandError> {
+/// Deletes an object that the command has made, and that may have gone already; returns the line about it. That it cannot be deleted is said, and the
+/// command ends as the container did.
+async fn remove(session: &Session, place: &Place) -> Option<String> {
     match requests::delete(session, place, &Deletion::default()).await {
-        Ok(_) if !args.quiet => {
-            writeln!(output.out, "{} \"{}\" deleted", place.resource.word(), place.name)?;
+        Ok(_) => Some(format!("{} \"{}\" deleted", place.resource.word(), place.name)),
+        Err(error) => {
+            if !error.is_not_found() {
+                let why = requests::message(&error);
+                session.warn(&format!("{} was not deleted: {why}", place.title()));
+            }
+            None
         }
-        Err(error) if !error.is_not_found() => {
-            session.warn(&format!(
-                "{} was not deleted: {}",
-                place.title(),
-                requests::message(&error)
-            ));
-        }
-        _ => {}
+    }
+}
+
+fn show_removed(lines: &[String], output: &mut Output) -> Result<(), CommandError> {
+    for line in lines {
+        writeln!(output.out, "{line}")?;
     }
     Ok(())
 }
@@ -335,9 +321,10 @@ mod tests {
     use bytes::Bytes;
     use clap::Parser as _;
     use proto_client::testing::json_response;
+    use serde_json::json;
 
     use super::*;
-    use crate::testing::{Recorder, TestServer};
+    use crate::testing::{ClosedAt, Recorder, TestServer};
 
     #[derive(clap::Parser, Debug)]
     struct Line {
@@ -418,19 +405,28 @@ mod tests {
             }
         })
         .await;
-        let (mut output, recorder) = Recorder::output();
-        let args = args("--rm --attach");
+        let mut removed = Vec::new();
         // The next one is deleted all the same.
         for name in ["kept", "gone", "p"] {
-            let place = server.pod(name);
-            remove(&server.session, &place, &args, &mut output).await.expect("no failure");
+            removed.extend(remove(&server.session, &server.pod(name)).await);
         }
-        assert_eq!(recorder.out(), "pod \"p\" deleted\n");
+        assert_eq!(removed, ["pod \"p\" deleted"]);
         assert_eq!(server.notes.out(), "Warning: pod/kept was not deleted: it is Forbidden\n");
     }
 
     /// The names of the pods and the services that a server with kinds of both has made and deleted, and the end of the command.
     async fn run_exposed(line: &str, refuses_service: bool) -> (Vec<String>, String, String) {
+        let (output, recorder) = Recorder::output();
+        let (seen, ended, said) = run_into(output, line, refuses_service).await;
+        (seen, ended, format!("{}{said}", recorder.out()))
+    }
+
+    /// The same without what is written to `output`.
+    async fn run_into(
+        mut output: Output,
+        line: &str,
+        refuses_service: bool,
+    ) -> (Vec<String>, String, String) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = seen.clone();
         let server = TestServer::start(move |request, _| {
@@ -453,10 +449,19 @@ mod tests {
             }
         })
         .await;
-        let (mut output, recorder) = Recorder::output();
         let ended = run(&server.session, args(line), &mut output).await;
         let seen = seen.lock().expect("a lock").clone();
-        (seen, format!("{ended:?}"), format!("{}{}", recorder.out(), server.notes.out()))
+        (seen, format!("{ended:?}"), server.notes.out())
+    }
+
+    #[tokio::test]
+    async fn a_closed_output_leaves_no_service_and_not_another_exit_code() {
+        let (mut output, _recorder) = Recorder::output();
+        output.out = Box::new(ClosedAt("deleted"));
+        let line = "--expose --port=80 --restart=Never --rm --attach";
+        let (seen, ended, _) = run_into(output, line, false).await;
+        assert_eq!(seen, ["POST pods", "POST services", "DELETE pods", "DELETE services"]);
+        assert_eq!(ended, format!("{:?}", Ok::<_, CommandError>(ExitCode::from(3))));
     }
 
     #[tokio::test]

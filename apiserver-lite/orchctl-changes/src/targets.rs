@@ -96,10 +96,10 @@ pub enum FoundObject {
     Listed(TargetObject),
 }
 
-/// Finds the objects, and why those of files cannot be found; those that are named are not read.
+/// Finds the objects, and why those of files or lists cannot be found; those that are named are not read.
 ///
 /// # Errors
-/// When none is named.
+/// When none is named, the names and flags do not go together, or what the server serves cannot be read.
 pub async fn places(
     session: &Session,
     flags: &TargetFlags,

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::requests::Place;
 
-/// A server with the kinds of core that tests need, and a session of the namespace `default`.
+/// A server with the kinds that tests need, and a session of the namespace `default`.
 pub(crate) struct TestServer {
     pub(crate) session: Session,
     /// The warnings of the session.
@@ -56,7 +56,9 @@ fn kinds(path: &str) -> Option<serde_json::Value> {
     let verbs = ["get", "list", "patch"];
     Some(match path {
         "/api" => json!({"versions": ["v1"]}),
-        "/apis" => json!({"groups": []}),
+        "/apis" => json!({"groups": [{"name": "apps", "versions": [{"version": "v1"}]}]}),
+        "/apis/apps/v1" => json!({"resources": [
+            {"name": "deployments", "singularName": "deployment", "kind": "Deployment", "shortNames": ["deploy"], "namespaced": true, "verbs": verbs}]}),
         "/api/v1" => json!({"resources": [
             {"name": "pods", "singularName": "pod", "kind": "Pod", "namespaced": true, "verbs": verbs},
             {"name": "services", "singularName": "service", "kind": "Service", "namespaced": true, "verbs": verbs},
@@ -102,6 +104,22 @@ impl Write for Recorder {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(piece);
         Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pipe whose reader goes when it would get this text.
+pub(crate) struct ClosedAt(pub(crate) &'static str);
+
+impl Write for ClosedAt {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        match String::from_utf8_lossy(piece).contains(self.0) {
+            true => Err(io::ErrorKind::BrokenPipe.into()),
+            false => Ok(piece.len()),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -33,15 +33,17 @@ impl CommandError {
         Self::Said(text.into())
     }
 
-    /// Nothing, one error, or all of them.
+    /// Nothing, one error, or all of them. A closed pipe counts only where nothing else went wrong.
     ///
     /// # Errors
     /// When there is at least one.
-    pub fn collect(mut errors: Vec<CommandError>) -> Result<(), CommandError> {
-        match errors.len() {
-            0 => Ok(()),
-            1 => Err(errors.remove(0)),
-            _ => Err(Self::Several(errors)),
+    pub fn collect(errors: Vec<CommandError>) -> Result<(), CommandError> {
+        let (mut closed, mut others): (Vec<_>, Vec<_>) =
+            errors.into_iter().partition(Self::is_broken_pipe);
+        match others.len() {
+            0 => closed.pop().map_or(Ok(()), Err),
+            1 => Err(others.remove(0)),
+            _ => Err(Self::Several(others)),
         }
     }
 
@@ -192,5 +194,10 @@ mod tests {
         let error = CommandError::collect(errors).expect_err("two errors");
         assert_eq!(error.to_string(), "error: a\nb");
         assert!(CommandError::collect(Vec::new()).is_ok());
+        let closed = || CommandError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        let error = CommandError::collect(vec![closed(), CommandError::with_text("a"), closed()]);
+        assert_eq!(error.expect_err("one error").to_string(), "error: a");
+        let error = CommandError::collect(vec![closed(), closed()]).expect_err("a closed pipe");
+        assert!(error.is_broken_pipe(), "{error}");
     }
 }

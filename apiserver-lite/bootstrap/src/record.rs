@@ -81,6 +81,14 @@ impl HostRecord {
             .map_err(BootstrapError::file(&path))
     }
 
+    /// Records that a reset has begun, so that whatever keeps `orchadm run` running does not bring the programs back meanwhile.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin_reset(&self, layout: &Layout) -> Result<(), BootstrapError> {
+        Self { progress: Progress::Resetting, ..self.clone() }.store(layout)
+    }
+
     /// Refuses commands that start programs while a reset runs, or was interrupted: what it has stopped would come back and use what it removes.
     ///
     /// # Errors

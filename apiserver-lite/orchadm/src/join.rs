@@ -100,10 +100,10 @@ pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
             let mut services = Services::for_phase(&host.layout);
             let mut joining = Joining::new(&host, &settings)?;
             joining.phase(phase, &mut services).await?;
-            match phase {
-                "kubelet-start" => joining.finish_agent(&services).await,
-                _ => Ok(()),
+            if phase == "kubelet-start" {
+                joining.finish_agent(&services).await?;
             }
+            Ok(())
         }
         None => run_all(host, &settings).await,
     }

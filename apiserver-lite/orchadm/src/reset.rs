@@ -9,7 +9,7 @@ use apiserver_bootstrap::arguments::command_line;
 use apiserver_bootstrap::certificates;
 use apiserver_bootstrap::links;
 use apiserver_bootstrap::processes::{find_processes, find_unrecorded};
-use apiserver_bootstrap::record::{HostRecord, Progress};
+use apiserver_bootstrap::record::HostRecord;
 use apiserver_bootstrap::supervise::STOP_GRACE;
 use clap::Args;
 use nix::sys::signal::Signal;
@@ -124,12 +124,10 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
     Ok(())
 }
 
-/// Records that a reset has begun, so that whatever keeps `orchadm run` running does not bring the programs back meanwhile. A full disk does not keep a
-/// host from its reset.
+/// Records that a reset has begun. A full disk does not keep a host from its reset.
 fn record_reset(host: &Host) {
-    let Some(record) = &host.record else { return };
-    let resetting = HostRecord { progress: Progress::Resetting, ..record.clone() };
-    if let Err(error) = resetting.store(&host.layout) {
+    let recorded = host.record.as_ref().map(|record| record.begin_reset(&host.layout));
+    if let Some(Err(error)) = recorded {
         let text = format!("programs may be started again meanwhile: {error:#}");
         host.output.warn("reset", "Record", &text);
     }
@@ -339,6 +337,7 @@ mod tests {
     use apiserver_bootstrap::arguments::Program;
     use apiserver_bootstrap::layout::Layout;
     use apiserver_bootstrap::preflight::Role;
+    use apiserver_bootstrap::record::Progress;
     use proto_api::names::{Names, Profile};
     use std::fs;
 

@@ -95,7 +95,7 @@ async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
     let session = Session::new(parsed.flags, environment, Box::new(VisibleText(std::io::stderr())));
     session.name_command(parsed.words);
     let ended = command::run(&session, parsed.command, &mut output).await;
-    output.out.flush()?;
+    let flushed = output.out.flush().map_err(CommandError::from);
     let code = match ended {
         Err(error) if error.is_unreachable() && session.lacks_configuration() => {
             let hint = "There is no client configuration: name one with --kubeconfig or KUBECONFIG, or the server with --server.";
@@ -103,6 +103,8 @@ async fn run(parsed: command::Arguments) -> Result<ExitCode, CommandError> {
         }
         ended => ended?,
     };
+    // The reader of the output may have closed the pipe: the command has ended as it has.
+    flushed.or_else(|error| if error.is_broken_pipe() { Ok(()) } else { Err(error) })?;
     match session.warnings() {
         count if count > 0 && session.flags().warnings_as_errors => {
             let noun = if count == 1 { "warning" } else { "warnings" };

@@ -1,6 +1,7 @@
 //! What scripts and people do every day: some objects of many are wrong, files lie elsewhere, servers are busy, programs of the user take part.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -223,6 +224,29 @@ async fn the_user_of_the_configuration_may_act_as_another() {
     let path = write(home.path(), "config", &config("{token: t, as-groups: [g]}"));
     let answer = ask(home.path(), &["--kubeconfig", &path, "get", "--raw", "/x"]).await;
     assert_eq!((answer.code, answer.err.contains("without as")), (Some(1), true), "{}", answer.err);
+}
+
+#[tokio::test]
+async fn a_closed_output_takes_no_failure_with_it() {
+    let server = Server::start().await;
+    server.create(&config_map("a")).await;
+    for (objects, code, said) in [
+        (
+            &["cm/a", "cm/missing"][..],
+            1,
+            "Error from server (NotFound): configmaps \"missing\" not found\n",
+        ),
+        (&["cm/a"], 0, ""),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = server.command();
+        command.arg("label").args(objects).args(["x=y", "--overwrite"]);
+        command.stdout(writer).stderr(Stdio::piped());
+        let ended = command.spawn().expect("started").wait_with_output().await.expect("ended");
+        let text = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!((ended.status.code(), text.as_str()), (Some(code), said), "{objects:?}");
+    }
 }
 
 #[tokio::test]

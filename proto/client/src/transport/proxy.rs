@@ -16,7 +16,7 @@ use super::{Body, http1_handshake};
 use crate::config::TlsSettings;
 use crate::userinfo;
 
-/// A proxy.
+/// A server that passes connections on to others: where it is, and what it asks for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyServer {
     endpoint: Endpoint,
@@ -118,7 +118,7 @@ impl ProxyRoute {
         Ok(Self { proxy: proxy.clone(), tls })
     }
 
-    /// The proxy.
+    /// What errors are to name.
     pub(super) fn proxy(&self) -> &ProxyServer {
         &self.proxy
     }

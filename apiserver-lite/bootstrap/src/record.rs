@@ -144,6 +144,15 @@ impl HostRecord {
         Some((value_of(server, "etcd-servers")?.to_owned(), prefix.to_owned()))
     }
 
+    /// The objects that stay in etcd, and the command that removes them.
+    pub fn describe_kept_in_etcd(&self) -> Option<String> {
+        let (members, prefix) = self.kept_in_etcd()?;
+        let prefix = prefix.trim_end_matches('/');
+        Some(format!(
+            "the objects in the external etcd at {members}: `etcdctl del --prefix {prefix}/` removes them once no control plane uses them"
+        ))
+    }
+
     /// Adds a program at the end, or changes it where it stands; says whether it is new or changed.
     pub fn put(&mut self, program: &Program) -> bool {
         match self.programs.iter_mut().find(|known| known.name == program.name) {

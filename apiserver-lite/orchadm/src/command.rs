@@ -3,6 +3,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::certs::CertsCommand;
 use crate::host::HostFlags;
 use crate::{certs, config, init, join, reset, supervisor, token, upgrade};
 
@@ -31,7 +32,7 @@ enum Verb {
     Token(token::TokenCommand),
     /// Certificates and the key of service accounts.
     #[command(subcommand)]
-    Certs(certs::CertsCommand),
+    Certs(CertsCommand),
     /// Configuration files.
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -55,16 +56,12 @@ impl OrchadmCommand {
     pub async fn run(self) -> Result<()> {
         let host = match &self.verb {
             Verb::Reset(flags) => self.host.host_for_reset(flags.without_record)?,
+            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Upgrade(_) => self.host.member()?,
+            Verb::Certs(CertsCommand::Renew(_) | CertsCommand::RotateSa(_)) => {
+                self.host.member()?
+            }
             _ => self.host.host()?,
         };
-        let starts_programs = match &self.verb {
-            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Upgrade(_) => true,
-            Verb::Certs(command) => !matches!(command, certs::CertsCommand::CheckExpiration),
-            _ => false,
-        };
-        if let Some(record) = host.record.as_ref().filter(|_| starts_programs) {
-            record.check_no_reset(&host.layout)?;
-        }
         match self.verb {
             Verb::Init(command) => init::run(host, &command).await,
             Verb::Join(command) => join::run(host, &command).await,

@@ -62,6 +62,16 @@ impl HostFlags {
         self.with(HostRecord::load(&self.rootfs)?)
     }
 
+    /// The host for a command that may start programs: not once a reset has begun.
+    ///
+    /// # Errors
+    /// As [`HostFlags::host`]; a reset has begun.
+    pub fn member(&self) -> Result<Host> {
+        let host = self.host()?;
+        host.record.iter().try_for_each(|record| record.check_no_reset(&host.layout))?;
+        Ok(host)
+    }
+
     /// The host for a command that removes what was done on it. Without a record nothing says what that is: it needs `--without-record`.
     ///
     /// # Errors

@@ -234,9 +234,8 @@ impl<'a> Joining<'a> {
         if matches!(services, Services::Recorded) {
             return Ok(());
         }
-        let host = self.host;
-        wait_for_node(host, services, &self.settings.node).await?;
-        Ok(private_files::remove_private(&host.layout.bootstrap_node)?)
+        wait_for_node(self.host, services, &self.settings.node).await?;
+        Ok(private_files::remove_private(&self.host.layout.bootstrap_node)?)
     }
 
     /// Starts the proxy with the certificate that the node has got.
@@ -307,9 +306,11 @@ async fn wait_for_certificate(host: &Host, services: &Services) -> Result<()> {
 }
 
 async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<()> {
-    let api = cluster::client(&host.layout.node, host.names)?.all::<Node>();
+    let (api, what) = (
+        cluster::client(&host.layout.node, host.names)?.all::<Node>(),
+        format!("the node {name} is registered"),
+    );
     let look = async || api.get(name).await.map(drop).map_err(cluster::chain);
-    let what = format!("the node {name} is registered");
     services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await
 }
 

@@ -90,7 +90,8 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         let running = if host.is_running() { &PROGRAMS[..] } else { &[] };
         let runtime = (!flags.without_runtime).then_some(runtime.as_str());
         host.would("reset", dry_run::reset(&host.layout, running, runtime, flags.remove_backups));
-        host.would("reset", kept_in_etcd(host).map(|kept| format!("leave {kept}")));
+        let kept = host.record.as_ref().and_then(HostRecord::describe_kept_in_etcd);
+        host.would("reset", kept.map(|kept| format!("leave {kept}")));
         return Ok(());
     }
     if !nix::unistd::geteuid().is_root() {
@@ -116,7 +117,7 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
         );
     }
     removal::remove_dir(&host.layout.state)?;
-    if let Some(kept) = kept_in_etcd(host) {
+    if let Some(kept) = host.record.as_ref().and_then(HostRecord::describe_kept_in_etcd) {
         host.output.warn("reset", "ExternalEtcd", &format!("left {kept}"));
     }
     host.output
@@ -126,20 +127,10 @@ pub async fn run(host: &Host, flags: &ResetFlags) -> Result<()> {
 
 /// Records that a reset has begun. A full disk does not keep a host from its reset.
 fn record_reset(host: &Host) {
-    let recorded = host.record.as_ref().map(|record| record.begin_reset(&host.layout));
-    if let Some(Err(error)) = recorded {
+    if let Some(Err(error)) = host.record.as_ref().map(|known| known.begin_reset(&host.layout)) {
         let text = format!("programs may be started again meanwhile: {error:#}");
         host.output.warn("reset", "Record", &text);
     }
-}
-
-/// What other control planes of the cluster may use.
-fn kept_in_etcd(host: &Host) -> Option<String> {
-    let (members, prefix) = host.record.as_ref()?.kept_in_etcd()?;
-    let prefix = prefix.trim_end_matches('/');
-    Some(format!(
-        "the objects in the external etcd at {members}: `etcdctl del --prefix {prefix}/` removes them once no control plane uses them"
-    ))
 }
 
 fn may_remove_files(left: &[String]) -> bool {

@@ -116,6 +116,11 @@ async fn replace(
         return args.results.print_result(output, &place, &object, "replaced");
     }
     let path = place.path(args.subresource.as_deref());
+    if object.pointer("/metadata/resourceVersion").is_none_or(|version| version == "") {
+        // Whatever it is now is replaced; custom resources are not replaced without a version.
+        let now = session.call_json(request::get(place.path(None))).await?;
+        object["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"].clone();
+    }
     let replaced = requests::update(session, path, &object, write).await?;
     args.results.print_result(output, &place, &replaced, "replaced")
 }

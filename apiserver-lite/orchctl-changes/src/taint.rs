@@ -58,6 +58,7 @@ pub async fn run(
         .iter()
         .map(|text| edits::parse_taint(text).map_err(requests::argument))
         .collect::<Result<_, _>>()?;
+    check_flags(&args, &edits)?;
     let selections = names::parse(session.discovery().await?, nodes)?;
     if let Some(other) = selections.iter().find(|one| one.resource.kind != "Node") {
         let plural = &other.resource.plural;
@@ -74,6 +75,27 @@ pub async fn run(
         }
     }
     CommandError::collect(errors).map(|()| ExitCode::SUCCESS)
+}
+
+/// Refuses what says two things at once.
+fn check_flags(args: &Args, edits: &[TaintEdit]) -> Result<(), CommandError> {
+    if args.all && !args.selector.is_empty() {
+        let text = "setting 'all' parameter with a non empty selector is prohibited";
+        return Err(CommandError::with_text(text));
+    }
+    let is_removed = |set: &&TaintEdit| {
+        let is_same = |other: &TaintEdit| {
+            other.key == set.key && (other.effect.is_empty() || other.effect == set.effect)
+        };
+        edits.iter().any(|other| other.remove && is_same(other))
+    };
+    let both = edits.iter().filter(|edit| !edit.remove).filter(is_removed);
+    let both: Vec<String> = both.map(|edit| format!("{}={}", edit.key, edit.effect)).collect();
+    if both.is_empty() {
+        return Ok(());
+    }
+    let text = "can not both modify and remove the following taint(s) in the same command";
+    Err(CommandError::with_text(format!("{text}: {}", both.join(", "))))
 }
 
 async fn taint(
@@ -152,5 +174,19 @@ mod tests {
         let (error, out) = taint_nodes("node/a pod/p x=y:NoSchedule").await;
         assert_eq!(error, "error: invalid resource type pods, only node types are supported");
         assert_eq!(out, "");
+    }
+
+    #[tokio::test]
+    async fn lines_that_say_two_things_are_refused() {
+        let (error, _) = taint_nodes("node --all -l a=b x=y:NoSchedule").await;
+        assert!(error.ends_with("setting 'all' parameter with a non empty selector is prohibited"));
+        for (line, named) in [
+            ("node a x=y:NoSchedule x-", "x=NoSchedule"),
+            ("node a x:NoExecute- x=y:NoExecute z-", "x=NoExecute"),
+        ] {
+            let (error, out) = taint_nodes(line).await;
+            assert!(error.ends_with(&format!("in the same command: {named}")), "{error}");
+            assert_eq!(out, "");
+        }
     }
 }

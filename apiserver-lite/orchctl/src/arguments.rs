@@ -43,6 +43,51 @@ pub fn groups(command: Command, words: Vec<OsString>) -> Vec<String> {
     groups
 }
 
+/// The line with the kind of `create`, or the part of `apply`, before the flags that stand between: `create -n x configmap y` is `create configmap -n x y`,
+/// since these flags may be those of both.
+pub fn with_parts_first(command: &Command, mut words: Vec<OsString>) -> Vec<OsString> {
+    let all = [command];
+    let Some(at) = next_word(&all, &words, 1) else { return words };
+    let named = words.get(at).and_then(|word| command.find_subcommand(word));
+    let Some(named) = named.filter(|named| named.is_args_conflicts_with_subcommands_set()) else {
+        return words;
+    };
+    let all: Vec<&Command> = [command, named].into_iter().chain(named.get_subcommands()).collect();
+    let first = at.saturating_add(1);
+    let Some(part) = next_word(&all, &words, first) else { return words };
+    if part > first && words.get(part).is_some_and(|word| named.find_subcommand(word).is_some()) {
+        let word = words.remove(part);
+        words.insert(first, word);
+    }
+    words
+}
+
+/// The first word from here on that is no flag and no value of one, by the flags of these commands.
+fn next_word(commands: &[&Command], words: &[OsString], mut at: usize) -> Option<usize> {
+    loop {
+        let word = words.get(at)?.to_str()?;
+        let Some(flag) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
+            return Some(at);
+        };
+        if flag == "-" {
+            return None;
+        }
+        let is_this = |argument: &&Arg| match flag.strip_prefix('-') {
+            Some(long) => {
+                argument.get_long() == Some(long)
+                    || argument.get_all_aliases().is_some_and(|all| all.contains(&long))
+            }
+            None => argument.get_short().is_some_and(|short| flag.chars().eq([short])),
+        };
+        let found = commands.iter().flat_map(|command| command.get_arguments()).find(is_this);
+        let takes_next = found.is_some_and(|argument| {
+            matches!(argument.get_action(), ArgAction::Set | ArgAction::Append)
+                && !argument.is_require_equals_set()
+        });
+        at = at.saturating_add(if takes_next { 2 } else { 1 });
+    }
+}
+
 fn with_own_groups(command: Command, argument: &Arg) -> Command {
     command.arg(argument.clone()).mut_subcommands(|below| with_own_groups(below, argument))
 }

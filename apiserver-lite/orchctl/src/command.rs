@@ -139,7 +139,7 @@ pub fn command_line() -> clap::Command {
 /// Reads the command line.
 pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let command = help::with_help(command_line());
-    let line = help_as_flag(words);
+    let line = arguments::with_parts_first(&command, help_as_flag(words));
     let mut matches = command.try_get_matches_from(&line)?;
     let words = words_of(&matches);
     let mut parsed = Arguments::from_arg_matches_mut(&mut matches)?;
@@ -267,6 +267,24 @@ mod tests {
         assert_eq!(parsed.flags.identity.user, None);
         let parsed = read("orchctl --user=x create namespace n").expect("valid");
         assert_eq!(parsed.flags.identity.user.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn flags_may_stand_before_what_is_created() {
+        for line in [
+            "orchctl create -n q cm x",
+            "orchctl -v 0 create --namespace q --dry-run=client deploy d --image i",
+            "orchctl create --from-literal=a=b -n=q configmap x",
+            "orchctl create -n q secret generic s",
+            "orchctl apply -n q view-last-applied cm/x",
+        ] {
+            let parsed = read(line).expect(line);
+            assert_eq!(parsed.flags.namespace.as_deref(), Some("q"), "{line}");
+            assert!(parsed.words.split(' ').count() > 2, "{line}: {}", parsed.words);
+        }
+        // The name of a file.
+        assert_eq!(read("orchctl create -f cm").expect("valid").words, "orchctl create");
+        assert!(read("orchctl create -f a cm x").is_err());
     }
 
     #[test]

@@ -267,7 +267,9 @@ pub fn hint(error: &clap::Error) -> Option<&'static str> {
         ),
         "options" => Some("`orchctl --help` shows the flags of every command."),
         "--version" => Some("`orchctl version` shows the versions of client and server."),
-        "plugin" => Some("There are no plugins: a program of its own is called by its name."),
+        "plugin" => Some(
+            "Programs of PATH named orchctl-NAME or kubectl-NAME are commands; nothing lists them.",
+        ),
         _ => None,
     }
 }

@@ -71,11 +71,9 @@ pub async fn run(
             "unable to forward port because pod is not running. Current status={phase}"
         )));
     }
-    let mut listeners = Vec::new();
-    for text in &args.ports {
-        let pair = read_pair(text, &chosen)?;
-        listeners.extend(listen(pair, &args.address, output).await?);
-    }
+    let pairs: Vec<Pair> =
+        args.ports.iter().map(|text| read_pair(text, &chosen)).collect::<Result<_, _>>()?;
+    let listeners = listen_on_all(&pairs, &args.address, output).await?;
     output.out.flush()?;
     serve(session, &chosen, listeners, output).await
 }
@@ -162,6 +160,32 @@ fn container_port(pod: &Value, name: &str) -> Option<u16> {
 }
 
 type Listening = (TcpListener, Pair);
+
+/// Listens on the ports that are free; says which are not.
+///
+/// # Errors
+/// None is free.
+async fn listen_on_all(
+    pairs: &[Pair],
+    addresses: &[String],
+    output: &mut Output,
+) -> Result<Vec<Listening>, CommandError> {
+    let (mut listening, mut failed) = (Vec::new(), Vec::new());
+    for pair in pairs {
+        match listen(*pair, addresses, output).await {
+            Ok(more) => listening.extend(more),
+            Err(error) => failed.push(error),
+        }
+    }
+    if listening.is_empty() {
+        CommandError::collect(failed)?;
+        return Ok(listening);
+    }
+    for error in failed {
+        writeln!(output.err, "{error}")?;
+    }
+    Ok(listening)
+}
 
 async fn listen(
     pair: Pair,
@@ -468,5 +492,18 @@ mod tests {
         assert_eq!(read("10.0.0.1", "81"), Some((81, 9000)));
         assert_eq!(read("10.0.0.1", "82"), None);
         assert_eq!(read("None", "81"), Some((81, 81)));
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_leaves_the_others() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let local = taken.local_addr().expect("an address").port();
+        let addresses = ["127.0.0.1".to_owned()];
+        let (mut output, recorder) = Recorder::output();
+        let pairs = [Pair { local, remote: 80 }, Pair { local: 0, remote: 81 }];
+        let listening = listen_on_all(&pairs, &addresses, &mut output).await.expect("one is free");
+        assert_eq!(listening.len(), 1);
+        assert!(recorder.err().contains(&format!("unable to listen on port {local}")));
+        assert!(listen_on_all(&pairs[..1], &addresses, &mut output).await.is_err());
     }
 }

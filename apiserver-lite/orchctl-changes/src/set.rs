@@ -18,6 +18,9 @@ use crate::requests::{self, Place};
 use crate::results::ResultFlags;
 use crate::targets::{TargetFlags, TargetObject};
 
+/// What is said of a Service.
+const SELECTOR_UPDATED: &str = "selector updated";
+
 /// Flags of the command.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -188,7 +191,7 @@ pub async fn run(
                 return Err(CommandError::with_text("the selector is missing"));
             };
             let selector = parse_selector(labels).map_err(requests::argument)?;
-            change(session, &args.common, (objects, "selector updated"), output, |object| {
+            change(session, &args.common, (objects, SELECTOR_UPDATED), output, |object| {
                 if object["kind"] != "Service" {
                     return Err(ArgumentError::new("selectors can be set of Services only"));
                 }
@@ -274,6 +277,10 @@ async fn change(
 ) -> Result<ExitCode, CommandError> {
     let (targets, mut errors) =
         common.local.read_each(session, &common.targets, objects, output).await?;
+    if done != SELECTOR_UPDATED {
+        // Workloads are all read before one is changed, as by kubectl.
+        CommandError::collect(std::mem::take(&mut errors))?;
+    }
     for TargetObject { place, object } in targets {
         let mut changed = object.clone();
         if let Err(error) = edit(&mut changed) {

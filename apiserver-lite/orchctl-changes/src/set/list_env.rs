@@ -19,8 +19,10 @@ pub(super) async fn run(
     output: &mut Output,
 ) -> Result<ExitCode, CommandError> {
     let common = &args.common;
-    let (targets, mut errors) =
+    let (targets, unread) =
         common.local.read_each(session, &common.targets, objects, output).await?;
+    CommandError::collect(unread)?;
+    let mut errors = Vec::new();
     for TargetObject { place, mut object } in targets {
         let word = if place.resource.plural.is_empty() {
             place.resource.kind.to_lowercase()

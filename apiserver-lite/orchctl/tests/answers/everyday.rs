@@ -71,12 +71,14 @@ async fn one_wrong_object_does_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn images_are_set_of_the_workloads_that_exist() {
+async fn images_are_set_where_all_workloads_exist() {
     let server = Server::start().await;
     server.create(WEB).await;
     let answer = server.ask(&["set", "image", "deploy/missing", "deploy/web", "web=j"]).await;
-    assert_eq!(lines(&answer), (Some(1), vec!["deployment.apps/web image updated"]));
+    assert_eq!(lines(&answer), (Some(1), Vec::new()));
     assert!(answer.err.contains("\"missing\" not found"), "{}", answer.err);
+    let answer = server.ask(&["set", "image", "deploy/web", "web=j"]).await;
+    assert_eq!(lines(&answer), (Some(0), vec!["deployment.apps/web image updated"]));
 }
 
 #[tokio::test]

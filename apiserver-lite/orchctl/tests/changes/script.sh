@@ -116,6 +116,8 @@ k autoscale deploy web --min=6 --max=5
 k set image deploy/web nginx=nginx:9
 k set image deploy/web nginx=nginx:9
 k set image deploy/web nobody=x
+k set image deploy/web deploy/none nginx=x
+k get deploy web -o jsonpath='{.spec.template.spec.containers[*].image}'
 k set image deploy/app '*=all'
 k get deploy app -o jsonpath='{.spec.template.spec.containers[*].image}'
 k set env deploy/web A=1 B=2

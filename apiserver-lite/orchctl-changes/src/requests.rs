@@ -60,8 +60,8 @@ impl Place {
     /// When the server has no such kind, or the command line names another namespace.
     pub async fn of_new(session: &Session, manifest: &Manifest) -> Result<Self, CommandError> {
         let discovery = session.discovery().await?;
-        let served = discovery.served_kind(manifest.api_version(), manifest.kind());
-        let resource = served?.clone();
+        let served = discovery.of_kind(manifest.api_version(), manifest.kind());
+        let resource = served.ok_or_else(|| unserved(manifest))?.clone();
         let asked = session.namespace()?;
         let namespace = match (resource.namespaced, manifest.namespace()) {
             (false, _) => None,
@@ -303,6 +303,18 @@ pub async fn delete(
     }
     let options = body(&deletion.options());
     session.call_json(request::delete(place.path(None), &ListParams::default(), options)).await
+}
+
+/// For an object of a file whose kind the server does not have, in kubectl's words.
+fn unserved(manifest: &Manifest) -> CommandError {
+    CommandError::with_text(format!(
+        "resource mapping not found for name: \"{}\" namespace: \"{}\" from \"{}\": no matches for kind \"{}\" in version \"{}\"\nensure CRDs are installed first",
+        manifest.name(),
+        manifest.namespace().unwrap_or_default(),
+        manifest.source,
+        manifest.kind(),
+        manifest.api_version()
+    ))
 }
 
 /// The error of an object of a file, with what was done and where the object is from.

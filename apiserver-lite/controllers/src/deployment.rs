@@ -96,7 +96,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     }
     if let Made::Collision(name) = &made {
         let collisions = status.collision_count.unwrap_or(0);
-        let wait = collision_wait(name, &old, collisions, now);
+        let wait = wait_after_collision(name, &old, collisions, now);
         if wait.is_zero() {
             // The next plan derives another name for the same template.
             status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
@@ -304,7 +304,7 @@ fn push_new_set(
 /// How long a set is left alone that has the name of the newest template's: what is stored of a set may differ from what was sent, because fields were
 /// dropped or a webhook has changed them, and each further set would differ too. Doubles with each collision, from a second to an hour. None for sets of
 /// others.
-fn collision_wait(name: &str, own: &[&ReplicaSet], collisions: i32, now: Time) -> Duration {
+fn wait_after_collision(name: &str, own: &[&ReplicaSet], collisions: i32, now: Time) -> Duration {
     let made = own.iter().find(|set| set.metadata.name == name);
     let made = made.and_then(|set| set.metadata.creation_timestamp.unix());
     let (Some(made), Some(now)) = (made, now.unix()) else { return Duration::ZERO };

@@ -2,15 +2,15 @@
 
 use apiserver_audit::Trail;
 use apiserver_auth::User;
-use apiserver_core::auth::{ClientConnection, effective_user, has_websocket_token};
+use apiserver_core::auth::{ClientConnection, effective_user};
 use apiserver_core::status::ApiError;
 use apiserver_core::times::now;
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, Request};
+use http::Request;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 use crate::audit::user_info;
+use crate::browsers;
 use crate::peer::Peer;
 use crate::server::HttpServer;
 
@@ -34,7 +34,7 @@ pub async fn authenticate(
         address: peer.request.as_ref().map(|request| request.address().ip()),
     };
     let refusal = match core.authenticators.authenticate(&**core, client(), headers).await {
-        Err(refusal) if core.store.is_shared() && has_token(headers) => refusal,
+        Err(refusal) if core.store.is_shared() && browsers::has_token(headers) => refusal,
         outcome => return outcome,
     };
     // The token may belong to an account that another server has just created. Invalid tokens delay no other request: few are checked again at a time.
@@ -43,10 +43,6 @@ pub async fn authenticate(
         Ok(()) => core.authenticators.authenticate(&**core, client(), headers).await,
         Err(_) => Err(refusal),
     }
-}
-
-fn has_token(headers: &HeaderMap) -> bool {
-    headers.contains_key(AUTHORIZATION) || has_websocket_token(headers)
 }
 
 /// The user in whose name the request acts.

@@ -12,6 +12,9 @@ use crate::index::Ownership;
 use crate::kinds::{CollectedKind, Id, KindId};
 use crate::plan::OwnerState;
 
+/// Most namespaces that one reference is looked for in: references are cheap to write. In larger clusters an event may be missing.
+const NAMESPACES_MAX: usize = 1000;
+
 impl<S, M: OwnershipCaches> Processor<S, M> {
     /// Whether another namespace than the dependent's has the owner that a reference names, as the caches show it.
     pub(super) fn is_elsewhere(&self, id: &Id, owner: KindId, reference: &OwnerReference) -> bool {
@@ -19,7 +22,7 @@ impl<S, M: OwnershipCaches> Processor<S, M> {
         let Some(namespaces) = self.kinds.find("v1", "Namespace").filter(|_| is_namespaced) else {
             return false;
         };
-        let others = self.caches.names(namespaces).into_iter();
+        let others = self.caches.names(namespaces).into_iter().take(NAMESPACES_MAX);
         others.filter(|namespace| *namespace != id.key.namespace).any(|namespace| {
             let key = ObjectKey::new(namespace, &reference.name);
             let found = self.caches.get(&Id { kind: owner, key });

@@ -91,6 +91,18 @@ mod tests {
 
     const LIFE: Duration = Duration::from_secs(3600);
 
+    /// kubeadm makes RSA keys.
+    #[test]
+    fn an_rsa_key_matches_its_certificate() {
+        let text = include_str!("../../../token/testdata/rsa.key");
+        let key = apiserver_token::pkcs8_from_pem(text.as_bytes()).expect("a key");
+        let key = rcgen::KeyPair::try_from(key).expect("a key");
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("signed").pem();
+        assert!(CertificateAuthority::new(&certificate, text, LIFE).is_ok());
+    }
+
     #[test]
     fn a_changed_pair_is_used_and_half_a_pair_is_not() {
         let dir = tempfile::tempdir().expect("a directory");

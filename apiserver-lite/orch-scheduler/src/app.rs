@@ -34,7 +34,7 @@ use crate::extenders::Extenders;
 use crate::metrics::SchedulerMetrics;
 use crate::scheduling_cycle::{ClusterCaches, ProfileInUse, Scheduler, SchedulerReports};
 use crate::selector_informers::SelectorInformers;
-use crate::storage_informers::StorageInformers;
+use crate::storage_informers::{CLOUD_DISKS_VARIABLE, StorageInformers, read_cloud_disks_max};
 use apiserver_scheduling::features::SchedulingFeatures;
 use apiserver_scheduling::node_info::NodeInfo;
 use apiserver_scheduling::pod_info::PodInfo;
@@ -179,7 +179,9 @@ async fn schedule(dependencies: Dependencies, readiness: Readiness, drain: Drain
     let trigger = CycleTrigger::default();
     let watching = start_watches(&client, &profiles, &trigger, &drain).await;
     let Some((caches, mut tasks)) = watching else { return };
-    let (storage, of_storage) = StorageInformers::start(&client, &trigger, &drain);
+    let disks_max = std::env::var(CLOUD_DISKS_VARIABLE).ok();
+    let disks_max = read_cloud_disks_max(disks_max.as_deref());
+    let (storage, of_storage) = StorageInformers::start(&client, &trigger, &drain, disks_max);
     tasks.extend(of_storage);
     let mut in_use = Vec::new();
     for profile in profiles {

@@ -255,9 +255,9 @@ fn without_effect(file: &File) -> Vec<String> {
     unused.chain(of_profiles).chain(extenders::list_warnings(&file.extenders)).collect()
 }
 
-fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
+fn fields_without_effect(file: &File) -> Vec<(String, &Value)> {
     let connection = &file.client_connection;
-    let mut fields = vec![
+    let mut fields = [
         ("parallelism", &file.parallelism),
         ("healthzBindAddress", &file.healthz_bind_address),
         ("metricsBindAddress", &file.metrics_bind_address),
@@ -268,19 +268,24 @@ fn fields_without_effect(file: &File) -> Vec<(&'static str, &Value)> {
         ("clientConnection.contentType", &connection.content_type),
         ("clientConnection.qps", &connection.qps),
         ("clientConnection.burst", &connection.burst),
-    ];
-    for profile in &file.profiles {
-        fields.extend([
-            ("profiles[0].percentageOfNodesToScore", &profile.percentage_of_nodes_to_score),
-            ("profiles[0].plugins.queueSort", &profile.plugins.queue_sort),
-            ("profiles[0].plugins.preFilter", &profile.plugins.pre_filter),
-            ("profiles[0].plugins.preScore", &profile.plugins.pre_score),
-            ("profiles[0].plugins.reserve", &profile.plugins.reserve),
-            ("profiles[0].plugins.permit", &profile.plugins.permit),
-            ("profiles[0].plugins.preBind", &profile.plugins.pre_bind),
-            ("profiles[0].plugins.bind", &profile.plugins.bind),
-            ("profiles[0].plugins.postBind", &profile.plugins.post_bind),
-        ]);
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec();
+    for (nth, FileProfile { plugins, percentage_of_nodes_to_score, .. }) in
+        file.profiles.iter().enumerate()
+    {
+        let of_profile = [
+            ("percentageOfNodesToScore", percentage_of_nodes_to_score),
+            ("plugins.queueSort", &plugins.queue_sort),
+            ("plugins.preFilter", &plugins.pre_filter),
+            ("plugins.preScore", &plugins.pre_score),
+            ("plugins.reserve", &plugins.reserve),
+            ("plugins.permit", &plugins.permit),
+            ("plugins.preBind", &plugins.pre_bind),
+            ("plugins.bind", &plugins.bind),
+            ("plugins.postBind", &plugins.post_bind),
+        ];
+        fields.extend(of_profile.map(|(name, value)| (format!("profiles[{nth}].{name}"), value)));
     }
     fields
 }
@@ -317,11 +322,14 @@ mod tests {
     fn fields_with_an_effect_are_read_and_the_rest_gives_warnings() {
         let text = format!(
             "{HEAD}clientConnection: {{kubeconfig: /k, qps: 50}}\nleaderElection: {{leaderElect: false, resourceName: mine, leaseDuration: 1m0s}}\n\
-             profiles: [{{schedulerName: mine, percentageOfNodesToScore: 50}}]\npodMaxBackoffSeconds: 30\n"
+             profiles: [{{schedulerName: mine}}, {{schedulerName: other, percentageOfNodesToScore: 50}}]\npodMaxBackoffSeconds: 30\n"
         );
         let fields = read(&text).unwrap();
         assert_eq!(fields.kubeconfig, Some("/k".into()));
-        assert_eq!(fields.profiles.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(), ["mine"]);
+        assert_eq!(
+            fields.profiles.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(),
+            ["mine", "other"]
+        );
         assert_eq!((fields.retry.first.as_secs(), fields.retry.longest.as_secs()), (1, 30));
         let elected = LeaderElection {
             leader_elect: false,
@@ -330,7 +338,9 @@ mod tests {
             ..LeaderElection::default()
         };
         assert_eq!(fields.leader_election, elected);
-        assert_eq!(fields.warnings.len(), 2, "{:?}", fields.warnings);
+        let warnings = ["clientConnection.qps", "profiles[1].percentageOfNodesToScore"]
+            .map(|field| format!("configuration field {field} has no effect"));
+        assert_eq!(fields.warnings, warnings);
         let names = Names::new(names::Profile::Kubernetes);
         assert_eq!(read(HEAD).unwrap(), FromFile::none(names));
     }

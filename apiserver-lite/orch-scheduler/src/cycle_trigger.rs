@@ -75,6 +75,9 @@ impl CycleTrigger {
         self.count_starting(change);
         match change {
             Change::Applied { new, old, .. } => {
+                if old.as_ref().is_some_and(|old| leaves_nomination(old, Some(new))) {
+                    self.retry_pending();
+                }
                 let frees = new.phase == PodPhase::Ended && !new.node.is_empty();
                 let ended_now =
                     frees && old.as_ref().is_none_or(|old| old.phase != PodPhase::Ended);
@@ -94,7 +97,9 @@ impl CycleTrigger {
                     self.0.cycle.notify_one();
                 }
             }
-            Change::Deleted { old, .. } if !old.node.is_empty() => self.retry_pending(),
+            Change::Deleted { old, .. } if !old.node.is_empty() || leaves_nomination(old, None) => {
+                self.retry_pending();
+            }
             Change::Deleted { .. } => {}
             Change::Synced => self.0.cycle.notify_one(),
         }
@@ -150,6 +155,16 @@ impl CycleTrigger {
         self.0.cluster_changed.store(true, Ordering::Relaxed);
         self.0.cycle.notify_one();
     }
+}
+
+/// Whether a pod does not keep the node any more that was nominated for it: others may fit there.
+fn leaves_nomination(old: &PodInfo, new: Option<&Arc<PodInfo>>) -> bool {
+    let waits = |new: &PodInfo| {
+        new.node.is_empty() && new.phase == PodPhase::Active && new.nominated == old.nominated
+    };
+    let keeps = |new: &Arc<PodInfo>| new.node == old.nominated || waits(new);
+    let waited = old.node.is_empty() && old.phase == PodPhase::Active;
+    waited && !old.nominated.is_empty() && !new.is_some_and(keeps)
 }
 
 /// Whether a pod has changed in more than the condition that this scheduler writes.
@@ -219,6 +234,34 @@ mod tests {
             trigger.note_changed_pod(&ObjectKey::new("ns", format!("p{nth}")));
         }
         assert!(trigger.take_changed_pods().is_empty() && trigger.take_cluster_change());
+    }
+
+    #[test]
+    fn a_nominated_node_that_is_given_up_helps_others() {
+        let waiting = || PodInfo { nominated: "n".into(), ..pod("p", 1, 1) };
+        let on = |node: &str| Some(PodInfo { node: node.into(), ..waiting() });
+        let terminating = PodInfo { phase: PodPhase::Terminating, ..waiting() };
+        for (old, new, helps) in [
+            (waiting(), None, true),
+            (waiting(), Some(terminating), true),
+            (waiting(), Some(pod("p", 1, 1)), true),
+            (waiting(), Some(PodInfo { nominated: "m".into(), ..pod("p", 1, 1) }), true),
+            (waiting(), on("m"), true),
+            (waiting(), on("n"), false),
+            (waiting(), Some(waiting()), false),
+            (pod("p", 1, 1), Some(waiting()), false),
+            (pod("p", 1, 1), None, false),
+            (PodInfo { phase: PodPhase::Terminating, ..waiting() }, None, false),
+        ] {
+            let trigger = CycleTrigger::default();
+            let (key, text) = (old.key.clone(), format!("{:?} {new:?}", old.nominated));
+            let old = Arc::new(old);
+            trigger.pod_changed(&match new.map(Arc::new) {
+                Some(new) => Change::Applied { key, new, old: Some(old) },
+                None => Change::Deleted { key, old },
+            });
+            assert_eq!(trigger.take_cluster_change(), helps, "{text}");
+        }
     }
 
     #[test]

@@ -220,8 +220,8 @@ impl Scheduler {
         let is_reserved = |pod: &PodInfo| self.reserved.contains_key(&pod.uid);
         order_due(&mut due, is_reserved, |pod| self.backoff.is_left_over(&pod.uid));
         self.backoff.set_left_over(BTreeSet::new());
-        let claims = due.iter().any(|pod| !pod.claims.is_empty());
-        let mut storage = if claims { self.storage.snapshot() } else { StorageSnapshot::default() };
+        let needed = due.iter().any(|pod| pod.needs_storage());
+        let mut storage = if needed { self.storage.snapshot() } else { StorageSnapshot::default() };
         let mut placed = Vec::new();
         let cycle_began = Instant::now();
         let mut due = due.into_iter();
@@ -396,10 +396,8 @@ impl Scheduler {
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };
         let node = load.node.name.clone();
         if !volumes.is_empty() {
-            if let Some(reserved) = self.bind_volumes(pod, &node, &volumes, storage).await {
-                load.add(reserved);
-                view.nominated.retain(|other| other.uid != pod.uid);
-            }
+            load.add(self.bind_volumes(pod, &node, &volumes, storage).await?);
+            view.nominated.retain(|other| other.uid != pod.uid);
             return Err(Failure::Volumes);
         }
         self.reserved.remove(&pod.uid);

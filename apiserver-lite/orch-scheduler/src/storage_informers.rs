@@ -1,6 +1,7 @@
 //! The caches of storage objects, filled by watches, and their snapshot for one scheduling cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 
 use proto_api::Resource;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus};
@@ -10,7 +11,8 @@ use proto_daemon::drain::DrainWatch;
 use tokio::task::JoinHandle;
 
 use crate::cycle_trigger::CycleTrigger;
-use apiserver_scheduling::volumes::{Derived, StorageSnapshot, access_modes, limits};
+use apiserver_scheduling::volumes::limits::{Limits, NodeLimits};
+use apiserver_scheduling::volumes::{Derived, StorageSnapshot, access_modes};
 
 /// The caches. Cheap to clone.
 #[derive(Clone)]
@@ -20,24 +22,45 @@ pub struct StorageInformers {
     classes: Store<StorageClass>,
     drivers: Store<CSIDriver>,
     capacities: Store<CSIStorageCapacity>,
-    limits: Store<BTreeMap<String, usize>>,
+    limits: Store<NodeLimits>,
+    /// The limit of the disks of each cloud for nodes that say none; none for the clouds' own.
+    cloud_disks_max: Option<usize>,
+}
+
+/// The environment variable that limits the disks of a cloud on a node that says no limit, as in kube-scheduler.
+pub const CLOUD_DISKS_VARIABLE: &str = "KUBE_MAX_PD_VOLS";
+
+/// Reads the limit in [`CLOUD_DISKS_VARIABLE`]: a number above 0. Any other value gives none, with a warning unless it is empty.
+pub fn read_cloud_disks_max(value: Option<&str>) -> Option<usize> {
+    let value = value.filter(|value| !value.is_empty())?;
+    let most = value.parse::<NonZeroUsize>().ok();
+    if most.is_none() {
+        tracing::warn!(
+            value,
+            "{CLOUD_DISKS_VARIABLE} is no number above 0; the limits of the clouds count"
+        );
+    }
+    most.map(NonZeroUsize::get)
 }
 
 impl StorageInformers {
-    /// Starts the watches; a change that a pod may wait for triggers a scheduling cycle.
+    /// Starts the watches; a change that a pod may wait for triggers a scheduling cycle. Nodes that say no limit of the disks of a cloud have
+    /// `cloud_disks_max`, or the cloud's own.
     pub fn start(
         client: &Client,
         trigger: &CycleTrigger,
         drain: &DrainWatch,
+        cloud_disks_max: Option<usize>,
     ) -> (Self, Vec<JoinHandle<()>>) {
-        let all = ListParams::default;
+        let (all, names) = (ListParams::default, client.names());
         let claims = Reflector::projected(client.all(), all(), slim_claim);
         let volumes = Reflector::projected(client.all(), all(), slim_volume);
         let classes = Reflector::projected(client.all(), all(), slim);
         let drivers = Reflector::projected(client.all(), all(), slim);
         let capacities = Reflector::projected(client.all(), all(), slim);
-        let limits =
-            Reflector::projected(client.all(), all(), |node: CSINode| limits::of_node(&node));
+        let limits = Reflector::projected(client.all(), all(), move |node: CSINode| {
+            NodeLimits::from_csi_node(names, &node)
+        });
         let stores = Self {
             claims: claims.store(),
             volumes: volumes.store(),
@@ -45,6 +68,7 @@ impl StorageInformers {
             drivers: drivers.store(),
             capacities: capacities.store(),
             limits: limits.store(),
+            cloud_disks_max,
         };
         let tasks = vec![
             run(claims, trigger, drain),
@@ -68,18 +92,15 @@ impl StorageInformers {
 
     /// The current objects.
     pub fn snapshot(&self) -> StorageSnapshot {
+        let limits: Limits =
+            self.limits.list().into_iter().map(|(key, limits)| (key.name, limits)).collect();
         StorageSnapshot {
             claims: self.claims.list().into_iter().collect(),
             volumes: by_name(&self.volumes),
             classes: by_name(&self.classes),
             drivers: by_name(&self.drivers),
             capacities: self.capacities.list().into_iter().map(|(_, found)| found).collect(),
-            limits: self
-                .limits
-                .list()
-                .into_iter()
-                .map(|(key, limits)| (key.name, (*limits).clone()))
-                .collect(),
+            limits: limits.with_cloud_disks_max(self.cloud_disks_max),
             assumed: BTreeSet::new(),
             derived: Derived::default(),
         }
@@ -130,6 +151,20 @@ fn slim_volume(volume: PersistentVolume) -> PersistentVolume {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_environment_limits_disks_by_a_number_above_zero() {
+        for (value, expected) in [
+            (None, None),
+            (Some(""), None),
+            (Some("4"), Some(4)),
+            (Some("0"), None),
+            (Some("-1"), None),
+            (Some("many"), None),
+        ] {
+            assert_eq!(read_cloud_disks_max(value), expected, "{value:?}");
+        }
+    }
 
     #[test]
     fn access_modes_of_claims_and_volumes_are_kept_once() {

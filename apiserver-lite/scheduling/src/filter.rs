@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use crate::resource_amounts::{CPU, MEMORY, PODS};
 use crate::taints::tolerates;
 
-/// Checks a node, cheap filters first. Only insufficient resources give several reasons. Inter-pod constraints are checked afterwards, see
+/// Checks a node in the order of kube-scheduler's filters. Only insufficient resources give several reasons. Inter-pod constraints are checked afterwards, see
 /// [`crate::pod_affinity`].
 ///
 /// # Errors
@@ -20,14 +20,20 @@ pub fn check(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Result<(), Ve
     if let Some(refusal) = refusal(pod, load, profile) {
         return Err(vec![refusal]);
     }
-    if !profile.asks(Filter::NodeResourcesFit) {
-        return Ok(());
+    if profile.asks(Filter::NodeResourcesFit) {
+        let refusals = insufficient_resources(pod, load, &profile.fit);
+        if !refusals.is_empty() {
+            return Err(refusals);
+        }
     }
-    let refusals = insufficient_resources(pod, load, &profile.fit);
-    if refusals.is_empty() { Ok(()) } else { Err(refusals) }
+    let is_refused = || pod.disks.iter().any(|disk| load.disks.is_refused(disk));
+    match profile.asks(Filter::VolumeRestrictions) && is_refused() {
+        true => Err(vec![Refusal::Disk]),
+        false => Ok(()),
+    }
 }
 
-/// Why the pod cannot run on the node, whatever resources are left.
+/// Why the pod cannot run on the node, whatever resources and disks are left.
 fn refusal(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Option<Refusal> {
     let (node, asks) = (&load.node, |filter| profile.asks(filter));
     let is_cordoned = node.admission == Admission::Cordoned && !tolerates_cordon(pod);
@@ -49,11 +55,7 @@ fn refusal(pod: &PodInfo, load: &NodeLoad, profile: &Profile) -> Option<Refusal>
         }
     }
     let takes_port = || pod.host_ports.iter().any(|port| load.ports.is_taken(port));
-    if asks(Filter::NodePorts) && takes_port() {
-        return Some(Refusal::HostPorts);
-    }
-    let is_refused = || pod.disks.iter().any(|disk| load.disks.is_refused(disk));
-    (asks(Filter::VolumeRestrictions) && is_refused()).then_some(Refusal::Disk)
+    (asks(Filter::NodePorts) && takes_port()).then_some(Refusal::HostPorts)
 }
 
 // === Taints ===

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod claim_use;
+pub mod cloud_disks;
 pub mod default_spread;
 #[cfg(any(test, feature = "testing"))]
 pub mod examples;

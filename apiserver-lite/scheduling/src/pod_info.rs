@@ -10,6 +10,7 @@ use proto_api::names::Names;
 use proto_api::{ObjectKey, Resource as _};
 
 use crate::claim_use::{CLAIMS_MAX, ClaimUse, claims_of};
+use crate::cloud_disks::{self, CloudDisk};
 use crate::features::SchedulingFeatures;
 use crate::placement::PlacementConstraints;
 use crate::pod_controller::PodController;
@@ -67,6 +68,8 @@ pub struct PodInfo {
     pub claim_count: usize,
     /// The disks that it mounts without a claim.
     pub disks: Vec<PodDisk>,
+    /// Those of clouds, which count for the limits of nodes; at most 257.
+    pub cloud_disks: Vec<CloudDisk>,
     /// The controller whose pods are spread by default.
     pub controller: Option<PodController>,
     /// The condition PodScheduled unless it is true.
@@ -139,6 +142,7 @@ impl PodInfo {
             claims,
             claim_count,
             disks: volume_restrictions::of_pod(pod),
+            cloud_disks: cloud_disks::of_pod(pod),
             controller: PodController::from_pod(names, metadata),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }
@@ -147,6 +151,11 @@ impl PodInfo {
     /// Whether it has more claims than are scheduled.
     pub fn has_excess_claims(&self) -> bool {
         self.claim_count > CLAIMS_MAX
+    }
+
+    /// Whether its place depends on storage objects.
+    pub fn needs_storage(&self) -> bool {
+        !self.claims.is_empty() || !self.cloud_disks.is_empty()
     }
 
     /// Whether it is assigned to a node and not running yet.

@@ -13,7 +13,7 @@ use crate::nodes::NodeLoad;
 use crate::pod_info::{PodInfo, PodPhase};
 use crate::refusal::Refusal;
 
-pub use select::{Preemption, SearchBounds, find_preemptions};
+pub use select::{Preemption, SearchBounds, find_preemptions, refuse_preemption};
 
 /// A PodDisruptionBudget, as preemption reads it.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,8 +41,10 @@ impl DisruptionBudget {
         }
     }
 
+    /// As in kube-scheduler a pod without labels has no budget, not even by a selector of labels that are missing.
     fn protects(&self, pod: &PodInfo) -> bool {
-        self.namespace == pod.key.namespace
+        !pod.labels.is_empty()
+            && self.namespace == pod.key.namespace
             && !self.disrupted.contains(&pod.key.name)
             && self.pods.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
     }

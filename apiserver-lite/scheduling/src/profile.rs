@@ -23,7 +23,11 @@ pub enum Filter {
     NodePorts,
     NodeResourcesFit,
     VolumeRestrictions,
+    EbsLimits,
+    GcePdLimits,
     NodeVolumeLimits,
+    AzureDiskLimits,
+    CinderLimits,
     VolumeZone,
     PodTopologySpread,
     InterPodAffinity,
@@ -31,18 +35,27 @@ pub enum Filter {
 
 impl Filter {
     /// All of them, by their names.
-    pub const ALL: [(&'static str, Self); 10] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         ("NodeUnschedulable", Self::NodeUnschedulable),
         ("TaintToleration", Self::TaintToleration),
         ("NodeAffinity", Self::NodeAffinity),
         ("NodePorts", Self::NodePorts),
         ("NodeResourcesFit", Self::NodeResourcesFit),
         ("VolumeRestrictions", Self::VolumeRestrictions),
+        ("EBSLimits", Self::EbsLimits),
+        ("GCEPDLimits", Self::GcePdLimits),
         ("NodeVolumeLimits", Self::NodeVolumeLimits),
+        ("AzureDiskLimits", Self::AzureDiskLimits),
+        ("CinderLimits", Self::CinderLimits),
         ("VolumeZone", Self::VolumeZone),
         ("PodTopologySpread", Self::PodTopologySpread),
         ("InterPodAffinity", Self::InterPodAffinity),
     ];
+
+    /// Whether a profile has it that does not say otherwise.
+    pub fn is_default(self) -> bool {
+        self != Self::CinderLimits
+    }
 }
 
 /// What makes one node better than another.
@@ -208,9 +221,10 @@ impl Profile {
     /// The default profile for pods with this `schedulerName`.
     pub fn new(names: &Names, name: &str) -> Self {
         let (both, hostname_label) = ([CPU, MEMORY].map(str::to_owned), names.label("hostname"));
+        let filters = Filter::ALL.iter().map(|(_, filter)| *filter);
         Self {
             name: name.to_owned(),
-            left_out: BTreeSet::new(),
+            left_out: filters.filter(|filter| !filter.is_default()).collect(),
             scores: Score::ALL.iter().map(|(_, score, weight)| (*score, *weight)).collect(),
             fit: ResourceFit {
                 strategy: FitStrategy::LeastAllocated,

@@ -244,7 +244,8 @@ pub fn find_feasible(
     Ok(FeasibleNodes(checked))
 }
 
-/// Selects the best of the feasible nodes. `added` are the points of extenders, by node.
+/// Selects the best of the feasible nodes, but the one for which others ended for the pod if that is among them, as kube-scheduler does. `added` are
+/// the points of extenders, by node.
 ///
 /// # Errors
 /// There is none.
@@ -259,13 +260,19 @@ pub fn select_feasible(
     let FeasibleNodes(mut checked) = feasible;
     let fitting = |(nth, checked): (usize, &Checked)| checked.is_ok().then_some(nth);
     let feasible: Vec<usize> = checked.iter().enumerate().filter_map(fitting).collect();
-    nominated.put(loads);
-    let candidates: Vec<&NodeLoad> = feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
-    let SelectionRules { profile, namespaces } = rules;
-    let view = ScoreView { loads, namespaces, profile, added };
-    let best = select_best(pod, &candidates, view, selected);
-    nominated.remove_loads(loads);
-    let best = best.and_then(|best| feasible.get(best).copied());
+    let is_own = |nth: &usize| loads.get(*nth).is_some_and(|load| load.node.name == pod.nominated);
+    let own = feasible.iter().copied().find(is_own);
+    let find_best = || {
+        nominated.put(loads);
+        let candidates: Vec<&NodeLoad> =
+            feasible.iter().filter_map(|nth| loads.get(*nth)).collect();
+        let SelectionRules { profile, namespaces } = rules;
+        let view = ScoreView { loads, namespaces, profile, added };
+        let best = select_best(pod, &candidates, view, selected);
+        nominated.remove_loads(loads);
+        best.and_then(|best| feasible.get(best).copied())
+    };
+    let best = own.or_else(find_best);
     match best.map(|nth| (nth, checked.swap_remove(nth))) {
         Some((nth, Ok(volumes))) => Ok(NodeChoice { nth, volumes }),
         _ => {
@@ -314,6 +321,18 @@ mod tests {
         };
         assert_eq!(why(&pod("p", 5000, 0), &loads), "0/2 nodes are available: 2 Insufficient cpu.");
         assert_eq!(why(&pod("p", 1, 0), &[]), "no nodes available to schedule pods");
+    }
+
+    #[test]
+    fn the_nominated_node_is_preferred_while_it_is_feasible() {
+        let mut loads = loads(3);
+        loads[1].add(pod("x", 3000, 6 << 30));
+        let wanting =
+            |cpu, nominated: &str| PodInfo { nominated: nominated.into(), ..pod("p", cpu, 0) };
+        assert_eq!(select(&wanting(500, ""), &loads), Ok(0), "it has more room");
+        assert_eq!(select(&wanting(500, "n1"), &loads), Ok(1));
+        assert_eq!(select(&wanting(2000, "n1"), &loads), Ok(0), "it has no room");
+        assert_eq!(select(&wanting(500, "gone"), &loads), Ok(0));
     }
 
     #[test]

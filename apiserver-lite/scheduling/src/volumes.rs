@@ -35,7 +35,7 @@ use crate::refusal::Refusal;
 use candidates::{COMPARISONS_MAX, NodeStorage, UnboundClaim};
 pub use derived::Derived;
 use derived::{StorageIndex, VolumeNumbers};
-use limits::{DriverVolumes, Limits};
+use limits::{AttachedVolumes, Limits};
 
 /// The storage objects of one scheduling cycle.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ pub struct StorageSnapshot {
     pub derived: Derived,
 }
 
-/// The annotations and labels that volume binding reads, named by the naming profile.
+/// The annotations, labels and plugins that the filters of volumes read, named by the naming profile.
 #[derive(Clone, Debug)]
 pub struct BindingAnnotations {
     bind_completed: String,
@@ -65,6 +65,10 @@ pub struct BindingAnnotations {
     selected_node: String,
     class: String,
     zones: Vec<String>,
+    /// Labels of nodes that say the type of the machine, the newer one first.
+    instance_types: [String; 2],
+    /// The drivers that replace a plugin, by the plugin.
+    plugins: BTreeMap<String, &'static str>,
 }
 
 impl BindingAnnotations {
@@ -82,6 +86,8 @@ impl BindingAnnotations {
                 failure_domain("zone"),
                 failure_domain("region"),
             ],
+            instance_types: ["node", "beta"].map(|of| names.sub_label(of, "instance-type")),
+            plugins: limits::replaced_plugins(names),
         }
     }
 
@@ -105,7 +111,7 @@ pub struct ClaimRequirements {
     /// The numbers of the node affinities of volumes that these can have.
     affinities: BTreeSet<usize>,
     /// The volumes that count for the limits of nodes.
-    attached: DriverVolumes,
+    attached: AttachedVolumes,
     /// Names of claims with the access mode ReadWriteOncePod.
     exclusive: BTreeSet<String>,
     /// Whether a bound volume does not exist.
@@ -177,7 +183,7 @@ impl ClaimRequirements {
         Ok(requirements)
     }
 
-    /// Selects a volume for each claim with delayed binding.
+    /// Checks a node, what costs least first, and selects a volume for each claim with delayed binding.
     ///
     /// # Errors
     /// Why the node is not feasible.
@@ -199,9 +205,7 @@ impl ClaimRequirements {
         if profile.asks(Filter::VolumeZone) && self.bound.iter().any(elsewhere) {
             return Err(Refusal::VolumeZone);
         }
-        if profile.asks(Filter::NodeVolumeLimits)
-            && storage.limits.is_exceeded(&self.attached, load, storage, annotations)
-        {
+        if storage.limits.is_exceeded(&self.attached, load, storage, annotations, profile) {
             return Err(Refusal::MaxVolumeCount);
         }
         let mut on_node = NodeStorage::new(node, storage, annotations, &self.affinities);
@@ -235,17 +239,19 @@ impl ClaimRequirements {
         storage: &StorageSnapshot,
         annotations: &BindingAnnotations,
     ) -> usize {
-        let claims_of = |load: &NodeLoad| {
-            let claims = load.pods.iter().map(|pod| pod.claims.len().saturating_add(1));
-            claims.fold(0, usize::saturating_add)
+        let volumes_of = |load: &NodeLoad| {
+            let volumes = |pod: &Arc<PodInfo>| {
+                pod.claims.len().saturating_add(pod.cloud_disks.len()).saturating_add(1)
+            };
+            load.pods.iter().map(volumes).fold(0, usize::saturating_add)
         };
         let mut cost = self.bound.len().saturating_add(self.affinities.len());
         if !self.exclusive.is_empty() {
-            cost = loads.iter().map(claims_of).fold(cost, usize::saturating_add);
+            cost = loads.iter().map(volumes_of).fold(cost, usize::saturating_add);
         }
         if !self.attached.is_empty() {
-            let limited = loads.iter().filter(|load| storage.limits.concern(load));
-            cost = cost.saturating_add(limited.map(claims_of).max().unwrap_or(0));
+            let limited = loads.iter().filter(|load| storage.limits.concern(&self.attached, load));
+            cost = cost.saturating_add(limited.map(volumes_of).max().unwrap_or(0));
         }
         let volumes = self.affinities.len().saturating_add(self.unbound.len());
         cost = cost.saturating_add(self.unbound.len().saturating_mul(volumes));

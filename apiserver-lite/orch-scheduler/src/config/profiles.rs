@@ -16,19 +16,12 @@ use serde_json::Value;
 pub(crate) const DEFAULT_NAME: &str = "default-scheduler";
 /// Plugin that ends pods of lower priority.
 const PREEMPTION: &str = "DefaultPreemption";
-/// Plugins without which pods cannot be scheduled, and those for volumes that no node of ours has: they stay as they are.
-const FIXED: [&str; 10] = [
-    "PrioritySort",
-    "NodeName",
-    "VolumeBinding",
-    "DefaultBinder",
-    "SelectorSpread",
-    "EBSLimits",
-    "GCEPDLimits",
-    "AzureDiskLimits",
-    "CinderLimits",
-    "NodePreferAvoidPods",
-];
+/// Plugins without which pods cannot be scheduled: they stay as they are.
+const FIXED: [&str; 4] = ["PrioritySort", "NodeName", "VolumeBinding", "DefaultBinder"];
+/// Those of them that are filters.
+const FIXED_FILTERS: [&str; 2] = ["NodeName", "VolumeBinding"];
+/// Plugins of files for older releases. No pod of ours is spread by the first, nor does a node say what the second reads.
+const OBSOLETE: [&str; 2] = ["SelectorSpread", "NodePreferAvoidPods"];
 /// Every plugin.
 const ALL: &str = "*";
 
@@ -91,10 +84,10 @@ impl PluginSet {
 }
 
 impl Plugins {
-    /// Whether a default plugin is used at an extension point.
-    fn uses(&self, point: &PluginSet, name: &str) -> bool {
-        let by_default =
-            self.multi_point.enabled(name).is_some() || !self.multi_point.disables(name);
+    /// Whether a plugin is used at an extension point; one that `is_default` is unless it is disabled.
+    fn uses(&self, point: &PluginSet, name: &str, is_default: bool) -> bool {
+        let by_default = self.multi_point.enabled(name).is_some()
+            || is_default && !self.multi_point.disables(name);
         point.enabled(name).is_some() || by_default && !point.disables(name)
     }
 
@@ -171,17 +164,18 @@ fn read_profile(names: &Names, file: &FileProfile, faults: &mut Faults<'_>) -> P
         }
     }
     for (name, filter) in Filter::ALL {
-        if !plugins.uses(&plugins.filter, name) {
-            profile.left_out.insert(filter);
-        }
+        match plugins.uses(&plugins.filter, name, filter.is_default()) {
+            true => profile.left_out.remove(&filter),
+            false => profile.left_out.insert(filter),
+        };
     }
     profile.scores.clear();
     for (name, score, weight) in Score::ALL {
-        if plugins.uses(&plugins.score, name) {
+        if plugins.uses(&plugins.score, name, true) {
             profile.scores.push((score, plugins.weight(name, weight)));
         }
     }
-    if !plugins.uses(&plugins.post_filter, PREEMPTION) {
+    if !plugins.uses(&plugins.post_filter, PREEMPTION, true) {
         profile.preemption = None;
     }
     for (nth, config) in file.plugin_config.iter().enumerate() {
@@ -195,21 +189,51 @@ fn read_profile(names: &Names, file: &FileProfile, faults: &mut Faults<'_>) -> P
     profile
 }
 
-fn is_known(name: &str) -> bool {
+fn is_filter(name: &str) -> bool {
     Filter::ALL.iter().any(|(known, _)| *known == name)
-        || Score::ALL.iter().any(|(known, ..)| *known == name)
+}
+
+fn is_score(name: &str) -> bool {
+    Score::ALL.iter().any(|(known, ..)| *known == name)
+}
+
+fn is_known(name: &str) -> bool {
+    is_filter(name)
+        || is_score(name)
         || FIXED.contains(&name)
+        || OBSOLETE.contains(&name)
         || name == PREEMPTION
+}
+
+/// Whether a plugin that is known does something at an extension point.
+fn acts_at(point: &str, name: &str) -> bool {
+    match point {
+        "filter" => is_filter(name) || FIXED_FILTERS.contains(&name),
+        "score" => is_score(name),
+        "postFilter" => name == PREEMPTION,
+        _ => !OBSOLETE.contains(&name),
+    }
 }
 
 /// What a profile asks for that nothing is done about.
 pub(super) fn list_warnings(nth: usize, profile: &FileProfile) -> Vec<String> {
     let mut warnings = Vec::new();
     for (point, set) in profile.plugins.sets() {
-        for plugin in set.disabled.iter().filter(|plugin| FIXED.contains(&plugin.name.as_str())) {
-            let name = &plugin.name;
+        let fixed = |plugin: &&Plugin| {
+            let name = plugin.name.as_str();
+            FIXED.contains(&name) && !FIXED_FILTERS.contains(&name)
+        };
+        for Plugin { name, .. } in set.disabled.iter().filter(fixed) {
             warnings.push(format!("profiles[{nth}].plugins.{point}: {name} is not left out"));
         }
+        for Plugin { name, .. } in set.enabled.iter().filter(|of| !acts_at(point, &of.name)) {
+            warnings.push(format!("profiles[{nth}].plugins.{point}: {name} has no effect there"));
+        }
+    }
+    // By its name or with all others.
+    let plugins = &profile.plugins;
+    for name in FIXED_FILTERS.iter().filter(|name| !plugins.uses(&plugins.filter, name, true)) {
+        warnings.push(format!("profiles[{nth}].plugins: the filter {name} is not left out"));
     }
     let configs = profile.plugin_config.iter();
     for config in configs.filter(|config| WITHOUT_ARGUMENTS.contains(&config.name.as_str())) {

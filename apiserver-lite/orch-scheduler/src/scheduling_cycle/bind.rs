@@ -38,6 +38,8 @@ impl Scheduler {
                 if let Some(load) = loads.get_mut(nth) {
                     *load = load.without(|other| other.uid == pod.uid);
                 }
+                // Pods for which there was no room beside it may fit now.
+                self.backoff.note_cluster_change();
                 if error.is_refusal() {
                     let (reason, stays) = (FailureReason::SchedulerError, Nomination::Unchanged);
                     self.report_failure(&pod, reason, &chain(&error), stays).await;

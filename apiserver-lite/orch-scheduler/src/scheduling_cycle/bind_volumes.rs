@@ -10,6 +10,7 @@ use proto_daemon::exit::chain;
 use super::Scheduler;
 use super::bind::FailureReason;
 use super::preempt::Nomination;
+use crate::backoff_queue::Failure;
 use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
@@ -35,15 +36,17 @@ impl Scheduler {
         }
     }
 
-    /// Writes what was selected for a pod's claims unless it is written. Returns the pod with the node that is now reserved for it; none if a write
-    /// has failed, so that a node has to be selected again.
+    /// Writes what was selected for a pod's claims unless it is written. Returns the pod with the node that is now reserved for it.
+    ///
+    /// # Errors
+    /// A write has failed, so that a node has to be selected again: when the object changes that was another one, or after the pod's back-off.
     pub(super) async fn bind_volumes(
         &mut self,
         pod: &Arc<PodInfo>,
         node: &str,
         choices: &[VolumeChoice],
         storage: &mut StorageSnapshot,
-    ) -> Option<Arc<PodInfo>> {
+    ) -> Result<Arc<PodInfo>, Failure> {
         for choice in choices {
             storage.assumed.extend(choice.volume_name().map(str::to_owned));
             let Some(patch) = choice.patch(self.client.names(), &self.annotations, node) else {
@@ -52,7 +55,8 @@ impl Scheduler {
             if let Err(error) = self.write_patch(&patch).await {
                 tracing::debug!(pod = %pod.key, node, error = chain(&error), "cannot write the selected node to the pod's volume claim; retried");
                 self.reserved.remove(&pod.uid);
-                return None;
+                let is_outdated = error.is_conflict();
+                return Err(if is_outdated { Failure::Volumes } else { Failure::Error });
             }
         }
         let assigned = Arc::new(PodInfo { node: node.to_owned(), ..(**pod).clone() });
@@ -65,7 +69,7 @@ impl Scheduler {
             self.report_failure(pod, FailureReason::SchedulerError, why, Nomination::Unchanged)
                 .await;
         }
-        Some(assigned)
+        Ok(assigned)
     }
 
     async fn write_patch(&self, patch: &VolumePatch) -> Result<(), ClientError> {

@@ -6,7 +6,7 @@ use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::{
-    Candidate, Preemption, SearchBounds, find_preemptions, select_candidate,
+    Candidate, Preemption, SearchBounds, find_preemptions, refuse_preemption, select_candidate,
 };
 use apiserver_scheduling::select_node::{FitError, PodFilters, SelectionRules, StorageView};
 use apiserver_scheduling::volumes::StorageSnapshot;
@@ -48,15 +48,15 @@ impl Scheduler {
         let found = {
             let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
             let storage_view = StorageView { storage, annotations: &self.annotations };
-            // No node suits its claims: a nomination is useless.
             let rules = SelectionRules { profile: &profile, namespaces };
-            let Ok(filters) = PodFilters::new(pod, rules, storage_view) else {
-                return (None, self.drop_nomination(pod, &nominated));
-            };
             let attempt = self.backoff.count_failures(&pod.key, &pod.uid);
             let bounds = SearchBounds { attempt, candidates };
-            isolate_sync(|| {
-                find_preemptions(pod, loads, error, &nominated, &budgets, &filters, bounds)
+            isolate_sync(|| match PodFilters::new(pod, rules, storage_view) {
+                Ok(filters) => {
+                    find_preemptions(pod, loads, error, &nominated, &budgets, &filters, bounds)
+                }
+                // No node suits its claims: a nomination is useless.
+                Err(_) => refuse_preemption(pod, loads, error, &nominated),
             })
         };
         match found {

@@ -38,6 +38,25 @@ fn resources() {
 }
 
 #[test]
+fn disks_are_asked_after_resources() {
+    let pod = |cpu: i64| {
+        let text = r#"{"spec": {"containers": [], "volumes": [{"name": "v", "awsElasticBlockStore": {"volumeID": "d"}}]}}"#;
+        let read = serde_json::from_str(text).expect("a pod");
+        let disks = PodInfo::from_pod(crate::examples::names(), &read).disks;
+        PodInfo { disks, ..pod("p", cpu, 0) }
+    };
+    let mut load = NodeLoad::empty(Arc::new(node("a")));
+    load.add(pod(100));
+    let mut profile = profile();
+    assert_eq!(check(&pod(9000), &load, &profile), Err(vec![Refusal::Insufficient(CPU.into())]));
+    assert_eq!(check(&pod(100), &load, &profile), Err(vec![Refusal::Disk]));
+    profile.left_out.insert(Filter::NodeResourcesFit);
+    assert_eq!(check(&pod(9000), &load, &profile), Err(vec![Refusal::Disk]));
+    profile.left_out.insert(Filter::VolumeRestrictions);
+    assert_eq!(check(&pod(9000), &load, &profile), Ok(()));
+}
+
+#[test]
 fn a_profile_says_which_filters_are_asked() {
     let mut cordoned = node("a");
     cordoned.admission = Admission::Cordoned;

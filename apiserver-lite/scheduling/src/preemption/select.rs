@@ -52,13 +52,10 @@ pub fn find_preemptions(
     filters: &PodFilters<'_>,
     bounds: SearchBounds,
 ) -> Preemption {
-    let own = loads.iter().position(|load| load.node.name == nominated);
-    let refusals = |nth: usize| error.refusals.get(nth).map_or(&[][..], Vec::as_slice);
-    let lacks_help = own.is_some_and(|nth| !might_help(refusals(nth)));
-    let own = own.and_then(|nth| loads.get(nth));
-    if let Some(why) = why_not_eligible(pod, own, lacks_help) {
-        return Preemption::Impossible { why: why.to_owned(), clears: false };
+    if let Some(refused) = check_eligibility(pod, loads, error, nominated) {
+        return refused;
     }
+    let refusals = |nth: usize| error.refusals.get(nth).map_or(&[][..], Vec::as_slice);
     let depends_on_pods = pod.constraints.can_be_helped_by_pods()
         || pod.constraints.has_anti_affinity()
         || loads
@@ -78,21 +75,53 @@ pub fn find_preemptions(
     if !candidates.is_empty() {
         return Preemption::Candidates(candidates);
     }
-    let all = loads.len();
-    let unhelpful = all.saturating_sub(helpful.len());
+    let unhelpful = loads.len().saturating_sub(helpful.len());
     if unhelpful > 0 {
-        reasons.insert("Preemption is not helpful for scheduling".to_owned(), unhelpful);
+        reasons.insert(UNHELPFUL.to_owned(), unhelpful);
     }
+    let why = summarize(loads.len(), reasons);
+    Preemption::Impossible { why, clears: !helpful.is_empty() || !nominated.is_empty() }
+}
+
+/// What [`find_preemptions`] gives for a pod that fits on no node whatever pods end.
+pub fn refuse_preemption(
+    pod: &PodInfo,
+    loads: &[NodeLoad],
+    error: &FitError,
+    nominated: &str,
+) -> Preemption {
+    check_eligibility(pod, loads, error, nominated).unwrap_or_else(|| {
+        let why = summarize(loads.len(), [(UNHELPFUL.to_owned(), loads.len())].into());
+        Preemption::Impossible { why, clears: !nominated.is_empty() }
+    })
+}
+
+/// Why a pod may not preempt others now, with the node that is nominated for it; none if it may.
+fn check_eligibility(
+    pod: &PodInfo,
+    loads: &[NodeLoad],
+    error: &FitError,
+    nominated: &str,
+) -> Option<Preemption> {
+    let own = loads.iter().position(|load| load.node.name == nominated);
+    let refusals = |nth: usize| error.refusals.get(nth).map_or(&[][..], Vec::as_slice);
+    let lacks_help = own.is_some_and(|nth| !might_help(refusals(nth)));
+    let why = why_not_eligible(pod, own.and_then(|nth| loads.get(nth)), lacks_help)?;
+    Some(Preemption::Impossible { why: why.to_owned(), clears: false })
+}
+
+fn summarize(nodes: usize, reasons: Reasons) -> String {
     let mut reasons: Vec<String> =
         reasons.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     reasons.sort();
-    let why = format!("0/{all} nodes are available: {}.", reasons.join(", "));
-    Preemption::Impossible { why, clears: !helpful.is_empty() || !nominated.is_empty() }
+    format!("0/{nodes} nodes are available: {}.", reasons.join(", "))
 }
 
 /// How many nodes are no candidates for each reason.
 type Reasons = BTreeMap<String, usize>;
 
+/// A node that was refused for reasons which do not depend on its pods.
+const UNHELPFUL: &str = "Preemption is not helpful for scheduling";
 /// A node without pods of lower priority, or on which they are not in the way.
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
@@ -271,6 +300,24 @@ mod tests {
             preemption(&never, &all, vec![cpu(), cpu(), cpu()]),
             Preemption::Impossible { why: why.into(), clears: false }
         );
+    }
+
+    #[test]
+    fn a_pod_that_fits_nowhere_whatever_ends_preempts_nothing() {
+        let wanting = PodInfo { priority: 10, ..pod("p", 1, 0) };
+        let all = loads(&[1, 2]);
+        let refused = || vec![Refusal::Claims("no such claim".into())];
+        let error = FitError { refusals: vec![refused(), refused()] };
+        let unhelpful =
+            "0/2 nodes are available: 2 Preemption is not helpful for scheduling.".to_owned();
+        for (nominated, clears) in [("", false), ("n0", true)] {
+            let expected = Preemption::Impossible { why: unhelpful.clone(), clears };
+            assert_eq!(refuse_preemption(&wanting, &all, &error, nominated), expected);
+        }
+        let never = PodInfo { may_preempt: false, ..wanting };
+        let why = "not eligible due to preemptionPolicy=Never.".to_owned();
+        let expected = Preemption::Impossible { why, clears: false };
+        assert_eq!(refuse_preemption(&never, &all, &error, ""), expected);
     }
 
     fn all_lack_cpu(loads: &[NodeLoad]) -> Vec<Vec<Refusal>> {

@@ -52,6 +52,22 @@ fn the_least_important_pods_end() {
 }
 
 #[test]
+fn a_pod_without_labels_has_no_budget() {
+    let pods: Option<Selector> = "!app".parse().ok();
+    assert!(pods.is_some());
+    let none =
+        DisruptionBudget { namespace: "ns".into(), pods, allowed: 0, disrupted: BTreeSet::new() };
+    let labelled = |labels: &[&str]| {
+        let labels = labels.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect();
+        loaded(&[PodInfo { labels, ..running("a", 4000, 1, 10) }])
+    };
+    for (labels, violations) in [(&[][..], 0), (&["other"], 1), (&["app"], 0)] {
+        let found = victims(&wanting(1000, 10), &labelled(labels), &[Arc::new(none.clone())]);
+        assert_eq!(found, Some((vec!["a".to_owned()], violations)), "{labels:?}");
+    }
+}
+
+#[test]
 fn budgets_are_kept_where_others_can_end() {
     let pods = [running("a1", 1000, 1, 20), running("a2", 1000, 1, 30), running("b", 2000, 2, 10)];
     let load = loaded(&pods);

@@ -7,7 +7,7 @@ use proto_api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim}
 use proto_api::selectors::Selector;
 use proto_api::{ObjectKey, Quantity};
 
-use super::limits::DriverVolumes;
+use super::limits::AttachedVolumes;
 use super::{BindingAnnotations, StorageSnapshot, is_reserved_for, size};
 use crate::nodes::{LoadStamp, NodeLoad};
 
@@ -16,7 +16,7 @@ use crate::nodes::{LoadStamp, NodeLoad};
 pub struct Derived {
     index: OnceLock<StorageIndex>,
     /// The volumes on each node, in the state of its load in which they were last counted.
-    attached: Mutex<BTreeMap<String, (LoadStamp, Arc<DriverVolumes>)>>,
+    attached: Mutex<BTreeMap<String, (LoadStamp, Arc<AttachedVolumes>)>>,
 }
 
 impl Clone for Derived {
@@ -30,8 +30,8 @@ impl Derived {
     pub(super) fn attached(
         &self,
         load: &NodeLoad,
-        count: impl FnOnce() -> DriverVolumes,
-    ) -> Arc<DriverVolumes> {
+        count: impl FnOnce() -> AttachedVolumes,
+    ) -> Arc<AttachedVolumes> {
         let mut all = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get(&load.node.name) {
             Some((stamp, found)) if *stamp == load.stamp() => found.clone(),

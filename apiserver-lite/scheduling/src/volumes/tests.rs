@@ -6,7 +6,9 @@ use proto_api::core::v1::{
     TopologySelectorLabelRequirement, TopologySelectorTerm, VolumeNodeAffinity,
 };
 use proto_api::meta::v1::LabelSelector;
+use proto_api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
 
+use super::limits::NodeLimits;
 use super::*;
 use crate::examples::{names, node, pod, profile};
 
@@ -86,6 +88,16 @@ fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -
         classes: classes.into_iter().map(by_name).collect(),
         ..StorageSnapshot::default()
     }
+}
+
+/// The limit of the driver on a node.
+fn limit(node: &str, count: i32) -> Limits {
+    let mut driver = CSINodeDriver { name: "disk.csi.test".into(), ..Default::default() };
+    driver.allocatable = Some(VolumeNodeResources { count: Some(count) });
+    let mut csi_node = CSINode::default();
+    csi_node.spec.drivers.push(driver);
+    let limits = NodeLimits::from_csi_node(names(), &csi_node);
+    [(node.to_owned(), Arc::new(limits))].into_iter().collect()
 }
 
 /// The refusal of a node, or the volumes selected on it.
@@ -307,8 +319,7 @@ fn a_volume_has_room_by_the_largest_volume_or_else_by_the_capacity() {
 fn volume_limits_of_a_driver() {
     let claims = vec![bound("c", "v"), bound("d", "w"), claim("e", "late")];
     let mut storage = storage(claims, vec![volume("v", "1Gi"), volume("w", "1Gi")]);
-    storage.limits =
-        [("a".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
+    storage.limits = limit("a", 1);
     let annotations = BindingAnnotations::new(names());
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(user("first", &["c"]));
@@ -393,8 +404,7 @@ fn volumes_of_other_claims_and_classes_are_not_looked_at() {
 fn the_volumes_of_a_node_are_counted_once() {
     let mut storage = storage(vec![bound("c", "v"), bound("d", "w")], vec![]);
     storage.volumes = ["v", "w"].map(|name| (name.into(), Arc::new(volume(name, "1Gi")))).into();
-    storage.limits =
-        [("a".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
+    storage.limits = limit("a", 1);
     let annotations = BindingAnnotations::new(names());
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     (0..100).for_each(|nth| load.add(user(&format!("u{nth}"), &["c"])));
@@ -432,8 +442,7 @@ fn claims_and_limits_count_in_a_dry_run() {
     assert_eq!(cost(&["d"], &storage), 1);
     assert_eq!(cost(&["c"], &storage), 1 + 2 + 3, "the claims of all pods");
     assert_eq!(cost(&["e"], &storage), 1 + 2, "a node affinity, and a claim with that and itself");
-    storage.limits =
-        [("b".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
+    storage.limits = limit("b", 1);
     assert_eq!(cost(&["d"], &storage), 1 + 3, "the claims of the pods of a node");
 }
 

@@ -42,11 +42,12 @@ fn plugins_are_left_out_and_weighed() {
     assert_eq!(weight(&weighed, Score::NodeAffinity), Some(5));
     assert_eq!(weight(&weighed, Score::TaintToleration), Some(1));
     assert_eq!(weight(&weighed, Score::PodTopologySpread), Some(2));
-    assert!(weighed.left_out.is_empty() && weighed.preemption.is_some());
+    assert_eq!((&weighed.left_out, weighed.preemption.is_some()), (&default().left_out, true));
     let multi = one(
         "- plugins: {multiPoint: {disabled: [{name: NodeAffinity}, {name: DefaultPreemption}]}, filter: {disabled: [{name: NodePorts}]}}\n",
     );
-    assert_eq!(multi.left_out, BTreeSet::from([Filter::NodeAffinity, Filter::NodePorts]));
+    let left_out = [Filter::NodeAffinity, Filter::NodePorts, Filter::CinderLimits];
+    assert_eq!(multi.left_out, BTreeSet::from(left_out));
     assert_eq!((weight(&multi, Score::NodeAffinity), multi.preemption), (None, None));
     let only = one(
         "- plugins: {multiPoint: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 3}]}, score: {enabled: [{name: ImageLocality, weight: 2}]}}\n",
@@ -57,6 +58,45 @@ fn plugins_are_left_out_and_weighed() {
         "- plugins: {multiPoint: {enabled: [{name: NodeResourcesFit, weight: 3}]}, score: {disabled: [{name: NodeResourcesFit}]}}\n",
     );
     assert_eq!(weight(&again, Score::NodeResourcesFit), None);
+}
+
+/// kube-scheduler's plugins of 1.25 at the extension point Filter but two that are always asked, in its order.
+const DEFAULT_FILTERS: [&str; 13] = [
+    "NodeUnschedulable",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "VolumeRestrictions",
+    "EBSLimits",
+    "GCEPDLimits",
+    "NodeVolumeLimits",
+    "AzureDiskLimits",
+    "VolumeZone",
+    "PodTopologySpread",
+    "InterPodAffinity",
+];
+
+#[test]
+fn every_filter_is_left_out_or_asked_as_the_file_says() {
+    let asked = |profile: &Profile| -> Vec<&'static str> {
+        let asked = Filter::ALL.iter().filter(|(_, filter)| profile.asks(*filter));
+        asked.map(|(name, _)| *name).collect()
+    };
+    assert_eq!(asked(&default()), DEFAULT_FILTERS);
+    for (name, filter) in Filter::ALL {
+        for point in ["multiPoint", "filter"] {
+            let without =
+                one(&format!("- plugins: {{{point}: {{disabled: [{{name: {name}}}]}}}}\n"));
+            assert!(!without.asks(filter), "{point} {name}");
+            let with = one(&format!("- plugins: {{{point}: {{enabled: [{{name: {name}}}]}}}}\n"));
+            assert!(with.asks(filter), "{point} {name}");
+            let alone = one(&format!(
+                "- plugins: {{{point}: {{disabled: [{{name: '*'}}], enabled: [{{name: {name}}}]}}}}\n"
+            ));
+            assert_eq!(asked(&alone), [name], "{point}");
+        }
+    }
 }
 
 #[test]
@@ -280,13 +320,35 @@ fn preemption_has_enough_candidates_by_its_arguments() {
 
 #[test]
 fn what_has_no_effect_is_said() {
-    let text = "- plugins: {multiPoint: {disabled: [{name: VolumeBinding}, {name: NodePorts}]}}\n  pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 10}}, {name: VolumeBinding}]\n";
+    let text = "- plugins: {multiPoint: {disabled: [{name: VolumeBinding}, {name: DefaultBinder}, {name: NodePorts}, {name: SelectorSpread}], enabled: [{name: CinderLimits}]}, \
+        filter: {enabled: [{name: ImageLocality}, {name: EBSLimits}, {name: NodeName}]}, postFilter: {enabled: [{name: NodePorts}, {name: DefaultPreemption}]}, \
+        score: {enabled: [{name: SelectorSpread, weight: 1}, {name: VolumeBinding}, {name: NodeAffinity}]}}\n  pluginConfig: [{name: DefaultPreemption, args: {minCandidateNodesPercentage: 10}}, {name: VolumeBinding}]\n";
     let warnings = read_file(&format!("{HEAD}profiles:\n{text}")).expect("valid").warnings;
     assert_eq!(
         warnings,
         [
-            "profiles[0].plugins.multiPoint: VolumeBinding is not left out",
+            "profiles[0].plugins.multiPoint: DefaultBinder is not left out",
+            "profiles[0].plugins.filter: ImageLocality has no effect there",
+            "profiles[0].plugins.postFilter: NodePorts has no effect there",
+            "profiles[0].plugins.score: SelectorSpread has no effect there",
+            "profiles[0].plugins.score: VolumeBinding has no effect there",
+            "profiles[0].plugins: the filter VolumeBinding is not left out",
             "profiles[0].pluginConfig: arguments of VolumeBinding have no effect",
         ]
     );
+}
+
+#[test]
+fn filters_that_are_always_asked_are_named_where_all_are_left_out() {
+    let warnings = |text: &str| {
+        let text = format!("{HEAD}profiles:\n- plugins: {text}\n");
+        read_file(&text).expect("valid").warnings
+    };
+    let both = ["NodeName", "VolumeBinding"]
+        .map(|name| format!("profiles[0].plugins: the filter {name} is not left out"));
+    assert_eq!(warnings("{multiPoint: {disabled: [{name: '*'}]}}"), both);
+    assert_eq!(warnings("{filter: {disabled: [{name: '*'}]}}"), both);
+    let kept = "{multiPoint: {disabled: [{name: '*'}], enabled: [{name: VolumeBinding}]}}";
+    assert_eq!(warnings(kept), both[..1]);
+    assert_eq!(warnings("{score: {disabled: [{name: '*'}]}}"), [""; 0]);
 }

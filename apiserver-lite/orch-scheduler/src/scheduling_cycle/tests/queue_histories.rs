@@ -106,12 +106,29 @@ impl Model {
     fn apply(&mut self, new: PodInfo) {
         let (key, new) = (new.key.clone(), Arc::new(new));
         let old = self.pods.insert(key.clone(), new.clone());
+        let waited = old.as_ref().filter(|old| is_pending(old) && !old.nominated.is_empty());
+        // Its node is another one, or it waits for another one, or for none, or it ends.
+        let gives_up = waited.is_some_and(|old| match new.node.as_str() {
+            "" => !is_pending(&new) || new.nominated != old.nominated,
+            node => node != old.nominated,
+        });
         self.trigger.pod_changed(&Change::Applied { key, new, old });
+        if gives_up {
+            self.help_all();
+        }
+    }
+
+    /// The cache shows the node that is nominated for a pod.
+    fn show_nomination(&mut self) {
+        let Some(pod) = self.some_pod().filter(|pod| is_pending(pod)) else { return };
+        if let Some(node) = self.nominated.get(&pod.uid) {
+            self.apply(PodInfo { nominated: node.clone(), ..(*pod).clone() });
+        }
     }
 
     fn delete(&mut self, key: &ObjectKey) {
         let Some(old) = self.pods.remove(key) else { return };
-        let had_node = !old.node.is_empty();
+        let had_node = !old.node.is_empty() || is_pending(&old) && !old.nominated.is_empty();
         self.forget(&old.uid);
         self.trigger.pod_changed(&Change::Deleted { key: key.clone(), old });
         if had_node {
@@ -183,7 +200,7 @@ impl Model {
 
     /// Something happens in the cluster.
     fn meddle(&mut self) {
-        match self.roll(10) {
+        match self.roll(11) {
             0..=2 => {
                 let name = format!("p{}", self.roll(NAMES));
                 self.create(&name);
@@ -217,6 +234,7 @@ impl Model {
                 let (new, old) = (node.clone(), Some(node));
                 self.trigger.node_changed(&Change::Applied { key, new, old });
             }
+            8 => self.show_nomination(),
             _ => {
                 let millis = u64::from(self.roll(20_000));
                 self.now += Duration::from_millis(millis);

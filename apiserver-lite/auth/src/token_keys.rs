@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 const SIGNING: &str = "--service-account-signing-key-file";
 const VERIFYING: &str = "--service-account-key-file";
+const SERVING: &str = "--tls-private-key-file";
 
 /// A key file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +102,27 @@ impl VerifyingKeyFiles {
             KeyFile::read((VERIFYING, path), file, PublicKey::all_from_pem, Instant::now())
         };
         paths.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The key of the serving certificate in the place of files of [`Self::load`], as kube-apiserver has it where no flag names a key of tokens. A key of a
+    /// kind that tokens do not have (Ed25519, RSA of less than 2048 bits) verifies none of them, and serves all the same.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not PEM with a private key.
+    pub fn of_serving_key(path: &Path) -> Result<Self, TokenKeysError> {
+        let file = ReloadingFile::file(path.to_owned());
+        let parse = |pem: &[u8]| match PublicKey::all_from_pem(pem) {
+            Err(error @ KeyError::Rejected(_)) => {
+                let error = chain(&error);
+                tracing::warn!(
+                    error,
+                    "the key of --tls-private-key-file verifies no service account tokens: name keys by --service-account-key-file"
+                );
+                Ok(Vec::new())
+            }
+            keys => keys,
+        };
+        KeyFile::read((SERVING, path), file, parse, Instant::now()).map(|file| Self(vec![file]))
     }
 }
 
@@ -264,6 +286,27 @@ mod tests {
         assert_eq!(world.keys.current().signing().public(), &new);
     }
 
+    /// Whoever replaces the key of TLS by one that tokens do not have does not mean that the old one is good for tokens still.
+    #[tokio::test(start_paused = true)]
+    async fn the_serving_key_verifies_what_it_can() {
+        let ((own_pem, own), (serving_pem, serving)) = (pem(), pem());
+        let dir = tempfile::tempdir().unwrap();
+        let [signing, path] = ["signing", "serving"].map(|name| dir.path().join(name));
+        std::fs::write(&signing, own_pem).unwrap();
+        let ed25519 = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem();
+        std::fs::write(&path, &ed25519).unwrap();
+        let files = VerifyingKeyFiles::of_serving_key(&path).unwrap();
+        let keys = TokenKeys::new(SigningKeyFile::load(&signing).unwrap(), files);
+        let world = World { dir, keys };
+        assert_eq!(world.keys.current().verifying(), std::slice::from_ref(&own));
+        let both = world.replace("serving", &serving_pem).await;
+        assert_eq!(both.verifying(), [serving.clone(), own.clone()]);
+        let damaged = world.replace("serving", &serving_pem[..serving_pem.len() / 2]).await;
+        assert_eq!(damaged.verifying(), [serving, own.clone()]);
+        let left = world.replace("serving", &ed25519).await;
+        assert_eq!(left.verifying(), [own]);
+    }
+
     #[test]
     fn a_file_that_is_not_there_or_no_key_is_named() {
         let dir = tempfile::tempdir().unwrap();
@@ -273,11 +316,15 @@ mod tests {
             let files = VerifyingKeyFiles::load(std::slice::from_ref(file));
             files.map(|_| ()).unwrap_err().to_string()
         };
+        let serving = |file: &Path| {
+            VerifyingKeyFiles::of_serving_key(file).map(|_| ()).unwrap_err().to_string()
+        };
         let signing = |file: &Path| SigningKeyFile::load(file).map(|_| ()).unwrap_err().to_string();
         for (path, what) in [(&empty, "use"), (&lost, "read")] {
             let named = |flag: &str| format!("{flag}: cannot {what} {}", path.display());
             assert_eq!(verifying(path), named("--service-account-key-file"));
             assert_eq!(signing(path), named("--service-account-signing-key-file"));
+            assert_eq!(serving(path), named("--tls-private-key-file"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Algorithms of JSON Web Signatures (RFC 7518, section 3.1). ES512 is not among them: `ring` has no P-521.
+//! Algorithms of JSON Web Signatures (RFC 7518, section 3.1).
 
 use ring::signature;
 
@@ -13,11 +13,12 @@ pub enum Algorithm {
     Ps512,
     Es256,
     Es384,
+    Es512,
 }
 
 impl Algorithm {
     /// All of them. Those of RSA come first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Rs256,
         Self::Rs384,
         Self::Rs512,
@@ -26,6 +27,7 @@ impl Algorithm {
         Self::Ps512,
         Self::Es256,
         Self::Es384,
+        Self::Es512,
     ];
 
     /// Its `alg` in headers of tokens.
@@ -40,6 +42,7 @@ impl Algorithm {
             Self::Ps512 => "PS512",
             Self::Es256 => "ES256",
             Self::Es384 => "ES384",
+            Self::Es512 => "ES512",
         }
     }
 
@@ -58,7 +61,7 @@ impl Algorithm {
             Self::Ps256 => Some(&signature::RSA_PSS_2048_8192_SHA256),
             Self::Ps384 => Some(&signature::RSA_PSS_2048_8192_SHA384),
             Self::Ps512 => Some(&signature::RSA_PSS_2048_8192_SHA512),
-            Self::Es256 | Self::Es384 => None,
+            Self::Es256 | Self::Es384 | Self::Es512 => None,
         }
     }
 }

@@ -113,7 +113,9 @@ mod tests {
     #[test]
     fn tokens_of_every_algorithm_are_verified_where_it_is_accepted() {
         let (rsa, p384) = (include_str!("../testdata/rsa.pub"), include_str!("../testdata/ec.crt"));
-        let pem = [rsa, p384, include_str!("../testdata/p256.pub")].concat();
+        let (p256, p521) =
+            (include_str!("../testdata/p256.pub"), include_str!("../testdata/p521.pub"));
+        let pem = [rsa, p384, p256, p521].concat();
         let keys = PublicKey::all_from_pem(pem.as_bytes()).unwrap();
         let rows: Vec<_> = include_str!("../testdata/tokens.tsv")
             .lines()
@@ -123,11 +125,7 @@ mod tests {
             |token: &str, accepted: &[Algorithm]| verify::<Value>(token, &keys, accepted);
         assert_eq!(rows.len(), 9);
         for (name, token) in rows {
-            let Some(algorithm) = Algorithm::from_name(name) else {
-                assert_eq!(name, "ES512");
-                assert_eq!(verified(token, &Algorithm::ALL), Err(JwtError::Algorithm));
-                continue;
-            };
+            let algorithm = Algorithm::from_name(name).unwrap();
             assert_eq!(verified(token, &[algorithm]), Ok(json!({"sub": "a"})), "{name}");
             let others = Algorithm::ALL.map(|other| (other != algorithm).then_some(other));
             let others: Vec<Algorithm> = others.into_iter().flatten().collect();

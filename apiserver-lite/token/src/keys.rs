@@ -1,6 +1,6 @@
-//! Keys of service account tokens: read from PEM, used with `ring`, published as JWK.
+//! Keys of service account tokens: read from PEM, used with `ring` (with `p521` those on P-521), published as JWK.
 //!
-//! RSA and ECDSA (P-256, P-384) keys are accepted as PKCS#1, SEC1, PKCS#8, public keys and certificates, the formats in use in
+//! RSA and ECDSA (P-256, P-384, P-521) keys are accepted as PKCS#1, SEC1, PKCS#8, public keys and certificates, the formats in use in
 //! existing clusters.
 
 use base64::Engine as _;
@@ -15,12 +15,15 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::algorithm::Algorithm;
 use crate::der::element;
+use crate::es512;
 
 /// Shortest modulus of an RSA key that verifies signatures, in bytes.
 const RSA_LEN_MIN: usize = 2048 / 8;
 
-/// Why P-521 and other curves are refused.
-const OTHER_CURVE: &str = "an ECDSA key that is neither P-256 nor P-384";
+/// Why keys of tokens on other curves are refused.
+const OTHER_CURVE: &str = "an ECDSA key that is none of P-256, P-384 and P-521";
+/// Why keys of certificates on other curves are refused: what signs and serves them has `ring` only.
+const OTHER_THAN_RING_HAS: &str = "an ECDSA key that is neither P-256 nor P-384";
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,7 @@ enum PublicKind {
     Rsa { n: Vec<u8>, e: Vec<u8> },
     P256(Vec<u8>),
     P384(Vec<u8>),
+    P521(es512::VerifyingKey),
 }
 
 /// A private key, which signs tokens.
@@ -65,6 +69,7 @@ pub struct SigningKey {
 enum SigningPair {
     Rsa(RsaKeyPair),
     Ecdsa(EcdsaKeyPair),
+    P521(es512::SigningKey),
 }
 
 impl PublicKey {
@@ -121,10 +126,15 @@ impl PublicKey {
 
     /// The curve follows from the length of an uncompressed point (SEC1 section 2.3.3).
     fn curve_of(point: &[u8]) -> Result<PublicKind, KeyError> {
+        let rejected = |why: &str| KeyError::Rejected(why.to_owned());
         match point.len() {
             65 => Ok(PublicKind::P256(point.to_vec())),
             97 => Ok(PublicKind::P384(point.to_vec())),
-            _ => Err(KeyError::Rejected(OTHER_CURVE.to_owned())),
+            es512::POINT_LEN => match es512::VerifyingKey::from_point(point) {
+                Some(key) => Ok(PublicKind::P521(key)),
+                None => Err(rejected("a point that is not on P-521")),
+            },
+            _ => Err(rejected(OTHER_CURVE)),
         }
     }
 
@@ -141,9 +151,10 @@ impl PublicKey {
                 }
                 PublicKind::Rsa { n, e }
             }
-            ("EC", Some("P-256" | "P-384")) => {
-                let point = [&[4], &*bytes("x")?, &*bytes("y")?].concat();
-                Self::curve_of(&point).ok()?
+            ("EC", Some(curve)) => {
+                let (x, y) = (bytes("x")?, bytes("y")?);
+                let kind = Self::curve_of(&[&[4], &*x, &*y].concat()).ok()?;
+                (x.len() == y.len() && kind.curve() == Some(curve)).then_some(kind)?
             }
             _ => return None,
         };
@@ -170,6 +181,7 @@ impl PublicKey {
             PublicKind::Rsa { .. } => Algorithm::Rs256,
             PublicKind::P256(_) => Algorithm::Es256,
             PublicKind::P384(_) => Algorithm::Es384,
+            PublicKind::P521(_) => Algorithm::Es512,
         }
     }
 
@@ -178,7 +190,9 @@ impl PublicKey {
     pub fn has(&self, algorithm: Algorithm) -> bool {
         let of_the_kind = match self.kind {
             PublicKind::Rsa { .. } => algorithm.of_rsa().is_some(),
-            PublicKind::P256(_) | PublicKind::P384(_) => algorithm == self.algorithm(),
+            PublicKind::P256(_) | PublicKind::P384(_) | PublicKind::P521(_) => {
+                algorithm == self.algorithm()
+            }
         };
         of_the_kind && self.only.is_none_or(|only| only == algorithm)
     }
@@ -202,6 +216,7 @@ impl PublicKey {
                 UnparsedPublicKey::new(&signature::ECDSA_P384_SHA384_FIXED, point)
                     .verify(message, signature)
             }
+            PublicKind::P521(key) => return key.verifies(message, signature),
         };
         outcome.is_ok()
     }
@@ -210,16 +225,28 @@ impl PublicKey {
     #[must_use]
     pub fn jwk(&self) -> Value {
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-        let curve = |name: &str, point: &[u8]| {
+        let curve = |point: &[u8]| {
             let (x, y) = point.get(1..).unwrap_or_default().split_at(point.len() / 2);
-            json!({"use": "sig", "kty": "EC", "kid": self.id, "crv": name, "alg": self.algorithm().name(), "x": text(x), "y": text(y)})
+            json!({"use": "sig", "kty": "EC", "kid": self.id, "crv": self.kind.curve(), "alg": self.algorithm().name(), "x": text(x), "y": text(y)})
         };
         match &self.kind {
             PublicKind::Rsa { n, e } => {
                 json!({"use": "sig", "kty": "RSA", "kid": self.id, "alg": "RS256", "n": text(n), "e": text(e)})
             }
-            PublicKind::P256(point) => curve("P-256", point),
-            PublicKind::P384(point) => curve("P-384", point),
+            PublicKind::P256(point) | PublicKind::P384(point) => curve(point),
+            PublicKind::P521(key) => curve(&key.point()),
+        }
+    }
+}
+
+impl PublicKind {
+    /// The `crv` of a JSON Web Key (RFC 7518, section 6.2.1.1); `None` of an RSA key.
+    fn curve(&self) -> Option<&'static str> {
+        match self {
+            Self::Rsa { .. } => None,
+            Self::P256(_) => Some("P-256"),
+            Self::P384(_) => Some("P-384"),
+            Self::P521(_) => Some("P-521"),
         }
     }
 }
@@ -250,12 +277,12 @@ impl SigningKey {
             SectionKind::EcPrivateKey => sec1_candidates(der)
                 .iter()
                 .find_map(|pkcs8| Self::ecdsa(pkcs8))
+                .or_else(|| es512::SigningKey::from_sec1(der).map(Self::p521))
                 .ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned())),
-            _ => match Self::ecdsa(der) {
-                Some(key) => Ok(key),
-                None if is_ecdsa(der) => Err(KeyError::Rejected(OTHER_CURVE.to_owned())),
-                None => RsaKeyPair::from_pkcs8(der).map_err(rejected).map(Self::rsa),
-            },
+            _ if !is_ecdsa(der) => RsaKeyPair::from_pkcs8(der).map_err(rejected).map(Self::rsa),
+            _ => Self::ecdsa(der)
+                .or_else(|| es512::SigningKey::from_pkcs8(der).map(Self::p521))
+                .ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned())),
         }
     }
 
@@ -287,6 +314,13 @@ impl SigningKey {
         Some(Self { public, pair: SigningPair::Ecdsa(pair), random })
     }
 
+    fn p521(key: es512::SigningKey) -> Self {
+        let public = key.public();
+        let id = key_id(&ec_spki(&public.point()));
+        let public = PublicKey { id, kind: PublicKind::P521(public), only: None };
+        Self { public, pair: SigningPair::P521(key), random: SystemRandom::new() }
+    }
+
     /// The public half.
     #[must_use]
     pub fn public(&self) -> &PublicKey {
@@ -296,7 +330,7 @@ impl SigningKey {
     /// Signs `message` in the fixed-width form of JWS.
     ///
     /// # Errors
-    /// [`KeyError::Sign`] when `ring` refuses.
+    /// [`KeyError::Sign`] when the crypto library refuses.
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
         match &self.pair {
             SigningPair::Rsa(pair) => {
@@ -309,11 +343,13 @@ impl SigningKey {
                 let signed = pair.sign(&self.random, message).map_err(|_| KeyError::Sign)?;
                 Ok(signed.as_ref().to_vec())
             }
+            SigningPair::P521(key) => key.sign(message).ok_or(KeyError::Sign),
         }
     }
 }
 
-/// The first private key of a PEM file as PKCS#8, in DER. One in PKCS#1 (RSA) or SEC1 (P-256 and P-384), as openssl and kubeadm write them, is wrapped.
+/// The first private key of a PEM file as PKCS#8, in DER, for certificates. One in PKCS#1 (RSA) or SEC1 (P-256 and P-384), as openssl and kubeadm write them, is
+/// wrapped. There are no certificates with keys on P-521: `ring`, which signs and serves them, does not have the curve.
 ///
 /// # Errors
 /// [`KeyError`] when there is none, or it is of another curve.
@@ -330,7 +366,7 @@ pub fn pkcs8_from_pem(pem: &[u8]) -> Result<Vec<u8>, KeyError> {
             SectionKind::EcPrivateKey => {
                 let mut candidates = sec1_candidates(&der).into_iter();
                 let found = candidates.find(|pkcs8| SigningKey::ecdsa(pkcs8).is_some());
-                return found.ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned()));
+                return found.ok_or_else(|| KeyError::Rejected(OTHER_THAN_RING_HAS.to_owned()));
             }
             _ => {}
         }
@@ -363,6 +399,7 @@ const OID_RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0
 const OID_EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const OID_P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 const OID_P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
+const OID_P521: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x23];
 
 fn rsa_spki(pkcs1: &[u8]) -> Vec<u8> {
     let algorithm = element(0x30, &[OID_RSA, &[0x05, 0x00]]);
@@ -370,12 +407,16 @@ fn rsa_spki(pkcs1: &[u8]) -> Vec<u8> {
 }
 
 fn ec_spki(point: &[u8]) -> Vec<u8> {
-    let curve = if point.len() == 65 { OID_P256 } else { OID_P384 };
+    let curve = match point.len() {
+        65 => OID_P256,
+        97 => OID_P384,
+        _ => OID_P521,
+    };
     let algorithm = element(0x30, &[OID_EC, curve]);
     element(0x30, &[&algorithm, &element(0x03, &[&[0], point])])
 }
 
-/// A SEC1 key wrapped as PKCS#8 once per curve, because the curve may be missing in the key.
+/// A SEC1 key wrapped as PKCS#8 once per curve of `ring`, because the curve may be missing in the key.
 fn sec1_candidates(sec1: &[u8]) -> [Vec<u8>; 2] {
     [OID_P256, OID_P384].map(|curve| {
         let algorithm = element(0x30, &[OID_EC, curve]);

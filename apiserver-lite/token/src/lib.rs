@@ -5,6 +5,7 @@
 
 mod algorithm;
 pub mod der;
+mod es512;
 pub mod jwt;
 mod keys;
 mod legacy_token;

@@ -283,6 +283,31 @@ async fn id_tokens_have_an_algorithm_of_the_flag_and_of_their_key() {
     }
 }
 
+/// ES512, whose keys are on P-521, is an algorithm as others are: by the flag, with a published key.
+#[tokio::test]
+async fn id_tokens_of_es512_count_where_the_flag_names_it() {
+    let provider = Provider::start().await;
+    let p521 = SigningKey::from_pem(include_bytes!("../../../token/testdata/p521.key")).unwrap();
+    provider.publish(&[&p521, &key()]);
+    let token = provider.token(&p521, |_| {});
+    let with = |names: [&str; 2]| {
+        provider.reader(|settings| settings.signing_algs = names.map(str::to_owned).to_vec())
+    };
+    let user = with(["ES256", "ES512"]).user(&token, now()).await.unwrap();
+    assert!(user.is_some());
+    let others = with(["ES256", "ES384"]).user(&token, now()).await;
+    assert!(matches!(others, Err(OidcError::Token(JwtError::Algorithm))), "{others:?}");
+    let (signed, signature) = token.rsplit_once('.').unwrap();
+    let mut damaged = URL_SAFE_NO_PAD.decode(signature).unwrap();
+    assert_eq!(damaged.len(), 132);
+    damaged[131] ^= 1;
+    for wrong in [damaged, vec![0; 132], Vec::new()] {
+        let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(wrong));
+        let refused = with(["ES256", "ES512"]).user(&token, now()).await;
+        assert!(matches!(refused, Err(OidcError::Token(JwtError::Signature))), "{refused:?}");
+    }
+}
+
 /// A token that could not be accepted by any key does not cost the provider a request.
 #[tokio::test]
 async fn algorithms_that_are_not_accepted_ask_for_no_keys() {
@@ -382,12 +407,12 @@ fn contradicting_settings_are_refused() {
         let settings = OidcSettings { signing_algs, ..settings.clone() };
         Oidc::new(settings, Names::new(Profile::Kubernetes)).map(drop).map_err(|e| e.to_string())
     };
-    assert_eq!(algorithms("RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384"), Ok(()));
+    assert_eq!(algorithms("RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,ES512"), Ok(()));
     for (names, refused) in
-        [("none", "none"), ("RS256,ES512", "ES512"), ("HS256,ES256", "HS256"), ("rs256", "rs256")]
+        [("none", "none"), ("RS256,EdDSA", "EdDSA"), ("HS256,ES256", "HS256"), ("rs256", "rs256")]
     {
         let why = format!(
-            "--oidc-signing-algs: {refused:?} is not supported, of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384"
+            "--oidc-signing-algs: {refused:?} is not supported, of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512"
         );
         assert_eq!(algorithms(names), Err(why));
     }

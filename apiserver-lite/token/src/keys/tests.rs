@@ -39,11 +39,16 @@ fn public_file_is_the_same_key() {
 fn ids_are_those_of_kubernetes_in_every_form_of_a_key() {
     let rsa = "onxEb40ntZ4MJ9klzZaxDv1bYIn_myv0AyNjcWsM2UA";
     let ec = "_jUiL2vnX8Nl-aICeA9WJf_91jJMYwkJ16fc8buOl6g";
+    let p521 = "ec4gDjMw9_57_T-FCMjOlk6w1GaHCI1ljcyIoQhQY8k";
     for (pem, id, algorithm) in [
         (include_str!("../../testdata/rsa.key"), rsa, "RS256"),
         (include_str!("../../testdata/rsa.pub"), rsa, "RS256"),
         (include_str!("../../testdata/ec.key"), ec, "ES384"),
         (include_str!("../../testdata/ec.crt"), ec, "ES384"),
+        (include_str!("../../testdata/p521.key"), p521, "ES512"),
+        (include_str!("../../testdata/p521.sec1.key"), p521, "ES512"),
+        (include_str!("../../testdata/p521.pub"), p521, "ES512"),
+        (include_str!("../../testdata/p521.crt"), p521, "ES512"),
     ] {
         let keys = PublicKey::all_from_pem(pem.as_bytes()).unwrap();
         assert_eq!(keys.len(), 1, "{pem}");
@@ -54,7 +59,12 @@ fn ids_are_those_of_kubernetes_in_every_form_of_a_key() {
         published["alg"].take();
         assert_eq!(PublicKey::from_jwk(&published).as_ref(), Some(&keys[0]), "{pem}");
     }
-    for pem in [include_str!("../../testdata/rsa.key"), include_str!("../../testdata/ec.key")] {
+    for pem in [
+        include_str!("../../testdata/rsa.key"),
+        include_str!("../../testdata/ec.key"),
+        include_str!("../../testdata/p521.key"),
+        include_str!("../../testdata/p521.sec1.key"),
+    ] {
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         let signature = key.sign(b"claims").unwrap();
         assert!(key.public().verifies(key.public().algorithm(), b"claims", &signature));
@@ -86,18 +96,49 @@ fn an_rsa_key_has_the_algorithms_that_it_says() {
     }
 }
 
-/// P-521, for which `ring` has nothing, and a curve whose points have the length of P-256's.
+/// A curve whose points have the length of P-256's.
 #[test]
 fn keys_of_other_curves_are_refused_in_every_form() {
     for pem in [
-        &include_bytes!("../../testdata/p521.key")[..],
-        include_bytes!("../../testdata/p521.sec1.key"),
-        include_bytes!("../../testdata/p521.pub"),
-        include_bytes!("../../testdata/k256.pub"),
+        include_str!("../../testdata/k256.pub"),
+        include_str!("../../testdata/k256.key"),
+        include_str!("../../testdata/k256.sec1.key"),
     ] {
-        let refused = PublicKey::all_from_pem(pem).unwrap_err().to_string();
-        let expected = "unsupported or invalid key: an ECDSA key that is neither P-256 nor P-384";
-        assert_eq!(refused, expected, "{}", String::from_utf8_lossy(pem));
+        let refused = PublicKey::all_from_pem(pem.as_bytes()).unwrap_err().to_string();
+        let expected =
+            "unsupported or invalid key: an ECDSA key that is none of P-256, P-384 and P-521";
+        assert_eq!(refused, expected, "{pem}");
+    }
+}
+
+/// Coordinates of one curve are no key of another that is named.
+#[test]
+fn a_json_web_key_is_of_the_curve_that_it_names() {
+    let files = [
+        include_str!("../../testdata/p256.pub"),
+        include_str!("../../testdata/ec.crt"),
+        include_str!("../../testdata/p521.pub"),
+    ];
+    let curves = ["P-256", "P-384", "P-521"];
+    for (pem, curve) in files.into_iter().zip(curves) {
+        let jwk = PublicKey::all_from_pem(pem.as_bytes()).unwrap()[0].jwk();
+        assert_eq!(jwk["crv"], curve);
+        for named in curves.into_iter().chain(["secp256k1", "p-521", ""]) {
+            let (mut with, mut of_any) = (jwk.clone(), jwk.clone());
+            with["crv"] = named.into();
+            assert_eq!(PublicKey::from_jwk(&with).is_some(), named == curve, "{curve}, {named}");
+            of_any["crv"] = named.into();
+            of_any["alg"].take();
+            assert_eq!(PublicKey::from_jwk(&of_any).is_some(), named == curve, "{curve}, {named}");
+        }
+        // The two coordinates are of equal length: what one lacks, the other may not have too much.
+        let (x, y) = (jwk["x"].as_str().unwrap(), jwk["y"].as_str().unwrap());
+        let (x, y) = (URL_SAFE_NO_PAD.decode(x).unwrap(), URL_SAFE_NO_PAD.decode(y).unwrap());
+        let (longer, shorter) = ([&x[..], &y[..1]].concat(), &y[1..]);
+        let mut shifted = jwk.clone();
+        shifted["x"] = URL_SAFE_NO_PAD.encode(longer).into();
+        shifted["y"] = URL_SAFE_NO_PAD.encode(shorter).into();
+        assert_eq!(PublicKey::from_jwk(&shifted), None, "{curve}");
     }
 }
 
@@ -150,6 +191,10 @@ fn private_keys_of_older_formats_are_wrapped() {
         pkcs8_from_pem(b"-----BEGIN X-----\nAAAA\n-----END X-----\n"),
         Err(KeyError::Missing)
     ));
-    let other = include_bytes!("../../testdata/p521.sec1.key");
-    assert!(matches!(pkcs8_from_pem(other), Err(KeyError::Rejected(_))));
+    // Certificates have no P-521: neither form of a key gives a pair that signs them.
+    let other = pkcs8_from_pem(include_bytes!("../../testdata/p521.sec1.key")).unwrap_err();
+    let expected = "unsupported or invalid key: an ECDSA key that is neither P-256 nor P-384";
+    assert_eq!(other.to_string(), expected);
+    let other = pkcs8_from_pem(include_bytes!("../../testdata/p521.key")).expect("as it is");
+    assert!(rcgen::KeyPair::try_from(&other[..]).is_err());
 }

@@ -55,6 +55,21 @@ impl BootstrapToken {
         }
     }
 
+    /// The id of a token that is given as a whole or by its id.
+    ///
+    /// # Errors
+    /// It is neither. The error does not show it.
+    pub fn parse_id(text: &str) -> Result<&str, BootstrapError> {
+        let id = text.split('.').next().unwrap_or_default();
+        let is_one = if id == text { is_id(text) } else { Self::parse(text).is_ok() };
+        match is_one {
+            true => Ok(id),
+            false => Err(BootstrapError::Invalid(
+                "a token has the form [a-z0-9]{6}.[a-z0-9]{16}, its id [a-z0-9]{6}".to_owned(),
+            )),
+        }
+    }
+
     /// A new random one.
     pub fn generate() -> Self {
         let mut random = UnwrapErr(SysRng);
@@ -213,6 +228,16 @@ mod tests {
         assert_eq!(BootstrapToken::parse(&one.text()).unwrap(), one);
         assert_ne!(one, BootstrapToken::generate());
         assert!(!format!("{one:?}").contains(&one.secret));
+    }
+
+    #[test]
+    fn a_token_is_named_whole_or_by_its_id() {
+        let id_of = |text: &'static str| BootstrapToken::parse_id(text);
+        assert_eq!(id_of("abcdef").unwrap(), "abcdef");
+        assert_eq!(id_of("abcdef.0123456789abcdef").unwrap(), "abcdef");
+        for bad in ["", "abcde", "abcdef.", "abcdef.0123"] {
+            assert!(id_of(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use proto_daemon::exit;
 use crate::access;
 use crate::bootstrap_token::BootstrapToken;
 use crate::cluster_info::{self, FoundCluster};
-use crate::configuration::{CONFIGURATION_KEY, ClusterConfiguration, parse};
+use crate::configuration::{CONFIGURATION_KEY, ClusterConfiguration, Discovery, parse};
 use crate::error::BootstrapError;
 use crate::poll_until::{NotYet, until};
 
@@ -22,6 +22,8 @@ use crate::poll_until::{NotYet, until};
 const POLL: Duration = Duration::from_millis(250);
 /// Longest wait for one answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+/// Most bytes of an answer: the first one is of a server that nothing is known of. Objects in etcd have 1.5 MiB at most.
+const ANSWER_LEN_MAX: usize = 2 << 20;
 
 /// What is known of the cluster before.
 pub enum Source {
@@ -35,6 +37,40 @@ pub enum Source {
     },
     /// Its description.
     File(std::path::PathBuf),
+}
+
+impl Source {
+    /// What a configuration of `join` says of the cluster, with the token that asks for the certificate.
+    ///
+    /// # Errors
+    /// It gives none or several ways, or one of them is not valid.
+    pub fn from_discovery(discovery: &Discovery) -> Result<(Self, BootstrapToken), BootstrapError> {
+        match (&discovery.bootstrap_token, &discovery.file) {
+            (Some(by_token), None) => {
+                let token = BootstrapToken::parse(&by_token.token)?;
+                let for_certificate = match discovery.tls_bootstrap_token.as_str() {
+                    "" => token.clone(),
+                    text => BootstrapToken::parse(text)?,
+                };
+                let renounced = by_token.unsafe_skip_ca_verification;
+                let pins = check_pins_given(&by_token.ca_cert_hashes, renounced)?;
+                let endpoint = by_token.api_server_endpoint.trim_start_matches("https://");
+                if endpoint.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+                    return Err(BootstrapError::Invalid(format!(
+                        "{endpoint:?}: missing port in address, want host:port"
+                    )));
+                }
+                Ok((Self::Token { endpoint: endpoint.to_owned(), token, pins }, for_certificate))
+            }
+            (None, Some(file)) => {
+                let for_certificate = BootstrapToken::parse(&discovery.tls_bootstrap_token)?;
+                Ok((Self::File(file.kube_config_path.clone().into()), for_certificate))
+            }
+            _ => Err(BootstrapError::Invalid(
+                "discovery: give either the API server with a token, or a file".to_owned(),
+            )),
+        }
+    }
 }
 
 /// Why a look is the last one.
@@ -130,7 +166,7 @@ fn client_of(config: &ClientConfig, names: &'static Names) -> Result<Client, Boo
     let agent = concat!("orchadm/", env!("CARGO_PKG_VERSION"));
     let client = Client::new(config, names, agent);
     let client = client.map_err(|error| BootstrapError::Invalid(exit::chain(&error)))?;
-    Ok(client.with_deadline(ANSWER_PATIENCE))
+    Ok(client.with_deadline(ANSWER_PATIENCE).with_body_len_max(ANSWER_LEN_MAX))
 }
 
 async fn read(config: &ClientConfig, names: &'static Names) -> Result<ConfigMap, Look> {
@@ -211,6 +247,36 @@ pub fn check_pins_given(pins: &[String], renounced: bool) -> Result<Vec<String>,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::{FileDiscovery, TokenDiscovery};
+
+    #[test]
+    fn a_cluster_is_found_in_one_way() {
+        let by_token = TokenDiscovery {
+            token: "abcdef.0123456789abcdef".into(),
+            api_server_endpoint: "https://a:1".into(),
+            unsafe_skip_ca_verification: true,
+            ..TokenDiscovery::default()
+        };
+        let file = FileDiscovery { kube_config_path: "/f".into() };
+        let of = |token: Option<&TokenDiscovery>, file: Option<&FileDiscovery>, tls: &str| {
+            Source::from_discovery(&Discovery {
+                bootstrap_token: token.cloned(),
+                file: file.cloned(),
+                tls_bootstrap_token: tls.into(),
+                timeout: String::new(),
+            })
+        };
+        let (found, tls) = of(Some(&by_token), None, "").unwrap();
+        assert!(matches!(found, Source::Token { endpoint, .. } if endpoint == "a:1"));
+        assert_eq!(tls.id, "abcdef");
+        let (_, tls) = of(None, Some(&file), "ghijkl.0123456789abcdef").unwrap();
+        assert_eq!(tls.id, "ghijkl");
+        assert!(of(None, Some(&file), "").is_err(), "a file has no token");
+        assert!(of(Some(&by_token), Some(&file), "").is_err());
+        assert!(of(None, None, "").is_err());
+        let without_port = TokenDiscovery { api_server_endpoint: "a".into(), ..by_token };
+        assert!(of(Some(&without_port), None, "").is_err());
+    }
 
     #[test]
     fn a_pin_is_given_or_renounced() {

@@ -1,13 +1,17 @@
 //! The facts of a host that preflight checks, as the host has them.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs as _};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
+use crate::layout::Layout;
 use crate::preflight::{Facts, NameLookup, PreflightScope, RuntimeFacts, RuntimeSilent};
+use crate::removal::resolved;
+use crate::systemd;
 
 /// Directories in which runtimes look for CNI plugins.
 const PLUGIN_DIRS: [&str; 2] = ["opt/cni/bin", "usr/lib/cni"];
@@ -16,6 +20,27 @@ const PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
 
 /// Longest wait for name servers: the system's resolver tries each of them for long.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The source address of the default route. Connecting a UDP socket sends no packet.
+pub fn default_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // A documentation address (RFC 5737) is on no local network, so the route is the default route.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+/// Those of some directories that units of systemd read, by the paths where they really are; none on a host without systemd.
+pub fn seen_by_units(layout: &Layout, dirs: &[&Path]) -> Vec<PathBuf> {
+    if !systemd::runs_host(layout) {
+        return Vec::new();
+    }
+    let real = |dir: &&Path| resolved(dir).unwrap_or_else(|_| (*dir).to_owned());
+    dirs.iter()
+        .flat_map(|dir| [(*dir).to_owned(), real(dir)])
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
+}
 
 /// Looks at the host.
 pub fn gather(

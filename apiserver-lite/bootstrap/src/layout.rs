@@ -91,6 +91,11 @@ impl Layout {
         self.logs.join(format!("{program}.log"))
     }
 
+    /// The file that a command locks while it changes this host.
+    pub fn lock(&self) -> PathBuf {
+        self.run.with_extension("lock")
+    }
+
     /// The record of a running program.
     pub fn process(&self, program: &str) -> PathBuf {
         self.run.join(format!("{program}.json"))

@@ -116,6 +116,12 @@ impl FileId {
         Ok(FileId { device: found.dev(), inode: found.ino() })
     }
 
+    /// Of a file that is open.
+    pub fn of_file(file: &std::fs::File) -> io::Result<FileId> {
+        let found = file.metadata()?;
+        Ok(FileId { device: found.dev(), inode: found.ino() })
+    }
+
     /// Of the program that a process executes, also when its file was replaced or removed.
     pub fn of_process(pid: i32) -> io::Result<FileId> {
         Self::from_path(&Path::new("/proc").join(pid.to_string()).join("exe"))

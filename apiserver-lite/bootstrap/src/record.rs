@@ -119,6 +119,25 @@ impl HostRecord {
         }
     }
 
+    /// The profile of a host's names: the recorded one, else what was chosen, else Kubernetes'.
+    ///
+    /// # Errors
+    /// What was chosen is not what is recorded.
+    pub fn choose_profile(
+        record: Option<&Self>,
+        chosen: Option<Profile>,
+    ) -> Result<Profile, BootstrapError> {
+        let known = record.and_then(Self::profile);
+        match (chosen, known) {
+            (Some(chosen), Some(known)) if chosen != known => Err(BootstrapError::Invalid(
+                "--naming: this host belongs to a cluster with other names: leave the flag out, or `orchadm reset` first"
+                    .to_owned(),
+            )),
+            (_, Some(known)) => Ok(known),
+            (chosen, None) => Ok(chosen.unwrap_or(Profile::Kubernetes)),
+        }
+    }
+
     /// Its naming profile.
     pub fn profile(&self) -> Option<Profile> {
         let domain = Some(self.domain.as_str()).filter(|domain| !domain.is_empty());
@@ -187,6 +206,18 @@ mod tests {
         assert_eq!(record.cgroup_root(), Path::new("a/b"));
         let kept = record.kept_in_etcd().unwrap();
         assert_eq!(kept, ("http://e:1".to_owned(), "/own".to_owned()));
+    }
+
+    #[test]
+    fn names_are_those_of_the_record() {
+        let orch = || Profile::Orch { domain: "a.b".to_owned() };
+        let record = HostRecord::new(Names::new(orch()), Role::Node, "n", "");
+        let choose = |record, chosen| HostRecord::choose_profile(record, chosen).ok();
+        assert_eq!(choose(None, None), Some(Profile::Kubernetes));
+        assert_eq!(choose(None, Some(orch())), Some(orch()));
+        assert_eq!(choose(Some(&record), None), Some(orch()));
+        assert_eq!(choose(Some(&record), Some(orch())), Some(orch()));
+        assert_eq!(choose(Some(&record), Some(Profile::Kubernetes)), None);
     }
 
     #[test]

@@ -81,8 +81,11 @@ pub fn rotate(dir: &Path) -> Result<(), BootstrapError> {
     let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
     let old = split(&read(&public)?.ok_or_else(|| missing(&public))?);
     let next = dir.join(NEXT);
-    let prepared = read(&next)?;
-    let key = match &prepared {
+    let found = read(&next)?;
+    let signing = read(&private)?;
+    // A crash of the last rotation may have left the key that signs by now: it is not a new one.
+    let prepared = found.as_ref().filter(|text| signing.as_ref() != Some(*text));
+    let key = match prepared {
         Some(text) => key_pair(&next, text)?,
         None => generate()?,
     };
@@ -93,7 +96,7 @@ pub fn rotate(dir: &Path) -> Result<(), BootstrapError> {
     keys.truncate(KEYS_MAX);
     write_public(&public, &joined(&keys))?;
     write_key(&private, &key.serialize_pem())?;
-    match prepared {
+    match found {
         Some(_) => std::fs::remove_file(&next).map_err(BootstrapError::file(&next)),
         None => Ok(()),
     }
@@ -179,8 +182,11 @@ mod tests {
         std::fs::copy(dir.path().join("sa.key"), dir.path().join(NEXT)).unwrap();
         prepare(dir.path()).unwrap();
         assert_ne!(file(NEXT), file("sa.key"), "the rest of a rotation that a crash has ended");
-        std::fs::remove_file(dir.path().join(NEXT)).unwrap();
-        assert_eq!(forget_old(dir.path()).unwrap(), 3);
+        std::fs::copy(dir.path().join("sa.key"), dir.path().join(NEXT)).unwrap();
+        let before = file("sa.key");
+        rotate(dir.path()).unwrap();
+        assert!(file("sa.key") != before && !dir.path().join(NEXT).exists(), "the same again");
+        assert_eq!(forget_old(dir.path()).unwrap(), 4);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::process::Command;
 use crate::arguments::Program;
 use crate::error::BootstrapError;
 use crate::layout::Layout;
+use crate::processes::{ProcessIdentity, command_line};
 use crate::{external, program_log, units};
 
 /// Longest wait for systemctl: orchlet may take long to stop, as pods end with the host.
@@ -18,19 +19,34 @@ const JOURNAL_PATIENCE: Duration = Duration::from_secs(10);
 /// Mode of units: they hold no secret.
 const UNIT_MODE: u32 = 0o644;
 
-/// Writes the unit of a program if it differs, enables it, and starts it; a changed one is restarted. Says whether it was changed.
+/// Whether systemd runs the host of these paths (sd_booted(3)).
+pub fn runs_host(layout: &Layout) -> bool {
+    layout.root.join("run/systemd/system").is_dir()
+}
+
+/// Writes the unit of a program if it differs, enables it, and starts it. One that runs with another command line is restarted, also when the unit was
+/// written before: a command that was killed then has not got to the restart. Says whether it was restarted.
 ///
 /// # Errors
 /// The unit cannot be written, or systemd refuses.
 pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool, BootstrapError> {
     let name = units::file_name(&program.name);
     let changed = write(&layout.units.join(&name), &units::text(program))?;
-    if changed {
+    let shown =
+        show_properties(&["--property=ActiveState,MainPID,NeedDaemonReload", &name]).await?;
+    if changed || needs_reload(&shown) {
         systemctl(&["daemon-reload"]).await?;
     }
     systemctl(&["enable", &name]).await?;
-    systemctl(&[if changed { "restart" } else { "start" }, &name]).await?;
-    Ok(changed)
+    let runs_another = pid_of(&shown).is_some_and(|pid| command_line(pid) != program.argv);
+    let restarts = changed || runs_another;
+    systemctl(&[if restarts { "restart" } else { "start" }, &name]).await?;
+    Ok(restarts)
+}
+
+/// Whether a unit has changed since systemd read it.
+fn needs_reload(shown: &str) -> bool {
+    shown.lines().any(|line| line == "NeedDaemonReload=yes")
 }
 
 fn write(path: &Path, text: &str) -> Result<bool, BootstrapError> {
@@ -68,34 +84,36 @@ pub async fn remove(layout: &Layout, program: &str) -> Result<(), BootstrapError
     Ok(())
 }
 
+/// What `systemctl show` says.
+async fn show_properties(arguments: &[&str]) -> Result<String, BootstrapError> {
+    let mut command = Command::new("systemctl");
+    let output = external::output(command.arg("show").args(arguments), PATIENCE).await?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Ends a slice with all that is in it, if there is one: transient units outlast their cgroups.
 ///
 /// # Errors
 /// systemd refuses.
 pub async fn end_slice(name: &str) -> Result<(), BootstrapError> {
-    let shown = ["show", "--property=ActiveState", name];
-    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await?;
-    match String::from_utf8_lossy(&output.stdout).contains("ActiveState=active") {
+    match show_properties(&["--property=ActiveState", name]).await?.contains("ActiveState=active") {
         true => systemctl(&["stop", name]).await,
         false => Ok(()),
     }
 }
 
 /// The main process of a program that is active.
-pub async fn main_process(program: &str) -> Option<String> {
+pub async fn main_process(program: &str) -> Option<ProcessIdentity> {
     let name = units::file_name(program);
-    let shown = ["show", "--property=ActiveState,MainPID", &name];
-    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await.ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.contains("ActiveState=active").then_some(text)
+    let shown = show_properties(&["--property=ActiveState,MainPID", &name]).await.ok()?;
+    let is_active = shown.contains("ActiveState=active");
+    ProcessIdentity::from_pid(pid_of(&shown).filter(|_| is_active)?).ok()
 }
 
 /// How often systemd has started a program again because it ended.
 pub async fn restarts(program: &str) -> Option<u32> {
     let name = units::file_name(program);
-    let shown = ["show", "--property=NRestarts", &name];
-    let output = external::output(Command::new("systemctl").args(shown), PATIENCE).await.ok()?;
-    restarts_of(&String::from_utf8_lossy(&output.stdout))
+    restarts_of(&show_properties(&["--property=NRestarts", &name]).await.ok()?)
 }
 
 fn restarts_of(shown: &str) -> Option<u32> {
@@ -111,8 +129,8 @@ pub async fn last_lines(program: &str, count: usize) -> Vec<String> {
     program_log::last_of(&text.unwrap_or_default(), count)
 }
 
-/// The pid in what [`main_process`] gives.
-pub fn pid_of(shown: &str) -> Option<i32> {
+/// The main process in what `systemctl show` says.
+fn pid_of(shown: &str) -> Option<i32> {
     let pid = shown.lines().find_map(|line| line.strip_prefix("MainPID="))?;
     pid.parse().ok().filter(|pid| *pid > 0)
 }
@@ -136,6 +154,12 @@ mod tests {
         assert_eq!(pid_of("ActiveState=active\nMainPID=12\n"), Some(12));
         assert_eq!(pid_of("MainPID=0\nActiveState=active\n"), None);
         assert_eq!(pid_of("ActiveState=active\n"), None);
+    }
+
+    #[test]
+    fn a_unit_that_systemd_has_not_read_is_read_again() {
+        assert!(needs_reload("ActiveState=active\nMainPID=12\nNeedDaemonReload=yes\n"));
+        assert!(!needs_reload("NeedDaemonReload=no\n") && !needs_reload(""));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::renewal::{Expiry, expiries, renewable};
-use apiserver_bootstrap::service_account_keys;
+use apiserver_bootstrap::{service_account_keys, services};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -10,7 +10,6 @@ use time::OffsetDateTime;
 use crate::failure::not_valid;
 use crate::host::Host;
 use crate::output::{residual, table};
-use crate::services;
 
 /// `certs ...`
 #[derive(Debug, Subcommand)]
@@ -60,10 +59,12 @@ pub async fn run(host: &Host, command: &CertsCommand) -> Result<()> {
     match command {
         CertsCommand::CheckExpiration => check(host),
         CertsCommand::Renew(flags) => {
+            let _lock = host.lock().await?;
             renew(host, &flags.name)?;
             restart(host, &CERTIFICATE_READERS, flags.restart).await
         }
         CertsCommand::RotateSa(flags) => {
+            let _lock = host.lock().await?;
             rotate(host, flags)?;
             // A key that does not sign yet is read by the API server only.
             if flags.prepare { Ok(()) } else { restart(host, &KEY_READERS, flags.restart).await }

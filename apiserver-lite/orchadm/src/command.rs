@@ -55,18 +55,20 @@ impl OrchadmCommand {
     /// It failed; [`crate::failure`] has the exit codes.
     pub async fn run(self) -> Result<()> {
         let host = match &self.verb {
-            Verb::Reset(flags) => self.host.host_for_reset(flags.without_record)?,
-            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Upgrade(_) => self.host.member()?,
-            Verb::Certs(CertsCommand::Renew(_) | CertsCommand::RotateSa(_)) => {
-                self.host.member()?
+            Verb::Reset(flags) => self.host.read_host_for_reset(flags.without_record)?,
+            Verb::Init(_) | Verb::Join(_) | Verb::Run | Verb::Upgrade(_) => {
+                self.host.read_member()?
             }
-            _ => self.host.host()?,
+            Verb::Certs(CertsCommand::Renew(_) | CertsCommand::RotateSa(_)) => {
+                self.host.read_member()?
+            }
+            _ => self.host.read_host()?,
         };
         match self.verb {
             Verb::Init(command) => init::run(host, &command).await,
             Verb::Join(command) => join::run(host, &command).await,
             Verb::Run => supervisor::run(&host).await,
-            Verb::Reset(flags) => reset::run(&host, &flags).await,
+            Verb::Reset(flags) => reset::run(host, &flags).await,
             Verb::Token(command) => token::run(&host, &command).await,
             Verb::Certs(command) => certs::run(&host, &command).await,
             Verb::Config(command) => config::run(&host, &command),

@@ -1,10 +1,9 @@
 //! The host as a command needs it: names, paths, who runs the programs.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use apiserver_bootstrap::host_lock::HostLock;
 use apiserver_bootstrap::layout::Layout;
 use apiserver_bootstrap::record::HostRecord;
 use apiserver_bootstrap::removal::resolved;
@@ -54,36 +53,36 @@ impl HostFlags {
         self.verbosity
     }
 
-    /// The host.
+    /// Reads what was done on the host.
     ///
     /// # Errors
-    /// What was done on it cannot be read, or was done with other names.
-    pub fn host(&self) -> Result<Host> {
-        self.with(HostRecord::load(&self.rootfs)?)
+    /// It cannot be read, or was done with other names.
+    pub fn read_host(&self) -> Result<Host> {
+        self.describe(HostRecord::load(&self.rootfs)?)
     }
 
-    /// The host for a command that may start programs: not once a reset has begun.
+    /// Reads the same for a command that may start programs: not once a reset has begun.
     ///
     /// # Errors
-    /// As [`HostFlags::host`]; a reset has begun.
-    pub fn member(&self) -> Result<Host> {
-        let host = self.host()?;
+    /// As [`HostFlags::read_host`]; a reset has begun.
+    pub fn read_member(&self) -> Result<Host> {
+        let host = self.read_host()?;
         host.record.iter().try_for_each(|record| record.check_no_reset(&host.layout))?;
         Ok(host)
     }
 
-    /// The host for a command that removes what was done on it. Without a record nothing says what that is: it needs `--without-record`.
+    /// Reads the same for a command that removes what was done. Without a record nothing says what that is: it needs `--without-record`.
     ///
     /// # Errors
-    /// As [`HostFlags::host`]; there is no record that can be read, and `--without-record` with `--naming` was not given.
-    pub fn host_for_reset(&self, without_record: bool) -> Result<Host> {
+    /// As [`HostFlags::read_host`]; there is no record that can be read, and `--without-record` with `--naming` was not given.
+    pub fn read_host_for_reset(&self, without_record: bool) -> Result<Host> {
         let missing = match HostRecord::load(&self.rootfs) {
-            Ok(Some(record)) => return self.with(Some(record)),
+            Ok(Some(record)) => return self.describe(Some(record)),
             Ok(None) => anyhow::anyhow!("no record of `orchadm` below {}", self.rootfs.display()),
             Err(error) => error.into(),
         };
         match (without_record, self.naming) {
-            (true, Some(_)) => self.with(None),
+            (true, Some(_)) => self.describe(None),
             (true, None) => {
                 Err(not_valid("--without-record: give --naming too, nothing else says it"))
             }
@@ -93,23 +92,15 @@ impl HostFlags {
         }
     }
 
-    fn with(&self, record: Option<HostRecord>) -> Result<Host> {
+    /// The host of a record, by the names that it and the flags say.
+    fn describe(&self, record: Option<HostRecord>) -> Result<Host> {
         let chosen = self.naming.map(|naming| match naming {
             Naming::Kubernetes => Profile::Kubernetes,
             Naming::Orch => Profile::Orch {
                 domain: self.api_domain.clone().unwrap_or_else(|| DEFAULT_ORCH_DOMAIN.to_owned()),
             },
         });
-        let known = record.as_ref().and_then(HostRecord::profile);
-        let profile = match (chosen, known) {
-            (Some(chosen), Some(known)) if chosen != known => {
-                bail!(
-                    "--naming: this host belongs to a cluster with other names: leave the flag out, or `orchadm reset` first"
-                )
-            }
-            (_, Some(known)) => known,
-            (chosen, None) => chosen.unwrap_or(Profile::Kubernetes),
-        };
+        let profile = HostRecord::choose_profile(record.as_ref(), chosen)?;
         let names = Names::new(profile);
         let layout = Layout::new(names, &resolved(&self.rootfs)?);
         Ok(Host { names, layout, record, output: LineOutput { format: self.output } })
@@ -117,6 +108,20 @@ impl HostFlags {
 }
 
 impl Host {
+    /// Takes the host for changes, once another command that changes it has ended.
+    ///
+    /// # Errors
+    /// Another command goes on, or has changed the host since this one read what was done on it.
+    pub async fn lock(&self) -> Result<HostLock> {
+        let lock = HostLock::take(&self.layout).await?;
+        let record = HostRecord::load(&self.layout.root)?;
+        record.iter().try_for_each(|record| record.check_no_reset(&self.layout))?;
+        if record != self.record {
+            bail!("another command of orchadm has changed this host meanwhile: run this one again");
+        }
+        Ok(lock)
+    }
+
     /// Whether this is the running host, and not files of one below another root: its programs, pods and cgroups are only then this host's.
     pub fn is_running(&self) -> bool {
         self.layout.root == Path::new("/")
@@ -159,32 +164,6 @@ pub fn host_name() -> Result<String> {
     Ok(name.to_string_lossy().trim().to_lowercase())
 }
 
-/// The source address of the default route. Connecting a UDP socket sends no packet.
-pub fn default_address() -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // A documentation address (RFC 5737) is on no local network, so the route is the default route.
-    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
-}
-
-/// Whether systemd runs this host (sd_booted(3)).
-pub fn has_systemd(layout: &Layout) -> bool {
-    layout.root.join("run/systemd/system").is_dir()
-}
-
-/// Those of some directories that units of systemd read, by the paths where they really are; none on a host without systemd.
-pub fn seen_by_units(layout: &Layout, dirs: &[&Path]) -> Vec<PathBuf> {
-    if !has_systemd(layout) {
-        return Vec::new();
-    }
-    let real = |dir: &&Path| resolved(dir).unwrap_or_else(|_| (*dir).to_owned());
-    dirs.iter()
-        .flat_map(|dir| [(*dir).to_owned(), real(dir)])
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect()
-}
-
 /// The directory of our programs: the one given, else that of this program.
 ///
 /// # Errors
@@ -219,17 +198,17 @@ mod tests {
     fn reset_without_a_record_requires_its_flag() {
         let root = tempfile::tempdir().unwrap();
         let named = flags(root.path(), Some(Naming::Kubernetes));
-        let error = format!("{:#}", named.host_for_reset(false).err().unwrap());
+        let error = format!("{:#}", named.read_host_for_reset(false).err().unwrap());
         assert!(error.contains("nothing was removed") && error.contains("--without-record"));
-        assert!(flags(root.path(), None).host_for_reset(true).is_err());
-        assert!(named.host_for_reset(true).unwrap().record.is_none());
+        assert!(flags(root.path(), None).read_host_for_reset(true).is_err());
+        assert!(named.read_host_for_reset(true).unwrap().record.is_none());
         let names = Names::new(Profile::Kubernetes);
         let layout = Layout::new(names, root.path());
         HostRecord::new(names, Role::Node, "n", "").store(&layout).unwrap();
-        let host = flags(root.path(), None).host_for_reset(true).unwrap();
+        let host = flags(root.path(), None).read_host_for_reset(true).unwrap();
         assert!(host.record.is_some() && !host.is_running());
         std::fs::write(layout.programs(), "x").unwrap();
-        assert!(named.host_for_reset(false).is_err(), "it is damaged");
-        assert!(named.host_for_reset(true).is_ok());
+        assert!(named.read_host_for_reset(false).is_err(), "it is damaged");
+        assert!(named.read_host_for_reset(true).is_ok());
     }
 }

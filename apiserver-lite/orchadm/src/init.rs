@@ -11,18 +11,19 @@ mod upload;
 use anyhow::{Result, bail};
 use apiserver_bootstrap::bootstrap_token::join_command;
 use apiserver_bootstrap::external_etcd::ExternalEtcd;
+use apiserver_bootstrap::host_facts::seen_by_units;
 use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
+use apiserver_bootstrap::record::{HostRecord, Progress};
+use apiserver_bootstrap::resumed_join::check_same_store;
+use apiserver_bootstrap::services::Services;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
 use crate::cluster;
 use crate::failure::not_valid;
-use crate::host::{Host, seen_by_units};
+use crate::host::Host;
 use crate::preflight;
-use crate::services::{Services, run_until_stopped};
-use crate::supervisor::stop_signal;
-use apiserver_bootstrap::record::{HostRecord, Progress};
-use apiserver_bootstrap::resumed_join::check_same_store;
+use crate::supervisor::{run_until_stopped, stop_signal};
 
 pub use settings::{InitFlags, InitSettings};
 
@@ -126,6 +127,7 @@ async fn run_phase(host: Host, only: &PhaseFlags) -> Result<()> {
         context.ask_runtime().await;
         dry_run::print_plan(&context, phase, &only.part)?;
     } else {
+        let _lock = context.host.lock().await?;
         context.ask_runtime().await;
         context.phase(phase, &only.part).await?;
     }
@@ -163,12 +165,15 @@ pub async fn run_with(host: Host, settings: InitSettings, is_dry_run: bool) -> R
         context.host.output.result("\nNothing was written, and nothing was started.", &done);
         return Ok(());
     }
+    let lock = context.host.lock().await?;
     context.services = Services::begin(&context.host.layout)?;
     // Cancel-safe: a phase that is cut off is continued by the next run.
     let ended = tokio::select! {
         ended = context.phases() => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: the same command again continues")),
     };
+    // What is left to do changes nothing: others may.
+    drop(lock);
     run_until_stopped(context.services, &context.host, ended, stop).await
 }
 
@@ -205,7 +210,9 @@ impl InitContext {
     fn new(host: Host, settings: InitSettings, services: Services) -> Self {
         let fresh =
             || HostRecord::new(host.names, Role::ControlPlane, &settings.node, &settings.runtime);
-        let mut record = host.record.clone().unwrap_or_else(fresh);
+        // One without programs is of a run that made none: what is given now counts.
+        let known = host.record.clone().filter(|record| !record.programs.is_empty());
+        let mut record = known.unwrap_or_else(fresh);
         record.certificates_dir = Some(settings.pki.clone()).filter(|pki| *pki != host.layout.pki);
         Self { host, settings, record, services, runtime: RuntimeFacts::default() }
     }
@@ -215,6 +222,8 @@ impl InitContext {
     }
 
     async fn phases(&mut self) -> Result<()> {
+        // First, so that a reset finds what is made from now on, wherever this ends.
+        self.record.store(&self.host.layout)?;
         self.ask_runtime().await;
         for (phase, _) in PHASES.iter().filter(|(phase, _)| *phase != "preflight") {
             if !self.skips(phase) {
@@ -339,6 +348,37 @@ mod tests {
         assert!(check("addon") && check("addon/kube-proxy") && check("certs/sa"));
         assert!(check("addon/coredns"), "kubeadm's name of addon/dns");
         assert!(!check("addons") && !check("addon/nonsense") && !check("etcd"));
+    }
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        flags: InitFlags,
+    }
+
+    #[tokio::test]
+    async fn a_reset_finds_what_an_init_has_made_that_went_no_further_than_its_certificates() {
+        let root = tempfile::tempdir().unwrap();
+        let names = proto_api::names::Names::new(proto_api::names::Profile::Kubernetes);
+        let layout = apiserver_bootstrap::layout::Layout::new(names, root.path());
+        let output = crate::output::LineOutput { format: crate::output::OutputFormat::Text };
+        let host = Host { names, layout, record: None, output };
+        let line = [
+            "x",
+            "--apiserver-advertise-address=10.0.0.1",
+            "--node-name=n",
+            "--cri-socket=/missing/runtime.sock",
+            "--cert-dir=/srv/pki",
+        ];
+        let flags = <Alone as clap::Parser>::parse_from(line).flags;
+        let settings = flags.settings(&host).unwrap();
+        let pki = settings.pki.clone();
+        std::fs::create_dir_all(pki.parent().unwrap()).unwrap();
+        std::fs::write(&pki, "no directory").unwrap();
+        let mut context = InitContext::new(host, settings, Services::Recorded);
+        assert!(context.phases().await.is_err());
+        let record = HostRecord::load(root.path()).unwrap().unwrap();
+        assert_eq!((record.progress, record.certificates_dir), (Progress::Begun, Some(pki)));
     }
 
     #[test]

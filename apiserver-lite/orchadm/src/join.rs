@@ -13,10 +13,13 @@ use apiserver_bootstrap::client_config::{self, AuthInfo, AuthorityAt, ClusterEnt
 use apiserver_bootstrap::cluster_info::FoundCluster;
 use apiserver_bootstrap::configuration::ClusterConfiguration;
 use apiserver_bootstrap::discovery;
+use apiserver_bootstrap::host_facts::seen_by_units;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::poll_until::NotYet;
 use apiserver_bootstrap::preflight::{IgnoredChecks, PreflightScope, Role, RuntimeFacts, check};
+use apiserver_bootstrap::record::{HostRecord, Progress};
 use apiserver_bootstrap::resumed_join::{check_same_cluster, check_same_node};
+use apiserver_bootstrap::services::Services;
 use clap::{Args, Subcommand};
 use proto_api::core::v1::Node;
 use proto_daemon::private_files;
@@ -24,13 +27,11 @@ use serde_json::json;
 
 use crate::cluster;
 use crate::failure::not_valid;
-use crate::host::{Host, seen_by_units};
+use crate::host::Host;
 use crate::member::start_proxy;
 use crate::preflight;
 use crate::runtime::Runtime;
-use crate::services::{Services, run_until_stopped};
-use crate::supervisor::stop_signal;
-use apiserver_bootstrap::record::{HostRecord, Progress};
+use crate::supervisor::{run_until_stopped, stop_signal};
 
 pub use settings::{JoinFlags, JoinSettings};
 
@@ -97,13 +98,15 @@ pub async fn run(host: Host, command: &JoinCommand) -> Result<()> {
         Some("preflight") => preflight(&host, &settings).await,
         Some(phase) if settings.is_dry_run => dry_run::print_plan(&host, &settings, &[phase]).await,
         Some(phase) => {
+            let _lock = host.lock().await?;
             let mut services = Services::for_phase(&host.layout);
             let mut joining = Joining::new(&host, &settings)?;
             joining.phase(phase, &mut services).await?;
-            if phase == "kubelet-start" {
-                joining.finish_agent(&services).await?;
+            match phase {
+                "kubelet-start" => joining.finish_agent(&services).await,
+                // It has read the cluster with the node's certificate.
+                _ => joining.forget_token(),
             }
-            Ok(())
         }
         None => run_all(host, &settings).await,
     }
@@ -117,6 +120,7 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
     if settings.is_dry_run {
         return dry_run::print_plan(&host, settings, &PHASES).await;
     }
+    let lock = host.lock().await?;
     let mut joining = Joining::new(&host, settings)?;
     let mut services = Services::begin(&host.layout)?;
     // Cancel-safe: what is cut off is continued by the next run.
@@ -124,6 +128,8 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
         ended = joining.all(&mut services) => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
     };
+    // What is left to do changes nothing: others may.
+    drop(lock);
     run_until_stopped(services, &host, ended, stop).await
 }
 
@@ -235,6 +241,10 @@ impl<'a> Joining<'a> {
             return Ok(());
         }
         wait_for_node(self.host, services, &self.settings.node).await?;
+        self.forget_token()
+    }
+
+    fn forget_token(&self) -> Result<()> {
         Ok(private_files::remove_private(&self.host.layout.bootstrap_node)?)
     }
 
@@ -302,7 +312,7 @@ async fn wait_for_certificate(host: &Host, services: &Services) -> Result<()> {
     let what = format!("orchlet has written {}", path.display());
     let look =
         async || if path.exists() { Ok(()) } else { Err(NotYet("it does not exist".to_owned())) };
-    services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await
+    Ok(services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await?)
 }
 
 async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<()> {
@@ -311,7 +321,7 @@ async fn wait_for_node(host: &Host, services: &Services, name: &str) -> Result<(
         format!("the node {name} is registered"),
     );
     let look = async || api.get(name).await.map(drop).map_err(cluster::chain);
-    services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await
+    Ok(services.until((&host.layout, "orchlet"), &what, PATIENCE, look).await?)
 }
 
 #[cfg(test)]

@@ -22,7 +22,6 @@ mod output;
 mod preflight;
 mod reset;
 mod runtime;
-mod services;
 mod supervisor;
 mod token;
 mod upgrade;

@@ -4,10 +4,10 @@ use anyhow::Result;
 use apiserver_bootstrap::client_config;
 use apiserver_bootstrap::host_programs::Member;
 use apiserver_bootstrap::record::HostRecord;
+use apiserver_bootstrap::services::Services;
 
 use crate::host::{self, Host};
 use crate::runtime::{DEFAULT_SOCKET, socket_path};
-use crate::services::Services;
 
 /// Starts the proxy. It shows the node's certificate, which orchlet renews: the role `system:node-proxier` of the group of nodes lets it read Services
 /// and their endpoints, and there is no other secret that a machine would need.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::apply::create_one;
 use apiserver_bootstrap::bootstrap_token::{
-    BootstrapToken, ListedToken, is_id, join_command, secret_name, secret_type,
+    BootstrapToken, ListedToken, join_command, secret_name, secret_type,
 };
 use apiserver_bootstrap::client_config;
 use apiserver_bootstrap::cluster_info;
@@ -171,7 +171,8 @@ fn row(token: &ListedToken, now: i64) -> Vec<String> {
 }
 
 async fn delete(host: &Host, tokens: &[String], config: &ConfigFlag) -> Result<()> {
-    let ids: Vec<&str> = tokens.iter().map(|token| id_of(token)).collect::<Result<_>>()?;
+    let ids = tokens.iter().map(|token| BootstrapToken::parse_id(token).map_err(not_valid));
+    let ids: Vec<&str> = ids.collect::<Result<_>>()?;
     let client = cluster::client(&config.path(host), host.names)?;
     let api = client.within::<Secret>(host.names.system_namespace());
     for id in ids {
@@ -182,34 +183,8 @@ async fn delete(host: &Host, tokens: &[String], config: &ConfigFlag) -> Result<(
     Ok(())
 }
 
-/// The id of a token that is given as a whole or by its id.
-fn id_of(text: &str) -> Result<&str> {
-    let id = text.split('.').next().unwrap_or_default();
-    let is_one = if id == text { is_id(text) } else { BootstrapToken::parse(text).is_ok() };
-    match is_one {
-        true => Ok(id),
-        false => {
-            Err(not_valid("a token has the form [a-z0-9]{6}.[a-z0-9]{16}, its id [a-z0-9]{6}"))
-        }
-    }
-}
-
 impl ConfigFlag {
     fn path(&self, host: &Host) -> PathBuf {
         self.kubeconfig.clone().unwrap_or_else(|| host.layout.admin.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_is_named_whole_or_by_its_id() {
-        assert_eq!(id_of("abcdef").unwrap(), "abcdef");
-        assert_eq!(id_of("abcdef.0123456789abcdef").unwrap(), "abcdef");
-        for bad in ["", "abcde", "abcdef.", "abcdef.0123"] {
-            assert!(id_of(bad).is_err(), "{bad}");
-        }
     }
 }

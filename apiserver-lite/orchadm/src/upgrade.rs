@@ -1,6 +1,6 @@
 //! `orchadm upgrade`: other programs for those of this host. Each is restarted and looked at before the next; when one is not well, all are as before again.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -8,21 +8,20 @@ use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::dry_run;
 use apiserver_bootstrap::node_health;
 use apiserver_bootstrap::preflight::Role;
-use apiserver_bootstrap::processes::FileId;
-use apiserver_bootstrap::versions::is_older;
+use apiserver_bootstrap::record::HostRecord;
+use apiserver_bootstrap::services;
+use apiserver_bootstrap::upgrade::{
+    ProgramChange, check_not_older, check_way_back, describe_return, find_changes,
+};
 use clap::{ArgAction, Args, Subcommand};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::Node;
 use serde_json::json;
 use time::OffsetDateTime;
-use tokio::process::Command;
 
 use crate::cluster::{self, until};
 use crate::host::{self, Host};
 use crate::output::table;
-use crate::services;
-use apiserver_bootstrap::external;
-use apiserver_bootstrap::record::HostRecord;
 
 /// `upgrade ...`
 #[derive(Debug, Subcommand)]
@@ -62,21 +61,6 @@ pub struct ApplyFlags {
 
 /// How long a restarted program is waited for.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a program has to run to be well, where nothing else says so.
-const SETTLED: Duration = Duration::from_secs(3);
-/// How often a program is given that time.
-const SETTLE_ROUNDS: usize = 8;
-
-/// Longest wait for what a program says of its version.
-const VERSION_PATIENCE: Duration = Duration::from_secs(10);
-
-/// A program with its version now and then.
-struct Change {
-    old: Program,
-    new: Program,
-    from: String,
-    to: String,
-}
 
 /// Runs a command.
 ///
@@ -89,41 +73,20 @@ pub async fn run(host: Host, command: &UpgradeCommand) -> Result<()> {
     }
 }
 
-async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<Change>> {
+async fn changes(host: &Host, bin: &BinFlag) -> Result<Vec<ProgramChange>> {
     let dir = host::bin_dir(bin.bin_dir.as_deref())?;
-    let mut changes = Vec::new();
-    for old in &host.read_record()?.programs {
-        let path = dir.join(&old.name);
-        let mut new = old.clone();
-        let executable = new.argv.first_mut().context("an empty command line in the record")?;
-        let from = version(Path::new(executable.as_str())).await;
-        *executable = path.display().to_string();
-        let to = version(&path).await?;
-        // A program that was replaced where it lay, or removed, says nothing of what runs.
-        let from = from.unwrap_or_else(|_| "unknown".to_owned());
-        changes.push(Change { old: old.clone(), new, from, to });
-    }
-    Ok(changes)
-}
-
-/// The second word of what `--version` says.
-async fn version(program: &Path) -> Result<String> {
-    let output = external::output(Command::new(program).arg("--version"), VERSION_PATIENCE).await;
-    let output = output.with_context(|| format!("cannot run {} --version", program.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let second = text.split_whitespace().nth(1).map(str::to_owned);
-    second.with_context(|| format!("{} --version prints no version", program.display()))
+    Ok(find_changes(&host.layout, host.read_record()?, &dir).await?)
 }
 
 async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {
     let changes = changes(host, bin).await?;
     let heading = ["COMPONENT", "CURRENT", "TARGET", "PROGRAM"].map(str::to_owned).to_vec();
-    let program = |change: &Change| change.new.argv.first().cloned().unwrap_or_default();
-    let row = |change: &Change| {
+    let program = |change: &ProgramChange| change.file().display().to_string();
+    let row = |change: &ProgramChange| {
         vec![change.old.name.clone(), change.from.clone(), change.to.clone(), program(change)]
     };
     let rows: Vec<Vec<String>> = [heading].into_iter().chain(changes.iter().map(row)).collect();
-    let value = |change: &Change| {
+    let value = |change: &ProgramChange| {
         json!({
             "name": change.old.name, "current": change.from, "target": change.to,
             "program": program(change),
@@ -136,14 +99,12 @@ async fn plan(host: &Host, bin: &BinFlag) -> Result<()> {
 
 async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
     let changes = changes(host, &flags.bin).await?;
-    if let Some(older) = changes.iter().find(|change| is_older(&change.to, &change.from))
-        && !flags.force
-    {
-        bail!("{}: {} is older than {}: give --force", older.old.name, older.to, older.from);
+    if !flags.force {
+        check_not_older(&changes)?;
     }
     for change in &changes {
         change.new.check()?;
-        check_way_back(host, change).await?;
+        check_way_back(&host.layout, change).await?;
     }
     let mut record = host.read_record()?.clone();
     let renews = flags.certificate_renewal && record.role == Role::ControlPlane;
@@ -158,6 +119,7 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
         host.would("upgrade", renewal.into_iter().chain(restarts));
         return Ok(());
     }
+    let _lock = host.lock().await?;
     if renews {
         crate::certs::renew(host, "all")?;
     }
@@ -168,39 +130,15 @@ async fn apply(host: &Host, flags: &ApplyFlags) -> Result<()> {
         if let Err(error) = put(host, &mut record, &change.new).await {
             host.output.warn("upgrade", "Upgrade", &format!("{error:#}; going back"));
             let failed = go_back(host, &mut record, &done).await;
-            return Err(error).context(outcome_of_return(&failed));
+            return Err(error).context(describe_return(&failed));
         }
     }
     host.output.result("\nThis host runs the new programs.", &json!({"upgraded": true}));
     Ok(())
 }
 
-/// A file that was replaced where it lies is not there to go back to, while the old program still runs.
-async fn check_way_back(host: &Host, change: &Change) -> Result<()> {
-    let path = change.new.argv.first().map(PathBuf::from).unwrap_or_default();
-    let is_same_path = change.old.argv == change.new.argv;
-    if !is_same_path {
-        return Ok(());
-    }
-    let file = FileId::from_path(&path).with_context(|| path.display().to_string())?;
-    let running = services::running_file(&host.layout, &change.old.name).await;
-    if is_replaced(running, file) {
-        bail!(
-            "{} was replaced where it lies, so that there is no way back to the {} that runs: put the old file there again, install the new programs into another directory, and name it with --bin-dir",
-            path.display(),
-            change.old.name
-        );
-    }
-    Ok(())
-}
-
-/// Whether a file is another than the one that runs.
-fn is_replaced(running: Option<FileId>, file: FileId) -> bool {
-    running.is_some_and(|running| running != file)
-}
-
 /// Puts the old programs back, all of them whatever fails; what failed.
-async fn go_back(host: &Host, record: &mut HostRecord, done: &[&Change]) -> Vec<String> {
+async fn go_back(host: &Host, record: &mut HostRecord, done: &[&ProgramChange]) -> Vec<String> {
     let mut failed = Vec::new();
     for change in done {
         let name = &change.old.name;
@@ -213,18 +151,6 @@ async fn go_back(host: &Host, record: &mut HostRecord, done: &[&Change]) -> Vec<
         }
     }
     failed
-}
-
-fn outcome_of_return(failed: &[String]) -> String {
-    match failed {
-        [] => {
-            "nothing is upgraded: the old programs run again; renewed certificates stay".to_owned()
-        }
-        failed => format!(
-            "the upgrade failed, and so did the way back of {}: see above and their logs, then `orchadm upgrade apply` with the --bin-dir of programs that work",
-            failed.join(", ")
-        ),
-    }
 }
 
 /// Records a program, restarts it and waits until it is well.
@@ -259,7 +185,7 @@ async fn wait_well(host: &Host, record: &HostRecord, program: &str, since: i64) 
             cluster::wait_ready(&client, PATIENCE).await
         }
         ("orchlet", _) => {
-            wait_until_stable(host, program).await?;
+            services::wait_until_stable(layout, program).await?;
             let client = cluster::client(&layout.node, host.names)?;
             let leases = client.within::<Lease>(host.names.node_lease_namespace());
             until("orchlet renews the lease of its node", PATIENCE, async || {
@@ -273,43 +199,6 @@ async fn wait_well(host: &Host, record: &HostRecord, program: &str, since: i64) 
             })
             .await
         }
-        _ => wait_until_stable(host, program).await,
-    }
-}
-
-/// Waits until a program has run for a while as one process.
-async fn wait_until_stable(host: &Host, program: &str) -> Result<()> {
-    for _ in 0..SETTLE_ROUNDS {
-        let before = services::process_of(&host.layout, program).await;
-        tokio::time::sleep(SETTLED).await;
-        let now = services::process_of(&host.layout, program).await;
-        if now.is_some() && now == before {
-            return Ok(());
-        }
-    }
-    bail!("it keeps exiting")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_that_was_replaced_where_it_lies_is_seen() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("p");
-        std::fs::write(&path, "old").unwrap();
-        let running = FileId::from_path(&path).unwrap();
-        assert!(!is_replaced(Some(running), running) && !is_replaced(None, running));
-        std::fs::write(dir.path().join("new"), "new").unwrap();
-        std::fs::rename(dir.path().join("new"), &path).unwrap();
-        assert!(is_replaced(Some(running), FileId::from_path(&path).unwrap()));
-    }
-
-    #[test]
-    fn a_way_back_that_failed_is_not_called_one() {
-        assert!(outcome_of_return(&[]).contains("the old programs run again"));
-        let text = outcome_of_return(&["orchlet".to_owned()]);
-        assert!(text.contains("way back of orchlet") && !text.contains("run again"), "{text}");
+        _ => Ok(services::wait_until_stable(layout, program).await?),
     }
 }

@@ -7,12 +7,12 @@ use apiserver_bootstrap::access;
 use apiserver_bootstrap::apply::apply;
 use apiserver_bootstrap::arguments::Program;
 use apiserver_bootstrap::host_programs::ControlPlane;
+use apiserver_bootstrap::services::Services;
 use proto_daemon::private_files;
 
 use super::{InitContext, InitSettings};
 use crate::cluster;
 use crate::host::Host;
-use crate::services::Services;
 
 /// Starts the programs, each when those before it are ready. Without systemd or a supervisor they are only recorded.
 ///

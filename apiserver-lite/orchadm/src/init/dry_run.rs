@@ -1,12 +1,11 @@
 //! `init --dry-run`: what the phases would write and run.
 
 use anyhow::Result;
-use apiserver_bootstrap::{access, dry_run};
+use apiserver_bootstrap::{access, dry_run, systemd};
 
 use super::control_plane::{authority, programs};
 use super::node::member;
 use super::{InitContext, upload};
-use crate::host;
 
 /// Says what a phase would do, or a part of it.
 ///
@@ -25,7 +24,7 @@ pub fn print_plan(context: &InitContext, phase: &str, asked: &str) -> Result<()>
 fn actions(context: &InitContext, phase: &str) -> Result<Vec<(String, String)>> {
     let (host, settings) = (&context.host, &context.settings);
     let (names, layout) = (host.names, &host.layout);
-    let has_systemd = host::has_systemd(layout);
+    let has_systemd = systemd::runs_host(layout);
     let authority = authority(settings);
     let member = member(host, settings, &context.runtime, &authority);
     let one = |action: String| vec![(String::new(), action)];
@@ -72,6 +71,7 @@ fn actions(context: &InitContext, phase: &str) -> Result<Vec<(String, String)>> 
 #[cfg(test)]
 mod tests {
     use apiserver_bootstrap::layout::Layout;
+    use apiserver_bootstrap::services::Services;
     use clap::Parser;
     use proto_api::names::{Names, Profile};
 
@@ -79,7 +79,6 @@ mod tests {
     use crate::host::Host;
     use crate::init::{InitFlags, PHASES};
     use crate::output::{LineOutput, OutputFormat};
-    use crate::services::Services;
 
     #[derive(Parser)]
     struct Alone {

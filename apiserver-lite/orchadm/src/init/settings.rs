@@ -11,6 +11,7 @@ use apiserver_bootstrap::cluster_info;
 use apiserver_bootstrap::configuration::{
     ClusterConfiguration, InitConfiguration, TokenConfiguration, parse, version_warning,
 };
+use apiserver_bootstrap::host_facts::default_address;
 use apiserver_bootstrap::layout::check_certificates_dir;
 use apiserver_bootstrap::removal::resolved;
 use clap::Args;
@@ -247,7 +248,7 @@ impl InitSettings {
         bin_dir: PathBuf,
     ) -> Result<Self> {
         cluster.validate().map_err(not_valid)?;
-        let address = init.local_api_endpoint.advertise_address.or_else(host::default_address);
+        let address = init.local_api_endpoint.advertise_address.or_else(default_address);
         let address = address.ok_or_else(|| {
             not_valid("this host has no default route: give --apiserver-advertise-address")
         })?;

@@ -1,11 +1,11 @@
 //! `join --dry-run`: reads from the cluster, and writes and starts nothing on this host.
 
 use anyhow::Result;
-use apiserver_bootstrap::{discovery, dry_run};
+use apiserver_bootstrap::{discovery, dry_run, systemd};
 use serde_json::json;
 
 use super::{JoinSettings, ask_runtime, member};
-use crate::host::{self, Host};
+use crate::host::Host;
 
 /// Says what phases would write and run.
 ///
@@ -22,7 +22,7 @@ pub async fn print_plan(host: &Host, settings: &JoinSettings, phases: &[&str]) -
     let cluster = discovery::read_configuration(&client, host.names).await?;
     let facts = ask_runtime(settings).await;
     let member = member(host, settings, &facts, &cluster);
-    let has_systemd = host::has_systemd(layout);
+    let has_systemd = systemd::runs_host(layout);
     let would = |phase: &str, action: &str| {
         if phases.contains(&phase) && !settings.skips(phase) {
             host.output.log(phase, &format!("[dryrun] would {action}"));

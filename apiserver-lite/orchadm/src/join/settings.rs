@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::bootstrap_token::BootstrapToken;
 use apiserver_bootstrap::configuration::{
-    API_PORT, Discovery, FileDiscovery, JoinConfiguration, JoinControlPlane, LocalApiEndpoint,
+    API_PORT, FileDiscovery, JoinConfiguration, JoinControlPlane, LocalApiEndpoint,
     NodeRegistration, TokenDiscovery, parse,
 };
-use apiserver_bootstrap::discovery::{Source, check_pins_given};
+use apiserver_bootstrap::discovery::Source;
 use clap::Args;
 use proto_daemon::go_duration;
 
@@ -140,7 +140,7 @@ impl JoinFlags {
             let text = format!("--skip-phases: there is no phase {phase:?} of join");
             return Err(not_valid(text));
         }
-        let (source, tls_token) = source(&join.discovery)?;
+        let (source, tls_token) = Source::from_discovery(&join.discovery).map_err(not_valid)?;
         let runtime = runtime_socket(&join.node_registration.cri_socket).map_err(not_valid)?;
         let patience = match join.discovery.timeout.as_str() {
             "" => DISCOVERY_PATIENCE,
@@ -189,33 +189,6 @@ impl JoinFlags {
             unsafe_skip_ca_verification: self.discovery_token_unsafe_skip_ca_verification,
         });
         join
-    }
-}
-
-fn source(discovery: &Discovery) -> Result<(Source, BootstrapToken)> {
-    let token = |text: &str| BootstrapToken::parse(text).map_err(not_valid);
-    match (&discovery.bootstrap_token, &discovery.file) {
-        (Some(by_token), None) => {
-            let own = token(&by_token.token)?;
-            let tls = match discovery.tls_bootstrap_token.as_str() {
-                "" => own.clone(),
-                text => token(text)?,
-            };
-            let renounced = by_token.unsafe_skip_ca_verification;
-            let pins = check_pins_given(&by_token.ca_cert_hashes, renounced).map_err(not_valid)?;
-            let endpoint = by_token.api_server_endpoint.trim_start_matches("https://").to_owned();
-            if endpoint.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-                return Err(not_valid(format!(
-                    "{endpoint:?}: missing port in address, want host:port"
-                )));
-            }
-            Ok((Source::Token { endpoint, token: own, pins }, tls))
-        }
-        (None, Some(file)) => {
-            let tls = token(&discovery.tls_bootstrap_token)?;
-            Ok((Source::File(file.kube_config_path.clone().into()), tls))
-        }
-        _ => Err(not_valid("discovery: give either the API server with a token, or a file")),
     }
 }
 
@@ -271,32 +244,5 @@ mod tests {
         let endpoint = flags.settings(&host).unwrap().control_plane.unwrap();
         assert_eq!(endpoint.advertise_address, Some([10, 0, 0, 2].into()));
         assert_eq!(endpoint.bind_port, API_PORT);
-    }
-
-    #[test]
-    fn a_cluster_is_found_in_one_way() {
-        let by_token = TokenDiscovery {
-            token: "abcdef.0123456789abcdef".into(),
-            api_server_endpoint: "https://a:1".into(),
-            unsafe_skip_ca_verification: true,
-            ..TokenDiscovery::default()
-        };
-        let file = FileDiscovery { kube_config_path: "/f".into() };
-        let of = |token: Option<&TokenDiscovery>, file: Option<&FileDiscovery>, tls: &str| {
-            source(&Discovery {
-                bootstrap_token: token.cloned(),
-                file: file.cloned(),
-                tls_bootstrap_token: tls.into(),
-                timeout: String::new(),
-            })
-        };
-        let (found, tls) = of(Some(&by_token), None, "").unwrap();
-        assert!(matches!(found, Source::Token { endpoint, .. } if endpoint == "a:1"));
-        assert_eq!(tls.id, "abcdef");
-        let (_, tls) = of(None, Some(&file), "ghijkl.0123456789abcdef").unwrap();
-        assert_eq!(tls.id, "ghijkl");
-        assert!(of(None, Some(&file), "").is_err(), "a file has no token");
-        assert!(of(Some(&by_token), Some(&file), "").is_err());
-        assert!(of(None, None, "").is_err());
     }
 }

@@ -78,9 +78,16 @@ impl Filters {
         Self { storage, load: NodeLoad::empty(Arc::new(node("a"))), profile }
     }
 
-    fn change_node(&mut self, change: impl FnOnce(&mut crate::node_info::NodeInfo)) {
+    /// The Node says so many volumes of a resource.
+    fn set_allocatable(&mut self, resource: &str, most: i64) {
         let mut node = (*self.load.node).clone();
-        change(&mut node);
+        node.allocatable.insert(resource.to_owned(), most);
+        self.load.node = Arc::new(node);
+    }
+
+    fn set_label(&mut self, label: &str, value: &str) {
+        let mut node = (*self.load.node).clone();
+        node.labels.insert(label.to_owned(), value.to_owned());
         self.load.node = Arc::new(node);
     }
 
@@ -140,7 +147,7 @@ fn clouds_have_their_default_limits() {
         assert_eq!(set.count_fitting(of), 7, "{driver}");
         let mut said = Filters::new(None);
         said.storage.limits = set.storage.limits.clone();
-        said.change_node(|node| drop(node.allocatable.insert(cloud.resource.into(), 3)));
+        said.set_allocatable(cloud.resource, 3);
         assert_eq!(said.count_fitting(of), 3, "{driver}");
         let mut others = Filters::new(None);
         others.profile.left_out = [cloud.filter].into();
@@ -163,13 +170,13 @@ fn instances_of_aws_have_the_limit_of_their_type() {
         ("example.com/instance-type", "m5.large", 39),
     ] {
         let mut filters = Filters::new(None);
-        filters.change_node(|node| drop(node.labels.insert(label.into(), instance.into())));
+        filters.set_label(label, instance);
         let found = filters.count_fitting(|nth| ebs(&format!("vol-{nth}")));
         assert_eq!(found, most, "{label} {instance}");
     }
     let mut of_google = Filters::new(None);
     let label = "node.kubernetes.io/instance-type";
-    of_google.change_node(|node| drop(node.labels.insert(label.into(), "t3".into())));
+    of_google.set_label(label, "t3");
     assert_eq!(of_google.count_fitting(|nth| disk(migration::GCE, &format!("d{nth}")).0), 16);
 }
 
@@ -181,7 +188,7 @@ fn disks_of_migrated_plugins_count_for_the_driver() {
         let (_, provisioner) = disk(driver, "");
         let disk = |name: &str| disk(driver, name).0;
         let mut filters = Filters::new(Some(csi_node(&[(driver, 4)], ALL_MIGRATED)));
-        filters.change_node(|node| drop(node.allocatable.insert(cloud.resource.into(), 1)));
+        filters.set_allocatable(cloud.resource, 1);
         let own = json!({ "csi": { "driver": driver, "volumeHandle": "h" } });
         filters.add_volume("own", &own);
         filters.add_volume("in-tree", &disk("d1"));
@@ -228,8 +235,7 @@ fn disks_of_plugins_that_are_not_migrated_count_for_their_own_limit() {
 fn a_node_limits_a_driver_where_its_csi_node_does_not() {
     let said = |csi_node: Option<NodeLimits>| {
         let mut filters = Filters::new(csi_node);
-        let resource = "attachable-volumes-csi-disk.csi.test".to_owned();
-        filters.change_node(|node| drop(node.allocatable.insert(resource, 2)));
+        filters.set_allocatable("attachable-volumes-csi-disk.csi.test", 2);
         (0..9).for_each(|nth| filters.add_unbound(&format!("c{nth}"), "disk.csi.test"));
         filters.count_fitting(|nth| claim(&format!("c{}", nth.min(8))))
     };
@@ -244,8 +250,7 @@ fn a_node_limits_a_driver_where_its_csi_node_does_not() {
 #[test]
 fn a_disk_is_counted_once() {
     let mut filters = Filters::new(None);
-    filters
-        .change_node(|node| drop(node.allocatable.insert("attachable-volumes-aws-ebs".into(), 1)));
+    filters.set_allocatable("attachable-volumes-aws-ebs", 1);
     filters.add_volume("c", &ebs("aws://zone/vol-1"));
     let both = pod("both", &[ebs("vol-1"), claim("c")]);
     assert!(!filters.refuse(&both));

@@ -485,7 +485,13 @@ fn token_key_files(config: &Config) -> Result<TokenKeyFiles, BuildError> {
         }
     }
     let signing = of.signing_key_file.as_deref().map(SigningKeyFile::load).transpose()?;
-    Ok((signing, VerifyingKeyFiles::load(&of.key_files)?))
+    let verifying = match &config.serving {
+        Some(serving) if of.key_files.is_empty() && signing.is_none() => {
+            VerifyingKeyFiles::of_serving_key(&serving.key)
+        }
+        _ => VerifyingKeyFiles::load(&of.key_files),
+    };
+    Ok((signing, verifying?))
 }
 
 fn token_issuer(

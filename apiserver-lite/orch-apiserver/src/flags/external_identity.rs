@@ -40,7 +40,7 @@ pub struct ExternalIdentityFlags {
     /// CA certificates of the provider [default: the host's]
     #[arg(long, value_name = "FILE")]
     oidc_ca_file: Option<PathBuf>,
-    /// Accepted signature algorithms of ID tokens: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384.
+    /// Accepted signature algorithms of ID tokens: RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "RS256")]
     oidc_signing_algs: Vec<String>,
 

@@ -16,6 +16,7 @@ const EXPIRATION_MAX_SECS: std::ops::RangeInclusive<u64> = 60 * 60..=1 << 32;
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServiceAccountFlags {
     /// PEM file with public or private RSA or ECDSA keys that verify service account tokens, besides the signing key; repeatable. Read again when it changes.
+    /// [default: the file of --tls-private-key-file, unless --service-account-signing-key-file is given]
     #[arg(long, value_name = "FILE")]
     service_account_key_file: Vec<PathBuf>,
     /// PEM file of the key that signs service account tokens. Read again when it changes. [default: a generated key]

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use apiserver_token::{SigningKey, jwt};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::Method;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::Api;
 
@@ -188,13 +191,12 @@ fn keys_and_algorithms_that_cannot_be_verified_are_refused_by_name() {
     let (signing, verifying) = ("--service-account-signing-key-file", "--service-account-key-file");
     let issuer = "--service-account-issuer=https://a.example".to_owned();
     for (flag, value, others) in [
-        ("--oidc-signing-algs", "ES512", &oidc[..]),
+        ("--oidc-signing-algs", "EdDSA", &oidc[..]),
         ("--oidc-signing-algs", "none", &oidc),
-        (verifying, &curve("p521.pub"), &[]),
         (verifying, &curve("k256.pub"), &[]),
         (verifying, &curve("short.pub"), &[]),
-        (signing, &curve("p521.key"), std::slice::from_ref(&issuer)),
-        (signing, &curve("p521.sec1.key"), std::slice::from_ref(&issuer)),
+        (signing, &curve("k256.key"), std::slice::from_ref(&issuer)),
+        (signing, &curve("k256.sec1.key"), std::slice::from_ref(&issuer)),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
             .args(["--bind-address=127.0.0.1", "--secure-port=0"])
@@ -206,6 +208,63 @@ fn keys_and_algorithms_that_cannot_be_verified_are_refused_by_name() {
         assert_eq!(output.status.code(), Some(64), "{flag}={value}: {says}");
         let named = says.lines().any(|line| line.contains(flag) && line.contains(value));
         assert!(named, "{flag}={value}: {says}");
+    }
+}
+
+/// Whether the server knows the user of a token.
+async fn is_known(api: &Api, token: &str) -> bool {
+    let body = json!({"spec": {"token": token}}).to_string();
+    let review = api.post("/apis/authentication.k8s.io/v1/tokenreviews", body).await.expect(201);
+    review["status"]["authenticated"] == true
+}
+
+/// As the flags of kube-apiserver have it: the key of TLS verifies where no flag names a key of tokens. The server's own key signs and verifies all the same.
+#[tokio::test]
+async fn the_key_of_tls_verifies_tokens_where_no_flag_names_a_key_of_them() {
+    let dir = tempfile::tempdir().expect("directory");
+    let naming = "--naming=kubernetes";
+    let file = |name: &str| dir.path().join(name);
+    let issue = async |api: &Api| {
+        let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
+        let made = api.post(path, r#"{"spec":{}}"#).await.expect(201);
+        made["status"]["token"].as_str().expect("a token").to_owned()
+    };
+    // A certificate of the server's own authority, which its client configuration has, with the server's file names of its first start.
+    let (first, api) = start_with(dir.path(), &[naming]).await;
+    let account = r#"{"metadata":{"name":"default"}}"#;
+    api.post("/api/v1/namespaces/default/serviceaccounts", account).await.expect(201);
+    let own = issue(&api).await;
+    for (from, to) in [("apiserver.crt", "tls.crt"), ("apiserver.key", "tls.key")] {
+        std::fs::copy(file("data/pki").join(from), file(to)).expect("copied");
+    }
+    drop(first);
+    let claims = own.split('.').nth(1).and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+    let claims: Value = serde_json::from_slice(&claims.expect("claims")).expect("JSON");
+    let pem = std::fs::read(file("tls.key")).expect("a key");
+    let key = SigningKey::from_pem(&pem).expect("a key");
+    let of_tls = jwt::sign(&claims, &key).expect("signed");
+    assert!(!is_known(&start_with(dir.path(), &[naming]).await.1, &of_tls).await);
+
+    let certificate = format!("--tls-cert-file={}", file("tls.crt").display());
+    let serving = format!("--tls-private-key-file={}", file("tls.key").display());
+    let known = concat!(env!("CARGO_MANIFEST_DIR"), "/../token/testdata");
+    let verifying = format!("--service-account-key-file={known}/rsa.pub");
+    let signing = format!("--service-account-signing-key-file={known}/p521.key");
+    for (flags, of_tls_counts, of_own_counts, published) in [
+        (&[][..], true, true, &["ES256", "ES256"][..]),
+        (&[&*verifying], false, true, &["RS256", "ES256"]),
+        (&[&*signing], false, false, &["ES512"]),
+        (&[&*verifying, &*signing], false, false, &["RS256", "ES512"]),
+    ] {
+        let all = [&[naming, &*certificate, &*serving], flags].concat();
+        let (_process, api) = start_with(dir.path(), &all).await;
+        assert_eq!(is_known(&api, &of_tls).await, of_tls_counts, "{flags:?}");
+        assert_eq!(is_known(&api, &own).await, of_own_counts, "{flags:?}");
+        assert!(is_known(&api, &issue(&api).await).await, "{flags:?}");
+        let keys = api.get("/openid/v1/jwks").await.expect(200)["keys"].clone();
+        let algorithms: Vec<_> =
+            keys.as_array().into_iter().flatten().map(|key| &key["alg"]).collect();
+        assert_eq!(algorithms, published, "{flags:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Bearer tokens that are no good: each is answered with the same 401, whatever is wrong with it, and no review knows it. Tokens beside them are good, so that
 //! it is the one fault that counts.
 
-use apiserver_token::{SigningKey, jwt};
+use apiserver_token::{Algorithm, PublicKey, SigningKey, jwt};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use orch_apiserver::Config;
@@ -17,7 +17,7 @@ const PUBLIC: &str = include_str!("../../../token/testdata/rsa.pub");
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const CORE: &str = "/api/v1/namespaces/default";
 
-/// A server that signs with [`KEY`], verifies with an RSA key as well, and knows tokens of all kinds.
+/// A server that signs with a key ([`KEY`] at first), verifies with an RSA key as well, and knows tokens of all kinds.
 struct Fixture {
     world: World,
     server: TestServer,
@@ -26,8 +26,12 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
+        Self::signing_with(KEY).await
+    }
+
+    async fn signing_with(pem: &str) -> Self {
         let world = World::start().await;
-        for (name, pem) in [("sign.key", KEY), ("old.pub", PUBLIC)] {
+        for (name, pem) in [("sign.key", pem), ("old.pub", PUBLIC)] {
             std::fs::write(world.file(name), pem).unwrap();
         }
         let mut config = Config {
@@ -40,7 +44,7 @@ impl Fixture {
         config.service_accounts.signing_key_file = Some(world.file("sign.key"));
         config.service_accounts.key_files = vec![world.file("old.pub")];
         let server = TestServer::with(config).await;
-        let key = SigningKey::from_pem(KEY.as_bytes()).unwrap();
+        let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         let fixture = Self { world, server, key };
         fixture.create("serviceaccounts", json!({"metadata": {"name": "default"}})).await;
         fixture
@@ -269,6 +273,37 @@ async fn service_account_tokens_may_have_any_algorithm_of_an_rsa_key() {
             fixture.refuse(&format!("{name} as {other}"), &renamed).await;
         }
     }
+}
+
+/// A server that signs with a key on P-521 and publishes it: others verify its tokens by that, and it verifies them itself.
+#[tokio::test]
+async fn service_account_tokens_are_signed_with_keys_on_p_521() {
+    let fixture =
+        Fixture::signing_with(include_str!("../../../token/testdata/p521.sec1.key")).await;
+    let token = fixture.issue(Value::Null).await;
+    fixture.accept("good", &token).await;
+    let (signed, signature) = token.rsplit_once('.').unwrap();
+    let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
+    assert_eq!(signature.len(), 132);
+    let header = URL_SAFE_NO_PAD.decode(signed.split_once('.').unwrap().0).unwrap();
+    let header: Value = serde_json::from_slice(&header).unwrap();
+    assert_eq!(header["alg"], "ES512");
+    let published = fixture.server.get("/openid/v1/jwks").await.expect(200)["keys"].clone();
+    let found = published.as_array().unwrap().iter().find(|key| key["kid"] == header["kid"]);
+    let found = found.expect("published");
+    assert_eq!((&found["crv"], &found["alg"]), (&json!("P-521"), &json!("ES512")));
+    let key = PublicKey::from_jwk(found).unwrap();
+    assert!(key.verifies(Algorithm::Es512, signed.as_bytes(), &signature));
+    let configuration = fixture.server.get("/.well-known/openid-configuration").await.expect(200);
+    assert_eq!(configuration["id_token_signing_alg_values_supported"], json!(["ES512", "RS256"]));
+    for at in [0, 65, 66, 131] {
+        let mut flipped = signature.clone();
+        flipped[at] ^= 1;
+        let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(flipped));
+        fixture.refuse(&format!("byte {at}"), &token).await;
+    }
+    let of_es384 = jwt::sign(&claims_of(&token), &SigningKey::from_pem(KEY.as_bytes()).unwrap());
+    fixture.refuse("another curve's", &of_es384.unwrap()).await;
 }
 
 /// A header without a bearer token is none; one with more is refused like any wrong token.

@@ -143,7 +143,11 @@ async fn delete_all_of(
     // Background also for kinds with another default: dependents are in the namespace too, or are collected later.
     let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
     match deletes {
-        Deletes::All => objects.delete_collection(&ListParams::default(), &delete).await?,
+        Deletes::All => match objects.delete_collection(&ListParams::default(), &delete).await {
+            // Of a release before it knows this one, as of Services in 1.20.
+            Err(error) if error.code() == Some(405) => delete_each(&objects, &delete).await?,
+            deleted => deleted?,
+        },
         Deletes::Each => delete_each(&objects, &delete).await?,
     }
     let left = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
@@ -279,6 +283,35 @@ mod tests {
         let (deleted, failures) = delete_four(403).await;
         assert_eq!(deleted, ["a", "b", "c", "d"]);
         assert!(failures.len() == 1 && failures[0].contains("a stays"), "{failures:?}");
+    }
+
+    #[tokio::test]
+    async fn objects_of_a_collection_that_cannot_be_deleted_at_once_are_deleted_one_by_one() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&deleted);
+        let server = StubServer::start(move |request| {
+            let services = "/api/v1/namespaces/n/services";
+            let is_deletion = request.method == "DELETE";
+            let is_collection = request.path == services;
+            if is_deletion && is_collection {
+                let refusal = json!({"kind": "Status", "code": 405, "reason": "MethodNotAllowed"});
+                return Some(json_response(405, &refusal));
+            }
+            let gone = is_deletion || !noted.lock().unwrap().is_empty();
+            if is_deletion {
+                noted.lock().unwrap().push(request.path.clone());
+            }
+            let body = match is_collection && !gone {
+                true => {
+                    json!({"metadata": {}, "items": [{"metadata": {"name": "s", "namespace": "n"}}]})
+                }
+                false => json!({"metadata": {}, "items": []}),
+            };
+            Some(json_response(200, &body))
+        });
+        let remains = delete_content(&server.await.client(), "n").await;
+        assert_eq!(remains, RemainingContent::default());
+        assert_eq!(*deleted.lock().unwrap(), ["/api/v1/namespaces/n/services/s"]);
     }
 
     #[tokio::test]

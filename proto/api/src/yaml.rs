@@ -1,7 +1,8 @@
 //! YAML as Kubernetes reads and writes it: JSON in another notation.
 //!
 //! Reading follows the rules of YAML 1.1 that manifests rely on: `yes`, `no`, `on`, `off`, `y` and `n` are booleans unless quoted, `0644` is octal, `<<`
-//! merges. A duplicate key is an error; depth, nodes and aliases are bounded.
+//! merges. Keys have the same types, and become their texts: an unquoted key `n` is `false`, `1.10` is `1.1`, and `null` is an error. Kubernetes takes only
+//! usual spellings for booleans (`no`, `No`, `NO`), here `nO` is one too. A duplicate key is an error; depth, nodes and aliases are bounded.
 //!
 //! Writing is in block style with sorted keys; list items start at the column of their key. A string is plain if it reads back as a string, in double
 //! quotes if it would read as another type, literal (`|`) if it has several lines. Lines are not folded.
@@ -15,6 +16,11 @@ use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::str::Chars;
 
+use tree::Tree;
+pub use tree::float_key;
+
+mod tree;
+
 /// Why a text is not YAML.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -27,7 +33,7 @@ pub struct ParseYamlError {
 /// # Errors
 /// When the text is not YAML, has several documents, or has a duplicate key.
 pub fn parse(text: &str) -> Result<Value, ParseYamlError> {
-    from_str(text)
+    from_str(text).map(Tree::into_value)
 }
 
 /// Reads one document as a `T`. A number is accepted where `T` has a string.
@@ -44,8 +50,8 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, ParseYamlError> {
 /// # Errors
 /// When the text is not YAML, or has a duplicate key.
 pub fn parse_all(text: &str) -> Result<Vec<Value>, ParseYamlError> {
-    let all: Vec<Value> = with_stack(|| serde_saphyr::from_multiple_with_options(text, options()))?;
-    Ok(all.into_iter().filter(|value| !value.is_null()).collect())
+    let all: Vec<Tree> = with_stack(|| serde_saphyr::from_multiple_with_options(text, options()))?;
+    Ok(all.into_iter().map(Tree::into_value).filter(|value| !value.is_null()).collect())
 }
 
 /// Writes a JSON value as one document, with a line break at its end.
@@ -400,9 +406,47 @@ mod tests {
         assert_eq!(parse(yaml).unwrap(), value);
     }
 
+    /// What kubectl 1.32 reads, with a ConfigMap of each line.
+    #[test]
+    fn keys_have_the_types_of_values() {
+        for (line, key, value) in [
+            ("n: a", "false", json!("a")),
+            ("y: n", "true", json!(false)),
+            ("on: Y", "true", json!(true)),
+            ("\"n\": \"y\"", "n", json!("y")),
+            ("'y': 'on'", "y", json!("on")),
+            ("!!str n: a", "n", json!("a")),
+            ("1: a", "1", json!("a")),
+            ("0x10: a", "16", json!("a")),
+            ("-1: a", "-1", json!("a")),
+            ("1.10: a", "1.1", json!("a")),
+            ("1e3: a", "1000", json!("a")),
+            ("1e6: a", "1e+06", json!("a")),
+            ("2006-01-02: a", "2006-01-02", json!("a")),
+        ] {
+            let in_map = json!({"data": {key: value}});
+            assert_eq!(parse(&format!("data: {{{line}}}")).unwrap(), in_map, "{line}");
+            assert_eq!(parse_all(line).unwrap(), [in_map["data"].clone()], "{line}");
+        }
+        for wrong in ["null: a", "~: a", ": a", "18446744073709551615: a", "[a]: b", "{a: b}: c"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn keys_are_written_so_that_they_read_as_they_are() {
+        let value =
+            json!({"n": "y", "Yes": "no", "off": "n", "1.10": "1.10", "null": "~", "a": true});
+        let yaml = "\"1.10\": \"1.10\"\n\"Yes\": \"no\"\na: true\n\"n\": \"y\"\n\"null\": \"~\"\n\"off\": \"n\"\n";
+        assert_eq!(to_string(&value), yaml);
+        assert_eq!(parse(yaml).unwrap(), value);
+    }
+
     #[test]
     fn a_key_that_stands_twice_is_an_error() {
-        assert!(parse("a: 1\na: 2\n").is_err());
+        for text in ["a: 1\na: 2\n", "n: 1\nno: 2\n", "n: 1\n\"false\": 2\n", "1.0: a\n1: b\n"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

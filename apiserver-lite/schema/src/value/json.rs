@@ -184,7 +184,7 @@ impl<'de> Visitor<'de> for KeySeed {
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<String, E> {
-        Ok(number.to_string())
+        Ok(proto_api::yaml::float_key(number))
     }
 }
 

@@ -546,7 +546,8 @@ contexts: [{name: b, context: {cluster: d}}]
         assert_eq!(proxy(""), Ok(None));
         assert_eq!(proxy(", proxy-url: ''"), Ok(None));
         assert_eq!(proxy(", proxy-url: 'http://u:p@h:3128'"), Ok(Some("h:3128".to_owned())));
-        let error = proxy(", proxy-url: 'socks5://h'").expect_err("no such proxy");
+        assert_eq!(proxy(", proxy-url: 'socks5://h'"), Ok(Some("h:1080".to_owned())));
+        let error = proxy(", proxy-url: 'ftp://h'").expect_err("no such proxy");
         assert!(
             error.starts_with("error: proxy-url of the cluster: unsupported scheme"),
             "{error}"

@@ -188,8 +188,9 @@ mod tests {
         let cgi = ("REQUEST_METHOD", "GET");
         assert_eq!(proxy(tls, &[("HTTPS_PROXY", "p:1"), cgi]), some("p:1"));
         assert!(proxy(plain, &[("HTTP_PROXY", "p:1"), cgi]).is_err());
-        let error = proxy(tls, &[("HTTPS_PROXY", "socks5://user:secret@p:1")]);
-        let wanted = "HTTPS_PROXY: unsupported scheme \"socks5\": must be http or https";
+        assert_eq!(proxy(tls, &[("HTTPS_PROXY", "socks5://u:p@p")]), some("p:1080"));
+        let error = proxy(tls, &[("HTTPS_PROXY", "socks4://user:secret@p:1")]);
+        let wanted = "HTTPS_PROXY: unsupported scheme \"socks4\": must be http, https or socks5";
         assert_eq!(error, Err(wanted.to_owned()));
         let error = proxy(tls, &[("HTTPS_PROXY", "user:pa://ss@p")]);
         assert_eq!(error, Err("HTTPS_PROXY: it is not the URL of a proxy".to_owned()));

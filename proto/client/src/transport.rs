@@ -6,6 +6,7 @@ mod dial;
 mod http2;
 mod in_memory;
 mod proxy;
+mod socks;
 mod tls;
 
 use bytes::Bytes;
@@ -334,7 +335,9 @@ impl Transport {
         let tls = || self.tls.as_ref().map(|tls| tls.connector(offer)).transpose();
         match &self.dialed {
             Destination::Host(host, rule) => dial::dial(host, rule.as_ref(), tls()?).await,
-            Destination::Proxy(proxy) if self.tls.is_none() && purpose == Purpose::Requests => {
+            Destination::Proxy(proxy)
+                if self.tls.is_none() && purpose == Purpose::Requests && proxy.takes_requests() =>
+            {
                 proxy.reach().await
             }
             Destination::Proxy(proxy) => proxy.dial(&self.endpoint, tls()?).await,
@@ -345,7 +348,7 @@ impl Transport {
     /// The form of a request over HTTP/1.1: what a proxy takes whole names the server.
     fn wire_form(&self, request: Request<Body>) -> Request<Body> {
         let Destination::Proxy(proxy) = &self.dialed else { return origin_form(request) };
-        if self.tls.is_some() {
+        if self.tls.is_some() || !proxy.takes_requests() {
             return origin_form(request);
         }
         let whole = request.uri().clone();

@@ -47,6 +47,11 @@ async fn serve(
     refusal: Option<&str>,
     keep: impl FnOnce(String),
 ) -> std::io::Result<()> {
+    let mut first = [0];
+    socket.peek(&mut first).await?;
+    if first == [5] {
+        return serve_socks(socket, keep).await;
+    }
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(socket.read_u8().await?);
@@ -66,4 +71,34 @@ async fn serve(
         false => server.write_all(&head).await?,
     }
     copy_bidirectional(&mut socket, &mut server).await.map(drop)
+}
+
+/// Serves a connection of SOCKS 5 for a name of less than 256 bytes; wants a user if one may be sent. The head is `SOCKS NAME:PORT` and the user.
+async fn serve_socks(mut socket: TcpStream, keep: impl FnOnce(String)) -> std::io::Result<()> {
+    socket.read_u8().await?;
+    let methods = read_text(&mut socket).await?;
+    let mut user = String::new();
+    if methods.contains(2 as char) {
+        socket.write_all(&[5, 2]).await?;
+        socket.read_u8().await?;
+        let name = read_text(&mut socket).await?;
+        user = format!(" {name}:{}", read_text(&mut socket).await?);
+        socket.write_all(&[1, 0]).await?;
+    } else {
+        socket.write_all(&[5, 0]).await?;
+    }
+    socket.read_u32().await?; // version, command, reserved, type
+    let name = read_text(&mut socket).await?;
+    let port = socket.read_u16().await?;
+    keep(format!("SOCKS {name}:{port}{user}"));
+    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    socket.write_all(&[5, 0, 0, 1, 127, 0, 0, 1, 0, 0]).await?;
+    copy_bidirectional(&mut socket, &mut server).await.map(drop)
+}
+
+/// A text after a byte with its length.
+async fn read_text(socket: &mut TcpStream) -> std::io::Result<String> {
+    let mut text = vec![0; usize::from(socket.read_u8().await?)];
+    socket.read_exact(&mut text).await?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }

@@ -120,6 +120,9 @@ pub enum DialError {
         #[source]
         cause: Box<DialError>,
     },
+    /// The proxy does not speak SOCKS as it should.
+    #[error("SOCKS failed")]
+    Socks(#[source] io::Error),
     /// The proxy does not pass connections on to the server.
     #[error("the proxy {proxy} refused the connection: {answer}")]
     Refused {
@@ -149,8 +152,24 @@ pub(crate) async fn dial(
     rule: Option<&AddressRule>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 ) -> Result<DialedConnection, DialError> {
+    over_tcp(dial_tcp(endpoint, rule).await?, tls).await
+}
+
+/// A plain connection, to an address that the rule allows.
+pub(super) async fn dial_tcp(
+    endpoint: &Endpoint,
+    rule: Option<&AddressRule>,
+) -> Result<TcpStream, DialError> {
     let tcp = within("connecting", connect(endpoint, rule)).await??;
     set_options(&tcp);
+    Ok(tcp)
+}
+
+/// As [`dial`], over a connection that leads to the server.
+pub(super) async fn over_tcp(
+    tcp: TcpStream,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+) -> Result<DialedConnection, DialError> {
     let Some((connector, name)) = tls else {
         return Ok(DialedConnection { stream: Stream::Left(tcp), speaks_http2: false });
     };

@@ -1,4 +1,4 @@
-//! Proxies: another server passes connections on, asked by `CONNECT`; plain requests are sent to it whole.
+//! Proxies: another server passes connections on, asked by `CONNECT` of HTTP or of SOCKS. A proxy of HTTP is sent plain requests whole.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,20 +11,30 @@ use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use super::dial::{self, DialError, DialedConnection, Endpoint, OfferedProtocols};
+use super::socks::{self, SocksUser};
 use super::tls::{ClientTlsError, TlsSource};
 use super::{Body, http1_handshake};
 use crate::config::TlsSettings;
-use crate::userinfo;
+use crate::userinfo::{self, UrlUser};
 
 /// A server that passes connections on to others: where it is, and what it asks for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyServer {
     endpoint: Endpoint,
-    /// Whether connections to the proxy itself are encrypted.
-    is_encrypted: bool,
-    /// What the proxy asks for before it passes anything on.
-    authorization: Option<HeaderValue>,
+    protocol: ProxyProtocol,
 }
+
+/// How a proxy is asked, and what it asks for before it passes anything on.
+#[derive(Clone, PartialEq, Eq)]
+enum ProxyProtocol {
+    Http(Option<HeaderValue>),
+    /// HTTP over TLS.
+    Https(Option<HeaderValue>),
+    Socks(Option<SocksUser>),
+}
+
+/// Where proxies of SOCKS listen unless their URL says otherwise.
+const SOCKS_PORT: u16 = 1080;
 
 /// Why a text is not the URL of a proxy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,11 +46,14 @@ pub enum ParseProxyError {
     #[error("its port is not a number from 1 to 65535")]
     Port,
     /// Connections can not be passed on in this way.
-    #[error("unsupported scheme {0:?}: must be http or https")]
+    #[error("unsupported scheme {0:?}: must be http, https or socks5")]
     Scheme(String),
     /// User or password have what no header may have.
     #[error("its user and password are not valid in a header")]
     User,
+    /// SOCKS has a byte for the length of each.
+    #[error("its user must have 1 to 255 bytes, its password at most 255")]
+    SocksUser,
 }
 
 // The password stays out of logs.
@@ -57,7 +70,8 @@ impl fmt::Display for ProxyServer {
 }
 
 impl ProxyServer {
-    /// The proxy at `http://[USER[:PASSWORD]@]HOST[:PORT]`, or `https://` for one that is asked over TLS.
+    /// The proxy at `http://[USER[:PASSWORD]@]HOST[:PORT]`, `https://` for one that is asked over TLS, or `socks5://`. As with Go's client a proxy of
+    /// SOCKS looks the server's name up; `socks5h` is the same.
     ///
     /// # Errors
     /// The text is no such URL.
@@ -65,24 +79,32 @@ impl ProxyServer {
         let (scheme, _) = url.split_once("://").ok_or(ParseProxyError::Url)?;
         let scheme = scheme.to_ascii_lowercase();
         match scheme.as_str() {
-            "http" | "https" => {}
+            "http" | "https" | "socks5" | "socks5h" => {}
             other if is_scheme(other) => return Err(ParseProxyError::Scheme(scheme)),
             _ => return Err(ParseProxyError::Url),
         }
         let parsed: Uri = url.parse().map_err(|_| ParseProxyError::Url)?;
         let (parsed, user) = userinfo::split(&parsed);
-        let endpoint = Endpoint::from_uri(&parsed);
+        let mut endpoint = Endpoint::from_uri(&parsed);
         if endpoint.host.is_empty() {
             return Err(ParseProxyError::Url);
         }
         if !parsed.authority().is_some_and(|authority| has_valid_port(authority.as_str())) {
             return Err(ParseProxyError::Port);
         }
-        let header = |user: userinfo::UrlUser| {
+        let header = |user: UrlUser| {
             userinfo::basic_header(&user.username, &user.password).ok_or(ParseProxyError::User)
         };
-        let authorization = user.map(header).transpose()?;
-        Ok(Self { endpoint, is_encrypted: scheme == "https", authorization })
+        let protocol = match scheme.as_str() {
+            "http" => ProxyProtocol::Http(user.map(header).transpose()?),
+            "https" => ProxyProtocol::Https(user.map(header).transpose()?),
+            _ => {
+                endpoint.port = parsed.port_u16().unwrap_or(SOCKS_PORT);
+                let valid = |user| SocksUser::new(user).ok_or(ParseProxyError::SocksUser);
+                ProxyProtocol::Socks(user.map(valid).transpose()?)
+            }
+        };
+        Ok(Self { endpoint, protocol })
     }
 }
 
@@ -111,9 +133,11 @@ impl ProxyRoute {
     /// Through a proxy whose certificate, if it has one, is verified as that of the server. The client's own is for the server alone.
     pub(super) fn new(proxy: &ProxyServer, server: &TlsSettings) -> Result<Self, ClientTlsError> {
         let settings = TlsSettings { identity: None, server_name: None, ..server.clone() };
-        let tls = match proxy.is_encrypted {
-            true => Some(Arc::new(TlsSource::new(&settings, &proxy.endpoint.host)?)),
-            false => None,
+        let tls = match proxy.protocol {
+            ProxyProtocol::Https(_) => {
+                Some(Arc::new(TlsSource::new(&settings, &proxy.endpoint.host)?))
+            }
+            ProxyProtocol::Http(_) | ProxyProtocol::Socks(_) => None,
         };
         Ok(Self { proxy: proxy.clone(), tls })
     }
@@ -123,15 +147,21 @@ impl ProxyRoute {
         &self.proxy
     }
 
-    /// A connection to the proxy itself, which takes plain requests with absolute URLs.
+    /// Whether plain requests are sent to the proxy whole, with absolute URLs.
+    pub(super) fn takes_requests(&self) -> bool {
+        !matches!(self.proxy.protocol, ProxyProtocol::Socks(_))
+    }
+
+    /// A connection to the proxy itself.
     pub(super) async fn reach(&self) -> Result<DialedConnection, DialError> {
         let tls = self.tls.as_ref();
         let tls = tls.map(|tls| tls.connector(OfferedProtocols::Http1)).transpose()?;
         let reached = dial::dial(&self.proxy.endpoint, None, tls).await;
-        reached.map_err(|cause| DialError::Proxy {
-            proxy: self.proxy.to_string(),
-            cause: Box::new(cause),
-        })
+        reached.map_err(|cause| self.unreached(cause))
+    }
+
+    fn unreached(&self, cause: DialError) -> DialError {
+        DialError::Proxy { proxy: self.proxy.to_string(), cause: Box::new(cause) }
     }
 
     /// A connection to `server`, which the proxy passes on.
@@ -141,6 +171,14 @@ impl ProxyRoute {
         tls: Option<(TlsConnector, ServerName<'static>)>,
     ) -> Result<DialedConnection, DialError> {
         let dialed = async {
+            if let ProxyProtocol::Socks(user) = &self.proxy.protocol {
+                let reached = dial::dial_tcp(&self.proxy.endpoint, None).await;
+                let mut tcp = reached.map_err(|cause| self.unreached(cause))?;
+                let asked = socks::connect(&mut tcp, user.as_ref(), server);
+                let answer = dial::within("its answer", asked).await?;
+                answer.map_err(|error| error.of_proxy(self.proxy.to_string()))?;
+                return dial::over_tcp(tcp, tls).await;
+            }
             let passed = dial::within("its answer", self.connect(server)).await??;
             dial::over_proxy(passed, tls).await
         };
@@ -170,7 +208,9 @@ impl ProxyRoute {
 
     /// Adds what the proxy asks for.
     pub(super) fn authorize(&self, request: &mut Request<Body>) {
-        if let Some(authorization) = &self.proxy.authorization {
+        if let ProxyProtocol::Http(Some(authorization))
+        | ProxyProtocol::Https(Some(authorization)) = &self.proxy.protocol
+        {
             request.headers_mut().insert(header::PROXY_AUTHORIZATION, authorization.clone());
         }
     }
@@ -184,9 +224,19 @@ mod tests {
     fn a_proxy_is_a_url() {
         let read = |text: &str| {
             let proxy = ProxyServer::parse(text)?;
-            let authorization = proxy.authorization.as_ref().and_then(|value| value.to_str().ok());
-            let scheme = if proxy.is_encrypted { "https" } else { "http" };
-            Ok::<_, ParseProxyError>(format!("{scheme} {proxy} {}", authorization.unwrap_or("-")))
+            let shown = |header: &Option<HeaderValue>| {
+                let header = header.as_ref().and_then(|value| value.to_str().ok());
+                header.unwrap_or("-").to_owned()
+            };
+            let (scheme, asked) = match &proxy.protocol {
+                ProxyProtocol::Http(header) => ("http", shown(header)),
+                ProxyProtocol::Https(header) => ("https", shown(header)),
+                ProxyProtocol::Socks(None) => ("socks", "-".to_owned()),
+                ProxyProtocol::Socks(Some(user)) => {
+                    ("socks", format!("{} {}", user.username(), user.password()))
+                }
+            };
+            Ok::<_, ParseProxyError>(format!("{scheme} {proxy} {asked}"))
         };
         for (text, wanted) in [
             ("http://p", "http p:80 -"),
@@ -199,7 +249,19 @@ mod tests {
             assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
         }
         assert_eq!(read("http://p:"), Ok("http p:80 -".to_owned()));
-        assert_eq!(read("socks5://p:1"), Err(ParseProxyError::Scheme("socks5".to_owned())));
+        for (text, wanted) in [
+            ("socks5://p", "socks p:1080 -"),
+            ("SOCKS5H://p:1/", "socks p:1 -"),
+            ("socks5://u:p%40w@[fd00::1]", "socks [fd00::1]:1080 u p@w"),
+            ("socks5://u@p", "socks p:1080 u "),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
+        }
+        let long = format!("socks5://u:{}@p", "x".repeat(256));
+        for wrong in ["socks5://:p@p", &long] {
+            assert_eq!(read(wrong), Err(ParseProxyError::SocksUser), "{wrong}");
+        }
+        assert_eq!(read("socks4://p:1"), Err(ParseProxyError::Scheme("socks4".to_owned())));
         for wrong in ["", "p:1", "http://", "http://:1", "http://a b", "user:pa://ss@p", "://p"] {
             assert_eq!(read(wrong), Err(ParseProxyError::Url), "{wrong}");
         }

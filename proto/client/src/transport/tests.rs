@@ -393,6 +393,38 @@ async fn a_proxy_takes_plain_requests_whole_and_passes_upgrades_on() {
 }
 
 #[tokio::test]
+async fn a_proxy_of_socks_passes_all_connections_on() {
+    let authority = Authority::new();
+    let mut server = Server::start(Some(authority.server_config())).await;
+    let proxy = StubProxy::start(None).await;
+    let mut config = authority.client_config(server.address);
+    let name = format!("server:{}", server.address.port());
+    config.server = format!("https://{name}").parse().expect("a URL");
+    let through = ProxyServer::parse(&format!("socks5://u:p@{}", proxy.address)).expect("a proxy");
+    let client = Client::through(Some(&through), &config, names(), "test/1").expect("valid");
+    let call = tokio::spawn(async move { client.call(get("/version")).await });
+    server.asked().await.reply(200, &json!({}));
+    call.await.expect("ended").expect("answered");
+    // Plain requests go to the server too, in the form for a server.
+    let plain = StubServer::start(|request| Some(json_response(200, &json!(request.path)))).await;
+    let plain_name = format!("api.test:{}", plain.address.port());
+    let url = format!("http://{plain_name}/").parse().expect("a URL");
+    let config = crate::ClientConfig::direct(url);
+    let through = ProxyServer::parse(&format!("socks5h://{}", proxy.address)).expect("a proxy");
+    let client = Client::through(Some(&through), &config, names(), "test/1").expect("valid");
+    let answer = client.call(get("/version")).await.expect("answered");
+    assert_eq!(answer.body, r#""/version""#);
+    assert_eq!(proxy.heads(), [format!("SOCKS {name} u:p"), format!("SOCKS {plain_name}")]);
+    // What is no proxy of SOCKS is named.
+    let through = ProxyServer::parse(&format!("socks5://{}", plain.address)).expect("a proxy");
+    let client = Client::through(Some(&through), &config, names(), "test/1").expect("valid");
+    let error = client.call(get("/version")).await.expect_err("no connection");
+    let error = proto_daemon::exit::chain(&error);
+    let named = format!("the connection through the proxy {} failed: SOCKS failed", plain.address);
+    assert!(error.contains(&named), "{error}");
+}
+
+#[tokio::test]
 async fn what_a_proxy_says_is_in_the_error() {
     let proxy = StubProxy::start(Some("407 Proxy Authentication Required")).await;
     let closed = StubServer::start(|_| None).await.address;

@@ -20,7 +20,8 @@ mod service_accounts;
 mod storage;
 mod webhooks;
 
-use apiserver_schema::Object;
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{DroppedField, Object};
 
 use self::webhooks::Round;
 use crate::config::AdmissionPlugin;
@@ -58,9 +59,22 @@ pub async fn admit(
         // Boxed, so that the futures of requests without webhooks stay small.
         Box::pin(ask_mutating(call, (operation, old), object, review, settle)).await?;
     }
-    // What is checked is what will be stored.
-    call.server.engine.drop_disabled(object, old);
+    // What is checked is what will be stored. Of an update only that is left here which webhooks have added to what its request may change.
+    let dropped = call.server.engine.drop_disabled(object, old);
+    let is_written = |field: &&DroppedField| {
+        operation == Operation::UpdateSubresource || field.is_part_of(Subresource::Main)
+    };
+    warn_of_dropped(call, dropped.iter().filter(is_written));
     check(call, operation, object, old).await
+}
+
+/// Warns the client of fields that are not stored because their feature gate is off.
+pub fn warn_of_dropped<'a>(
+    call: &RequestContext<'_>,
+    dropped: impl IntoIterator<Item = &'a DroppedField>,
+) {
+    let Some(notes) = call.notes else { return };
+    dropped.into_iter().for_each(|field| notes.warn(field.warning()));
 }
 
 /// Sets what webhooks may not decide in an object that they changed.

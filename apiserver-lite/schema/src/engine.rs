@@ -9,6 +9,7 @@ use proto_api::names::Names;
 use proto_api::schema;
 
 use crate::field_gates::FieldGates;
+use crate::gated_fields::DroppedField;
 use crate::json_writer::{write_object, write_tree};
 use crate::list::{envelope, open_envelope};
 use crate::object::custom::CustomKinds;
@@ -466,9 +467,10 @@ impl Engine {
         crate::defaults::apply_gated(self.gates, object);
     }
 
-    /// Drops the fields whose feature gate is off from an object that is written, unless `before`, the stored object of an update, has them.
-    pub fn drop_disabled(&self, object: &mut Object, before: Option<&Object>) {
-        crate::gated_fields::drop_disabled(self.gates, object, before);
+    /// Drops the fields whose feature gate is off from an object that is written, unless `before`, the stored object of an update, has them. Gives what
+    /// was dropped.
+    pub fn drop_disabled(&self, object: &mut Object, before: Option<&Object>) -> Vec<DroppedField> {
+        crate::gated_fields::drop_disabled(self.gates, object, before)
     }
 
     /// Applies a patch to `object` and checks the result against the descriptor; the result is not defaulted.

@@ -3,7 +3,8 @@
 
 use crate::field_gates::{FieldGate, FieldGates};
 use crate::object::{Kind, Object};
-use crate::value::{Map, Value};
+use crate::update::Subresource;
+use crate::value::{Map, Path, Value};
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,7 @@ struct GatedField {
     without: WithoutGate,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WithoutGate {
     /// It goes.
     Removed,
@@ -126,45 +127,123 @@ const OF_KINDS: &[(&str, &str, &[GatedField])] = &[
     ),
 ];
 
-/// Drops the fields whose gate is off from an object that is written. `before` is the stored object of an update.
-pub(crate) fn drop_disabled(gates: FieldGates, object: &mut Object, before: Option<&Object>) {
-    let Object { kind, fields } = object;
-    if kind.custom().is_some() {
-        return;
-    }
-    let before = before.map(|before| &before.fields);
-    if let Some(own) = of_kind(OF_KINDS, kind) {
-        drop_all(own, gates, fields, before);
-    }
-    if let Some(path) = of_kind(POD_SPECS, kind) {
-        let before = before.and_then(|before| before.at(path)?.as_map());
-        let spec = path.iter().try_fold(fields, |map, field| map.map_mut(field));
-        if let Some(spec) = spec {
-            drop_all(OF_PODS, gates, spec, before);
+/// Most places of a field that are named: a pod may have the field in each of its containers.
+const PLACES_MAX: usize = 4;
+
+/// A field that was dropped from an object that is written, because its gate is off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedField {
+    gate: FieldGate,
+    without: WithoutGate,
+    /// Where the object had it, at most [`PLACES_MAX`] of the places.
+    places: Vec<String>,
+    /// How many places are not listed.
+    more: usize,
+}
+
+impl DroppedField {
+    /// Whether a write of this part of an object stores the field when its gate is on. Other parts are ignored with or without a gate.
+    #[must_use]
+    pub fn is_part_of(&self, subresource: Subresource) -> bool {
+        let starts_with =
+            |part: &str| self.places.first().is_some_and(|place| place.starts_with(part));
+        match subresource {
+            Subresource::Main => !starts_with("status."),
+            Subresource::Status => starts_with("status."),
+            Subresource::EphemeralContainers => starts_with("spec.ephemeralContainers["),
+            Subresource::Finalize | Subresource::Approval => false,
         }
     }
+
+    /// What a client is to know: where the field was, what became of it, and its gate. Its length is bounded.
+    #[must_use]
+    pub fn warning(&self) -> String {
+        let mut text = self.places.join(", ");
+        if self.more > 0 {
+            text.push_str(&format!(" and {} more", self.more));
+        }
+        let became = match self.without {
+            WithoutGate::Removed => "dropped".to_owned(),
+            WithoutGate::SetTo(free) => format!("set to {free:?}"),
+        };
+        format!("{text}: {became}, because the feature gate {} is off", self.gate.name())
+    }
+
+    fn note(&mut self, place: &Path<'_>) {
+        if self.places.len() < PLACES_MAX {
+            self.places.push(place.to_string());
+        } else {
+            self.more = self.more.saturating_add(1);
+        }
+    }
+}
+
+/// Drops the fields whose gate is off from an object that is written, and says which. `before` is the stored object of an update.
+pub(crate) fn drop_disabled(
+    gates: FieldGates,
+    object: &mut Object,
+    before: Option<&Object>,
+) -> Vec<DroppedField> {
+    let mut dropped = Vec::new();
+    let Object { kind, fields } = object;
+    if kind.custom().is_some() {
+        return dropped;
+    }
+    let before = before.map(|before| &before.fields);
+    let is_off = |field: &&GatedField| !gates.has(field.gate);
+    for field in of_kind(OF_KINDS, kind).into_iter().flatten().filter(is_off) {
+        drop_unless_used(field, &[], (&mut *fields, before), &mut dropped);
+    }
+    if let Some(spec) = of_kind(POD_SPECS, kind) {
+        for field in OF_PODS.iter().filter(is_off) {
+            drop_unless_used(field, spec, (&mut *fields, before), &mut dropped);
+        }
+    }
+    dropped
 }
 
 fn of_kind<T: Copy>(table: &[(&str, &str, T)], kind: &Kind) -> Option<T> {
     table.iter().find(|(group, name, _)| kind.is(group, name)).map(|(.., row)| *row)
 }
 
-fn drop_all(fields: &[GatedField], gates: FieldGates, map: &mut Map, before: Option<&Map>) {
-    for field in fields.iter().filter(|field| !gates.has(field.gate)) {
-        if field.is_used(map) && !before.is_some_and(|before| field.is_used(before)) {
-            field.paths.iter().for_each(|path| drop_at(map, path, field.without));
+/// Drops a field, whose paths lie below `base`, unless the object `before` uses it.
+fn drop_unless_used(
+    field: &GatedField,
+    base: FieldPath,
+    (map, before): (&mut Map, Option<&Map>),
+    dropped: &mut Vec<DroppedField>,
+) {
+    let is_used = |map: &Map| {
+        let below = base.iter().try_fold(map, |map, name| map.map(name));
+        below.is_some_and(|below| field.is_used(below))
+    };
+    if !is_used(map) || before.is_some_and(is_used) {
+        return;
+    }
+    for path in field.paths {
+        let without = field.without;
+        let mut one = DroppedField { gate: field.gate, without, places: Vec::new(), more: 0 };
+        drop_at(map, &[base, path].concat(), &Path::ROOT, &mut one);
+        if !one.places.is_empty() {
+            dropped.push(one);
         }
     }
 }
 
 impl GatedField {
-    /// Whether the field has a value that needs the gate.
+    /// Whether the field has a value that needs the gate, below the base of its paths.
     fn is_used(&self, map: &Map) -> bool {
-        let needs_gate = |value: &Value| match self.without {
-            WithoutGate::Removed => true,
-            WithoutGate::SetTo(free) => value.as_str() != Some(free),
-        };
-        self.paths.iter().any(|path| has_at(map, path, &needs_gate))
+        self.paths.iter().any(|path| has_at(map, path, &|value| self.without.needs_gate(value)))
+    }
+}
+
+impl WithoutGate {
+    /// Whether an object has this value of the field with the gate only.
+    fn needs_gate(self, value: &Value) -> bool {
+        match self {
+            Self::Removed => true,
+            Self::SetTo(free) => value.as_str() != Some(free),
+        }
     }
 }
 
@@ -177,21 +256,31 @@ fn has_at(map: &Map, path: &[&str], wanted: &impl Fn(&Value) -> bool) -> bool {
     }
 }
 
-fn drop_at(map: &mut Map, path: &[&str], without: WithoutGate) {
-    match (path, without) {
-        ([], _) => {}
-        ([field], WithoutGate::Removed) => drop(map.remove(field)),
-        ([field], WithoutGate::SetTo(free)) => {
-            if let Some(value) = map.get_mut(field) {
-                *value = free.into();
+/// Drops the field at a path of `map`, which is at `at`, and notes where it was.
+fn drop_at(map: &mut Map, path: &[&str], at: &Path<'_>, dropped: &mut DroppedField) {
+    match path {
+        [] => {}
+        [field] => {
+            let without = dropped.without;
+            let found = map.get_mut(field).filter(|value| without.needs_gate(value));
+            let Some(value) = found else { return };
+            match without {
+                WithoutGate::Removed => drop(map.remove(field)),
+                WithoutGate::SetTo(free) => *value = free.into(),
+            }
+            dropped.note(&at.field(field));
+        }
+        [list, EACH, rest @ ..] => {
+            let list_at = at.field(list);
+            for (index, entry) in map.list_mut(list).into_iter().flatten().enumerate() {
+                if let Some(entry) = entry.as_map_mut() {
+                    drop_at(entry, rest, &list_at.index(index), dropped);
+                }
             }
         }
-        ([list, EACH, rest @ ..], _) => {
-            map.maps_mut(list).for_each(|entry| drop_at(entry, rest, without));
-        }
-        ([field, rest @ ..], _) => {
+        [field, rest @ ..] => {
             if let Some(below) = map.map_mut(field) {
-                drop_at(below, rest, without);
+                drop_at(below, rest, &at.field(field), dropped);
             }
         }
     }

@@ -53,6 +53,7 @@ pub mod wire;
 
 pub use engine::{DecodeError, DecodedObject, Engine, Format, Strictness};
 pub use field_gates::{FieldGate, FieldGates};
+pub use gated_fields::DroppedField;
 pub use object::{Kind, Object, custom};
 pub use patch::{PatchError, PatchType};
 pub use validate::certificates as certificate_requests;

@@ -195,7 +195,8 @@ pub(crate) async fn commit_owned(
     // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
     registry::default(&mut wanted);
-    call.server.engine.drop_disabled(&mut wanted, Some(before));
+    let dropped = call.server.engine.drop_disabled(&mut wanted, Some(before));
+    admission::warn_of_dropped(call, dropped.iter().filter(|field| field.is_part_of(subresource)));
     let managed_fields = match owners {
         Owners::Compared => ownership::of_updated(call, before, &wanted).await,
         Owners::Applied(managed_fields) => managed_fields,

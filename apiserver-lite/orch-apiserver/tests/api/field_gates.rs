@@ -4,7 +4,7 @@ use orch_apiserver::Config;
 use orch_apiserver::config::FieldGate;
 use serde_json::{Value, json};
 
-use super::support::{TestServer, kubernetes};
+use super::support::{Reply, TestServer, kubernetes};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -28,6 +28,29 @@ fn pod_spec() -> Value {
     let container =
         json!({"name": "c", "image": "i", "securityContext": {"procMount": "Unmasked"}});
     json!({"hostUsers": true, "topologySpreadConstraints": [spread], "containers": [container]})
+}
+
+/// What is said of the fields of [`pod_spec`] that are dropped, at a spec.
+fn dropped_of(spec: &str) -> Vec<String> {
+    let dropped = |field: &str, gate: &str| {
+        format!(r#"299 - "{spec}.{field}: dropped, because the feature gate {gate} is off""#)
+    };
+    let spread =
+        |field: &str, gate: &str| dropped(&format!("topologySpreadConstraints[0].{field}"), gate);
+    vec![
+        spread("minDomains", "MinDomainsInPodTopologySpread"),
+        spread("matchLabelKeys", "MatchLabelKeysInPodTopologySpread"),
+        spread("nodeAffinityPolicy", "NodeInclusionPolicyInPodTopologySpread"),
+        spread("nodeTaintsPolicy", "NodeInclusionPolicyInPodTopologySpread"),
+        dropped("hostUsers", "UserNamespacesStatelessPodsSupport"),
+        format!(
+            r#"299 - "{spec}.containers[0].securityContext.procMount: set to \"Default\", because the feature gate ProcMountType is off""#
+        ),
+    ]
+}
+
+fn warnings(reply: &Reply) -> Vec<&str> {
+    reply.headers.get_all("warning").iter().filter_map(|value| value.to_str().ok()).collect()
 }
 
 /// The values of the gated fields in the spec of a pod.
@@ -69,6 +92,47 @@ async fn pods_and_templates_have_gated_fields_with_the_gates_only() {
 }
 
 #[tokio::test]
+async fn each_kind_of_write_says_what_it_dropped() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod_spec()});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let path = format!("{DEPLOYMENTS}/a");
+    let apply = format!("{path}?fieldManager=team&force=true");
+    let media = "application/apply-patch+yaml";
+    for gates in [&[][..], &FieldGate::ALL] {
+        let server = start(gates).await;
+        let wanted = if gates.is_empty() { dropped_of("spec.template.spec") } else { Vec::new() };
+        let body = deployment.to_string();
+        let dry_run = server.post(&format!("{DEPLOYMENTS}?dryRun=All"), body.clone()).await;
+        let created = server.post(DEPLOYMENTS, body.clone()).await;
+        let replaced = server.put(&path, &deployment).await;
+        let patched = server.merge_patch(&path, &body).await;
+        let applied = server.call(http::Method::PATCH, &apply, media, body.clone()).await;
+        let again = server.call(http::Method::PATCH, &apply, media, body.clone()).await;
+        // The fields are ignored here with the gates, too.
+        let status = server.put(&format!("{path}/status"), &deployment).await;
+        for (what, reply, code, wanted) in [
+            ("dry run", dry_run, 201, &wanted),
+            ("create", created, 201, &wanted),
+            ("update", replaced, 200, &wanted),
+            ("patch", patched, 200, &wanted),
+            ("apply", applied, 200, &wanted),
+            ("second apply", again, 200, &wanted),
+            ("status", status, 200, &Vec::new()),
+        ] {
+            assert_eq!(
+                (reply.code(), warnings(&reply)),
+                (code, wanted.iter().map(|text| &**text).collect()),
+                "{what}"
+            );
+        }
+        let read = server.get(&path).await;
+        let labelled = server.merge_patch(&path, r#"{"metadata": {"labels": {"x": "y"}}}"#).await;
+        assert_eq!((warnings(&read), warnings(&labelled)), (Vec::new(), Vec::new()));
+    }
+}
+
+#[tokio::test]
 async fn what_is_dropped_is_not_checked_by_pod_security() {
     let pod = json!({"metadata": {"name": "a"}, "spec": pod_spec()});
     for (gates, code) in [(&[][..], 201), (&[FieldGate::ProcMountType], 403)] {
@@ -102,7 +166,13 @@ async fn states_of_failed_expansions_are_kept_with_their_gate_only() {
         let server = start(gates).await;
         server.post(CLAIMS, claim.to_string()).await.expect(201);
         let path = format!("{CLAIMS}/a/status");
-        let stored = server.merge_patch(&path, &status.to_string()).await.expect(200);
+        let written = server.merge_patch(&path, &status.to_string()).await;
+        let said = if gates.is_empty() { 2 } else { 0 };
+        assert_eq!(warnings(&written).len(), said);
+        let stored = written.expect(200);
+        // It is ignored here whatever the gate says.
+        let elsewhere = server.merge_patch(&format!("{CLAIMS}/a"), &status.to_string()).await;
+        assert_eq!((elsewhere.code(), warnings(&elsewhere)), (200, Vec::new()));
         for field in ["resizeStatus", "allocatedResources"] {
             let kept = if gates.is_empty() { &Value::Null } else { &status["status"][field] };
             assert_eq!(&stored["status"][field], kept);

@@ -89,16 +89,21 @@ fn each_field_is_dropped_without_its_gate_unless_the_stored_object_has_it() {
         let full = decode(&without, &written);
         assert!(has(&full), "{what}: it is sent");
         let mut dropped = full.clone();
-        without.drop_disabled(&mut dropped, None);
+        let said = without.drop_disabled(&mut dropped, None);
         assert!(!has(&dropped), "{what}: a new object");
+        let place = path.join(".").replace(".[]", "[0]");
+        let (place, gate) = (format!("{place}: "), format!(" {} is off", field.gate.name()));
+        let [said] = &*said else { panic!("{what}: {said:?}") };
+        let text = said.warning();
+        assert!(text.starts_with(&place) && text.ends_with(&gate), "{what}: {text}");
         let mut changed = full.clone();
         without.drop_disabled(&mut changed, Some(&dropped));
         assert_eq!(changed, dropped, "{what}: an update does not bring it in");
         let mut kept = full.clone();
-        without.drop_disabled(&mut kept, Some(&full));
+        assert_eq!(without.drop_disabled(&mut kept, Some(&full)), []);
         assert_eq!(kept, full, "{what}: the stored object has it");
         let mut kept = full.clone();
-        engine([field.gate]).drop_disabled(&mut kept, None);
+        assert_eq!(engine([field.gate]).drop_disabled(&mut kept, None), []);
         assert_eq!(kept, full, "{what}: the gate is on");
     }
 }
@@ -124,6 +129,46 @@ fn masked_mounts_stay_and_others_become_masked() {
     assert_eq!(mounts(unmasked(), Some(&masked)), ["Default", "Default", ""]);
     let elsewhere = pod("Unmasked", "Default");
     assert_eq!(mounts(unmasked(), Some(&elsewhere)), ["Default", "Unmasked", ""], "in use");
+}
+
+#[test]
+fn what_is_said_of_a_field_names_a_few_places() {
+    let off = engine([]);
+    let container = |mount: &str| json!({"securityContext": {"procMount": mount}});
+    let mut containers = vec![container("Default")];
+    containers.extend(std::iter::repeat_n(container("Unmasked"), 7));
+    let spec = json!({"containers": containers, "initContainers": [container("Unmasked")]});
+    let mut pod = decode(&off, &with("", "Pod", &["spec"], spec));
+    let said: Vec<_> =
+        off.drop_disabled(&mut pod, None).iter().map(DroppedField::warning).collect();
+    let place = |n: usize| format!("spec.containers[{n}].securityContext.procMount");
+    let because = "set to \"Default\", because the feature gate ProcMountType is off";
+    let places = [1, 2, 3, 4].map(place).join(", ");
+    assert_eq!(
+        said,
+        [
+            format!("{places} and 3 more: {because}"),
+            format!("spec.initContainers[0].securityContext.procMount: {because}")
+        ]
+    );
+}
+
+#[test]
+fn a_field_is_part_of_what_a_request_writes() {
+    use Subresource::{Approval, EphemeralContainers, Finalize, Main, Status};
+    let off = engine([]);
+    let mount = json!({"securityContext": {"procMount": "Unmasked"}});
+    for (kind, path, value, written) in [
+        ("Pod", &["spec", "hostUsers"][..], json!(true), &[Main][..]),
+        ("Pod", &["spec", "ephemeralContainers", EACH], mount, &[Main, EphemeralContainers]),
+        ("PersistentVolumeClaim", &["status", "resizeStatus"], json!("a"), &[Status]),
+    ] {
+        let mut object = decode(&off, &with("", kind, path, value));
+        let dropped = off.drop_disabled(&mut object, None);
+        let all = [Main, Status, EphemeralContainers, Finalize, Approval];
+        let parts = all.into_iter().filter(|part| dropped[0].is_part_of(*part));
+        assert_eq!(parts.collect::<Vec<_>>(), written, "{path:?}");
+    }
 }
 
 #[test]

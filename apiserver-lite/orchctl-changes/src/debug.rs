@@ -7,6 +7,7 @@ use orchctl_client::{CommandError, Output, Session, names};
 use orchctl_plans::generate::debug::{
     CopyChanges, DEBUGGER, DebugProfile, has_container, node_pod,
 };
+use orchctl_plans::image_name;
 use orchctl_plans::pod_template::{Variable, parse_variable};
 use orchctl_printers::objects;
 use proto_client::Patch;
@@ -121,6 +122,9 @@ pub async fn run(
 fn check(args: &Args) -> Result<(), CommandError> {
     let refuse = |text: &str| Err(CommandError::with_text(text));
     read_profile(args)?;
+    if !args.image.is_empty() {
+        image_name::check(&args.image).map_err(requests::argument)?;
+    }
     if args.copy_to.is_empty() {
         return match args.image.is_empty() {
             true => refuse("you must specify --image when not using --copy-to."),

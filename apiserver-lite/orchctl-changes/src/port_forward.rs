@@ -260,6 +260,7 @@ async fn serve(
                 let port = socket.local_addr().map_or(pair.local, |address| address.port());
                 writeln!(output.out, "Handling connection for {port}")?;
                 output.out.flush()?;
+                let pair = Pair { local: port, ..pair };
                 forwarding.push(join(session, chosen, socket, pair));
             }
             Some(ended) = forwarding.next() => match ended {
@@ -320,9 +321,10 @@ async fn join(
     let request = ("portforward", &[("ports", port.as_str())][..]);
     let connection = pods::connect(session, &chosen.place, request, forward::PROTOCOL).await?;
     forward::run(connection, socket, pair.remote).await.map_err(|error| {
+        let Pair { local, remote } = pair;
         CommandError::with_text(format!(
-            "error forwarding port {} to the pod: {error}",
-            pair.remote
+            "an error occurred forwarding {local} -> {remote}: {}",
+            proto_daemon::exit::chain(&error)
         ))
     })
 }

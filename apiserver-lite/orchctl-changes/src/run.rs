@@ -6,6 +6,7 @@ use std::time::Duration;
 use orchctl_client::{CommandError, Output, Session};
 use orchctl_plans::generate::service::{self, ExposeFlags};
 use orchctl_plans::generate::workload::{self, RunFlags};
+use orchctl_plans::image_name;
 use orchctl_printers::objects::{list_at, text_at};
 use serde_json::Value;
 
@@ -98,6 +99,10 @@ fn joins_streams(args: &Args) -> bool {
 
 /// Refuses flags that do not go together.
 fn check(args: &Args) -> Result<(), CommandError> {
+    if args.image.is_empty() {
+        return Err(CommandError::with_text("--image is required"));
+    }
+    image_name::check(&args.image).map_err(requests::argument)?;
     let attach = joins_streams(args);
     if args.rm && !attach {
         return Err(CommandError::with_text("--rm should only be used for attached containers"));
@@ -355,6 +360,21 @@ mod tests {
             (ended("Failed", 3), "x", end(1, "pod n/p failed with unknown exit code")),
         ] {
             assert_eq!(read_end(&pod, container), wanted, "{pod}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_pod_is_made_of_a_text_that_names_no_image() {
+        let server = TestServer::start(|request, _| panic!("{} is asked for", request.path)).await;
+        for (image, wanted) in [
+            ("X Y", "error: Invalid image name \"X Y\": invalid reference format"),
+            ("", "error: --image is required"),
+        ] {
+            let (mut output, _recorder) = Recorder::output();
+            let words = ["run", "p", "--image", image];
+            let args = Line::try_parse_from(words).expect("a line").run;
+            let error = run(&server.session, args, &mut output).await.expect_err("refused");
+            assert_eq!(error.to_string(), wanted);
         }
     }
 

@@ -42,10 +42,13 @@ enum Command {
         #[arg(long)]
         current: bool,
     },
-    /// Create or change a cluster; its fields are --server, --certificate-authority, --tls-server-name and --insecure-skip-tls-verify
+    /// Create or change a cluster; its fields are --server, --certificate-authority, --tls-server-name, --insecure-skip-tls-verify and --proxy-url
     SetCluster {
         /// The cluster
         name: String,
+        /// The proxy on the way to the server: http, https or socks5; empty for none
+        #[arg(long, value_name = "URL")]
+        proxy_url: Option<String>,
         /// Write the content of files in the place of their names
         #[arg(long)]
         embed_certs: bool,
@@ -118,8 +121,8 @@ pub async fn run(
         Command::SetContext { name, current } => {
             edit::set_context(session, name.as_deref(), current, output)?;
         }
-        Command::SetCluster { name, embed_certs } => {
-            edit::set_cluster(session, &name, embed_certs, output)?;
+        Command::SetCluster { name, proxy_url, embed_certs } => {
+            edit::set_cluster(session, &name, proxy_url.as_deref(), embed_certs, output)?;
         }
         Command::SetCredentials { name, embed_certs, exec } => {
             edit::set_credentials(session, &name, embed_certs, &exec, output)?;

@@ -1,5 +1,7 @@
 //! Plugins: programs of `PATH` that are commands by their names, `orchctl-NAME` and `kubectl-NAME`.
 
+pub mod list;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -30,11 +32,16 @@ pub fn find(arguments: &[OsString], path: &OsStr) -> Option<Plugin> {
         .collect();
     let found = (1..=words.len()).rev().find_map(|count| {
         let name = words.get(..count)?.join("-");
-        let mut programs = PREFIXES.iter().map(|prefix| format!("{prefix}-{name}"));
-        Some((programs.find_map(|program| look_up(&program, path))?, count))
+        Some((first_program(&name, path)?, count))
     });
     let (program, count) = found?;
     Some(Plugin { program, arguments: arguments.get(count..)?.to_vec() })
+}
+
+/// The program that is run for a name of dashed words.
+fn first_program(name: &str, path: &OsStr) -> Option<PathBuf> {
+    let mut programs = PREFIXES.iter().map(|prefix| format!("{prefix}-{name}"));
+    programs.find_map(|program| look_up(&program, path))
 }
 
 /// The first program of this name. Directories that depend on the working directory do not count: what lies there need not be of the user.

@@ -26,7 +26,7 @@ pub struct Args {
     /// Address that the packet comes from, of a pod or from outside; without it from this node
     #[arg(long, value_name = "IP")]
     from: Option<IpAddr>,
-    /// The node's proxy
+    /// The node's proxy: its rules are those of the node that this runs on
     #[arg(long, value_name = "PROGRAM", default_value = "orch-proxy")]
     proxy: String,
     /// Print the commands instead of running them: for other nodes

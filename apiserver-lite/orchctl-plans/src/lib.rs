@@ -6,6 +6,7 @@
 //! - [`rollout`]: how far a workload is with its update, in words. [`drain`]: which pods leave a node, and which prevent it.
 //! - [`text`]: objects side by side. [`generate`]: objects from flags. [`proxy_rules`]: which requests a proxy passes on.
 //!   [`reconcile_access`]: roles and bindings merged with those of files. [`completion`]: what the word at the cursor of a shell names.
+//!   [`image_name`]: what may be the name of an image.
 
 pub mod apply;
 mod argument_error;
@@ -14,6 +15,7 @@ pub mod completion;
 pub mod drain;
 pub mod edits;
 pub mod generate;
+pub mod image_name;
 mod keep;
 pub mod pod_template;
 pub mod proxy_rules;

@@ -62,6 +62,9 @@ pub enum Command {
     /// Show how a pod started, with the time between the steps
     Timeline(commands::timeline::Args),
     /// Explain the path of a packet to a service through the kernel of this node
+    ///
+    /// The service is read from the API, its path from the node's proxy. A worker has no client configuration of a user: name one with --kubeconfig, for
+    /// example that of its agent, /etc/kubernetes/kubelet.conf, as root; or have the commands printed elsewhere, with --print.
     Trace(commands::trace::Args),
     /// Show nodes, pods, events and logs on the full screen, driven by keys
     Ui(commands::ui::Args),
@@ -118,6 +121,8 @@ pub enum Command {
     Cp(changes::cp::Args),
     /// Put a container into a running pod, or a pod on a node
     Debug(changes::debug::Args),
+    /// Show the programs that are commands by their names
+    Plugin(commands::plugins::list::Args),
     /// Write the completions of a shell
     Completion(CompletionArgs),
 }
@@ -237,6 +242,10 @@ pub async fn run(
         Command::Proxy(args) => changes::proxy::run(session, args, output).await,
         Command::Cp(args) => changes::cp::run(session, args, output).await,
         Command::Debug(args) => changes::debug::run(session, args, output).await,
+        Command::Plugin(args) => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            commands::plugins::list::run(&args, &path, &command_line(), output)
+        }
         Command::Completion(args) => {
             completion::write_script(&args.shell.to_string(), &mut output.out)?;
             Ok(ExitCode::SUCCESS)

@@ -19,7 +19,15 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Nodes and access", &["cordon", "uncordon", "drain", "taint", "auth", "certificate"]),
     (
         "Server and settings",
-        &["api-resources", "api-versions", "cluster-info", "version", "config", "completion"],
+        &[
+            "api-resources",
+            "api-versions",
+            "cluster-info",
+            "version",
+            "config",
+            "plugin",
+            "completion",
+        ],
     ),
 ];
 
@@ -229,6 +237,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("config set-context --current --namespace=shop", "the namespace from now on"),
         ],
     ),
+    ("plugin", &[("plugin list", "programs of PATH named orchctl-NAME or kubectl-NAME")]),
     ("completion", &[("completion bash", "for: source <(orchctl completion bash)")]),
 ];
 
@@ -267,9 +276,6 @@ pub fn hint(error: &clap::Error) -> Option<&'static str> {
         ),
         "options" => Some("`orchctl --help` shows the flags of every command."),
         "--version" => Some("`orchctl version` shows the versions of client and server."),
-        "plugin" => Some(
-            "Programs of PATH named orchctl-NAME or kubectl-NAME are commands; nothing lists them.",
-        ),
         _ => None,
     }
 }

@@ -148,10 +148,12 @@ pub(super) fn set_context(
 pub(super) fn set_cluster(
     session: &Session,
     name: &str,
+    proxy_url: Option<&str>,
     embed: bool,
     output: &mut Output,
 ) -> Result<(), CommandError> {
-    let values = embedded(Overrides::from_flags(session.flags()).cluster_fields, embed)?;
+    let mut values = embedded(Overrides::from_flags(session.flags()).cluster_fields, embed)?;
+    values.extend(proxy_url.map(|url| ("proxy-url".to_owned(), json!(url))));
     put(session, "clusters", name, |fields| {
         if values.keys().any(|field| field.starts_with("certificate-authority")) {
             fields.shift_remove("insecure-skip-tls-verify");

@@ -112,6 +112,7 @@ async fn a_pod_is_debugged_by_a_changed_copy() {
             "--target is incompatible with --copy-to. Use --share-processes instead.",
         ),
         (&["-c", "x"], "you must specify --image when not using --copy-to."),
+        (&["--image=X Y"], "Invalid image name \"X Y\": invalid reference format"),
     ] {
         let said = server.ask(&[&["debug", "c"][..], flags].concat()).await;
         assert_eq!((said.code, said.err), (Some(1), format!("error: {expected}\n")), "{flags:?}");

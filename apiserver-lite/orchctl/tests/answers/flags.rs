@@ -142,6 +142,8 @@ async fn a_program_gives_the_credentials_and_is_run_again_when_they_end() {
 async fn servers_are_reached_through_the_proxy_of_the_environment_or_of_the_cluster() {
     let server = StubServer::start(|_| Some(json_response(200, &json!({"kind": "Thing"})))).await;
     let (proxy, other) = (StubProxy::start(None).await, StubProxy::start(None).await);
+    let socks = StubProxy::start(None).await;
+    let socks_url = format!("socks5://u:p@{}", socks.address);
     let home = tempfile::tempdir().expect("a directory");
     let port = server.address.port();
     let config = home.path().join("config");
@@ -164,6 +166,7 @@ async fn servers_are_reached_through_the_proxy_of_the_environment_or_of_the_clus
         (vec![("HTTP_PROXY", closed)], [&[&*local], &get[..]].concat(), 0),
         (vec![("HTTP_PROXY", closed)], [&[&*kubeconfig, "--cluster=c"], &get[..]].concat(), 0),
         (vec![("HTTP_PROXY", &url)], vec!["label", "--local", "-f", &manifest, "a=b"], 1),
+        (vec![("HTTP_PROXY", &socks_url)], [&[&*named], &get[..]].concat(), 0),
     ] {
         let (given, out, said) = ask_with(home.path(), &variables, &arguments).await;
         assert_eq!(given, Some(code), "{variables:?} {arguments:?}: {out}{said}");
@@ -175,6 +178,19 @@ async fn servers_are_reached_through_the_proxy_of_the_environment_or_of_the_clus
     let line = |path: &str| format!("GET http://api.test:{port}{path} HTTP/1.1");
     assert_eq!(lines(&proxy), [line("/x"), line("/x.yaml")]);
     assert_eq!(lines(&other), [line("/x")]);
+    assert_eq!(socks.heads(), [format!("SOCKS api.test:{port} u:p")]);
+    // A proxy of the configuration, which a command sets.
+    let set = format!("--proxy-url={}", socks_url.replace("u:p@", ""));
+    for (arguments, code) in [
+        (vec![&*kubeconfig, "config", "set-cluster", "c", &set], 0),
+        (vec![&*kubeconfig, "--cluster=c", "get", "--raw", "/x"], 0),
+        (vec![&*kubeconfig, "config", "set-cluster", "c", "--proxy-url="], 0),
+        (vec![&*kubeconfig, "--cluster=c", "get", "--raw", "/x"], 1),
+    ] {
+        let (given, out, said) = ask(home.path(), &arguments).await;
+        assert_eq!(given, Some(code), "{arguments:?}: {out}{said}");
+    }
+    assert_eq!(socks.heads().last(), Some(&format!("SOCKS api.test:{port}")));
 }
 
 #[tokio::test]

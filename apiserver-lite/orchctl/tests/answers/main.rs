@@ -9,6 +9,7 @@ mod escapes;
 mod events;
 mod everyday;
 mod flags;
+mod plugins;
 mod proxy;
 mod raw;
 mod reasons;

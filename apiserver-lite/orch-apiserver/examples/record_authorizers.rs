@@ -16,13 +16,17 @@ use serde_json::Value;
 use fixture::{CLIENT, World};
 
 /// The tables, each with the modules of its server.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 10] = [
     ("always-allow.tsv", "AlwaysAllow"),
     ("always-deny.tsv", "AlwaysDeny"),
     ("abac.tsv", "ABAC"),
     ("abac-rbac.tsv", "ABAC,RBAC"),
     ("webhook.tsv", "Webhook"),
     ("webhook-rbac.tsv", "Webhook,RBAC"),
+    ("node-rbac.tsv", "Node,RBAC"),
+    ("rbac-node.tsv", "RBAC,Node"),
+    ("node-as-roles.tsv", "RBAC"),
+    ("node-always-allow.tsv", "AlwaysAllow"),
 ];
 
 #[tokio::main]
@@ -63,6 +67,8 @@ async fn record(world: &World, table: &Path, modes: &str, (server, etcd): (&Path
         flag("oidc-groups-prefix", "oidc:"),
         flag("oidc-ca-file", &file("oidc.crt")),
         flag("authorization-mode", modes),
+        // The server that is compared has it, and it restricts kubelets only.
+        flag("enable-admission-plugins", "NodeRestriction"),
     ];
     let has = |module: &str| modes.split(',').any(|one| one == module);
     if has("ABAC") {
@@ -112,11 +118,19 @@ async fn wait_until_ready(port: u16, log: &Path) {
 /// A row with its answer.
 async fn answered(world: &World, port: u16, row: &str) -> String {
     let columns: Vec<&str> = row.split('\t').collect();
-    let [who, method, path, body, ..] = columns[..] else { panic!("four columns: {row}") };
+    let [who, method, path, body, ref rest @ ..] = columns[..] else {
+        panic!("four columns: {row}")
+    };
+    // Behind the recorded answer stands what the compared server answers otherwise, and why.
+    let explained: String = rest.iter().skip(2).map(|column| format!("\t{column}")).collect();
     let (name, impersonated) = who.split_once(" as ").unwrap_or((who, ""));
     let token = world.bearer(name);
     let token = if impersonated.is_empty() { token } else { format!("{token} as {impersonated}") };
     let (code, answer) = curl(port, &token, method, path, body).await;
+    if method != "GET" && code < 300 {
+        // What nodes may read follows the objects by watches of the server's own.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
     let answer = if code >= 400 {
         answer["message"].as_str().unwrap_or_default().replace('\n', "\\n")
     } else if answer["status"].is_object() && path.contains("reviews") {
@@ -124,7 +138,7 @@ async fn answered(world: &World, port: u16, row: &str) -> String {
     } else {
         String::new()
     };
-    format!("{who}\t{method}\t{path}\t{body}\t{code}\t{answer}")
+    format!("{who}\t{method}\t{path}\t{body}\t{code}\t{answer}{explained}")
 }
 
 /// Code and body of an answer.

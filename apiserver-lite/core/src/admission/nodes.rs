@@ -13,7 +13,7 @@ use crate::auth::{ReferencedKind, claim_names, refers_to_any};
 use crate::context::RequestContext;
 use crate::request::Verb;
 use crate::status::{ApiError, StatusTarget};
-use apiserver_auth::{MASTERS, NODE_USER_PREFIX, is_node};
+use apiserver_auth::{NODE_USER_PREFIX, is_node};
 
 /// Refuses a kubelet's create or update of another node's object, and of its own what it may not decide. `old` is the stored version of
 /// an update.
@@ -25,20 +25,20 @@ pub fn admit(
     object: &Object,
     old: Option<&Object>,
 ) -> Result<(), ApiError> {
-    let Some(node) = kubelet(call)? else { return Ok(()) };
+    let Some(node) = kubelet(call, object.name())? else { return Ok(()) };
     match (object.kind.short_group, object.kind.kind()) {
         ("", "Pod") => match (old, call.request.subresource.as_str()) {
             (None, _) => check_mirror_pod(call, object, node),
             (Some(old), "status") => check_pod_status(call, object, old, node),
             (Some(_), "") => {
                 let only = format!("node {node:?} can only create and delete mirror pods");
-                Err(forbid(call, &format!("unexpected operation \"UPDATE\", {only}")))
+                Err(forbid(call, object, &format!("unexpected operation \"UPDATE\", {only}")))
             }
-            (Some(_), other) => Err(forbid(call, &unexpected_subresource(other))),
+            (Some(_), other) => Err(forbid(call, object, &unexpected_subresource(other))),
         },
         ("", "PersistentVolumeClaim") => match (old, call.request.subresource.as_str()) {
             (Some(old), "status") => check_claim(call, object, old, node),
-            _ => Err(forbid(call, CLAIM_STATUS)),
+            _ => Err(forbid(call, object, CLAIM_STATUS)),
         },
         _ if !belongs_to_node(call, old.unwrap_or(object), node) => {
             Err(refusal(call, object, node))
@@ -53,11 +53,11 @@ pub fn admit(
 /// # Errors
 /// 403, or 404 if there is no such object.
 pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
-    let Some(node) = kubelet(call)? else { return Ok(()) };
+    let Some(node) = kubelet(call, &call.request.name)? else { return Ok(()) };
     let stored = call.stored()?;
     let object = stored.object();
     if object.kind.is("", "PersistentVolumeClaim") {
-        return Err(forbid(call, CLAIM_STATUS));
+        return Err(forbid(call, object, CLAIM_STATUS));
     }
     let is_own = match object.kind.is("certificates", "CertificateSigningRequest") {
         true => object.str_at(&["spec", "username"]) == call.user.name,
@@ -76,19 +76,23 @@ pub fn admit_unstored(
     operation: WebhookOperation,
     object: &Object,
 ) -> Result<(), ApiError> {
-    if kubelet(call)?.is_none() || !call.request.group.is_empty() {
+    if kubelet(call, &call.request.name)?.is_none() || !call.request.group.is_empty() {
         return Ok(());
     }
     match (call.request.resource.as_str(), call.request.subresource.as_str(), operation) {
         (_, _, WebhookOperation::Connect) | ("pods", "eviction", _) => Ok(()),
-        ("pods", subresource, _) => Err(forbid(call, &unexpected_subresource(subresource))),
+        ("pods", subresource, _) => Err(forbid(call, object, &unexpected_subresource(subresource))),
         ("serviceaccounts", "token", _) => {
             let bound = |field: &str| object.str_at(&["spec", "boundObjectRef", field]);
             if (bound("apiVersion"), bound("kind")) != ("v1", "Pod") || bound("name").is_empty() {
-                return Err(forbid(call, "node requested token not bound to a pod"));
+                return Err(forbid(call, object, "node requested token not bound to a pod"));
             }
             match bound("uid") {
-                "" => Err(forbid(call, "node requested token with a pod binding without a uid")),
+                "" => Err(forbid(
+                    call,
+                    object,
+                    "node requested token with a pod binding without a uid",
+                )),
                 _ => Ok(()),
             }
         }
@@ -102,8 +106,13 @@ fn unexpected_subresource(subresource: &str) -> String {
     format!("unexpected pod subresource {subresource:?}, only 'status' and 'eviction' are allowed")
 }
 
-fn forbid(call: &RequestContext<'_>, why: &str) -> ApiError {
-    ApiError::forbidden(call.about(), why)
+/// A refusal about the requested object. What is created has its name in its body only.
+fn forbid(call: &RequestContext<'_>, object: &Object, why: &str) -> ApiError {
+    let name = match call.request.name.as_str() {
+        "" => object.name(),
+        name => name,
+    };
+    ApiError::forbidden(StatusTarget { name, ..call.about() }, why)
 }
 
 /// Refuses a new pod that is not the mirror of a static pod of the node.
@@ -112,7 +121,7 @@ fn check_mirror_pod(call: &RequestContext<'_>, pod: &Object, node: &str) -> Resu
     let key = call.server.names.label("config.mirror");
     if !annotations.is_some_and(|annotations| annotations.contains(&key)) {
         let only = format!("node {node:?} can only create mirror pods");
-        return Err(forbid(call, &format!("pod does not have {key:?} annotation, {only}")));
+        return Err(forbid(call, pod, &format!("pod does not have {key:?} annotation, {only}")));
     }
     if !belongs_to_node(call, pod, node) {
         return Err(refusal(call, pod, node));
@@ -125,7 +134,7 @@ fn check_mirror_pod(call: &RequestContext<'_>, pod: &Object, node: &str) -> Resu
 fn check_owner(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<(), ApiError> {
     let refuse = |what: &str| {
         let what = format!("node {node:?} can only create pods with {what} set to itself");
-        Err(forbid(call, &what))
+        Err(forbid(call, pod, &what))
     };
     let owners = pod.metadata().map(|metadata| metadata.list("ownerReferences"));
     let owner = match owners.unwrap_or_default() {
@@ -143,7 +152,7 @@ fn check_owner(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<()
     }
     if is_true("blockOwnerDeletion") {
         let why = format!("node {node:?} must not set blockOwnerDeletion on an owner reference");
-        return Err(forbid(call, &why));
+        return Err(forbid(call, pod, &why));
     }
     let stored = call.server.find_in("", "nodes", "", node);
     let about = StatusTarget { group: "", kind: "nodes", name: node };
@@ -151,7 +160,7 @@ fn check_owner(call: &RequestContext<'_>, pod: &Object, node: &str) -> Result<()
     let (asked, uid) = (says("uid"), stored.object().uid());
     if asked != uid {
         let why = format!("node {node} UID mismatch: expected {asked} got {uid}");
-        return Err(forbid(call, &why));
+        return Err(forbid(call, pod, &why));
     }
     Ok(())
 }
@@ -168,7 +177,7 @@ fn check_references(call: &RequestContext<'_>, pod: &Object, node: &str) -> Resu
         None => Ok(()),
         Some((_, what)) => {
             let why = format!("node {node:?} can not create pods that reference {what}");
-            Err(forbid(call, &why))
+            Err(forbid(call, pod, &why))
         }
     }
 }
@@ -186,7 +195,7 @@ fn check_pod_status(
     if pod.labels() == old.labels() {
         return Ok(());
     }
-    Err(forbid(call, &format!("node {node:?} cannot update labels through pod status")))
+    Err(forbid(call, pod, &format!("node {node:?} cannot update labels through pod status")))
 }
 
 /// Refuses labels by which the node would get pods that it should not have, a change of its taints, which keep pods away, and owners: with
@@ -197,7 +206,9 @@ fn check_own_node(
     old: Option<&Object>,
     node: &str,
 ) -> Result<(), ApiError> {
-    let refuse = |what: &str| Err(forbid(call, &format!("node {node:?} is not allowed to {what}")));
+    let allowed = |what: &str| format!("is not allowed to {what}");
+    let refuse =
+        |what: &str| Err(forbid(call, object, &format!("node {node:?} {}", allowed(what))));
     let source = |object: &Object| object.spec().and_then(|spec| spec.get("configSource")).cloned();
     match (source(object), old.map(source)) {
         (None, _) => {}
@@ -225,7 +236,10 @@ fn check_own_node(
     match (forbidden.is_empty(), old) {
         (true, _) => Ok(()),
         (false, None) => refuse(&format!("set the following labels: {forbidden}")),
-        (false, Some(_)) => refuse(&format!("modify labels: {forbidden}")),
+        // Kubernetes does not name the node here.
+        (false, Some(_)) => {
+            Err(forbid(call, object, &allowed(&format!("modify labels: {forbidden}"))))
+        }
     }
 }
 
@@ -262,18 +276,20 @@ fn check_claim(
     let why = format!(
         "node {node:?} is not allowed to update fields other than status.capacity and status.conditions"
     );
-    Err(forbid(call, &why))
+    Err(forbid(call, claim, &why))
 }
 
-/// The node name if the user is a kubelet and not an administrator.
-fn kubelet<'a>(call: &RequestContext<'a>) -> Result<Option<&'a str>, ApiError> {
+/// The node name if the user is a kubelet. One that is an administrator too is restricted all the same.
+/// `name` is that of the object.
+fn kubelet<'a>(call: &RequestContext<'a>, name: &str) -> Result<Option<&'a str>, ApiError> {
     let user = call.user;
-    if !is_node(user) || user.is_in(MASTERS) {
+    if !is_node(user) {
         return Ok(None);
     }
     match user.name.strip_prefix(NODE_USER_PREFIX) {
         Some("") => {
-            Err(forbid(call, &format!("could not determine node from user {:?}", user.name)))
+            let why = format!("could not determine node from user {:?}", user.name);
+            Err(ApiError::forbidden(StatusTarget { name, ..call.about() }, &why))
         }
         name => Ok(Some(name.unwrap_or_default())),
     }
@@ -320,5 +336,5 @@ fn refusal(call: &RequestContext<'_>, object: &Object, node: &str) -> ApiError {
         ("csinodes", _, _) => same_name("CSINode"),
         _ => "the object does not belong to the requesting node".to_owned(),
     };
-    forbid(call, &why)
+    forbid(call, object, &why)
 }

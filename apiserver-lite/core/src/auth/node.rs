@@ -301,15 +301,19 @@ fn is_verb_on_one_object(verb: &str) -> bool {
     matches!(verb, "get" | "create" | "update" | "patch" | "delete")
 }
 
-/// The node of a kubelet's user: one of the group of kubelets, by name.
+/// The node of a kubelet's user: one of the group of kubelets, by name. The name may be empty.
 fn node_of(user: &User) -> Option<&str> {
-    user.name.strip_prefix(NODE_USER_PREFIX).filter(|node| !node.is_empty() && user.is_in(NODES))
+    user.name.strip_prefix(NODE_USER_PREFIX).filter(|_| user.is_in(NODES))
 }
 
 impl Authorizer for NodeAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let none = |reason| Authorization::new(Decision::NoOpinion, reason);
-        let Some(node) = node_of(attributes.user) else { return none(String::new()) };
+        let node = match node_of(attributes.user) {
+            None => return none(String::new()),
+            Some("") => return none(format!("unknown node for user {:?}", attributes.user.name)),
+            Some(node) => node,
+        };
         match self.decide(node, attributes) {
             Ok(()) => Authorization::new(Decision::Allow, ""),
             Err(NotAllowed(reason)) => none(reason),

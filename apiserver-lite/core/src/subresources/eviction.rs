@@ -44,13 +44,14 @@ pub async fn create(
     let effects = call.effects()?;
     let operation = admission::WebhookOperation::Create;
     admission::admit_unstored(call, operation, &mut decoded.object, None, effects).await?;
+    // A refusal comes before what else is wrong.
+    admission::admit_delete(call)?;
     let name = decoded.object.name();
     if !name.is_empty() && name != call.request.name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
     let delete_options = DeleteOptions::new(server.names, &options, call.query)?;
-    admission::admit_delete(call)?;
     let adds_condition =
         server.config.disruption_conditions && delete_options.effects != Effects::DryRun;
     for _ in 0..CONFLICT_TRIES {

@@ -116,6 +116,10 @@ async fn create_once(
     quotas::check(call, ObjectChange { new: &object, old: None }).await?;
     let reserved = registry::reserve(call.server, &mut object, None).await?;
     if effects == Effects::DryRun {
+        if call.server.find(&call.kind, object.namespace(), object.name()).is_some() {
+            let about = StatusTarget { name: object.name(), ..call.about() };
+            return Err(ApiError::already_exists(about));
+        }
         let response = VerbResponse::Object { code: 201, object: Box::new(object) };
         return Ok(VerbOutput { response, warnings });
     }

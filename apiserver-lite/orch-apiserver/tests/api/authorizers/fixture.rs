@@ -12,8 +12,22 @@ use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
 use tokio_rustls::TlsAcceptor;
 
-/// Static tokens; each is the name of its user.
-const TOKENS: &str = "jane,jane,u2,devs\njoe,joe,u3\nann,ann,u4,\"ops,auditors\"\nbob,bob,u5\neve,eve,u6\nzoe,zoe,u7\nimp,imp,u8\n";
+/// Static tokens; each is the name of its user, but for those of kubelets and of users that are kubelets in part.
+const TOKENS: &str = r#"jane,jane,u2,devs
+joe,joe,u3
+ann,ann,u4,"ops,auditors"
+bob,bob,u5
+eve,eve,u6
+zoe,zoe,u7
+imp,imp,u8
+admin,admin,u9,system:masters
+n1,system:node:n1,u10,system:nodes
+ghost,system:node:ghost,u11,system:nodes
+chief,system:node:n2,u12,"system:nodes,system:masters"
+fake,system:node:n1,u13
+crowd,crowd,u14,system:nodes
+nameless,system:node:,u15,system:nodes
+"#;
 
 /// Policies of ABAC.
 const POLICIES: &str = include_str!("policies.jsonl");

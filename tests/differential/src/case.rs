@@ -23,14 +23,28 @@ pub struct Case {
     pub steps: Vec<Pair>,
 }
 
+impl Case {
+    /// Whether the owners of fields are compared.
+    pub fn compares_owners(&self) -> bool {
+        self.operation.starts_with("apply")
+    }
+}
+
 /// One request in the words of each server.
 pub struct Pair {
     method: Method,
     paths: [String; 2],
     bodies: [Bytes; 2],
+    /// What is merged into the object that was answered last, which is the body then.
+    edit: Option<Json>,
     content_type: String,
     accept: String,
 }
+
+/// In a body, the version of the object that was answered last.
+pub const VERSION: &str = "{resourceVersion}";
+/// In a body, its uid.
+pub const UID: &str = "{uid}";
 
 /// Content types.
 pub const JSON: &str = "application/json";
@@ -42,6 +56,7 @@ impl Pair {
             method,
             paths: [paths(Whose::Theirs), paths(Whose::Ours)],
             bodies: [Bytes::new(), Bytes::new()],
+            edit: None,
             content_type: JSON.to_owned(),
             accept: JSON.to_owned(),
         }
@@ -63,6 +78,11 @@ impl Pair {
         Self { bodies: bodies.map(Bytes::from), ..self }
     }
 
+    /// With the object that was answered last and `changes` in it as its body: fields of both are merged, lists replaced, and null removes.
+    pub fn editing(self, changes: Json) -> Self {
+        Self { edit: Some(changes), ..self }
+    }
+
     /// With another content type.
     pub fn of(self, content_type: &str) -> Self {
         Self { content_type: content_type.to_owned(), ..self }
@@ -75,7 +95,48 @@ impl Pair {
 
     /// As shown in reports.
     pub fn label(&self) -> String {
-        format!("{} {}", self.method, self.paths[0])
+        let body = match &self.edit {
+            Some(changes) => format!(" edit {changes}"),
+            None if self.content_type.contains("apply") => {
+                format!(" {}", String::from_utf8_lossy(&self.bodies[0]).replace('\n', "\\n"))
+            }
+            None => String::new(),
+        };
+        format!("{} {}{body}", self.method, self.paths[0])
+    }
+
+    /// The body for a server that answered `last` before.
+    fn body(&self, whose: Whose, last: Option<&Json>) -> Bytes {
+        if let Some(changes) = &self.edit {
+            let mut object = last.cloned().unwrap_or_default();
+            merge(&mut object, changes);
+            return Bytes::from(object.to_string());
+        }
+        let body = &self.bodies[usize::from(whose == Whose::Ours)];
+        let (Some(last), Ok(text)) = (last, std::str::from_utf8(body)) else { return body.clone() };
+        if !text.contains(VERSION) && !text.contains(UID) {
+            return body.clone();
+        }
+        let meta = |field: &str| last["metadata"][field].as_str().unwrap_or_default().to_owned();
+        Bytes::from(text.replace(VERSION, &meta("resourceVersion")).replace(UID, &meta("uid")))
+    }
+}
+
+/// Merges as RFC 7386 does.
+fn merge(object: &mut Json, changes: &Json) {
+    let Json::Object(changes) = changes else {
+        *object = changes.clone();
+        return;
+    };
+    if !object.is_object() {
+        *object = Json::Object(serde_json::Map::new());
+    }
+    for (name, value) in changes {
+        let Some(fields) = object.as_object_mut() else { return };
+        match value {
+            Json::Null => drop(fields.shift_remove(name)),
+            value => merge(fields.entry(name.clone()).or_insert(Json::Null), value),
+        }
     }
 }
 
@@ -93,14 +154,21 @@ pub struct Answer {
     pub message: String,
     /// Of a refusal, sorted.
     pub causes: Vec<Cause>,
+    /// Of a refusal because of conflicts: fields and with whom they are in conflict, sorted.
+    pub conflicts: Vec<Cause>,
     /// Of a success.
     pub object: Option<Json>,
+    /// Whether the object has another version than it was answered with before in this case.
+    pub is_rewritten: bool,
 }
 
 /// Sends all steps of a case to one server.
 pub async fn send(client: &Client, whose: Whose, case: &Case) -> Vec<Answer> {
     let mut answers: Vec<Answer> = Vec::with_capacity(case.steps.len());
     for step in &case.steps {
+        // Not all answers are the object.
+        let mut objects = answers.iter().rev().filter_map(|answer| answer.object.as_ref());
+        let last = objects.find(|object| object["metadata"]["uid"].is_string()).cloned();
         let token = answers.last().and_then(|last| last.object.as_ref());
         let token = token.and_then(|list| list["metadata"]["continue"].as_str()).unwrap_or("");
         let at = usize::from(whose == Whose::Ours);
@@ -110,10 +178,15 @@ pub async fn send(client: &Client, whose: Whose, case: &Case) -> Vec<Answer> {
             .uri(path)
             .header(header::CONTENT_TYPE, &step.content_type)
             .header(header::ACCEPT, &step.accept)
-            .body(step.bodies[at].clone());
-        let answer = match request {
+            .body(step.body(whose, last.as_ref()));
+        let mut answer = match request {
             Ok(request) => read(client.call(request).await),
             Err(error) => Answer { message: error.to_string(), ..Answer::default() },
+        };
+        let version = |object: &Json| object["metadata"]["resourceVersion"].clone();
+        answer.is_rewritten = match (&last, &answer.object) {
+            (Some(before), Some(object)) => version(before) != version(object),
+            _ => false,
         };
         answers.push(answer);
     }
@@ -132,12 +205,18 @@ fn read(answer: Result<proto_client::Answer, ClientError>) -> Answer {
             let mut causes: Vec<Cause> =
                 causes.map(|cause| (cause.field.clone(), cause.reason.clone())).collect();
             causes.sort();
+            let conflicts = status.details.iter().flat_map(|details| &details.causes);
+            let conflicts = conflicts.filter(|cause| cause.reason == "FieldManagerConflict");
+            let mut conflicts: Vec<Cause> =
+                conflicts.map(|cause| (cause.field.clone(), cause.message.clone())).collect();
+            conflicts.sort();
             Answer {
                 code: u16::try_from(status.code).unwrap_or_default(),
                 reason: status.reason.clone(),
                 message: status.message.clone(),
                 causes,
-                object: None,
+                conflicts,
+                ..Answer::default()
             }
         }
         Err(error) => Answer { message: error.to_string(), ..Answer::default() },

@@ -4,16 +4,19 @@ use serde_json::Value as Json;
 
 use crate::case::{Answer, Cause};
 use crate::open_api::OpenApi;
+use crate::owners;
 
 /// Metadata that each server makes for itself.
 const OWN: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "selfLink", "continue"];
 /// Differences of one object that are told; more of them say no more.
 const DIFFERENCES_MAX: usize = 40;
 
-/// Says what differs, each in the words that the table's patterns match.
+/// Says what differs, each in the words that the table's patterns match. `with_owners` says whether the owners of fields are compared by field, and
+/// whether a write has stored anything.
 pub fn differences(
     api: &OpenApi,
     definition: Option<&str>,
+    with_owners: bool,
     theirs: &Answer,
     ours: &Answer,
 ) -> Vec<String> {
@@ -39,9 +42,18 @@ pub fn differences(
         }
         return vec![format!("causes theirs={theirs} ours={ours}")];
     }
-    let mut found = Vec::new();
-    if let (Some(theirs), Some(ours)) = (&theirs.object, &ours.object) {
-        Comparison { api, found: &mut found }.values(definition, theirs, ours, "");
+    let kind = owners::Kind { api, definition };
+    let mut found = kind.conflicts(&theirs.conflicts, &ours.conflicts);
+    if let (Some(a), Some(b)) = (&theirs.object, &ours.object) {
+        Comparison { api, with_owners, found: &mut found }.values(definition, a, b, "");
+        if with_owners && theirs.is_rewritten != ours.is_rewritten {
+            let whose = if theirs.is_rewritten { "theirs" } else { "ours" };
+            found.push(format!("rewritten only {whose}"));
+        }
+        if with_owners {
+            let entries = |object: &Json| object["metadata"]["managedFields"].clone();
+            found.extend(kind.differences(&entries(a), &entries(b)));
+        }
     }
     found
 }
@@ -79,6 +91,7 @@ fn without_positions(field: &str) -> String {
 
 struct Comparison<'a> {
     api: &'a OpenApi,
+    with_owners: bool,
     found: &'a mut Vec<String>,
 }
 
@@ -103,7 +116,9 @@ impl Comparison<'_> {
                     // Which maps and lists have one owner as a whole differs between versions.
                     let owned = path.ends_with("managedFields[*]")
                         && ["time", "fieldsV1"].contains(&name.as_str());
-                    if own || owned || (path.is_empty() && name == "apiVersion") {
+                    let by_field =
+                        self.with_owners && path == "metadata" && name == "managedFields";
+                    if own || owned || by_field || (path.is_empty() && name == "apiVersion") {
                         continue;
                     }
                     let inner = match definition.filter(|name| !name.is_empty()) {
@@ -129,6 +144,9 @@ impl Comparison<'_> {
                 if a.len() != b.len() {
                     return self.tell(format!("stored {path} has {} {} items", a.len(), b.len()));
                 }
+                if self.with_owners && a != b && sorted(a) == sorted(b) {
+                    return self.tell(format!("stored {path} in another order"));
+                }
                 for (a, b) in a.iter().zip(b) {
                     self.values(definition, a, b, &format!("{path}[*]"));
                 }
@@ -142,6 +160,13 @@ impl Comparison<'_> {
             _ => self.tell(format!("stored {path} differs")),
         }
     }
+}
+
+/// The items as texts, sorted.
+fn sorted(items: &[Json]) -> Vec<String> {
+    let mut texts: Vec<String> = items.iter().map(Json::to_string).collect();
+    texts.sort();
+    texts
 }
 
 /// Whether a value looks like a time of now.
@@ -171,7 +196,7 @@ mod tests {
         let api = OpenApi::new(&json!({"definitions": {"a": {"properties": {
             "metadata": {}, "b": {"type": "integer"}, "c": {"type": "string"},
         }}}}));
-        let all = |a: &Answer, b: &Answer| differences(&api, Some("a"), a, b);
+        let all = |a: &Answer, b: &Answer| differences(&api, Some("a"), false, a, b);
         let a = stored(json!({"metadata": {"uid": "1"}, "b": 1, "t": "2026-01-01T00:00:00Z"}));
         let b = stored(
             json!({"metadata": {"uid": "2"}, "b": 1, "t": "2026-01-02T00:00:00Z", "new": 3}),

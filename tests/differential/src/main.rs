@@ -1,13 +1,16 @@
 //! The same requests to Kubernetes' own kube-apiserver and to ours, and what differs between the answers (`hack/differential`).
 //!
-//! [`fields`] and [`protocol`] make requests (pure, always the same), [`replay`] has those of clients of others; [`case`] sends them; [`compare`] says what
-//! differs; [`table`] has the reasons.
+//! [`fields`], [`protocol`] and [`apply`] make requests (pure, always the same with one seed), [`replay`] has those of clients of others; [`case`] sends
+//! them; [`compare`] and [`owners`] say what differs; [`table`] has the reasons.
 
+mod apply;
 mod case;
 mod change;
 mod compare;
 mod fields;
+mod markers;
 mod open_api;
+mod owners;
 mod protocol;
 mod replay;
 mod report;
@@ -56,9 +59,15 @@ struct Flags {
     /// The table of explained differences.
     #[arg(long)]
     table: PathBuf,
-    /// Plurals of the resources to compare, with commas, and `recorded` for the requests of other clients; all without it.
+    /// Plurals of the resources to compare, with commas, `gadgets` for the custom resource, and `recorded` for the requests of other clients; all without it.
     #[arg(long, value_delimiter = ',')]
     kinds: Vec<String>,
+    /// Whether only server-side apply is compared.
+    #[arg(long)]
+    applies_only: bool,
+    /// What the applies by chance follow from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Where differential.md and unexplained.tsv are written.
     #[arg(long)]
     out: PathBuf,
@@ -93,27 +102,32 @@ async fn main() -> Result<ExitCode> {
 async fn run(flags: &Flags, programs: &Programs, table: &Table) -> Result<Report> {
     let servers = Servers::start(programs).await?;
     let clients = &servers.clients;
-    let api = OpenApi::new(&get_json(&clients[0], "/openapi/v2").await?);
+    let api = apply::with_custom(OpenApi::new(&get_json(&clients[0], "/openapi/v2").await?));
     let namespace = json!({"metadata": {"name": NAMESPACE}});
     for client in clients {
         write(client, Method::POST, "/api/v1/namespaces", &namespace).await?;
     }
-    let (resources, left_out) = Resource::all(&clients[0], &api).await?;
+    let (resources, mut left_out) = Resource::all(&clients[0], &api).await?;
     let mut run = Run { clients, api: &api, table, report: Report::default() };
     for resource in &resources {
         if flags.compares(&resource.plural) {
-            if let Err(error) = run.compare(resource).await {
+            if let Err(error) = run.compare(resource, flags).await {
                 println!("{}: {error:#}", resource.full_name());
                 run.report.fail();
             }
             println!("{}: {}", resource.full_name(), run.report.summary());
         }
     }
-    if flags.compares("recorded") {
+    if flags.compares("gadgets") {
+        run.compare_custom_applies(flags.seed).await?;
+        println!("gadgets: {}", run.report.summary());
+    }
+    if flags.compares("recorded") && !flags.applies_only {
         run.replay().await?;
         println!("recorded: {}", run.report.summary());
     }
     let report = run.report;
+    left_out.extend(apply::NOT_APPLIED.map(|plural| format!("apply of {plural}")));
     std::fs::create_dir_all(&flags.out)?;
     report.write_unexplained(&flags.out.join("unexplained.tsv"))?;
     report.write_page(&flags.out.join("differential.md"), table, &left_out)?;
@@ -129,7 +143,18 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn compare(&mut self, resource: &Resource) -> Result<()> {
+    async fn compare(&mut self, resource: &Resource, flags: &Flags) -> Result<()> {
+        if !flags.applies_only {
+            self.compare_requests(resource).await?;
+        }
+        if resource.is_stored && !apply::NOT_APPLIED.contains(&resource.plural.as_str()) {
+            self.compare_applies(resource, flags.seed).await?;
+        }
+        Ok(())
+    }
+
+    /// Compares all but server-side apply.
+    async fn compare_requests(&mut self, resource: &Resource) -> Result<()> {
         let mut cases = fields::creates(self.api, resource);
         cases.extend(protocol::bodies(resource));
         if !resource.is_stored {

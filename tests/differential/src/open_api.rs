@@ -86,6 +86,26 @@ pub struct FieldAt {
     pub is_set: bool,
 }
 
+/// How values of a schema are owned.
+#[derive(Debug, PartialEq)]
+pub enum Shape<'a> {
+    /// As a whole.
+    Leaf,
+    /// By field; the schema has them as its `properties`.
+    Object(&'a Json),
+    /// By key; the schema of the values.
+    Map(&'a Json),
+    /// Scalars, by item.
+    Set,
+    /// By item.
+    List {
+        /// The fields that identify an item.
+        keys: Vec<String>,
+        /// The schema of the items.
+        items: &'a Json,
+    },
+}
+
 /// The document's definitions.
 pub struct OpenApi {
     definitions: BTreeMap<String, Json>,
@@ -110,6 +130,12 @@ impl OpenApi {
             all.definitions.insert(name.clone(), definition.clone());
         }
         all
+    }
+
+    /// With one more definition.
+    pub fn with(mut self, name: &str, definition: Json) -> Self {
+        self.definitions.insert(name.to_owned(), definition);
+        self
     }
 
     /// The definition of a kind.
@@ -138,6 +164,47 @@ impl OpenApi {
         let mut walk = Walk { api: self, below, found: Vec::new(), seen: Vec::new() };
         walk.object(definition, Some(base), &FieldPath::default());
         walk.found
+    }
+
+    /// The schema of a definition.
+    pub fn schema(&self, definition: &str) -> Option<&Json> {
+        self.definitions.get(definition)
+    }
+
+    /// How the values of a schema are owned, by its markers as server-side apply reads them: of lists without one those of strategic merge patches.
+    pub fn shape<'a>(&'a self, schema: &'a Json) -> Shape<'a> {
+        let known = reference(schema).and_then(|name| self.definitions.get(name));
+        let whole = known.unwrap_or(schema);
+        if [schema, whole].iter().any(|one| one["x-kubernetes-map-type"] == "atomic") {
+            return Shape::Leaf;
+        }
+        if whole["properties"].is_object() {
+            return Shape::Object(whole);
+        }
+        if let Some(values) = whole.get("additionalProperties") {
+            return Shape::Map(values);
+        }
+        if whole["type"] != "array" {
+            return Shape::Leaf;
+        }
+        let text = |value: &Json| value.as_str().map(str::to_owned);
+        let is_merged =
+            whole["x-kubernetes-patch-strategy"].as_str().is_some_and(|how| how.contains("merge"));
+        match (
+            whole["x-kubernetes-list-type"].as_str(),
+            text(&whole["x-kubernetes-patch-merge-key"]),
+        ) {
+            (Some("map"), _) => {
+                let keys = whole["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
+                Shape::List { keys: keys.filter_map(text).collect(), items: &whole["items"] }
+            }
+            (Some("set"), _) => Shape::Set,
+            (None, Some(key)) if is_merged => {
+                Shape::List { keys: vec![key], items: &whole["items"] }
+            }
+            (None, None) if is_merged => Shape::Set,
+            _ => Shape::Leaf,
+        }
     }
 
     fn leaf(&self, property: &Json) -> Option<Type> {

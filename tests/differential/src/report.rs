@@ -40,11 +40,13 @@ pub struct Report {
 impl Report {
     /// Counts one case with the answers of both servers.
     pub fn count(&mut self, api: &OpenApi, table: &Table, case: &Case, answers: &[Vec<Answer>; 2]) {
+        let mut first = true; // TEMP
         for (step, (theirs, ours)) in answers[0].iter().zip(&answers[1]).enumerate() {
             self.requests += 1;
             let counts = self.operations.entry(case.operation).or_default();
             counts[0] += 1;
-            let found = compare::differences(api, case.definition.as_deref(), theirs, ours);
+            let (definition, owners) = (case.definition.as_deref(), case.compares_owners());
+            let found = compare::differences(api, definition, owners, theirs, ours);
             if found.is_empty() {
                 self.equal += 1;
                 counts[1] += 1;
@@ -65,10 +67,24 @@ impl Report {
                     }
                     None => {
                         is_explained = false;
+                        if first {
+                            eprintln!(
+                                "FIRST\t{}\t{}\t{}\t{}\t{}\t{}\tTHEIRS {}\tOURS {}",
+                                key.resource,
+                                key.operation,
+                                key.field,
+                                step + 1,
+                                key.what,
+                                case.steps[step].label(),
+                                theirs.message.replace('\n', " "),
+                                ours.message.replace('\n', " ")
+                            );
+                        } // TEMP
                         self.note(key, case, step, [theirs, ours]);
                     }
                 }
             }
+            first = first && is_explained; // TEMP
             match is_explained {
                 true => self.explained += 1,
                 false => self.unexplained += 1,
@@ -80,6 +96,10 @@ impl Report {
         let group = self.groups.entry(key).or_default();
         if group.count == 0 {
             let label = case.steps.get(step).map(|step| step.label()).unwrap_or_default();
+            let label = match case.steps.len() {
+                1 => label,
+                _ => format!("request {}: {label}", step + 1),
+            };
             group.said = answers.map(|answer| answer.message.chars().take(400).collect());
             group.examples.push(label);
         }

@@ -37,6 +37,9 @@ struct Row {
     resource: String,
     name: Option<String>,
     object: Json,
+    /// A valid status, of kinds that have one.
+    #[serde(default)]
+    status: Json,
 }
 
 /// A resource with a valid object.
@@ -54,8 +57,11 @@ pub struct Resource {
     pub definition: String,
     pub subresources: Vec<String>,
     /// The valid object, without a name where objects may have any.
-    object: Json,
-    fixed_name: Option<String>,
+    pub object: Json,
+    /// A valid status, or null.
+    pub status: Json,
+    /// The name that all its objects have, if they may not have any.
+    pub fixed_name: Option<String>,
 }
 
 impl Resource {
@@ -89,6 +95,7 @@ impl Resource {
             version: row.version,
             plural: row.resource,
             object: row.object,
+            status: row.status,
             fixed_name: row.name,
             kind,
         })
@@ -211,6 +218,7 @@ pub mod tests {
             definition: String::new(),
             subresources: Vec::new(),
             object: row.object,
+            status: row.status,
             fixed_name: row.name,
         }
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::create::create_applied;
 use super::ownership::{self, AppliedTree, Owners};
-use super::update::{check_create, check_revision, check_uid};
+use super::update::{check_create, check_revision, refuse_deletion};
 use super::update_common::{CONFLICT_TRIES, UpdateAttempt, commit_owned, object_error, strictness};
 use super::{VerbOutput, VerbResponse};
 use crate::context::RequestContext;
@@ -42,7 +42,10 @@ pub async fn apply(
     let strictness = strictness(call)?;
     let force = options::apply_force(call.query)?;
     let parsed = call.server.engine.parse_document(Format::Yaml, &body, strictness);
-    let (config, warnings) = parsed.map_err(|error| object_error(&error))?;
+    let (mut config, warnings) = parsed.map_err(|error| object_error(&error))?;
+    if call.request.namespace.is_empty() {
+        forget_namespace(&mut config);
+    }
     check_identity(call, call.requested_version.kind(), &config)?;
     let applied = Applied { call, config, force, effects, strictness, warnings };
     for _ in 0..CONFLICT_TRIES {
@@ -80,8 +83,8 @@ impl Applied<'_> {
         }
         let AppliedTree { tree, managed_fields, .. } =
             ownership::apply(call, None, &self.config, self.force).await?;
-        let (mut object, warnings) = object_of(call, tree, None, self.strictness)?;
-        object.set_meta_str("name", &call.request.name);
+        check_named(call, &tree)?;
+        let (object, warnings) = object_of(call, tree, None, self.strictness)?;
         match create_applied(call, object, managed_fields, self.effects).await {
             Err(error) if error.is_already_exists() => Ok(UpdateAttempt::Conflict),
             created => Ok(UpdateAttempt::Done(with_warnings(created?, warnings))),
@@ -102,9 +105,11 @@ impl Applied<'_> {
             let unchanged = VerbResponse::Stored { code: 200, record: old.clone() };
             return Ok(UpdateAttempt::Done(unchanged.into()));
         }
+        check_named(call, &tree)?;
         let (object, warnings) = object_of(call, tree, Some(before), self.strictness)?;
-        check_uid(call, &object, before)?;
+        // A uid is no precondition, as of a patch: another one is refused as a change.
         check_revision(call, &object, before)?;
+        refuse_deletion(&object, before)?;
         let owners = Owners::Applied(managed_fields);
         let tried = commit_owned(call, old, object, owners, subresource, self.effects).await?;
         Ok(match tried {
@@ -121,6 +126,24 @@ fn with_warnings(mut output: VerbOutput, warnings: Vec<String>) -> VerbOutput {
 
 fn meta<'a>(config: &'a Value, field: &str) -> &'a str {
     config.as_map().and_then(|config| config.map("metadata")).map_or("", |meta| meta.str(field))
+}
+
+/// Removes the namespace of a configuration. As in Kubernetes that of an object which lies in none is ignored.
+fn forget_namespace(config: &mut Value) {
+    if let Some(metadata) = config.as_map_mut().and_then(|config| config.map_mut("metadata")) {
+        metadata.remove("namespace");
+    }
+}
+
+/// Refuses what has no name after an apply: one that makes an object has to name it, and none may take the name away.
+fn check_named(call: &RequestContext<'_>, tree: &Value) -> Result<(), ApiError> {
+    if meta(tree, "name").is_empty() {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            call.request.name
+        )));
+    }
+    Ok(())
 }
 
 /// The object that a tree of the requested version is, in the stored version, with the warnings of decoding it.

@@ -157,7 +157,8 @@ async fn an_apply_needs_a_manager_and_an_object_of_the_path() {
             "{config}: {refused}"
         );
     }
-    let twice = "apiVersion: v1\nkind: ConfigMap\ndata: {k: a}\ndata: {k: b}\n";
+    let twice =
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata: {k: a}\ndata: {k: b}\n";
     let media = "application/apply-patch+yaml";
     let strict = format!("{path}&fieldValidation=Strict");
     let refused =
@@ -173,6 +174,45 @@ async fn an_apply_needs_a_manager_and_an_object_of_the_path() {
         forced["message"].as_str().is_some_and(|text| text.contains("non-apply patch")),
         "{forced}"
     );
+}
+
+/// As a patch of another type, an apply may not change what the server sets, and none makes an object nameless.
+#[tokio::test]
+async fn an_apply_keeps_name_uid_and_deletion() {
+    let server = TestServer::start().await;
+    let path = format!("{MAPS}/m?fieldManager=a");
+    let config =
+        |metadata: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+    let nameless = apply(&server, &path, &config(json!({}))).await.expect(400);
+    let text = "the name of the object (m based on URL) was undeterminable: name must be provided";
+    assert_eq!(nameless["message"], text);
+    let made = apply(&server, &path, &config(json!({"name": "m"}))).await.expect(201);
+    // What is there has its name already.
+    apply(&server, &path, &config(json!({}))).await.expect(200);
+    for name in [Value::Null, json!("")] {
+        let refused = apply(&server, &path, &config(json!({"name": name}))).await.expect(400);
+        assert_eq!(refused["message"], text);
+    }
+    for (field, value) in [("uid", "other"), ("deletionTimestamp", "2020-01-01T00:00:00Z")] {
+        let changed = config(json!({"name": "m", field: value}));
+        let refused = apply(&server, &path, &changed).await.expect(422);
+        assert_eq!(refused["details"]["causes"][0]["field"], format!("metadata.{field}"));
+    }
+    let same = config(json!({"name": "m", "uid": made["metadata"]["uid"]}));
+    apply(&server, &path, &same).await.expect(200);
+}
+
+/// As in Kubernetes the namespace of an object that lies in none is ignored.
+#[tokio::test]
+async fn the_namespace_of_an_object_that_has_none_is_ignored() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/nodes/r?fieldManager=a";
+    let node =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "r", "namespace": "n"}});
+    for code in [201, 200] {
+        let applied = apply(&server, path, &node).await.expect(code);
+        assert_eq!(applied["metadata"]["namespace"], Value::Null);
+    }
 }
 
 #[tokio::test]

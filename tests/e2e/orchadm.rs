@@ -14,11 +14,12 @@ use orch_tests::wait::until;
 use proto_api::authentication::v1::TokenRequest;
 use proto_api::core::v1::{Node, Pod, ServiceAccount};
 use proto_api::names::Names;
-use proto_client::config::{Credential, file};
+use proto_client::config::{Credential, Identity, Pem, file};
 use proto_client::{Client, ListParams, request};
 use serde_json::{Value, json};
 
 use crate::context::{Context, PATIENCE, shown};
+use crate::stolen_credentials;
 use hosts::{Host, Hosts};
 
 /// Steps of orchadm wait for certificates and nodes.
@@ -62,6 +63,7 @@ impl Cluster {
         self.who_may_not_join().await?;
         self.join().await?;
         self.a_pod_on_each().await?;
+        self.credentials_open_only_what_they_are_for().await?;
         self.tokens().await?;
         self.phases_run_alone().await?;
         self.certificates_and_keys().await?;
@@ -307,6 +309,29 @@ impl Cluster {
             }
         })
         .await
+    }
+
+    /// The credentials of the host that has joined, of a pod, of the token, and none, against the control plane's host as the other node.
+    async fn credentials_open_only_what_they_are_for(&self) -> Result<()> {
+        let host = &self.hosts.all[1];
+        let (config, agent) = (self.names.api_service_name(), self.names.component("let"));
+        let mut config = file::load(&host.file(&format!("/etc/{config}/{agent}.conf")), None)?;
+        // It names the file by its path on the host.
+        let pair = host.file(&format!("/var/lib/{agent}/pki/{agent}-client-current.pem"));
+        let pair = Pem::Data(std::fs::read(pair)?);
+        config.tls.identity = Some(Identity { certificate: pair.clone(), key: pair });
+        config.tls.authority = file::load(&self.admin_file(), None)?.tls.authority;
+        let target = stolen_credentials::Target {
+            names: self.names,
+            admin: self.admin()?,
+            config,
+            own: host.name.clone(),
+            other: self.one().name.clone(),
+            endpoint_of: self.one().name.clone(),
+            ns: "stolen".to_owned(),
+            join_token: Some(self.token.clone()),
+        };
+        stolen_credentials::try_all(&target).await
     }
 
     /// Starts a pod that stays, on a host.

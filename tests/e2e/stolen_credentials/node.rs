@@ -3,35 +3,37 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::{
-    Attempt, DISK, SECRETS, core, in_group, is_review_of_oneself, labels, own_review,
-    request_for_masters, within,
-};
-use crate::context::Context;
+use super::certificates::request_for_masters;
+use super::target::{DISK, SECRETS, Target};
+use super::{Attempt, core, in_group, is_review_of_oneself, labels, own_review, within};
 
 /// `uid` is that of the node, `there` that of the other node's pod.
-pub fn attempts(
-    c: &Context,
-    ns: &str,
-    (uid, there): (&str, &str),
-) -> Result<Vec<Attempt<'static>>> {
-    let mut all = objects_of_others(c, ns);
-    all.extend(references_of_others(ns));
-    all.extend(tokens(ns, there));
-    all.extend(leases_and_csi_nodes(c));
-    all.extend(steering_of_pods(c, ns));
-    all.extend(mirrors_of_static_pods(c, ns, uid));
-    all.extend(more_rights(c, ns)?);
-    all.extend(ways_into_pods_and_nodes(ns));
-    all.extend(control_of_the_cluster(c, ns));
+pub fn attempts(t: &Target, (uid, there): &(String, String)) -> Result<Vec<Attempt<'static>>> {
+    let mut all = objects_of_others(t);
+    all.extend(references_of_others(&t.ns));
+    all.extend(tokens(t, there));
+    all.extend(leases_and_csi_nodes(t));
+    all.extend(steering_of_pods(t));
+    all.extend(mirrors_of_static_pods(t, uid));
+    all.extend(more_rights(t)?);
+    all.extend(ways_into_pods_and_nodes(t));
+    all.extend(control_of_the_cluster(t));
+    all.extend(what_others_join_by(t));
     Ok(all)
 }
 
 /// What the role of nodes has, by resource and verb, of objects that are not there. For the rest of the role the authorizer has rules of its own: Secrets,
-/// ConfigMaps, claims, volumes, tokens, Leases.
-pub fn has(resource: &str, verb: &str) -> bool {
+/// ConfigMaps, claims, volumes, tokens, Leases. Where hosts join, orch-proxy shows the node's certificate.
+pub fn has(t: &Target, resource: &str, verb: &str) -> bool {
     let (reads, writes) = (["get", "list", "watch"], ["create", "update", "patch"]);
+    let is_proxy = t.join_token.is_some();
     match resource {
+        "endpoints" | "discovery/endpointslices"
+            if is_proxy && matches!(verb, "list" | "watch") =>
+        {
+            true
+        }
+        "events/events" => is_proxy && writes.contains(&verb),
         "nodes" => reads.contains(&verb) || writes.contains(&verb),
         "pods" => reads.contains(&verb) || matches!(verb, "create" | "delete"),
         "services" | "storage/csidrivers" | "node/runtimeclasses" => reads.contains(&verb),
@@ -49,27 +51,28 @@ pub fn has(resource: &str, verb: &str) -> bool {
 }
 
 /// What a node needs, and what belongs to others.
-fn objects_of_others(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
+fn objects_of_others(t: &Target) -> Vec<Attempt<'static>> {
     let none = || Value::Null;
-    let here = |rest: &str| within(ns, rest);
+    let core = |rest: &str| core(&t.named(rest));
+    let here = |rest: &str| within(&t.ns, rest);
     let image = json!({"spec": {"containers": [{"name": "main", "image": "other"}]}});
     let another = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another"}});
     let event = json!({
         "metadata": {"generateName": "own"}, "reason": "Tried",
-        "involvedObject": {"kind": "Pod", "namespace": ns, "name": "here"},
+        "involvedObject": {"kind": "Pod", "namespace": t.ns, "name": "here"},
     });
     vec![
         ("GET", here("secrets/ours"), none(), 200),
-        ("GET", core("nodes/node-1"), none(), 200),
-        ("GET", core("pods?fieldSelector=spec.nodeName%3Dnode-1"), none(), 200),
+        ("GET", core("nodes/OWN"), none(), 200),
+        ("GET", core("pods?fieldSelector=spec.nodeName%3DOWN"), none(), 200),
         // As in Kubernetes a node may write any Event: it reads and removes none.
         ("POST", here("events"), event, 201),
         ("GET", here("events"), none(), 403),
         ("DELETE", here("events"), none(), 403),
-        ("GET", within(c.names.system_namespace(), "configmaps"), none(), 403),
-        ("PATCH", core("nodes/elsewhere/status"), json!({"status": {"phase": "x"}}), 403),
-        ("PATCH", core("nodes/elsewhere"), labels("a"), 403),
-        ("DELETE", core("nodes/elsewhere"), none(), 403),
+        ("GET", within(t.names.system_namespace(), "configmaps"), none(), 403),
+        ("PATCH", core("nodes/OTHER/status"), json!({"status": {"phase": "x"}}), 403),
+        ("PATCH", core("nodes/OTHER"), labels("a"), 403),
+        ("DELETE", core("nodes/OTHER"), none(), 403),
         ("DELETE", core("nodes"), none(), 403),
         ("POST", core("nodes"), json!({"metadata": {"name": "another"}}), 403),
         ("APPLY", core("nodes/another?fieldManager=n"), another, 403),
@@ -119,8 +122,8 @@ fn selected(what: &str) -> String {
     format!("{resource}?fieldSelector=metadata.name%3D{name}")
 }
 
-fn tokens(ns: &str, there: &str) -> Vec<Attempt<'static>> {
-    let of = |account: &str| within(ns, &format!("serviceaccounts/{account}/token"));
+fn tokens(t: &Target, there: &str) -> Vec<Attempt<'static>> {
+    let of = |account: &str| within(&t.ns, &format!("serviceaccounts/{account}/token"));
     let to = |kind: &str, name: &str, uid: &str| {
         let bound = json!({"kind": kind, "apiVersion": "v1", "name": name, "uid": uid});
         json!({"spec": {"boundObjectRef": bound}})
@@ -132,73 +135,74 @@ fn tokens(ns: &str, there: &str) -> Vec<Attempt<'static>> {
         // Another pod's uid with the name of its own, and the other way round.
         ("POST", of("default"), to("Pod", "here", there), 409),
         ("POST", of("default"), to("Pod", "absent", there), 404),
-        ("POST", of("default"), to("Node", "elsewhere", ""), 403),
-        ("POST", of("default"), to("Node", "node-1", ""), 403),
+        ("POST", of("default"), to("Node", &t.other, ""), 403),
+        ("POST", of("default"), to("Node", &t.own, ""), 403),
         ("POST", of("default"), to("Secret", "theirs", "x"), 403),
         ("POST", of("other"), to("Pod", "here", there), 403),
-        ("GET", within(ns, "serviceaccounts/default"), Value::Null, 403),
+        ("GET", within(&t.ns, "serviceaccounts/default"), Value::Null, 403),
     ]
 }
 
-fn leases_and_csi_nodes(c: &Context) -> Vec<Attempt<'static>> {
+fn leases_and_csi_nodes(t: &Target) -> Vec<Attempt<'static>> {
     let none = || Value::Null;
-    let of_nodes = c.names.node_lease_namespace();
+    let of_nodes = t.names.node_lease_namespace();
     let leases = |namespace: &str, rest: &str| {
-        in_group(c, "coordination", &format!("namespaces/{namespace}/leases{rest}"))
+        in_group(t.names, "coordination", &t.named(&format!("namespaces/{namespace}/leases{rest}")))
     };
-    let csi = |rest: &str| in_group(c, "storage", &format!("csinodes{rest}"));
+    let csi = |rest: &str| in_group(t.names, "storage", &t.named(&format!("csinodes{rest}")));
     let named = |name: &str| json!({"metadata": {"name": name}, "spec": {}});
-    let csi_node = json!({"metadata": {"name": "elsewhere"}, "spec": {"drivers": []}});
+    let csi_node = json!({"metadata": {"name": t.other}, "spec": {"drivers": []}});
     let held = json!({"spec": {"holderIdentity": "x"}});
     vec![
-        ("GET", leases(of_nodes, "/node-1"), none(), 200),
-        ("GET", leases(of_nodes, "/elsewhere"), none(), 403),
+        ("GET", leases(of_nodes, "/OWN"), none(), 200),
+        ("GET", leases(of_nodes, "/OTHER"), none(), 403),
         ("GET", leases(of_nodes, ""), none(), 403),
-        ("POST", leases(of_nodes, ""), named("elsewhere"), 403),
-        ("PUT", leases(of_nodes, "/elsewhere"), named("elsewhere"), 403),
-        ("APPLY", leases(of_nodes, "/elsewhere?fieldManager=n"), named("elsewhere"), 403),
-        ("PATCH", leases(of_nodes, "/elsewhere"), held.clone(), 403),
-        ("DELETE", leases(of_nodes, "/elsewhere"), none(), 403),
+        ("POST", leases(of_nodes, ""), named(&t.other), 403),
+        ("PUT", leases(of_nodes, "/OTHER"), named(&t.other), 403),
+        ("APPLY", leases(of_nodes, "/OTHER?fieldManager=n"), named(&t.other), 403),
+        ("PATCH", leases(of_nodes, "/OTHER"), held.clone(), 403),
+        ("DELETE", leases(of_nodes, "/OTHER"), none(), 403),
         ("DELETE", leases(of_nodes, ""), none(), 403),
         // Those by which controllers elect a leader.
-        ("POST", leases(c.names.system_namespace(), ""), named("node-1"), 403),
-        ("GET", leases(c.names.system_namespace(), ""), none(), 403),
+        ("POST", leases(t.names.system_namespace(), ""), named(&t.own), 403),
+        ("GET", leases(t.names.system_namespace(), ""), none(), 403),
         (
             "PATCH",
-            leases(c.names.system_namespace(), &format!("/{}", c.names.component("scheduler"))),
+            leases(t.names.system_namespace(), &format!("/{}", t.names.component("scheduler"))),
             held,
             403,
         ),
-        ("GET", csi("/elsewhere"), none(), 403),
+        ("GET", csi("/OTHER"), none(), 403),
         ("GET", csi(""), none(), 403),
         ("POST", csi(""), csi_node.clone(), 403),
-        ("PUT", csi("/elsewhere"), csi_node.clone(), 403),
-        ("APPLY", csi("/elsewhere?fieldManager=n"), csi_node.clone(), 403),
-        ("PATCH", csi("/elsewhere"), csi_node, 403),
-        ("DELETE", csi("/elsewhere"), none(), 403),
+        ("PUT", csi("/OTHER"), csi_node.clone(), 403),
+        ("APPLY", csi("/OTHER?fieldManager=n"), csi_node.clone(), 403),
+        ("PATCH", csi("/OTHER"), csi_node, 403),
+        ("DELETE", csi("/OTHER"), none(), 403),
         ("DELETE", csi(""), none(), 403),
-        ("GET", in_group(c, "storage", "volumeattachments"), none(), 403),
+        ("GET", in_group(t.names, "storage", "volumeattachments"), none(), 403),
     ]
 }
 
 /// Labels, taints and owners decide which pods a node gets.
-fn steering_of_pods(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
-    let here = |rest: &str| within(ns, rest);
+fn steering_of_pods(t: &Target) -> Vec<Attempt<'static>> {
+    let core = |rest: &str| core(&t.named(rest));
+    let here = |rest: &str| within(&t.ns, rest);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
     let none_left = json!({"spec": {"taints": null}, "metadata": {"labels": null}});
     let absent = json!({"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "1"});
     let owner = json!({"metadata": {"ownerReferences": [absent]}});
-    let restricted = c.names.sub_label("node-restriction", "secure");
-    let role = c.names.sub_label("node-role", "control-plane");
-    let target = json!({"metadata": {"name": "here"}, "target": {"name": "node-1"}});
+    let restricted = t.names.sub_label("node-restriction", "secure");
+    let role = t.names.sub_label("node-role", "control-plane");
+    let target = json!({"metadata": {"name": "here"}, "target": {"name": t.own}});
     vec![
-        ("PATCH", core("nodes/node-1"), labels(restricted.clone()), 403),
-        ("PATCH", core("nodes/node-1/status"), labels(restricted), 403),
-        ("PATCH", core("nodes/node-1"), labels(role), 403),
-        ("PATCH", core("nodes/node-1"), taint, 403),
-        ("PATCH", core("nodes/elsewhere"), none_left, 403),
-        ("PATCH", core("nodes/node-1"), owner, 403),
-        ("DELETE", core("nodes/node-1"), Value::Null, 403),
+        ("PATCH", core("nodes/OWN"), labels(restricted.clone()), 403),
+        ("PATCH", core("nodes/OWN/status"), labels(restricted), 403),
+        ("PATCH", core("nodes/OWN"), labels(role), 403),
+        ("PATCH", core("nodes/OWN"), taint, 403),
+        ("PATCH", core("nodes/OTHER"), none_left, 403),
+        ("PATCH", core("nodes/OWN"), owner, 403),
+        ("DELETE", core("nodes/OWN"), Value::Null, 403),
         ("PATCH", here("pods/here/status"), labels("app"), 403),
         ("PATCH", here("pods/here"), labels("app"), 403),
         ("POST", here("pods/here/binding"), target.clone(), 403),
@@ -209,9 +213,9 @@ fn steering_of_pods(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
 }
 
 /// Pods of its own making: mirrors of static pods, and what is not one.
-fn mirrors_of_static_pods(c: &Context, ns: &str, uid: &str) -> Vec<Attempt<'static>> {
+fn mirrors_of_static_pods(t: &Target, uid: &str) -> Vec<Attempt<'static>> {
     let owner = json!({
-        "apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": uid, "controller": true,
+        "apiVersion": "v1", "kind": "Node", "name": t.own, "uid": uid, "controller": true,
     });
     let but = |field: &str, value: &str| {
         let mut owner = owner.clone();
@@ -220,7 +224,7 @@ fn mirrors_of_static_pods(c: &Context, ns: &str, uid: &str) -> Vec<Attempt<'stat
     };
     let pod = |node: &str, mirror: bool, owners: Value, volumes: Value| {
         let annotations =
-            if mirror { json!({c.names.label("config.mirror"): "x"}) } else { json!({}) };
+            if mirror { json!({t.names.label("config.mirror"): "x"}) } else { json!({}) };
         let container = json!({"name": "c", "image": "i"});
         json!({
             "metadata": {"name": "made", "annotations": annotations, "ownerReferences": owners},
@@ -232,26 +236,26 @@ fn mirrors_of_static_pods(c: &Context, ns: &str, uid: &str) -> Vec<Attempt<'stat
     };
     let own = || json!([owner]);
     let with = |field: &str, value: Value| {
-        let mut pod = pod("node-1", true, own(), json!([]));
+        let mut pod = pod(&t.own, true, own(), json!([]));
         pod["spec"][field] = value;
         pod
     };
     let volume = |source: Value| {
         let mut volume = source;
         volume["name"] = "s".into();
-        pod("node-1", true, own(), json!([volume]))
+        pod(&t.own, true, own(), json!([volume]))
     };
     let projected = json!({"projected": {"sources": [{"secret": {"name": "projected"}}]}});
     let variable =
         json!([{"name": "c", "image": "i", "envFrom": [{"secretRef": {"name": "variable"}}]}]);
     [
-        pod("node-1", false, own(), json!([])),
-        pod("elsewhere", true, own(), json!([])),
+        pod(&t.own, false, own(), json!([])),
+        pod(&t.other, true, own(), json!([])),
         // A mirror that its Node does not own would be counted by a controller.
-        pod("node-1", true, json!([]), json!([])),
-        pod("node-1", true, but("kind", "ReplicaSet"), json!([])),
-        pod("node-1", true, but("name", "elsewhere"), json!([])),
-        pod("node-1", true, but("uid", "x"), json!([])),
+        pod(&t.own, true, json!([]), json!([])),
+        pod(&t.own, true, but("kind", "ReplicaSet"), json!([])),
+        pod(&t.own, true, but("name", &t.other), json!([])),
+        pod(&t.own, true, but("uid", "x"), json!([])),
         volume(json!({"secret": {"secretName": "theirs"}})),
         volume(json!({"configMap": {"name": "theirs"}})),
         volume(json!({"persistentVolumeClaim": {"claimName": "data"}})),
@@ -262,31 +266,32 @@ fn mirrors_of_static_pods(c: &Context, ns: &str, uid: &str) -> Vec<Attempt<'stat
         with("serviceAccountName", "other".into()),
     ]
     .into_iter()
-    .map(|pod| ("POST", within(ns, "pods"), pod, 403))
+    .map(|pod| ("POST", within(&t.ns, "pods"), pod, 403))
     .collect()
 }
 
 /// Roles, accounts, certificates.
-fn more_rights(c: &Context, ns: &str) -> Result<Vec<Attempt<'static>>> {
+fn more_rights(t: &Target) -> Result<Vec<Attempt<'static>>> {
     let none = || Value::Null;
-    let here = |rest: &str| within(ns, rest);
-    let rbac = c.names.group("rbac.authorization");
+    let here = |rest: &str| within(&t.ns, rest);
+    let rbac = t.names.group("rbac.authorization");
     let role = json!({"kind": "ClusterRole", "name": "cluster-admin", "apiGroup": rbac});
     let subject = json!({"kind": "Group", "name": "system:nodes", "apiGroup": rbac});
     let binding = json!({"metadata": {"name": "more"}, "roleRef": role, "subjects": [subject]});
     let all = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
-    let roles = |rest: &str| in_group(c, "rbac.authorization", rest);
-    let requests =
-        |rest: &str| in_group(c, "certificates", &format!("certificatesigningrequests{rest}"));
-    let (review, attributes) = own_review(c);
+    let roles = |rest: &str| in_group(t.names, "rbac.authorization", rest);
+    let requests = |rest: &str| {
+        in_group(t.names, "certificates", &format!("certificatesigningrequests{rest}"))
+    };
+    let (review, attributes) = own_review(t.names);
     Ok(vec![
         ("POST", roles("clusterrolebindings"), binding.clone(), 403),
-        ("POST", roles(&format!("namespaces/{ns}/rolebindings")), binding, 403),
+        ("POST", roles(&format!("namespaces/{}/rolebindings", t.ns)), binding, 403),
         ("PATCH", roles("clusterroles/system:node"), json!({"rules": all}), 403),
         ("GET", roles("clusterroles"), none(), 403),
         ("POST", here("serviceaccounts"), json!({"metadata": {"name": "mine"}}), 403),
         // Nobody may ask to be an administrator.
-        ("POST", requests(""), request_for_masters(c)?, 403),
+        ("POST", requests(""), request_for_masters(t.names)?, 403),
         ("PUT", requests("/masters/approval"), json!({}), 403),
         ("PUT", requests("/masters/status"), json!({}), 403),
         ("DELETE", requests("/masters"), none(), 403),
@@ -295,9 +300,9 @@ fn more_rights(c: &Context, ns: &str) -> Result<Vec<Attempt<'static>>> {
     ])
 }
 
-fn ways_into_pods_and_nodes(ns: &str) -> Vec<Attempt<'static>> {
+fn ways_into_pods_and_nodes(t: &Target) -> Vec<Attempt<'static>> {
     let mut all = Vec::new();
-    for node in ["node-1", "elsewhere"] {
+    for node in [&t.own, &t.other] {
         for way in ["", "/pods", "/metrics", "/logs/", "/exec/a/b/c?command=id"] {
             all.push(("GET", core(&format!("nodes/{node}/proxy{way}")), Value::Null, 403));
         }
@@ -313,19 +318,20 @@ fn ways_into_pods_and_nodes(ns: &str) -> Vec<Attempt<'static>> {
             ("GET", "proxy/"),
             ("POST", "proxy/"),
         ] {
-            all.push((method, within(ns, &format!("pods/{pod}/{way}")), Value::Null, 403));
+            all.push((method, within(&t.ns, &format!("pods/{pod}/{way}")), Value::Null, 403));
         }
     }
-    all.push(("GET", within(ns, "services/a/proxy/"), Value::Null, 403));
+    all.push(("GET", within(&t.ns, "services/a/proxy/"), Value::Null, 403));
     all.push(("GET", "/metrics".to_owned(), Value::Null, 403));
     all
 }
 
 /// Objects by which others, or the server itself, do what a node wants.
-fn control_of_the_cluster(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
+fn control_of_the_cluster(t: &Target) -> Vec<Attempt<'static>> {
+    let ns = t.ns.as_str();
     let named = || json!({"metadata": {"name": "mine"}});
     let within_group =
-        |group: &str, rest: &str| in_group(c, group, &format!("namespaces/{ns}/{rest}"));
+        |group: &str, rest: &str| in_group(t.names, group, &format!("namespaces/{ns}/{rest}"));
     [
         core("namespaces"),
         core("persistentvolumes"),
@@ -336,12 +342,12 @@ fn control_of_the_cluster(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
         within_group("apps", "daemonsets"),
         within_group("apps", "deployments"),
         within_group("batch", "jobs"),
-        in_group(c, "admissionregistration", "mutatingwebhookconfigurations"),
-        in_group(c, "apiregistration", "apiservices"),
-        in_group(c, "apiextensions", "customresourcedefinitions"),
-        in_group(c, "scheduling", "priorityclasses"),
-        in_group(c, "storage", "volumeattachments"),
-        in_group(c, "storage", "storageclasses"),
+        in_group(t.names, "admissionregistration", "mutatingwebhookconfigurations"),
+        in_group(t.names, "apiregistration", "apiservices"),
+        in_group(t.names, "apiextensions", "customresourcedefinitions"),
+        in_group(t.names, "scheduling", "priorityclasses"),
+        in_group(t.names, "storage", "volumeattachments"),
+        in_group(t.names, "storage", "storageclasses"),
     ]
     .into_iter()
     .flat_map(|path| {
@@ -359,4 +365,36 @@ fn control_of_the_cluster(c: &Context, ns: &str) -> Vec<Attempt<'static>> {
         ("DELETE", core(&format!("namespaces/{ns}")), Value::Null, 403),
     ])
     .collect()
+}
+
+/// What hosts find the cluster and its authority by, and what the API server trusts others by.
+fn what_others_join_by(t: &Target) -> Vec<Attempt<'static>> {
+    let none = || Value::Null;
+    let (system, public) = (t.names.system_namespace(), t.names.public_namespace());
+    let map = |name: &str| within(system, &format!("configmaps/{name}"));
+    let info = || within(public, "configmaps/cluster-info");
+    let config = format!("{}-config", t.names.component("adm"));
+    let authority = json!({"data": {"kubeconfig": "{}"}});
+    let mut all = vec![
+        ("PATCH", info(), authority.clone(), 403),
+        ("DELETE", info(), none(), 403),
+        ("GET", within(system, "secrets"), none(), 403),
+        (
+            "POST",
+            within(system, "secrets"),
+            json!({"metadata": {"name": "bootstrap-token-mine00"}}),
+            403,
+        ),
+        ("GET", map("extension-apiserver-authentication"), none(), 403),
+        ("PATCH", map("extension-apiserver-authentication"), authority.clone(), 403),
+        ("PATCH", map(&config), authority, 403),
+    ];
+    if let Some((id, _)) = t.join_token.as_deref().and_then(|token| token.split_once('.')) {
+        let secret = within(system, &format!("secrets/bootstrap-token-{id}"));
+        all.push(("GET", secret.clone(), none(), 403));
+        all.push(("DELETE", secret, none(), 403));
+        // A node reads how its cluster is configured, nothing secret.
+        all.push(("GET", map(&config), none(), 200));
+    }
+    all
 }

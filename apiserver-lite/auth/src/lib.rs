@@ -40,7 +40,10 @@ pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_health, is_node
 pub use oidc::{Oidc, OidcError, OidcSettings, unverified_issuer, user_of_claims};
 pub use request_headers::{RequestHeaderSettings, RequestHeaders};
 pub use static_tokens::{StaticTokens, TokenFileError};
-pub use token_keys::{KeySet, SigningKeyFile, TokenKeys, TokenKeysError, VerifyingKeyFiles};
+pub use token_keys::{
+    KeySet, SigningKeyFile, TokenKeyFiles, TokenKeys, TokenKeysError, VerifyingKeyFiles,
+    load_token_keys,
+};
 pub use token_webhook::{TokenUser, TokenWebhook, TokenWebhookSettings, read_token_review};
 pub use user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, User, share_name};
 pub use webhook::{ReviewError, ReviewVersion, USER_AGENT, WebhookError, server_and_path};

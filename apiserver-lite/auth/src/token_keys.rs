@@ -109,7 +109,7 @@ impl VerifyingKeyFiles {
     ///
     /// # Errors
     /// The file cannot be read or is not PEM with a private key.
-    pub fn of_serving_key(path: &Path) -> Result<Self, TokenKeysError> {
+    fn of_serving_key(path: &Path) -> Result<Self, TokenKeysError> {
         let file = ReloadingFile::file(path.to_owned());
         let parse = |pem: &[u8]| match PublicKey::all_from_pem(pem) {
             Err(error @ KeyError::Rejected(_)) => {
@@ -124,6 +124,24 @@ impl VerifyingKeyFiles {
         };
         KeyFile::read((SERVING, path), file, parse, Instant::now()).map(|file| Self(vec![file]))
     }
+}
+
+/// The files of the keys of service account tokens. The signing key may be missing: the server has one of its own.
+pub type TokenKeyFiles = (Option<SigningKeyFile>, VerifyingKeyFiles);
+
+/// Reads the signing key and the keys that verify besides it. Where neither is named, the key of the serving certificate verifies, as in kube-apiserver.
+///
+/// # Errors
+/// A file cannot be read or has no key that can be used.
+pub fn load_token_keys(
+    signing: Option<&Path>,
+    verifying: &[PathBuf],
+    serving: Option<&Path>,
+) -> Result<TokenKeyFiles, TokenKeysError> {
+    let signing = signing.map(SigningKeyFile::load).transpose()?;
+    let serving = serving.filter(|_| verifying.is_empty() && signing.is_none());
+    let load = || VerifyingKeyFiles::load(verifying);
+    Ok((signing, serving.map_or_else(load, VerifyingKeyFiles::of_serving_key)?))
 }
 
 /// The key files, and the keys that they had last.

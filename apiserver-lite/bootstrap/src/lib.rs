@@ -9,7 +9,7 @@
 //!   others run, and whether it can be used.
 //! - [`preflight`]: what is wrong with a host, by its [`host_facts`]; [`record`], [`resumed_join`]: what was done on it; [`host_lock`]: who changes it now;
 //!   [`reset`], [`removal`], [`pod_cgroups`]: what goes again.
-//! - [`services`]: the programs, whoever runs them: [`systemd`], or [`processes`], [`supervise`] and [`supervisor`] without it; [`upgrade`]: other programs
+//! - [`services`]: the programs, run by [`systemd`], or [`processes`], [`supervise`] and [`supervisor`] without it; [`upgrade`]: other programs
 //!   in their place; [`external`]: programs that end; [`program_log`]: what they said last.
 //! - [`waiting`]: for what comes in its own time; [`node_health`]: whether a node agent is well.
 //!

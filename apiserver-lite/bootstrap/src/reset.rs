@@ -52,7 +52,7 @@ pub struct ResetStep {
 
 /// A host that is reset, by the record of what was done on it; without one by its usual paths.
 pub struct ResetHost<'a> {
-    /// Its names.
+    /// The naming profile of its programs.
     pub names: &'a Names,
     /// Its paths.
     pub layout: &'a Layout,

@@ -9,8 +9,8 @@ use apiserver_audit::{AuditSettings, Policy};
 use apiserver_audit_log::AuditLog;
 use apiserver_auth::{
     Abac, AlwaysAllow, AlwaysDeny, AnonymousLimit, AuthorizationWebhook, Chain, Masters, Module,
-    NodeLimit, Oidc, RequestHeaders, SigningKeyFile, StaticTokens, TokenKeys, TokenWebhook,
-    VerifyingKeyFiles,
+    NodeLimit, Oidc, RequestHeaders, SigningKeyFile, StaticTokens, TokenKeyFiles, TokenKeys,
+    TokenWebhook, load_token_keys,
 };
 use apiserver_core::aggregation::ApiServices;
 use apiserver_core::api_service_lifecycle;
@@ -474,9 +474,6 @@ fn abac(config: &Config) -> Result<Abac, BuildError> {
         .map_err(|source| BuildError::PolicyFile { path: path.clone(), source })
 }
 
-/// The files of the keys of service account tokens. The signing key may be missing: the server has one of its own.
-type TokenKeyFiles = (Option<SigningKeyFile>, VerifyingKeyFiles);
-
 fn token_key_files(config: &Config) -> Result<TokenKeyFiles, BuildError> {
     let of = &config.service_accounts;
     for (nth, issuer) in of.issuers.iter().enumerate() {
@@ -484,14 +481,8 @@ fn token_key_files(config: &Config) -> Result<TokenKeyFiles, BuildError> {
             return Err(BuildError::RepeatedIssuer(issuer.clone()));
         }
     }
-    let signing = of.signing_key_file.as_deref().map(SigningKeyFile::load).transpose()?;
-    let verifying = match &config.serving {
-        Some(serving) if of.key_files.is_empty() && signing.is_none() => {
-            VerifyingKeyFiles::of_serving_key(&serving.key)
-        }
-        _ => VerifyingKeyFiles::load(&of.key_files),
-    };
-    Ok((signing, verifying?))
+    let serving = config.serving.as_ref().map(|serving| serving.key.as_path());
+    Ok(load_token_keys(of.signing_key_file.as_deref(), &of.key_files, serving)?)
 }
 
 fn token_issuer(

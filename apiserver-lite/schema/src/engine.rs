@@ -467,8 +467,7 @@ impl Engine {
         crate::defaults::apply_gated(self.gates, object);
     }
 
-    /// Drops the fields whose feature gate is off from an object that is written, unless `before`, the stored object of an update, has them. Gives what
-    /// was dropped.
+    /// Drops the fields whose feature gate is off from an object that is written, unless `before`, the stored object, has them. Gives what was dropped.
     pub fn drop_disabled(&self, object: &mut Object, before: Option<&Object>) -> Vec<DroppedField> {
         crate::gated_fields::drop_disabled(self.gates, object, before)
     }

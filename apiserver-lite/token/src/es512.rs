@@ -14,9 +14,9 @@ const SCALAR_LEN: usize = 521_usize.div_ceil(8);
 
 /// A public key on P-521.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerifyingKey(ecdsa::VerifyingKey);
+pub struct P521VerifyingKey(ecdsa::VerifyingKey);
 
-impl VerifyingKey {
+impl P521VerifyingKey {
     /// The key of an uncompressed point; `None` if it is not [`POINT_LEN`] bytes long or not on the curve.
     pub fn from_point(point: &[u8]) -> Option<Self> {
         let uncompressed = point.len() == POINT_LEN && point.first() == Some(&4);
@@ -37,9 +37,9 @@ impl VerifyingKey {
 }
 
 /// A private key on P-521.
-pub struct SigningKey(ecdsa::SigningKey);
+pub struct P521SigningKey(ecdsa::SigningKey);
 
-impl SigningKey {
+impl P521SigningKey {
     /// The key of an `ECPrivateKey` (SEC1, RFC 5915) in DER; `None` if it is of another curve, or its public half is another key's.
     pub fn from_sec1(der: &[u8]) -> Option<Self> {
         // A shorter number would be filled up: a key of another curve that does not name it.
@@ -53,8 +53,8 @@ impl SigningKey {
     }
 
     /// The public half.
-    pub fn public(&self) -> VerifyingKey {
-        VerifyingKey(*self.0.verifying_key())
+    pub fn public(&self) -> P521VerifyingKey {
+        P521VerifyingKey(*self.0.verifying_key())
     }
 
     /// Signs `message`: r and s, 132 bytes; `None` when the library fails.

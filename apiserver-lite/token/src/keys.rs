@@ -56,7 +56,7 @@ enum PublicKind {
     Rsa { n: Vec<u8>, e: Vec<u8> },
     P256(Vec<u8>),
     P384(Vec<u8>),
-    P521(es512::VerifyingKey),
+    P521(es512::P521VerifyingKey),
 }
 
 /// A private key, which signs tokens.
@@ -69,7 +69,7 @@ pub struct SigningKey {
 enum SigningPair {
     Rsa(RsaKeyPair),
     Ecdsa(EcdsaKeyPair),
-    P521(es512::SigningKey),
+    P521(es512::P521SigningKey),
 }
 
 impl PublicKey {
@@ -130,7 +130,7 @@ impl PublicKey {
         match point.len() {
             65 => Ok(PublicKind::P256(point.to_vec())),
             97 => Ok(PublicKind::P384(point.to_vec())),
-            es512::POINT_LEN => match es512::VerifyingKey::from_point(point) {
+            es512::POINT_LEN => match es512::P521VerifyingKey::from_point(point) {
                 Some(key) => Ok(PublicKind::P521(key)),
                 None => Err(rejected("a point that is not on P-521")),
             },
@@ -277,11 +277,11 @@ impl SigningKey {
             SectionKind::EcPrivateKey => sec1_candidates(der)
                 .iter()
                 .find_map(|pkcs8| Self::ecdsa(pkcs8))
-                .or_else(|| es512::SigningKey::from_sec1(der).map(Self::p521))
+                .or_else(|| es512::P521SigningKey::from_sec1(der).map(Self::p521))
                 .ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned())),
             _ if !is_ecdsa(der) => RsaKeyPair::from_pkcs8(der).map_err(rejected).map(Self::rsa),
             _ => Self::ecdsa(der)
-                .or_else(|| es512::SigningKey::from_pkcs8(der).map(Self::p521))
+                .or_else(|| es512::P521SigningKey::from_pkcs8(der).map(Self::p521))
                 .ok_or_else(|| KeyError::Rejected(OTHER_CURVE.to_owned())),
         }
     }
@@ -314,7 +314,7 @@ impl SigningKey {
         Some(Self { public, pair: SigningPair::Ecdsa(pair), random })
     }
 
-    fn p521(key: es512::SigningKey) -> Self {
+    fn p521(key: es512::P521SigningKey) -> Self {
         let public = key.public();
         let id = key_id(&ec_spki(&public.point()));
         let public = PublicKey { id, kind: PublicKind::P521(public), only: None };
@@ -348,8 +348,8 @@ impl SigningKey {
     }
 }
 
-/// The first private key of a PEM file as PKCS#8, in DER, for certificates. One in PKCS#1 (RSA) or SEC1 (P-256 and P-384), as openssl and kubeadm write them, is
-/// wrapped. There are no certificates with keys on P-521: `ring`, which signs and serves them, does not have the curve.
+/// The first private key of a PEM file as PKCS#8, in DER, for certificates. One in PKCS#1 (RSA) or SEC1 (P-256 and P-384), as openssl and kubeadm write them,
+/// is wrapped. There are no certificates with keys on P-521: `ring`, which signs and serves them, does not have the curve.
 ///
 /// # Errors
 /// [`KeyError`] when there is none, or it is of another curve.

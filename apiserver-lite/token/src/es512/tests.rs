@@ -33,8 +33,8 @@ fn point() -> Vec<u8> {
     ))
 }
 
-fn key() -> SigningKey {
-    SigningKey::from_sec1(&sec1(&scalar(), &[])).unwrap()
+fn key() -> P521SigningKey {
+    P521SigningKey::from_sec1(&sec1(&scalar(), &[])).unwrap()
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn damaged_signatures_verify_nothing() {
 #[test]
 fn points_that_are_not_on_the_curve_are_no_keys() {
     let good = point();
-    assert!(VerifyingKey::from_point(&good).is_some());
+    assert!(P521VerifyingKey::from_point(&good).is_some());
     let (mut last, mut first) = (good.clone(), good.clone());
     last[132] ^= 1;
     first[0] = 6;
@@ -131,7 +131,7 @@ fn points_that_are_not_on_the_curve_are_no_keys() {
     let infinity = vec![0];
     let long = [&good[..], &[0]].concat();
     for wrong in [last, first, compressed, of_zeros, infinity, long, good[..132].to_vec(), vec![]] {
-        assert_eq!(VerifyingKey::from_point(&wrong), None, "{wrong:02x?}");
+        assert_eq!(P521VerifyingKey::from_point(&wrong), None, "{wrong:02x?}");
     }
 }
 
@@ -141,14 +141,14 @@ fn private_keys_are_of_the_curve_and_of_full_width() {
     let public = |point: &[u8]| element(0xa1, &[&element(0x03, &[&[0], point])]);
     let own = public(&point());
     for more in [&[][..], &[&*curve], &[&*own], &[&*curve, &*own]] {
-        let key = SigningKey::from_sec1(&sec1(&scalar(), more));
+        let key = P521SigningKey::from_sec1(&sec1(&scalar(), more));
         assert_eq!(key.map(|key| key.public().point()), Some(point()));
     }
     let other = element(0xa0, &[&[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22]]);
     let mut of_another = point();
     of_another[132] ^= 1;
     let refused = |what: &str, der: &[u8]| {
-        assert!(SigningKey::from_sec1(der).is_none(), "{what}");
+        assert!(P521SigningKey::from_sec1(der).is_none(), "{what}");
     };
     refused("another curve", &sec1(&scalar(), &[&other]));
     refused("another public half", &sec1(&scalar(), &[&public(&of_another)]));

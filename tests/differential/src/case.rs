@@ -162,6 +162,13 @@ pub struct Answer {
     pub is_rewritten: bool,
 }
 
+impl Answer {
+    /// Whether the server did what was asked for.
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+}
+
 /// Sends all steps of a case to one server.
 pub async fn send(client: &Client, whose: Whose, case: &Case) -> Vec<Answer> {
     let mut answers: Vec<Answer> = Vec::with_capacity(case.steps.len());

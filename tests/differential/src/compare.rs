@@ -40,6 +40,9 @@ pub fn differences(
         if theirs.is_empty() && ours.is_empty() {
             return Vec::new();
         }
+        if with_owners && theirs == ours {
+            return vec![format!("causes at other positions {ours}")];
+        }
         return vec![format!("causes theirs={theirs} ours={ours}")];
     }
     let kind = owners::Kind { api, definition };

@@ -70,6 +70,10 @@ impl Kind<'_> {
         let none = BTreeSet::new();
         for owner in a.keys().chain(b.keys()) {
             let (a, b) = (a.get(owner).unwrap_or(&none), b.get(owner).unwrap_or(&none));
+            if is_misnamed(a, b) {
+                found.insert(format!("conflict misnamed {owner}"));
+                continue;
+            }
             self.paths(a, b, &mut found, &|path, whose| {
                 format!("conflict {} {owner} only {whose}", shown(path))
             });
@@ -104,6 +108,16 @@ impl Kind<'_> {
         }));
         let differing = theirs.symmetric_difference(ours).filter_map(whole);
         found.extend(differing.map(|(_, marker)| format!("whole {marker}")));
+    }
+}
+
+/// Whether one path of theirs differs from one of ours in its last step only: their library shares one buffer between the paths of siblings.
+fn is_misnamed(theirs: &BTreeSet<Path>, ours: &BTreeSet<Path>) -> bool {
+    let a: Vec<&Path> = theirs.difference(ours).collect();
+    let b: Vec<&Path> = ours.difference(theirs).collect();
+    match (&a[..], &b[..]) {
+        ([a], [b]) => a.len() == b.len() && a.len() > 1 && a[..a.len() - 1] == b[..b.len() - 1],
+        _ => false,
     }
 }
 

@@ -66,10 +66,9 @@ pub fn configurations(subject: &Subject<'_>, is_all: bool) -> Named {
         let yaml = proto_api::yaml::to_string(&config);
         script.apply_raw(by_a, &format!("{yaml}{yaml}"));
         script.apply_raw(by_a, &format!("# a comment\n{yaml}\n...\n"));
-        script.apply_raw(by_a, &format!("{yaml}---\n{yaml}"));
         content_types(&mut script, subject, &config);
+        script.apply_raw(by_a, &format!("{yaml}---\n{yaml}"));
     }
-    script.get("");
     script.case("apply", "(refused)", "")
 }
 

@@ -4,9 +4,9 @@ use serde_json::{Value as Json, json};
 
 use super::chance::Chance;
 use super::parts::{
-    Place, Whole, another, at, changed, identity, only, overlay, places, with, without,
+    Part, Place, Whole, another, at, changed, identity, only, overlay, places, with, without,
 };
-use super::script::{JSON_PATCH, MERGE, STRATEGIC, Script};
+use super::script::{BASE, JSON_PATCH, MERGE, STRATEGIC, Script};
 use super::{Named, Subject};
 
 /// Values and lists of one resource that have cases of their own: those of chance, always the same with one seed.
@@ -226,7 +226,8 @@ pub fn values(subject: &Subject<'_>) -> Vec<Named> {
 fn found(subject: &Subject<'_>, is_wanted: impl Fn(&Place) -> bool) -> Vec<Place> {
     let object = Script::new(subject.resource, "apply").object();
     let mut found = places(subject.api, subject.schema, &object);
-    found.retain(|place| is_wanted(place));
+    let base = Part::Field(BASE.to_owned());
+    found.retain(|place| is_wanted(place) && place.steps.last() != Some(&base));
     found
 }
 
@@ -303,14 +304,16 @@ fn status(subject: &Subject<'_>) -> Named {
     script.apply_below("/status", &to("t", ""), &config(changed(&right)));
     script.apply_below("/status", &to("t", "&force=true"), &config(changed(&right)));
     script.apply_below("/status", &to("s", ""), &config(right.clone()));
-    script.apply("m", &config(right.clone()));
-    script.force("m", &config(right.clone()));
     script.patch(MERGE, "p", "/status", json!({"status": right}));
     script.apply_below("/status", &to("s", ""), &config(json!({})));
-    script.apply_below("/status", &to("t", "&force=true"), &both);
     script.apply_below("/status", &to("t", ""), &identity(&object));
-    script.apply_below("/status", "", &config(right));
+    script.apply_below("/status", "", &config(right.clone()));
     script.get("");
+    script.apply_below("/status", &to("w", "&force=true"), &both);
+    script.apply_below("/status", &to("w", ""), &identity(&object));
+    script.get("");
+    script.apply("m", &config(right.clone()));
+    script.force("m", &config(right));
     script.case("apply status", "(status)", "")
 }
 

@@ -15,6 +15,9 @@ pub const JSON_PATCH: &str = "application/json-patch+json";
 /// The content type of strategic merge patches.
 pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
+/// A label and an annotation that no case changes.
+pub const BASE: &str = "base";
+
 /// The requests of a case, in their order.
 pub struct Script<'a> {
     resource: &'a Resource,
@@ -34,7 +37,7 @@ impl<'a> Script<'a> {
     pub fn object(&self) -> Json {
         let mut object = self.resource.object(Whose::Theirs, &self.name);
         for field in ["labels", "annotations"] {
-            object["metadata"][field]["base"] = json!("c");
+            object["metadata"][field][BASE] = json!("c");
         }
         if self.resource.plural == "endpointslices" {
             // Of v1beta1 only; elsewhere it is sent as a field that v1 does not know.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::chance::Chance;
 use super::parts::{Whole, another, changed, identity, keep_keys, overlay};
-use super::script::{JSON_PATCH, MERGE, Script};
+use super::script::{BASE, JSON_PATCH, MERGE, Script};
 use super::{Named, Subject};
 use crate::open_api::{OpenApi, Shape};
 
@@ -53,7 +53,7 @@ fn write(subject: &Subject<'_>, script: &mut Script<'_>, choice: &mut Choice<'_>
         2 => script.edit(manager, "", of_metadata),
         3 => {
             let mut value = choice.words();
-            value["base"] = json!("c");
+            value[BASE] = json!("c");
             let patch = json!([{"op": "add", "path": "/metadata/labels", "value": value}]);
             script.patch(JSON_PATCH, manager, "", patch);
         }
@@ -136,9 +136,12 @@ impl Choice<'_> {
         if fields.is_empty() {
             return self.chance.percent(self.kept).then(|| json!({}));
         }
-        let found = fields
-            .iter()
-            .filter_map(|(name, value)| Some((name.clone(), self.part(schema(name), value)?)));
+        let found = fields.iter().filter_map(|(name, value)| {
+            let part = self.part(schema(name), value)?;
+            // It stays with who has made the object.
+            let is_base = name == BASE;
+            Some((name.clone(), if is_base { value.clone() } else { part }))
+        });
         let found: Map<String, Json> = found.collect();
         (!found.is_empty()).then_some(Json::Object(found))
     }

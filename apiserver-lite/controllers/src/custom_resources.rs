@@ -16,6 +16,8 @@ pub struct CustomResource {
     pub kind: String,
     /// Whether it is namespaced.
     pub namespaced: bool,
+    /// All versions in which it is served.
+    pub versions: Vec<String>,
 }
 
 impl CustomResource {
@@ -74,6 +76,7 @@ fn of_definition(definition: &Value) -> Option<CustomResource> {
         version: text(version.get("name"))?,
         kind: text(definition.pointer("/spec/names/kind"))?,
         namespaced: definition.pointer("/spec/scope").and_then(Value::as_str) == Some("Namespaced"),
+        versions: served().filter_map(|version| text(version.get("name"))).collect(),
     })
 }
 

@@ -14,6 +14,8 @@ use crate::custom_resources::CustomResource;
 pub struct OtherVersion {
     pub group: String,
     pub version: String,
+    /// Namespace, name and port of the Service in front of its server.
+    pub service: String,
     /// Whether its server answers, as its APIService says.
     pub available: bool,
 }
@@ -52,25 +54,33 @@ pub fn api_services(names: &Names) -> Collection {
 /// The versions of other servers, of each group the preferred one first; `list` is a list of APIServices.
 pub fn versions(list: &Value) -> Vec<OtherVersion> {
     let items = list.get("items").and_then(Value::as_array).into_iter().flatten();
-    let mut found: Vec<_> = items
-        .filter_map(|service| {
-            let spec = service.get("spec")?;
-            spec.get("service").filter(|service| service.is_object())?;
-            let text = |field: &str| spec.get(field).and_then(Value::as_str).map(str::to_owned);
-            let (group, version) = (text("group")?, text("version")?);
-            let priority = spec.get("versionPriority").and_then(Value::as_i64).unwrap_or_default();
-            let conditions = service.pointer("/status/conditions").and_then(Value::as_array);
-            let available = conditions.into_iter().flatten().any(|condition| {
-                let is = |field: &str, wanted| {
-                    condition.get(field).and_then(Value::as_str) == Some(wanted)
-                };
-                is("type", "Available") && is("status", "True")
-            });
-            Some((Reverse(priority), OtherVersion { group, version, available }))
-        })
-        .collect();
+    let prioritized = |service: &Value| {
+        let priority = service.pointer("/spec/versionPriority").and_then(Value::as_i64);
+        Some((Reverse(priority.unwrap_or_default()), version(service)?))
+    };
+    let mut found: Vec<_> = items.filter_map(prioritized).collect();
     found.sort();
     found.into_iter().map(|(_, version)| version).collect()
+}
+
+/// The version of an APIService that another server serves.
+pub fn version(api_service: &Value) -> Option<OtherVersion> {
+    let spec = api_service.get("spec")?;
+    let service = spec.get("service").filter(|service| service.is_object())?;
+    let text = |of: &Value, field: &str| of.get(field).and_then(Value::as_str).map(str::to_owned);
+    let named = |field: &str| text(service, field).unwrap_or_default();
+    let port = service.get("port").and_then(Value::as_i64).unwrap_or(443);
+    let conditions = api_service.pointer("/status/conditions").and_then(Value::as_array);
+    let available = conditions.into_iter().flatten().any(|condition| {
+        let is = |field: &str, wanted| condition.get(field).and_then(Value::as_str) == Some(wanted);
+        is("type", "Available") && is("status", "True")
+    });
+    Some(OtherVersion {
+        group: text(spec, "group")?,
+        version: text(spec, "version")?,
+        service: format!("{}/{}:{port}", named("namespace"), named("name")),
+        available,
+    })
 }
 
 /// The resources of a version; `list` is its `APIResourceList`. Subresources are none.
@@ -85,6 +95,7 @@ pub fn resources(list: &Value, of: &OtherVersion) -> Vec<OtherResource> {
             version: of.version.clone(),
             kind: text("kind")?,
             namespaced: item.get("namespaced").and_then(Value::as_bool) == Some(true),
+            versions: vec![of.version.clone()],
         };
         let verbs = verbs.filter_map(Value::as_str).map(str::to_owned).collect();
         Some(OtherResource { resource, verbs })
@@ -117,7 +128,12 @@ mod tests {
 
     #[test]
     fn resources_have_the_verbs_that_are_listed() {
-        let of = OtherVersion { group: "e.com".into(), version: "v1".into(), available: true };
+        let of = OtherVersion {
+            group: "e.com".into(),
+            version: "v1".into(),
+            service: "n/s:443".into(),
+            available: true,
+        };
         let list = json!({"resources": [
             {"name": "birds", "kind": "Bird", "namespaced": true, "verbs": ["list", "delete"]},
             {"name": "birds/status", "kind": "Bird", "namespaced": true, "verbs": ["get"]},

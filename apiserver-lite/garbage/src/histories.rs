@@ -5,6 +5,7 @@
 //! Liveness: in the end no object is left whose owners are deleted, and none waits.
 
 mod invalid_owners;
+mod other_server;
 mod read_turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,7 +18,7 @@ use proto_api::names::{Names, Profile};
 use proto_api::{ObjectKey, Time};
 
 use super::index::{DeletionStage, FOREGROUND, Index, ORPHAN, Ownership};
-use super::kinds::{Id, KindId, Kinds};
+use super::kinds::{CollectedKind, Id, KindId, KindSource, Kinds};
 use super::plan::DeletionPropagation;
 use super::process::{ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
 
@@ -61,20 +62,48 @@ struct Cluster {
     /// Owner and dependent, by uid: the owner was deleted with the policy Foreground.
     awaited: BTreeSet<(String, String)>,
     calm: bool,
+    other: OtherServer,
+}
+
+/// The state of another API server, which has the Birds.
+#[derive(Default)]
+struct OtherServer {
+    /// Whether the collector has listed them.
+    is_listed: bool,
+    /// Whether it answers no requests.
+    is_away: bool,
 }
 
 /// Owner and dependent kinds as controllers create them, some with two owners.
-const CHAIN: [(&str, &[&str]); 5] = [
+const CHAIN: [(&str, &[&str]); 7] = [
     ("Deployment", &[]),
     ("StatefulSet", &[]),
     ("ReplicaSet", &["Deployment"]),
     ("Pod", &["ReplicaSet", "StatefulSet"]),
     ("PersistentVolumeClaim", &["Pod", "StatefulSet"]),
+    (BIRD, &["Deployment"]),
+    ("ConfigMap", &[BIRD, "Deployment"]),
 ];
+
+/// A kind of another API server.
+const BIRD: &str = "Bird";
+/// Kinds whose watch is never late. That of a kind that no controller makes for the owner may not be: the collector does not list it again.
+const PROMPT: [&str; 2] = [BIRD, "ConfigMap"];
 
 impl Cluster {
     fn new(dice: Vec<u16>) -> Self {
         let kinds = Arc::new(Kinds::new(Names::new(Profile::Kubernetes)));
+        kinds.add(CollectedKind {
+            group: "example.com".to_owned(),
+            version: "v1".into(),
+            plural: "birds".into(),
+            kind: BIRD.into(),
+            namespaced: true,
+            source: KindSource::OtherServer {
+                versions: vec!["v1".to_owned()],
+                service: "ns/birds:443".to_owned(),
+            },
+        });
         Self {
             kinds,
             dice: Dice(dice.into()),
@@ -88,7 +117,17 @@ impl Cluster {
             kept: BTreeSet::new(),
             awaited: BTreeSet::new(),
             calm: false,
+            other: OtherServer::default(),
         }
+    }
+
+    fn is_bird(&self, kind: KindId) -> bool {
+        self.kinds.get(kind).is_some_and(|kind| kind.kind == BIRD)
+    }
+
+    /// Fails if the object's server is away.
+    fn reach(&self, kind: KindId) -> Result<(), Failed> {
+        if self.other.is_away && self.is_bird(kind) { Err(Failed) } else { Ok(()) }
     }
 
     fn kind(&self, kind: &str) -> KindId {
@@ -126,6 +165,9 @@ impl Cluster {
             self.objects.insert(id.clone(), new);
         }
         self.unseen.entry(id.kind).or_default().push_back(change);
+        if self.kinds.get(id.kind).is_some_and(|kind| PROMPT.contains(&&*kind.kind)) {
+            self.deliver_of(id.kind);
+        }
     }
 
     /// No owner was deleted before the dependents that it waits for.
@@ -180,13 +222,36 @@ impl Cluster {
         if self.calm {
             return;
         }
-        match self.dice.roll(8) {
-            None => self.calm = true,
+        match self.dice.roll(12) {
+            None => self.be_calm(),
             Some(0 | 1) => self.create(),
             Some(2) => self.delete_some(),
             Some(3) => self.change_owners(),
+            Some(4) => self.other.is_away = !self.other.is_away,
+            Some(5) => self.list_birds(),
             Some(_) => self.deliver(),
         }
+    }
+
+    /// The users are done, and the other server answers.
+    fn be_calm(&mut self) {
+        (self.calm, self.other.is_away) = (true, false);
+        self.list_birds();
+    }
+
+    /// The collector lists the objects of the other server, and follows them from then on.
+    fn list_birds(&mut self) {
+        if self.other.is_away || self.other.is_listed {
+            return;
+        }
+        self.other.is_listed = true;
+        let kind = self.kind(BIRD);
+        while self.unseen.get(&kind).is_some_and(|list| !list.is_empty()) {
+            self.deliver_of(kind);
+        }
+        let bird = self.kinds.get(kind).unwrap();
+        let dependents = self.shown.iter().filter(|(_, object)| object.names_owner(&bird));
+        self.queue.extend(dependents.map(|(id, _)| id.clone()));
     }
 
     fn create(&mut self) {
@@ -282,6 +347,9 @@ impl Cluster {
     }
 
     fn deliver_of(&mut self, kind: KindId) {
+        if self.is_bird(kind) && !self.other.is_listed {
+            return;
+        }
         let Some(change) = self.unseen.get_mut(&kind).and_then(VecDeque::pop_front) else { return };
         match &change.new {
             Some(new) => drop(self.shown.insert(change.id.clone(), new.clone())),
@@ -311,9 +379,10 @@ struct Failed;
 
 impl Shared {
     /// Before each request steps may happen; some requests fail.
-    fn open(&self) -> Result<std::sync::MutexGuard<'_, Cluster>, Failed> {
+    fn open(&self, kind: KindId) -> Result<std::sync::MutexGuard<'_, Cluster>, Failed> {
         let mut cluster = lock(&self.0);
         cluster.meddle();
+        cluster.reach(kind)?;
         if !cluster.calm && cluster.dice.roll(16) == Some(0) {
             return Err(Failed);
         }
@@ -332,8 +401,13 @@ impl OwnershipCaches for Shared {
         of_kind.map(|id| id.key.name.clone()).collect()
     }
 
-    fn serves(&self, _: KindId) -> bool {
-        true
+    fn serves(&self, kind: KindId) -> bool {
+        let cluster = lock(&self.0);
+        cluster.other.is_listed || !cluster.is_bird(kind)
+    }
+
+    fn are_incomplete(&self) -> bool {
+        !lock(&self.0).other.is_listed
     }
 }
 
@@ -341,7 +415,7 @@ impl ObjectClient for Shared {
     type Error = Failed;
 
     async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, Failed> {
-        let cluster = self.open()?;
+        let cluster = self.open(id.kind)?;
         self.1.fetch_add(1, Ordering::Relaxed);
         if id.key.name == UNREADABLE {
             return Err(Failed);
@@ -354,7 +428,7 @@ impl ObjectClient for Shared {
     }
 
     async fn list(&self, kind: KindId, _: &str) -> Result<Vec<PartialObjectMetadata>, Failed> {
-        let cluster = self.open()?;
+        let cluster = self.open(kind)?;
         let of_kind = cluster.objects.iter().filter(|(id, _)| id.kind == kind);
         let partial = |object: &ObjectMeta| PartialObjectMetadata { metadata: object.clone() };
         Ok(of_kind.map(|(_, object)| partial(object)).collect())
@@ -366,7 +440,7 @@ impl ObjectClient for Shared {
         it: &ObjectMeta,
         policy: DeletionPropagation,
     ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open()?;
+        let mut cluster = self.open(id.kind)?;
         let Some(object) = cluster.objects.get(id).cloned() else {
             return Ok(WriteOutcome::Applied);
         };
@@ -403,7 +477,7 @@ impl ObjectClient for Shared {
         it: &ObjectMeta,
         finalizers: &[String],
     ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open()?;
+        let mut cluster = self.open(id.kind)?;
         let Some(mut object) = cluster.objects.get(id).cloned() else {
             return Ok(WriteOutcome::Applied);
         };
@@ -421,7 +495,7 @@ impl ObjectClient for Shared {
         uid: &str,
         owners: &[String],
     ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open()?;
+        let mut cluster = self.open(id.kind)?;
         let Some(mut object) = cluster.objects.get(id).cloned() else {
             return Ok(WriteOutcome::Applied);
         };
@@ -442,7 +516,7 @@ impl ObjectClient for Shared {
         uid: &str,
         _: &[OwnerReference],
     ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open()?;
+        let mut cluster = self.open(id.kind)?;
         let Some(mut object) = cluster.objects.get(id).cloned() else {
             return Ok(WriteOutcome::Applied);
         };

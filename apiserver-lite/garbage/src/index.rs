@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
 
-use super::kinds::Id;
+use super::kinds::{CollectedKind, Id};
 
 /// Finalizer of an object whose dependents are to be orphaned.
 pub const ORPHAN: &str = "orphan";
@@ -58,6 +58,11 @@ impl Ownership {
         let stage = DeletionStage::from_metadata(&metadata);
         let (uid, owners) = (metadata.uid.into(), metadata.owner_references.into());
         Self { uid, owners, stage }
+    }
+
+    /// Whether one of its owners is of this kind.
+    pub fn names_owner(&self, kind: &CollectedKind) -> bool {
+        self.owners.iter().any(|owner| kind.is_named_by(&owner.api_version, &owner.kind))
     }
 
     /// Whether the object blocks the deletion of the owner with this uid.

@@ -36,20 +36,85 @@ pub struct CollectedKind {
     pub kind: Cow<'static, str>,
     /// Whether it is namespaced.
     pub namespaced: bool,
-    /// Whether a definition has added it: its objects have no strategic merge patch.
-    pub custom: bool,
+    pub source: KindSource,
 }
 
-impl From<&CustomResource> for CollectedKind {
-    fn from(resource: &CustomResource) -> Self {
+/// Where a kind comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KindSource {
+    /// The API server has it always. References to it may name any version of its group.
+    BuiltIn,
+    /// A CustomResourceDefinition has added it.
+    Definition {
+        /// The versions in which references may name it.
+        versions: Vec<String>,
+    },
+    /// Another API server serves it, which an APIService names.
+    OtherServer {
+        /// The versions in which references may name it: all are of one server.
+        versions: Vec<String>,
+        /// Namespace, name and port of the Service in front of it.
+        service: String,
+    },
+}
+
+impl CollectedKind {
+    /// A kind that a definition or another server has added.
+    pub fn new(resource: &CustomResource, source: KindSource) -> Self {
         Self {
             group: resource.group.clone(),
             version: resource.version.clone().into(),
             plural: resource.plural.clone().into(),
             kind: resource.kind.clone().into(),
             namespaced: resource.namespaced,
-            custom: true,
+            source,
         }
+    }
+
+    /// A kind that a definition has added.
+    pub fn defined(resource: &CustomResource) -> Self {
+        Self::new(resource, KindSource::Definition { versions: resource.versions.clone() })
+    }
+
+    /// Whether its objects have a strategic merge patch.
+    pub fn is_built_in(&self) -> bool {
+        self.source == KindSource::BuiltIn
+    }
+
+    pub fn is_defined(&self) -> bool {
+        matches!(self.source, KindSource::Definition { .. })
+    }
+
+    pub fn is_of_other_server(&self) -> bool {
+        matches!(self.source, KindSource::OtherServer { .. })
+    }
+
+    /// Whether a reference to this version of its group is to this kind. Another version may be of another server, whose objects are others.
+    fn has_version(&self, version: &str) -> bool {
+        match &self.source {
+            KindSource::BuiltIn => true,
+            KindSource::Definition { versions } | KindSource::OtherServer { versions, .. } => {
+                versions.iter().any(|served| served == version)
+            }
+        }
+    }
+
+    /// Whether an owner reference is to an object of this kind.
+    pub fn is_named_by(&self, api_version: &str, kind: &str) -> bool {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        self.group == group && self.kind == kind && self.has_version(version)
+    }
+
+    /// Whether both have the same objects, which the same requests read.
+    pub fn is_read_as(&self, other: &Self) -> bool {
+        let service = |kind: &Self| match &kind.source {
+            KindSource::OtherServer { service, .. } => Some(service.clone()),
+            KindSource::BuiltIn | KindSource::Definition { .. } => None,
+        };
+        let read = |kind: &Self| Self { source: KindSource::BuiltIn, ..kind.clone() };
+        read(self) == read(other)
+            && self.is_defined() == other.is_defined()
+            && service(self) == service(other)
     }
 }
 
@@ -66,7 +131,7 @@ const MADE_FOR: [(&str, &[&str]); 9] = [
     ("StatefulSet", &["pods", "controllerrevisions", "persistentvolumeclaims"]),
 ];
 
-/// All collected kinds, each in one version. Those of definitions come and go; the place of one that is gone is used again.
+/// All collected kinds, each in one version. Those of definitions and of other servers come and go; the place of one that is gone is used again.
 #[derive(Debug)]
 pub struct Kinds(RwLock<Vec<Place>>);
 
@@ -102,7 +167,7 @@ impl Kinds {
                     plural: resource.plural.into(),
                     kind: resource.kind.into(),
                     namespaced: resource.namespaced,
-                    custom: false,
+                    source: KindSource::BuiltIn,
                 });
             }
         }
@@ -122,7 +187,7 @@ impl Kinds {
         all.into_iter()
     }
 
-    /// A kind, if its definition is not gone.
+    /// A kind, if it is not gone.
     pub fn get(&self, id: KindId) -> Option<Arc<CollectedKind>> {
         self.read(|kinds| {
             let place = kinds.get(id.place).filter(|place| place.generation == id.generation);
@@ -145,6 +210,14 @@ impl Kinds {
         id
     }
 
+    /// Replaces what is known of a kind that stays.
+    pub fn update(&self, id: KindId, kind: CollectedKind) {
+        let mut kinds = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = kinds.get_mut(id.place).filter(|it| it.generation == id.generation) {
+            place.kind = Some(Arc::new(kind));
+        }
+    }
+
     /// Removes a kind.
     pub fn remove(&self, id: KindId) {
         let mut kinds = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -153,10 +226,9 @@ impl Kinds {
         }
     }
 
-    /// The kind of an owner reference, in any version of its group.
+    /// The kind of an owner reference: built-in ones in any version of their group, others in the versions that are served.
     pub fn find(&self, api_version: &str, kind: &str) -> Option<KindId> {
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        let fits = |k: &Arc<CollectedKind>| k.group == group && k.kind == kind;
+        let fits = |k: &Arc<CollectedKind>| k.is_named_by(api_version, kind);
         self.read(|kinds| {
             let mut places = kinds.iter().enumerate();
             let found = places.find(|(_, place)| place.kind.as_ref().is_some_and(fits));
@@ -166,10 +238,12 @@ impl Kinds {
 
     /// The kinds that controllers create for an owner of this kind.
     pub fn dependents_of(&self, owner: KindId) -> Vec<KindId> {
-        let Some(owner) = self.get(owner).filter(|owner| !owner.custom) else { return Vec::new() };
+        let Some(owner) = self.get(owner).filter(|owner| owner.is_built_in()) else {
+            return Vec::new();
+        };
         let made = MADE_FOR.iter().find(|(of, _)| *of == owner.kind);
         let made = made.map_or(&[][..], |(_, made)| made);
-        let built_in = self.iter().filter(|(_, k)| !k.custom);
+        let built_in = self.iter().filter(|(_, k)| k.is_built_in());
         built_in.filter(|(_, k)| made.contains(&k.plural.as_ref())).map(|(id, _)| id).collect()
     }
 
@@ -252,14 +326,16 @@ mod tests {
             version: "v1".to_owned(),
             kind: "Job".to_owned(),
             namespaced: true,
+            versions: vec!["v1".to_owned(), "v1beta1".to_owned()],
         };
-        let first = kinds.add(CollectedKind::from(&custom("jobs")));
-        assert_eq!(kinds.find("example.com/v9", "Job"), Some(first));
+        let first = kinds.add(CollectedKind::defined(&custom("jobs")));
+        assert_eq!(kinds.find("example.com/v1beta1", "Job"), Some(first));
+        assert_eq!(kinds.find("example.com/v9", "Job"), None, "it may be of another server");
         assert!(kinds.dependents_of(first).is_empty(), "not those of batch's Job");
         kinds.remove(first);
         assert_eq!((kinds.find("example.com/v1", "Job"), kinds.get(first)), (None, None));
         for nth in 0..100 {
-            let again = kinds.add(CollectedKind::from(&custom(&format!("jobs{nth}"))));
+            let again = kinds.add(CollectedKind::defined(&custom(&format!("jobs{nth}"))));
             assert_eq!((again.place, kinds.get(first)), (first.place, None), "another kind");
             kinds.remove(first);
             assert!(kinds.get(again).is_some());

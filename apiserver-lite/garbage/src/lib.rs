@@ -18,8 +18,8 @@ mod watches;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use proto_client::Client;
 use proto_client::events::{Recorder, recorder};
-use proto_client::{Client, ClientError};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use index::Index;
 use kinds::{Id, Kinds};
 use process::{Processor, READS_MAX};
-use server::ApiServer;
+use server::{ApiServer, RequestError};
 use watches::{InformerCaches, KindChangeHandler, Watches};
 
 /// The controller's name in `--controllers`.
@@ -81,7 +81,7 @@ impl Garbage {
         );
         let (events, writer) = recorder(client.clone(), EVENT_SOURCE, "");
         tokio::spawn(writer.run(drain.clone()));
-        let server = ApiServer { client, kinds: kinds.clone() };
+        let server = ApiServer::new(client, kinds.clone());
         let (absent, unfinished) = Default::default();
         let processor =
             Processor { server, caches, kinds, index, absent, unfinished, reads_max: READS_MAX };
@@ -105,7 +105,7 @@ async fn work(
     queue: &WorkQueue<Id>,
     (page, events): (&TaskStatus, &Recorder),
     id: Id,
-) -> Result<Option<Duration>, ClientError> {
+) -> Result<Option<Duration>, RequestError> {
     let kind = processor.kinds.get(id.kind);
     page.started(format!(
         "{} {}",

@@ -83,6 +83,9 @@ pub trait OwnershipCaches {
     fn names(&self, kind: KindId) -> Vec<String>;
     /// Whether the server serves this kind.
     fn serves(&self, kind: KindId) -> bool;
+    /// Whether objects of some kind are being listed for the first time, so that dependents may be missing. Ends within a bounded time, although a
+    /// server may not answer.
+    fn are_incomplete(&self) -> bool;
 }
 
 /// Processes objects, each by one call at a time and, if it has many owners, in several turns.
@@ -123,6 +126,12 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
             lock(&self.unfinished).remove(id);
             return Ok(NextSteps::default());
         };
+        let is_waiting =
+            matches!(shown.stage, DeletionStage::Orphaning | DeletionStage::Foreground);
+        if is_waiting && self.caches.are_incomplete() {
+            // A dependent that is not known yet would be deleted after its owner, or outlive it.
+            return Ok(NextSteps { requeue_after: Some(REQUEUE), ..NextSteps::default() });
+        }
         // The owners first: an object with many is long to read.
         let (references, owners) = match shown.stage {
             DeletionStage::Alive => match self.read_owners(id, &shown).await? {

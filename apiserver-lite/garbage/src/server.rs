@@ -2,31 +2,99 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use apiserver_controllers::other_servers::{api_services, version};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
+use proto_client::dynamic::Dynamic;
 use proto_client::{Api, Client, ClientError, DeleteParams, ListParams, Patch, WriteParams};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use super::kinds::{Id, KindId, Kinds};
+use super::kinds::{CollectedKind, Id, KindId, KindSource, Kinds};
 use super::plan::DeletionPropagation;
 use super::process::{ObjectClient, WriteOutcome};
 
+/// Longest wait for the answer of another API server.
+pub const ANSWER_MAX: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 5_000 });
+/// Most requests to other API servers at one time: one that is slow leaves workers to all other objects.
+const TO_OTHERS_MAX: usize = 4;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("{0}: {TO_OTHERS_MAX} requests to other API servers are in progress; retried")]
+    Busy(String),
+    #[error("{0}: the API server that serves it did not answer within {ANSWER_MAX:?}; retried")]
+    NoAnswer(String),
+    /// An object that another server does not have may be there.
+    #[error("{0}: its APIService is not available, or leads to another Service by now; retried")]
+    Changed(String),
+}
+
 /// Deletes and patches objects at the API server.
 pub struct ApiServer {
-    pub client: Client,
+    client: Client,
     /// All kinds.
-    pub kinds: Arc<Kinds>,
+    kinds: Arc<Kinds>,
+    /// Permits of requests to other API servers.
+    to_others: Semaphore,
 }
 
 impl ApiServer {
+    pub fn new(client: Client, kinds: Arc<Kinds>) -> Self {
+        Self { client, kinds, to_others: Semaphore::new(TO_OTHERS_MAX) }
+    }
+
     fn api(&self, kind: KindId, namespace: &str) -> Option<Api<PartialObjectMetadata>> {
         let namespace = (!namespace.is_empty()).then_some(namespace);
         let collection = self.kinds.collection(kind, namespace)?;
         Some(self.client.metadata(collection))
     }
 
-    fn is_custom(&self, kind: KindId) -> bool {
-        self.kinds.get(kind).is_some_and(|kind| kind.custom)
+    /// The answer to a request for objects of a kind. One that another server does not answer in time, or that finds too many others, fails.
+    async fn answer<T>(
+        &self,
+        kind: KindId,
+        request: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, RequestError> {
+        let Some(other) = self.kinds.get(kind).filter(|kind| kind.is_of_other_server()) else {
+            return Ok(request.await?);
+        };
+        let Ok(_permit) = self.to_others.try_acquire() else {
+            return Err(RequestError::Busy(name(&other)));
+        };
+        let answer = tokio::time::timeout(ANSWER_MAX, request).await;
+        Ok(answer.map_err(|_| RequestError::NoAnswer(name(&other)))??)
+    }
+
+    /// Checks that the objects of a kind are still those of the server whose kinds are known: of this one for a definition, if no APIService has put another
+    /// in its place. Another server would not have them.
+    async fn check_server(&self, kind: KindId) -> Result<(), RequestError> {
+        let Some(kind) = self.kinds.get(kind).filter(|kind| !kind.is_built_in()) else {
+            return Ok(());
+        };
+        let services = Dynamic::new(self.client.clone(), api_services(self.client.names()));
+        let found = services.get(&format!("{}.{}", kind.version, kind.group)).await;
+        let now = match found {
+            Ok(found) => version(&found),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error.into()),
+        };
+        let is_same = match &kind.source {
+            KindSource::OtherServer { service, .. } => {
+                now.is_some_and(|now| now.service == *service && now.available)
+            }
+            KindSource::BuiltIn | KindSource::Definition { .. } => now.is_none(),
+        };
+        if is_same { Ok(()) } else { Err(RequestError::Changed(name(&kind))) }
+    }
+
+    /// Whether the kind's objects have no strategic merge patch.
+    fn takes_merges_only(&self, kind: KindId) -> bool {
+        self.kinds.get(kind).is_some_and(|kind| !kind.is_built_in())
     }
 
     /// Changes the owners of an object whose kind has no strategic merge patch: all of them are written, if the object has not changed meanwhile.
@@ -35,7 +103,7 @@ impl ApiServer {
         id: &Id,
         uid: &str,
         change: impl Fn(OwnerReference) -> Option<OwnerReference>,
-    ) -> Result<WriteOutcome, ClientError> {
+    ) -> Result<WriteOutcome, RequestError> {
         let Some(found) = self.find(id).await? else { return Ok(WriteOutcome::Applied) };
         let metadata = found.metadata;
         if metadata.uid != uid {
@@ -49,20 +117,25 @@ impl ApiServer {
         self.patch(id, Patch::Merge(json!({ "metadata": metadata }))).await
     }
 
-    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteOutcome, ClientError> {
+    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteOutcome, RequestError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
             return Ok(WriteOutcome::Applied);
         };
-        done(api.patch(&id.key.name, &patch, &WriteParams::default()).await)
+        let params = WriteParams::default();
+        done(self.answer(id.kind, api.patch(&id.key.name, &patch, &params)).await)
     }
 }
 
+fn name(kind: &CollectedKind) -> String {
+    format!("{}.{}/{}", kind.plural, kind.group, kind.version)
+}
+
 /// A deleted object needs no write; a conflict is retried.
-fn done<T>(written: Result<T, ClientError>) -> Result<WriteOutcome, ClientError> {
+fn done<T>(written: Result<T, RequestError>) -> Result<WriteOutcome, RequestError> {
     match written {
         Ok(_) => Ok(WriteOutcome::Applied),
-        Err(error) if error.is_not_found() => Ok(WriteOutcome::Applied),
-        Err(error) if error.is_conflict() => Ok(WriteOutcome::Conflict),
+        Err(RequestError::Client(error)) if error.is_not_found() => Ok(WriteOutcome::Applied),
+        Err(RequestError::Client(error)) if error.is_conflict() => Ok(WriteOutcome::Conflict),
         Err(error) => Err(error),
     }
 }
@@ -87,14 +160,19 @@ fn owner_json(owner: &OwnerReference) -> Value {
 }
 
 impl ObjectClient for ApiServer {
-    type Error = ClientError;
+    type Error = RequestError;
 
-    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, ClientError> {
+    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, RequestError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(None) };
-        match api.get(&id.key.name).await {
+        match self.answer(id.kind, api.get(&id.key.name)).await {
             Ok(object) => Ok(Some(object)),
             // A 404 for a path that is not served names no object, and does not mean that the object is deleted.
-            Err(error) if error.is_not_found() && names_object(&error, &id.key.name) => Ok(None),
+            Err(RequestError::Client(error))
+                if error.is_not_found() && names_object(&error, &id.key.name) =>
+            {
+                self.check_server(id.kind).await?;
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -103,9 +181,10 @@ impl ObjectClient for ApiServer {
         &self,
         kind: KindId,
         namespace: &str,
-    ) -> Result<Vec<PartialObjectMetadata>, ClientError> {
+    ) -> Result<Vec<PartialObjectMetadata>, RequestError> {
         let Some(api) = self.api(kind, namespace) else { return Ok(Vec::new()) };
-        Ok(api.list(&ListParams::default()).await?.items)
+        let params = ListParams::default();
+        Ok(self.answer(kind, api.list(&params)).await?.items)
     }
 
     async fn delete(
@@ -113,7 +192,7 @@ impl ObjectClient for ApiServer {
         id: &Id,
         it: &ObjectMeta,
         policy: DeletionPropagation,
-    ) -> Result<WriteOutcome, ClientError> {
+    ) -> Result<WriteOutcome, RequestError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
             return Ok(WriteOutcome::Applied);
         };
@@ -123,7 +202,7 @@ impl ObjectClient for ApiServer {
             propagation: Some(policy.name()),
             ..DeleteParams::default()
         };
-        done(api.delete(&id.key.name, &params).await)
+        done(self.answer(id.kind, api.delete(&id.key.name, &params)).await)
     }
 
     async fn set_finalizers(
@@ -131,7 +210,7 @@ impl ObjectClient for ApiServer {
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<WriteOutcome, ClientError> {
+    ) -> Result<WriteOutcome, RequestError> {
         let finalizers = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
         let metadata = json!({
             "uid": it.uid, "resourceVersion": it.resource_version, "finalizers": finalizers,
@@ -144,8 +223,8 @@ impl ObjectClient for ApiServer {
         id: &Id,
         uid: &str,
         owners: &[String],
-    ) -> Result<WriteOutcome, ClientError> {
-        if self.is_custom(id.kind) {
+    ) -> Result<WriteOutcome, RequestError> {
+        if self.takes_merges_only(id.kind) {
             let owners: BTreeSet<&str> = owners.iter().map(String::as_str).collect();
             let keep =
                 |owner: OwnerReference| (!owners.contains(owner.uid.as_str())).then_some(owner);
@@ -160,8 +239,8 @@ impl ObjectClient for ApiServer {
         id: &Id,
         uid: &str,
         owners: &[OwnerReference],
-    ) -> Result<WriteOutcome, ClientError> {
-        if self.is_custom(id.kind) {
+    ) -> Result<WriteOutcome, RequestError> {
+        if self.takes_merges_only(id.kind) {
             let unblock = |owner: OwnerReference| {
                 let block = owner.block_owner_deletion.map(|_| false);
                 Some(OwnerReference { block_owner_deletion: block, ..owner })
@@ -178,3 +257,6 @@ fn names_object(error: &ClientError, name: &str) -> bool {
     let ClientError::Api { status, .. } = error else { return false };
     status.details.as_ref().is_some_and(|details| details.name == name)
 }
+
+#[cfg(test)]
+mod tests;

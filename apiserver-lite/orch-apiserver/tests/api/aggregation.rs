@@ -2,6 +2,7 @@
 
 mod backend;
 mod controllers;
+mod garbage;
 mod open_api;
 
 use std::net::IpAddr;

@@ -148,6 +148,8 @@ async fn answer(
     let body = body.collect().await.unwrap().to_bytes();
     let follows = |query: &str| query.contains("watch=true") || query.contains("follow=true");
     let is_watch = head.uri.query().is_some_and(follows);
+    let accepted = head.headers.get("accept").and_then(|accepted| accepted.to_str().ok());
+    let wants_metadata = accepted.is_some_and(|it| it.contains("as=PartialObjectMetadata;"));
     shared.got.lock().unwrap().push(Got {
         line,
         headers: head.headers,
@@ -195,6 +197,10 @@ async fn answer(
         ("GET", "moved") => (302, json!({})),
         _ => (404, json!({"kind": "Status", "reason": "NotFound", "message": "no flunder"})),
     };
+    let body = match wants_metadata && code == 200 && body["kind"] == "Flunder" {
+        true => partial(&body),
+        false => body,
+    };
     let response = Response::builder().status(code).header("content-type", "application/json");
     let response = response.header("location", "https://127.0.0.1/").header("audit-id", "its-own");
     response.body(full(Bytes::from(body.to_string()))).unwrap()
@@ -229,6 +235,11 @@ fn flunders(shared: &Shared, method: &http::Method, path: &str, name: &str) -> (
                 "message": "no flunder", "details": {"name": name, "group": "wardle.example.com", "kind": "flunders"}}),
         ),
     }
+}
+
+/// The metadata of an object, as servers made with Kubernetes' library answer it.
+pub fn partial(object: &Value) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
 fn full(bytes: Bytes) -> Answer {

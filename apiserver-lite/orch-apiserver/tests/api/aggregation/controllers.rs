@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use super::{NAME, World, wait_for};
 use crate::support::TestServer;
 
-fn client(server: &TestServer) -> Client {
+pub fn client(server: &TestServer) -> Client {
     let config = file::parse(Path::new("config"), server.kubeconfig(), None).expect("a kubeconfig");
     Client::new(&config, server.names, "controllers").expect("a client")
 }
 
-fn flunder(namespace: &str, name: &str) -> Value {
+pub fn flunder(namespace: &str, name: &str) -> Value {
     json!({"apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder", "metadata": {
         "name": name, "namespace": namespace, "uid": format!("uid-{name}"), "resourceVersion": "1"}})
 }
 
 /// What is left, as `namespace/name`.
-fn left(world: &World) -> Vec<String> {
+pub fn left(world: &World) -> Vec<String> {
     let all = world.backend.flunders.lock().unwrap();
     let text = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap().to_owned();
     all.iter().map(|one| format!("{}/{}", text(one, "namespace"), text(one, "name"))).collect()

@@ -58,7 +58,9 @@ impl ContainerRuntime for FakeRuntime {
     ) -> CallFuture<'a, String> {
         let object =
             format!("{}/{}/{}:{}", sandbox.namespace, sandbox.name, config.name, config.attempt);
-        self.change("CreateContainer", &object, |state| state.objects.create(sandbox_id, config))
+        self.change("CreateContainer", &object, |state| {
+            state.objects.create(sandbox_id, config, ContainerConfig::clone)
+        })
     }
 
     fn start_container<'a>(&'a self, id: &'a str) -> CallFuture<'a, ()> {

@@ -20,6 +20,19 @@ fn answer<'a, T: Send + 'a>(answer: T) -> CallFuture<'a, T> {
     ready(Ok(answer)).boxed()
 }
 
+/// What is kept of a container's configuration. The environment may name thousands of Services, in each of tens of thousands of containers.
+fn without_environment(config: &ContainerConfig) -> ContainerConfig {
+    ContainerConfig {
+        name: config.name.clone(),
+        attempt: config.attempt,
+        image: config.image.clone(),
+        command: config.command.clone(),
+        args: config.args.clone(),
+        resources: config.resources.clone(),
+        ..ContainerConfig::default()
+    }
+}
+
 impl RuntimeStatus for MemoryRuntime {
     fn version(&self) -> CallFuture<'_, RuntimeVersion> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -73,7 +86,7 @@ impl ContainerRuntime for MemoryRuntime {
         config: &'a ContainerConfig,
         _: &'a SandboxConfig,
     ) -> CallFuture<'a, String> {
-        let created = self.lock().create(sandbox_id, config);
+        let created = self.lock().create(sandbox_id, config, without_environment);
         ready(created.map_err(refusal("CreateContainer", &config.name))).boxed()
     }
 

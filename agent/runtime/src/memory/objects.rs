@@ -146,10 +146,12 @@ impl Objects {
         range.free(&taken).ok_or_else(|| refused("no address of the pod range is free".to_owned()))
     }
 
+    /// Creates a container, of whose configuration `keep` is kept: the command and the resources at least.
     pub(crate) fn create(
         &mut self,
         sandbox_id: &str,
         config: &ContainerConfig,
+        keep: impl FnOnce(&ContainerConfig) -> ContainerConfig,
     ) -> Result<String, RuntimeRefusal> {
         let sandbox =
             self.sandboxes.get(sandbox_id).ok_or_else(|| no_such("sandbox", sandbox_id))?;
@@ -180,7 +182,7 @@ impl Objects {
             message_file: None,
             state: InstanceState::Created,
         };
-        self.containers.insert(id.clone(), Container { config: config.clone(), seen });
+        self.containers.insert(id.clone(), Container { config: keep(config), seen });
         Ok(id)
     }
 

@@ -7,11 +7,13 @@
 pub mod accounts;
 pub mod controller_queues;
 pub mod eviction_flags;
+pub mod execute_plan;
 pub mod execute_write;
 pub mod expiring_map;
 pub mod fetch_scale;
 pub mod informers;
 pub mod kubernetes_flags;
+pub mod lost_races;
 pub mod namespace_content;
 pub mod observe_write;
 pub mod pods_by_claim;

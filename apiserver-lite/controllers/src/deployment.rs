@@ -8,17 +8,18 @@ mod status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
+use proto_api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
 use proto_api::core::v1::ObjectReference;
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
-use proto_api::{Kind, ObjectKey, Time};
-use serde_json::json;
+use proto_api::{Kind, ObjectKey, Time, merge_patch};
+use serde_json::{Value, json};
 
 use crate::api_writes::{ApiWrite, ObjectKind, Part};
 use crate::name_hash::name_hash;
 use crate::owners::{adopt, controlled_by, release};
+use crate::replica_failure::FailureStatus;
 use crate::write_events::{ReplicaOperation, WriteEvent};
 use crate::{Adopter, Plan};
 use revision::DeploymentRevision;
@@ -70,7 +71,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     let about = proto_api::event_report::reference(deployment, names);
     let size_annotations = SizeAnnotations::from_deployment(names, deployment);
     let scales = rollout::is_scaled(deployment, &size_annotations, newest, &old);
-    let mut made = Made::Nothing;
+    let (mut made, mut update) = (Made::Nothing, None);
     match newest {
         // A deployment whose replicas have changed is scaled first: with a new set there would be more pods than it may have.
         None if deployment.spec.paused || scales => {}
@@ -81,36 +82,40 @@ pub fn plan<S: AsRef<ReplicaSet>>(
                 made = push_new_set(&mut plan, &about, set, &names_in_use);
             }
         }
-        Some(newest) => plan.writes.extend(revision::update_newest(&revision, deployment, newest)),
+        Some(newest) => update = revision::update_newest(&revision, deployment, newest),
     }
     for step in rollout::steps(deployment, &size_annotations, newest, &old, old_pods) {
-        push_scale(&mut plan, &about, &step, &size_annotations);
+        // Two writes of one set would be of two versions.
+        let is_newest = newest.is_some_and(|newest| std::ptr::eq(newest, step.set));
+        let update = if is_newest { update.take() } else { None };
+        push_scale(&mut plan, &about, &step, &size_annotations, update);
     }
-    plan.writes.extend(revision.mark_deployment(deployment));
+    plan.writes.extend(newest.zip(update).map(|(newest, update)| patch_set(newest, update)));
     let mut status = status::compute_status(deployment, newest, &old, now);
-    if deployment.spec.paused || status::is_complete(deployment, &status) {
-        plan.writes.extend(delete_old_sets(deployment, &revision, &old));
-    }
-    if let Made::Set(name) = &made {
-        status::mark_new_set(deployment, name, &mut status, now);
-    }
-    if let Made::Collision(name) = &made {
-        let collisions = status.collision_count.unwrap_or(0);
-        let wait = wait_after_collision(name, &old, collisions, now);
-        if wait.is_zero() {
-            // The next plan derives another name for the same template.
-            status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
-        }
-        plan.requeue_in(wait);
+    let deletes = deployment.spec.paused || status::is_complete(deployment, &status);
+    let is_new = (newest.is_some() || matches!(made, Made::Set(_))) && !revision.marks(deployment);
+    note_made(&mut plan, deployment, &made, &old, &mut status, now);
+    if let Some(newest) = newest.filter(|_| is_new) {
+        status::mark_found_set(deployment, &newest.metadata.name, &mut status, now);
     }
     if let Some(due) = status::deadline_in(deployment, &status, now) {
         plan.requeue_in(due);
     }
-    if status != deployment.status {
-        plan.writes
-            .push(ApiWrite::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
+    if is_new || status != deployment.status {
+        let mut next = with_status(deployment, status);
+        if is_new {
+            revision.mark(&mut next);
+        }
+        plan.writes.push(ApiWrite::UpdateStatus(next.into()));
+    }
+    if deletes {
+        plan.writes.extend(delete_old_sets(deployment, &revision, &old));
     }
     plan
+}
+
+fn with_status(deployment: &Deployment, status: DeploymentStatus) -> Deployment {
+    Deployment { status, ..deployment.clone() }
 }
 
 /// Plans the status of a deployment that waits for its dependents to be deleted. Its sets stay as they are.
@@ -130,7 +135,7 @@ fn plan_deleted<S: AsRef<ReplicaSet>>(
     let (newest, old) = split_sets(deployment, &mut sets);
     let status = status::count_pods(deployment, newest, &old, now);
     let changes = status != deployment.status;
-    let update = || ApiWrite::UpdateStatus(Deployment { status, ..deployment.clone() }.into());
+    let update = || ApiWrite::UpdateStatus(with_status(deployment, status).into());
     Plan::from_writes(changes.then(update))
 }
 
@@ -244,14 +249,18 @@ fn new_set(
 
 // === Writes ===
 
-/// Adds the write of a size, with an event if it is another one than before.
+/// Adds the write of a size and of what else changes, with an event if it is another size than before.
 fn push_scale(
     plan: &mut Plan,
     about: &ObjectReference,
     SetScale { set, replicas }: &SetScale<'_>,
     annotations: &SizeAnnotations,
+    update: Option<Value>,
 ) {
-    let (before, write) = (rollout::size(set), scale(set, *replicas, annotations));
+    let before = rollout::size(set);
+    let mut patch = update.unwrap_or_else(|| json!({}));
+    merge_patch::apply(&mut patch, &scale(set, *replicas, annotations));
+    let write = patch_set(set, patch);
     if *replicas == before {
         return plan.writes.push(write);
     }
@@ -259,19 +268,19 @@ fn push_scale(
     plan.push_with_event(write, WriteEvent { about: about.clone(), operation });
 }
 
-fn scale(set: &ReplicaSet, replicas: i64, annotations: &SizeAnnotations) -> ApiWrite {
+fn scale(set: &ReplicaSet, replicas: i64, annotations: &SizeAnnotations) -> Value {
     let version = &set.metadata.resource_version;
     let annotations: BTreeMap<_, _> =
         annotations.entries().into_iter().map(|(name, value)| (name, value)).collect();
-    ApiWrite::Patch {
-        kind: ObjectKind::ReplicaSet,
-        key: ObjectKey::from_metadata(&set.metadata),
-        part: Part::Main,
-        patch: json!({
-            "metadata": { "resourceVersion": version, "annotations": annotations },
-            "spec": { "replicas": replicas },
-        }),
-    }
+    json!({
+        "metadata": { "resourceVersion": version, "annotations": annotations },
+        "spec": { "replicas": replicas },
+    })
+}
+
+fn patch_set(set: &ReplicaSet, patch: Value) -> ApiWrite {
+    let (kind, key) = (ObjectKind::ReplicaSet, ObjectKey::from_metadata(&set.metadata));
+    ApiWrite::Patch { kind, key, part: Part::Main, patch }
 }
 
 /// What a plan makes of the newest template.
@@ -299,6 +308,35 @@ fn push_new_set(
     let event = WriteEvent { about: about.clone(), operation };
     plan.push_with_event(ApiWrite::Create(set.into()), event);
     Made::Set(name)
+}
+
+/// Notes in the status what the plan makes of the newest template, and what the status is if that fails.
+fn note_made(
+    plan: &mut Plan,
+    deployment: &Deployment,
+    made: &Made,
+    old: &[&ReplicaSet],
+    status: &mut DeploymentStatus,
+    now: Time,
+) {
+    match made {
+        Made::Nothing => {}
+        Made::Set(name) => {
+            let failed = status::failed_set(deployment, name, now);
+            let failed = failed.map(|failed| with_status(deployment, failed));
+            plan.on_failure = failed.map(|failed| FailureStatus::new(failed, true));
+            status::mark_new_set(deployment, name, status, now);
+        }
+        Made::Collision(name) => {
+            let collisions = status.collision_count.unwrap_or(0);
+            let wait = wait_after_collision(name, old, collisions, now);
+            if wait.is_zero() {
+                // The next plan derives another name for the same template.
+                status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+            }
+            plan.requeue_in(wait);
+        }
+    }
 }
 
 /// How long a set is left alone that has the name of the newest template's: what is stored of a set may differ from what was sent, because fields were

@@ -9,7 +9,7 @@ use proto_api::{ObjectKey, Time};
 
 use crate::api_writes::{ApiWrite, ObjectKind};
 use crate::replica_failure::FailureStatus;
-use crate::write_events::WriteEvent;
+use crate::write_events::{ReplicaOperation, WriteEvent};
 
 /// The writes and events that a controller plans.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,8 +73,111 @@ impl Plan {
         self.on_failure.clone()?.write(&event.operation, error, now)
     }
 
+    /// Whether the `nth` write is made although the one with the index `failed` could not be: pods that have to go wait neither for one another nor for
+    /// new ones.
+    pub fn is_made_after(&self, failed: usize, nth: usize) -> bool {
+        let is_new = |event: &WriteEvent| event.operation == ReplicaOperation::Create;
+        match (self.pod_to_delete(failed), self.pod_to_delete(nth)) {
+            (Some(failed), Some(pod)) => failed != pod,
+            (None, Some(_)) => self.events.get(&failed).is_some_and(is_new),
+            (_, None) => false,
+        }
+    }
+
+    /// The pod that the `nth` write deletes, or changes for its deletion, which is the next one. Those of a StatefulSet, which go in order, have events of
+    /// their own.
+    fn pod_to_delete(&self, nth: usize) -> Option<&ObjectKey> {
+        let operation = |nth: usize| self.events.get(&nth).map(|event| &event.operation);
+        let deleted = |nth: usize| match self.writes.get(nth)? {
+            ApiWrite::Delete { kind: ObjectKind::Pod, key, .. } => {
+                matches!(operation(nth), None | Some(ReplicaOperation::Delete)).then_some(key)
+            }
+            _ => None,
+        };
+        match self.writes.get(nth)? {
+            ApiWrite::Patch { kind: ObjectKind::Pod, key, .. } => {
+                deleted(nth.checked_add(1)?).filter(|next| *next == key)
+            }
+            _ => deleted(nth),
+        }
+    }
+
     /// Plans to reconcile again in `delay`, or earlier if that is planned.
     pub fn requeue_in(&mut self, delay: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(delay, |earlier| earlier.min(delay)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{ObjectReference, Pod};
+    use serde_json::json;
+
+    use super::*;
+    use crate::api_writes::Part;
+
+    /// A plan in short form: `+` creates a pod, `-a` deletes one, `~a` patches one, `=` is another write. After `!` the event is that of a StatefulSet.
+    fn plan_of(writes: &[&str]) -> Plan {
+        let mut plan = Plan::default();
+        for text in writes {
+            let (kind, name) = (ObjectKind::Pod, text.trim_start_matches(['!', '-', '~']));
+            let key = ObjectKey::new("ns", name);
+            let uid = name.to_owned();
+            let (write, operation) = match text.trim_start_matches('!').chars().next() {
+                Some('+') => (ApiWrite::Create(Pod::default().into()), ReplicaOperation::Create),
+                Some('-') => {
+                    let delete = ApiWrite::Delete { kind, key, uid, grace_secs: None };
+                    (delete, ReplicaOperation::Delete)
+                }
+                Some('~') => {
+                    plan.writes.push(ApiWrite::Patch {
+                        kind,
+                        key,
+                        part: Part::Main,
+                        patch: json!({}),
+                    });
+                    continue;
+                }
+                _ => {
+                    plan.writes.push(ApiWrite::UpdateStatus(Pod::default().into()));
+                    continue;
+                }
+            };
+            let (done, failed) = (("", String::new()), ("", String::new()));
+            let operation = match text.starts_with('!') {
+                true => ReplicaOperation::Other { done, failed },
+                false => operation,
+            };
+            plan.push_with_event(
+                write,
+                WriteEvent { about: ObjectReference::default(), operation },
+            );
+        }
+        plan
+    }
+
+    #[test]
+    fn pods_that_have_to_go_do_not_wait_for_others() {
+        for (writes, failed, made) in [
+            // Those of a ReplicaSet, before its status.
+            (&["-a", "-b", "-c", "="][..], 0, &[1, 2][..]),
+            // A DaemonSet's: what fails to be made fails again.
+            (&["+", "+", "-a", "-b", "="], 0, &[2, 3]),
+            (&["+", "+", "-a", "-b", "="], 2, &[3]),
+            // A Job's, which are no longer counted before they are deleted.
+            (&["+", "~a", "-a", "~b", "-b"], 1, &[3, 4]),
+            (&["+", "~a", "-a", "~b", "-b"], 2, &[3, 4]),
+            (&["+", "~a", "-a", "~b", "-b"], 0, &[1, 2, 3, 4]),
+            (&["~x", "-a"], 0, &[]),
+            (&["=", "-a"], 0, &[]),
+            // A StatefulSet's.
+            (&["!+", "!-a", "!-b"], 0, &[]),
+            (&["!+", "!-a", "!-b"], 1, &[]),
+        ] {
+            let plan = plan_of(writes);
+            let later = failed + 1..plan.writes.len();
+            let found: Vec<usize> = later.filter(|nth| plan.is_made_after(failed, *nth)).collect();
+            assert_eq!(found, made, "{writes:?} {failed}");
+        }
     }
 }

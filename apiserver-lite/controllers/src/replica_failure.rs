@@ -1,5 +1,5 @@
 //! The condition ReplicaFailure of replica sets and replication controllers: a pod could not be created or deleted. It goes with the first plan
-//! whose pods all could, as in Kubernetes.
+//! whose pods all could, as in Kubernetes. And the condition Progressing of deployments whose new set could not be created.
 
 use proto_api::Time;
 use proto_api::apps::v1::ReplicaSetCondition;
@@ -11,17 +11,18 @@ use crate::write_events::ReplicaOperation;
 /// The condition's type.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// The status of an object for the case that one of its pods cannot be created or deleted.
+/// The status of an object for the case that one of its pods cannot be created or deleted, or the new set of a Deployment cannot be created.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureStatus {
     object: WrittenObject,
-    has_new_counts: bool,
+    is_changed: bool,
 }
 
 impl FailureStatus {
-    /// `object` has the new counts and the stored conditions; `has_new_counts` if the stored counts are others.
-    pub fn new(object: impl Into<WrittenObject>, has_new_counts: bool) -> Self {
-        Self { object: object.into(), has_new_counts }
+    /// `object` has the new counts and the stored conditions; `is_changed` if the stored status has others. A Deployment has the condition Progressing, to
+    /// whose message the error is added.
+    pub fn new(object: impl Into<WrittenObject>, is_changed: bool) -> Self {
+        Self { object: object.into(), is_changed }
     }
 
     /// The write of the status after `operation` failed with `error`. None if the stored status says it, whatever its error was.
@@ -31,10 +32,11 @@ impl FailureStatus {
         error: String,
         now: Time,
     ) -> Option<ApiWrite> {
-        let reason = match operation {
-            ReplicaOperation::Create => "FailedCreate",
-            ReplicaOperation::Delete => "FailedDelete",
-            ReplicaOperation::Scale { .. } | ReplicaOperation::Other { .. } => return None,
+        let reason = match (operation, &self.object) {
+            (ReplicaOperation::Create, _) => "FailedCreate",
+            (ReplicaOperation::Delete, _) => "FailedDelete",
+            (ReplicaOperation::Scale { from: None, .. }, WrittenObject::Deployment(_)) => "",
+            _ => return None,
         };
         let is_new = match &mut self.object {
             WrittenObject::ReplicaSet(set) => {
@@ -61,9 +63,15 @@ impl FailureStatus {
                 }));
                 is_new
             }
+            WrittenObject::Deployment(deployment) => {
+                let mut conditions = deployment.status.conditions.iter_mut();
+                let failed = conditions.find(|condition| condition.type_ == "Progressing");
+                failed.into_iter().for_each(|condition| condition.message.push_str(&error));
+                false
+            }
             _ => false,
         };
-        (is_new || self.has_new_counts).then_some(ApiWrite::UpdateStatus(self.object))
+        (is_new || self.is_changed).then_some(ApiWrite::UpdateStatus(self.object))
     }
 }
 

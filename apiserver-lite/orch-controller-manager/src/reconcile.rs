@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 use apiserver_clock::now;
 use apiserver_controller_io::accounts::Accounts;
+use apiserver_controller_io::execute_plan::{PlanExecution, execute_plan};
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::expiring_map::ExpiringMap;
 use apiserver_controller_io::informers::Informers;
+use apiserver_controller_io::lost_races::{LostRaces, is_lost_race};
 use apiserver_controller_io::observe_write::retain_present;
 use apiserver_controllers::addresses::has_ended;
 use apiserver_controllers::api_writes::{ApiWrite, Effect};
@@ -106,6 +108,8 @@ struct ReconcilerState {
     resumed_schedules: Mutex<ResumedSchedules>,
     /// The jobs whose pods the server does not let us count.
     uncounted_jobs: Mutex<UncountedJobs>,
+    /// How often keys have lost a race against other writers.
+    races: LostRaces<ReconcileKey>,
     /// Turns of rounds of namespace deletion.
     namespace_rounds: Semaphore,
 }
@@ -126,6 +130,7 @@ impl Default for ReconcilerState {
             failed_pods: Mutex::default(),
             resumed_schedules: Mutex::default(),
             uncounted_jobs: Mutex::default(),
+            races: LostRaces::default(),
             namespace_rounds: Semaphore::new(namespace::ROUNDS_MAX),
         }
     }
@@ -137,6 +142,9 @@ pub enum ReconcileError {
     /// A request to the API server failed.
     #[error("the request to the API server failed")]
     Client(#[from] ClientError),
+    /// What was to be patched is gone; the cache lags behind.
+    #[error("the object to patch does not exist")]
+    Gone(#[source] ClientError),
     /// No pod CIDR is left.
     #[error("cannot allocate a pod CIDR")]
     Exhausted(#[from] node_cidr::RangeExhausted),
@@ -149,6 +157,13 @@ pub enum ReconcileError {
     /// An object cannot be encoded as JSON.
     #[error("cannot encode {0} as JSON")]
     Encode(String, #[source] serde_json::Error),
+}
+
+impl ReconcileError {
+    /// Whether another client was faster; the next run sees what it has written.
+    fn is_race(&self) -> bool {
+        matches!(self, Self::Client(error) if is_lost_race(error)) || matches!(self, Self::Gone(_))
+    }
 }
 
 impl Reconciler {
@@ -177,6 +192,7 @@ impl Reconciler {
             status.started(reconcile_key.to_string());
         }
         let done = self.dispatch(&reconcile_key).await;
+        let done = self.state.races.retry(&reconcile_key, done, ReconcileError::is_race);
         match (&done, status) {
             (Ok(_), Some(status)) => status.done(""),
             (Err(error), Some(status)) => status.failed(proto_daemon::exit::chain(error)),
@@ -359,8 +375,8 @@ impl Reconciler {
         }
     }
 
-    /// Executes the writes of a plan in order, up to the first failure, and remembers what the caches have to show before the next plan of the
-    /// key.
+    /// Executes the writes of a plan in order, without those that depend on one that failed, and remembers what the caches have to show before the next
+    /// plan of the key. Fails as the first write that did.
     async fn apply(
         &self,
         reconcile_key: &ReconcileKey,
@@ -372,48 +388,39 @@ impl Reconciler {
         {
             return Ok(Some(REQUEUE));
         }
-        let mut effects = Vec::new();
-        let mut failure = None;
-        let mut has_gone = false;
-        for (nth, write) in plan.writes.iter().enumerate() {
-            let done = execute(write, client).await;
+        let execution = execute_plan(&plan, client, |nth, done| {
             if let Some(event) = plan.events.get(&nth) {
-                self.record(reconcile_key, event, &done);
+                self.record(reconcile_key, event, done);
             }
-            match done {
-                Ok(effect) => effects.extend(effect),
-                Err(error) => {
-                    // What was to be patched is gone; the cache lags behind.
-                    has_gone = matches!(write, ApiWrite::Patch { .. }) && error.is_not_found();
-                    let why = error.server_message();
-                    if self.is_worth_telling(reconcile_key, &error)
-                        && let Some(status) = plan.status_of_failure(nth, why, now())
-                        // Without it the failure is still an event, and the next try writes the status.
-                        && let Ok(effect) = execute(&status, client).await
-                    {
-                        effects.extend(effect);
-                    }
-                    self.take_turn_back(reconcile_key, &error);
-                    failure = Some(error);
-                    break;
-                }
-            }
+        });
+        let PlanExecution { mut effects, failures } = execution.await;
+        let mut reported =
+            failures.iter().filter(|(_, why)| self.is_worth_telling(reconcile_key, why));
+        let status = reported
+            .find_map(|(nth, why)| plan.status_of_failure(*nth, why.server_message(), now()));
+        // Without it the failure is still an event, and the next try writes the status.
+        if let Some(status) = status
+            && let Ok(effect) = execute(&status, client).await
+        {
+            effects.extend(effect);
         }
         if !effects.is_empty() {
             tracing::debug!(%reconcile_key, writes = effects.len(), "plan executed");
             lock(&self.state.unobserved).insert(reconcile_key.clone(), effects, Instant::now());
         }
-        if failure.is_none()
-            && let Some(recorder) = self.recorder(reconcile_key)
-        {
-            plan.reports.into_iter().for_each(|event| recorder.record(event));
-        }
-        match failure {
-            // Another client has changed the object; the watch queues the key again.
-            Some(error) if has_gone || error.is_conflict() => Ok(Some(REQUEUE)),
-            Some(error) if self.ends_with_namespace(reconcile_key, &error) => Ok(None),
-            Some(error) => Err(error.into()),
-            None => Ok(plan.requeue_after),
+        let Some((nth, error)) = failures.into_iter().next() else {
+            if let Some(recorder) = self.recorder(reconcile_key) {
+                plan.reports.into_iter().for_each(|event| recorder.record(event));
+            }
+            return Ok(plan.requeue_after);
+        };
+        self.take_turn_back(reconcile_key, &error);
+        match plan.writes.get(nth) {
+            _ if self.ends_with_namespace(reconcile_key, &error) => Ok(None),
+            Some(ApiWrite::Patch { .. }) if error.is_not_found() => {
+                Err(ReconcileError::Gone(error))
+            }
+            _ => Err(error.into()),
         }
     }
 
@@ -441,7 +448,8 @@ impl Reconciler {
 
     /// Whether users are to see why a write failed: neither a race that the next try decides, nor the end of a namespace.
     fn is_worth_telling(&self, reconcile_key: &ReconcileKey, error: &ClientError) -> bool {
-        !error.is_conflict() && !self.ends_with_namespace(reconcile_key, error)
+        let is_race = is_lost_race(error) && self.state.races.may_lose(reconcile_key);
+        !is_race && !self.ends_with_namespace(reconcile_key, error)
     }
 
     /// Whether the write failed because the namespace is terminating.
@@ -498,11 +506,7 @@ impl Reconciler {
         let plan = node_cidr::plan(&node, &self.settings.node_ranges, &taken)?;
         for write in &plan.writes {
             let ranges = node_cidr::of_write(write);
-            match execute(write, client).await {
-                // Another client has changed the node; the watch queues it again.
-                Err(error) if error.is_conflict() => return Ok(Some(REQUEUE)),
-                written => written?,
-            };
+            execute(write, client).await?;
             assigned.insert(node.metadata.uid.clone(), ranges);
         }
         Ok(None)

@@ -100,6 +100,8 @@ impl CycleTrigger {
             Change::Deleted { old, .. } if !old.node.is_empty() || leaves_nomination(old, None) => {
                 self.retry_pending();
             }
+            // A node may have been reserved for it: the cycle finds out.
+            Change::Deleted { old, .. } if old.needs_storage() => self.0.cycle.notify_one(),
             Change::Deleted { .. } => {}
             Change::Synced => self.0.cycle.notify_one(),
         }
@@ -182,6 +184,7 @@ fn changed_beyond_status(old: &PodInfo, new: &PodInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use apiserver_scheduling::claim_use::ClaimUse;
     use apiserver_scheduling::examples::pod;
 
     #[test]
@@ -261,6 +264,22 @@ mod tests {
                 None => Change::Deleted { key, old },
             });
             assert_eq!(trigger.take_cluster_change(), helps, "{text}");
+        }
+    }
+
+    /// A node may be reserved for one with claims.
+    #[test]
+    fn a_pending_pod_with_claims_that_is_deleted_triggers_a_cycle() {
+        for has_claims in [true, false] {
+            let mut old = pod("p", 1, 1);
+            let used = ClaimUse { name: "data".into(), ephemeral: false };
+            old.claims.extend(has_claims.then_some(used));
+            let trigger = CycleTrigger::default();
+            trigger.pod_changed(&Change::Deleted { key: old.key.clone(), old: Arc::new(old) });
+            let cycle = trigger.0.cycle.notified();
+            tokio::pin!(cycle);
+            assert_eq!(cycle.enable(), has_claims);
+            assert!(!trigger.take_cluster_change(), "that is for the cycle to say");
         }
     }
 

@@ -36,6 +36,7 @@ use apiserver_scheduling::pod_affinity::NamespaceLabels;
 use apiserver_scheduling::pod_info::{PodInfo, PodPhase};
 use apiserver_scheduling::preemption::DisruptionBudget;
 use apiserver_scheduling::profile::Profile;
+use apiserver_scheduling::reservations::Reservations;
 use apiserver_scheduling::resource_amounts::add;
 use apiserver_scheduling::select_node::{
     FitError, NodeChoice, NodeView, SelectError, SelectionRules, StorageView, find_feasible,
@@ -44,7 +45,6 @@ use apiserver_scheduling::select_node::{
 use apiserver_scheduling::selected_counts::SelectedCounts;
 use apiserver_scheduling::volumes::{BindingAnnotations, StorageSnapshot};
 use bind::FailureReason;
-use bind_volumes::NodeReservation;
 use preempt::Nomination;
 
 /// Bindings that are written at the same time. Their pods are due in order, the nodes selected one after the other.
@@ -69,8 +69,7 @@ pub struct Scheduler {
     status: TaskStatus,
     /// Pods bound by this scheduler that the watch shows without a node, by uid.
     assumed: BTreeMap<String, (Arc<PodInfo>, Instant)>,
-    /// Nodes kept for pods whose volumes are not bound yet, by the pod's uid.
-    reserved: BTreeMap<String, NodeReservation>,
+    reserved: Reservations,
     nominations: Nominations,
     backoff: BackoffQueue,
 }
@@ -137,7 +136,7 @@ impl Scheduler {
             counters,
             status,
             assumed: BTreeMap::new(),
-            reserved: BTreeMap::new(),
+            reserved: Reservations::default(),
             nominations: Nominations::default(),
             backoff: BackoffQueue::new(retry),
         }
@@ -199,6 +198,7 @@ impl Scheduler {
         let pods = self.list_pods();
         let nodes = self.caches.nodes.list().into_iter().map(|(_, node)| node).collect();
         let mut loads = load(nodes, &pods);
+        self.reserved.add_to(&mut loads);
         let labels =
             |(key, labels): (ObjectKey, Arc<BTreeMap<_, _>>)| (key.name, (*labels).clone());
         let namespaces: NamespaceLabels =
@@ -211,13 +211,10 @@ impl Scheduler {
         for pod in pending {
             match self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
                 Due::Now => due.push(pod),
-                Due::At(at) => {
-                    tally.is_due(at);
-                    self.add_reservation(&pod, &mut loads);
-                }
+                Due::At(at) => tally.is_due(at),
             }
         }
-        let is_reserved = |pod: &PodInfo| self.reserved.contains_key(&pod.uid);
+        let is_reserved = |pod: &PodInfo| self.reserved.contains(pod);
         order_due(&mut due, is_reserved, |pod| self.backoff.is_left_over(&pod.uid));
         self.backoff.set_left_over(BTreeSet::new());
         let needed = due.iter().any(|pod| pod.needs_storage());
@@ -257,6 +254,11 @@ impl Scheduler {
             tokio::task::yield_now().await;
         }
         self.bind_all(placed, &mut loads, &mut tally).await;
+        if self.reserved.take_freed() {
+            // Others may fit there.
+            self.backoff.note_cluster_change();
+            tally.is_due(Instant::now());
+        }
         self.counters.set_pending(self.backoff.count_pending(Instant::now()));
         self.counters.set_cached(loads.len(), pods.len(), self.assumed.len());
         let Tally { bound, failed, next } = tally;
@@ -296,10 +298,7 @@ impl Scheduler {
             let found = pods.get(&pod.key);
             found.is_some_and(|f| is_assumed(pod, &f, now.saturating_duration_since(*since)))
         });
-        self.reserved.retain(|uid, reserved| {
-            let found = pods.get(&reserved.pod.key);
-            found.is_some_and(|found| found.uid == *uid && found.node.is_empty())
-        });
+        self.reserved.retain_pending(|key| pods.get(key));
         forget_ended(&mut self.backoff, |key| pods.get(key));
         let assumed = |pod: Arc<PodInfo>| match self.assumed.get(&pod.uid) {
             Some((assumed, _)) => assumed.clone(),
@@ -320,7 +319,7 @@ impl Scheduler {
         let on_node = |pod: &Arc<PodInfo>| {
             // One whose volumes are being bound is counted with its reservation.
             let node = self.nominations.node_of(pod);
-            (!node.is_empty() && !self.reserved.contains_key(&pod.uid)).then(|| on_node(pod, node))
+            (!node.is_empty() && !self.reserved.contains(pod)).then(|| on_node(pod, node))
         };
         pending.iter().filter_map(on_node).collect()
     }
@@ -366,18 +365,19 @@ impl Scheduler {
         storage: &mut StorageSnapshot,
     ) -> Result<(usize, Arc<PodInfo>), Failure> {
         let begun = Instant::now();
-        let mut nominated = NominatedLoads::new(pod, loads, view.nominated);
         let Some(profile) = self.profile_of(pod) else { return Err(Failure::Error) };
+        let prepared = self.reserved.prepare(pod, loads);
+        let mut nominated = NominatedLoads::new(pod, loads, view.nominated);
         let rules = SelectionRules { profile: &profile, namespaces: view.namespaces };
         let selected = &mut *view.selected;
         let nodes = NodeView { loads: &mut *loads, nominated: &mut nominated, selected };
         // The node of a pod whose volumes are being bound stands; extenders have agreed to it.
-        let asks = self.extenders.concern_nodes(pod) && !self.reserved.contains_key(&pod.uid);
+        let asks = self.extenders.concern_nodes(pod) && !self.reserved.contains(pod);
         let selected = match asks {
             true => self.select_with_extenders(pod, nodes, rules, storage).await?,
             false => {
                 let storage_view = StorageView { storage, annotations: &self.annotations };
-                isolate_pod(pod, || select_node(pod, nodes, rules, storage_view))
+                isolate_pod(pod, || select_node(&prepared, nodes, rules, storage_view))
             }
         };
         self.counters.observe_selection(begun.elapsed());
@@ -385,7 +385,7 @@ impl Scheduler {
         let NodeChoice { nth, volumes } = match selected {
             Ok(choice) => choice,
             Err(why) => {
-                self.reserved.remove(&pod.uid);
+                self.reserved.end(pod, "");
                 let SelectError::NoFeasibleNode(why) = why else { return Err(Failure::Error) };
                 nominated.put(loads);
                 let failure = self.fail(pod, loads, view, storage, &why).await;
@@ -400,7 +400,7 @@ impl Scheduler {
             view.nominated.retain(|other| other.uid != pod.uid);
             return Err(Failure::Volumes);
         }
-        self.reserved.remove(&pod.uid);
+        self.reserved.end(pod, &node);
         let assigned = on_node(pod, &node);
         load.add(assigned.clone());
         view.nominated.retain(|other| other.uid != pod.uid);
@@ -508,8 +508,8 @@ fn forget_ended(backoff: &mut BackoffQueue, find: impl Fn(&ObjectKey) -> Option<
     backoff.retain(|key, uid| find(key).is_some_and(|pod| pod.uid == uid && is_pending(&pod)));
 }
 
-/// Puts the due pods, which are in order of priority and age, into the order of the cycle: first those with a reservation, so that no other pod takes their
-/// node, and of one priority those for which the last cycle had no time.
+/// Puts the due pods, which are in order of priority and age, into the order of the cycle: first those with a reservation, which need no other node, and of
+/// one priority those for which the last cycle had no time.
 fn order_due(
     due: &mut [Arc<PodInfo>],
     is_reserved: impl Fn(&PodInfo) -> bool,

@@ -29,6 +29,7 @@ pub mod pod_info;
 pub mod preemption;
 pub mod profile;
 pub mod refusal;
+pub mod reservations;
 pub mod resource_amounts;
 pub mod score;
 pub mod select_node;

@@ -186,6 +186,9 @@ impl World {
                 }
                 let mut next = stored.clone();
                 next["status"] = object["status"].clone();
+                if let Some(annotations) = object["metadata"].get("annotations") {
+                    next["metadata"]["annotations"] = annotations.clone();
+                }
                 self.stamp(&mut next);
                 self.objects.insert((kind, key_of(&object)), next);
             }

@@ -3,13 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use proto_api::ObjectKey;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 use serde_json::{Map, Value, json};
-
-use crate::api_writes::{ApiWrite, ObjectKind, Part};
 
 /// The largest revision, which is signed in Kubernetes. Stored annotations may have any text.
 const REVISION_MAX: u64 = i64::MAX as u64;
@@ -84,30 +81,26 @@ impl DeploymentRevision {
         number(&set.metadata, &self.annotation)
     }
 
-    /// Annotates the deployment with the number, if it is not.
-    pub fn mark_deployment(&self, deployment: &Deployment) -> Option<ApiWrite> {
-        let metadata = &deployment.metadata;
-        let now = self.newest.to_string();
-        if metadata.annotations.get(&self.annotation) == Some(&now) {
-            return None;
-        }
-        let annotations = BTreeMap::from([(&self.annotation, now)]);
-        Some(ApiWrite::Patch {
-            kind: ObjectKind::Deployment,
-            key: ObjectKey::from_metadata(metadata),
-            // The status endpoint does not increment the generation.
-            part: Part::Status,
-            patch: json!({ "metadata": { "annotations": annotations } }),
-        })
+    /// Whether the deployment is annotated with the number.
+    pub fn marks(&self, deployment: &Deployment) -> bool {
+        let text = deployment.metadata.annotations.get(&self.annotation);
+        text.is_some_and(|text| *text == self.newest.to_string())
+    }
+
+    /// Annotates the deployment with the number. It is written with the status, as in Kubernetes: a write of its own would be another version, and what comes
+    /// with the new revision would be lost.
+    pub fn mark(&self, deployment: &mut Deployment) {
+        let annotations = &mut deployment.metadata.annotations;
+        annotations.insert(self.annotation.clone(), self.newest.to_string());
     }
 }
 
-/// Updates the fields of the newest set that are not part of the template.
+/// The merge patch of the fields of the newest set that are not part of the template, if they change.
 pub fn update_newest(
     revision: &DeploymentRevision,
     deployment: &Deployment,
     newest: &ReplicaSet,
-) -> Option<ApiWrite> {
+) -> Option<Value> {
     let metadata = &newest.metadata;
     let wanted = revision.annotations(deployment, &metadata.annotations);
     let changed: BTreeMap<_, _> = wanted
@@ -122,12 +115,7 @@ pub fn update_newest(
     if newest.spec.min_ready_seconds != min_ready_seconds {
         patch.insert("spec".to_owned(), json!({ "minReadySeconds": min_ready_seconds }));
     }
-    (!patch.is_empty()).then(|| ApiWrite::Patch {
-        kind: ObjectKind::ReplicaSet,
-        key: ObjectKey::from_metadata(metadata),
-        part: Part::Main,
-        patch: Value::Object(patch),
-    })
+    (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
 /// The revision of an object; 0 if it has none.

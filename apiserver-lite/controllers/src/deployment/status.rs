@@ -18,6 +18,9 @@ const PAUSED: &str = "DeploymentPaused";
 const RESUMED: &str = "DeploymentResumed";
 /// Its reason from the creation of a new set until that has pods.
 const CREATED: &str = "NewReplicaSetCreated";
+const FOUND: &str = "FoundNewReplicaSet";
+/// Its reason after a new set could not be created.
+const NOT_CREATED: &str = "ReplicaSetCreateError";
 
 /// The deadline of a rollout in seconds; none if it has none, which the largest number says, too.
 fn progress_deadline(deployment: &Deployment) -> Option<i64> {
@@ -118,6 +121,35 @@ pub fn mark_new_set(deployment: &Deployment, name: &str, status: &mut Deployment
     }
     let message = format!("Created new replica set \"{name}\"");
     set(&mut status.conditions, "Progressing", "True", CREATED, message, now);
+}
+
+/// The same of a set that there is: the status after its creation was not written, or an undo has chosen it. What the condition says of the last rollout does
+/// not count; one that moves, or is complete, stays.
+pub fn mark_found_set(
+    deployment: &Deployment,
+    name: &str,
+    status: &mut DeploymentStatus,
+    now: Time,
+) {
+    let is_over = |last: &DeploymentCondition| {
+        last.type_ == "Progressing" && (last.status == "False" || last.reason == COMPLETE)
+    };
+    let begins = !deployment.spec.paused && !is_complete(deployment, status);
+    if begins && progress_deadline(deployment).is_some() && status.conditions.iter().any(is_over) {
+        let message = format!("Found new replica set \"{name}\"");
+        set(&mut status.conditions, "Progressing", "True", FOUND, message, now);
+    }
+}
+
+/// The status after the set of this name could not be made, but for the error, with which the message ends. None without a deadline, or if it says so already.
+pub fn failed_set(deployment: &Deployment, name: &str, now: Time) -> Option<DeploymentStatus> {
+    let mut status = deployment.status.clone();
+    let mut conditions = status.conditions.iter();
+    let is_known = conditions.any(|last| last.type_ == "Progressing" && last.reason == NOT_CREATED);
+    progress_deadline(deployment).filter(|_| !is_known)?;
+    let message = format!("Failed to create new replica set \"{name}\": ");
+    set(&mut status.conditions, "Progressing", "False", NOT_CREATED, message, now);
+    Some(status)
 }
 
 /// Whether all pods are those of the newest template, and available.

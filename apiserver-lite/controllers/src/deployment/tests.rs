@@ -45,56 +45,73 @@ struct Cluster {
     /// Uids of sets with terminating pods.
     ending: BTreeSet<String>,
     time: i64,
+    version: u64,
 }
 
 impl Cluster {
     fn new(deployment: Deployment) -> Self {
-        Self { deployment, sets: BTreeMap::new(), ending: BTreeSet::new(), time: 1000 }
+        let (sets, ending) = (BTreeMap::new(), BTreeSet::new());
+        Self { deployment, sets, ending, time: 1000, version: 0 }
+    }
+
+    fn plan(&self) -> Plan {
+        let sets: Vec<Arc<ReplicaSet>> = self.sets.values().cloned().map(Arc::new).collect();
+        let ending = |uid: &str| self.ending.contains(uid);
+        plan(names(), &self.deployment, &sets, &ending, Time::from_unix(self.time))
     }
 
     /// Executes one plan. Returns the number of writes.
     fn step(&mut self) -> usize {
+        self.step_up_to(usize::MAX)
+    }
+
+    /// Executes so many writes of one plan.
+    fn step_up_to(&mut self, limit: usize) -> usize {
         self.time += 1;
-        let sets: Vec<Arc<ReplicaSet>> = self.sets.values().cloned().map(Arc::new).collect();
-        let ending = |uid: &str| self.ending.contains(uid);
-        let plan = plan(names(), &self.deployment, &sets, &ending, Time::from_unix(self.time));
+        let plan = self.plan();
         let count = plan.writes.len();
-        for write in plan.writes {
+        for write in plan.writes.into_iter().take(limit) {
             self.apply(write);
         }
         count
     }
 
+    /// Executes a write as the server does. A plan has seen the latest versions: it may not depend on one that it has changed itself.
     fn apply(&mut self, write: ApiWrite) {
+        self.version += 1;
+        let version = self.version.to_string();
         match write {
             ApiWrite::Create(WrittenObject::ReplicaSet(mut set)) => {
                 set.metadata.uid = format!("uid-{}", set.metadata.name);
                 set.metadata.creation_timestamp = Time::from_unix(self.time);
+                set.metadata.resource_version = version;
                 assert!(self.sets.insert(set.metadata.name.clone(), *set).is_none());
             }
-            ApiWrite::UpdateStatus(WrittenObject::Deployment(deployment)) => {
-                self.deployment.status = deployment.status;
+            ApiWrite::UpdateStatus(WrittenObject::Deployment(new)) => {
+                let stored = &mut self.deployment;
+                assert_eq!(new.metadata.resource_version, stored.metadata.resource_version);
+                stored.status = new.status;
+                stored.metadata.annotations = new.metadata.annotations;
+                stored.metadata.resource_version = version;
             }
-            ApiWrite::Patch { kind, key, patch, .. } => {
-                let annotations = patch["metadata"]["annotations"].as_object().cloned();
+            ApiWrite::Patch { kind: ObjectKind::ReplicaSet, key, patch, .. } => {
+                let set = self.sets.get_mut(&key.name).unwrap();
+                if let Some(asked) = patch["metadata"]["resourceVersion"].as_str() {
+                    assert_eq!(asked, set.metadata.resource_version, "{patch}");
+                }
+                set.metadata.resource_version = version;
                 if let Some(owners) = patch["metadata"].get("ownerReferences") {
-                    let set = self.sets.get_mut(&key.name).unwrap();
                     set.metadata.owner_references = serde_json::from_value(owners.clone()).unwrap();
                     return;
                 }
-                let metadata = match kind {
-                    ObjectKind::Deployment => &mut self.deployment.metadata,
-                    _ => &mut self.sets.get_mut(&key.name).unwrap().metadata,
-                };
+                let annotations = patch["metadata"]["annotations"].as_object().cloned();
                 for (name, value) in annotations.into_iter().flatten() {
-                    metadata.annotations.insert(name, value.as_str().unwrap().to_owned());
+                    set.metadata.annotations.insert(name, value.as_str().unwrap().to_owned());
                 }
                 if let Some(seconds) = patch["spec"]["minReadySeconds"].as_i64() {
-                    let set = self.sets.get_mut(&key.name).unwrap();
                     set.spec.min_ready_seconds = i32::try_from(seconds).unwrap();
                 }
                 if let Some(replicas) = patch["spec"]["replicas"].as_i64() {
-                    let set = self.sets.get_mut(&key.name).unwrap();
                     set.spec.replicas = Some(i32::try_from(replicas).unwrap());
                 }
             }
@@ -690,6 +707,99 @@ fn a_new_template_after_a_failed_rollout_has_a_deadline_of_its_own() {
     assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetCreated");
     cluster.step();
     assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetCreated");
+}
+
+/// The controller is lost after it has made the set: the deployment says neither the revision nor that a rollout begins.
+#[test]
+fn a_status_that_was_not_written_is_made_up_for() {
+    for (strategy, last) in [("RollingUpdate", "broken"), ("Recreate", "")] {
+        let mut cluster = Cluster::new(deployment(4));
+        cluster.deployment.spec.strategy.type_ = strategy.into();
+        cluster.settle();
+        if !last.is_empty() {
+            cluster.change_template(last);
+            for _ in 0..6 {
+                cluster.step();
+                cluster.pods_follow();
+            }
+            cluster.time += 700;
+            cluster.step();
+            assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
+        }
+        cluster.change_template("mended");
+        let sets = cluster.sets.len();
+        while cluster.sets.len() == sets {
+            // Of the plan that makes the set nothing else is executed.
+            let makes = matches!(cluster.plan().writes.first(), Some(ApiWrite::Create(_)));
+            match makes {
+                true => drop(cluster.step_up_to(1)),
+                false => {
+                    cluster.step();
+                    cluster.pods_follow();
+                }
+            }
+        }
+        let marked = |cluster: &Cluster| {
+            cluster.deployment.metadata.annotations["deployment.kubernetes.io/revision"].clone()
+        };
+        assert_eq!(marked(&cluster), sets.to_string(), "{strategy}");
+        cluster.step();
+        assert_eq!(marked(&cluster), (sets + 1).to_string(), "{strategy}");
+        assert_eq!(cluster.condition("Progressing"), "True FoundNewReplicaSet", "{strategy}");
+        cluster.time += 700;
+        cluster.step();
+        assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
+    }
+}
+
+/// An undo writes annotations and size of the set that it finds at once.
+#[test]
+fn an_undo_takes_one_write_of_its_set() {
+    let mut cluster = Cluster::new(deployment(2));
+    roll(&mut cluster.deployment, "1", "0");
+    cluster.settle();
+    cluster.change_template("two");
+    cluster.settle();
+    cluster.deployment.spec.template.spec.containers.clear();
+    let writes = cluster.plan().writes;
+    let of_sets = |write: &&ApiWrite| matches!(write, ApiWrite::Patch { .. });
+    assert_eq!(writes.iter().filter(of_sets).count(), 1, "{writes:?}");
+    cluster.settle();
+    assert_eq!(sizes(&cluster), [2, 0]);
+}
+
+#[test]
+fn a_set_that_cannot_be_made_is_said_in_the_condition_progressing() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.settle();
+    cluster.change_template("two");
+    let failed = |cluster: &Cluster| {
+        let plan = cluster.plan();
+        assert!(matches!(plan.writes[0], ApiWrite::Create(_)));
+        let name = format!("web-{}", template_hash(&cluster.deployment));
+        let now = Time::from_unix(cluster.time);
+        (plan.status_of_failure(0, "exceeded quota".into(), now), name)
+    };
+    let (Some(write), name) = failed(&cluster) else { panic!("a status") };
+    cluster.apply(write);
+    assert_eq!(cluster.condition("Progressing"), "False ReplicaSetCreateError");
+    let conditions = &cluster.deployment.status.conditions;
+    let progressing = conditions.iter().find(|c| c.type_ == "Progressing").unwrap();
+    let expected = format!("Failed to create new replica set \"{name}\": exceeded quota");
+    assert_eq!(progressing.message, expected);
+    assert_eq!(failed(&cluster).0, None, "it is said already");
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetCreated");
+    cluster.settle();
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetAvailable");
+    // Sizes that cannot be written are not said, and without a deadline there is no condition.
+    cluster.deployment.spec.replicas = Some(3);
+    let plan = cluster.plan();
+    assert_eq!(plan.status_of_failure(0, "no".into(), Time::from_unix(1)), None);
+    cluster.deployment.spec.replicas = Some(2);
+    cluster.deployment.spec.progress_deadline_seconds = None;
+    cluster.change_template("three");
+    assert_eq!(failed(&cluster).0, None);
 }
 
 #[test]

@@ -90,7 +90,10 @@ impl Server {
             let body = serde_json::from_slice(&request.body).unwrap_or_default();
             lock(&self.writes).push((format!("{} {path}", request.method), body));
             if let Some((_, code)) = self.unwritable.filter(|(of, _)| *of == path) {
-                return Some((code, json!({"kind": "Status", "status": "Failure", "code": code})));
+                let reason = if code == 409 { "Conflict" } else { "" };
+                let status =
+                    json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code});
+                return Some((code, status));
             }
             let object = self.objects.get(path.trim_end_matches("/status"));
             return Some((200, object.cloned().unwrap_or_else(|| json!({"kind": "Status"}))));
@@ -499,6 +502,31 @@ async fn a_zone_has_its_turn_again_when_a_taint_is_refused() {
         assert!(taints(0).contains("NoExecute"), "{}", taints(0));
         assert_eq!(taints(1).contains("NoExecute"), evicts, "{code}: {}", taints(1));
     }
+}
+
+/// A webhook may answer each write so.
+#[tokio::test]
+async fn conflicts_without_end_are_a_failure() {
+    let conditions = [json!({"type": "Ready", "status": "Unknown"})];
+    let node = json!({"kind": "Node", "apiVersion": "v1",
+        "metadata": {"name": "a", "uid": "a", "resourceVersion": "7"},
+        "status": {"conditions": conditions}});
+    let server = Server {
+        unwritable: Some(("/api/v1/nodes/a", 409)),
+        ..Server::default().showing("nodes", node)
+    };
+    let reconciler = server.reconciler(None).await;
+    let mut waits = Vec::new();
+    for _ in 0..7 {
+        match reconciler.run(ReconcileKey::NodeLifecycle("a".into())).await {
+            Ok(Requeue::After(wait)) => waits.push(wait),
+            Ok(next) => panic!("{next:?}"),
+            Err(_) => break,
+        }
+    }
+    assert_eq!(waits.len(), 6, "{waits:?}");
+    assert!(waits[5] >= Duration::from_millis(800) && waits[0] <= REQUEUE, "{waits:?}");
+    assert_eq!(lock(&server.writes).len(), 7);
 }
 
 #[test]

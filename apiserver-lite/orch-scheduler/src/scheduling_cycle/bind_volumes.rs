@@ -1,41 +1,20 @@
 //! The PreBind extension point of volumes: writes the volumes selected for a pod's claims, and reserves the node until they are bound.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_client::{ClientError, Patch, WriteParams};
 use proto_daemon::exit::chain;
 
-use super::Scheduler;
 use super::bind::FailureReason;
 use super::preempt::Nomination;
+use super::{Scheduler, on_node};
 use crate::backoff_queue::Failure;
-use apiserver_scheduling::nodes::NodeLoad;
 use apiserver_scheduling::pod_info::PodInfo;
 use apiserver_scheduling::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
 
-/// Time after which a pod whose volumes are still unbound gets an event; it stays reserved.
-const BIND_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// A node kept for a pod whose volumes are not bound yet.
-#[derive(Clone, Debug)]
-pub struct NodeReservation {
-    /// The pod, with the reserved node.
-    pub(super) pod: Arc<PodInfo>,
-    /// Start of the current [`BIND_TIMEOUT`].
-    since: Instant,
-}
-
 impl Scheduler {
-    /// Counts the reservation of a pod that is not scheduled in this cycle.
-    pub(super) fn add_reservation(&self, pod: &PodInfo, loads: &mut [NodeLoad]) {
-        let Some(reserved) = self.reserved.get(&pod.uid) else { return };
-        if let Some(load) = loads.iter_mut().find(|load| load.node.name == reserved.pod.node) {
-            load.add(reserved.pod.clone());
-        }
-    }
-
     /// Writes what was selected for a pod's claims unless it is written. Returns the pod with the node that is now reserved for it.
     ///
     /// # Errors
@@ -54,17 +33,13 @@ impl Scheduler {
             };
             if let Err(error) = self.write_patch(&patch).await {
                 tracing::debug!(pod = %pod.key, node, error = chain(&error), "cannot write the selected node to the pod's volume claim; retried");
-                self.reserved.remove(&pod.uid);
+                self.reserved.end(pod, "");
                 let is_outdated = error.is_conflict();
                 return Err(if is_outdated { Failure::Volumes } else { Failure::Error });
             }
         }
-        let assigned = Arc::new(PodInfo { node: node.to_owned(), ..(**pod).clone() });
-        let since = self.reserved.get(&pod.uid).map_or_else(Instant::now, |found| found.since);
-        let timed_out = since.elapsed() >= BIND_TIMEOUT;
-        let since = if timed_out { Instant::now() } else { since };
-        self.reserved.insert(pod.uid.clone(), NodeReservation { pod: assigned.clone(), since });
-        if timed_out {
+        let assigned = on_node(pod, node);
+        if self.reserved.reserve(assigned.clone(), Instant::now()) {
             let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
             self.report_failure(pod, FailureReason::SchedulerError, why, Nomination::Unchanged)
                 .await;

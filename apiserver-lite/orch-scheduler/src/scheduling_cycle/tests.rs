@@ -1,6 +1,7 @@
 //! The order of a cycle, and the bindings that it assumes.
 
 mod queue_histories;
+mod reservations;
 
 use super::*;
 use apiserver_scheduling::examples::pod;

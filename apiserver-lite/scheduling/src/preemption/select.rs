@@ -153,7 +153,8 @@ impl<'a> DryRun<'a> {
         Self { pod, loads, filters, depends_on_pods, changed, cost, requirements_left }
     }
 
-    /// The candidates among the nodes, in their order, and why the others are none. It ends with enough of them, unless each violates a budget.
+    /// The candidates among the nodes, in their order, and why the others are none. It ends with enough of them, unless each violates a budget: then all nodes
+    /// are looked at, as far as [`REQUIREMENTS_MAX`] goes.
     fn search(
         &mut self,
         nodes: &[usize],
@@ -182,9 +183,8 @@ impl<'a> DryRun<'a> {
                     refusals.iter().for_each(|refusal| note(refusal.to_string(), 1));
                 }
             }
-            // Where all violate budgets, others may not: four times as many are looked for.
-            let enough = if spares_budgets { most } else { most.saturating_mul(4) };
-            if candidates.len() >= enough {
+            // Where all violate budgets, others may not.
+            if spares_budgets && candidates.len() >= most {
                 break;
             }
         }
@@ -343,27 +343,45 @@ mod tests {
         alone
     }
 
-    /// Where every candidate violates a budget the search ends all the same.
+    /// One node of 200 has a pod that no budget protects: it is found, wherever the search begins.
     #[test]
-    fn candidates_that_all_violate_a_budget_are_bounded() {
+    fn the_search_goes_on_while_each_candidate_violates_a_budget() {
         let wanting = PodInfo { priority: 50, ..pod("p", 2000, 0) };
-        let mut all = loads_with_anti_affinity(&[0; 200]);
-        for (nth, load) in all.iter_mut().enumerate() {
+        let budgets = [Arc::new(budget())];
+        for (spared, least) in [(Some(150), 1), (None, 200)] {
+            let all = loads_with_budget(200, spared);
+            for attempt in 0..5 {
+                let refused = all_lack_cpu(&all);
+                let found = preemption_among(&wanting, &all, refused, &budgets, attempt);
+                let Preemption::Candidates(found) = found else { panic!("{found:?}") };
+                assert!(found.len() >= least, "{attempt}: {} of {least}", found.len());
+                let best = select_candidate(found).expect("a candidate");
+                assert_eq!(spared.map_or(1, |_| 0), best.violations, "{attempt}");
+                assert!(spared.is_none_or(|spared| spared == best.nth), "{attempt}");
+            }
+        }
+    }
+
+    /// Nodes with a pod each that the budget protects, but for one. The first has a pod with required anti-affinity besides.
+    fn loads_with_budget(count: usize, spared: Option<usize>) -> Vec<NodeLoad> {
+        let mut all = loads(&vec![0; count]);
+        for (nth, load) in all.iter_mut().enumerate().filter(|(nth, _)| Some(*nth) != spared) {
             let mut protected = pod(&format!("p{nth}"), 3000, 0);
             protected.labels.insert("app".into(), "db".into());
             *load = NodeLoad::empty(load.node.clone());
             load.add(protected);
         }
-        all[0].add(alone());
-        let budget = DisruptionBudget {
+        all.iter_mut().take(1).for_each(|load| load.add(alone()));
+        all
+    }
+
+    fn budget() -> DisruptionBudget {
+        DisruptionBudget {
             namespace: "ns".into(),
             pods: "app=db".parse().ok(),
             allowed: 0,
             disrupted: Default::default(),
-        };
-        let found = preemption_among(&wanting, &all, all_lack_cpu(&all), &[Arc::new(budget)], 0);
-        let Preemption::Candidates(found) = found else { panic!("{found:?}") };
-        assert_eq!(found.len(), 4 * CANDIDATES_INTER_POD);
+        }
     }
 
     /// Wherever the search begins, it passes the nodes without pods of lower priority.
@@ -398,27 +416,17 @@ mod tests {
         assert_eq!(first(3), first(3));
     }
 
+    /// Where the search has found enough, it ends.
     #[test]
-    fn candidates_that_violate_a_budget_do_not_end_the_search() {
+    fn the_search_ends_with_enough_candidates_if_one_violates_no_budget() {
         let wanting = PodInfo { priority: 50, ..pod("p", 2000, 0) };
-        let mut all = loads_with_anti_affinity(&[0; 60]);
-        for (nth, load) in all.iter_mut().enumerate().filter(|(nth, _)| *nth != 30) {
-            *load = NodeLoad::empty(load.node.clone());
-            let mut protected = pod(&format!("p{nth}"), 3000, 0);
-            protected.labels.insert("app".into(), "db".into());
-            load.add(protected);
-        }
-        all[0].add(alone());
-        let budget = DisruptionBudget {
-            namespace: "ns".into(),
-            pods: "app=db".parse().ok(),
-            allowed: 0,
-            disrupted: Default::default(),
-        };
+        let all = loads_with_budget(60, Some(30));
         for attempt in 0..5 {
-            let budgets = [Arc::new(budget.clone())];
+            let budgets = [Arc::new(budget())];
             let found = preemption_among(&wanting, &all, all_lack_cpu(&all), &budgets, attempt);
             let Preemption::Candidates(found) = found else { panic!("{found:?}") };
+            let spares = found.iter().position(|one| one.violations == 0).expect("it is found");
+            assert_eq!(found.len(), CANDIDATES_INTER_POD.max(spares + 1), "{attempt}");
             let best = select_candidate(found);
             assert_eq!(best.map(|one| (one.nth, one.violations)), Some((30, 0)), "{attempt}");
         }

@@ -131,7 +131,18 @@ impl History {
         check(&self.cache, &plan);
         self.world.run(&plan, limit);
         self.own = self.world.version;
+        check_bound(&self.world);
     }
+}
+
+/// However often pods fail or are deleted, a node has three of them at most: the old one, the new one, and one that is terminating.
+fn check_bound(world: &World) {
+    let mut on_node: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in world.pods().iter().filter(|pod| pod.metadata.name != "stranger") {
+        let node = template::node_of(pod).unwrap_or_default().to_owned();
+        *on_node.entry(node).or_default() += 1;
+    }
+    assert!(on_node.values().all(|pods| *pods <= 3), "{on_node:?}");
 }
 
 /// The pods of the set by node, without terminating and failed ones.
@@ -198,6 +209,13 @@ fn check(seen: &World, plan: &Plan) {
         assert!(wanted.iter().any(|wanted| wanted.metadata.name == node), "{node} wants none");
         let there = before.get(node).map_or(&[][..], Vec::as_slice);
         assert!(there.len() <= 1, "two pods are enough");
+        let is_leaving = |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_some();
+        let others = all.iter().filter(|pod| template::node_of(pod) == Some(node));
+        let (leaving, staying): (Vec<_>, Vec<_>) = others.partition(is_leaving);
+        assert!(leaving.len() <= 1, "pods without end: {leaving:?}");
+        let is_new = |pod: &Pod| pod.spec.hostname == set.spec.template.spec.hostname;
+        let failed = staying.iter().find(|pod| is_new(pod) && pod.status.phase == "Failed");
+        assert_eq!(failed, None, "it is in its back-off");
         if surge == 0 {
             let terminating = all.iter().any(|pod| template::node_of(pod) == Some(node));
             assert!(!terminating, "its predecessor is not gone");

@@ -157,7 +157,7 @@ impl<'a> Placement<'a> {
                             _ => running.push(pod),
                         }
                     }
-                    if running.is_empty() && *fit == Fit::Runs && self.has_surge() {
+                    if *fit == Fit::Runs && self.has_surge() && self.is_leaving(node) {
                         // An update with surge does not wait for the end of the pod that goes.
                         changes.create.push(*node);
                     }
@@ -174,6 +174,12 @@ impl<'a> Placement<'a> {
         let unscheduled = |pod: &&Pod| pod.spec.node_name.is_empty() && !is_terminating(pod);
         changes.delete.extend(gone.flat_map(|(_, pods)| pods.iter().copied().filter(unscheduled)));
         changes
+    }
+
+    /// Whether the node has one pod, which is terminating. Beside several, or beside a failed one that stays for its back-off, none is created: pods that
+    /// fail or are evicted again and again would be without number.
+    fn is_leaving(&self, node: &str) -> bool {
+        matches!(self.on(node), [only] if is_terminating(only))
     }
 
     fn has_surge(&self) -> bool {

@@ -8,6 +8,9 @@ use super::PodChanges;
 use super::placement::{Fit, Placement};
 use crate::pods::revision;
 
+/// Maximum number of pods of a node, with those that are terminating, beside which it gets one more for an update.
+const PODS_BEFORE_SURGE_MAX: usize = 2;
+
 /// The next step. It is only called when no node lacks a pod and none has a superfluous one.
 pub(super) fn changes<'a>(placement: &Placement<'a>, hash: &str, now: Time) -> PodChanges<'a> {
     match placement.surge_max() {
@@ -79,8 +82,9 @@ fn surge<'a>(placement: &Placement<'a>, hash: &str, now: Time, max: i32) -> PodC
     for node in nodes(placement) {
         match on_node(placement, node, hash) {
             OnNode::None | OnNode::New(_) => {}
-            // A node that is about to lose its pod gets no second one.
+            // A node that is about to lose its pod gets no second one, nor does one on which several are terminating.
             OnNode::Old(_) if placement.nodes.get(node) != Some(&Fit::Runs) => {}
+            OnNode::Old(_) if placement.on(node).len() > PODS_BEFORE_SURGE_MAX => {}
             OnNode::Old(old) if placement.is_available(old, now) => candidates.push(node),
             OnNode::Old(_) => changes.create.push(node),
             OnNode::Both { old, new } if placement.is_available(new, now) => {

@@ -214,6 +214,63 @@ fn failed_pods_are_replaced_after_longer_and_longer_waits() {
     assert_eq!(waits, [0, 1, 2, 4]);
 }
 
+/// A kubelet that rejects each pod at once, and a user who deletes each before its predecessor has ended.
+#[test]
+fn a_set_with_surge_has_a_bounded_number_of_pods_on_a_node() {
+    let (mut world, mut failed) = (world(set(1, 0), 1), FailedPods::default());
+    settle(&mut world, &mut failed);
+    for second in 0..100 {
+        world.now += 1;
+        for pod in world.pods() {
+            world.set_state(&pod.metadata.name, "Failed", false);
+        }
+        settle(&mut world, &mut failed);
+        assert!(world.pods().len() <= 1, "{second}: {} pods", world.pods().len());
+    }
+    world.now += 1000;
+    settle(&mut world, &mut failed);
+    for deletions in 0..5 {
+        start_pods(&mut world);
+        for pod in world.pods() {
+            world.delete_pod(&pod.metadata.name);
+        }
+        settle(&mut world, &mut failed);
+        assert_eq!(world.pods().len(), 2, "after {deletions} more");
+    }
+}
+
+/// Starts the pods of the first node. Those that are deleted do not end.
+fn start_pods(world: &mut World) {
+    for pod in world.pods().iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        let name = &pod.metadata.name;
+        world.edit::<Pod>(ObjectKind::Pod, name, |pod| pod.spec.node_name = "node-0".into());
+        world.set_state(name, "Running", true);
+    }
+}
+
+/// A node that does not end its pods, and template after template.
+#[test]
+fn an_update_with_surge_waits_where_several_pods_are_terminating() {
+    let (mut world, mut failed) = (world(set(1, 0), 1), FailedPods::default());
+    for (image, pods) in [("a", 1), ("b", 2), ("c", 3), ("d", 3), ("e", 3)] {
+        world.edit::<DaemonSet>(ObjectKind::DaemonSet, "web", |set| {
+            set.spec.template.spec.hostname = image.into();
+            set.metadata.generation += 1;
+        });
+        for _ in 0..3 {
+            settle(&mut world, &mut failed);
+            start_pods(&mut world);
+        }
+        assert_eq!(world.pods().len(), pods, "{image}");
+    }
+    let is_leaving = |pod: &Arc<Pod>| pod.metadata.deletion_timestamp.is_some();
+    let ended = world.pods().into_iter().find(is_leaving).expect("one that is terminating");
+    world.remove(ObjectKind::Pod, &ended.metadata.name);
+    settle(&mut world, &mut failed);
+    let newest = world.pods().into_iter().find(|pod| pod.spec.hostname == "e");
+    assert!(newest.is_some(), "the update goes on");
+}
+
 #[test]
 fn a_rollback_renumbers_its_revision() {
     let (mut world, mut failed) = (world(set(0, 1), 1), FailedPods::default());

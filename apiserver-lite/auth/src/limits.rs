@@ -4,7 +4,7 @@
 use crate::authorization::{
     AccessTarget, Attributes, Authorization, Authorizer, Decision, UserRules,
 };
-use crate::user::{UNAUTHENTICATED, User};
+use crate::user::{MASTERS, UNAUTHENTICATED, User};
 
 /// Denies the anonymous user everything but [`is_public`] paths, as the role `system:public-info-viewer` in Kubernetes. A user
 /// without name and groups is anonymous.
@@ -35,9 +35,17 @@ fn is_anonymous(user: &User) -> bool {
 /// Prefix of kubelets' user names; the node's name follows.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
-/// Whether the user is a kubelet.
+/// Group of kubelets.
+const NODES: &str = "system:nodes";
+
+/// Whether the user is held to what a kubelet may do. A kubelet's name or its group alone is enough, but for administrators: they are kubelets with both
+/// only, as all users are in Kubernetes.
 pub fn is_node(user: &User) -> bool {
-    user.name.starts_with(NODE_USER_PREFIX) || user.is_in("system:nodes")
+    let (is_named, is_grouped) = (user.name.starts_with(NODE_USER_PREFIX), user.is_in(NODES));
+    match user.is_in(MASTERS) {
+        true => is_named && is_grouped,
+        false => is_named || is_grouped,
+    }
 }
 
 impl Authorizer for AnonymousLimit {
@@ -131,7 +139,6 @@ fn leads_into_nodes(resource: &str, subresource: &str) -> bool {
 mod tests {
     use super::*;
     use crate::authorization::{AlwaysAllow, Masters};
-    use crate::user::MASTERS;
 
     fn modules() -> [&'static dyn Authorizer; 4] {
         [&Masters, &AnonymousLimit, &NodeLimit, &AlwaysAllow]
@@ -200,6 +207,23 @@ mod tests {
         }
         assert!(allowed(&user("alice", &[]), "get", resource("pods", "")));
         assert!(allowed(&user("", &["dev"]), "get", AccessTarget::Path("/api")));
+    }
+
+    #[test]
+    fn an_administrator_is_a_kubelet_by_name_and_group_only() {
+        for (name, groups, expected) in [
+            ("system:node:n1", &["system:nodes"][..], true),
+            ("system:node:n1", &[], true),
+            ("crowd", &["system:nodes"], true),
+            ("jane", &["devs"], false),
+            ("system:node:n1", &["system:nodes", MASTERS], true),
+            ("system:node:", &["system:nodes", MASTERS], true),
+            ("system:node:n1", &[MASTERS], false),
+            ("crowd", &[MASTERS, "system:nodes"], false),
+            ("jane", &[MASTERS], false),
+        ] {
+            assert_eq!(is_node(&user(name, groups)), expected, "{name} {groups:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Why something of a cluster could not be made; each error names the file or object.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The error of this crate.
@@ -41,6 +42,11 @@ pub enum BootstrapError {
     /// Another program failed.
     #[error("{0}")]
     Program(String),
+    /// A reset of the host has ended while another one waited.
+    #[error(
+        "this host is reset already: another `orchadm reset` has done it meanwhile, and this one has removed nothing"
+    )]
+    AlreadyReset,
     /// Something given by the user is wrong.
     #[error("{0}")]
     Invalid(String),
@@ -56,6 +62,12 @@ pub enum BootstrapError {
 }
 
 impl BootstrapError {
+    /// Whether a file or directory has no place on its disk.
+    pub fn is_full_disk(&self) -> bool {
+        let kinds = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
+        matches!(self, Self::File { cause, .. } if kinds.contains(&cause.kind()))
+    }
+
     pub(crate) fn file(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         |cause| Self::File { path, cause }
@@ -81,5 +93,20 @@ impl BootstrapError {
     pub fn api(object: impl Into<String>) -> impl FnOnce(proto_client::ClientError) -> Self {
         let object = object.into();
         |cause| Self::Api { object, cause: Box::new(cause) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn only_a_full_disk_is_one() {
+        let of = |errno: Errno| BootstrapError::file(Path::new("/run/x"))(errno.into());
+        assert!(of(Errno::ENOSPC).is_full_disk() && of(Errno::EDQUOT).is_full_disk());
+        assert!(!of(Errno::EACCES).is_full_disk());
+        assert!(!BootstrapError::system("x")(Errno::ENOSPC).is_full_disk());
     }
 }

@@ -89,6 +89,14 @@ impl HostRecord {
         Self { progress: Progress::Resetting, ..self.clone() }.store(layout)
     }
 
+    /// Reads the record again for a reset, which has waited: what another command has done until then counts.
+    ///
+    /// # Errors
+    /// It cannot be read, or is gone: without it a reset would go by its flags, and could remove the pods of another runtime than the host's.
+    pub fn reload_for_reset(layout: &Layout) -> Result<Self, BootstrapError> {
+        Self::load(&layout.root)?.ok_or(BootstrapError::AlreadyReset)
+    }
+
     /// Refuses commands that start programs while a reset runs, or was interrupted: what it has stopped would come back and use what it removes.
     ///
     /// # Errors
@@ -234,6 +242,24 @@ mod tests {
             let stored = HostRecord::load(root.path()).unwrap().unwrap();
             assert_eq!(stored.check_no_reset(&layout).is_ok(), may_start, "{progress:?}");
         }
+    }
+
+    #[test]
+    fn a_record_that_was_removed_meanwhile_is_that_of_a_host_that_is_reset() {
+        let root = tempfile::tempdir().unwrap();
+        let names = Names::new(Profile::Kubernetes);
+        let layout = Layout::new(names, root.path());
+        let known = HostRecord::new(names, Role::Node, "n", "unix:///r");
+        let gone = HostRecord::reload_for_reset(&layout).unwrap_err();
+        assert!(matches!(gone, BootstrapError::AlreadyReset), "{gone}");
+        let now = HostRecord { progress: Progress::Done, ..known.clone() };
+        now.store(&layout).unwrap();
+        assert_eq!(HostRecord::reload_for_reset(&layout).unwrap(), now);
+        std::fs::write(layout.programs(), "x").unwrap();
+        assert!(matches!(
+            HostRecord::reload_for_reset(&layout),
+            Err(BootstrapError::Unusable { .. })
+        ));
     }
 
     #[test]

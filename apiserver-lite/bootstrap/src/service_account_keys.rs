@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use proto_daemon::private_files;
+use apiserver_token::SigningKey;
+use proto_daemon::{exit, private_files};
 use rcgen::KeyPair;
 
-use crate::authority::{key_pair, missing, read, write_key, write_public};
+use crate::authority::{missing, read, write_key, write_public};
 use crate::certificates::FileChange;
 use crate::error::BootstrapError;
 
@@ -30,8 +31,8 @@ pub fn ensure(dir: &Path) -> Result<FileChange, BootstrapError> {
         )),
         (None, None) => {
             let key = generate()?;
-            write_key(&private, &key.serialize_pem())?;
-            write_public(&public, &key.public_key_pem())?;
+            write_key(&private, &key)?;
+            write_public(&public, &public_half(&private, &key)?)?;
             Ok(FileChange::New)
         }
         (Some(text), found) => {
@@ -59,8 +60,8 @@ pub fn prepare(dir: &Path) -> Result<(), BootstrapError> {
         Some(text) => text,
         None => {
             let key = generate()?;
-            write_key(&next, &key.serialize_pem())?;
-            key.serialize_pem()
+            write_key(&next, &key)?;
+            key
         }
     };
     let added = split(&public_half(&next, &text)?);
@@ -73,33 +74,44 @@ pub fn prepare(dir: &Path) -> Result<(), BootstrapError> {
     write_public(&public, &joined(&keys))
 }
 
-/// Makes a new key that signs from now on, or takes the one that was prepared. The keys that verified go on doing so.
+/// What a rotation has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyRotation {
+    /// Another key signs.
+    Done,
+    /// An interrupted one was finished, whose key signs already: it stays.
+    Finished,
+}
+
+/// Makes a new key that signs from now on, or takes the one that was prepared. The keys that verified go on doing so. A rotation that was interrupted once
+/// the prepared key signed is only finished: a key that no other control plane knows would sign at once.
 ///
 /// # Errors
 /// As [`ensure`].
-pub fn rotate(dir: &Path) -> Result<(), BootstrapError> {
+pub fn rotate(dir: &Path) -> Result<KeyRotation, BootstrapError> {
     let (private, public) = (dir.join("sa.key"), dir.join("sa.pub"));
     let old = split(&read(&public)?.ok_or_else(|| missing(&public))?);
     let next = dir.join(NEXT);
-    let found = read(&next)?;
-    let signing = read(&private)?;
-    // A crash of the last rotation may have left the key that signs by now: it is not a new one.
-    let prepared = found.as_ref().filter(|text| signing.as_ref() != Some(*text));
-    let key = match prepared {
-        Some(text) => key_pair(&next, text)?,
-        None => generate()?,
+    let prepared = read(&next)?;
+    let remove_next = || std::fs::remove_file(&next).map_err(BootstrapError::file(&next));
+    if prepared.is_some() && prepared == read(&private)? {
+        return remove_next().map(|()| KeyRotation::Finished);
+    }
+    let (path, key) = match &prepared {
+        Some(text) => (&next, text.clone()),
+        None => (&private, generate()?),
     };
     // Verifying first: a crash between the two leaves the old key signing, which verifies too.
-    let mut keys = split(&key.public_key_pem());
+    let mut keys = split(&public_half(path, &key)?);
     let known = old.into_iter().filter(|one| !keys.contains(one)).collect::<Vec<_>>();
     keys.extend(known);
     keys.truncate(KEYS_MAX);
     write_public(&public, &joined(&keys))?;
-    write_key(&private, &key.serialize_pem())?;
-    match found {
-        Some(_) => std::fs::remove_file(&next).map_err(BootstrapError::file(&next)),
-        None => Ok(()),
+    write_key(&private, &key)?;
+    if prepared.is_some() {
+        remove_next()?;
     }
+    Ok(KeyRotation::Done)
 }
 
 /// Leaves only the current key in the file of those that verify: tokens of older ones are refused from the next start of the API server on.
@@ -114,12 +126,17 @@ pub fn forget_old(dir: &Path) -> Result<usize, BootstrapError> {
     Ok(count.saturating_sub(1))
 }
 
-fn generate() -> Result<KeyPair, BootstrapError> {
-    KeyPair::generate().map_err(BootstrapError::make("sa"))
+fn generate() -> Result<String, BootstrapError> {
+    KeyPair::generate().map(|key| key.serialize_pem()).map_err(BootstrapError::make("sa"))
 }
 
+/// The public half of a key that signs tokens. Its curve may be one that certificates do not have.
 fn public_half(path: &Path, text: &str) -> Result<String, BootstrapError> {
-    key_pair(path, text).map(|key| key.public_key_pem())
+    let key = SigningKey::from_pem(text.as_bytes()).map_err(|error| {
+        let why = format!("contains no usable private key: {}", exit::chain(&error));
+        BootstrapError::unusable(path, why)
+    })?;
+    Ok(key.public().pem())
 }
 
 /// The keys of a file, one text each.
@@ -182,11 +199,48 @@ mod tests {
         std::fs::copy(dir.path().join("sa.key"), dir.path().join(NEXT)).unwrap();
         prepare(dir.path()).unwrap();
         assert_ne!(file(NEXT), file("sa.key"), "the rest of a rotation that a crash has ended");
-        std::fs::copy(dir.path().join("sa.key"), dir.path().join(NEXT)).unwrap();
-        let before = file("sa.key");
-        rotate(dir.path()).unwrap();
-        assert!(file("sa.key") != before && !dir.path().join(NEXT).exists(), "the same again");
-        assert_eq!(forget_old(dir.path()).unwrap(), 4);
+        assert_eq!(forget_old(dir.path()).unwrap(), 3);
+    }
+
+    #[test]
+    fn a_rotation_that_was_killed_is_finished_without_another_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+        ensure(dir.path()).unwrap();
+        prepare(dir.path()).unwrap();
+        let next = file(NEXT);
+        assert_eq!(rotate(dir.path()).unwrap(), KeyRotation::Done);
+        // Killed before it removed the file.
+        std::fs::write(dir.path().join(NEXT), &next).unwrap();
+        let files = (file("sa.key"), file("sa.pub"));
+        assert_eq!(rotate(dir.path()).unwrap(), KeyRotation::Finished);
+        assert_eq!((file("sa.key"), file("sa.pub")), files);
+        assert!(files.0 == next && !dir.path().join(NEXT).exists());
+        assert_eq!(rotate(dir.path()).unwrap(), KeyRotation::Done);
+        assert_ne!(file("sa.key"), files.0);
+    }
+
+    #[test]
+    fn keys_in_every_form_that_signs_tokens_are_completed_prepared_and_forgotten() {
+        for (key, public) in
+            [("rsa.key", "rsa.pub"), ("p521.key", "p521.pub"), ("p521.sec1.key", "p521.pub")]
+        {
+            let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("../token/testdata");
+            let known = |name: &str| std::fs::read_to_string(known.join(name)).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let file = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+            std::fs::write(dir.path().join("sa.key"), known(key)).unwrap();
+            assert_eq!(ensure(dir.path()).unwrap(), FileChange::New, "{key}");
+            assert_eq!(file("sa.pub"), known(public));
+            prepare(dir.path()).unwrap();
+            assert_eq!(forget_old(dir.path()).unwrap(), 1, "{key}");
+            assert_eq!(file("sa.pub"), known(public));
+            // One that was put there.
+            std::fs::write(dir.path().join("sa.key"), generate().unwrap()).unwrap();
+            std::fs::write(dir.path().join(NEXT), known(key)).unwrap();
+            assert_eq!(rotate(dir.path()).unwrap(), KeyRotation::Done, "{key}");
+            assert_eq!((file("sa.key"), file("sa.pub")), (known(key), known(public)));
+        }
     }
 
     #[test]

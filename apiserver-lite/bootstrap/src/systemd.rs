@@ -1,6 +1,6 @@
 //! The programs of a host with systemd: units, written and started through `systemctl`, as kubeadm does.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proto_daemon::private_files;
@@ -25,23 +25,40 @@ pub fn runs_host(layout: &Layout) -> bool {
 }
 
 /// Writes the unit of a program if it differs, enables it, and starts it. One that runs with another command line is restarted, also when the unit was
-/// written before: a command that was killed then has not got to the restart. Says whether it was restarted.
+/// written before: a command that was killed then has not got to the restart. Where a drop-in says the command line, only a changed unit is a reason to.
+/// Says whether it was restarted.
 ///
 /// # Errors
 /// The unit cannot be written, or systemd refuses.
 pub async fn ensure(layout: &Layout, program: &Program) -> Result<bool, BootstrapError> {
     let name = units::file_name(&program.name);
     let changed = write(&layout.units.join(&name), &units::text(program))?;
-    let shown =
-        show_properties(&["--property=ActiveState,MainPID,NeedDaemonReload", &name]).await?;
+    let properties = "--property=ActiveState,MainPID,NeedDaemonReload,DropInPaths";
+    let shown = show_properties(&[properties, &name]).await?;
     if changed || needs_reload(&shown) {
         systemctl(&["daemon-reload"]).await?;
     }
     systemctl(&["enable", &name]).await?;
-    let runs_another = pid_of(&shown).is_some_and(|pid| command_line(pid) != program.argv);
-    let restarts = changed || runs_another;
+    let running = pid_of(&shown).map(command_line);
+    let restarts = changed || runs_another(&shown, running.as_deref(), &program.argv);
     systemctl(&[if restarts { "restart" } else { "start" }, &name]).await?;
     Ok(restarts)
+}
+
+/// Whether a program runs with another command line than that of its unit.
+fn runs_another(shown: &str, running: Option<&[String]>, wanted: &[String]) -> bool {
+    running.is_some_and(|running| running != wanted) && !has_own_command(shown)
+}
+
+/// Whether a drop-in among those that `systemctl show` says has a command line of its own. One that cannot be read has none: it is gone.
+fn has_own_command(shown: &str) -> bool {
+    let paths = shown.lines().find_map(|line| line.strip_prefix("DropInPaths="));
+    let mut paths = paths.unwrap_or_default().split_whitespace().map(PathBuf::from);
+    let is_command = |line: &str| {
+        let setting = line.trim_start().strip_prefix("ExecStart").map(str::trim_start);
+        setting.is_some_and(|rest| rest.starts_with('='))
+    };
+    paths.any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.lines().any(is_command)))
 }
 
 /// Whether a unit has changed since systemd read it.
@@ -160,6 +177,29 @@ mod tests {
     fn a_unit_that_systemd_has_not_read_is_read_again() {
         assert!(needs_reload("ActiveState=active\nMainPID=12\nNeedDaemonReload=yes\n"));
         assert!(!needs_reload("NeedDaemonReload=no\n") && !needs_reload(""));
+    }
+
+    #[test]
+    fn a_program_with_the_command_line_of_a_drop_in_is_not_restarted_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let write = |name: &str, text: &str| std::fs::write(path(name), text).unwrap();
+        write("a.conf", "[Service]\nExecStartPre=/bin/true\n#ExecStart=/bin/false\n");
+        write("b.conf", "[Service]\nExecStart=\nExecStart=/bin/sleep 1\n");
+        write("c.conf", "[Service]\n ExecStart = /bin/sleep 1\n");
+        let has = |names: &[&str]| {
+            let paths = names.iter().map(|name| path(name)).collect::<Vec<_>>().join(" ");
+            has_own_command(&format!("ActiveState=active\nDropInPaths={paths}\nMainPID=12\n"))
+        };
+        assert!(has(&["b.conf"]) && has(&["a.conf", "b.conf"]) && has(&["c.conf"]));
+        assert!(!has(&["a.conf"]) && !has(&["a.conf", "missing.conf"]) && !has(&[]));
+        assert!(!has_own_command("ActiveState=active\nMainPID=12\n"));
+        let line = |word: &str| vec!["/b/p".to_owned(), word.to_owned()];
+        let shown = format!("DropInPaths={}\n", path("b.conf"));
+        assert!(runs_another("DropInPaths=\n", Some(&line("old")), &line("new")));
+        assert!(!runs_another("DropInPaths=\n", Some(&line("new")), &line("new")));
+        assert!(!runs_another("DropInPaths=\n", None, &line("new")));
+        assert!(!runs_another(&shown, Some(&line("own")), &line("new")));
     }
 
     #[test]

@@ -53,21 +53,26 @@ pub async fn find_changes(
             let text = format!("{}: an empty command line in the record", recorded.name);
             return Err(BootstrapError::Program(text));
         };
-        let recorded_file = FileId::from_path(Path::new(executable.as_str())).ok();
-        if let Some((running, Some(started))) = services::running_file(layout, &old.name).await
-            && is_elsewhere(running, recorded_file, FileId::from_path(Path::new(&started)).ok())
+        let file_at = |path: &str| FileId::from_path(Path::new(path)).ok();
+        let running = services::running_file(layout, &old.name).await;
+        if let Some((running, Some(started))) = &running
+            && is_elsewhere(*running, file_at(executable), file_at(started))
         {
-            *executable = started;
+            executable.clone_from(started);
         }
         // A program that was replaced where it lay, or removed, says nothing of what runs.
-        let from = version(Path::new(executable.as_str())).await;
+        let from = match is_replaced(running.map(|(running, _)| running), file_at(executable)) {
+            true => UNKNOWN.to_owned(),
+            false => {
+                version(Path::new(executable.as_str())).await.unwrap_or_else(|_| UNKNOWN.to_owned())
+            }
+        };
         let path = dir.join(&old.name);
         let to = version(&path).await?;
         let mut new = recorded.clone();
         if let Some(executable) = new.argv.first_mut() {
             *executable = path.display().to_string();
         }
-        let from = from.unwrap_or_else(|_| UNKNOWN.to_owned());
         changes.push(ProgramChange { old, new, from, to });
     }
     Ok(changes)
@@ -102,30 +107,29 @@ pub fn check_not_older(changes: &[ProgramChange]) -> Result<(), BootstrapError> 
     }
 }
 
-/// Checks that the old program can be put back. A file that was replaced where it lies is not there to go back to, while the old program still runs.
+/// Checks that the old program can be put back, wherever the new one lies. A file that was replaced where it lies, or removed, is not there to go back to,
+/// while the old program still runs.
 ///
 /// # Errors
-/// It was replaced, or the new file cannot be read.
+/// It was replaced or removed.
 pub async fn check_way_back(layout: &Layout, change: &ProgramChange) -> Result<(), BootstrapError> {
-    let path = change.file();
-    if change.old.argv != change.new.argv {
+    let path = change.old.argv.first().map(PathBuf::from).unwrap_or_default();
+    let file = FileId::from_path(&path).ok();
+    let running = services::running_file(layout, &change.old.name).await;
+    if !is_replaced(running.map(|(running, _)| running), file) {
         return Ok(());
     }
-    let file = FileId::from_path(&path).map_err(BootstrapError::file(&path))?;
-    let running = services::running_file(layout, &change.old.name).await;
-    match is_replaced(running.map(|(running, _)| running), file) {
-        false => Ok(()),
-        true => Err(BootstrapError::Invalid(format!(
-            "{} was replaced where it lies, so that there is no way back to the {} that runs: put the old file there again, install the new programs into another directory, and name it with --bin-dir",
-            path.display(),
-            change.old.name
-        ))),
-    }
+    let happened = if file.is_some() { "was replaced where it lies" } else { "is missing" };
+    Err(BootstrapError::Invalid(format!(
+        "{} {happened}, so that there is no way back to the {} that runs: put the old file there again, install the new programs into another directory, and name it with --bin-dir",
+        path.display(),
+        change.old.name
+    )))
 }
 
-/// Whether a file is another than the one that runs.
-fn is_replaced(running: Option<FileId>, file: FileId) -> bool {
-    running.is_some_and(|running| running != file)
+/// Whether the file of a program is another than the one that runs, or none.
+fn is_replaced(running: Option<FileId>, file: Option<FileId>) -> bool {
+    running.is_some() && running != file
 }
 
 /// What an upgrade that failed has left, by the programs that could not be put back.
@@ -155,10 +159,11 @@ mod tests {
         let path = dir.path().join("p");
         std::fs::write(&path, "old").unwrap();
         let running = FileId::from_path(&path).unwrap();
-        assert!(!is_replaced(Some(running), running) && !is_replaced(None, running));
+        assert!(!is_replaced(Some(running), Some(running)) && !is_replaced(None, Some(running)));
+        assert!(is_replaced(Some(running), None) && !is_replaced(None, None));
         std::fs::write(dir.path().join("new"), "new").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
-        assert!(is_replaced(Some(running), FileId::from_path(&path).unwrap()));
+        assert!(is_replaced(Some(running), FileId::from_path(&path).ok()));
     }
 
     #[test]
@@ -182,45 +187,99 @@ mod tests {
         assert!(text.contains("way back of orchlet") && !text.contains("run again"), "{text}");
     }
 
+    /// A host whose program `sleep` runs from the directory `one` as recorded, with another copy in `two`.
+    struct Upgraded {
+        root: tempfile::TempDir,
+        layout: Layout,
+        record: HostRecord,
+        supervisor: Supervisor,
+    }
+
+    impl Upgraded {
+        async fn start() -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let names = Names::new(Profile::Kubernetes);
+            let layout = Layout::new(names, root.path());
+            let mut record = HostRecord::new(names, Role::Node, "n", "");
+            for dir in ["one", "two"] {
+                std::fs::create_dir_all(root.path().join(dir)).unwrap();
+                std::fs::copy("/bin/sleep", root.path().join(dir).join("sleep")).unwrap();
+            }
+            let program = program_in(&root.path().join("one"));
+            record.put(&program);
+            record.store(&layout).unwrap();
+            let mut supervisor = Supervisor::begin(&layout).unwrap();
+            supervisor.keep("sleep");
+            let runs = || {
+                let line = supervisor::find(&layout, "sleep")
+                    .map(|found| crate::processes::command_line(found.identity.pid));
+                line.as_ref() == Some(&program.argv)
+            };
+            for _ in 0..6_000 {
+                if runs() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert!(runs());
+            Self { root, layout, record, supervisor }
+        }
+
+        fn dir(&self, name: &str) -> PathBuf {
+            self.root.path().join(name)
+        }
+
+        /// The change to the program of a directory.
+        async fn change_to(&self, name: &str) -> ProgramChange {
+            find_changes(&self.layout, &self.record, &self.dir(name)).await.unwrap().remove(0)
+        }
+    }
+
+    fn program_in(dir: &Path) -> Program {
+        let argv = vec![dir.join("sleep").display().to_string(), "1000".into()];
+        Program { name: "sleep".into(), argv }
+    }
+
     #[tokio::test]
     async fn an_upgrade_that_was_killed_before_a_restart_knows_its_way_back() {
-        let root = tempfile::tempdir().unwrap();
-        let names = Names::new(Profile::Kubernetes);
-        let layout = Layout::new(names, root.path());
-        let (one, two) = (root.path().join("one"), root.path().join("two"));
-        for dir in [&one, &two] {
-            std::fs::create_dir_all(dir).unwrap();
-            std::fs::copy("/bin/sleep", dir.join("sleep")).unwrap();
-        }
-        let of = |dir: &Path| Program {
-            name: "sleep".into(),
-            argv: vec![dir.join("sleep").display().to_string(), "1000".into()],
-        };
-        let mut record = HostRecord::new(names, Role::Node, "n", "");
-        record.put(&of(&one));
-        record.store(&layout).unwrap();
-        let mut supervisor = Supervisor::begin(&layout).unwrap();
-        supervisor.keep("sleep");
-        let runs = |program: &Program| {
-            let line = supervisor::find(&layout, "sleep")
-                .map(|found| crate::processes::command_line(found.identity.pid));
-            line.as_ref() == Some(&program.argv)
-        };
-        for _ in 0..6_000 {
-            if runs(&of(&one)) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert!(runs(&of(&one)));
+        let mut host = Upgraded::start().await;
+        let (one, two) = (program_in(&host.dir("one")), program_in(&host.dir("two")));
         // Recorded, and killed before the restart.
-        record.put(&of(&two));
-        let changes = find_changes(&layout, &record, &two).await.unwrap();
-        assert_eq!((&changes[0].old, &changes[0].new), (&of(&one), &of(&two)));
-        check_way_back(&layout, &changes[0]).await.unwrap();
+        host.record.put(&two);
+        let change = host.change_to("two").await;
+        assert_eq!((&change.old, &change.new), (&one, &two));
+        check_way_back(&host.layout, &change).await.unwrap();
         // Without one that runs elsewhere it is the record that counts.
-        supervisor.stop().await.unwrap();
-        let changes = find_changes(&layout, &record, &two).await.unwrap();
-        assert_eq!(changes[0].old, of(&two));
+        host.supervisor.stop().await.unwrap();
+        let changes = find_changes(&host.layout, &host.record, &host.root.path().join("two")).await;
+        assert_eq!(changes.unwrap()[0].old, two);
+    }
+
+    #[tokio::test]
+    async fn there_is_no_way_back_to_a_file_that_was_replaced_or_removed_wherever_the_new_one_lies()
+    {
+        let host = Upgraded::start().await;
+        let old = host.dir("one").join("sleep");
+        for name in ["one", "two"] {
+            let change = host.change_to(name).await;
+            assert_ne!(change.from, UNKNOWN);
+            check_way_back(&host.layout, &change).await.unwrap();
+        }
+        std::fs::copy("/bin/sleep", host.dir("one").join("new")).unwrap();
+        std::fs::rename(host.dir("one").join("new"), &old).unwrap();
+        for name in ["one", "two"] {
+            let change = host.change_to(name).await;
+            assert_eq!(change.from, UNKNOWN, "it is not the version of what runs");
+            let error = check_way_back(&host.layout, &change).await.unwrap_err().to_string();
+            assert!(error.contains("one/sleep was replaced where it lies"), "{error}");
+        }
+        std::fs::remove_file(&old).unwrap();
+        let change = host.change_to("two").await;
+        assert_eq!(change.from, UNKNOWN);
+        let error = check_way_back(&host.layout, &change).await.unwrap_err().to_string();
+        assert!(error.contains("one/sleep is missing, so that there is no way back"), "{error}");
+        // What does not run needs no way back.
+        host.supervisor.stop().await.unwrap();
+        check_way_back(&host.layout, &change).await.unwrap();
     }
 }

@@ -2,7 +2,8 @@
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::renewal::{Expiry, expiries, renewable};
-use apiserver_bootstrap::{service_account_keys, services};
+use apiserver_bootstrap::service_account_keys::{self, KeyRotation};
+use apiserver_bootstrap::services;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -111,8 +112,14 @@ fn rotate(host: &Host, flags: &RotateFlags) -> Result<()> {
         service_account_keys::prepare(&pki)?;
         host.output.log("certs", "made the next key of service accounts, which verifies and does not sign yet; copy sa.pub to the other control plane nodes, run `certs rotate-sa`, then copy sa.key and sa.pub");
     } else {
-        service_account_keys::rotate(&pki)?;
-        host.output.log("certs", "made a new key of service accounts; `certs rotate-sa --forget-old` once no token of the old one is used any more");
+        let done = match service_account_keys::rotate(&pki)? {
+            KeyRotation::Done => "made a new key of service accounts",
+            KeyRotation::Finished => {
+                "finished a rotation of the key of service accounts that was interrupted, and made no other key"
+            }
+        };
+        let next = "`certs rotate-sa --forget-old` once no token of the old one is used any more";
+        host.output.log("certs", &format!("{done}; {next}"));
     }
     Ok(())
 }

@@ -172,9 +172,7 @@ pub async fn run_with(host: Host, settings: InitSettings, is_dry_run: bool) -> R
         ended = context.phases() => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: the same command again continues")),
     };
-    // What is left to do changes nothing: others may.
-    drop(lock);
-    run_until_stopped(context.services, &context.host, ended, stop).await
+    run_until_stopped(context.services, &context.host, (lock, ended), stop).await
 }
 
 fn check_role(host: &Host) -> Result<()> {

@@ -128,9 +128,7 @@ async fn run_all(host: Host, settings: &JoinSettings) -> Result<()> {
         ended = joining.all(&mut services) => ended,
         () = &mut stop => Err(anyhow::anyhow!("interrupted: `orchadm join` again continues")),
     };
-    // What is left to do changes nothing: others may.
-    drop(lock);
-    run_until_stopped(services, &host, ended, stop).await
+    run_until_stopped(services, &host, (lock, ended), stop).await
 }
 
 async fn preflight(host: &Host, settings: &JoinSettings) -> Result<()> {

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use apiserver_bootstrap::error::BootstrapError;
 use apiserver_bootstrap::host_lock::HostLock;
 use apiserver_bootstrap::record::HostRecord;
 use apiserver_bootstrap::reset::{
@@ -64,23 +65,24 @@ impl Steps<'_> {
 ///
 /// # Errors
 /// It is not confirmed, another command changes the host, or something is left.
-pub async fn run(mut host: Host, flags: &ResetFlags) -> Result<()> {
-    let kept = host.record.as_ref().and_then(HostRecord::describe_kept_in_etcd);
+pub async fn run(host: Host, flags: &ResetFlags) -> Result<()> {
+    run_as(host, flags, nix::unistd::geteuid().is_root()).await
+}
+
+/// Runs it as root, or as another user, who may only ask what it would do.
+async fn run_as(mut host: Host, flags: &ResetFlags, is_root: bool) -> Result<()> {
     if flags.dry_run {
-        let runtime = runtime_of(&host, flags);
-        let running = if host.is_running() { &PROGRAMS[..] } else { &[] };
-        let runtime = (!flags.without_runtime).then_some(runtime.as_str());
-        host.would("reset", dry_run::reset(&host.layout, running, runtime, flags.remove_backups));
-        host.would("reset", kept.map(|kept| format!("leave {kept}")));
+        print_plan(&host, flags);
         return Ok(());
     }
-    if !nix::unistd::geteuid().is_root() {
+    if !is_root {
         bail!("user is not running as root");
     }
     if !flags.force && !is_confirmed()? {
         bail!("aborted: nothing was removed");
     }
     let lock = lock_for_reset(&mut host).await?;
+    let kept = kept_in_etcd(&host);
     let mut steps = Steps { host: &host, left: Vec::new() };
     match host.is_running() {
         true => end_all(&mut steps, flags).await?,
@@ -98,7 +100,7 @@ pub async fn run(mut host: Host, flags: &ResetFlags) -> Result<()> {
         );
     }
     removal::remove_dir(&host.layout.state)?;
-    lock.remove()?;
+    lock.map_or(Ok(()), HostLock::remove)?;
     if let Some(kept) = kept {
         host.output.warn("reset", "ExternalEtcd", &format!("left {kept}"));
     }
@@ -107,19 +109,68 @@ pub async fn run(mut host: Host, flags: &ResetFlags) -> Result<()> {
     Ok(())
 }
 
+/// Says what would be done.
+fn print_plan(host: &Host, flags: &ResetFlags) {
+    let runtime = runtime_of(host, flags);
+    let running = if host.is_running() { &PROGRAMS[..] } else { &[] };
+    let runtime = (!flags.without_runtime).then_some(runtime.as_str());
+    host.would("reset", dry_run::reset(&host.layout, running, runtime, flags.remove_backups));
+    host.would("reset", kept_in_etcd(host).map(|kept| format!("leave {kept}")));
+}
+
+/// What stays of the cluster outside of this host.
+fn kept_in_etcd(host: &Host) -> Option<String> {
+    host.record.as_ref().and_then(HostRecord::describe_kept_in_etcd)
+}
+
 /// Takes the host. An `init` or `join` that keeps programs running is ended before: it may be in the middle of its phases, and what it has recorded until
 /// then counts.
-async fn lock_for_reset(host: &mut Host) -> Result<HostLock> {
+async fn lock_for_reset(host: &mut Host) -> Result<Option<HostLock>> {
     if host.is_running() && supervisor::find_supervisor(&host.layout).is_some() {
-        record_reset(host);
-        host.as_reset_host().stop_supervisor().await?;
+        end_supervisor(host).await?;
     }
-    let lock = HostLock::take(&host.layout).await?;
-    // Without a record that can be read it goes by its flags.
+    let lock = go_on_without_place(host, HostLock::take(&host.layout).await)?;
+    match reload(host) {
+        Ok(()) => Ok(lock),
+        Err(error) => {
+            // Of a host that is reset nothing stays, this file neither.
+            lock.map_or(Ok(()), HostLock::remove)?;
+            Err(error.into())
+        }
+    }
+}
+
+/// Ends the command that keeps the programs running.
+async fn end_supervisor(host: &mut Host) -> Result<()> {
+    // It was read before the user was asked.
+    reload(host)?;
+    record_reset(host);
+    Ok(host.as_reset_host().stop_supervisor().await?)
+}
+
+/// Reads the record again, which others have changed while this command waited. Without one that can be read it goes by its flags.
+fn reload(host: &mut Host) -> Result<(), BootstrapError> {
     if host.record.is_some() {
-        host.record = HostRecord::load(&host.layout.root)?;
+        host.record = Some(HostRecord::reload_for_reset(&host.layout)?);
     }
-    Ok(lock)
+    Ok(())
+}
+
+/// The lock, or none where its disk is full: that does not keep a host from its reset, which makes room.
+fn go_on_without_place(
+    host: &Host,
+    taken: Result<HostLock, BootstrapError>,
+) -> Result<Option<HostLock>> {
+    match taken {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.is_full_disk() => {
+            let error = anyhow::Error::from(error);
+            let text = format!("another command may change this host meanwhile: {error:#}");
+            host.output.warn("reset", "Lock", &text);
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Records that a reset has begun. A full disk does not keep a host from its reset.
@@ -210,6 +261,7 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::ErrorKind;
     use std::path::Path;
 
     use apiserver_bootstrap::arguments::Program;
@@ -269,23 +321,68 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_below_another_root_is_emptied_when_no_other_command_changes_it() {
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
         let root = tempfile::tempdir().unwrap();
         let host = host(root.path());
         let layout = host.layout.clone();
         host.record.as_ref().unwrap().store(&layout).unwrap();
         fs::create_dir_all(&layout.pki).unwrap();
         let other = host.lock().await.unwrap();
-        let error = run(host.clone(), &flags(false)).await.unwrap_err();
+        let error = run_as(host.clone(), &flags(false), true).await.unwrap_err();
         assert!(format!("{error:#}").contains("changes this host"), "{error:#}");
-        assert!(layout.pki.exists() && layout.programs().exists());
         drop(other);
-        run(host, &flags(false)).await.unwrap();
+        let error = run_as(host.clone(), &flags(false), false).await.unwrap_err();
+        assert!(format!("{error:#}").contains("not running as root"), "{error:#}");
+        assert!(layout.pki.exists() && layout.programs().exists());
+        run_as(host, &flags(false), true).await.unwrap();
         for path in [&layout.config, &layout.state, &layout.lock()] {
             assert!(!path.exists(), "{}", path.display());
         }
+    }
+
+    #[tokio::test]
+    async fn a_host_that_another_reset_has_emptied_meanwhile_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let layout = host.layout.clone();
+        host.record.as_ref().unwrap().store(&layout).unwrap();
+        let other = host.lock().await.unwrap();
+        let empty = async {
+            removal::remove_dir(&layout.state).unwrap();
+            other.remove().unwrap();
+            // What another command has made since.
+            fs::create_dir_all(&layout.pki).unwrap();
+        };
+        let flags = flags(false);
+        let (done, ()) = tokio::join!(run_as(host.clone(), &flags, true), empty);
+        let error = format!("{:#}", done.unwrap_err());
+        assert!(error.contains("reset already"), "{error}");
+        assert!(layout.pki.exists() && !layout.lock().exists() && !layout.state.exists());
+        // One that never had a record goes by its flags.
+        run_as(Host { record: None, ..host }, &flags, true).await.unwrap();
+        assert!(!layout.pki.exists());
+    }
+
+    #[tokio::test]
+    async fn what_the_command_that_is_ended_has_recorded_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let mut host = host(root.path());
+        let mut now = host.record.clone().unwrap();
+        now.put(&Program { name: "orch-proxy".into(), argv: vec!["/b/orch-proxy".to_owned()] });
+        now.store(&host.layout).unwrap();
+        end_supervisor(&mut host).await.unwrap();
+        let stored = HostRecord::load(root.path()).unwrap().unwrap();
+        assert_eq!(stored, HostRecord { progress: Progress::Resetting, ..now });
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_of_the_lock_does_not_matter() {
+        let root = tempfile::tempdir().unwrap();
+        let host = host(root.path());
+        let of = |kind: ErrorKind| BootstrapError::File { path: "/l".into(), cause: kind.into() };
+        assert!(go_on_without_place(&host, Err(of(ErrorKind::StorageFull))).unwrap().is_none());
+        assert!(go_on_without_place(&host, Err(of(ErrorKind::PermissionDenied))).is_err());
+        let taken = HostLock::take(&host.layout).await;
+        assert!(go_on_without_place(&host, taken).unwrap().is_some());
     }
 
     #[tokio::test]

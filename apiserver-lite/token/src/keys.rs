@@ -4,7 +4,7 @@
 //! existing clusters.
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::rand::SystemRandom;
 use ring::signature::{self, EcdsaKeyPair, RsaKeyPair, RsaPublicKeyComponents, UnparsedPublicKey};
 use rustls_pki_types::pem::{PemObject, SectionKind};
@@ -16,6 +16,9 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use crate::algorithm::Algorithm;
 use crate::der::element;
 use crate::es512;
+
+/// Characters of a line of PEM (RFC 7468, section 2).
+const PEM_LINE_LEN: usize = 64;
 
 /// Shortest modulus of an RSA key that verifies signatures, in bytes.
 const RSA_LEN_MIN: usize = 2048 / 8;
@@ -221,6 +224,25 @@ impl PublicKey {
         outcome.is_ok()
     }
 
+    /// The key as a PEM file, as openssl writes it (RFC 7468, section 13).
+    #[must_use]
+    pub fn pem(&self) -> String {
+        let spki = match &self.kind {
+            PublicKind::Rsa { n, e } => rsa_spki(&element(0x30, &[&integer(n), &integer(e)])),
+            PublicKind::P256(point) | PublicKind::P384(point) => ec_spki(point),
+            PublicKind::P521(key) => ec_spki(&key.point()),
+        };
+        let text = STANDARD.encode(spki);
+        let mut lines = Vec::new();
+        let mut rest = text.as_str();
+        while let Some((line, behind)) = rest.split_at_checked(PEM_LINE_LEN) {
+            lines.push(line);
+            rest = behind;
+        }
+        lines.extend(Some(rest).filter(|rest| !rest.is_empty()));
+        format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n"))
+    }
+
     /// The key as a JSON Web Key (RFC 7517).
     #[must_use]
     pub fn jwk(&self) -> Value {
@@ -392,6 +414,13 @@ fn key_id(spki: &[u8]) -> String {
 fn strip_zero(number: &[u8]) -> Vec<u8> {
     let zeros = number.iter().take_while(|&&byte| byte == 0).count();
     number.get(zeros..).unwrap_or_default().to_vec()
+}
+
+/// A positive number in DER, of its bytes without leading zeros.
+fn integer(number: &[u8]) -> Vec<u8> {
+    // Its first bit would be a sign.
+    let sign: &[u8] = if number.first().is_none_or(|first| *first >= 0x80) { &[0] } else { &[] };
+    element(0x02, &[sign, number])
 }
 
 /// Object identifiers, DER with tag and length.

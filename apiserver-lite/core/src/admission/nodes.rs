@@ -279,7 +279,7 @@ fn check_claim(
     Err(forbid(call, claim, &why))
 }
 
-/// The node name if the user is a kubelet. One that is an administrator too is restricted all the same.
+/// The node name if the user is a kubelet. One that is an administrator too is restricted all the same, one that is half a kubelet only is not.
 /// `name` is that of the object.
 fn kubelet<'a>(call: &RequestContext<'a>, name: &str) -> Result<Option<&'a str>, ApiError> {
     let user = call.user;

@@ -154,7 +154,11 @@ fn bound_object(
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
             reference.str("uid"),
         );
-        return Err(ApiError::conflict(about, &why));
+        // Kubernetes names the kind here, not the resource.
+        return Err(ApiError::conflict(
+            StatusTarget { kind: reference.str("kind"), ..about },
+            &why,
+        ));
     }
     if kind == "pod" && object.str_at(&["spec", "serviceAccountName"]) != call.request.name {
         return Err(ApiError::bad_request(format!(

@@ -184,6 +184,48 @@ async fn a_kubelet_with_every_right_is_restricted() {
     }
 }
 
+/// Administrators with a kubelet's name or its group alone are no kubelets: they change what every administrator does, whichever modules decide.
+#[tokio::test]
+async fn an_administrator_that_is_half_a_kubelet_is_not_restricted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let tokens = "named,system:node:n2,u1,system:masters\ngrouped,boss,u2,\"system:masters,system:nodes\"\nchief,system:node:n2,u3,\"system:nodes,system:masters\"\n";
+    for modes in [
+        vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
+        vec![AuthorizationMode::AlwaysAllow],
+    ] {
+        let server = server(&dir, tokens, modes).await;
+        let space = "/api/v1/namespaces/default";
+        let account = r#"{"metadata":{"name":"default"}}"#;
+        server.post(&format!("{space}/serviceaccounts"), account).await.expect(201);
+        server.post("/api/v1/nodes", r#"{"metadata":{"name":"n1"}}"#).await.expect(201);
+        let container = r#"{"name":"c","image":"i"}"#;
+        let pod = |name: &str| {
+            format!(
+                r#"{{"metadata":{{"name":"{name}"}},"spec":{{"nodeName":"n1","containers":[{container}]}}}}"#
+            )
+        };
+        server.post(&format!("{space}/pods"), pod("p")).await.expect(201);
+        let taint = r#"{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}"#;
+        let label = r#"{"metadata":{"labels":{"a":"b"}}}"#;
+        let role = r#"{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}"#;
+        let dry = "dryRun=All";
+        for (method, path, body, code) in [
+            ("PATCH", format!("/api/v1/nodes/n1?{dry}"), taint, 200),
+            ("PATCH", format!("/api/v1/nodes/n1?{dry}"), role, 200),
+            ("DELETE", format!("/api/v1/nodes/n1?{dry}"), "", 200),
+            ("POST", format!("{space}/pods?{dry}"), &pod("new"), 201),
+            ("PATCH", format!("{space}/pods/p?{dry}"), label, 200),
+            ("DELETE", format!("{space}/pods/p?{dry}"), "", 200),
+            ("POST", format!("{space}/serviceaccounts/default/token"), r#"{"spec":{}}"#, 201),
+        ] {
+            for who in ["named", "grouped"] {
+                ask(&server, who, method, &path, body).await.expect(code);
+            }
+            ask(&server, "chief", method, &path, body).await.expect(403);
+        }
+    }
+}
+
 /// A kubelet with the right to request any token gets those of its own pods, each of the pod's own account.
 #[tokio::test]
 async fn a_kubelet_gets_tokens_of_the_pods_of_its_node() {

@@ -75,6 +75,25 @@ fn ids_are_those_of_kubernetes_in_every_form_of_a_key() {
     }
 }
 
+/// The files of public keys are those that openssl has written of the private ones: `openssl pkey -in FILE -pubout`.
+#[test]
+fn a_public_key_is_written_as_by_openssl() {
+    for (private, public) in [
+        (include_str!("../../testdata/rsa.key"), include_str!("../../testdata/rsa.pub")),
+        (include_str!("../../testdata/p521.key"), include_str!("../../testdata/p521.pub")),
+        (include_str!("../../testdata/p521.sec1.key"), include_str!("../../testdata/p521.pub")),
+    ] {
+        assert_eq!(SigningKey::from_pem(private.as_bytes()).unwrap().public().pem(), public);
+    }
+    let p256 = include_str!("../../testdata/p256.pub");
+    assert_eq!(PublicKey::all_from_pem(p256.as_bytes()).unwrap()[0].pem(), p256);
+    for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384] {
+        let pair = rcgen::KeyPair::generate_for(algorithm).unwrap();
+        let key = SigningKey::from_pem(pair.serialize_pem().as_bytes()).unwrap();
+        assert_eq!(key.public().pem(), pair.public_key_pem());
+    }
+}
+
 /// A JSON Web Key of RSA is for the algorithm that it names, or for all of RSA.
 #[test]
 fn an_rsa_key_has_the_algorithms_that_it_says() {

@@ -27,6 +27,8 @@ chief,system:node:n2,u12,"system:nodes,system:masters"
 fake,system:node:n1,u13
 crowd,crowd,u14,system:nodes
 nameless,system:node:,u15,system:nodes
+named,system:node:n2,u16,system:masters
+grouped,grouped,u17,"system:nodes,system:masters"
 "#;
 
 /// Policies of ABAC.

@@ -166,8 +166,10 @@ async fn follow_course(
         course::change(&plane.client, stage).await?;
         settle(&plane, server, &mut running).await?;
     }
-    let objects = list_all(&plane.client, server).await?;
-    Ok(snapshot::snapshot(&objects))
+    let objects = list_all(&plane.client, server).await;
+    drop(running);
+    plane.end().await?;
+    Ok(snapshot::snapshot(&objects?))
 }
 
 fn beta_version(server: Side) -> &'static str {

@@ -90,6 +90,11 @@ impl Plane {
         Ok(plane)
     }
 
+    /// Ends the API server. The next one listens at the same address.
+    pub async fn end(mut self) -> Result<()> {
+        Ok(self.server.kill().await?)
+    }
+
     /// The process of the API server.
     pub fn server(&self) -> &Child {
         &self.server

@@ -83,7 +83,9 @@ pub async fn run(wanted: &Wanted, programs: &Programs, dir: &Path) -> Result<Rep
     for (scheduler, server) in pairs {
         let dir = dir.join(format!("{scheduler}-with-{server}"));
         let plane = Plane::start(server, programs, &dir).await?;
-        outcomes.push(place(wanted, &plane, (scheduler, server)).await?);
+        let outcome = place(wanted, &plane, (scheduler, server)).await;
+        plane.end().await?;
+        outcomes.push(outcome?);
     }
     report(wanted, &outcomes)
 }

@@ -7,9 +7,10 @@
 mod invalid_owners;
 mod other_server;
 mod read_turns;
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ use proto_api::{ObjectKey, Time};
 use super::index::{DeletionStage, FOREGROUND, Index, ORPHAN, Ownership};
 use super::kinds::{CollectedKind, Id, KindId, KindSource, Kinds};
 use super::plan::DeletionPropagation;
-use super::process::{ObjectClient, OwnershipCaches, Processor, WriteOutcome, lock};
+use super::process::{Processor, lock};
 
 /// Rounds within which the state has to become stable.
 const ROUNDS_MAX: usize = 5_000;
@@ -57,12 +58,18 @@ struct Cluster {
     shown: BTreeMap<Id, Arc<Ownership>>,
     index: Arc<Mutex<Index>>,
     queue: BTreeSet<Id>,
-    /// Owner and dependent, by uid: the owner was deleted with the policy Orphan.
-    kept: BTreeSet<(String, String)>,
-    /// Owner and dependent, by uid: the owner was deleted with the policy Foreground.
-    awaited: BTreeSet<(String, String)>,
+    policies: Policies,
     calm: bool,
     other: OtherServer,
+}
+
+/// What owners were deleted with, as pairs of owner and dependent by uid.
+#[derive(Default)]
+struct Policies {
+    /// With the policy Orphan.
+    kept: BTreeSet<(String, String)>,
+    /// With the policy Foreground.
+    awaited: BTreeSet<(String, String)>,
 }
 
 /// The state of another API server, which has the Birds.
@@ -114,8 +121,7 @@ impl Cluster {
             shown: BTreeMap::new(),
             index: Arc::default(),
             queue: BTreeSet::new(),
-            kept: BTreeSet::new(),
-            awaited: BTreeSet::new(),
+            policies: Policies::default(),
             calm: false,
             other: OtherServer::default(),
         }
@@ -177,7 +183,8 @@ impl Cluster {
                 |o: &OwnerReference| o.uid == gone.uid && o.block_owner_deletion == Some(true);
             let pair = (gone.uid.clone(), other.uid.clone());
             assert!(
-                !(other.owner_references.iter().any(blocks) && self.awaited.contains(&pair)),
+                !(other.owner_references.iter().any(blocks)
+                    && self.policies.awaited.contains(&pair)),
                 "{} went before {}",
                 gone.name,
                 other.name
@@ -208,8 +215,8 @@ impl Cluster {
         for dependent in self.dependents(&object.uid) {
             let pair = (object.uid.clone(), dependent.uid.clone());
             match policy {
-                DeletionPropagation::Orphan => drop(self.kept.insert(pair)),
-                DeletionPropagation::Foreground => drop(self.awaited.insert(pair)),
+                DeletionPropagation::Orphan => drop(self.policies.kept.insert(pair)),
+                DeletionPropagation::Foreground => drop(self.policies.awaited.insert(pair)),
                 DeletionPropagation::Background => {}
             }
         }
@@ -390,147 +397,6 @@ impl Shared {
     }
 }
 
-impl OwnershipCaches for Shared {
-    fn get(&self, id: &Id) -> Option<Arc<Ownership>> {
-        lock(&self.0).shown.get(id).cloned()
-    }
-
-    fn names(&self, kind: KindId) -> Vec<String> {
-        let cluster = lock(&self.0);
-        let of_kind = cluster.shown.keys().filter(|id| id.kind == kind);
-        of_kind.map(|id| id.key.name.clone()).collect()
-    }
-
-    fn serves(&self, kind: KindId) -> bool {
-        let cluster = lock(&self.0);
-        cluster.other.is_listed || !cluster.is_bird(kind)
-    }
-
-    fn are_incomplete(&self) -> bool {
-        !lock(&self.0).other.is_listed
-    }
-}
-
-impl ObjectClient for Shared {
-    type Error = Failed;
-
-    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, Failed> {
-        let cluster = self.open(id.kind)?;
-        self.1.fetch_add(1, Ordering::Relaxed);
-        if id.key.name == UNREADABLE {
-            return Err(Failed);
-        }
-        if id.key.name == KIND_ENDS {
-            cluster.kinds.remove(id.kind);
-        }
-        let found = cluster.objects.get(id).cloned();
-        Ok(found.map(|metadata| PartialObjectMetadata { metadata }))
-    }
-
-    async fn list(&self, kind: KindId, _: &str) -> Result<Vec<PartialObjectMetadata>, Failed> {
-        let cluster = self.open(kind)?;
-        let of_kind = cluster.objects.iter().filter(|(id, _)| id.kind == kind);
-        let partial = |object: &ObjectMeta| PartialObjectMetadata { metadata: object.clone() };
-        Ok(of_kind.map(|(_, object)| partial(object)).collect())
-    }
-
-    async fn delete(
-        &self,
-        id: &Id,
-        it: &ObjectMeta,
-        policy: DeletionPropagation,
-    ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open(id.kind)?;
-        let Some(object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteOutcome::Applied);
-        };
-        if object.resource_version != it.resource_version {
-            return Ok(WriteOutcome::Conflict);
-        }
-        for owner in &object.owner_references {
-            let owners = cluster.objects.values().filter(|o| o.namespace == object.namespace);
-            let stage = owners
-                .filter(|other| other.uid == owner.uid)
-                .map(DeletionStage::from_metadata)
-                .next();
-            assert!(
-                matches!(stage, None | Some(DeletionStage::Foreground)),
-                "{} goes although {} keeps it",
-                object.name,
-                owner.name
-            );
-            let pair = (owner.uid.clone(), object.uid.clone());
-            assert!(
-                !cluster.kept.contains(&pair),
-                "{} goes although {} was deleted to keep it",
-                object.name,
-                owner.name
-            );
-        }
-        cluster.delete(id, policy);
-        Ok(WriteOutcome::Applied)
-    }
-
-    async fn set_finalizers(
-        &self,
-        id: &Id,
-        it: &ObjectMeta,
-        finalizers: &[String],
-    ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open(id.kind)?;
-        let Some(mut object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteOutcome::Applied);
-        };
-        if object.resource_version != it.resource_version {
-            return Ok(WriteOutcome::Conflict);
-        }
-        object.finalizers = finalizers.to_vec();
-        cluster.write(id, Some(object));
-        Ok(WriteOutcome::Applied)
-    }
-
-    async fn drop_owners(
-        &self,
-        id: &Id,
-        uid: &str,
-        owners: &[String],
-    ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open(id.kind)?;
-        let Some(mut object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteOutcome::Applied);
-        };
-        if object.uid != uid {
-            return Ok(WriteOutcome::Conflict);
-        }
-        let before = object.owner_references.len();
-        object.owner_references.retain(|owner| !owners.contains(&owner.uid));
-        if object.owner_references.len() != before {
-            cluster.write(id, Some(object));
-        }
-        Ok(WriteOutcome::Applied)
-    }
-
-    async fn unblock(
-        &self,
-        id: &Id,
-        uid: &str,
-        _: &[OwnerReference],
-    ) -> Result<WriteOutcome, Failed> {
-        let mut cluster = self.open(id.kind)?;
-        let Some(mut object) = cluster.objects.get(id).cloned() else {
-            return Ok(WriteOutcome::Applied);
-        };
-        if object.uid != uid {
-            return Ok(WriteOutcome::Conflict);
-        }
-        for owner in &mut object.owner_references {
-            owner.block_owner_deletion = Some(false);
-        }
-        cluster.write(id, Some(object));
-        Ok(WriteOutcome::Applied)
-    }
-}
-
 async fn live(dice: Vec<u16>) {
     let shared = collected(Cluster::new(dice)).await;
     let cluster = lock(&shared.0);
@@ -619,7 +485,7 @@ fn dependents_of_another_namespace_hold_up_no_deletion() {
         let foreign = add("ReplicaSet", "other", "foreign", Some(reference));
         cluster.delete(&owner, policy);
         // These pairs are of objects that are no dependents.
-        (cluster.kept, cluster.awaited) = Default::default();
+        cluster.policies = Policies::default();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let shared = runtime.block_on(collected(cluster));
         let cluster = lock(&shared.0);

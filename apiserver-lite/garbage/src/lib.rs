@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 use index::Index;
 use kinds::{Id, Kinds};
 use process::{Processor, READS_MAX};
-use server::{ApiServer, RequestError};
+use server::{ApiServer, ObjectRequestError};
 use watches::{InformerCaches, KindChangeHandler, Watches};
 
 /// The controller's name in `--controllers`.
@@ -105,7 +105,7 @@ async fn work(
     queue: &WorkQueue<Id>,
     (page, events): (&TaskStatus, &Recorder),
     id: Id,
-) -> Result<Option<Duration>, RequestError> {
+) -> Result<Option<Duration>, ObjectRequestError> {
     let kind = processor.kinds.get(id.kind);
     page.started(format!(
         "{} {}",

@@ -22,7 +22,7 @@ const TO_OTHERS_MAX: usize = 4;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub enum RequestError {
+pub enum ObjectRequestError {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error("{0}: {TO_OTHERS_MAX} requests to other API servers are in progress; retried")]
@@ -59,20 +59,20 @@ impl ApiServer {
         &self,
         kind: KindId,
         request: impl Future<Output = Result<T, ClientError>>,
-    ) -> Result<T, RequestError> {
+    ) -> Result<T, ObjectRequestError> {
         let Some(other) = self.kinds.get(kind).filter(|kind| kind.is_of_other_server()) else {
             return Ok(request.await?);
         };
         let Ok(_permit) = self.to_others.try_acquire() else {
-            return Err(RequestError::Busy(name(&other)));
+            return Err(ObjectRequestError::Busy(name(&other)));
         };
         let answer = tokio::time::timeout(ANSWER_MAX, request).await;
-        Ok(answer.map_err(|_| RequestError::NoAnswer(name(&other)))??)
+        Ok(answer.map_err(|_| ObjectRequestError::NoAnswer(name(&other)))??)
     }
 
     /// Checks that the objects of a kind are still those of the server whose kinds are known: of this one for a definition, if no APIService has put another
     /// in its place. Another server would not have them.
-    async fn check_server(&self, kind: KindId) -> Result<(), RequestError> {
+    async fn check_server(&self, kind: KindId) -> Result<(), ObjectRequestError> {
         let Some(kind) = self.kinds.get(kind).filter(|kind| !kind.is_built_in()) else {
             return Ok(());
         };
@@ -89,7 +89,7 @@ impl ApiServer {
             }
             KindSource::BuiltIn | KindSource::Definition { .. } => now.is_none(),
         };
-        if is_same { Ok(()) } else { Err(RequestError::Changed(name(&kind))) }
+        if is_same { Ok(()) } else { Err(ObjectRequestError::Changed(name(&kind))) }
     }
 
     /// Whether the kind's objects have no strategic merge patch.
@@ -103,7 +103,7 @@ impl ApiServer {
         id: &Id,
         uid: &str,
         change: impl Fn(OwnerReference) -> Option<OwnerReference>,
-    ) -> Result<WriteOutcome, RequestError> {
+    ) -> Result<WriteOutcome, ObjectRequestError> {
         let Some(found) = self.find(id).await? else { return Ok(WriteOutcome::Applied) };
         let metadata = found.metadata;
         if metadata.uid != uid {
@@ -117,7 +117,7 @@ impl ApiServer {
         self.patch(id, Patch::Merge(json!({ "metadata": metadata }))).await
     }
 
-    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteOutcome, RequestError> {
+    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteOutcome, ObjectRequestError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
             return Ok(WriteOutcome::Applied);
         };
@@ -131,11 +131,11 @@ fn name(kind: &CollectedKind) -> String {
 }
 
 /// A deleted object needs no write; a conflict is retried.
-fn done<T>(written: Result<T, RequestError>) -> Result<WriteOutcome, RequestError> {
+fn done<T>(written: Result<T, ObjectRequestError>) -> Result<WriteOutcome, ObjectRequestError> {
     match written {
         Ok(_) => Ok(WriteOutcome::Applied),
-        Err(RequestError::Client(error)) if error.is_not_found() => Ok(WriteOutcome::Applied),
-        Err(RequestError::Client(error)) if error.is_conflict() => Ok(WriteOutcome::Conflict),
+        Err(ObjectRequestError::Client(error)) if error.is_not_found() => Ok(WriteOutcome::Applied),
+        Err(ObjectRequestError::Client(error)) if error.is_conflict() => Ok(WriteOutcome::Conflict),
         Err(error) => Err(error),
     }
 }
@@ -160,14 +160,14 @@ fn owner_json(owner: &OwnerReference) -> Value {
 }
 
 impl ObjectClient for ApiServer {
-    type Error = RequestError;
+    type Error = ObjectRequestError;
 
-    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, RequestError> {
+    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, ObjectRequestError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(None) };
         match self.answer(id.kind, api.get(&id.key.name)).await {
             Ok(object) => Ok(Some(object)),
             // A 404 for a path that is not served names no object, and does not mean that the object is deleted.
-            Err(RequestError::Client(error))
+            Err(ObjectRequestError::Client(error))
                 if error.is_not_found() && names_object(&error, &id.key.name) =>
             {
                 self.check_server(id.kind).await?;
@@ -181,7 +181,7 @@ impl ObjectClient for ApiServer {
         &self,
         kind: KindId,
         namespace: &str,
-    ) -> Result<Vec<PartialObjectMetadata>, RequestError> {
+    ) -> Result<Vec<PartialObjectMetadata>, ObjectRequestError> {
         let Some(api) = self.api(kind, namespace) else { return Ok(Vec::new()) };
         let params = ListParams::default();
         Ok(self.answer(kind, api.list(&params)).await?.items)
@@ -192,7 +192,7 @@ impl ObjectClient for ApiServer {
         id: &Id,
         it: &ObjectMeta,
         policy: DeletionPropagation,
-    ) -> Result<WriteOutcome, RequestError> {
+    ) -> Result<WriteOutcome, ObjectRequestError> {
         let Some(api) = self.api(id.kind, &id.key.namespace) else {
             return Ok(WriteOutcome::Applied);
         };
@@ -210,7 +210,7 @@ impl ObjectClient for ApiServer {
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<WriteOutcome, RequestError> {
+    ) -> Result<WriteOutcome, ObjectRequestError> {
         let finalizers = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
         let metadata = json!({
             "uid": it.uid, "resourceVersion": it.resource_version, "finalizers": finalizers,
@@ -223,7 +223,7 @@ impl ObjectClient for ApiServer {
         id: &Id,
         uid: &str,
         owners: &[String],
-    ) -> Result<WriteOutcome, RequestError> {
+    ) -> Result<WriteOutcome, ObjectRequestError> {
         if self.takes_merges_only(id.kind) {
             let owners: BTreeSet<&str> = owners.iter().map(String::as_str).collect();
             let keep =
@@ -239,7 +239,7 @@ impl ObjectClient for ApiServer {
         id: &Id,
         uid: &str,
         owners: &[OwnerReference],
-    ) -> Result<WriteOutcome, RequestError> {
+    ) -> Result<WriteOutcome, ObjectRequestError> {
         if self.takes_merges_only(id.kind) {
             let unblock = |owner: OwnerReference| {
                 let block = owner.block_owner_deletion.map(|_| false);

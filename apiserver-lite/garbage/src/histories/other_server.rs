@@ -78,7 +78,7 @@ fn what_is_owned_by_an_object_out_of_reach_stays() {
     assert!(lock(&shared.0).objects.contains_key(&owned), "its owner's kind is not listed yet");
     lock(&shared.0).list_birds();
     lock(&shared.0).other.is_away = true;
-    assert!(run(&processor, &owned).is_err(), "nobody says that the owner does not exist");
+    assert!(run(&processor, &owned).is_err(), "whether the owner exists is not known");
     assert!(lock(&shared.0).objects.contains_key(&owned));
     lock(&shared.0).other.is_away = false;
     run(&processor, &owned).unwrap();

@@ -1,5 +1,7 @@
 //! Objects with more owners than one turn reads: how many reads each turn has, which object keeps a place between turns, and that all come to their end.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 use crate::process::{READS_MAX, UNFINISHED_MAX};
 

@@ -125,9 +125,9 @@ async fn a_slow_server_holds_up_only_requests_to_other_servers() {
         (find(bird).await, find(pod).await)
     };
     let (slow_ones, (busy, pod)) = tokio::join!(slow_ones, others);
-    assert!(matches!(busy, Err(RequestError::Busy(_))), "{busy:?}");
+    assert!(matches!(busy, Err(ObjectRequestError::Busy(_))), "{busy:?}");
     assert!(pod.unwrap(), "this server's objects do not wait");
     for answer in slow_ones {
-        assert!(matches!(answer, Err(RequestError::NoAnswer(_))), "{answer:?}");
+        assert!(matches!(answer, Err(ObjectRequestError::NoAnswer(_))), "{answer:?}");
     }
 }

@@ -168,8 +168,11 @@ async fn create(client: &Client, wanted: &Wanted) -> Result<()> {
     let names = client.names();
     let write = WriteParams::default();
     for (plural, mut object) in objects::surroundings() {
-        let group =
-            if plural == "priorityclasses" { names.group("scheduling") } else { String::new() };
+        let group = match plural {
+            "priorityclasses" => names.group("scheduling"),
+            "clusterroles" | "clusterrolebindings" => names.group("rbac.authorization"),
+            _ => String::new(),
+        };
         let namespace = (plural == "serviceaccounts").then(|| NAMESPACE.to_owned());
         let collection =
             Collection { group, version: "v1".into(), plural: plural.into(), namespace };

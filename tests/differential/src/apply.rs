@@ -97,13 +97,19 @@ impl Run<'_> {
             }
             return Ok(());
         }
-        // There is one object of it.
+        // There is one object of it, perhaps still that of the cases before these.
         for (name, case) in cases {
+            self.remove_until_gone(resource, &name).await?;
             self.send(vec![case], 1).await;
-            self.remove_applied(resource, &name).await;
-            for whose in BOTH {
-                self.wait_until(whose, &resource.path_of(whose, &name), false).await?;
-            }
+            self.remove_until_gone(resource, &name).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_until_gone(&self, resource: &Resource, name: &str) -> Result<()> {
+        self.remove_applied(resource, name).await;
+        for whose in BOTH {
+            self.wait_until(whose, &resource.path_of(whose, name), false).await?;
         }
         Ok(())
     }

@@ -12,7 +12,14 @@ const GROUPS: [usize; 3] = [10, 20, 5];
 const TAINT: &str = "dedicated";
 
 /// What stands there before the pods.
-pub fn surroundings() -> [(&'static str, Value); 3] {
+pub fn surroundings() -> [(&'static str, Value); 5] {
+    // What the scheduler's role of 1.20 does not let it read; ours waits for it.
+    let rules = json!([
+        {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["csidrivers", "csistoragecapacities"], "verbs": ["get", "list", "watch"]},
+    ]);
+    let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "scheduler-of-1.25"});
+    let user = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:kube-scheduler"}]);
     [
         (
             "namespaces",
@@ -27,6 +34,15 @@ pub fn surroundings() -> [(&'static str, Value); 3] {
         (
             "priorityclasses",
             json!({"kind": "PriorityClass", "metadata": {"name": CLASS}, "value": 1000}),
+        ),
+        (
+            "clusterroles",
+            json!({"kind": "ClusterRole", "metadata": {"name": "scheduler-of-1.25"}, "rules": rules}),
+        ),
+        (
+            "clusterrolebindings",
+            json!({"kind": "ClusterRoleBinding", "metadata": {"name": "scheduler-of-1.25"},
+                   "roleRef": role, "subjects": user}),
         ),
     ]
 }

@@ -18,6 +18,7 @@ mod watches;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use apiserver_controller_io::lost_races::LostRaces;
 use proto_client::Client;
 use proto_client::events::{Recorder, recorder};
 use proto_daemon::drain::DrainWatch;
@@ -29,7 +30,7 @@ use tokio::sync::mpsc;
 use index::Index;
 use kinds::{Id, Kinds};
 use process::{Processor, READS_MAX};
-use server::{ApiServer, ObjectRequestError};
+use server::{ANSWER_MAX, ApiServer, ObjectRequestError};
 use watches::{InformerCaches, KindChangeHandler, Watches};
 
 /// The controller's name in `--controllers`.
@@ -82,16 +83,23 @@ impl Garbage {
         let (events, writer) = recorder(client.clone(), EVENT_SOURCE, "");
         tokio::spawn(writer.run(drain.clone()));
         let server = ApiServer::new(client, kinds.clone());
+        caches.await_other_servers();
         let (absent, unfinished) = Default::default();
         let processor =
             Processor { server, caches, kinds, index, absent, unfinished, reads_max: READS_MAX };
         let processor = Arc::new(processor);
+        let races = Arc::new(LostRaces::default());
         let work = {
             let queue = queue.clone();
             move |id: Id| {
                 let (processor, queue, page) = (processor.clone(), queue.clone(), page.clone());
                 let events = events.clone();
-                async move { work(&processor, &queue, (&page, &events), id).await }
+                let races = races.clone();
+                async move {
+                    let run = work(&processor, &queue, (&page, &events), &id).await;
+                    let is_race = |error: &_| matches!(error, ObjectRequestError::LostRace);
+                    races.retry(&id, run, is_race)
+                }
             }
         };
         let following = tokio::spawn(watches.run());
@@ -104,7 +112,7 @@ async fn work(
     processor: &Processor<ApiServer, InformerCaches>,
     queue: &WorkQueue<Id>,
     (page, events): (&TaskStatus, &Recorder),
-    id: Id,
+    id: &Id,
 ) -> Result<Option<Duration>, ObjectRequestError> {
     let kind = processor.kinds.get(id.kind);
     page.started(format!(
@@ -112,12 +120,21 @@ async fn work(
         kind.map(|kind| kind.plural.clone()).unwrap_or_default(),
         id.key
     ));
-    match processor.process(&id).await {
+    match processor.process(id).await {
         Ok(seen) => {
             page.done("");
             seen.report.into_iter().for_each(|report| events.record(report));
             seen.process.into_iter().for_each(|other| queue.add(other));
-            Ok(seen.requeue_after)
+            match seen.has_lost_race {
+                true => Err(ObjectRequestError::LostRace),
+                false => Ok(seen.requeue_after),
+            }
+        }
+        Err(ObjectRequestError::Busy(kind)) => {
+            page.done(format!("{kind}: waits for other requests to its API server"));
+            // All objects of a slow server may come here at once, without another point at which tasks are switched.
+            tokio::task::yield_now().await;
+            Ok(Some(ANSWER_MAX))
         }
         Err(error) => {
             page.failed(chain(&error));

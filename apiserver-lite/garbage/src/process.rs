@@ -113,6 +113,8 @@ pub struct NextSteps {
     pub report: Option<EventReport>,
     /// When to process the object again if no change queues it.
     pub requeue_after: Option<Duration>,
+    /// Whether a write found another version of its object.
+    pub has_lost_race: bool,
 }
 
 impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
@@ -164,7 +166,7 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         seen.report = self.report_invalid_owner(id, &state, &owners);
         for act in plan(&item, &owners, &dependents) {
             if self.act(id, &metadata, act, &mut seen).await? == WriteOutcome::Conflict {
-                seen.requeue_after = Some(REQUEUE);
+                (seen.requeue_after, seen.has_lost_race) = (Some(REQUEUE), true);
                 break;
             }
         }
@@ -237,8 +239,15 @@ impl<S: ObjectClient, M: OwnershipCaches> Processor<S, M> {
         }
         let mut kinds: BTreeSet<KindId> = self.kinds.dependents_of(id.kind).into_iter().collect();
         kinds.extend(shown.iter().map(|dependent| dependent.id.kind));
-        let mut found = Vec::new();
-        for kind in kinds.into_iter().filter(|kind| self.caches.serves(*kind)) {
+        // Other servers may be away, and what does not hold up a deletion need not be known exactly.
+        let is_elsewhere =
+            |kind: KindId| self.kinds.get(kind).is_some_and(|it| it.is_of_other_server());
+        let (elsewhere, _): (Vec<Dependent>, Vec<Dependent>) =
+            shown.into_iter().partition(|dependent| is_elsewhere(dependent.id.kind));
+        let mut found = elsewhere;
+        let listed =
+            kinds.into_iter().filter(|kind| self.caches.serves(*kind) && !is_elsewhere(*kind));
+        for kind in listed {
             for object in self.server.list(kind, &id.key.namespace).await? {
                 let key = ObjectKey::from_metadata(&object.metadata);
                 let state_of = Ownership::from_object(object);

@@ -1,7 +1,7 @@
 //! The collector's requests to the API server: metadata only, with writes conditional on uid or version.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_controllers::other_servers::{api_services, version};
@@ -17,18 +17,20 @@ use super::process::{ObjectClient, WriteOutcome};
 
 /// Longest wait for the answer of another API server.
 pub const ANSWER_MAX: Duration = Duration::from_millis(if cfg!(test) { 300 } else { 5_000 });
-/// Most requests to other API servers at one time: one that is slow leaves workers to all other objects.
-const TO_OTHERS_MAX: usize = 4;
+/// Most requests to one other API server at one time: one that is slow leaves workers to the objects of all others.
+const TO_ONE_MAX: usize = 2;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectRequestError {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("{0}: {TO_OTHERS_MAX} requests to other API servers are in progress; retried")]
+    #[error("{0}: {TO_ONE_MAX} requests to the API server that serves it are in progress; retried")]
     Busy(String),
     #[error("{0}: the API server that serves it did not answer within {ANSWER_MAX:?}; retried")]
     NoAnswer(String),
+    #[error("other clients change the object, or its dependents, again and again; retried")]
+    LostRace,
     /// An object that another server does not have may be there.
     #[error("{0}: its APIService is not available, or leads to another Service by now; retried")]
     Changed(String),
@@ -39,13 +41,13 @@ pub struct ApiServer {
     client: Client,
     /// All kinds.
     kinds: Arc<Kinds>,
-    /// Permits of requests to other API servers.
-    to_others: Semaphore,
+    /// Permits of requests to other API servers, by their Services.
+    to_others: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 impl ApiServer {
     pub fn new(client: Client, kinds: Arc<Kinds>) -> Self {
-        Self { client, kinds, to_others: Semaphore::new(TO_OTHERS_MAX) }
+        Self { client, kinds, to_others: Mutex::default() }
     }
 
     fn api(&self, kind: KindId, namespace: &str) -> Option<Api<PartialObjectMetadata>> {
@@ -60,14 +62,24 @@ impl ApiServer {
         kind: KindId,
         request: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ObjectRequestError> {
-        let Some(other) = self.kinds.get(kind).filter(|kind| kind.is_of_other_server()) else {
+        let Some(other) = self.kinds.get(kind) else { return Ok(request.await?) };
+        let KindSource::OtherServer { service, .. } = &other.source else {
             return Ok(request.await?);
         };
-        let Ok(_permit) = self.to_others.try_acquire() else {
+        let permits = self.permits(service);
+        let Ok(_permit) = permits.try_acquire() else {
             return Err(ObjectRequestError::Busy(name(&other)));
         };
         let answer = tokio::time::timeout(ANSWER_MAX, request).await;
         Ok(answer.map_err(|_| ObjectRequestError::NoAnswer(name(&other)))??)
+    }
+
+    fn permits(&self, service: &str) -> Arc<Semaphore> {
+        let mut all = self.to_others.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those of servers that are gone and have no request are made again when they are wanted.
+        all.retain(|of, permits| of == service || Arc::strong_count(permits) > 1);
+        let new = || Arc::new(Semaphore::new(TO_ONE_MAX));
+        all.entry(service.to_owned()).or_insert_with(new).clone()
     }
 
     /// Checks that the objects of a kind are still those of the server whose kinds are known: of this one for a definition, if no APIService has put another

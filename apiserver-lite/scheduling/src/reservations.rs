@@ -26,6 +26,19 @@ struct NodeReservation {
     pod: Arc<PodInfo>,
     /// Start of the current [`BIND_TIMEOUT`].
     since: Instant,
+    /// The claims to which the node was written, with their versions before.
+    claims: BTreeMap<ObjectKey, String>,
+}
+
+/// What to do about a claim that names no node, or another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelectedNodeWrite {
+    /// The selected node is written.
+    Due,
+    /// It was written; the cache does not show it yet.
+    Written,
+    /// It was written and has been removed, as provisioners do that have no room there: a node has to be selected again.
+    Refused,
 }
 
 impl Reservations {
@@ -67,15 +80,40 @@ impl Reservations {
         Arc::new(PodInfo { nominated: reserved.node.clone(), ..(**pod).clone() })
     }
 
-    /// Reserves the node of a pod. True if its volumes have been unbound for too long; then the time begins again.
-    pub fn reserve(&mut self, pod: Arc<PodInfo>, now: Instant) -> bool {
+    /// Reserves the node of a pod, which was written to these claims, whose versions before are given. True if its volumes have been unbound for too
+    /// long; then the time begins again.
+    pub fn reserve(
+        &mut self,
+        pod: Arc<PodInfo>,
+        written: BTreeMap<ObjectKey, String>,
+        now: Instant,
+    ) -> bool {
         let before = self.by_uid.get(&pod.uid);
         self.has_freed |= before.is_some_and(|before| before.pod.node != pod.node);
         let since = before.map_or(now, |before| before.since);
         let timed_out = now.saturating_duration_since(since) >= BIND_TIMEOUT;
         let since = if timed_out { now } else { since };
-        self.by_uid.insert(pod.uid.clone(), NodeReservation { pod, since });
+        let before = self.by_uid.remove(&pod.uid).filter(|before| before.pod.node == pod.node);
+        let mut claims = before.map(|before| before.claims).unwrap_or_default();
+        claims.extend(written);
+        self.by_uid.insert(pod.uid.clone(), NodeReservation { pod, since, claims });
         timed_out
+    }
+
+    /// Whether the pod's node is to be written to a claim that the cache shows in this version without it.
+    pub fn write_to(
+        &self,
+        pod: &PodInfo,
+        node: &str,
+        claim: &ObjectKey,
+        version: &str,
+    ) -> SelectedNodeWrite {
+        let reservation = self.by_uid.get(&pod.uid).filter(|it| it.pod.node == node);
+        match reservation.and_then(|it| it.claims.get(claim)) {
+            None => SelectedNodeWrite::Due,
+            Some(before) if before == version => SelectedNodeWrite::Written,
+            Some(_) => SelectedNodeWrite::Refused,
+        }
     }
 
     /// Ends the reservation of a pod, which is bound to this node now; empty for none.
@@ -125,8 +163,8 @@ mod tests {
     fn reservations_count_for_one_another_and_each_pod_keeps_its_node() {
         let [a, b, c] = ["a", "b", "c"].map(|name| Arc::new(pod(name, 3000, 0)));
         let mut reservations = Reservations::default();
-        reservations.reserve(on("n1", &a), Instant::now());
-        reservations.reserve(on("n0", &b), Instant::now());
+        reservations.reserve(on("n1", &a), BTreeMap::new(), Instant::now());
+        reservations.reserve(on("n0", &b), BTreeMap::new(), Instant::now());
         for _ in 0..2 {
             let mut loads = loads();
             reservations.add_to(&mut loads);
@@ -141,7 +179,7 @@ mod tests {
         }
         // The better node is not preferred to the reserved one.
         let small = Arc::new(pod("small", 100, 0));
-        reservations.reserve(on("n1", &small), Instant::now());
+        reservations.reserve(on("n1", &small), BTreeMap::new(), Instant::now());
         let mut loads = loads();
         loads[1].add(pod("x", 3500, 0));
         assert_eq!(select(&small, &mut loads), "n0");
@@ -162,7 +200,7 @@ mod tests {
             (None, false, true),
         ] {
             let mut reservations = Reservations::default();
-            reservations.reserve(on("n0", &waiting), Instant::now());
+            reservations.reserve(on("n0", &waiting), BTreeMap::new(), Instant::now());
             reservations.retain_pending(|_| shown.clone());
             let found = (reservations.contains(&waiting), reservations.take_freed());
             assert_eq!(found, (stays, frees), "{shown:?}");
@@ -172,14 +210,14 @@ mod tests {
         for (bound, frees) in [("n0", false), ("n1", true), ("", true)] {
             reservations.end(&waiting, bound);
             assert!(!reservations.take_freed(), "there is none");
-            reservations.reserve(on("n0", &waiting), Instant::now());
+            reservations.reserve(on("n0", &waiting), BTreeMap::new(), Instant::now());
             reservations.end(&waiting, bound);
             assert_eq!(reservations.take_freed(), frees, "{bound}");
         }
-        reservations.reserve(on("n0", &waiting), Instant::now());
-        reservations.reserve(on("n0", &waiting), Instant::now());
+        reservations.reserve(on("n0", &waiting), BTreeMap::new(), Instant::now());
+        reservations.reserve(on("n0", &waiting), BTreeMap::new(), Instant::now());
         assert!(!reservations.take_freed());
-        reservations.reserve(on("n1", &waiting), Instant::now());
+        reservations.reserve(on("n1", &waiting), BTreeMap::new(), Instant::now());
         assert!(reservations.take_freed(), "it waits for another node");
     }
 
@@ -187,8 +225,28 @@ mod tests {
     fn volumes_that_are_not_bound_in_time_are_reported_at_intervals() {
         let (start, mut reservations) = (Instant::now(), Reservations::default());
         let pod = on("n0", &Arc::new(pod("p", 1, 0)));
-        let mut at = |secs| reservations.reserve(pod.clone(), start + Duration::from_secs(secs));
+        let mut at = |secs| {
+            reservations.reserve(pod.clone(), BTreeMap::new(), start + Duration::from_secs(secs))
+        };
         let found = [0, 599, 600, 601, 1199, 1200].map(&mut at);
         assert_eq!(found, [false, false, true, false, false, true]);
+    }
+
+    #[test]
+    fn a_node_that_was_removed_from_a_claim_is_not_written_again() {
+        let waiting = Arc::new(pod("a", 1000, 0));
+        let claim = ObjectKey::new("ns", "c");
+        let mut reservations = Reservations::default();
+        let write = |of: &Reservations, node, version| of.write_to(&waiting, node, &claim, version);
+        assert_eq!(write(&reservations, "n0", "1"), SelectedNodeWrite::Due);
+        let written = BTreeMap::from([(claim.clone(), "1".to_owned())]);
+        reservations.reserve(on("n0", &waiting), written, Instant::now());
+        assert_eq!(write(&reservations, "n0", "1"), SelectedNodeWrite::Written);
+        assert_eq!(write(&reservations, "n1", "1"), SelectedNodeWrite::Due, "another node");
+        // Reserved again, when the claim needs no write.
+        reservations.reserve(on("n0", &waiting), BTreeMap::new(), Instant::now());
+        assert_eq!(write(&reservations, "n0", "3"), SelectedNodeWrite::Refused);
+        reservations.end(&waiting, "");
+        assert_eq!(write(&reservations, "n0", "3"), SelectedNodeWrite::Due);
     }
 }

@@ -136,6 +136,15 @@ pub enum VolumePatch {
     Claim(ObjectKey, Value),
 }
 
+impl VolumePatch {
+    /// The claim that it changes, and the claim's version for which it holds.
+    pub fn claim(&self) -> Option<(&ObjectKey, &str)> {
+        let Self::Claim(key, patch) = self else { return None };
+        let version = patch.pointer("/metadata/resourceVersion").and_then(Value::as_str)?;
+        Some((key, version))
+    }
+}
+
 impl ClaimRequirements {
     /// Computes the requirements of the pod's claims.
     ///

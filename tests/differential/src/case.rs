@@ -190,14 +190,34 @@ pub async fn send(client: &Client, whose: Whose, case: &Case) -> Vec<Answer> {
             Ok(request) => read(client.call(request).await),
             Err(error) => Answer { message: error.to_string(), ..Answer::default() },
         };
-        let version = |object: &Json| object["metadata"]["resourceVersion"].clone();
         answer.is_rewritten = match (&last, &answer.object) {
-            (Some(before), Some(object)) => version(before) != version(object),
+            (Some(before), Some(object)) => is_rewritten(before, object),
             _ => false,
         };
         answers.push(answer);
     }
     answers
+}
+
+/// Whether an object has another version, and has changed. Once a second has passed, a repeated apply may give an entry of the owners another time, and with it
+/// another place.
+fn is_rewritten(before: &Json, after: &Json) -> bool {
+    let version = |object: &Json| object["metadata"]["resourceVersion"].clone();
+    version(before) != version(after) && without_times(before) != without_times(after)
+}
+
+/// An object without its version and the times and the order of its owners.
+fn without_times(object: &Json) -> Json {
+    let mut object = object.clone();
+    let Some(metadata) = object["metadata"].as_object_mut() else { return object };
+    metadata.remove("resourceVersion");
+    if let Some(entries) = metadata.get_mut("managedFields").and_then(Json::as_array_mut) {
+        for entry in entries.iter_mut().filter_map(Json::as_object_mut) {
+            entry.remove("time");
+        }
+        entries.sort_by_key(Json::to_string);
+    }
+    object
 }
 
 fn read(answer: Result<proto_client::Answer, ClientError>) -> Answer {
@@ -227,5 +247,30 @@ fn read(answer: Result<proto_client::Answer, ClientError>) -> Answer {
             }
         }
         Err(error) => Answer { message: error.to_string(), ..Answer::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn times_and_order_of_owners_are_no_change() {
+        let object = |version: &str, times: [&str; 2], swapped: bool, value: u8| {
+            let mut entries = vec![
+                json!({"manager": "a", "time": times[0]}),
+                json!({"manager": "b", "time": times[1]}),
+            ];
+            if swapped {
+                entries.swap(0, 1);
+            }
+            json!({"metadata": {"resourceVersion": version, "managedFields": entries}, "data": value})
+        };
+        let before = object("1", ["1", "1"], false, 0);
+        assert!(!is_rewritten(&before, &object("2", ["2", "1"], true, 0)));
+        assert!(is_rewritten(&before, &object("2", ["1", "1"], false, 1)));
+        assert!(!is_rewritten(&before, &object("1", ["1", "1"], false, 1)), "not written");
     }
 }

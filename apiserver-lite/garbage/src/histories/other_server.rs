@@ -84,3 +84,22 @@ fn what_is_owned_by_an_object_out_of_reach_stays() {
     run(&processor, &owned).unwrap();
     assert!(!lock(&shared.0).objects.contains_key(&owned));
 }
+
+#[test]
+fn a_server_that_is_away_holds_up_no_owner_that_its_objects_do_not_block() {
+    let mut cluster = Cluster::new(Vec::new());
+    cluster.calm = true;
+    cluster.list_birds();
+    let owner = cluster.add_object("Deployment", "owner", None);
+    let bird = cluster.add_object(BIRD, "bird", Some(("Deployment", "owner")));
+    let mut free = cluster.objects[&bird].clone();
+    free.owner_references[0].block_owner_deletion = None;
+    cluster.write(&bird, Some(free));
+    cluster.other.is_away = true;
+    cluster.delete(&owner, DeletionPropagation::Foreground);
+    cluster.deliver_all_that_is_listed();
+    cluster.policies = Policies::default();
+    let (shared, processor) = processor(cluster, 1);
+    run(&processor, &owner).unwrap();
+    assert!(!lock(&shared.0).objects.contains_key(&owner));
+}

@@ -31,16 +31,8 @@ struct Caches {
 }
 
 /// The caches of all kinds.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct InformerCaches(Arc<RwLock<Caches>>);
-
-/// Incomplete until the other servers are known.
-impl Default for InformerCaches {
-    fn default() -> Self {
-        let unread = [(String::new(), Instant::now())].into();
-        Self(Arc::new(RwLock::new(Caches { kinds: BTreeMap::new(), unread })))
-    }
-}
 
 impl InformerCaches {
     fn read<T>(&self, read: impl FnOnce(&Caches) -> T) -> T {
@@ -86,6 +78,11 @@ impl InformerCaches {
             dependents.map(move |(key, _)| Id { kind, key }).collect::<Vec<_>>()
         };
         all.into_iter().flat_map(of_kind).collect()
+    }
+
+    /// From now on owners wait for other servers, of which nothing has been read yet.
+    pub fn await_other_servers(&self) {
+        self.change(|caches| caches.unread = [(String::new(), Instant::now())].into());
     }
 
     /// Notes the versions whose kinds are not known although their servers are available.

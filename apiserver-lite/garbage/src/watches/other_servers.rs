@@ -1,7 +1,7 @@
 //! The kinds of other API servers, which APIServices name. One that does not answer holds up nothing: its kinds stay as they were, and their objects wait.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use apiserver_controllers::other_servers::{OtherVersion, resources, versions};
 use futures_util::{StreamExt, stream};
@@ -27,21 +27,27 @@ const HELD_MAX: usize = 256 << 20;
 /// The memory that the ownership of objects of other servers takes, in bytes: of one kind, and of all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeldBytes {
-    all: Arc<AtomicUsize>,
+    all: Arc<HeldOfAll>,
     kind: Arc<HeldOfKind>,
+}
+
+#[derive(Debug, Default)]
+struct HeldOfAll {
+    bytes: AtomicUsize,
+    kinds: Mutex<Vec<Weak<HeldOfKind>>>,
 }
 
 #[derive(Debug, Default)]
 struct HeldOfKind {
     bytes: AtomicUsize,
-    all: Arc<AtomicUsize>,
+    all: Arc<HeldOfAll>,
     too_many: Notify,
 }
 
 /// What the kind had is free once its watch has ended.
 impl Drop for HeldOfKind {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.all.bytes.fetch_sub(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -59,17 +65,22 @@ impl HeldBytes {
     /// The count of another kind.
     pub(super) fn of_kind(&self) -> Self {
         let (bytes, too_many) = Default::default();
-        let kind = HeldOfKind { bytes, all: self.all.clone(), too_many };
-        Self { all: self.all.clone(), kind: Arc::new(kind) }
+        let kind = Arc::new(HeldOfKind { bytes, all: self.all.clone(), too_many });
+        let mut kinds = lock(&self.all.kinds);
+        kinds.retain(|kind| kind.strong_count() > 0);
+        kinds.push(Arc::downgrade(&kind));
+        Self { all: self.all.clone(), kind }
     }
 
     /// Counts what is kept of an object.
     pub(super) fn hold(&self, ownership: Ownership) -> Ownership {
         let len = len(&ownership);
         self.kind.bytes.fetch_add(len, Ordering::Relaxed);
-        let before = self.all.fetch_add(len, Ordering::Relaxed);
+        let before = self.all.bytes.fetch_add(len, Ordering::Relaxed);
         if before.saturating_add(len) > HELD_MAX {
-            self.kind.too_many.notify_one();
+            let kinds: Vec<_> = lock(&self.all.kinds).iter().filter_map(Weak::upgrade).collect();
+            let largest = kinds.iter().max_by_key(|kind| kind.bytes.load(Ordering::Relaxed));
+            largest.into_iter().for_each(|kind| kind.too_many.notify_one());
         }
         ownership
     }
@@ -78,10 +89,10 @@ impl HeldBytes {
     pub(super) fn release(&self, old: Option<&Ownership>) {
         let len = old.map(len).unwrap_or_default();
         self.kind.bytes.fetch_sub(len, Ordering::Relaxed);
-        self.all.fetch_sub(len, Ordering::Relaxed);
+        self.all.bytes.fetch_sub(len, Ordering::Relaxed);
     }
 
-    /// Returns the memory of the kind once there is too much of all kinds.
+    /// Returns the memory of the kind once there is too much of all kinds, and most is of this one.
     pub(super) async fn too_many(&self) -> usize {
         self.kind.too_many.notified().await;
         self.kind.bytes.load(Ordering::Relaxed)
@@ -98,8 +109,8 @@ fn is_same(one: &CollectedKind, other: &CollectedKind) -> bool {
 struct OtherKinds {
     /// One version of each.
     served: Vec<CollectedKind>,
-    /// The groups of which a version has not been read.
-    unknown_groups: BTreeSet<String>,
+    /// The versions that have not been read, with their groups.
+    unknown: BTreeSet<(String, String)>,
     /// The versions of available servers that have not been read.
     unread: Vec<String>,
     /// Whether there are other servers.
@@ -113,7 +124,7 @@ impl OtherKinds {
         match list {
             Some(list) => self.add_resources(list, version),
             None => {
-                self.unknown_groups.insert(version.group.clone());
+                self.unknown.insert((version.group.clone(), version.version.clone()));
                 self.unread.extend(version.available.then(|| version.path()));
             }
         }
@@ -162,18 +173,17 @@ impl Watches {
                 return Some(INTERVAL);
             }
         };
-        let OtherKinds { mut served, unknown_groups, unread, has_servers } = found;
+        let OtherKinds { mut served, unknown, unread, has_servers } = found;
+        let is_unknown = |kind: &CollectedKind| {
+            unknown.contains(&(kind.group.clone(), kind.version.clone().into_owned()))
+        };
         // A kind of this server goes before those of others, and one that was there before a version was out of reach goes on.
         let known: Vec<_> = self.kinds.iter().map(|(_, kind)| kind).collect();
         served.retain(|kind| {
-            let stays = |known: &CollectedKind| {
-                !known.is_of_other_server() || unknown_groups.contains(&known.group)
-            };
+            let stays = |known: &CollectedKind| !known.is_of_other_server() || is_unknown(known);
             !known.iter().any(|known| is_same(known, kind) && stays(known))
         });
-        let may_end = |kind: &CollectedKind| {
-            kind.is_of_other_server() && !unknown_groups.contains(&kind.group)
-        };
+        let may_end = |kind: &CollectedKind| kind.is_of_other_server() && !is_unknown(kind);
         self.follow_kinds(served, may_end, None);
         self.restart_ended();
         self.caches.note_unread(unread);

@@ -1,5 +1,6 @@
 //! The PreBind extension point of volumes: writes the volumes selected for a pod's claims, and reserves the node until they are bound.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,7 @@ use super::preempt::Nomination;
 use super::{Scheduler, on_node};
 use crate::backoff_queue::Failure;
 use apiserver_scheduling::pod_info::PodInfo;
+use apiserver_scheduling::reservations::SelectedNodeWrite;
 use apiserver_scheduling::volumes::{StorageSnapshot, VolumeChoice, VolumePatch};
 
 impl Scheduler {
@@ -26,11 +28,24 @@ impl Scheduler {
         choices: &[VolumeChoice],
         storage: &mut StorageSnapshot,
     ) -> Result<Arc<PodInfo>, Failure> {
+        let mut written = BTreeMap::new();
         for choice in choices {
             storage.assumed.extend(choice.volume_name().map(str::to_owned));
             let Some(patch) = choice.patch(self.client.names(), &self.annotations, node) else {
                 continue;
             };
+            if let Some((claim, version)) = patch.claim() {
+                match self.reserved.write_to(pod, node, claim, version) {
+                    SelectedNodeWrite::Due => {}
+                    SelectedNodeWrite::Written => continue,
+                    SelectedNodeWrite::Refused => {
+                        tracing::debug!(pod = %pod.key, node, %claim, "the provisioner has removed the selected node from the claim; another is selected after the pod's back-off");
+                        self.reserved.end(pod, "");
+                        return Err(Failure::Error);
+                    }
+                }
+                written.insert(claim.clone(), version.to_owned());
+            }
             if let Err(error) = self.write_patch(&patch).await {
                 tracing::debug!(pod = %pod.key, node, error = chain(&error), "cannot write the selected node to the pod's volume claim; retried");
                 self.reserved.end(pod, "");
@@ -39,7 +54,7 @@ impl Scheduler {
             }
         }
         let assigned = on_node(pod, node);
-        if self.reserved.reserve(assigned.clone(), Instant::now()) {
+        if self.reserved.reserve(assigned.clone(), written, Instant::now()) {
             let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
             self.report_failure(pod, FailureReason::SchedulerError, why, Nomination::Unchanged)
                 .await;

@@ -198,6 +198,7 @@ async fn a_group_of_definitions_and_another_server_mixes_no_objects() {
 #[tokio::test(start_paused = true)]
 async fn owners_wait_for_available_servers_for_a_time() {
     let caches = InformerCaches::default();
+    caches.await_other_servers();
     assert!(caches.are_incomplete(), "no APIServices were read");
     caches.note_unread([]);
     assert!(!caches.are_incomplete());
@@ -230,13 +231,36 @@ async fn memory_of_other_servers_is_counted_and_bounded() {
     let old = birds.hold(owned(1));
     birds.hold(owned(2));
     birds.release(Some(&old));
-    let size = birds.all.load(Ordering::Relaxed);
+    let size = birds.all.bytes.load(Ordering::Relaxed);
     assert_eq!(size, len(&owned(2)));
     nests.hold(owned(3));
     drop(birds);
-    assert_eq!(held.all.load(Ordering::Relaxed), len(&owned(3)));
-    held.all.store(HELD_MAX, Ordering::Relaxed);
-    nests.hold(owned(1));
-    assert!(nests.too_many().await > 0);
-    held.all.store(nests.kind.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    assert_eq!(held.all.bytes.load(Ordering::Relaxed), len(&owned(3)));
+    let small = held.of_kind();
+    let of_both = held.all.bytes.swap(HELD_MAX, Ordering::Relaxed);
+    small.hold(owned(1));
+    assert!(nests.too_many().await > len(&owned(1)), "the largest kind ends");
+    held.all.bytes.store(of_both + len(&owned(1)), Ordering::Relaxed);
+}
+
+#[tokio::test]
+async fn a_version_that_cannot_be_read_holds_up_no_other_of_its_group() {
+    let (mut watches, kinds, answers) = start().await;
+    let moved = |name: &str| {
+        let mut v1 = service("e.com", "v1", 20, true);
+        v1["spec"]["service"]["name"] = json!(name);
+        json!({"items": [v1, service("e.com", "v1alpha1", 10, true)]})
+    };
+    let both = json!({"resources": [resource("birds", ALL), resource("nests", ALL)]});
+    let set = |name: &str, list: &Value| {
+        *answers.lock().unwrap() = vec![(SERVICES, moved(name)), ("/apis/e.com/v1", list.clone())];
+    };
+    set("s", &both);
+    watches.follow_other_servers().await;
+    assert_eq!(others(&kinds), ["e.com/v1/birds", "e.com/v1/nests"]);
+    let before = kinds.find("e.com/v1", "birds");
+    set("t", &json!({"resources": [resource("birds", ALL)]}));
+    watches.follow_other_servers().await;
+    assert_eq!(others(&kinds), ["e.com/v1/birds"], "v1 says so");
+    assert_ne!(kinds.find("e.com/v1", "birds"), before, "those of another server");
 }

@@ -121,7 +121,7 @@ fn cycle(shown: &[&str], reserved: &[(&str, &str)], failed: &[&str]) -> (Vec<Str
         let mut scheduler = scheduler(start(shown.collect(), bindings.clone()).await).await;
         for (name, node) in reserved {
             let pod = Arc::new(PodInfo { node: (*node).into(), ..pod(name, 3000, 0) });
-            scheduler.reserved.reserve(pod, Instant::now());
+            scheduler.reserved.reserve(pod, BTreeMap::new(), Instant::now());
         }
         for name in failed {
             let pod = pod(name, 3000, 0);

@@ -115,6 +115,8 @@ struct OtherKinds {
     unread: Vec<String>,
     /// Whether there are other servers.
     has_servers: bool,
+    /// How many kinds are too many.
+    left_out: usize,
 }
 
 impl OtherKinds {
@@ -140,8 +142,10 @@ impl OtherKinds {
             let at = self.served.iter().position(|known| is_same(known, &kind));
             match at.and_then(|at| self.served.get_mut(at)).map(|known| &mut known.source) {
                 Some(KindSource::OtherServer { versions, service }) => {
-                    let is_of_it = *service == version.service;
-                    versions.extend(is_of_it.then(|| version.version.clone()));
+                    // A list may name a resource many times.
+                    if *service == version.service && !versions.contains(&version.version) {
+                        versions.push(version.version.clone());
+                    }
                 }
                 Some(KindSource::BuiltIn | KindSource::Definition { .. }) => {}
                 None => self.add_kind(kind),
@@ -150,14 +154,10 @@ impl OtherKinds {
     }
 
     fn add_kind(&mut self, kind: CollectedKind) {
-        if self.served.len() < KINDS_MAX {
-            return self.served.push(kind);
+        match self.served.len() < KINDS_MAX {
+            true => self.served.push(kind),
+            false => self.left_out = self.left_out.saturating_add(1),
         }
-        tracing::warn!(
-            group = kind.group,
-            plural = %kind.plural,
-            "other API servers have more than {KINDS_MAX} kinds; this one is not garbage collected"
-        );
     }
 }
 
@@ -173,7 +173,13 @@ impl Watches {
                 return Some(INTERVAL);
             }
         };
-        let OtherKinds { mut served, unknown, unread, has_servers } = found;
+        let OtherKinds { mut served, unknown, unread, has_servers, left_out } = found;
+        if left_out > 0 {
+            tracing::warn!(
+                left_out,
+                "other API servers have more than {KINDS_MAX} kinds; the others are not garbage collected"
+            );
+        }
         let is_unknown = |kind: &CollectedKind| {
             unknown.contains(&(kind.group.clone(), kind.version.clone().into_owned()))
         };
@@ -196,7 +202,7 @@ impl Watches {
             let has_ended = self.running.get(&id).is_none_or(JoinHandle::is_finished);
             // One whose cache is gone had too many objects.
             if has_ended && self.caches.has(id) {
-                tracing::debug!(group = kind.group, plural = %kind.plural, "asked for again");
+                tracing::debug!(group = kind.group, plural = %kind.plural, "the kind was not found before; it is listed again");
                 self.start(id, None);
             }
         }

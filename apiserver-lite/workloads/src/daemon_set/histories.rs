@@ -55,7 +55,7 @@ struct History {
 impl History {
     fn take(&mut self, step: Step) {
         let mut pods = self.world.pods();
-        pods.retain(|pod| pod.metadata.name != "stranger");
+        pods.retain(|pod| pod.metadata.name != "foreign");
         let nth = |at: usize| pods.get(at % pods.len().max(1)).map(|pod| &pod.metadata.name);
         match step {
             Step::CatchUp => self.cache = self.world.clone(),
@@ -138,7 +138,7 @@ impl History {
 /// However often pods fail or are deleted, a node has three of them at most: the old one, the new one, and one that is terminating.
 fn check_bound(world: &World) {
     let mut on_node: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in world.pods().iter().filter(|pod| pod.metadata.name != "stranger") {
+    for pod in world.pods().iter().filter(|pod| pod.metadata.name != "foreign") {
         let node = template::node_of(pod).unwrap_or_default().to_owned();
         *on_node.entry(node).or_default() += 1;
     }
@@ -165,7 +165,7 @@ fn check(seen: &World, plan: &Plan) {
     };
     let (surge, unavailable) = (limit(rolling.max_surge), limit(rolling.max_unavailable));
     let (mut all, nodes) = (seen.pods(), seen.list::<Node>(ObjectKind::Node));
-    let foreign: Vec<_> = all.extract_if(.., |pod| pod.metadata.name == "stranger").collect();
+    let foreign: Vec<_> = all.extract_if(.., |pod| pod.metadata.name == "foreign").collect();
     let before = by_node(&all);
     let deleted: BTreeSet<&str> = plan
         .writes
@@ -242,15 +242,15 @@ proptest! {
         let mut set = set(limits.0, limits.1);
         set.spec.min_ready_seconds = min_ready;
         let mut world = world(set, 3);
-        let mut stranger = Pod::default();
-        stranger.metadata.name = "stranger".into();
-        stranger.spec.node_name = "node-0".into();
-        stranger.metadata.namespace = "ns".into();
-        stranger.metadata.labels.insert("app".into(), "web".into());
+        let mut foreign = Pod::default();
+        foreign.metadata.name = "foreign".into();
+        foreign.spec.node_name = "node-0".into();
+        foreign.metadata.namespace = "ns".into();
+        foreign.metadata.labels.insert("app".into(), "web".into());
         let owner = proto_api::meta::v1::ObjectMeta { uid: "other".into(), ..Default::default() };
-        stranger.metadata.owner_references =
+        foreign.metadata.owner_references =
             vec![apiserver_controllers::owners::controlled_by("v1".into(), "Other", &owner)];
-        world.put(stranger);
+        world.put(foreign);
         let (cache, failed) = (world.clone(), FailedPods::default());
         let mut history = History { world, cache, failed, own: 0 };
         for step in steps {
@@ -267,8 +267,8 @@ proptest! {
         }
         world.now += 1000;
         settle(&mut world, &mut failed);
-        prop_assert!(world.get::<Pod>(ObjectKind::Pod, "stranger").is_some());
-        world.remove(ObjectKind::Pod, "stranger");
+        prop_assert!(world.get::<Pod>(ObjectKind::Pod, "foreign").is_some());
+        world.remove(ObjectKind::Pod, "foreign");
         check_end(&world, &mut failed);
     }
 }

@@ -264,3 +264,18 @@ async fn a_version_that_cannot_be_read_holds_up_no_other_of_its_group() {
     assert_eq!(others(&kinds), ["e.com/v1/birds"], "v1 says so");
     assert_ne!(kinds.find("e.com/v1", "birds"), before, "those of another server");
 }
+
+#[test]
+fn kinds_and_versions_of_other_servers_are_bounded() {
+    let list = json!({"items": [service("e.com", "v1", 20, true)]});
+    let version = versions(&list).remove(0);
+    let named = |nth: usize| resource(&format!("birds{nth}"), ALL);
+    let many: Vec<Value> = (0..KINDS_MAX + 7).map(named).collect();
+    let mut found = OtherKinds::default();
+    found.add(&version, Some(&json!({"resources": many})));
+    assert_eq!((found.served.len(), found.left_out), (KINDS_MAX, 7));
+    let mut found = OtherKinds::default();
+    found.add(&version, Some(&json!({"resources": vec![named(0); 1_000]})));
+    let KindSource::OtherServer { versions, .. } = &found.served[0].source else { panic!() };
+    assert_eq!((found.served.len(), versions.len()), (1, 1));
+}

@@ -7,7 +7,7 @@ mod step_budget;
 mod whole_objects;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use agent_node::resources::HUGE_PAGES;
 use proto_api::Quantity;
@@ -201,28 +201,28 @@ pub fn check_environments(pod: &Pod, objects: &dyn EnvObjects) -> BTreeMap<Strin
 
 /// The value of a variable, or only its length.
 trait Value: Sized {
-    fn from_text(text: &str) -> Self;
+    fn from_text(text: Cow<'_, str>) -> Self;
     fn len(&self) -> usize;
     /// The text with references replaced; `None` if it is longer than `limit`.
-    fn expand_text(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self>;
+    fn expand_text(text: &str, limit: usize, known: &Variables<Self>) -> Option<Self>;
 }
 
 impl Value for String {
-    fn from_text(text: &str) -> Self {
-        text.to_owned()
+    fn from_text(text: Cow<'_, str>) -> Self {
+        text.into_owned()
     }
 
     fn len(&self) -> usize {
         Self::len(self)
     }
 
-    fn expand_text(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
+    fn expand_text(text: &str, limit: usize, known: &Variables<Self>) -> Option<Self> {
         expand(text, limit, |name| known.get(name).map(Self::as_str))
     }
 }
 
 impl Value for usize {
-    fn from_text(text: &str) -> Self {
+    fn from_text(text: Cow<'_, str>) -> Self {
         text.len()
     }
 
@@ -230,7 +230,7 @@ impl Value for usize {
         *self
     }
 
-    fn expand_text(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
+    fn expand_text(text: &str, limit: usize, known: &Variables<Self>) -> Option<Self> {
         Some(expanded_len(text, |name| known.get(name).copied())).filter(|len| *len <= limit)
     }
 }
@@ -243,7 +243,7 @@ fn build_environment<'b, V: Value>(
     let mut result = Environment::new(&container.name, budget);
     for service in inputs.services {
         for (name, value) in service_variables(service) {
-            result.set(name, &value)?;
+            result.set(name, value.into())?;
         }
     }
     result.limit = result.bytes.saturating_add(POD_BYTES_MAX).min(BYTES_MAX);
@@ -256,7 +256,7 @@ fn build_environment<'b, V: Value>(
                 let len = value.as_ref().map_or(0, |value| value.len());
                 result.spend([var.name.len(), var.value.len(), len])?;
                 if let Some(value) = value {
-                    result.set(var.name.clone(), &value)?;
+                    result.set(var.name.clone(), value)?;
                 }
             }
         }
@@ -264,12 +264,35 @@ fn build_environment<'b, V: Value>(
     Ok(result)
 }
 
-/// Variables in the order of their first setting.
+/// Unique variables in the order of their first setting. The services of a namespace give thousands of them to each container.
+struct Variables<V> {
+    list: Vec<(String, V)>,
+    /// Places in the list by name.
+    places: HashMap<String, usize>,
+}
+
+impl<V> Variables<V> {
+    fn get(&self, name: &str) -> Option<&V> {
+        self.list.get(*self.places.get(name)?).map(|(_, value)| value)
+    }
+
+    /// Sets a variable; returns the value that it had.
+    fn insert(&mut self, name: String, value: V) -> Option<V> {
+        let known = self.places.get(&name).and_then(|place| self.list.get_mut(*place));
+        if let Some((_, old)) = known {
+            return Some(std::mem::replace(old, value));
+        }
+        self.places.insert(name.clone(), self.list.len());
+        self.list.push((name, value));
+        None
+    }
+}
+
+/// An environment while it is built.
 struct Environment<'b, V> {
     container: String,
     budget: &'b mut StepBudget,
-    order: Vec<String>,
-    values: BTreeMap<String, V>,
+    variables: Variables<V>,
     /// Bytes of names and values so far.
     bytes: usize,
     limit: usize,
@@ -280,8 +303,7 @@ impl<'b, V: Value> Environment<'b, V> {
         Self {
             container: container.to_owned(),
             budget,
-            order: Vec::new(),
-            values: BTreeMap::new(),
+            variables: Variables { list: Vec::new(), places: HashMap::new() },
             bytes: 0,
             limit: BYTES_MAX,
         }
@@ -290,7 +312,7 @@ impl<'b, V: Value> Environment<'b, V> {
     /// Longest value that still fits for the variable `name`; `None` if the name itself does not fit.
     fn room(&self, name: &str) -> Option<usize> {
         let free = self.limit.saturating_sub(self.bytes);
-        match self.values.get(name) {
+        match self.variables.get(name) {
             Some(old) => Some(free.saturating_add(old.len())),
             None => free.checked_sub(name.len()),
         }
@@ -312,7 +334,7 @@ impl<'b, V: Value> Environment<'b, V> {
     }
 
     /// Sets a variable without expanding references.
-    fn set(&mut self, name: String, value: &str) -> Result<(), EnvError> {
+    fn set(&mut self, name: String, value: Cow<'_, str>) -> Result<(), EnvError> {
         match self.room(&name) {
             Some(room) if value.len() <= room => self.insert(name, V::from_text(value)),
             _ => return Err(self.too_large(&name)),
@@ -323,7 +345,7 @@ impl<'b, V: Value> Environment<'b, V> {
     /// Sets a variable and expands references to earlier variables.
     fn set_expanded(&mut self, var: &EnvVar) -> Result<(), EnvError> {
         let room = self.room(&var.name);
-        let value = room.and_then(|room| V::expand_text(&var.value, room, &self.values));
+        let value = room.and_then(|room| V::expand_text(&var.value, room, &self.variables));
         let value = value.ok_or_else(|| self.too_large(&var.name))?;
         self.spend([var.name.len(), var.value.len(), value.len()])?;
         self.insert(var.name.clone(), value);
@@ -331,24 +353,18 @@ impl<'b, V: Value> Environment<'b, V> {
     }
 
     fn insert(&mut self, name: String, value: V) {
-        self.bytes = self.bytes.saturating_add(value.len());
-        match self.values.insert(name.clone(), value) {
+        let (name_len, len) = (name.len(), value.len());
+        self.bytes = self.bytes.saturating_add(len);
+        match self.variables.insert(name, value) {
             Some(old) => self.bytes = self.bytes.saturating_sub(old.len()),
-            None => {
-                self.bytes = self.bytes.saturating_add(name.len());
-                self.order.push(name);
-            }
+            None => self.bytes = self.bytes.saturating_add(name_len),
         }
     }
 }
 
 impl Environment<'_, String> {
-    fn into_list(mut self) -> Vec<(String, String)> {
-        let value = |name: String| {
-            let value = self.values.remove(&name).unwrap_or_default();
-            (name, value)
-        };
-        self.order.into_iter().map(value).collect()
+    fn into_list(self) -> Vec<(String, String)> {
+        self.variables.list
     }
 }
 

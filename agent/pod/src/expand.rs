@@ -1,5 +1,7 @@
 //! Expansion of `$(NAME)` in commands, arguments and environment values.
 
+use std::collections::BTreeMap;
+
 /// A piece of the text.
 enum Piece<'a> {
     /// Literal text.
@@ -28,6 +30,15 @@ pub fn expand<'a>(
         fits
     })
     .then_some(out)
+}
+
+/// The variables by name for the expansion of `texts`; none if no text refers to any, as most containers' do not.
+pub fn variables_of<'a>(
+    mut texts: impl Iterator<Item = &'a String>,
+    env: &'a [(String, String)],
+) -> BTreeMap<&'a str, &'a str> {
+    let used = if texts.any(|text| text.contains('$')) { env } else { &[] };
+    used.iter().map(|(name, value)| (&**name, &**value)).collect()
 }
 
 /// Length in bytes of the result of [`expand`], given the length of each value.

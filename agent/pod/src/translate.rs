@@ -9,7 +9,7 @@ use proto_api::core::v1::{Container, Pod};
 use proto_api::names;
 
 use crate::desired::instance_hash;
-use crate::expand::expand;
+use crate::expand::{expand, variables_of};
 use crate::kubelet_adoption::kubelet_hash;
 use crate::node_facts::NodeFacts;
 use crate::security::ImageUser;
@@ -233,7 +233,7 @@ struct Expanded {
 }
 
 fn expand_all(container: &Container, env: &[(String, String)]) -> Result<Expanded, TranslateError> {
-    let known: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let known = variables_of(container.command.iter().chain(&container.args), env);
     let mut left = ARGUMENT_BYTES_MAX;
     let mut all = |field: &'static str, list: &[String]| {
         let one = |text: &String| {

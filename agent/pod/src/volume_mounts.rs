@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proto_api::core::v1::{Container, VolumeMount};
 
-use crate::expand::expand;
+use crate::expand::{expand, variables_of};
 use crate::spec::{DeviceNode, Mount, Propagation};
 use crate::translate_error::TranslateError;
 
@@ -60,7 +60,8 @@ pub fn sub_paths<'a>(
     volumes: &BTreeMap<String, VolumeOnHost>,
 ) -> Result<Vec<BoundPart<'a>>, TranslateError> {
     let mut found = Vec::new();
-    let known: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let expressions = container.volume_mounts.iter().map(|mount| &mount.sub_path_expr);
+    let known = variables_of(expressions, env);
     for (index, mount) in container.volume_mounts.iter().enumerate() {
         let failed = || TranslateError::SubPath {
             mount: mount.name.clone(),

@@ -9,7 +9,8 @@ use crate::sys;
 
 /// Interval at which the size of the heap is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// A trim is due once this many bytes more are resident than after the last one, or this many and a sixteenth less are in use.
+/// A trim is due once this many bytes and a sixteenth of the heap more are resident than after the last one, or as many less are in use: it visits
+/// all free blocks, so that a large heap must not be trimmed for each MB.
 const CHANGE_MAX: u64 = 1 << 20;
 /// Resident bytes from which on a heap is not examined on a thread of the runtime.
 const LARGE: u64 = 64 << 20;
@@ -55,9 +56,9 @@ impl HeapSize {
     fn is_trim_due(&mut self, now: Self) -> bool {
         self.resident = self.resident.min(now.resident);
         self.in_use = self.in_use.max(now.in_use);
-        let freed_max = CHANGE_MAX.saturating_add(self.in_use / 16);
-        now.resident.saturating_sub(self.resident) > CHANGE_MAX
-            || self.in_use.saturating_sub(now.in_use) > freed_max
+        let change_max = CHANGE_MAX.saturating_add(self.in_use / 16);
+        now.resident.saturating_sub(self.resident) > change_max
+            || self.in_use.saturating_sub(now.in_use) > change_max
     }
 }
 
@@ -89,6 +90,8 @@ mod tests {
             // A large heap whose use varies by less than a sixteenth.
             (vec![(400, 320), (400, 300)], false),
             (vec![(400, 320), (400, 290)], true),
+            (vec![(400, 320), (420, 320)], false),
+            (vec![(400, 320), (422, 320)], true),
         ] {
             let mut sizes = sizes.into_iter().map(|(resident, in_use)| HeapSize {
                 resident: resident * MB,

@@ -135,7 +135,7 @@ fn set<V: Value>(
     key: &str,
     value: &str,
 ) -> Result<(), EnvError> {
-    source.variable(key).map_or(Ok(()), |name| result.set(name, value))
+    source.variable(key).map_or(Ok(()), |name| result.set(name, value.into()))
 }
 
 /// Messages about keys that `envFrom` selects and that are not valid variable names, one per object and of bounded length. The work is that of

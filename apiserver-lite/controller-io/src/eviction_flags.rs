@@ -18,6 +18,10 @@ pub struct EvictionFlags {
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = go_duration::parse)]
     pub node_startup_grace_period: Duration,
 
+    /// How long pods stay on a failed node with --enable-taint-manager=false. With the taint manager their tolerations say so.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = go_duration::parse)]
+    pub pod_eviction_timeout: Duration,
+
     /// Failed nodes of a zone whose pods are evicted, each second; 0 evicts none.
     #[arg(long, value_name = "RATE", default_value_t = 0.1, value_parser = rate)]
     pub node_eviction_rate: f64,

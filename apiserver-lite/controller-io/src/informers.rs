@@ -15,7 +15,7 @@ use proto_api::core::v1::{
     ReplicationController, Secret, Service, ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
-use proto_api::meta::v1::ObjectMeta;
+use proto_api::meta::v1::{LabelSelector, ObjectMeta};
 use proto_api::names::Names;
 use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::rbac::v1::ClusterRole;
@@ -149,7 +149,14 @@ impl Informers {
             ObjectKind::StatefulSet => metadata(&self.stateful_sets, key),
             ObjectKind::VolumeAttachment => metadata(&self.attachments, key),
         };
-        shows(&effect.state, metadata.as_ref())
+        shows(&effect.state, metadata.as_ref()) && self.finds(effect)
+    }
+
+    /// Whether a pod is found by its controller, if the effect is one on a pod: the cache has it before the index.
+    fn finds(&self, effect: &Effect) -> bool {
+        let (of_pod, key) = (effect.kind == ObjectKind::Pod, &effect.key);
+        let pod = of_pod.then(|| self.pods.get(key)).flatten();
+        pod.is_none_or(|pod| self.pods_by_label.has_controlled(key, &pod))
     }
 
     /// The pods of a node.
@@ -193,6 +200,17 @@ impl Informers {
         };
         names.extend(self.pods_by_label.controlled(namespace, &controller.uid));
         self.pods_named(namespace, names)
+    }
+
+    /// The pods of a controller with a selector, and those that it may adopt.
+    pub fn pods_to_claim(
+        &self,
+        controller: &ObjectMeta,
+        selector: Option<&LabelSelector>,
+    ) -> Vec<Arc<Pod>> {
+        let none = BTreeMap::new();
+        let labels = selector.map_or(&none, |selector| &selector.match_labels);
+        self.pods_of_controller(controller, labels)
     }
 
     /// How many pods the other sets of a set's controller have on each node, if the set may have to delete some of its own, which are `pods`.

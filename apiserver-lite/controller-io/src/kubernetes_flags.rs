@@ -2,6 +2,7 @@
 
 use clap::Args;
 use proto_api::Cidr;
+use proto_daemon::define_unused_flags;
 
 /// Flags of kube-controller-manager besides those of single controllers.
 #[derive(Args, Clone, Debug)]
@@ -11,7 +12,7 @@ pub struct KubernetesFlags {
           default_value_t = true, action = clap::ArgAction::Set)]
     pub enable_garbage_collector: bool,
 
-    /// Whether pods are evicted that do not tolerate a NoExecute taint of their node.
+    /// Whether pods are evicted that do not tolerate a NoExecute taint of their node; if not, those of a failed node are after --pod-eviction-timeout.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           default_value_t = true, action = clap::ArgAction::Set)]
     pub enable_taint_manager: bool,
@@ -32,58 +33,36 @@ pub const UNUSED_CONTROLLERS: [&str; 4] =
 
 impl KubernetesFlags {
     /// A warning for each flag that is set and has no effect.
-    pub fn warnings(&self) -> impl Iterator<Item = String> + use<> {
-        let unused = self.unused.list_set_flags().into_iter();
-        unused.map(|name| format!("flag --{name} is accepted for compatibility and has no effect"))
+    pub fn warnings(&self) -> Vec<String> {
+        self.unused.list_warnings()
     }
 }
 
-/// Declares flags without effect.
-macro_rules! define_unused_flags {
-    ($($name:ident)*) => {
-        /// Flags for what this program does not have: cloud providers, in-tree volumes, periodic syncs, request limits, signers with keys of their own.
-        #[derive(Args, Clone, Debug, Default)]
-        struct UnusedFlags {
-            $(
-                #[arg(long, hide = true, value_name = "UNUSED", num_args = 0..=1, allow_hyphen_values = true,
-                      default_missing_value = "")]
-                $name: Vec<String>,
-            )*
-        }
-
-        impl UnusedFlags {
-            /// The names of those that are set.
-            fn list_set_flags(&self) -> Vec<String> {
-                let all = [$((stringify!($name), self.$name.is_empty())),*];
-                let set = all.iter().filter(|(_, is_unset)| !is_unset);
-                set.map(|(name, _)| name.replace('_', "-")).collect()
-            }
-        }
-    };
-}
-
 define_unused_flags! {
-    allow_untagged_cloud attach_detach_reconcile_sync_period authentication_skip_lookup
-    authentication_tolerate_lookup_failure cert_dir cidr_allocator_type cloud_config cloud_provider
-    cluster_name cluster_signing_kube_apiserver_client_cert_file
-    cluster_signing_kube_apiserver_client_key_file cluster_signing_kubelet_client_cert_file
-    cluster_signing_kubelet_client_key_file cluster_signing_kubelet_serving_cert_file
-    cluster_signing_kubelet_serving_key_file cluster_signing_legacy_unknown_cert_file
-    cluster_signing_legacy_unknown_key_file configure_cloud_routes contention_profiling
-    controller_start_interval disable_attach_detach_reconcile_sync enable_dynamic_provisioning
-    enable_hostpath_provisioner enable_leader_migration endpoint_updates_batch_period
-    endpointslice_updates_batch_period external_cloud_volume_plugin flex_volume_plugin_dir
-    http2_max_streams_per_connection kube_api_burst kube_api_content_type kube_api_qps
-    leader_migration_config master min_resync_period mirroring_endpointslice_updates_batch_period
-    mirroring_max_endpoints_per_subset namespace_sync_period node_monitor_period
-    permit_address_sharing permit_port_sharing pod_eviction_timeout profiling
-    pv_recycler_increment_timeout_nfs pv_recycler_minimum_timeout_hostpath
-    pv_recycler_minimum_timeout_nfs pv_recycler_pod_template_filepath_hostpath
-    pv_recycler_pod_template_filepath_nfs pv_recycler_timeout_increment_hostpath
-    pvclaimbinder_sync_period requestheader_allowed_names requestheader_client_ca_file
-    requestheader_extra_headers_prefix requestheader_group_headers requestheader_username_headers
-    route_reconciliation_period show_hidden_metrics_for_version tls_sni_cert_key
-    volume_host_allow_local_loopback volume_host_cidr_denylist
+    /// Flags for what this program does not have: cloud providers, in-tree volumes, periodic syncs, request limits, signers with keys of their own.
+    UnusedFlags {
+        allow_untagged_cloud attach_detach_reconcile_sync_period authentication_skip_lookup
+        authentication_tolerate_lookup_failure cert_dir cidr_allocator_type cloud_config cloud_provider
+        cluster_name cluster_signing_kube_apiserver_client_cert_file
+        cluster_signing_kube_apiserver_client_key_file cluster_signing_kubelet_client_cert_file
+        cluster_signing_kubelet_client_key_file cluster_signing_kubelet_serving_cert_file
+        cluster_signing_kubelet_serving_key_file cluster_signing_legacy_unknown_cert_file
+        cluster_signing_legacy_unknown_key_file configure_cloud_routes contention_profiling
+        controller_start_interval disable_attach_detach_reconcile_sync enable_dynamic_provisioning
+        enable_hostpath_provisioner enable_leader_migration endpoint_updates_batch_period
+        endpointslice_updates_batch_period external_cloud_volume_plugin flex_volume_plugin_dir
+        http2_max_streams_per_connection kube_api_burst kube_api_content_type kube_api_qps
+        leader_migration_config master min_resync_period mirroring_endpointslice_updates_batch_period
+        mirroring_max_endpoints_per_subset namespace_sync_period node_monitor_period
+        permit_address_sharing permit_port_sharing profiling
+        pv_recycler_increment_timeout_nfs pv_recycler_minimum_timeout_hostpath
+        pv_recycler_minimum_timeout_nfs pv_recycler_pod_template_filepath_hostpath
+        pv_recycler_pod_template_filepath_nfs pv_recycler_timeout_increment_hostpath
+        pvclaimbinder_sync_period requestheader_allowed_names requestheader_client_ca_file
+        requestheader_extra_headers_prefix requestheader_group_headers requestheader_username_headers
+        route_reconciliation_period show_hidden_metrics_for_version tls_sni_cert_key
+        volume_host_allow_local_loopback volume_host_cidr_denylist
+    }
 }
 
 #[cfg(test)]
@@ -118,13 +97,13 @@ mod tests {
         let named =
             ["cluster-name", "profiling", "requestheader-client-ca-file", "tls-sni-cert-key"];
         let expected = named.map(|name| format!("flag --{name} {effect}"));
-        assert_eq!(flags.warnings().collect::<Vec<_>>(), expected);
+        assert_eq!(flags.warnings(), expected);
         assert_eq!(flags.service_cluster_ip_range.len(), 2);
         assert!(flags.enable_garbage_collector && flags.enable_taint_manager);
         let off = parse(&["--enable-garbage-collector=false", "--enable-taint-manager=false"]);
         let off = off.expect("flags");
         assert!(!off.enable_garbage_collector && !off.enable_taint_manager);
-        assert_eq!(off.warnings().count(), 0);
+        assert_eq!(off.warnings(), [String::new(); 0]);
         assert!(parse(&["--no-such-flag=1"]).is_err());
         assert!(parse(&["--service-cluster-ip-range=x"]).is_err());
     }
@@ -133,6 +112,6 @@ mod tests {
     fn the_help_shows_no_flag_without_effect() {
         let help = Program::command().render_long_help().to_string();
         assert!(help.contains("--enable-garbage-collector"), "{help}");
-        assert!(!help.contains("--pod-eviction-timeout"), "{help}");
+        assert!(!help.contains("--node-monitor-period"), "{help}");
     }
 }

@@ -80,6 +80,15 @@ impl PodsByLabel {
         names.into_iter().flat_map(PodNames::iter).cloned().collect()
     }
 
+    /// Whether a pod is among those of its controller, if it has one.
+    pub fn has_controlled(&self, key: &ObjectKey, pod: &Pod) -> bool {
+        let Some(uid) = controller(pod) else { return true };
+        let namespaces = self.lock();
+        let marks = namespaces.get(key.namespace.as_str());
+        let names = marks.and_then(|marks| marks.controllers.get(uid.as_str()));
+        names.is_some_and(|names| names.contains(&key.name))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Namespaces> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,6 +132,13 @@ impl PodNames {
         match self {
             Self::One(_) => 1,
             Self::Several(names) => names.len(),
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        match self {
+            Self::One(one) => **one == *name,
+            Self::Several(names) => names.contains(name),
         }
     }
 
@@ -236,8 +252,14 @@ mod tests {
         let index = PodsByLabel::default();
         let (owned, free) = (pod(&[("app", "a")], "u"), pod(&[("app", "a")], ""));
         let key = ObjectKey::new("ns", "one");
+        assert!(!index.has_controlled(&key, &owned) && index.has_controlled(&key, &free));
         index.apply(&key, None, Some(&owned));
         assert_eq!(names(Some(index.controlled("ns", "u"))), ["one"]);
+        let other = ObjectKey::new("ns", "two");
+        assert!(index.has_controlled(&key, &owned) && !index.has_controlled(&other, &owned));
+        index.apply(&other, None, Some(&owned));
+        assert!(index.has_controlled(&key, &owned) && index.has_controlled(&other, &owned));
+        index.apply(&other, Some(&owned), None);
         assert!(index.controlled("other", "u").is_empty());
         index.apply(&key, Some(&owned), Some(&free));
         assert!(index.controlled("ns", "u").is_empty());

@@ -15,7 +15,7 @@ pub fn slim_pod(pod: Pod) -> Pod {
     let Pod { metadata, spec, status } = pod;
     let container = |container: Container| Container {
         name: container.name,
-        ports: container.ports,
+        ports: shrunk(container.ports),
         ..Container::default()
     };
     let is_read = |key: &String| {
@@ -25,36 +25,48 @@ pub fn slim_pod(pod: Pod) -> Pod {
     // Jobs count restarts, and how long ago pods have failed; their failure policies name containers.
     let is_of_job = metadata.owner_references.iter().any(|owner| owner.kind == Job::KIND);
     let statuses = |statuses: Vec<ContainerStatus>| -> Vec<ContainerStatus> {
-        statuses.into_iter().filter(|_| is_of_job).map(slim_container_status).collect()
+        shrunk(statuses.into_iter().filter(|_| is_of_job).map(slim_container_status).collect())
     };
     let container_statuses = statuses(status.container_statuses);
     let init_container_statuses = statuses(status.init_container_statuses);
     // A pod with a node says where it is.
     let affinity = spec.affinity.filter(|_| spec.node_name.is_empty()).and_then(by_name);
     Pod {
-        metadata: ObjectMeta { annotations, managed_fields: Vec::new(), ..metadata },
+        metadata: ObjectMeta {
+            annotations,
+            finalizers: shrunk(metadata.finalizers),
+            owner_references: shrunk(metadata.owner_references),
+            managed_fields: Vec::new(),
+            ..metadata
+        },
         spec: PodSpec {
-            containers: spec.containers.into_iter().map(container).collect(),
+            containers: shrunk(spec.containers.into_iter().map(container).collect()),
             node_name: spec.node_name,
             host_network: spec.host_network,
             hostname: spec.hostname,
             subdomain: spec.subdomain,
             affinity,
             restart_policy: spec.restart_policy,
-            tolerations: spec.tolerations,
-            volumes: spec.volumes.into_iter().filter(is_claim).collect(),
+            tolerations: shrunk(spec.tolerations),
+            volumes: shrunk(spec.volumes.into_iter().filter(is_claim).collect()),
             ..PodSpec::default()
         },
         status: PodStatus {
             phase: status.phase,
-            conditions: status.conditions,
+            conditions: shrunk(status.conditions),
             pod_ip: status.pod_ip,
-            pod_ips: status.pod_ips,
+            pod_ips: shrunk(status.pod_ips),
             container_statuses,
             init_container_statuses,
             ..PodStatus::default()
         },
     }
+}
+
+/// Gives back the space without items: a list that is made from another keeps its allocation, and one that was decoded has some to grow.
+fn shrunk<T>(mut items: Vec<T>) -> Vec<T> {
+    items.shrink_to_fit();
+    items
 }
 
 /// Keeps what says for which node a pod without one is.
@@ -192,6 +204,59 @@ mod tests {
         fat.spec.affinity = waiting.spec.affinity;
         fat.status.container_statuses = vec![restarted];
         assert_eq!(slim_pod(fat), pod);
+    }
+
+    /// The space for items that lists of a pod have and do not use.
+    fn unused(pod: &Pod) -> Vec<usize> {
+        fn of<T>(items: &Vec<T>) -> usize {
+            items.capacity() - items.len()
+        }
+        let Pod { metadata, spec, status } = pod;
+        let mut unused = vec![
+            of(&metadata.finalizers),
+            of(&metadata.owner_references),
+            of(&spec.containers),
+            of(&spec.tolerations),
+            of(&spec.volumes),
+            of(&status.conditions),
+            of(&status.pod_ips),
+            of(&status.container_statuses),
+            of(&status.init_container_statuses),
+        ];
+        unused.extend(spec.containers.iter().map(|container| of(&container.ports)));
+        unused
+    }
+
+    #[test]
+    fn lists_of_a_slim_pod_have_no_space_beyond_their_items() {
+        /// One item, in the space that a decoder allocates for it.
+        fn one<T: Default>() -> Vec<T> {
+            let mut items = Vec::with_capacity(4);
+            items.push(T::default());
+            items
+        }
+        let mut pod = Pod::default();
+        pod.metadata.finalizers = one();
+        pod.metadata.owner_references = one();
+        pod.spec.containers = one();
+        pod.spec.containers[0].ports = one();
+        pod.spec.tolerations = one();
+        pod.spec.volumes = one();
+        pod.status.conditions = one();
+        pod.status.pod_ips = one();
+        pod.status.container_statuses = one();
+        pod.status.init_container_statuses = one();
+        assert_eq!(unused(&pod), [3; 10]);
+        let mut of_job = pod.clone();
+        of_job.metadata.owner_references[0].kind = "Job".into();
+        of_job.spec.volumes = one();
+        of_job.spec.volumes[0].volume_source.ephemeral = Some(Default::default());
+        of_job.status.container_statuses = one();
+        of_job.status.init_container_statuses = one();
+        let (slim, of_job) = (slim_pod(pod), slim_pod(of_job));
+        assert_eq!((slim.spec.volumes.len(), slim.status.container_statuses.len()), (0, 0));
+        assert_eq!((of_job.spec.volumes.len(), of_job.status.container_statuses.len()), (1, 1));
+        assert_eq!([unused(&slim), unused(&of_job)], [[0; 10]; 2]);
     }
 
     #[test]

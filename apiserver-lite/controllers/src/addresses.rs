@@ -54,6 +54,14 @@ pub fn selects(service: &Service, pod: &Pod) -> bool {
         && service.spec.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
+/// The fields of a pod that endpoints are made from.
+pub fn endpoint_fields(pod: &Pod) -> impl PartialEq + '_ {
+    let (metadata, spec, status) = (&pod.metadata, &pod.spec, &pod.status);
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| &c.status);
+    let identity = (&metadata.uid, &metadata.labels, metadata.deletion_timestamp.is_some());
+    (identity, &spec.node_name, &status.pod_ip, &status.pod_ips, &status.phase, ready)
+}
+
 /// Whether the Service has no cluster IP.
 pub fn is_headless(service: &Service) -> bool {
     service.spec.cluster_ip == "None"

@@ -5,7 +5,7 @@ mod rollout;
 mod size_annotations;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto_api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
@@ -50,8 +50,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         return plan_deleted(names, deployment, sets, now);
     }
     let mut plan = Plan::default();
-    let names_in_use: BTreeSet<&str> =
-        sets.iter().map(|set| set.as_ref().metadata.name.as_str()).collect();
+    let is_in_use = |name: &str| sets.iter().any(|set| set.as_ref().metadata.name == name);
     let Some(mut sets) = claim(names, deployment, sets, &mut plan) else { return plan };
     if !plan.writes.is_empty() {
         // Ownership is written before sizes.
@@ -79,7 +78,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
             let sizes = Sizes::from_sets(None, &old);
             if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
                 let set = new_set(names, deployment, &revision, to);
-                made = push_new_set(&mut plan, &about, set, &names_in_use);
+                made = push_new_set(&mut plan, &about, set, is_in_use);
             }
         }
         Some(newest) => update = revision::update_newest(&revision, deployment, newest),
@@ -298,10 +297,10 @@ fn push_new_set(
     plan: &mut Plan,
     about: &ObjectReference,
     set: ReplicaSet,
-    names_in_use: &BTreeSet<&str>,
+    is_in_use: impl Fn(&str) -> bool,
 ) -> Made {
     let (name, to) = (set.metadata.name.clone(), rollout::size(&set));
-    if names_in_use.contains(name.as_str()) {
+    if is_in_use(&name) {
         return Made::Collision(name);
     }
     let operation = ReplicaOperation::Scale { from: None, to };

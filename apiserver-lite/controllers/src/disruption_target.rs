@@ -21,6 +21,8 @@ const TYPE: &str = "DisruptionTarget";
 pub enum Disruption {
     /// The taint manager: the pod does not tolerate a taint of its node.
     Taint,
+    /// The node lifecycle controller without the taint manager: the node has failed. As in Kubernetes the pod does not say so.
+    NodeFailure,
     /// The pod garbage collector: the node does not exist any more.
     NodeGone,
     /// The pod garbage collector, for another reason, which is no disruption.
@@ -34,7 +36,7 @@ impl Disruption {
                 Some(("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"))
             }
             Self::NodeGone => Some(("DeletionByPodGC", "PodGC: node no longer exists")),
-            Self::Cleanup => None,
+            Self::NodeFailure | Self::Cleanup => None,
         }
     }
 
@@ -165,6 +167,7 @@ mod tests {
             ("Succeeded", Disruption::NodeGone, Some((some("DeletionByPodGC"), None))),
             ("Running", Disruption::Cleanup, Some((None, some("Failed")))),
             ("Failed", Disruption::Cleanup, None),
+            ("Running", Disruption::NodeFailure, None),
         ] {
             assert_eq!(written(with_phase(phase), why), expected, "{phase} {why:?}");
         }

@@ -106,6 +106,23 @@ pub fn origin(names: &Names, slice: &EndpointSlice) -> Option<(Manager, ObjectKe
     Some((manager, ObjectKey::new(&metadata.namespace, service)))
 }
 
+/// Whether a slice is one that this manager has made for a Service of the slice's namespace, see [`origin`]. The labels are made once for many slices.
+pub fn has_origin(
+    names: &Names,
+    manager: Manager,
+    service: &str,
+) -> impl Fn(&EndpointSlice) -> bool {
+    let (of_service, of_manager) =
+        (names.label("service-name"), names.sub_label("endpointslice", "managed-by"));
+    let manager = manager.label(names);
+    move |slice| {
+        let labels = &slice.metadata.labels;
+        // Fewer slices have the Service than the manager.
+        labels.get(&of_service).is_some_and(|found| found == service)
+            && labels.get(&of_manager) == Some(&manager)
+    }
+}
+
 // === Desired slices ===
 
 /// IP family and ports; each port as name, number, protocol and application protocol.

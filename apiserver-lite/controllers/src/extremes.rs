@@ -185,6 +185,11 @@ fn pods_in_every_controller() {
 fn nodes_and_leases() {
     let pod: Pod = decode(&matching(example!("core.v1.Pod")));
     each::<Node>(&example!("core.v1.Node"), |node, now| {
+        let age = taint_manager::TaintAge::at(now);
+        for timeout in [Duration::ZERO, Duration::MAX] {
+            let none = taint_manager::Eviction::None;
+            drop(taint_manager::plan_eviction(names(), &pod, node, age, none, Some(timeout)));
+        }
         drop(taint_manager::plan(
             &pod,
             node,

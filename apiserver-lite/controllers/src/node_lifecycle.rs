@@ -144,6 +144,8 @@ pub enum ClusterHealth {
     NoneReady,
 }
 
+/// Until a node that may not be evicted is looked at again, when no other change calls for it: labels decide which nodes count, and to which zone.
+const RECHECK: Duration = Duration::from_secs(30);
 /// How long evictions are noted at least, in seconds. The caches show them sooner; a node that is deleted shows them no longer.
 const NOTED_SECS: i64 = 100;
 /// Bound of evictions that are noted in a zone. The latest decide whose turn it is.
@@ -273,12 +275,15 @@ impl ClusterHealth {
 }
 
 /// Keys of the taints by which a node's pods are evicted because it has failed.
-fn eviction_keys(names: &Names) -> [String; 2] {
+pub(crate) fn eviction_keys(names: &Names) -> [String; 2] {
     ["not-ready", "unreachable"].map(|name| names.sub_label("node", name))
 }
 
 /// The taints of these keys that evict pods.
-fn evictions<'a>(keys: &'a [String; 2], node: &'a Node) -> impl Iterator<Item = &'a Taint> {
+pub(crate) fn evictions<'a>(
+    keys: &'a [String; 2],
+    node: &'a Node,
+) -> impl Iterator<Item = &'a Taint> {
     let taints = node.spec.taints.iter();
     taints.filter(|taint| taint.effect == "NoExecute" && keys.contains(&taint.key))
 }
@@ -313,8 +318,10 @@ pub fn plan(
     if silent < grace {
         plan.requeue_in(grace.saturating_sub(silent));
     }
-    if let ClusterHealth::NotNow(Some(left)) = cluster {
-        plan.requeue_in(left);
+    match cluster {
+        ClusterHealth::SomeReady => {}
+        ClusterHealth::NotNow(left) => plan.requeue_in(left.unwrap_or(RECHECK)),
+        ClusterHealth::NoneReady => plan.requeue_in(RECHECK),
     }
     plan
 }

@@ -69,13 +69,30 @@ impl Plan {
 
     /// The write of the status that says that the `nth` write failed with `error`, if there is one.
     pub fn status_of_failure(&self, nth: usize, error: String, now: Time) -> Option<ApiWrite> {
-        let event = self.events.get(&nth)?;
-        self.on_failure.clone()?.write(&event.operation, error, now)
+        let operation = match (self.events.get(&nth), self.writes.get(nth)?) {
+            (Some(event), _) => Some(&event.operation),
+            (None, ApiWrite::Patch { .. }) => None,
+            // The status itself, and what follows it.
+            (None, _) => return None,
+        };
+        self.on_failure.clone()?.write(operation, error, now)
+    }
+
+    /// The index of the first write from `from` on that is made although the one with the index `failed` could not be, the last that failed.
+    pub fn next_write(&self, from: usize, failed: Option<usize>) -> Option<usize> {
+        let is_made = |nth: &usize| failed.is_none_or(|failed| self.is_made_after(failed, *nth));
+        (from..self.writes.len()).find(is_made)
     }
 
     /// Whether the `nth` write is made although the one with the index `failed` could not be: pods that have to go wait neither for one another nor for
-    /// new ones.
-    pub fn is_made_after(&self, failed: usize, nth: usize) -> bool {
+    /// new ones, and old revisions for no pod.
+    fn is_made_after(&self, failed: usize, nth: usize) -> bool {
+        if let Some(ApiWrite::Delete { kind: ObjectKind::ControllerRevision, .. }) =
+            self.writes.get(nth)
+        {
+            // Without an event the failure may be that of a pod that still needs the revision.
+            return self.events.contains_key(&failed);
+        }
         let is_new = |event: &WriteEvent| event.operation == ReplicaOperation::Create;
         match (self.pod_to_delete(failed), self.pod_to_delete(nth)) {
             (Some(failed), Some(pod)) => failed != pod,
@@ -116,7 +133,8 @@ mod tests {
     use super::*;
     use crate::api_writes::Part;
 
-    /// A plan in short form: `+` creates a pod, `-a` deletes one, `~a` patches one, `=` is another write. After `!` the event is that of a StatefulSet.
+    /// A plan in short form: `+` creates a pod, `-a` deletes one, `~a` patches one, `=` is another write,
+    /// `.` deletes a revision. After `!` the event is that of a StatefulSet.
     fn plan_of(writes: &[&str]) -> Plan {
         let mut plan = Plan::default();
         for text in writes {
@@ -136,6 +154,11 @@ mod tests {
                         part: Part::Main,
                         patch: json!({}),
                     });
+                    continue;
+                }
+                Some('.') => {
+                    let kind = ObjectKind::ControllerRevision;
+                    plan.writes.push(ApiWrite::Delete { kind, key, uid, grace_secs: None });
                     continue;
                 }
                 _ => {
@@ -173,10 +196,14 @@ mod tests {
             // A StatefulSet's.
             (&["!+", "!-a", "!-b"], 0, &[]),
             (&["!+", "!-a", "!-b"], 1, &[]),
+            (&["!+", "=", ".r", ".s"], 0, &[2, 3]),
+            // Pods are given to another revision before theirs is deleted.
+            (&["~a", "~b", ".r", "+"], 1, &[]),
         ] {
             let plan = plan_of(writes);
-            let later = failed + 1..plan.writes.len();
-            let found: Vec<usize> = later.filter(|nth| plan.is_made_after(failed, *nth)).collect();
+            let next = |last: usize| plan.next_write(last + 1, Some(failed));
+            let found: Vec<usize> =
+                std::iter::successors(next(failed), |last| next(*last)).collect();
             assert_eq!(found, made, "{writes:?} {failed}");
         }
     }

@@ -14,6 +14,11 @@ use crate::disruption_target::Disruption;
 /// How long a node may be missing before its pods are deleted: it may be about to register again.
 pub const QUARANTINE: Duration = Duration::from_secs(40);
 
+/// Bound of the finished pods that one plan deletes: a plan is executed in one go, write by write.
+const DELETIONS_MAX: usize = 500;
+/// Until the next plan deletes those that are left.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// What is known about the node of a pod.
 #[derive(Clone, Copy, Debug)]
 pub enum PodNode<'a> {
@@ -76,7 +81,12 @@ pub fn plan_ended<P: AsRef<Pod>>(pods: &[P], threshold: usize) -> Plan {
         return Plan::default();
     }
     ended.sort_by_key(|pod| (pod.metadata.creation_timestamp.unix(), pod.metadata.name.clone()));
-    Plan::from_writes(ended.into_iter().take(excess).map(force_delete))
+    let deleted = ended.into_iter().take(excess.min(DELETIONS_MAX));
+    let mut plan = Plan::from_writes(deleted.map(force_delete));
+    if excess > DELETIONS_MAX {
+        plan.requeue_in(PAUSE);
+    }
+    plan
 }
 
 /// Whether a user has marked a node that is not ready as shut down: its kubelet will not end its pods.
@@ -168,5 +178,18 @@ mod tests {
         };
         assert_eq!(deleted(2), ["web-4", "web-3"]);
         assert!(deleted(4).is_empty() && deleted(0).is_empty());
+    }
+
+    #[test]
+    fn one_plan_deletes_a_bounded_number_of_finished_pods_and_another_follows() {
+        let mut ended = pod(1);
+        ended.status.phase = "Failed".into();
+        let pods = vec![Arc::new(ended); 702];
+        for (threshold, deleted, pause) in
+            [(1, 500, Some(PAUSE)), (202, 500, None), (203, 499, None)]
+        {
+            let plan = plan_ended(&pods, threshold);
+            assert_eq!((plan.writes.len(), plan.requeue_after), (deleted, pause), "{threshold}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The condition ReplicaFailure of replica sets and replication controllers: a pod could not be created or deleted. It goes with the first plan
-//! whose pods all could, as in Kubernetes. And the condition Progressing of deployments whose new set could not be created.
+//! whose pods all could, as in Kubernetes. And the condition Progressing of deployments whose new set could not be created, and the counts of stateful sets
+//! whose next step failed, which have no condition for it.
 
 use proto_api::Time;
 use proto_api::apps::v1::ReplicaSetCondition;
@@ -11,7 +12,8 @@ use crate::write_events::ReplicaOperation;
 /// The condition's type.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// The status of an object for the case that one of its pods cannot be created or deleted, or the new set of a Deployment cannot be created.
+/// The status of an object for the case that one of its pods cannot be created or deleted, the new set of a Deployment cannot be created, or any write
+/// before the status of a StatefulSet fails.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureStatus {
     object: WrittenObject,
@@ -25,17 +27,19 @@ impl FailureStatus {
         Self { object: object.into(), is_changed }
     }
 
-    /// The write of the status after `operation` failed with `error`. None if the stored status says it, whatever its error was.
+    /// The write of the status after `operation`, or a write without events, failed with `error`. None if the stored status says it, whatever its error
+    /// was.
     pub fn write(
         mut self,
-        operation: &ReplicaOperation,
+        operation: Option<&ReplicaOperation>,
         error: String,
         now: Time,
     ) -> Option<ApiWrite> {
         let reason = match (operation, &self.object) {
-            (ReplicaOperation::Create, _) => "FailedCreate",
-            (ReplicaOperation::Delete, _) => "FailedDelete",
-            (ReplicaOperation::Scale { from: None, .. }, WrittenObject::Deployment(_)) => "",
+            (_, WrittenObject::StatefulSet(_)) => "",
+            (Some(ReplicaOperation::Create), _) => "FailedCreate",
+            (Some(ReplicaOperation::Delete), _) => "FailedDelete",
+            (Some(ReplicaOperation::Scale { from: None, .. }), WrittenObject::Deployment(_)) => "",
             _ => return None,
         };
         let is_new = match &mut self.object {

@@ -1,7 +1,5 @@
 //! The replicaset controller.
 
-use std::collections::BTreeMap;
-
 use proto_api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
@@ -12,11 +10,6 @@ use crate::Plan;
 use crate::api_writes::ApiWrite;
 use crate::replica_failure::{FailureStatus, REPLICA_FAILURE};
 use crate::replicas::{self, CountsByNode, DesiredPods};
-
-/// Labels that all pods have that the set selects.
-pub fn labels(set: &ReplicaSet) -> BTreeMap<String, String> {
-    set.spec.selector.as_ref().map(|selector| selector.match_labels.clone()).unwrap_or_default()
-}
 
 /// The other sets of the controller of a set that may have to delete pods; none of any other set, whose `sets` are not asked for. `pods` are
 /// those of the set.

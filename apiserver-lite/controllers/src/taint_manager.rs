@@ -5,11 +5,14 @@ use std::time::Duration;
 use apiserver_scheduling::taints::tolerates;
 use proto_api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
 use proto_api::event_report::{EventKind, EventReport};
+use proto_api::names::Names;
 use proto_api::{ObjectKey, Time};
 
-use crate::Plan;
 use crate::addresses::{is_terminating, pod_reference};
 use crate::api_writes::{ApiWrite, ObjectKind};
+use crate::disruption_target::Disruption;
+use crate::node_lifecycle::{eviction_keys, evictions};
+use crate::{Plan, owners};
 
 /// The times from which the remaining toleration of a pod is computed.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +62,42 @@ pub fn evicting_taints(node: &Node) -> impl Iterator<Item = &Taint> {
 /// The event of a scheduled eviction that does not take place.
 pub fn cancellation(about: ObjectReference) -> EventReport {
     let message = format!("Cancelling deletion of Pod {}/{}", about.namespace, about.name);
-    eviction_event(about, message)
+    eviction_event(about, TAINT_MANAGER, message)
 }
 
-fn eviction_event(about: ObjectReference, message: String) -> EventReport {
-    let (kind, reason) = (EventKind::Normal, "TaintManagerEviction".into());
-    EventReport { about, kind, reason, message }
+/// The reason of the taint manager's events.
+const TAINT_MANAGER: &str = "TaintManagerEviction";
+
+fn eviction_event(about: ObjectReference, reason: &'static str, message: String) -> EventReport {
+    EventReport { about, kind: EventKind::Normal, reason: reason.into(), message }
+}
+
+fn evict(pod: &Pod, reason: &'static str, message: String) -> Plan {
+    let (key, uid) = (ObjectKey::from_metadata(&pod.metadata), pod.metadata.uid.clone());
+    let write = ApiWrite::Delete { kind: ObjectKind::Pod, key, uid, grace_secs: None };
+    let mut plan = Plan::from_writes([write]);
+    plan.reports.push(eviction_event(pod_reference(pod), reason, message));
+    plan
+}
+
+/// Plans the eviction of a pod by the taint manager, or without it after `timeout`.
+pub fn plan_eviction(
+    names: &Names,
+    pod: &Pod,
+    node: &Node,
+    now: TaintAge,
+    before: Eviction,
+    timeout: Option<Duration>,
+) -> Plan {
+    match timeout {
+        Some(timeout) => plan_by_timeout(names, pod, node, now, timeout),
+        None => plan(pod, node, now, before),
+    }
+}
+
+/// What the deletion of a pod by [`plan_eviction`] is.
+pub fn disruption(timeout: Option<Duration>) -> Disruption {
+    if timeout.is_some() { Disruption::NodeFailure } else { Disruption::Taint }
 }
 
 /// Plans the eviction of a pod from its node, now or when its toleration ends. One that has ended is evicted as well, as in Kubernetes.
@@ -81,15 +114,38 @@ pub fn plan(pod: &Pod, node: &Node, now: TaintAge, before: Eviction) -> Plan {
         Tolerated::For(rest) => plan.requeue_in(rest),
         Tolerated::No => {
             let key = ObjectKey::from_metadata(&pod.metadata);
-            let message = format!("Marking for deletion Pod {key}");
-            let uid = pod.metadata.uid.clone();
-            plan.writes.push(ApiWrite::Delete {
-                kind: ObjectKind::Pod,
-                key,
-                uid,
-                grace_secs: None,
-            });
-            plan.reports.push(eviction_event(pod_reference(pod), message));
+            return evict(pod, TAINT_MANAGER, format!("Marking for deletion Pod {key}"));
+        }
+    }
+    plan
+}
+
+/// Plans the eviction of a pod without the taint manager: when its node has had a taint of failed nodes for `timeout`, whatever the pod tolerates. Pods of
+/// DaemonSets stay. The nodes of a zone get these taints one after the other, which limits the rate of these evictions as well.
+fn plan_by_timeout(
+    names: &Names,
+    pod: &Pod,
+    node: &Node,
+    now: TaintAge,
+    timeout: Duration,
+) -> Plan {
+    let mut plan = Plan::default();
+    if is_terminating(pod) || owners::controller(&pod.metadata, "DaemonSet").is_some() {
+        return plan;
+    }
+    let toleration = Toleration {
+        operator: "Exists".into(),
+        toleration_seconds: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
+        ..Toleration::default()
+    };
+    // Here it does not matter when the pod was bound.
+    match toleration_left(evictions(&eviction_keys(names), node), &[toleration], i64::MIN, now) {
+        Tolerated::Forever => {}
+        Tolerated::For(rest) => plan.requeue_in(rest),
+        Tolerated::No => {
+            let (name, node) = (&pod.metadata.name, &pod.spec.node_name);
+            let message = format!("Marking for deletion Pod {name} from Node {node}");
+            return evict(pod, "NodeControllerEviction", message);
         }
     }
     plan
@@ -145,6 +201,9 @@ fn toleration_left<'a>(
 
 #[cfg(test)]
 mod tests {
+    use proto_api::meta::v1::OwnerReference;
+    use proto_api::names::Profile;
+
     use super::*;
     use crate::addresses::examples;
 
@@ -271,6 +330,48 @@ mod tests {
         assert_eq!(messages(&pod, &node, Eviction::Scheduled), evicted);
         pod.status.phase = "Succeeded".into();
         assert_eq!(messages(&pod, &node, Eviction::None), evicted, "also one that has ended");
+    }
+
+    #[test]
+    fn without_the_taint_manager_pods_of_failed_nodes_are_evicted_after_the_timeout() {
+        let names = Names::new(Profile::Kubernetes);
+        let planned = |key: &str, effect: &str, since: i64, change: fn(&mut Pod)| {
+            let (mut node, mut pod) = (Node::default(), examples::pod(1));
+            node.spec.taints.push(Taint { key: key.into(), ..taint(effect, since) });
+            change(&mut pod);
+            let now = TaintAge::at(Time::from_unix(NOW));
+            plan_by_timeout(names, &pod, &node, now, Duration::from_secs(300))
+        };
+        let wait =
+            |secs| Plan { requeue_after: Some(Duration::from_secs(secs)), ..Plan::default() };
+        for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+            let after = |secs: i64| planned(key, "NoExecute", NOW - secs, |_| {});
+            assert_eq!((after(0), after(299)), (wait(300), wait(1)), "{key}");
+            let evicted = after(300);
+            assert!(matches!(&evicted.writes[..], [ApiWrite::Delete { grace_secs: None, .. }]));
+            let events = evicted.reports.iter().map(|event| (&*event.reason, &*event.message));
+            let expected =
+                ("NodeControllerEviction", "Marking for deletion Pod web-1 from Node node");
+            assert_eq!(events.collect::<Vec<_>>(), [expected], "{key}");
+            let tolerating = planned(key, "NoExecute", NOW - 300, |pod| {
+                pod.spec.tolerations = vec![toleration("", "Exists", "", None)];
+            });
+            assert_eq!(tolerating.writes, evicted.writes, "{key}, whatever it tolerates");
+            assert_eq!(planned(key, "NoSchedule", 0, |_| {}), Plan::default(), "{key}");
+        }
+        let failed = "node.kubernetes.io/unreachable";
+        let stays = [
+            planned("k", "NoExecute", 0, |_| {}),
+            planned(failed, "NoExecute", 0, |pod| {
+                pod.metadata.deletion_timestamp = Some(Time::from_unix(NOW));
+            }),
+            planned(failed, "NoExecute", 0, |pod| {
+                let (kind, controller) = ("DaemonSet".into(), Some(true));
+                let owner = OwnerReference { kind, controller, ..OwnerReference::default() };
+                pod.metadata.owner_references.push(owner);
+            }),
+        ];
+        assert!(stays.iter().all(|plan| *plan == Plan::default()), "{stays:?}");
     }
 
     #[test]

@@ -277,8 +277,7 @@ impl Reconciler {
             ReconcileKey::TaintEviction(key) => self.plan_taint_eviction(key),
             ReconcileKey::ReplicaSet(key) => {
                 let Some(set) = informers.replica_sets.get(key) else { return Plan::default() };
-                let labels = replica_set::labels(&set);
-                let pods = informers.pods_of_controller(&set.metadata, &labels);
+                let pods = informers.pods_to_claim(&set.metadata, set.spec.selector.as_ref());
                 let beside = informers.pods_beside(&set, &pods);
                 replica_set::plan_beside(names, &set, &pods, &beside, now())
             }

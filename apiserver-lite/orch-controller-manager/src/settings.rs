@@ -180,8 +180,8 @@ pub struct Settings {
     pub authority: Option<Arc<AuthorityFiles>>,
     /// How long kubelets may be silent.
     pub grace: GracePeriods,
-    /// See `--enable-taint-manager`.
-    pub evicts_by_taints: bool,
+    /// See `--pod-eviction-timeout`; none if the taint manager evicts pods.
+    pub eviction_timeout: Option<Duration>,
     /// See `--service-cluster-ip-range`.
     pub service_ranges: Vec<Cidr>,
     /// Whether pods that the controllers end have the condition DisruptionTarget.
@@ -335,7 +335,8 @@ impl ControllerManagerFlags {
                 .transpose()?,
             authority: self.authority()?,
             grace: self.evictions.grace(),
-            evicts_by_taints: self.kubernetes.enable_taint_manager,
+            eviction_timeout: (!self.kubernetes.enable_taint_manager)
+                .then_some(self.evictions.pod_eviction_timeout),
             service_ranges: self.kubernetes.service_cluster_ip_range.clone(),
             adds_disruption_targets: gates.gates.is_on(disruption_target::GATE),
             evictions: self.evictions.rates(),
@@ -462,7 +463,7 @@ mod tests {
         let has = |args: &[&str]| {
             let settings = settings(args)?;
             let collects = settings.enabled.has("garbagecollector");
-            Ok([collects, settings.evicts_by_taints, settings.adds_disruption_targets])
+            Ok([collects, settings.eviction_timeout.is_none(), settings.adds_disruption_targets])
         };
         for (arg, expected) in [
             ("--enable-garbage-collector", [true, true, false]),
@@ -472,6 +473,16 @@ mod tests {
         ] {
             assert_eq!(has(&[arg]), Ok::<_, String>(expected), "{arg}");
         }
+    }
+
+    #[test]
+    fn without_the_taint_manager_pods_are_evicted_by_the_timeout() {
+        let timeout = |args: &[&str]| settings(args).map(|settings| settings.eviction_timeout);
+        let (off, minute) = ("--enable-taint-manager=false", "--pod-eviction-timeout=1m");
+        let secs = |secs| Ok(Some(Duration::from_secs(secs)));
+        assert_eq!(timeout(&[off]), secs(300));
+        assert_eq!(timeout(&[off, minute]), secs(60));
+        assert_eq!(timeout(&[minute]), Ok(None), "tolerations say so");
     }
 
     #[test]

@@ -14,20 +14,19 @@ use proto_client::leader_program::{LeaderProgram, LeaderProgramSettings};
 use proto_client::metrics::{LeaderMetrics, RequestMetrics};
 use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
-use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates::{self, GateErrors};
-use proto_daemon::flags::CommonFlags;
-use proto_daemon::heap;
+use proto_daemon::flags::{CommonFlags, FlagError};
 use proto_daemon::leader_flags::LeaderFlags;
-use proto_daemon::log;
 use proto_daemon::ready::Readiness;
 use proto_daemon::reference::Reference;
 use proto_daemon::statusz::StatusBoard;
+use proto_daemon::{define_unused_flags, go_duration, heap, log};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::backoff_queue::RetryTimes;
 use crate::config::FromFile;
 use crate::cycle_trigger::CycleTrigger;
 use crate::extenders::Extenders;
@@ -82,6 +81,27 @@ pub struct SchedulerFlags {
     /// Port of the health and metrics server (HTTPS); 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 10259)]
     pub secure_port: u16,
+
+    /// Time from a failed attempt to the next one where nothing changes that may help the pod; at least 1s.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_without_change)]
+    pub pod_max_in_unschedulable_pods_duration: Duration,
+
+    /// Flags without effect.
+    #[command(flatten)]
+    pub unused: UnusedSchedulerFlags,
+}
+
+define_unused_flags! {
+    /// Flags of kube-scheduler for what this program does not have: request limits, profiles of its memory, proxies that authenticate, an address of
+    /// the API server besides the kubeconfig.
+    UnusedSchedulerFlags {
+        authentication_skip_lookup authentication_tolerate_lookup_failure cert_dir
+        contention_profiling http2_max_streams_per_connection kube_api_burst kube_api_content_type
+        kube_api_qps master permit_address_sharing permit_port_sharing profiling
+        requestheader_allowed_names requestheader_client_ca_file requestheader_extra_headers_prefix
+        requestheader_group_headers requestheader_username_headers show_hidden_metrics_for_version
+        tls_sni_cert_key
+    }
 }
 
 /// Port of the plain-HTTP server when only its address is given, as in Kubernetes.
@@ -90,6 +110,13 @@ const PLAIN_PORT: u16 = 10251;
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
+
+/// Reads a time between attempts: without a bound a pod that fits nowhere would be tried all the time.
+fn parse_without_change(text: &str) -> Result<Duration, FlagError> {
+    let time = go_duration::parse(text).map_err(|error| FlagError::new(error.to_string()))?;
+    let is_long = time >= Duration::from_secs(1);
+    if is_long { Ok(time) } else { Err(FlagError::new("must be at least 1s")) }
+}
 
 /// Adds what this program's reference has besides flags.
 ///
@@ -124,7 +151,10 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let (features, gates) =
         resolve_features(flags.feature_gates.as_ref()).map_err(Failure::usage)?;
     from_file.set_features(features);
-    from_file.warnings.iter().chain(&gates).for_each(|warning| tracing::warn!("{warning}"));
+    from_file.retry.without_change = flags.pod_max_in_unschedulable_pods_duration;
+    let unused = flags.unused.list_warnings();
+    let warnings = from_file.warnings.iter().chain(&gates).chain(&unused);
+    warnings.for_each(|warning| tracing::warn!("{warning}"));
     let leader = flags.leader.over(from_file.leader_election);
     let environment = |name: &str| std::env::var(name).ok();
     let config = match flags.kubeconfig.as_ref().or(from_file.kubeconfig.as_ref()) {
@@ -165,7 +195,7 @@ struct Dependencies {
     client: Client,
     profiles: Vec<Profile>,
     extenders: Extenders,
-    retry: Backoff,
+    retry: RetryTimes,
     board: StatusBoard,
     counters: SchedulerMetrics,
     /// Whether this instance is the leader.
@@ -291,11 +321,34 @@ fn resolve_features(
 mod tests {
     use super::*;
 
+    fn parse(args: &[&str]) -> Result<SchedulerFlags, String> {
+        let parsed = SchedulerFlags::try_parse_from([&["orch-scheduler"], args].concat());
+        parsed.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_of_installers_are_accepted_and_those_without_effect_are_named() {
+        let args = [
+            "--profiling=false",
+            "--kube-api-qps=50",
+            "--logtostderr",
+            "--pod-max-in-unschedulable-pods-duration=90s",
+        ];
+        let flags = parse(&args).expect("flags");
+        assert_eq!(flags.pod_max_in_unschedulable_pods_duration.as_secs(), 90);
+        let effect = "is accepted for compatibility and has no effect";
+        let expected = ["kube-api-qps", "profiling", "logtostderr"]
+            .map(|name| format!("flag --{name} {effect}"));
+        assert_eq!(flags.unused.list_warnings(), expected);
+        assert!(parse(&["--no-such-flag"]).is_err());
+        let short = parse(&["--pod-max-in-unschedulable-pods-duration=10ms"]).unwrap_err();
+        assert!(short.contains("must be at least 1s"), "{short}");
+    }
+
     #[test]
     fn gates_are_checked_and_named_once() {
         let resolved = |gates: &str| {
-            let args = ["orch-scheduler".to_owned(), format!("--feature-gates={gates}")];
-            let flags = SchedulerFlags::try_parse_from(args).map_err(|error| error.to_string())?;
+            let flags = parse(&[&format!("--feature-gates={gates}")])?;
             resolve_features(flags.feature_gates.as_ref()).map_err(|error| error.to_string())
         };
         let warnings_for = |gates: &str| resolved(gates).map(|(_, warnings)| warnings);

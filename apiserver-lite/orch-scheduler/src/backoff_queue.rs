@@ -9,16 +9,25 @@ use proto_daemon::backoff::Backoff;
 
 use crate::metrics::PendingPods;
 
-/// Shortest time between a failure and the next attempt after a change, unless the configuration file says it.
-pub const RETRY: Backoff =
-    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
-/// Interval of attempts without a change.
-const WITHOUT_CHANGE: Duration = Duration::from_secs(60);
+/// When a pod is tried again that could not be scheduled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryTimes {
+    /// After a change that may help it: the shortest time since its last failure.
+    pub after_change: Backoff,
+    /// Without a change: the time since its last failure.
+    pub without_change: Duration,
+}
+
+/// Unless the configuration file or a flag says it.
+pub const RETRY: RetryTimes = RetryTimes {
+    after_change: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) },
+    without_change: Duration::from_mins(5),
+};
 
 /// Pods that could not be scheduled.
 #[derive(Debug)]
 pub struct BackoffQueue {
-    retry: Backoff,
+    retry: RetryTimes,
     pods: BTreeMap<ObjectKey, Wait>,
     /// Number of changes that may help any pod.
     changes: u64,
@@ -55,8 +64,8 @@ pub enum Failure {
 }
 
 impl BackoffQueue {
-    /// An empty queue with this time between a failure and the next attempt after a change.
-    pub fn new(retry: Backoff) -> Self {
+    /// An empty queue with these times between a failure and the next attempt.
+    pub fn new(retry: RetryTimes) -> Self {
         Self { retry, pods: BTreeMap::new(), changes: 0, assigned: 0, left_over: BTreeSet::new() }
     }
 
@@ -122,7 +131,9 @@ impl BackoffQueue {
             }
             let counted = match self.due(key, &wait.uid, now) {
                 Due::Now => &mut count.active,
-                Due::At(_) if self.pause(wait) == WITHOUT_CHANGE => &mut count.unschedulable,
+                Due::At(_) if self.pause(wait) == self.retry.without_change => {
+                    &mut count.unschedulable
+                }
                 Due::At(_) => &mut count.backoff,
             };
             *counted = counted.saturating_add(1);
@@ -142,17 +153,20 @@ impl BackoffQueue {
         if at <= now { Due::Now } else { Due::At(at) }
     }
 
-    /// Time from a failure to the next attempt; [`WITHOUT_CHANGE`] while nothing has changed that may help.
+    /// Time from a failure to the next attempt; [`RetryTimes::without_change`] while nothing has changed that may help.
     fn pause(&self, wait: &Wait) -> Duration {
         let changed = wait.seen.0 != self.changes;
         let pod_assigned = wait.seen.1 != self.assigned;
+        let RetryTimes { after_change, without_change } = self.retry;
         match wait.why {
-            Failure::Error => self.retry.delay(wait.failures, 1.0),
-            Failure::Unschedulable if changed => self.retry.delay(wait.failures, 1.0),
-            Failure::PodAffinity if changed || pod_assigned => self.retry.delay(wait.failures, 1.0),
+            Failure::Error => after_change.delay(wait.failures, 1.0),
+            Failure::Unschedulable if changed => after_change.delay(wait.failures, 1.0),
+            Failure::PodAffinity if changed || pod_assigned => {
+                after_change.delay(wait.failures, 1.0)
+            }
             // The volume controller's progress does not depend on the pod's failures.
             Failure::Volumes if changed => Duration::ZERO,
-            Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => WITHOUT_CHANGE,
+            Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => without_change,
         }
     }
 }
@@ -178,8 +192,8 @@ mod tests {
         let mut backoff = BackoffQueue::new(RETRY);
         assert_eq!(backoff.due(&key, "u", at(0)), Due::Now);
         backoff.note_failure(&key, "u", Failure::Unschedulable, at(0));
-        assert_eq!(backoff.due(&key, "u", at(5)), Due::At(at(60)));
-        assert_eq!(backoff.due(&key, "u", at(60)), Due::Now);
+        assert_eq!(backoff.due(&key, "u", at(5)), Due::At(at(300)));
+        assert_eq!(backoff.due(&key, "u", at(300)), Due::Now);
         assert_eq!(backoff.due(&key, "another", at(0)), Due::Now, "a new pod of the same name");
         backoff.note_cluster_change();
         assert_eq!(backoff.due(&key, "u", at(0)), Due::At(at(1)));
@@ -199,12 +213,12 @@ mod tests {
         backoff.note_failure(&one, "u", Failure::PodAffinity, start);
         backoff.note_failure(&other, "u", Failure::Unschedulable, start);
         assert_eq!(backoff.count_affinity_waits(), 1);
-        assert_eq!(backoff.due(&one, "u", start), Due::At(start + WITHOUT_CHANGE));
+        assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.without_change));
         backoff.note_assigned_pod();
-        assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.first));
-        assert_eq!(backoff.due(&other, "u", start), Due::At(start + WITHOUT_CHANGE));
+        assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.after_change.first));
+        assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.without_change));
         backoff.note_cluster_change();
-        assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.first));
+        assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.after_change.first));
     }
 
     #[test]
@@ -216,11 +230,15 @@ mod tests {
             backoff.note_failure(&one, "u", failure, start);
             backoff.note_failure(&other, "u", failure, start);
             backoff.note_pod_change(&one);
-            assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.first), "{failure:?}");
-            assert_eq!(backoff.due(&one, "u", start + RETRY.first), Due::Now);
-            assert_eq!(backoff.due(&other, "u", start), Due::At(start + WITHOUT_CHANGE));
+            assert_eq!(
+                backoff.due(&one, "u", start),
+                Due::At(start + RETRY.after_change.first),
+                "{failure:?}"
+            );
+            assert_eq!(backoff.due(&one, "u", start + RETRY.after_change.first), Due::Now);
+            assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.without_change));
             backoff.note_failure(&one, "u", failure, start);
-            assert_eq!(backoff.due(&one, "u", start), Due::At(start + WITHOUT_CHANGE));
+            assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.without_change));
             assert_eq!(backoff.count_failures(&one, "u"), 2);
             assert_eq!(backoff.count_failures(&one, "another"), 0);
         }
@@ -233,7 +251,7 @@ mod tests {
         for _ in 0..5 {
             backoff.note_failure(&key, "u", Failure::Volumes, start);
         }
-        assert_eq!(backoff.due(&key, "u", start), Due::At(start + WITHOUT_CHANGE));
+        assert_eq!(backoff.due(&key, "u", start), Due::At(start + RETRY.without_change));
         backoff.note_cluster_change();
         assert_eq!(backoff.due(&key, "u", start), Due::Now);
     }
@@ -250,7 +268,7 @@ mod tests {
         backoff.set_left_over(BTreeSet::from(["d".to_owned(), "new".to_owned()]));
         let count = |active, backoff, unschedulable| PendingPods { active, backoff, unschedulable };
         assert_eq!(backoff.count_pending(start), count(2, 1, 2));
-        assert_eq!(backoff.count_pending(start + RETRY.first), count(3, 0, 2));
+        assert_eq!(backoff.count_pending(start + RETRY.after_change.first), count(3, 0, 2));
         backoff.note_assigned_pod();
         assert_eq!(backoff.count_pending(start), count(2, 2, 1));
         let later = start + Duration::from_secs(3);
@@ -265,7 +283,7 @@ mod tests {
         let key = ObjectKey::new("ns", "a");
         let mut backoff = BackoffQueue::new(RETRY);
         backoff.note_failure(&key, "u", Failure::Error, start);
-        assert_eq!(backoff.due(&key, "u", start), Due::At(start + RETRY.first));
+        assert_eq!(backoff.due(&key, "u", start), Due::At(start + RETRY.after_change.first));
         backoff.retain(|_, uid| uid != "u");
         assert_eq!(backoff.due(&key, "u", start), Due::Now);
     }

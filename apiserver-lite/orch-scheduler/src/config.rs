@@ -18,7 +18,7 @@ use proto_daemon::reference::FileReference;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::backoff_queue::RETRY;
+use crate::backoff_queue::{RETRY, RetryTimes};
 use extenders::{ExtenderSettings, FileExtender};
 use profiles::FileProfile;
 
@@ -34,8 +34,8 @@ pub struct FromFile {
     pub profiles: Vec<Profile>,
     /// The services that are asked besides.
     pub extenders: Vec<ExtenderSettings>,
-    /// The back-off of pods that fit on no node.
-    pub retry: Backoff,
+    /// When pods are tried again that fit on no node.
+    pub retry: RetryTimes,
     /// How one of several instances is chosen, where no flag says it.
     pub leader_election: LeaderElection,
     /// A warning for each field that is set and has no effect.
@@ -101,8 +101,8 @@ impl Default for File {
             profiles: Vec::new(),
             extenders: Vec::new(),
             leader_election: LeaderElection::default(),
-            pod_initial_backoff_seconds: RETRY.first.as_secs(),
-            pod_max_backoff_seconds: RETRY.longest.as_secs(),
+            pod_initial_backoff_seconds: RETRY.after_change.first.as_secs(),
+            pod_max_backoff_seconds: RETRY.after_change.longest.as_secs(),
             parallelism: Value::Null,
             healthz_bind_address: Value::Null,
             metrics_bind_address: Value::Null,
@@ -238,9 +238,12 @@ fn select_fields(names: &Names, file: &File) -> FromFile {
         kubeconfig: text(&file.client_connection.kubeconfig).map(PathBuf::from),
         profiles,
         extenders: extenders::select_extenders(&file.extenders),
-        retry: Backoff {
-            first: Duration::from_secs(file.pod_initial_backoff_seconds),
-            longest: Duration::from_secs(file.pod_max_backoff_seconds),
+        retry: RetryTimes {
+            after_change: Backoff {
+                first: Duration::from_secs(file.pod_initial_backoff_seconds),
+                longest: Duration::from_secs(file.pod_max_backoff_seconds),
+            },
+            ..RETRY
         },
         leader_election: file.leader_election.clone(),
         warnings: without_effect(file),
@@ -330,7 +333,13 @@ mod tests {
             fields.profiles.iter().map(|p| p.name.as_str()).collect::<Vec<_>>(),
             ["mine", "other"]
         );
-        assert_eq!((fields.retry.first.as_secs(), fields.retry.longest.as_secs()), (1, 30));
+        assert_eq!(
+            (
+                fields.retry.after_change.first.as_secs(),
+                fields.retry.after_change.longest.as_secs()
+            ),
+            (1, 30)
+        );
         let elected = LeaderElection {
             leader_elect: false,
             resource_name: "mine".into(),

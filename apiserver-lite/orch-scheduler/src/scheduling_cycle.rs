@@ -16,12 +16,11 @@ use proto_api::core::v1::ObjectReference;
 use proto_api::event_report::EventKind;
 use proto_client::events::Recorder;
 use proto_client::{Client, Store};
-use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
-use crate::backoff_queue::{BackoffQueue, Due, Failure};
+use crate::backoff_queue::{BackoffQueue, Due, Failure, RetryTimes};
 use crate::cycle_trigger::CycleTrigger;
 use crate::extenders::Extenders;
 use crate::isolate_pod::isolate_pod;
@@ -118,7 +117,7 @@ impl Scheduler {
         client: Client,
         profiles: Vec<ProfileInUse>,
         extenders: Extenders,
-        retry: Backoff,
+        retry: RetryTimes,
         caches: ClusterCaches,
         storage: StorageInformers,
         reporting: SchedulerReports,
@@ -196,13 +195,11 @@ impl Scheduler {
     /// Runs one cycle. Returns when the next is due if nothing changes.
     async fn run_cycle(&mut self) -> Option<Instant> {
         let pods = self.list_pods();
-        let nodes = self.caches.nodes.list().into_iter().map(|(_, node)| node).collect();
-        let mut loads = load(nodes, &pods);
+        let mut loads = load(&self.caches.nodes.objects(), &pods);
         self.reserved.add_to(&mut loads);
-        let labels =
-            |(key, labels): (ObjectKey, Arc<BTreeMap<_, _>>)| (key.name, (*labels).clone());
+        let namespaces = self.caches.namespaces.list().into_iter();
         let namespaces: NamespaceLabels =
-            self.caches.namespaces.list().into_iter().map(labels).collect();
+            namespaces.map(|(key, labels)| (key.name, labels)).collect();
         let mut tally = Tally::default();
         let mut due = Vec::new();
         let pending = self.pending(&pods);
@@ -292,7 +289,6 @@ impl Scheduler {
     /// Lists all pods; assumed ones have their node.
     fn list_pods(&mut self) -> Vec<Arc<PodInfo>> {
         let pods = &self.caches.pods;
-        let shown = pods.list();
         let now = Instant::now();
         self.assumed.retain(|_, (pod, since)| {
             let found = pods.get(&pod.key);
@@ -304,7 +300,8 @@ impl Scheduler {
             Some((assumed, _)) => assumed.clone(),
             None => pod,
         };
-        shown.into_iter().map(|(_, pod)| assumed(pod)).collect()
+        // Listed last: a pod whose binding the watch shows meanwhile is no longer pending here either.
+        pods.objects().into_iter().map(assumed).collect()
     }
 
     /// The pods of this scheduler without a node, by priority and then by age.
@@ -314,8 +311,7 @@ impl Scheduler {
 
     /// The pending pods that wait on a node for the end of others, each with that node.
     fn list_nominated(&mut self, pending: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
-        let by_uid = pending.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
-        self.nominations.forget_shown(&by_uid);
+        self.nominations.forget_shown(pending);
         let on_node = |pod: &Arc<PodInfo>| {
             // One whose volumes are being bound is counted with its reservation.
             let node = self.nominations.node_of(pod);

@@ -99,7 +99,7 @@ impl StorageInformers {
             volumes: by_name(&self.volumes),
             classes: by_name(&self.classes),
             drivers: by_name(&self.drivers),
-            capacities: self.capacities.list().into_iter().map(|(_, found)| found).collect(),
+            capacities: self.capacities.objects(),
             limits: limits.with_cloud_disks_max(self.cloud_disks_max),
             assumed: BTreeSet::new(),
             derived: Derived::default(),

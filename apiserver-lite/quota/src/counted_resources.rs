@@ -118,8 +118,13 @@ fn class_infix(names: &Names) -> String {
 }
 
 fn amounts_of_service(service: &Service) -> ResourceList {
-    let ports = i64::try_from(service.spec.ports.len()).unwrap_or(i64::MAX);
-    let (node_ports, balancers) = match service.spec.type_.as_str() {
+    let spec = &service.spec;
+    // Ports are allocated after the write is admitted: the intent counts. A balancer that takes no node ports has those that it names.
+    let names_ports =
+        spec.type_ == "LoadBalancer" && spec.allocate_load_balancer_node_ports == Some(false);
+    let ports = spec.ports.iter().filter(|port| !names_ports || port.node_port != 0).count();
+    let ports = i64::try_from(ports).unwrap_or(i64::MAX);
+    let (node_ports, balancers) = match spec.type_.as_str() {
         "NodePort" => (ports, 0),
         "LoadBalancer" => (ports, 1),
         _ => (0, 0),

@@ -100,16 +100,16 @@ fn insufficient_resources(pod: &PodInfo, load: &NodeLoad, fit: &ResourceFit) -> 
         refusals.push(Refusal::TooManyPods);
     }
     let requested = |resource: &str| load.requested.get(resource).copied().unwrap_or(0);
-    // CPU and memory come first.
-    let order = |resource: &&String| (*resource != CPU, *resource != MEMORY, (*resource).clone());
-    let mut resources: Vec<&String> = pod.requests.keys().filter(|r| !fit.ignores(r)).collect();
-    resources.sort_by_key(order);
-    for resource in resources {
-        let request = pod.requests.get(resource).copied().unwrap_or(0);
-        if request > 0 && request > allocatable(resource).saturating_sub(requested(resource)) {
-            refusals.push(Refusal::Insufficient(resource.clone()));
-        }
-    }
+    let is_insufficient = |(resource, request): &(&String, &i64)| {
+        let free = || allocatable(resource).saturating_sub(requested(resource));
+        **request > 0 && **request > free() && !fit.ignores(resource)
+    };
+    let insufficient = pod.requests.iter().filter(is_insufficient);
+    // Empty on most nodes.
+    let mut resources: Vec<&String> = insufficient.map(|(resource, _)| resource).collect();
+    // CPU and memory come first, the others by name as they are.
+    resources.sort_by_key(|resource| (*resource != CPU, *resource != MEMORY));
+    refusals.extend(resources.into_iter().cloned().map(Refusal::Insufficient));
     refusals
 }
 

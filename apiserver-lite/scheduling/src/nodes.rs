@@ -1,6 +1,6 @@
 //! The nodes of a scheduling cycle with the pods that are assigned to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,18 +43,21 @@ pub struct NodeLoad {
     stamp: LoadStamp,
 }
 
-/// Assigns the pods to their nodes.
-pub fn load(nodes: Vec<Arc<NodeInfo>>, pods: &[Arc<PodInfo>]) -> Vec<NodeLoad> {
-    let mut loads: BTreeMap<String, NodeLoad> = BTreeMap::new();
-    for node in nodes {
-        loads.insert(node.name.clone(), NodeLoad::empty(node));
-    }
+/// Assigns the pods to their nodes. The loads are in the order of the nodes' names.
+pub fn load(nodes: &[Arc<NodeInfo>], pods: &[Arc<PodInfo>]) -> Vec<NodeLoad> {
+    let by_name: BTreeMap<&str, &Arc<NodeInfo>> =
+        nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+    let mut loads: Vec<NodeLoad> =
+        by_name.values().map(|node| NodeLoad::empty((*node).clone())).collect();
+    // There are many more pods than nodes: each is found by a hash.
+    let indices: HashMap<&str, usize> = by_name.into_keys().zip(0..).collect();
     for pod in pods.iter().filter(|pod| pod.phase != PodPhase::Ended) {
-        if let Some(load) = loads.get_mut(&pod.node) {
+        let nth = indices.get(pod.node.as_str());
+        if let Some(load) = nth.and_then(|nth| loads.get_mut(*nth)) {
             load.add(pod.clone());
         }
     }
-    loads.into_values().collect()
+    loads
 }
 
 impl NodeLoad {
@@ -90,7 +93,10 @@ impl NodeLoad {
     pub fn add(&mut self, pod: impl Into<Arc<PodInfo>>) {
         let pod: Arc<PodInfo> = pod.into();
         for (resource, amount) in &pod.requests {
-            add(self.requested.entry(resource.clone()).or_default(), *amount);
+            match self.requested.get_mut(resource) {
+                Some(sum) => add(sum, *amount),
+                None => drop(self.requested.insert(resource.clone(), *amount)),
+            }
         }
         add(&mut self.pod_count, 1);
         add(&mut self.weight.0, pod.weight.0);
@@ -102,5 +108,38 @@ impl NodeLoad {
         }
         self.pods.push(pod);
         self.stamp = LoadStamp::unused();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::examples::{node, pod};
+
+    #[test]
+    fn pods_count_on_their_nodes_until_they_end() {
+        let nodes = ["b", "a", "c"].map(|name| Arc::new(node(name)));
+        let on = |name: &str, node: &str, phase| {
+            Arc::new(PodInfo { node: node.into(), phase, ..pod(name, 100, 1 << 20) })
+        };
+        let gpu = PodInfo { requests: [("example.com/gpu".into(), 2)].into(), ..pod("g", 0, 0) };
+        let pods = [
+            on("p", "b", PodPhase::Active),
+            on("q", "b", PodPhase::Terminating),
+            on("r", "b", PodPhase::Ended),
+            on("s", "gone", PodPhase::Active),
+            on("t", "", PodPhase::Active),
+            Arc::new(PodInfo { node: "b".into(), ..gpu }),
+        ];
+        let loads = load(&nodes, &pods);
+        let seen = |load: &NodeLoad| {
+            let pods: Vec<&str> = load.pods.iter().map(|pod| pod.key.name.as_str()).collect();
+            format!("{}: {} {}", load.node.name, load.pod_count, pods.join(" "))
+        };
+        assert_eq!(loads.iter().map(seen).collect::<Vec<_>>(), ["a: 0 ", "b: 3 p q g", "c: 0 "]);
+        let sums = [("cpu", 200), ("example.com/gpu", 2), ("memory", 2 << 20)];
+        let sums: Amounts = sums.map(|(resource, sum)| (resource.to_owned(), sum)).into();
+        assert_eq!(loads[1].requested, sums);
+        assert!(loads[0].requested.is_empty());
     }
 }

@@ -21,10 +21,14 @@ impl Nominations {
         self.0.insert(pod.uid.clone(), node.to_owned());
     }
 
-    /// Forgets what the cache shows, and the pods that do not wait any more. `shown` is the pod of a uid if it has no node.
-    pub fn forget_shown(&mut self, shown: &BTreeMap<&str, &Arc<PodInfo>>) {
-        self.0
-            .retain(|uid, node| shown.get(uid.as_str()).is_some_and(|pod| pod.nominated != *node));
+    /// Forgets what the cache shows, and the pods that do not wait any more. `pending` are those without a node.
+    pub fn forget_shown(&mut self, pending: &[Arc<PodInfo>]) {
+        if self.0.is_empty() {
+            return;
+        }
+        let shown: BTreeMap<&str, &str> =
+            pending.iter().map(|pod| (pod.uid.as_str(), pod.nominated.as_str())).collect();
+        self.0.retain(|uid, node| shown.get(uid.as_str()).is_some_and(|shown| *shown != *node));
     }
 }
 

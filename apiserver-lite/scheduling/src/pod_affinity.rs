@@ -1,6 +1,9 @@
 //! The filters InterPodAffinity and PodTopologySpread: required pod affinity, anti-affinity and topology spread.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proto_api::selectors::Selector;
 
 use crate::filter::find_untolerated;
 use crate::node_info::NodeInfo;
@@ -13,17 +16,19 @@ use crate::refusal::Refusal;
 use crate::resource_amounts::add;
 
 /// The labels of namespaces, by name.
-pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
+pub type NamespaceLabels = BTreeMap<String, Arc<BTreeMap<String, String>>>;
 
 impl Term {
     /// Whether the term selects a pod.
     pub fn selects(&self, pod: &PodInfo, namespaces: &NamespaceLabels) -> bool {
         proto_api::count_steps!(1);
         let namespace = &pod.key.namespace;
-        let nothing = BTreeMap::new();
-        let labels = namespaces.get(namespace).unwrap_or(&nothing);
+        let by_labels = |selector: &Selector| {
+            let nothing = BTreeMap::new();
+            selector.matches(namespaces.get(namespace).map_or(&nothing, Arc::as_ref))
+        };
         let in_namespace = self.namespaces.contains(namespace)
-            || self.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels));
+            || self.namespace_selector.as_ref().is_some_and(by_labels);
         in_namespace && self.pods.as_ref().is_some_and(|selector| selector.matches(&pod.labels))
     }
 }

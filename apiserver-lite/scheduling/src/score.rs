@@ -71,7 +71,7 @@ fn points(
         Score::NodeResourcesBalancedAllocation => {
             each(&|load| resources::score_balance(pod, load, &profile.balanced))
         }
-        Score::ImageLocality => image_locality::points(pod, feasible, loads),
+        Score::ImageLocality => image_locality::points(pod, feasible, loads, selected),
         Score::NodeAffinity => normalize(each(&|load| preferred_weight(pod, load, profile))),
         Score::InterPodAffinity => {
             let weight = profile.hard_pod_affinity_weight;
@@ -368,6 +368,61 @@ mod tests {
         assert_eq!(chosen(&app, &loads), "b");
         app.images = vec!["registry/app:2".into()];
         assert_eq!(chosen(&app, &loads), "a");
+    }
+
+    /// An image that no node has counts as a container, with no bytes.
+    #[test]
+    fn points_of_images_grow_with_the_nodes_that_have_them() {
+        let mut all = loads(&["a", "b", "c", "d"]);
+        for load in &mut all[..2] {
+            let mut with = (*load.node).clone();
+            with.images.insert("app:1".into(), 2000 << 20);
+            load.node = Arc::new(with);
+        }
+        let feasible: Vec<&NodeLoad> = all[1..].iter().collect();
+        let selected = &mut SelectedCounts::default();
+        let mut points = |images: &[&str]| {
+            let images = images.iter().map(|image| (*image).into()).collect();
+            let pod = PodInfo { images, ..pod("p", 1, 1) };
+            image_locality::points(&pod, &feasible, &all, selected)
+        };
+        // Half of 2000 MiB, of 1000 for each container.
+        assert_eq!(points(&["app:1"]), [100, 0, 0]);
+        assert_eq!(points(&["app:1", "none:1"]), [49, 0, 0]);
+        assert_eq!(points(&["app:1", "app:1"]), [100, 0, 0]);
+        assert_eq!(points(&["none:1"]), [0, 0, 0]);
+        assert_eq!(points(&[]), [0, 0, 0]);
+    }
+
+    /// Plugins that find nothing for a pod do not look at each node.
+    #[test]
+    fn plugins_without_a_preference_cost_nothing() {
+        let loads: Vec<NodeLoad> =
+            (0..50).map(|nth| NodeLoad::empty(Arc::new(node(&format!("n{nth}"))))).collect();
+        let feasible: Vec<&NodeLoad> = loads.iter().collect();
+        let (namespaces, added, profile) = (NamespaceLabels::new(), BTreeMap::new(), profile());
+        let view =
+            ScoreView { loads: &loads, namespaces: &namespaces, profile: &profile, added: &added };
+        let mut selected = SelectedCounts::default();
+        let mut steps = |score: Score, pod: &PodInfo| {
+            count_during(|| drop(points(score, pod, &feasible, view, &mut selected)))
+        };
+        let mut web = pod("web", 1, 1);
+        assert_eq!(steps(Score::InterPodAffinity, &web), 0, "no domain has points");
+        web.images = vec!["none:1".into()];
+        assert_eq!(steps(Score::ImageLocality, &web), 50, "the nodes with the image");
+        assert_eq!(steps(Score::ImageLocality, &web), 0, "they are known");
+        let spread = |key: String| Spread {
+            pods: "app=web".parse().ok(),
+            topology_key: key,
+            max_skew: 1,
+            min_domains: 1,
+            inclusion: NodeInclusion::default(),
+        };
+        web.constraints.preferred_spread = vec![spread(names().label("hostname"))];
+        assert_eq!(steps(Score::PodTopologySpread, &web), 0, "each node is a domain");
+        web.constraints.preferred_spread.push(spread("zone".into()));
+        assert_eq!(steps(Score::PodTopologySpread, &web), 100, "two keys of each node");
     }
 
     /// Twice the nodes, or twice the constraints, cost at most twice the comparisons.

@@ -1,5 +1,5 @@
-//! How many pods of each node a spread constraint selects, kept for the pods of one cycle: those of a workload select the same, and few nodes change
-//! from one to the next.
+//! How many pods of each node a spread constraint selects, and how many nodes have an image, kept for the pods of one cycle: those of a workload are alike,
+//! and few nodes change from one to the next.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,13 +7,16 @@ use crate::nodes::{LoadStamp, NodeLoad};
 use crate::placement::Spread;
 use crate::pod_info::{PodInfo, PodPhase};
 
-/// Bound of the counts that are kept, of all selectors together: some 20 MB.
+/// Bound of the counts that are kept, of all selectors and images together: some 20 MB.
 const COUNTS_MAX: usize = 500_000;
 
-/// The counts by namespace and selector.
+/// The counts of one cycle.
 #[derive(Debug, Default)]
 pub struct SelectedCounts {
+    /// By namespace and selector.
     by_selector: BTreeMap<(String, String), HashMap<LoadStamp, i64>>,
+    /// The nodes that have each image.
+    by_image: BTreeMap<String, usize>,
     len: usize,
 }
 
@@ -32,12 +35,29 @@ impl SelectedCounts {
         pod: &'a PodInfo,
         spread: &'a Spread,
     ) -> ConstraintCounts<'a> {
-        if self.len >= COUNTS_MAX {
-            *self = Self::default();
-        }
+        self.forget_beyond_bound();
         let selector = spread.pods.as_ref().map_or_else(String::new, ToString::to_string);
         let by_load = self.by_selector.entry((pod.key.namespace.clone(), selector)).or_default();
         ConstraintCounts { pod, spread, by_load, len: &mut self.len }
+    }
+
+    /// How many nodes have an image. `loads` are those of the cycle: their pods change, the nodes do not.
+    pub fn nodes_with_image(&mut self, image: &str, loads: &[NodeLoad]) -> usize {
+        if let Some(count) = self.by_image.get(image) {
+            return *count;
+        }
+        self.forget_beyond_bound();
+        proto_api::count_steps!(loads.len());
+        let count = loads.iter().filter(|load| load.node.images.contains_key(image)).count();
+        self.by_image.insert(image.to_owned(), count);
+        self.len = self.len.saturating_add(1);
+        count
+    }
+
+    fn forget_beyond_bound(&mut self) {
+        if self.len >= COUNTS_MAX {
+            *self = Self::default();
+        }
     }
 }
 
@@ -104,6 +124,23 @@ mod tests {
         assert_eq!(all(&loads), (0, 0));
         loads[8] = loads[8].without(|_| false);
         assert_eq!(all(&loads), (0, 1));
+    }
+
+    #[test]
+    fn counts_beyond_the_bound_are_forgotten() {
+        let mut with = node("n");
+        with.images.insert("app:1".into(), 1);
+        let loads = [NodeLoad::empty(Arc::new(with)), NodeLoad::empty(Arc::new(node("m")))];
+        let mut counts = SelectedCounts::default();
+        counts.of_constraint(&pod("web", 1, 1), &spread("app=web")).count(&loads[0]);
+        assert_eq!(counts.nodes_with_image("app:1", &loads), 1);
+        assert_eq!(counts.nodes_with_image("app:2", &loads), 0);
+        assert_eq!((counts.by_selector.len(), counts.by_image.len(), counts.len), (1, 2, 3));
+        counts.len = COUNTS_MAX;
+        assert_eq!(counts.nodes_with_image("app:1", &loads), 1);
+        assert_eq!(counts.by_image.len(), 2, "it is known");
+        assert_eq!(counts.nodes_with_image("app:3", &loads), 0);
+        assert_eq!((counts.by_selector.len(), counts.by_image.len(), counts.len), (0, 1, 1));
     }
 
     #[test]

@@ -271,7 +271,8 @@ impl Turn<'_> {
             );
             plan.reports.push(self.report(EventKind::Warning, "UnsupportedSchedule", message));
         }
-        let named = spec.time_zone.as_deref().or(schedule.zone());
+        // No CronJob with both is admitted. For one that is stored Kubernetes uses the schedule's.
+        let named = schedule.zone().or(spec.time_zone.as_deref());
         let zone = named.map_or_else(|| Some(Zone::utc()), Zone::named);
         if zone.is_none() {
             let named = named.unwrap_or_default();

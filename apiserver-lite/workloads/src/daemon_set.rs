@@ -35,7 +35,7 @@ const BURST_MAX: usize = 250;
 /// What a plan is made from.
 pub struct ObservedDaemonSet<'a> {
     pub set: &'a DaemonSet,
-    /// The pods of its namespace.
+    /// Pods of its namespace: at least those that it controls, and the orphans that it selects.
     pub pods: &'a [Arc<Pod>],
     /// The revisions of its namespace ([`canonical_revision`](crate::canonical_revision)).
     pub revisions: &'a [Arc<ControllerRevision>],

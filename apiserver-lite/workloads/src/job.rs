@@ -42,7 +42,7 @@ const BURST_MAX: usize = 500;
 /// What a plan is made from.
 pub struct ObservedJob<'a> {
     pub job: &'a Job,
-    /// The pods of its namespace.
+    /// Pods of its namespace: at least those that it controls, and the orphans that it selects.
     pub pods: &'a [Arc<Pod>],
 }
 

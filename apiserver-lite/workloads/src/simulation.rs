@@ -150,14 +150,38 @@ impl World {
         });
     }
 
-    /// Executes the writes up to the first that is refused, at most `limit` of them: the controller is gone after that.
+    /// Executes the writes without those that depend on one that is refused, at most `limit` of them: the controller is gone after that. Gives the number
+    /// of those that were not refused.
     pub(crate) fn run(&mut self, plan: &Plan, limit: usize) -> usize {
-        for (nth, write) in plan.writes.iter().enumerate() {
-            if nth == limit || self.execute(write).is_err() {
-                return nth;
+        self.run_refused(plan, limit, |_| false)
+    }
+
+    /// The same at a server that refuses some writes for another reason than a lost race: the status says so.
+    pub(crate) fn run_refused(
+        &mut self,
+        plan: &Plan,
+        limit: usize,
+        refuses: impl Fn(&ApiWrite) -> bool,
+    ) -> usize {
+        let (mut done, mut from, mut failed, mut status) = (0, 0, None, None);
+        while let Some(nth) = plan.next_write(from, failed) {
+            if done == limit {
+                return done;
+            }
+            from = nth + 1;
+            let (write, now) = (&plan.writes[nth], self.time());
+            if refuses(write) {
+                status = status.or_else(|| plan.status_of_failure(nth, "refused".into(), now));
+                failed = Some(nth);
+            } else if self.execute(write).is_err() {
+                failed = Some(nth);
+            } else {
+                done += 1;
             }
         }
-        plan.writes.len()
+        // One that is lost is written by the next try.
+        let _ = status.map(|status| self.execute(&status));
+        done
     }
 
     pub(crate) fn execute(&mut self, write: &ApiWrite) -> Result<(), Refused> {

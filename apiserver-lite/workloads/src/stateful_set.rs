@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use apiserver_controllers::Plan;
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind};
+use apiserver_controllers::replica_failure::FailureStatus;
 use proto_api::Time;
 use proto_api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
@@ -19,7 +20,7 @@ use proto_api::names::Names;
 use crate::claim::Claimant;
 use crate::pods::{delete_object, revision};
 use crate::revisions::{self, CurrentRevision, History, LiveCount};
-use identity::parent_and_ordinal;
+use identity::{ordinal, parent_and_ordinal};
 use steps::Steps;
 
 const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
@@ -28,7 +29,7 @@ const CLAIM_RETENTION: &str = "StatefulSetAutoDeletePVC";
 /// What a plan is made from.
 pub struct ObservedStatefulSet<'a> {
     pub set: &'a StatefulSet,
-    /// The pods of its namespace.
+    /// Pods of its namespace: at least those that it controls, and the orphans that it selects.
     pub pods: &'a [Arc<Pod>],
     /// The revisions of its namespace ([`canonical_revision`](crate::canonical_revision)).
     pub revisions: &'a [Arc<ControllerRevision>],
@@ -88,8 +89,18 @@ pub(crate) struct Revision<'a> {
     pub(crate) template: Cow<'a, PodTemplateSpec>,
 }
 
-/// Plans pods, claims, revisions and status.
+/// Plans pods, claims, revisions and status from all pods of the namespace.
 pub fn plan(names: &Names, seen: &ObservedStatefulSet<'_>, now: Time) -> Plan {
+    plan_own(names, seen, &|name| seen.pods.iter().any(|pod| pod.metadata.name == name), now)
+}
+
+/// [`plan`] from the set's own pods and those that it may adopt. `has_pod` returns whether the namespace has a pod of a name, of whatever owner.
+pub fn plan_own(
+    names: &Names,
+    seen: &ObservedStatefulSet<'_>,
+    has_pod: &dyn Fn(&str) -> bool,
+    now: Time,
+) -> Plan {
     let set = seen.set;
     let selector = set.spec.selector.as_ref();
     let Some(claimant) = Claimant::new(names, ObjectKind::StatefulSet, set, selector) else {
@@ -123,14 +134,24 @@ pub fn plan(names: &Names, seen: &ObservedStatefulSet<'_>, now: Time) -> Plan {
     });
     let current = current.unwrap_or_else(|| update.clone());
 
-    let steps = Steps { names, seen, claimant: &claimant, current: &current, update: &update, now };
-    let mut status = steps.plan(&pods, &mut plan);
-    complete_update(set, &mut status);
+    let (claimant, current, update) = (&claimant, &current, &update);
+    let steps = Steps { names, seen, has_pod, claimant, current, update, now };
+    let mut counted = steps.count(&pods, &mut plan);
+    let mut status = counted.clone();
+    steps.plan(&pods, &mut status, &mut plan);
+    let with_status = |status| StatefulSet { status, ..set.clone() };
+    if !plan.writes.is_empty() {
+        // Otherwise a server that refuses a pod or a claim for good would keep the status as it is.
+        complete_update(set, &pods, &mut counted);
+        let is_changed = counted != set.status;
+        plan.on_failure = Some(FailureStatus::new(with_status(counted), is_changed));
+    }
+    complete_update(set, &pods, &mut status);
     if status != set.status {
-        plan.writes.push(ApiWrite::UpdateStatus(StatefulSet { status, ..set.clone() }.into()));
+        plan.writes.push(ApiWrite::UpdateStatus(with_status(status).into()));
     }
     if set.metadata.deletion_timestamp.is_none() {
-        plan.writes.extend(truncate(set, &history, &current, &pods));
+        plan.writes.extend(truncate(set, &history, current, &pods));
     }
     plan
 }
@@ -163,10 +184,16 @@ fn newest_revision<'a>(
     }
 }
 
-/// Once all pods are updated and ready, the newest revision is the current one.
-fn complete_update(set: &StatefulSet, status: &mut StatefulSetStatus) {
-    let is_done =
-        status.updated_replicas == status.replicas && status.ready_replicas == status.replicas;
+/// Once all pods are updated and ready, the newest revision is the current one. Unlike in Kubernetes, not while a pod is missing that is to come back with
+/// the current one, which it would not.
+fn complete_update(set: &StatefulSet, pods: &[&Pod], status: &mut StatefulSetStatus) {
+    let rolling = set.spec.update_strategy.rolling_update.as_ref();
+    let partition = rolling.and_then(|rolling| rolling.partition).unwrap_or(0);
+    let kept = 0..partition.min(set.spec.replicas.unwrap_or(1)).max(0);
+    let is_there = pods.iter().filter(|pod| kept.contains(&ordinal(pod))).count() == kept.len();
+    let is_done = is_there
+        && status.updated_replicas == status.replicas
+        && status.ready_replicas == status.replicas;
     if set.spec.update_strategy.type_ == "RollingUpdate" && is_done {
         status.current_replicas = status.updated_replicas;
         status.current_revision.clone_from(&status.update_revision);

@@ -71,12 +71,21 @@ impl<U> Store<U> {
 
     /// All objects, without their names.
     pub fn objects(&self) -> Vec<Arc<U>> {
-        self.read(|cache| cache.iter().map(|(_, object)| object.clone()).collect())
+        self.read(|cache| cache.objects().cloned().collect())
     }
 
     /// The objects of one namespace, by name. The cost depends on their number only.
     pub fn within(&self, namespace: &str) -> Vec<Arc<U>> {
         self.read(|cache| cache.within(namespace).cloned().collect())
+    }
+
+    /// The objects of one namespace that match, by name; only these are cloned. No change is taken while they are matched.
+    pub fn matching(&self, namespace: &str, is_match: impl Fn(&U) -> bool) -> Vec<Arc<U>> {
+        let matching = |cache: &Cache<U>| {
+            let objects = cache.within(namespace).filter(|object| is_match(object));
+            objects.cloned().collect()
+        };
+        self.read(matching)
     }
 
     /// Number of objects.

@@ -77,9 +77,14 @@ impl CommonFlags {
 #[error("--config {0}: this program reads no configuration file, it is configured by flags")]
 pub struct NoConfigFile(PathBuf);
 
+/// The warning that a given flag has no effect.
+pub fn without_effect(flag: &str) -> String {
+    format!("flag --{flag} is accepted for compatibility and has no effect")
+}
+
 /// Warns that a given flag has no effect. Call it once logging is set up.
 pub fn warn_without_effect(flag: &str) {
-    tracing::warn!("flag --{flag} is accepted for compatibility and has no effect");
+    tracing::warn!("{}", without_effect(flag));
 }
 
 /// Why the value of a flag is refused; the text says what was expected. What parses the flags adds its name.

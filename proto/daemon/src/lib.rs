@@ -31,6 +31,7 @@ pub mod runtime;
 pub mod statusz;
 mod systemd;
 pub mod tls;
+mod unused_flags;
 pub mod work_queue;
 pub mod write_coalescing;
 

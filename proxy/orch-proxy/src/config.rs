@@ -204,8 +204,7 @@ fn build_config(
         LoadError::Invalid(faults.0.iter().map(fault).collect())
     })?;
     let mut warnings = settled.warnings;
-    let unused = flags.node.unused.list_set_flags();
-    warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
+    warnings.extend(flags.node.unused.list_warnings());
     // They were checked when the file was read.
     let ranges = file.dataplane.announced_ranges().ok().flatten();
     let announcing = ranges.map(|ranges| Announcing { node: node_name.as_str().into(), ranges });

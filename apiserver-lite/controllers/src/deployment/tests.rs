@@ -1,5 +1,6 @@
 //! Complete rollouts against a model of the server and the replica sets, checked at every step.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;

@@ -23,6 +23,40 @@ fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)
 }
 
+#[test]
+fn the_origin_of_a_slice_is_that_of_its_labels() {
+    let own = [Manager::Selector, Manager::Mirror].map(|manager| manager.label(names()));
+    let managers = own.iter().map(String::as_str).chain(["other", ""]).map(Some).chain([None]);
+    let labels = |manager: Option<&str>, service: Option<&str>| {
+        let manager = manager.map(|value| ("endpointslice.kubernetes.io/managed-by", value));
+        let service = service.map(|value| ("kubernetes.io/service-name", value));
+        let labels = manager.into_iter().chain(service);
+        labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    };
+    let mut found = 0;
+    for manager in managers {
+        for service in [Some("web"), Some("web-2"), Some(""), None] {
+            let mut slice = EndpointSlice::default();
+            slice.metadata.namespace = "ns".into();
+            slice.metadata.labels = labels(manager, service);
+            let origin = origin(names(), &slice);
+            found += usize::from(origin.is_some());
+            for asked in [Manager::Selector, Manager::Mirror] {
+                for name in ["web", ""] {
+                    let expected = origin == Some((asked, ObjectKey::new("ns", name)));
+                    let is_own = has_origin(names(), asked, name);
+                    assert_eq!(
+                        is_own(&slice),
+                        expected,
+                        "{asked:?} {name} {manager:?} {service:?}"
+                    );
+                }
+            }
+        }
+    }
+    assert_eq!(found, 6, "two managers, three Services");
+}
+
 /// A model of the server that stores slices and counts writes.
 #[derive(Default)]
 struct Server {

@@ -337,6 +337,27 @@ fn the_pace_of_evictions_follows_the_rates() {
     }
 }
 
+/// Labels of other nodes change what a zone is: no change of this node calls for the next plan.
+#[test]
+fn a_node_that_may_not_be_evicted_is_looked_at_again() {
+    let (steady, mut node) = (Instant::now(), node("Unknown"));
+    for kind in &KUBELET_CONDITIONS[1..] {
+        let (type_, status) = ((*kind).to_owned(), "Unknown".to_owned());
+        node.status.conditions.push(NodeCondition { type_, status, ..NodeCondition::default() });
+    }
+    let again = |cluster| {
+        let health = NodeHealth::update(None, &node, None, steady);
+        let later = steady.checked_add(GRACE.saturating_mul(2)).expect("a time");
+        let clocks = NodeClocks { steady: later, wall: Time::from_unix(1000) };
+        plan(names(), &node, &health, GRACE, clocks, cluster).requeue_after
+    };
+    assert_eq!(again(ClusterHealth::NotNow(None)), Some(RECHECK));
+    assert_eq!(again(ClusterHealth::NoneReady), Some(RECHECK));
+    assert_eq!(again(ClusterHealth::SomeReady), None, "its taint is set");
+    let turn = Duration::from_secs(7);
+    assert_eq!(again(ClusterHealth::NotNow(Some(turn))), Some(turn));
+}
+
 /// The next node of a zone is planned before the cache shows the taint of the one before.
 #[test]
 fn an_eviction_counts_before_the_cache_shows_it() {

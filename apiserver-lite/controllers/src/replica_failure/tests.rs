@@ -1,4 +1,4 @@
-use proto_api::apps::v1::ReplicaSet;
+use proto_api::apps::v1::{ReplicaSet, StatefulSet};
 use proto_api::core::v1::{Pod, PodTemplateSpec, ReplicationController};
 use proto_api::names::{Names, Profile};
 
@@ -43,7 +43,7 @@ fn owned(names: &Names, controller: &ReplicationController) -> Pod {
 }
 
 fn after(plan: Plan, operation: &ReplicaOperation) -> Option<ApiWrite> {
-    plan.on_failure?.write(operation, REFUSED.into(), Time::from_unix(NOW))
+    plan.on_failure?.write(Some(operation), REFUSED.into(), Time::from_unix(NOW))
 }
 
 #[test]
@@ -96,5 +96,25 @@ fn the_condition_goes_when_all_pods_could_be_made() {
 fn only_pods_count() {
     let names = Names::new(Profile::Kubernetes);
     let plan = replica_set::plan::<Box<Pod>>(names, &set(), &[], Time::from_unix(NOW));
+    assert_eq!(plan.on_failure.clone().unwrap().write(None, REFUSED.into(), Time::default()), None);
     assert_eq!(after(plan, &ReplicaOperation::Scale { from: None, to: 1 }), None);
+}
+
+#[test]
+fn every_failed_step_of_a_stateful_set_leads_to_its_counts() {
+    let mut counted = StatefulSet::default();
+    counted.status.ready_replicas = 2;
+    let (done, failed) = (("", String::new()), ("", String::new()));
+    let other = ReplicaOperation::Other { done, failed };
+    for operation in [Some(&other), None] {
+        let write = |is_changed| {
+            FailureStatus::new(counted.clone(), is_changed).write(
+                operation,
+                REFUSED.into(),
+                Time::default(),
+            )
+        };
+        assert_eq!(write(true), Some(ApiWrite::UpdateStatus(counted.clone().into())));
+        assert_eq!(write(false), None, "the stored status has them");
+    }
 }

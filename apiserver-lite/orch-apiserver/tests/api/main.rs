@@ -35,6 +35,7 @@ mod process;
 mod proxy;
 mod quotas;
 mod rbac;
+mod removed_nodes;
 mod requests;
 mod resource_metrics;
 mod resource_versions;

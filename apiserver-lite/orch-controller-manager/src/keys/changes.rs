@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use apiserver_controller_io::informers::Informers;
 use apiserver_controllers::account_token::{self, TokenReference};
-use apiserver_controllers::addresses::{has_ended, selects, trigger_annotation};
+use apiserver_controllers::addresses::{
+    endpoint_fields, has_ended, has_selector, selects, trigger_annotation,
+};
 use apiserver_controllers::cluster_role_aggregation::is_aggregated;
 use apiserver_controllers::deployment;
 use apiserver_controllers::endpoint_slices::{self, Manager};
@@ -110,12 +112,14 @@ impl WatchedKind for Endpoints {
         let trigger = trigger_annotation(informers.names);
         let is_made = new.is_some_and(|found| found.metadata.annotations.contains_key(&trigger));
         // Endpoints with the trigger annotation were created by this controller; their Service may have been deleted while it was not running.
-        let is_managed = new.is_none() || is_made || informers.services.get(key).is_some();
-        if is_managed {
-            vec![ReconcileKey::Endpoints(key.clone()), ReconcileKey::Mirror(key.clone())]
-        } else {
-            Vec::new()
+        let service = informers.services.get(key);
+        if new.is_some() && !is_made && service.is_none() {
+            return Vec::new();
         }
+        // Endpoints of a selector are not mirrored. A change of the selector queues the slices of what was.
+        let is_mirrored = service.is_none_or(|service| !has_selector(&service));
+        let mirror = is_mirrored.then(|| ReconcileKey::Mirror(key.clone()));
+        [ReconcileKey::Endpoints(key.clone())].into_iter().chain(mirror).collect()
     }
 }
 
@@ -136,7 +140,7 @@ impl WatchedKind for Pod {
     fn keys(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = split(change) else { return Vec::new() };
         informers.index_pod(key, old, new);
-        let mut keys = keys_of_services(new, old, &informers.services.within(&key.namespace));
+        let mut keys = keys_of_services(new, old, || informers.services.within(&key.namespace));
         if let Some(pod) = new {
             keys.push(ReconcileKey::PodGc(key.clone()));
             if is_newly_assigned(old.map(|pod| &**pod), pod) {
@@ -198,32 +202,26 @@ fn recreating_deployment(
     waits.then_some(ReconcileKey::Deployment(key))
 }
 
-/// The keys of the Services whose endpoints change between two states of a pod.
+/// The keys of the Services whose endpoints change between two states of a pod; `services` are those of its namespace.
 fn keys_of_services(
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
-    services: &[Arc<Service>],
+    services: impl FnOnce() -> Vec<Arc<Service>>,
 ) -> Vec<ReconcileKey> {
     if let (Some(new), Some(old)) = (new, old)
         && endpoint_fields(new) == endpoint_fields(old)
     {
         return Vec::new();
     }
+    // Without a change of its labels the same Services select the pod as before.
+    let old = old.filter(|old| new.is_none_or(|new| new.metadata.labels != old.metadata.labels));
     let mut keys = Vec::new();
-    for service in services {
-        if [new, old].into_iter().flatten().any(|pod| selects(service, pod)) {
+    for service in services() {
+        if [new, old].into_iter().flatten().any(|pod| selects(&service, pod)) {
             keys.extend(keys_of_service(&ObjectKey::from_metadata(&service.metadata)));
         }
     }
     keys
-}
-
-/// The fields of a pod that endpoints are made from.
-fn endpoint_fields(pod: &Pod) -> impl PartialEq + '_ {
-    let (metadata, spec, status) = (&pod.metadata, &pod.spec, &pod.status);
-    let ready = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| &c.status);
-    let identity = (&metadata.uid, &metadata.labels, metadata.deletion_timestamp.is_some());
-    (identity, &spec.node_name, &status.pod_ip, &status.pod_ips, &status.phase, ready)
 }
 
 fn keys_of_adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
@@ -290,8 +288,8 @@ impl WatchedKind for Node {
                     keys.push(ReconcileKey::PodReadiness(pod_key));
                 }
                 if moved {
-                    let services = informers.services.within(&pod.metadata.namespace);
-                    keys.extend(keys_of_services(Some(&pod), None, &services));
+                    let services = || informers.services.within(&pod.metadata.namespace);
+                    keys.extend(keys_of_services(Some(&pod), None, services));
                 }
             }
         }
@@ -399,8 +397,9 @@ mod tests {
     }
 
     fn keys(new: Option<Pod>, old: Option<Pod>) -> usize {
-        let services = [Arc::new(service())];
-        keys_of_services(new.map(Arc::new).as_ref(), old.map(Arc::new).as_ref(), &services).len()
+        let (new, old) = (new.map(Arc::new), old.map(Arc::new));
+        let services = || vec![Arc::new(service())];
+        keys_of_services(new.as_ref(), old.as_ref(), services).len()
     }
 
     #[test]
@@ -422,5 +421,15 @@ mod tests {
         let mut moved = pod();
         moved.status.pod_ip = "10.1.0.99".into();
         assert_eq!(keys(Some(moved), Some(pod())), 2);
+        let mut left = pod();
+        left.metadata.labels.insert("app".into(), "other".into());
+        assert_eq!(keys(Some(left), Some(pod())), 2, "it left the selector with other labels");
+    }
+
+    #[test]
+    fn services_are_not_asked_for_without_a_change_of_endpoints() {
+        let (new, old) = (Arc::new(pod()), Arc::new(pod()));
+        let keys = keys_of_services(Some(&new), Some(&old), || panic!("asked for"));
+        assert_eq!(keys, []);
     }
 }

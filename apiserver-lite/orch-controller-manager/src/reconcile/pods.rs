@@ -90,16 +90,14 @@ impl Reconciler {
         node_lifecycle::plan_pod(&pod, &node, now())
     }
 
-    /// Remembers when the pod was first seen with these taints for as long as its toleration runs.
+    /// Remembers when the pod was first seen with these taints until its toleration ends, or the timeout.
     pub(super) fn plan_taint_eviction(&self, key: &ObjectKey) -> Plan {
-        if !self.settings.evicts_by_taints {
-            return Plan::default();
-        }
+        let timeout = self.settings.eviction_timeout;
         let mut tainted = lock(&self.state.tainted);
         let before = tainted.remove(key);
         let Some((pod, node)) = self.pod_on_node(key) else {
-            let is_deleted = self.informers.pods.get(key).is_none();
-            let cancelled = before.filter(|_| is_deleted).map(|before| before.pod);
+            let is_cancelled = timeout.is_none() && self.informers.pods.get(key).is_none();
+            let cancelled = before.filter(|_| is_cancelled).map(|before| before.pod);
             let reports = cancelled.map(taint_manager::cancellation).into_iter().collect();
             return Plan { reports, ..Plan::default() };
         };
@@ -108,11 +106,12 @@ impl Reconciler {
         let last = if before.is_some() { Eviction::Scheduled } else { Eviction::None };
         let seen = before.filter(|before| before.taints == latest.taints).unwrap_or(latest);
         let clocks = TaintAge { first: seen.wall, elapsed: seen.at.elapsed() };
-        let plan = taint_manager::plan(&pod, &node, clocks, last);
+        let names = self.informers.names;
+        let plan = taint_manager::plan_eviction(names, &pod, &node, clocks, last, timeout);
         if plan.requeue_after.is_some() {
             tainted.insert(key.clone(), seen);
         }
-        self.add_disruption_targets(plan, &[pod], Disruption::Taint)
+        self.add_disruption_targets(plan, &[pod], taint_manager::disruption(timeout))
     }
 
     fn pod_on_node(&self, key: &ObjectKey) -> Option<(Arc<Pod>, Arc<Node>)> {

@@ -50,11 +50,8 @@ impl Reconciler {
         manager: Manager,
     ) -> Result<Plan, ReconcileError> {
         let (informers, names) = (&self.informers, self.informers.names);
-        let mut slices = informers.slices.within(&key.namespace);
-        slices.retain(|slice| {
-            endpoint_slices::origin(names, slice)
-                .is_some_and(|origin| origin == (manager, key.clone()))
-        });
+        let is_own = endpoint_slices::has_origin(names, manager, &key.name);
+        let slices = informers.slices.matching(&key.namespace, is_own);
         let service = self.find_service(client, key, !slices.is_empty()).await?;
         let label = names.sub_label("topology", "zone");
         let zone = |node: &str| {

@@ -1,8 +1,11 @@
 //! Reconciles against a server whose caches lag: what they show and what the server has are given apart.
 
 mod disruption;
+mod failed_nodes;
 mod many_claims;
+mod mirrored_endpoints;
 mod missing_nodes;
+mod pods_to_claim;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +38,7 @@ pGziH41gluODZeVE/KGqrNi8N4GhRANCAAQ1CRAJ6ncz/N3nPyXP8nzDH7KHLv4G
 ";
 
 /// The collections that are cached: API version, path and kind.
-const CACHED: [(&str, &str, &str); 10] = [
+const CACHED: [(&str, &str, &str); 12] = [
     ("v1", "/api/v1/nodes", "NodeList"),
     ("v1", "/api/v1/serviceaccounts", "ServiceAccountList"),
     ("v1", "/api/v1/secrets", "SecretList"),
@@ -44,6 +47,8 @@ const CACHED: [(&str, &str, &str); 10] = [
     ("v1", "/api/v1/pods", "PodList"),
     ("v1", "/api/v1/persistentvolumeclaims", "PersistentVolumeClaimList"),
     ("policy/v1", "/apis/policy/v1/poddisruptionbudgets", "PodDisruptionBudgetList"),
+    ("apps/v1", "/apis/apps/v1/statefulsets", "StatefulSetList"),
+    ("apps/v1", "/apis/apps/v1/controllerrevisions", "ControllerRevisionList"),
     ("batch/v1", "/apis/batch/v1/jobs", "JobList"),
     ("batch/v1", "/apis/batch/v1/cronjobs", "CronJobList"),
 ];
@@ -183,6 +188,9 @@ impl Server {
         }
         informers.claims = fill(Reflector::whole(client.all(), all())).await;
         informers.budgets = fill(Reflector::whole(client.all(), all())).await;
+        informers.stateful_sets = fill(Reflector::whole(client.all(), all())).await;
+        let revision = apiserver_workloads::canonical_revision;
+        informers.revisions = fill(Reflector::projected(client.all(), all(), revision)).await;
         informers.jobs = fill(Reflector::whole(client.all(), all())).await;
         informers.cron_jobs = fill(Reflector::whole(client.all(), all())).await;
         let ranges = "--service-load-balancer-addresses=192.0.2.1-192.0.2.9";

@@ -29,7 +29,7 @@ impl Reconciler {
         let Some(set) = informers.daemon_sets.get(key) else { return Plan::default() };
         let seen = daemon_set::ObservedDaemonSet {
             set: &set,
-            pods: &informers.pods.within(&key.namespace),
+            pods: &informers.pods_to_claim(&set.metadata, set.spec.selector.as_ref()),
             revisions: &informers.revisions.within(&key.namespace),
             nodes: &informers.nodes.objects(),
         };
@@ -39,14 +39,16 @@ impl Reconciler {
     fn plan_stateful_set(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(set) = informers.stateful_sets.get(key) else { return Plan::default() };
+        let named = |name: &str| ObjectKey::new(&key.namespace, name);
         let seen = stateful_set::ObservedStatefulSet {
             set: &set,
-            pods: &informers.pods.within(&key.namespace),
+            pods: &informers.pods_to_claim(&set.metadata, set.spec.selector.as_ref()),
             revisions: &informers.revisions.within(&key.namespace),
-            claim: &|name| informers.claims.get(&ObjectKey::new(&key.namespace, name)),
+            claim: &|name| informers.claims.get(&named(name)),
             features: self.settings.stateful_sets,
         };
-        stateful_set::plan(informers.names, &seen, now())
+        let has_pod = |name: &str| informers.pods.get(&named(name)).is_some();
+        stateful_set::plan_own(informers.names, &seen, &has_pod, now())
     }
 
     /// From the jobs that the server has, if the cache lacks an active one.
@@ -71,7 +73,8 @@ impl Reconciler {
     fn plan_job(&self, key: &ObjectKey) -> Plan {
         let informers = &self.informers;
         let Some(job) = informers.jobs.get(key) else { return Plan::default() };
-        let seen = job::ObservedJob { job: &job, pods: &informers.pods.within(&key.namespace) };
+        let pods = informers.pods_to_claim(&job.metadata, job.spec.selector.as_ref());
+        let seen = job::ObservedJob { job: &job, pods: &pods };
         job::plan(informers.names, &seen, &mut lock(&self.state.uncounted_jobs), now())
     }
 

@@ -46,7 +46,7 @@ impl Scheduler {
         };
         let nominated = self.nominations.node_of(pod).to_owned();
         let found = {
-            let budgets: Vec<_> = self.caches.budgets.list().into_iter().map(|(_, b)| b).collect();
+            let budgets = self.caches.budgets.objects();
             let storage_view = StorageView { storage, annotations: &self.annotations };
             let rules = SelectionRules { profile: &profile, namespaces };
             let attempt = self.backoff.count_failures(&pod.key, &pod.uid);
@@ -150,14 +150,12 @@ impl Scheduler {
 
     /// Pods of lower priority that are nominated to the node have to look for another one.
     async fn drop_lower_nominations(&mut self, pod: &PodInfo, node: &str) {
-        let pods = self.caches.pods.list();
-        let is_lower = |other: &&Arc<PodInfo>| {
+        let mut lower = self.caches.pods.objects();
+        lower.retain(|other| {
             other.node.is_empty()
                 && other.priority < pod.priority
                 && self.nominations.node_of(other) == node
-        };
-        let lower: Vec<Arc<PodInfo>> =
-            pods.iter().map(|(_, other)| other).filter(is_lower).cloned().collect();
+        });
         for other in lower {
             self.nominations.set(&other, "");
             let patch = Patch::Strategic(json!({

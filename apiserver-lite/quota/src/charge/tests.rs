@@ -230,6 +230,15 @@ fn services_and_claims_are_charged_for_what_an_update_adds() {
         create(&service("LoadBalancer")),
         "services=1,services.loadbalancers=1,services.nodeports=2"
     );
+    let mut bare = service("LoadBalancer");
+    for (allocates, given, node_ports) in
+        [(Some(false), 0, 0), (Some(false), 30_000, 1), (Some(true), 30_000, 2), (None, 0, 2)]
+    {
+        bare.spec.allocate_load_balancer_node_ports = allocates;
+        bare.spec.ports[0].node_port = given;
+        let used = format!("services=1,services.loadbalancers=1,services.nodeports={node_ports}");
+        assert_eq!(create(&bare), used, "{allocates:?}, port {given}");
+    }
     let update = |new: &Service, old: &Service| {
         charged(&one, Counted::Service(new), Some(Counted::Service(old)))
     };

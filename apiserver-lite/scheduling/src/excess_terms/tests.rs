@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proto_api::core::v1::{
@@ -117,7 +116,7 @@ fn a_running_pod_with_too_many_terms_keeps_all_pods_of_its_namespaces_off() {
         let mut pod = Pod::default();
         pod.metadata.namespace = namespace.into();
         let pod = PodInfo::from_pod(names(), &pod);
-        let namespaces = NamespaceLabels::from([("other".into(), BTreeMap::new())]);
+        let namespaces = NamespaceLabels::from([("other".into(), Arc::default())]);
         let state = InterPodState::new(&pod, &loads, &namespaces, &profile());
         let refusals = loads.iter().map(|load| state.refusal(&load.node));
         refusals.map(|refusal| refusal == Some(Refusal::ExistingAntiAffinity)).collect::<Vec<_>>()

@@ -33,6 +33,13 @@ fn resources() {
     let mut gpu = pod("b", 0, 0);
     gpu.requests.insert("example.com/gpu".into(), 1);
     assert_eq!(reasons(&gpu, &load).unwrap(), "Insufficient example.com/gpu");
+    let mut all = pod("b", 1001, 8 << 30);
+    for (resource, request) in [("z.com/z", 1), ("a.com/a", 1), ("b.com/b", 0), ("hugepages", 1)] {
+        all.requests.insert(resource.into(), request);
+    }
+    let expected = ["cpu", "memory", "a.com/a", "hugepages", "z.com/z"];
+    let expected = expected.map(|resource| format!("Insufficient {resource}")).join(", ");
+    assert_eq!(reasons(&all, &load), Some(expected), "CPU and memory first, then by name");
     load.pod_count = 110;
     assert_eq!(reasons(&pod("b", 0, 0), &load).unwrap(), "Too many pods");
 }

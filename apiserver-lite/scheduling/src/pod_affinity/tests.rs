@@ -60,8 +60,10 @@ fn set_anti_affinity(pod: &mut Pod, term: PodAffinityTerm) {
 
 /// For each node: `.` if it is feasible, else the short reason.
 fn check_nodes(pod: &PodInfo, loads: &[NodeLoad]) -> String {
-    let namespaces =
-        NamespaceLabels::from([("other".into(), BTreeMap::from([("team".into(), "x".into())]))]);
+    let namespaces = NamespaceLabels::from([(
+        "other".into(),
+        BTreeMap::from([("team".into(), "x".into())]).into(),
+    )]);
     let inter_pod = InterPodState::new(pod, loads, &namespaces, &profile());
     let mark = |load: &NodeLoad| match inter_pod.refusal(&load.node) {
         None => ".",

@@ -2,6 +2,7 @@
 
 use crate::nodes::NodeLoad;
 use crate::pod_info::PodInfo;
+use crate::selected_counts::SelectedCounts;
 
 /// Bytes of images below which a node gets no points.
 const LEAST: f64 = 23.0 * 1024.0 * 1024.0;
@@ -9,16 +10,26 @@ const LEAST: f64 = 23.0 * 1024.0 * 1024.0;
 const MOST: f64 = 1000.0 * 1024.0 * 1024.0;
 
 /// The points of the feasible nodes, from 0 to 100. `loads` are all nodes.
-pub(super) fn points(pod: &PodInfo, feasible: &[&NodeLoad], loads: &[NodeLoad]) -> Vec<i64> {
-    let part_with = |image: &str| {
-        let with = loads.iter().filter(|load| load.node.images.contains_key(image)).count();
-        with as f64 / loads.len().max(1) as f64
-    };
-    let images: Vec<(&str, f64)> =
-        pod.images.iter().map(|image| (image.as_str(), part_with(image))).collect();
-    let most = MOST * images.len().max(1) as f64;
+pub(super) fn points(
+    pod: &PodInfo,
+    feasible: &[&NodeLoad],
+    loads: &[NodeLoad],
+    selected: &mut SelectedCounts,
+) -> Vec<i64> {
+    let mut images: Vec<(&str, f64)> = Vec::new();
+    for image in &pod.images {
+        let with = selected.nodes_with_image(image, loads);
+        if with > 0 {
+            images.push((image, with as f64 / loads.len().max(1) as f64));
+        }
+    }
+    if images.is_empty() {
+        return vec![0; feasible.len()];
+    }
+    let most = MOST * pod.images.len().max(1) as f64;
     let point = |load: &&NodeLoad| {
         let sizes = images.iter().filter_map(|(image, part)| {
+            proto_api::count_steps!(1);
             load.node.images.get(*image).map(|size| *size as f64 * part)
         });
         let bytes = sizes.sum::<f64>().clamp(LEAST, most);

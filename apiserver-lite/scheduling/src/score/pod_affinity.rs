@@ -41,6 +41,9 @@ pub(super) fn points(
             theirs.iter().for_each(|WeightedTerm { weight, term }| count(term, *weight, pod));
         }
     }
+    if by_domain.is_empty() {
+        return vec![0; feasible.len()];
+    }
     let of_node = |load: &&NodeLoad| {
         let labels = load.node.labels.iter();
         let points = labels.filter_map(|(key, value)| {

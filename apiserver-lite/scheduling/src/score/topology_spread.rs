@@ -1,5 +1,6 @@
 //! PodTopologySpread: constraints with `whenUnsatisfiable: ScheduleAnyway`, the pod's own or those of its profile.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::nodes::NodeLoad;
@@ -24,7 +25,8 @@ pub(super) fn points(
     // Nodes without a key of one constraint count for none, unless all do.
     let with_keys =
         if pod.constraints.scored == ScoredNodes::All { &[][..] } else { &constraints[..] };
-    let counted = counted_nodes(pod, with_keys, loads);
+    // Constraints over hosts do not need them.
+    let counted = LazyCell::new(|| counted_nodes(pod, with_keys, loads));
     let keys: BTreeSet<&String> = with_keys.iter().map(|spread| &spread.topology_key).collect();
     let has_keys = |load: &NodeLoad| keys.iter().all(|key| load.node.labels.contains_key(*key));
     let with_all_keys = || feasible.iter().filter(|load| has_keys(load));

@@ -5,7 +5,7 @@ use apiserver_cron::zone::Zone;
 
 use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
-use super::{FieldErrors, failure_policy, metadata, selector};
+use super::{FieldErrors, failure_policy, metadata, names, selector};
 use crate::enums;
 use crate::field_gates::FieldGates;
 use crate::object::Object;
@@ -307,6 +307,7 @@ pub(super) fn check_job(object: &Object, gates: FieldGates, errors: &mut FieldEr
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
     check_job_spec(spec, gates, &path, errors);
+    check_last_hostname(object, spec, errors);
     // Without `manualSelector` the server has made it.
     match spec.map("selector") {
         None if spec.is_true("manualSelector") => {
@@ -363,6 +364,19 @@ fn check_completion(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         let detail =
             format!("must be less than or equal to {PARALLEL_MAX} when completion mode is Indexed");
         errors.invalid(&path.field("parallelism"), many, &detail);
+    }
+}
+
+/// Checks that the name of the last index is a DNS label: it is the hostname of that pod. Neither the name nor the completions may change later.
+fn check_last_hostname(object: &Object, spec: &Map, errors: &mut FieldErrors) {
+    let completions = spec.int("completions").filter(|completions| *completions > 0);
+    let Some(last) = completions.and_then(|completions| completions.checked_sub(1)) else { return };
+    let hostname = format!("{}-{last}", object.name());
+    if spec.str("completionMode") == "Indexed" && !names::dns_label(&hostname).is_empty() {
+        let name = Path::ROOT;
+        let name = name.field("metadata");
+        let detail = format!("will not able to create pod with invalid DNS label: {hostname}");
+        errors.invalid(&name.field("name"), object.name(), &detail);
     }
 }
 
@@ -437,6 +451,10 @@ pub(super) fn check_cron_job(object: &Object, gates: FieldGates, errors: &mut Fi
         errors.required(&path.field("schedule"), "");
     } else if let Err(fault) = Schedule::parse(schedule) {
         errors.invalid(&path.field("schedule"), schedule, &fault.to_string());
+    }
+    if schedule.contains("TZ") && spec.contains("timeZone") {
+        let detail = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+        errors.invalid(&path.field("schedule"), schedule, detail);
     }
     check_time_zone(spec, &path, errors);
     let policies = enums::CONCURRENCY_POLICIES;

@@ -288,20 +288,32 @@ fn suspended_and_deleted_cron_jobs_start_no_jobs_and_errors_are_reported() {
     assert_eq!(schedule, (0, "UnparseableSchedule".to_owned()));
 }
 
-#[test]
-fn a_zone_moves_the_times() {
-    let mut berlin = cron_job("0 1 * * *", "Allow");
-    berlin.spec.time_zone = Some("Europe/Berlin".into());
+/// Berlin is an hour ahead of UTC.
+fn check_starts_in_berlin(schedule: &str, zone: &str) {
+    let mut berlin = cron_job(schedule, "Allow");
+    berlin.spec.time_zone = Some(zone.into());
     let mut world = world(berlin);
     world.now -= 1800;
     world.edit::<CronJob>(ObjectKind::CronJob, "tick", |cron_job| {
         cron_job.metadata.creation_timestamp = Time::from_unix(START - 1800);
     });
     settle(&mut world);
-    assert!(minutes(&world).is_empty());
+    assert!(minutes(&world).is_empty(), "{schedule}");
     world.now += 1800;
     settle(&mut world);
-    assert_eq!(minutes(&world), [0]);
+    assert_eq!(minutes(&world), [0], "{schedule}");
+}
+
+#[test]
+fn a_zone_moves_the_times() {
+    check_starts_in_berlin("0 1 * * *", "Europe/Berlin");
+}
+
+#[test]
+fn the_zone_of_a_stored_schedule_precedes_the_field() {
+    for schedule in ["TZ=Europe/Berlin 0 1 * * *", "CRON_TZ=Europe/Berlin 0 1 * * *"] {
+        check_starts_in_berlin(schedule, "Asia/Tokyo");
+    }
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Random histories of a job: pods that succeed, fail and are deleted, caches of pods and jobs that lag behind each other, and a controller that is lost
-//! between two writes. Each pod is counted exactly once.
+//! between two writes. Each pod is counted exactly once, without the failures that a policy ignores, and a job fails for a reason that there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use proto_api::core::v1::ContainerStatus;
 
-use super::tests::{end, indexed, job, names, planned, stored, world};
+use super::tests::{end, indexed, job, names, on_exit_codes, planned, stored, world};
 use super::*;
 use crate::simulation::World;
 
@@ -19,6 +20,10 @@ enum Step {
     Run(usize),
     Succeed(usize),
     Fail(usize),
+    /// A container ends with this code, and with it the pod.
+    Exit(usize, i32),
+    /// A container fails and is started again.
+    Restart(usize),
     DeletePod(usize),
     Parallelism(i32),
     Suspend(bool),
@@ -34,11 +39,27 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..8usize).prop_map(Step::Run),
         4 => (0..8usize).prop_map(Step::Succeed),
         2 => (0..8usize).prop_map(Step::Fail),
+        1 => (0..8usize, 1..5i32).prop_map(|(at, code)| Step::Exit(at, code)),
+        1 => (0..8usize).prop_map(Step::Restart),
         2 => (0..8usize).prop_map(Step::DeletePod),
         1 => (0..4i32).prop_map(Step::Parallelism),
         1 => any::<bool>().prop_map(Step::Suspend),
         3 => (0..400u16).prop_map(Step::Later),
     ]
+}
+
+/// Exit codes that the policy of a job ignores, and by which it fails the job.
+const IGNORED: i32 = 3;
+const FATAL: i32 = 4;
+
+/// What the failures of a job's pods lead to.
+#[derive(Clone, Copy, Debug)]
+enum Failures {
+    Count,
+    /// Those of some exit codes do not count, or end the job.
+    ByPolicy,
+    /// Containers are started again in their pods.
+    Restart,
 }
 
 struct History {
@@ -52,15 +73,20 @@ struct History {
     all: BTreeMap<String, String>,
     /// Those that the controller gave up while they ran.
     given_up: BTreeSet<String>,
+    /// Those that ended with a code, with it.
+    exits: BTreeMap<String, i32>,
+    /// How far the clocks of nodes are ahead.
+    skew: i64,
     uncounted: UncountedJobs,
 }
 
 impl History {
-    fn new(job: Job) -> Self {
+    fn new(job: Job, skew: i64) -> Self {
         let world = world(job);
         let (pods, job) = (world.clone(), world.clone());
-        let (all, given_up) = (BTreeMap::new(), BTreeSet::new());
-        Self { world, pods, job, own: 0, all, given_up, uncounted: UncountedJobs::default() }
+        let (all, given_up, exits) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let uncounted = UncountedJobs::default();
+        Self { world, pods, job, own: 0, all, given_up, exits, skew, uncounted }
     }
 
     fn take(&mut self, step: Step) {
@@ -91,8 +117,24 @@ impl History {
                 };
                 // A kubelet ends what is deleted.
                 let succeeds = matches!(step, Step::Succeed(_)) && !is_terminating(pod);
-                let phase = if succeeds { "Succeeded" } else { "Failed" };
-                end(&mut self.world, &pod.metadata.name, phase);
+                self.end(pod, if succeeds { "Succeeded" } else { "Failed" }, 0);
+            }
+            Step::Exit(at, code) => {
+                // What is deleted may count before it has ended.
+                let lasts = |pod: &&Arc<Pod>| !has_ended(pod) && !is_terminating(pod);
+                if let Some(pod) = pods.get(at % pods.len().max(1)).filter(lasts) {
+                    self.end(pod, "Failed", code);
+                    self.exits.insert(pod.metadata.uid.clone(), code);
+                }
+            }
+            Step::Restart(at) => {
+                let Some(pod) = pods.get(at % pods.len().max(1)).filter(|pod| restarts(pod)) else {
+                    return;
+                };
+                self.world.edit::<Pod>(ObjectKind::Pod, &pod.metadata.name, |pod| {
+                    pod.status.container_statuses.resize_with(1, ContainerStatus::default);
+                    pod.status.container_statuses[0].restart_count += 1;
+                });
             }
             Step::DeletePod(at) => {
                 if let Some(name) = name(at) {
@@ -110,6 +152,17 @@ impl History {
             Step::Later(seconds) => self.world.now += i64::from(seconds),
         }
         self.note();
+    }
+
+    fn end(&mut self, pod: &Pod, phase: &str, code: i32) {
+        let finished = Time::from_unix(self.world.now + self.skew);
+        self.world.edit::<Pod>(ObjectKind::Pod, &pod.metadata.name, |pod| {
+            pod.status.container_statuses.resize_with(1, ContainerStatus::default);
+            let terminated =
+                pod.status.container_statuses[0].state.terminated.get_or_insert_default();
+            (terminated.exit_code, terminated.finished_at) = (code, finished);
+        });
+        end(&mut self.world, &pod.metadata.name, phase);
     }
 
     fn note(&mut self) {
@@ -174,6 +227,42 @@ impl History {
         let counted = usize::try_from(status.succeeded + status.failed).expect("a number");
         assert!(counted + noted.len() <= self.all.len(), "more are counted than there were");
     }
+
+    /// With fresh caches a job that has a reason to fail has failed. `has_fatal` says whether it had one by its policy.
+    fn check_unfinished(&self, has_fatal: bool) {
+        let job = stored(&self.world).expect("the job");
+        if is_finished(&job) {
+            let reason = job.status.conditions.last().map(|condition| &*condition.reason);
+            assert!(!has_fatal || reason == Some("PodFailurePolicy"), "{:?}", job.status);
+            return;
+        }
+        let (limit, now) = (job.spec.backoff_limit.unwrap_or(6), self.world.now);
+        assert!(!has_fatal && job.status.failed <= limit, "{:?}", job.status);
+        let start = job.status.start_time.and_then(Time::unix).expect("it has started");
+        let deadline = job.spec.active_deadline_seconds;
+        assert!(deadline.is_none_or(|seconds| start + seconds > now), "{:?}", job.status);
+        assert!(count_restarts(&self.world) < limit, "{:?}", job.status);
+    }
+
+    /// A pod that ends the job by its policy, unless it has ended.
+    fn has_fatal(&self) -> bool {
+        let job = stored(&self.world).expect("the job");
+        let is_fatal = |pod: &Arc<Pod>| self.exits.get(&pod.metadata.uid) == Some(&FATAL);
+        let by_policy = job.spec.pod_failure_policy.is_some();
+        by_policy && !is_finished(&job) && self.world.pods().iter().any(is_fatal)
+    }
+}
+
+/// Whether containers of the pod are started again.
+fn restarts(pod: &Pod) -> bool {
+    pod.spec.restart_policy == "OnFailure" && pod.status.phase == "Running"
+}
+
+/// How often containers of running pods were started again.
+fn count_restarts(world: &World) -> i32 {
+    let pods = world.pods();
+    let running = pods.iter().filter(|pod| restarts(pod));
+    running.flat_map(|pod| &pod.status.container_statuses).map(|status| status.restart_count).sum()
 }
 
 proptest! {
@@ -183,11 +272,24 @@ proptest! {
     fn each_pod_is_counted_once(
         is_indexed in any::<bool>(),
         limit in prop_oneof![Just(1), Just(3), Just(100)],
+        failures in prop_oneof![Just(Failures::Count), Just(Failures::ByPolicy), Just(Failures::Restart)],
+        deadline in proptest::option::of(200..2000i64),
+        skew in prop_oneof![2 => Just(0), 1 => Just(86_400), 1 => Just(-86_400)],
         steps in proptest::collection::vec(step(), 1..80),
     ) {
         let mut job = if is_indexed { indexed(2, 4) } else { job(2, Some(4)) };
         job.spec.backoff_limit = Some(limit);
-        let mut history = History::new(job);
+        job.spec.active_deadline_seconds = deadline;
+        match failures {
+            Failures::Count => {}
+            Failures::ByPolicy => {
+                let rules = [("Ignore", IGNORED), ("FailJob", FATAL)];
+                let rules = rules.map(|(action, code)| on_exit_codes(action, "In", &[code]));
+                job.spec.pod_failure_policy.get_or_insert_default().rules = rules.to_vec();
+            }
+            Failures::Restart => job.spec.template.spec.restart_policy = "OnFailure".into(),
+        }
+        let mut history = History::new(job, skew);
         for step in steps {
             history.take(step);
         }
@@ -202,14 +304,36 @@ proptest! {
 fn finish(history: &mut History) {
     for _ in 0..10 {
         history.world.now += 1000;
+        let has_fatal = history.has_fatal();
         history.settle();
+        history.check_unfinished(has_fatal);
         for pod in history.world.pods().iter().filter(|pod| !has_ended(pod)) {
-            let phase = if is_terminating(pod) { "Failed" } else { "Succeeded" };
-            end(&mut history.world, &pod.metadata.name, phase);
+            history.end(pod, if is_terminating(pod) { "Failed" } else { "Succeeded" }, 0);
         }
         history.note();
     }
     history.settle();
+}
+
+/// A job fails for a reason that there is.
+fn check_reason(history: &History, job: &Job) -> Result<(), TestCaseError> {
+    let failed = job.status.conditions.iter().find(|condition| condition.type_ == "Failed");
+    let Some(failed) = failed else { return Ok(()) };
+    let (spec, status) = (&job.spec, &job.status);
+    match failed.reason.as_str() {
+        "PodFailurePolicy" => prop_assert!(history.exits.values().any(|code| *code == FATAL)),
+        "DeadlineExceeded" => {
+            let start = status.start_time.and_then(Time::unix).expect("it has started");
+            let ran = failed.last_transition_time.unix().expect("a time") - start;
+            prop_assert!(ran >= spec.active_deadline_seconds.expect("a deadline"));
+        }
+        "BackoffLimitExceeded" => {
+            let restarts = spec.template.spec.restart_policy == "OnFailure";
+            prop_assert!(restarts || status.failed > spec.backoff_limit.unwrap_or(6));
+        }
+        other => prop_assert!(false, "{other}"),
+    }
+    Ok(())
 }
 
 fn check_end(history: &History, is_indexed: bool) -> Result<(), TestCaseError> {
@@ -219,8 +343,12 @@ fn check_end(history: &History, is_indexed: bool) -> Result<(), TestCaseError> {
     prop_assert!(pods.iter().all(|pod| pod.metadata.finalizers.is_empty() && has_ended(pod)));
     let status = &job.status;
     let succeeded = history.all.values().filter(|phase| *phase == "Succeeded").count();
-    let all = history.all.len() - history.given_up.len();
-    let (succeeded, all) = (count(succeeded), count(all));
+    let by_policy = job.spec.pod_failure_policy.is_some();
+    let is_ignored = |uid: &String| by_policy && history.exits.get(uid) == Some(&IGNORED);
+    let kept: Vec<&String> =
+        history.all.keys().filter(|uid| !history.given_up.contains(*uid)).collect();
+    let ignored = kept.iter().filter(|uid| is_ignored(uid)).count();
+    let (succeeded, all, ignored) = (count(succeeded), count(kept.len()), count(ignored));
     let is_complete = status.conditions.iter().any(|c| c.type_ == "Complete");
     prop_assert_eq!(&status.uncounted_terminated_pods, &Some(Default::default()));
     prop_assert_eq!((status.active, status.ready), (0, Some(0)));
@@ -234,9 +362,12 @@ fn check_end(history: &History, is_indexed: bool) -> Result<(), TestCaseError> {
     } else {
         // One that succeeds after the plan has decided to delete it counts as failed.
         prop_assert!(status.succeeded <= succeeded);
-        prop_assert_eq!(status.succeeded + status.failed, all);
+        let counted = status.succeeded + status.failed;
+        prop_assert!((all - ignored..=all).contains(&counted), "{counted} of {all}");
+        // A job that fails counts what it believes to be active.
+        prop_assert!(!is_complete || counted == all - ignored, "{counted}, without {ignored}");
         prop_assert!(!is_complete || status.succeeded >= 4);
     }
     prop_assert_eq!(planned(&history.world).writes, vec![]);
-    Ok(())
+    check_reason(history, &job)
 }

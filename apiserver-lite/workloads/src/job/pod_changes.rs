@@ -122,9 +122,8 @@ impl Work<'_> {
     ) -> Vec<Option<i32>> {
         let indexes = active.iter().filter_map(|pod| index_of(self.names, self.job, &pod.metadata));
         let taken: std::collections::BTreeSet<i32> = indexes.collect();
-        let all = 0..self.job.spec.completions.unwrap_or(0);
-        let pending = all.filter(|index| !counts.indexes.has(*index) && !taken.contains(index));
-        pending.take(len).map(Some).collect()
+        let pending = counts.indexes.missing(self.job.spec.completions.unwrap_or(0));
+        pending.filter(|index| !taken.contains(index)).take(len).map(Some).collect()
     }
 
     fn new_pod(&self, index: Option<i32>) -> Pod {

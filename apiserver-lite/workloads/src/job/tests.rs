@@ -260,6 +260,25 @@ fn intervals_are_written_as_in_kubernetes() {
 }
 
 #[test]
+fn a_large_indexed_job_runs_no_index_again() {
+    let mut world = world(indexed(3, 150_000));
+    world.edit::<Job>(ObjectKind::Job, "work", |job| {
+        job.status.start_time = Some(Time::from_unix(900));
+        job.status.uncounted_terminated_pods = Some(Default::default());
+        job.status.completed_indexes = "0-99999,100001-149997".into();
+    });
+    settle(&mut world);
+    let left = ["100000", "149998", "149999"];
+    let created = active(&world).into_iter().map(|pod| pod.metadata.annotations.clone());
+    let mut indexes: Vec<String> = created.filter_map(|all| all.into_values().next()).collect();
+    indexes.sort();
+    assert_eq!((indexes, status(&world).succeeded), (left.map(str::to_owned).to_vec(), 149_997));
+    end_all(&mut world, "Succeeded");
+    assert_eq!((&*status(&world).completed_indexes, active(&world).len()), ("0-149999", 0));
+    assert_eq!(conditions(&world), ["Complete True "]);
+}
+
+#[test]
 fn pods_of_a_deleted_job_lose_their_finalizer() {
     let mut world = world(job(1, Some(1)));
     settle(&mut world);
@@ -324,7 +343,7 @@ fn events_report_the_end_of_a_job() {
     assert!(!planned(&world).writes.iter().any(created));
 }
 
-fn on_exit_codes(action: &str, operator: &str, values: &[i32]) -> PodFailurePolicyRule {
+pub(super) fn on_exit_codes(action: &str, operator: &str, values: &[i32]) -> PodFailurePolicyRule {
     let codes = PodFailurePolicyOnExitCodesRequirement {
         container_name: None,
         operator: operator.into(),

@@ -1,5 +1,5 @@
-//! Random histories of nodes that fall silent and return, with the loops that mark them, taint them and evict their pods: caches that lag behind, and
-//! controllers that lose what they remember.
+//! Random histories of nodes of two zones that fall silent and return, with the loops that mark them, taint them and evict their pods: caches that lag
+//! behind, zones that fail as a whole, nodes that change their zone, and controllers that lose what they remember.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,9 @@ use proto_api::{MicroTime, Time};
 
 use super::World;
 
-const NODES: u8 = 5;
+const NODES: u8 = 7;
+/// The zone of each node at first: three failed nodes of four stop the evictions of a zone, three of three are all of it.
+const ZONES: [&str; NODES as usize] = ["a", "a", "a", "a", "b", "b", "b"];
 const GRACE: u64 = 40;
 /// How long the pods of each node tolerate that it fails: not at all, for a while, for ever.
 const TOLERATED: [Option<Option<i64>>; 3] = [None, Some(Some(25)), Some(None)];
@@ -33,6 +35,10 @@ enum Step {
     Renew(u8),
     /// A kubelet reports that its node is not ready.
     NotReady(u8),
+    /// All kubelets of a zone report so, but that of one node.
+    ZoneNotReady(&'static str, u8),
+    /// A user moves a node to a zone, and says whether it counts when nodes fail together.
+    Label(u8, &'static str, bool),
     /// A plan of the nth node.
     Node(u8),
     /// A plan of the nth pod's eviction.
@@ -49,12 +55,19 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..2u8).prop_map(Step::CatchUp),
         6 => (0..NODES).prop_map(Step::Renew),
         1 => (0..NODES).prop_map(Step::NotReady),
+        1 => (zone(), 0..=NODES).prop_map(|(zone, spared)| Step::ZoneNotReady(zone, spared)),
+        1 => (0..NODES, zone(), proptest::bool::weighted(0.8))
+            .prop_map(|(nth, zone, counts)| Step::Label(nth, zone, counts)),
         6 => (0..NODES).prop_map(Step::Node),
-        4 => (0..16usize).prop_map(Step::Pod),
+        4 => (0..21usize).prop_map(Step::Pod),
         4 => Just(Step::All),
         1 => Just(Step::Restart),
         5 => (0..25u8).prop_map(Step::Later),
     ]
+}
+
+fn zone() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("a"), Just("b")]
 }
 
 fn names() -> &'static Names {
@@ -70,7 +83,34 @@ fn node(nth: u8) -> Node {
     let mut node = Node::default();
     node.metadata.name = name(nth);
     node.metadata.namespace = "ns".into();
+    label(&mut node, ZONES[usize::from(nth)], true);
     node
+}
+
+fn label(node: &mut Node, zone: &str, counts: bool) {
+    let labels = &mut node.metadata.labels;
+    labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+    match counts {
+        true => labels.remove(EXCLUDED),
+        false => labels.insert(EXCLUDED.into(), String::new()),
+    };
+}
+
+const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
+
+fn zone_of(node: &Node) -> &str {
+    &node.metadata.labels["topology.kubernetes.io/zone"]
+}
+
+/// Whether Kubernetes evicts nodes of a zone while these nodes of all zones are there. At least three and 55 % of a zone's nodes that count have to fail
+/// to stop it, but not all: that is a zone that has gone, as long as another one has not.
+fn may_evict(zone: &str, all: &[Arc<Node>]) -> bool {
+    let counted = all.iter().filter(|node| !node.metadata.labels.contains_key(EXCLUDED));
+    let (ready, failed): (Vec<&Arc<Node>>, Vec<_>) = counted.partition(|n| ready(n) == "True");
+    let of_zone = |nodes: &[&Arc<Node>]| nodes.iter().filter(|node| zone_of(node) == zone).count();
+    let (up, down) = (of_zone(&ready), of_zone(&failed));
+    let has_anywhere_to_go = !ready.is_empty() || failed.is_empty();
+    has_anywhere_to_go && (up == 0 || down < 3 || down * 100 < (up + down) * 55)
 }
 
 fn pod(node: u8, kind: usize) -> Pod {
@@ -131,8 +171,8 @@ struct History {
     health: BTreeMap<u8, NodeHealth>,
     cluster: Option<ClusterHealth>,
     evicted: ZoneEvictions,
-    /// When each node got a taint by which its pods are evicted.
-    evicted_at: BTreeMap<u8, i64>,
+    /// When each node got a taint by which its pods are evicted, and in which zone it was.
+    evicted_at: BTreeMap<u8, (i64, String)>,
     tainted: BTreeMap<String, FirstSeen>,
 }
 
@@ -170,9 +210,17 @@ impl History {
         match step {
             Step::CatchUp(cache) => self.caches[usize::from(cache)] = self.world.clone(),
             Step::Renew(nth) => self.renew(nth),
-            Step::NotReady(nth) => {
-                self.renewed.insert(nth, self.world.now);
-                report(&mut self.world, nth, "False");
+            Step::NotReady(nth) => self.report_not_ready(nth),
+            Step::ZoneNotReady(zone, spared) => {
+                for nth in (0..NODES).filter(|nth| *nth != spared) {
+                    if zone_of(&self.node(nth)) == zone {
+                        self.report_not_ready(nth);
+                    }
+                }
+            }
+            Step::Label(nth, zone, counts) => {
+                let edit = |node: &mut Node| label(node, zone, counts);
+                self.world.edit(ObjectKind::Node, &name(nth), edit);
             }
             Step::Node(nth) => self.plan_node(nth),
             Step::Pod(at) => {
@@ -185,6 +233,15 @@ impl History {
             Step::Restart => self.restart(),
             Step::Later(seconds) => self.world.now += i64::from(seconds),
         }
+    }
+
+    fn node(&self, nth: u8) -> Node {
+        self.world.get(ObjectKind::Node, &name(nth)).expect("a node")
+    }
+
+    fn report_not_ready(&mut self, nth: u8) {
+        self.renewed.insert(nth, self.world.now);
+        report(&mut self.world, nth, "False");
     }
 
     fn restart(&mut self) {
@@ -200,8 +257,7 @@ impl History {
 
     fn renew(&mut self, nth: u8) {
         self.renewed.insert(nth, self.world.now);
-        let node = self.world.get::<Node>(ObjectKind::Node, &name(nth)).expect("a node");
-        if ready(&node) != "True" {
+        if ready(&self.node(nth)) != "True" {
             report(&mut self.world, nth, "True");
         }
     }
@@ -262,7 +318,7 @@ impl History {
 
     /// What no write of a node may do. `seen` is what the cache showed.
     fn check_node(&mut self, nth: u8, before: &[Arc<Node>], seen: &[Arc<Node>]) {
-        let node = self.world.get::<Node>(ObjectKind::Node, &name(nth)).expect("a node");
+        let node = self.node(nth);
         let old = before.iter().find(|old| old.metadata.name == name(nth)).expect("a node");
         if ready(&node) == "Unknown" && ready(old) != "Unknown" {
             let silent = self.world.now - self.renewed[&nth];
@@ -272,14 +328,15 @@ impl History {
             return;
         }
         assert_ne!(ready(old), "True", "pods of a ready node are evicted");
-        let failed = seen.iter().filter(|other| ready(other) != "True").count();
-        assert!(failed < seen.len(), "the pods have nowhere to go");
-        assert!(failed < 3, "most of the zone fails");
-        for (other, last) in self.evicted_at.iter().filter(|(other, _)| **other != nth) {
+        let shown = seen.iter().find(|shown| shown.metadata.name == name(nth)).expect("a node");
+        let zone = zone_of(shown);
+        assert!(may_evict(zone, seen), "most of zone {zone} fails, or all of every zone");
+        let others = self.evicted_at.iter().filter(|(other, _)| **other != nth);
+        for (other, (last, _)) in others.filter(|(_, (_, of))| of == zone) {
             let pause = self.world.now - last;
             assert!(pause >= BETWEEN_NODES, "{pause} s after n{other} of the same zone");
         }
-        self.evicted_at.insert(nth, self.world.now);
+        self.evicted_at.insert(nth, (self.world.now, zone.to_owned()));
     }
 
     /// As the controller manager does.
@@ -320,11 +377,11 @@ impl History {
         assert!(self.world.now - since >= limit, "{} goes too early", pod.metadata.name);
     }
 
-    /// Everything is planned for this long, while all kubelets but one renew their leases.
-    fn run(&mut self, seconds: i64, silent: Option<u8>) {
+    /// Everything is planned for this long, while the kubelets of all other nodes renew their leases.
+    fn run(&mut self, seconds: i64, silent: &[u8]) {
         for _ in 0..seconds / 5 {
             self.world.now += 5;
-            (0..NODES).filter(|nth| silent != Some(*nth)).for_each(|nth| self.renew(nth));
+            (0..NODES).filter(|nth| !silent.contains(nth)).for_each(|nth| self.renew(nth));
             self.caches = [self.world.clone(), self.world.clone()];
             self.plan_all();
         }
@@ -348,7 +405,9 @@ proptest! {
         for step in steps {
             history.apply_step(step);
         }
-        history.run(60, None);
+        // So that the first node can fail alone.
+        (0..NODES).for_each(|nth| history.apply_step(Step::Label(nth, ZONES[usize::from(nth)], true)));
+        history.run(60, &[]);
         for node in history.world.list::<Node>(ObjectKind::Node) {
             prop_assert_eq!((ready(&node), &node.spec.taints[..]), ("True", &[][..]));
         }
@@ -359,8 +418,8 @@ proptest! {
                 history.world.put(pod);
             }
         }
-        history.run(100, Some(0));
-        let node = history.world.get::<Node>(ObjectKind::Node, "n0").expect("a node");
+        history.run(100, &[0]);
+        let node = history.node(0);
         prop_assert_eq!(ready(&node), "Unknown");
         let unreachable = names().sub_label("node", "unreachable");
         prop_assert!(evicting(&node).all(|taint| taint.key == unreachable));
@@ -369,4 +428,18 @@ proptest! {
             prop_assert_eq!(history.kinds_on(nth).len(), 3);
         }
     }
+}
+
+#[test]
+fn a_zone_of_which_most_fails_is_spared_until_all_of_it_has_gone() {
+    let mut history = History::new();
+    let left = |history: &History| -> Vec<usize> {
+        (0..NODES).map(|nth| history.kinds_on(nth).len()).collect()
+    };
+    history.run(200, &[0, 1, 2]);
+    assert_eq!(left(&history), [3; 7], "one node of zone a is ready");
+    history.run(200, &[0, 1, 2, 3]);
+    assert_eq!(left(&history), [1, 1, 1, 1, 3, 3, 3], "zone b is ready");
+    history.run(200, &[0, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(left(&history), [1, 1, 1, 1, 3, 3, 3], "no zone is");
 }

@@ -36,6 +36,7 @@ const NEXT_BURST: Duration = Duration::from_secs(1);
 pub(super) struct Steps<'a> {
     pub(super) names: &'a Names,
     pub(super) seen: &'a ObservedStatefulSet<'a>,
+    pub(super) has_pod: &'a dyn Fn(&str) -> bool,
     pub(super) claimant: &'a Claimant<'a, StatefulSet>,
     pub(super) current: &'a Revision<'a>,
     pub(super) update: &'a Revision<'a>,
@@ -54,11 +55,10 @@ impl Steps<'_> {
         self.seen.set
     }
 
-    /// Plans the steps. Gives the status after them.
-    pub(super) fn plan(&self, pods: &[&Pod], plan: &mut Plan) -> StatefulSetStatus {
-        let mut status = self.count(pods, plan);
+    /// Plans the steps, which change the counts of the pods that there are.
+    pub(super) fn plan(&self, pods: &[&Pod], status: &mut StatefulSetStatus, plan: &mut Plan) {
         if self.set().metadata.deletion_timestamp.is_some() {
-            return status;
+            return;
         }
         let wanted = self.set().spec.replicas.unwrap_or(1).max(0);
         let (mut replicas, mut condemned): (Vec<&Pod>, Vec<&Pod>) = pods
@@ -69,18 +69,18 @@ impl Steps<'_> {
         replicas.sort_by_key(|pod| ordinal(pod));
         condemned.sort_by_key(|pod| ordinal(pod));
         if self.change_owners(&replicas, wanted, plan) == Next::Wait
-            || self.fill(&replicas, wanted, &mut status, plan) == Next::Wait
+            || self.fill(&replicas, wanted, status, plan) == Next::Wait
             || self.change_owners(&condemned, wanted, plan) == Next::Wait
-            || self.shrink(&condemned, &mut status, plan) == Next::Wait
+            || self.shrink(&condemned, status, plan) == Next::Wait
             || self.set().spec.update_strategy.type_ == "OnDelete"
         {
-            return status;
+            return;
         }
-        self.update(&replicas, &mut status, plan);
-        status
+        self.update(&replicas, status, plan);
     }
 
-    fn count(&self, pods: &[&Pod], plan: &mut Plan) -> StatefulSetStatus {
+    /// The status with the counts of the pods that there are.
+    pub(super) fn count(&self, pods: &[&Pod], plan: &mut Plan) -> StatefulSetStatus {
         let set = self.set();
         let mut status = StatefulSetStatus {
             observed_generation: set.metadata.generation,
@@ -280,7 +280,7 @@ impl Steps<'_> {
     ) -> Next {
         let set = self.set();
         let pod = pod_name(set, nth);
-        let taken = self.seen.pods.iter().any(|other| other.metadata.name == pod);
+        let taken = (self.has_pod)(&pod);
         let (mut new, mut owned) = (Vec::new(), Vec::new());
         for template in &set.spec.volume_claim_templates {
             let name = claim_name(set, template, nth);

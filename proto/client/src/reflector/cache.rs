@@ -53,6 +53,10 @@ impl<U> Cache<U> {
         })
     }
 
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Arc<U>> {
+        self.namespaces.values().flat_map(BTreeMap::values).map(|entry| &entry.object)
+    }
+
     pub(super) fn within(&self, namespace: &str) -> impl Iterator<Item = &Arc<U>> {
         let entries = self.namespaces.get(namespace).into_iter();
         entries.flat_map(BTreeMap::values).map(|entry| &entry.object)

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use proto_daemon::{feature_gates, go_duration};
+use proto_daemon::{define_unused_flags, feature_gates, go_duration};
 
 /// Flags of the node and the process.
 #[derive(Args, Clone, Debug, Default)]
@@ -65,37 +65,13 @@ pub struct NodeFlags {
     pub unused: UnusedFlags,
 }
 
-/// Declares flags without effect.
-macro_rules! unused {
-    ($($name:ident)*) => {
-        /// Flags of kube-proxy for features that this program does not have: other modes, packet marks, request
-        /// limits.
-        #[derive(Args, Clone, Debug, Default)]
-        pub struct UnusedFlags {
-            $(
-                #[arg(long, hide = true, value_name = "UNUSED", num_args = 0..=1, allow_hyphen_values = true,
-                      default_missing_value = "")]
-                $name: Option<String>,
-            )*
-        }
-
-        impl UnusedFlags {
-            /// Names of those that are set.
-            pub fn list_set_flags(&self) -> Vec<String> {
-                let all = [$((stringify!($name), self.$name.is_some()),)*];
-                let given = all.iter().filter(|(_, given)| *given);
-                given.map(|(name, _)| name.replace('_', "-")).collect()
-            }
-        }
-    };
-}
-
-unused! {
-    iptables_masquerade_bit iptables_sync_period
-    ipvs_sync_period ipvs_min_sync_period ipvs_scheduler ipvs_exclude_cidrs ipvs_strict_arp
-    ipvs_tcp_timeout ipvs_tcpfin_timeout ipvs_udp_timeout
-    kube_api_burst kube_api_qps kube_api_content_type
-    profiling proxy_port_range boot_id_file cleanup_ipvs
-    log_flush_frequency logtostderr alsologtostderr stderrthreshold vmodule log_dir log_file
-    log_file_max_size skip_headers add_dir_header one_output
+define_unused_flags! {
+    /// Flags of kube-proxy for features that this program does not have: other modes, packet marks, request limits.
+    UnusedFlags {
+        iptables_masquerade_bit iptables_sync_period
+        ipvs_sync_period ipvs_min_sync_period ipvs_scheduler ipvs_exclude_cidrs ipvs_strict_arp
+        ipvs_tcp_timeout ipvs_tcpfin_timeout ipvs_udp_timeout
+        kube_api_burst kube_api_qps kube_api_content_type
+        profiling proxy_port_range boot_id_file cleanup_ipvs
+    }
 }

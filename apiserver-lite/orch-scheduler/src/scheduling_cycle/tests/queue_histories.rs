@@ -24,7 +24,7 @@ use crate::cycle_trigger::CycleTrigger;
 /// Names of pods; few, so that they come again.
 const NAMES: u16 = 6;
 /// After which time a pod is tried without a change.
-const FLUSH: Duration = Duration::from_secs(60);
+const FLUSH: Duration = RETRY.without_change;
 
 /// Within so many cycles the scheduler has nothing more to do at one time.
 const CYCLES_MAX: usize = 1_000;
@@ -349,8 +349,7 @@ impl Model {
 
     /// A nomination is that of a pending pod, and the latest one.
     fn check_nominations(&mut self, pending: &[Arc<PodInfo>]) {
-        let by_uid = pending.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
-        self.nominations.forget_shown(&by_uid);
+        self.nominations.forget_shown(pending);
         for pod in pending {
             let expected = self.nominated.get(&pod.uid).map_or("", String::as_str);
             assert_eq!(self.nominations.node_of(pod), expected, "{}", pod.uid);

@@ -148,7 +148,7 @@ fn a_pod_does_not_take_the_node_that_is_reserved_for_another() {
 fn the_end_of_a_reservation_helps_other_pods() {
     // Without a change the next cycle is that of the pod which has failed before.
     let (bound, next) = cycle(&["a"], &[], &["a"]);
-    assert_eq!((bound.len(), next), (0, Some(59)));
+    assert_eq!((bound.len(), next), (0, Some(299)));
     // The pod of the reservation was deleted: what waits is looked at again at once.
     let (bound, next) = cycle(&["a"], &[("x", "n0")], &["a"]);
     assert_eq!((bound.len(), next), (0, Some(0)));

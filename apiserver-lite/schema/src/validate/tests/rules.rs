@@ -591,6 +591,48 @@ fn schedules() {
     let zones = [json!("UTC"), json!("Europe/Berlin")];
     let none = ["", "Local", "local", "Nowhere", "europe/berlin", "../UTC"].map(|zone| json!(zone));
     check(&cron("@daily"), "/spec/timeZone", &zones, &none);
+    for schedule in ["TZ=UTC @daily", "CRON_TZ=UTC @daily"] {
+        let both = with(&cron(schedule), "/spec/timeZone", &json!("UTC"));
+        let expected = format!(
+            "spec.schedule: Invalid value: {schedule:?}: cannot use both timeZone field and TZ or CRON_TZ in schedule"
+        );
+        let update = update_complaints(&cron("@daily"), &both, Subresource::Main);
+        assert_eq!(complaints(&both), [expected.as_str()]);
+        assert_eq!(update, [expected]);
+    }
+}
+
+#[test]
+fn the_last_pod_of_an_indexed_job_has_a_dns_label_as_its_hostname() {
+    let job = |name: &str, mode: &str, completions: i64| {
+        let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+        let mut job = named(
+            "batch/v1",
+            "Job",
+            json!({"completionMode": mode, "completions": completions, "template": template}),
+        );
+        job["metadata"]["name"] = json!(name);
+        job
+    };
+    let long = "a".repeat(61);
+    for (name, mode, completions, hostname) in [
+        ("etl.daily", "Indexed", 3, "etl.daily-2"),
+        ("etl.daily", "NonIndexed", 3, ""),
+        ("etl.daily", "Indexed", 0, ""),
+        ("etl-daily", "Indexed", 3, ""),
+        (&long, "Indexed", 10, ""),
+        (&long, "Indexed", 11, &format!("{long}-10")),
+    ] {
+        let expected = format!(
+            "metadata.name: Invalid value: {name:?}: will not able to create pod with invalid DNS label: {hostname}"
+        );
+        let expected = Some(expected).filter(|_| !hostname.is_empty());
+        let job = job(name, mode, completions);
+        assert_eq!(complaints(&job), Vec::from_iter(expected), "{name}, {completions}");
+        let relabelled = with(&job, "/metadata/labels", &json!({"a": "b"}));
+        let update = update_complaints(&job, &relabelled, Subresource::Main);
+        assert_eq!(update, Vec::<String>::new(), "{name} is stored");
+    }
 }
 
 #[test]

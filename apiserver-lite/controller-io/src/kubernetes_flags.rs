@@ -103,7 +103,7 @@ mod tests {
         let off = parse(&["--enable-garbage-collector=false", "--enable-taint-manager=false"]);
         let off = off.expect("flags");
         assert!(!off.enable_garbage_collector && !off.enable_taint_manager);
-        assert_eq!(off.warnings(), [String::new(); 0]);
+        assert_eq!(off.warnings(), Vec::<String>::new());
         assert!(parse(&["--no-such-flag=1"]).is_err());
         assert!(parse(&["--service-cluster-ip-range=x"]).is_err());
     }

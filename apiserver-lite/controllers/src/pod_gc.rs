@@ -184,7 +184,8 @@ mod tests {
     fn one_plan_deletes_a_bounded_number_of_finished_pods_and_another_follows() {
         let mut ended = pod(1);
         ended.status.phase = "Failed".into();
-        let pods = vec![Arc::new(ended); 702];
+        let ended = Arc::new(ended);
+        let pods = vec![ended; 702];
         for (threshold, deleted, pause) in
             [(1, 500, Some(PAUSE)), (202, 500, None), (203, 499, None)]
         {

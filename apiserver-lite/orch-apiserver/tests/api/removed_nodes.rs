@@ -57,7 +57,8 @@ async fn the_lease_and_the_csi_node_of_a_deleted_node_are_collected() {
     for left in [&["n2", "n3"][..], &["n3"]] {
         let mut found = Vec::new();
         for _ in 0..600 {
-            found = vec![list_names(&server, LEASES).await, list_names(&server, DRIVER_NODES).await];
+            found =
+                vec![list_names(&server, LEASES).await, list_names(&server, DRIVER_NODES).await];
             if found.iter().all(|names| names == left) {
                 break;
             }

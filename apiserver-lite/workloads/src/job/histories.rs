@@ -30,6 +30,10 @@ enum Step {
     Later(u16),
 }
 
+fn exit_code() -> impl Strategy<Value = i32> {
+    prop_oneof![2 => Just(1), 4 => Just(IGNORED), 1 => Just(FATAL)]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => Just(Step::PodsCatchUp),
@@ -39,8 +43,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..8usize).prop_map(Step::Run),
         4 => (0..8usize).prop_map(Step::Succeed),
         2 => (0..8usize).prop_map(Step::Fail),
-        1 => (0..8usize, 1..5i32).prop_map(|(at, code)| Step::Exit(at, code)),
-        1 => (0..8usize).prop_map(Step::Restart),
+        3 => (0..8usize, exit_code()).prop_map(|(at, code)| Step::Exit(at, code)),
+        3 => (0..8usize).prop_map(Step::Restart),
         2 => (0..8usize).prop_map(Step::DeletePod),
         1 => (0..4i32).prop_map(Step::Parallelism),
         1 => any::<bool>().prop_map(Step::Suspend),
@@ -121,16 +125,14 @@ impl History {
             }
             Step::Exit(at, code) => {
                 // What is deleted may count before it has ended.
-                let lasts = |pod: &&Arc<Pod>| !has_ended(pod) && !is_terminating(pod);
-                if let Some(pod) = pods.get(at % pods.len().max(1)).filter(lasts) {
+                let lasts = |pod: &Pod| !has_ended(pod) && !is_terminating(pod);
+                if let Some(pod) = pick(&pods, at, lasts) {
                     self.end(pod, "Failed", code);
                     self.exits.insert(pod.metadata.uid.clone(), code);
                 }
             }
             Step::Restart(at) => {
-                let Some(pod) = pods.get(at % pods.len().max(1)).filter(|pod| restarts(pod)) else {
-                    return;
-                };
+                let Some(pod) = pick(&pods, at, restarts) else { return };
                 self.world.edit::<Pod>(ObjectKind::Pod, &pod.metadata.name, |pod| {
                     pod.status.container_statuses.resize_with(1, ContainerStatus::default);
                     pod.status.container_statuses[0].restart_count += 1;
@@ -251,6 +253,12 @@ impl History {
         let by_policy = job.spec.pod_failure_policy.is_some();
         by_policy && !is_finished(&job) && self.world.pods().iter().any(is_fatal)
     }
+}
+
+/// One of the pods of which this holds.
+fn pick(pods: &[Arc<Pod>], at: usize, is: impl Fn(&Pod) -> bool) -> Option<&Arc<Pod>> {
+    let found: Vec<&Arc<Pod>> = pods.iter().filter(|pod| is(pod)).collect();
+    found.get(at % found.len().max(1)).copied()
 }
 
 /// Whether containers of the pod are started again.

@@ -102,7 +102,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..6usize).prop_map(Step::Fail),
         1 => (0..6usize).prop_map(Step::DeletePod),
         1 => (0..5i32).prop_map(Step::Scale),
-        1 => (0..3u8).prop_map(Step::ChangeTemplate),
+        2 => (0..3u8).prop_map(Step::ChangeTemplate),
         1 => (0..4i32).prop_map(Step::Partition),
         1 => (0..6usize).prop_map(Step::Orphan),
         1 => policy().prop_map(Step::Policy),
@@ -417,11 +417,14 @@ proptest! {
     fn random_histories_keep_the_order_and_end_with_the_wanted_pods(
         order in prop_oneof![3 => Just("OrderedReady"), 1 => Just("Parallel")],
         retention in policy(),
+        most in proptest::option::of(1..3i32),
         refusal in refusal(),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
         let mut first = set(3, order);
         first.spec.persistent_volume_claim_retention_policy = retention.map(policy_of);
+        let rolling = first.spec.update_strategy.rolling_update.get_or_insert_default();
+        rolling.max_unavailable = most.map(IntOrString::Int);
         let mut world = world(first);
         let mut cache = world.clone();
         for step in steps {

@@ -370,6 +370,28 @@ fn on_delete_waits_for_the_user() {
 }
 
 #[test]
+fn a_pod_below_the_partition_comes_back_as_it_was_after_a_refusal() {
+    let mut world = world(set(2, "OrderedReady"));
+    run_all(&mut world);
+    change_template(&mut world, "new");
+    world.edit::<StatefulSet>(ObjectKind::StatefulSet, "web", |set| {
+        set.spec.update_strategy.rolling_update.get_or_insert_default().partition = Some(1);
+    });
+    run_all(&mut world);
+    world.remove(ObjectKind::Pod, "web-0");
+    for _ in 0..3 {
+        let is_pod = |write: &ApiWrite| matches!(write, ApiWrite::Create(WrittenObject::Pod(_)));
+        world.run_refused(&planned(&world), usize::MAX, is_pod);
+    }
+    let StatefulSetStatus { replicas, ready_replicas, updated_replicas, .. } = status(&world);
+    assert_eq!((replicas, ready_replicas, updated_replicas), (1, 1, 1));
+    run_all(&mut world);
+    let templates: Vec<String> =
+        world.pods().iter().map(|pod| pod.spec.scheduler_name.clone()).collect();
+    assert_eq!(templates, ["", "new"]);
+}
+
+#[test]
 fn a_failed_pod_is_recreated() {
     let mut world = world(set(1, "OrderedReady"));
     run_all(&mut world);

@@ -2,7 +2,7 @@
 //! behind, zones that fail as a whole, nodes that change their zone, and controllers that lose what they remember.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind};
@@ -71,7 +71,8 @@ fn zone() -> impl Strategy<Value = &'static str> {
 }
 
 fn names() -> &'static Names {
-    Names::new(Profile::Kubernetes)
+    static NAMES: OnceLock<&Names> = OnceLock::new();
+    NAMES.get_or_init(|| Names::new(Profile::Kubernetes))
 }
 
 fn name(node: u8) -> String {
@@ -89,23 +90,26 @@ fn node(nth: u8) -> Node {
 
 fn label(node: &mut Node, zone: &str, counts: bool) {
     let labels = &mut node.metadata.labels;
-    labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+    labels.insert(names().sub_label("topology", "zone"), zone.into());
     match counts {
-        true => labels.remove(EXCLUDED),
-        false => labels.insert(EXCLUDED.into(), String::new()),
+        true => labels.remove(&excluded()),
+        false => labels.insert(excluded(), String::new()),
     };
 }
 
-const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
+fn excluded() -> String {
+    names().sub_label("node", "exclude-disruption")
+}
 
 fn zone_of(node: &Node) -> &str {
-    &node.metadata.labels["topology.kubernetes.io/zone"]
+    &node.metadata.labels[&names().sub_label("topology", "zone")]
 }
 
 /// Whether Kubernetes evicts nodes of a zone while these nodes of all zones are there. At least three and 55 % of a zone's nodes that count have to fail
 /// to stop it, but not all: that is a zone that has gone, as long as another one has not.
 fn may_evict(zone: &str, all: &[Arc<Node>]) -> bool {
-    let counted = all.iter().filter(|node| !node.metadata.labels.contains_key(EXCLUDED));
+    let excluded = excluded();
+    let counted = all.iter().filter(|node| !node.metadata.labels.contains_key(&excluded));
     let (ready, failed): (Vec<&Arc<Node>>, Vec<_>) = counted.partition(|n| ready(n) == "True");
     let of_zone = |nodes: &[&Arc<Node>]| nodes.iter().filter(|node| zone_of(node) == zone).count();
     let (up, down) = (of_zone(&ready), of_zone(&failed));

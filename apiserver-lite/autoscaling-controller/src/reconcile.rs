@@ -15,11 +15,10 @@ use proto_api::core::v1::Pod;
 use proto_api::event_report::{EventKind, reference};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ListParams, Store, WriteParams};
-use proto_daemon::exit::chain;
 
 use crate::flags::AutoscalingFlags;
 use crate::pod_metrics;
-use crate::target::AutoscalerTarget;
+use crate::target::{AutoscalerTarget, message};
 
 /// Reads metrics and targets of autoscalers, and executes their plans.
 pub struct AutoscalerReconciler {
@@ -75,7 +74,7 @@ impl AutoscalerReconciler {
         let (namespace, of) = (&hpa.metadata.namespace, &hpa.spec.scale_target_ref);
         let target = match AutoscalerTarget::read(&self.client, namespace, of).await {
             Ok(target) => target,
-            Err(error) => return without_scale(hpa, &chain(&error), now()),
+            Err(error) => return without_scale(hpa, &error.message(), now()),
         };
         let scale = target.scale();
         let (pods, usage) = self.observe(hpa, &scale).await;
@@ -95,7 +94,7 @@ impl AutoscalerReconciler {
                 );
                 plan.scaled(hpa, replicas, history, read_clocks())
             }
-            Err(error) => plan.not_scaled(hpa, replicas, &chain(&error), now()),
+            Err(error) => plan.not_scaled(hpa, replicas, &message(&error), now()),
         }
     }
 
@@ -114,8 +113,8 @@ impl AutoscalerReconciler {
         let usage = pod_metrics::list(&self.client, namespace, &params).await;
         let pods = self.client.within::<Pod>(namespace).list(&params).await;
         match (pods, usage) {
-            (Ok(pods), usage) => (pods.items, usage.map_err(|error| NoUsage(chain(&error)))),
-            (Err(error), _) => (Vec::new(), Err(NoUsage(chain(&error)))),
+            (Ok(pods), usage) => (pods.items, usage.map_err(|error| NoUsage(message(&error)))),
+            (Err(error), _) => (Vec::new(), Err(NoUsage(message(&error)))),
         }
     }
 
@@ -156,7 +155,7 @@ impl AutoscalerReconciler {
             return all.update_status(&written, &WriteParams::default()).await.map(drop);
         }
         let about = reference(&**hpa, self.client.names());
-        self.recorder.event(&about, EventKind::Warning, "FailedUpdateStatus", chain(&error));
+        self.recorder.event(&about, EventKind::Warning, "FailedUpdateStatus", message(&error));
         Err(error)
     }
 }

@@ -6,6 +6,7 @@ use proto_api::{Collection, schema, uri};
 use proto_client::dynamic::{Dynamic, get_json};
 use proto_client::request;
 use proto_client::{Client, ClientError, WriteParams};
+use proto_daemon::exit::chain;
 use serde_json::{Value, json};
 
 /// A target whose scale has been read.
@@ -27,6 +28,24 @@ pub enum TargetError {
     /// A request failed.
     #[error(transparent)]
     Client(#[from] ClientError),
+}
+
+impl TargetError {
+    /// Its text in conditions and events.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Client(error) => message(error),
+            _ => self.to_string(),
+        }
+    }
+}
+
+/// The text of a failed request in conditions and events: what the server said, as in Kubernetes.
+pub fn message(error: &ClientError) -> String {
+    match error {
+        ClientError::Api { .. } => error.server_message(),
+        _ => chain(error),
+    }
 }
 
 impl AutoscalerTarget {

@@ -52,7 +52,7 @@ define_unused_flags! {
         enable_hostpath_provisioner enable_leader_migration endpoint_updates_batch_period
         endpointslice_updates_batch_period external_cloud_volume_plugin flex_volume_plugin_dir
         http2_max_streams_per_connection kube_api_burst kube_api_content_type kube_api_qps
-        leader_migration_config master min_resync_period mirroring_endpointslice_updates_batch_period
+        leader_migration_config min_resync_period mirroring_endpointslice_updates_batch_period
         mirroring_max_endpoints_per_subset namespace_sync_period node_monitor_period
         permit_address_sharing permit_port_sharing profiling
         pv_recycler_increment_timeout_nfs pv_recycler_minimum_timeout_hostpath

@@ -13,7 +13,6 @@ use apiserver_garbage::{self as garbage, Garbage};
 use apiserver_quota_controller::{self as quota, QuotaController};
 use apiserver_signers::bootstrap::{Bootstrap, TokenControllers};
 use apiserver_signers::certificates::{Certificates, CsrControllers};
-use proto_client::config::{ClientConfigError, file};
 use proto_client::events::{Recorder, recorder};
 use proto_client::leader_program::{LeaderProgram, LeaderProgramSettings};
 use proto_client::metrics::{LeaderMetrics, RequestMetrics};
@@ -65,7 +64,7 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    let config = client_config(&flags).map_err(Failure::usage)?;
+    let config = flags.client.load(None, names).map_err(Failure::usage)?;
     let readiness = Readiness::default();
     let unsynced = guard_readiness(&flags, &readiness);
     let program = LeaderProgram::start(LeaderProgramSettings {
@@ -110,13 +109,6 @@ pub async fn run(flags: ControllerManagerFlags) -> Result<(), Failure> {
         tokio::spawn(control(dependencies, unsynced, drain))
     };
     program.run((&lock, &leader), DRAIN_DEADLINE, act).await
-}
-
-fn client_config(flags: &ControllerManagerFlags) -> Result<ClientConfig, ClientConfigError> {
-    match &flags.kubeconfig {
-        Some(path) => file::load(path, None),
-        None => ClientConfig::in_cluster(flags.common.names(), |name| std::env::var(name).ok()),
-    }
 }
 
 /// Starts a recorder of events for each source component.

@@ -20,6 +20,7 @@ use apiserver_token::SigningKey;
 use apiserver_workloads::stateful_set;
 use clap::Parser;
 use proto_api::{AddressRange, AddressRanges, Cidr, TooManyRanges};
+use proto_client::config::flags::ClientFlags;
 use proto_client::serving::flags::ServingFlags;
 use proto_daemon::feature_gates::GateErrors;
 use proto_daemon::flags::CommonFlags;
@@ -36,9 +37,9 @@ pub struct ControllerManagerFlags {
     #[command(flatten)]
     pub common: CommonFlags,
 
-    /// The kubeconfig file.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// The API server.
+    #[command(flatten)]
+    pub client: ClientFlags,
 
     /// Controllers to run: `*` for all but bootstrapsigner and tokencleaner, `name` for one, `-name` for all but one. Those of Kubernetes that do not
     /// exist here are accepted and have no effect: cloud-node-lifecycle, route, storage-version-gc, ttl.

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use proto_api::core::v1::Namespace;
-use proto_client::config::file;
+use proto_client::config::flags::ClientFlags;
 use proto_client::events::{Recorder, recorder};
 use proto_client::leader_program::{LeaderProgram, LeaderProgramSettings};
 use proto_client::metrics::{LeaderMetrics, RequestMetrics};
 use proto_client::serving::flags::ServingFlags;
-use proto_client::{Client, ClientConfig, ListParams, Reflector, ServedResources};
+use proto_client::{Client, ListParams, Reflector, ServedResources};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::Failure;
 use proto_daemon::feature_gates::{self, GateErrors};
@@ -49,9 +48,9 @@ pub struct SchedulerFlags {
     #[command(flatten)]
     pub common: CommonFlags,
 
-    /// The kubeconfig file.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    /// The API server.
+    #[command(flatten)]
+    pub client: ClientFlags,
 
     /// The schedulerName of the pods to schedule; of the first profile, if a file has several.
     /// [default: default-scheduler]
@@ -92,12 +91,11 @@ pub struct SchedulerFlags {
 }
 
 define_unused_flags! {
-    /// Flags of kube-scheduler for what this program does not have: request limits, profiles of its memory, proxies that authenticate, an address of
-    /// the API server besides the kubeconfig.
+    /// Flags of kube-scheduler for what this program does not have: request limits, profiles of its memory, proxies that authenticate.
     UnusedSchedulerFlags {
         authentication_skip_lookup authentication_tolerate_lookup_failure cert_dir
         contention_profiling http2_max_streams_per_connection kube_api_burst kube_api_content_type
-        kube_api_qps master permit_address_sharing permit_port_sharing profiling
+        kube_api_qps permit_address_sharing permit_port_sharing profiling
         requestheader_allowed_names requestheader_client_ca_file requestheader_extra_headers_prefix
         requestheader_group_headers requestheader_username_headers show_hidden_metrics_for_version
         tls_sni_cert_key
@@ -156,11 +154,7 @@ pub async fn run(flags: SchedulerFlags) -> Result<(), Failure> {
     let warnings = from_file.warnings.iter().chain(&gates).chain(&unused);
     warnings.for_each(|warning| tracing::warn!("{warning}"));
     let leader = flags.leader.over(from_file.leader_election);
-    let environment = |name: &str| std::env::var(name).ok();
-    let config = match flags.kubeconfig.as_ref().or(from_file.kubeconfig.as_ref()) {
-        Some(path) => file::load(path, None),
-        None => ClientConfig::in_cluster(names, environment),
-    };
+    let config = flags.client.load(from_file.kubeconfig.as_deref(), names);
     let config = config.map_err(Failure::usage)?;
     let readiness = Readiness::default();
     let program = LeaderProgram::start(LeaderProgramSettings {

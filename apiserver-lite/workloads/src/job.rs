@@ -216,7 +216,8 @@ impl<'a> Work<'a> {
             let report = finish::set_suspended(self.names, job, &mut status, self.now);
             plan.reports.extend(report);
         }
-        status.active = count(left.saturating_add(changes.create.len()));
+        // What the plan creates may be refused, for as long as a quota is used up.
+        status.active = count(active.len());
         status.ready = Some(count(active.iter().filter(|pod| is_ready(pod)).count()));
         // The status first: what it notes may lose its finalizer.
         self.push_status(&mut plan, status);

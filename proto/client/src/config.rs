@@ -2,6 +2,7 @@
 //! ([`ClientConfig::in_cluster`]), or set by the caller.
 
 pub mod file;
+pub mod flags;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -143,7 +144,7 @@ pub enum ClientConfigError {
         problem: String,
     },
     /// The process does not run in a pod.
-    #[error("not in a pod: {0} is not set")]
+    #[error("no kubeconfig is given, and the process is in no pod: {0} is not set")]
     NotInCluster(String),
 }
 
@@ -226,7 +227,10 @@ mod tests {
         let token = "/var/run/secrets/kubernetes.io/serviceaccount/token";
         assert_eq!(config.credential, Credential::TokenFile(token.into()));
         let outside = ClientConfig::in_cluster(names, |_| None).expect_err("not in a pod");
-        assert_eq!(outside.to_string(), "not in a pod: KUBERNETES_SERVICE_HOST is not set");
+        assert_eq!(
+            outside.to_string(),
+            "no kubeconfig is given, and the process is in no pod: KUBERNETES_SERVICE_HOST is not set"
+        );
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Failure {
     }
 }
 
-/// Parses the process's flags. A wrong flag ends with code 64 and a usage text on standard error,
+/// Parses the process's flags. Of a flag with one value that is repeated the last counts, as in Kubernetes. A wrong flag ends with code 64 and a usage text on standard error,
 /// `--help` and `--version` with 0.
 pub fn parse_flags<F: Parser>(build: BuildInfo) -> Result<F, ExitCode> {
     parse_flags_of(build, std::env::args_os())
@@ -50,7 +50,12 @@ pub fn parse_flags_of<F: Parser>(
     build: BuildInfo,
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<F, ExitCode> {
-    F::try_parse_from(arguments).map_err(|error| {
+    let mut command = F::command().args_override_self(true);
+    let flags = command
+        .try_get_matches_from_mut(arguments)
+        .and_then(|matches| F::from_arg_matches(&matches));
+    flags.map_err(|error| {
+        let error = error.with_cmd(&command);
         // A failed write to a closed terminal changes nothing.
         let _ = match error.kind() {
             ErrorKind::DisplayVersion => {
@@ -109,6 +114,26 @@ mod tests {
     fn chain_names_each_cause_once() {
         let error = ReadFailed { path: "/a", cause: std::io::Error::other("disk on fire") };
         assert_eq!(chain(&error), "cannot read /a: disk on fire");
+    }
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[arg(long)]
+        level: Option<u8>,
+    }
+
+    #[test]
+    fn of_a_repeated_flag_the_last_counts() {
+        let parse = |arguments: &[&str]| {
+            let arguments = ["program"].iter().chain(arguments).map(OsString::from);
+            parse_flags_of::<Program>(crate::build_info!(), arguments)
+        };
+        let flags = parse(&["--level=1", "--level=2"]).expect("flags");
+        assert_eq!(flags.level, Some(2));
+        for wrong in ["--level=x", "--no-such-flag"] {
+            assert_eq!(parse(&[wrong]).expect_err(wrong), ExitCode::from(64));
+        }
+        assert_eq!(parse(&["--help"]).expect_err("help"), ExitCode::SUCCESS);
     }
 
     #[test]

@@ -100,8 +100,9 @@ async fn only_objects_that_are_stored_are_charged() {
     is_used("2").await;
 }
 
+/// Admission reads `status.hard`, as in Kubernetes: a file with a quota and what it counts can be applied at once.
 #[tokio::test]
-async fn a_quota_that_was_not_counted_admits_nothing_that_it_counts() {
+async fn a_quota_limits_what_its_status_names() {
     let server = TestServer::start().await;
     let body = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "2"}}});
     server.post(QUOTAS, body.to_string()).await.expect(201);
@@ -114,6 +115,9 @@ async fn a_quota_that_was_not_counted_admits_nothing_that_it_counts() {
     let why = "status unknown for quota: q, resources: configmaps";
     assert!(refused["message"].as_str().is_some_and(|text| text.ends_with(why)), "{refused}");
     server.post(PODS, pod("p")).await.expect(201);
+    let more = json!({"spec": {"hard": {"pods": "0"}}}).to_string();
+    server.merge_patch(&quota, &more).await.expect(200);
+    server.post(PODS, pod("uncounted")).await.expect(201);
 }
 
 #[tokio::test]

@@ -603,6 +603,28 @@ fn workloads_say_why_pods_are_missing_or_not_ready() {
             &[&["the quota of the namespace"]],
         ),
         (
+            "quota of some pods of a job",
+            workload(
+                "Job",
+                json!({"parallelism": 3}),
+                json!({"active": 1, "ready": 1}),
+                &[event("FailedCreate", quota)],
+                vec![],
+            ),
+            &[&["the quota of the namespace"]],
+        ),
+        (
+            "the last pod of a job that was refused before",
+            workload(
+                "Job",
+                json!({"parallelism": 3, "completions": 4}),
+                json!({"active": 1, "succeeded": 3}),
+                &[event("FailedCreate", quota)],
+                vec![],
+            ),
+            &[&["nothing is wrong - it runs: 1 pods are active"]],
+        ),
+        (
             "an account",
             workload(
                 "DaemonSet",

@@ -154,7 +154,8 @@ fn explain_job(case: &Case, mut findings: Vec<Finding>, now: i64) -> Verdict {
         ));
     }
     let active = number(job, "/status/active", 0);
-    if let Some(message) = last_event(&case.events, &["FailedCreate"]).filter(|_| active == 0) {
+    let refused = last_event(&case.events, &["FailedCreate"]);
+    if let Some(message) = refused.filter(|_| active < wanted_of_job(job)) {
         findings.push(refusal::explain(message));
     }
     findings.extend(of_pods(case, now));
@@ -166,6 +167,13 @@ fn explain_job(case: &Case, mut findings: Vec<Finding>, now: i64) -> Verdict {
     }
     let evidence = "no pod of it is active and it is not complete";
     Verdict::Wrong(vec![Finding::waiting("its pods are not there", evidence, "wait")])
+}
+
+/// The number of pods of a job that should be active.
+fn wanted_of_job(job: &Value) -> i64 {
+    let parallelism = number(job, "/spec/parallelism", 1);
+    let left = number(job, "/spec/completions", i64::MAX) - number(job, "/status/succeeded", 0);
+    parallelism.min(left)
 }
 
 /// What is wrong with pods; what is the same for several is said once, of the first.

@@ -118,6 +118,29 @@ fn refusals_have_kubernetes_texts() {
 }
 
 #[test]
+fn a_quota_limits_what_its_status_names() {
+    let small = pod(&[("cpu=1", "")], &[]);
+    let unknown = "status unknown for quota: q, resources: pods";
+    for (hard, used, scope, text) in [
+        ("", "", None, ""),
+        ("configmaps=1", "configmaps=1", None, ""),
+        ("pods=2", "pods=1", None, "pods=2"),
+        ("configmaps=1,pods=2", "configmaps=1", None, unknown),
+        ("pods=2", "", Some("NotBestEffort"), unknown),
+        ("pods=2", "", Some("BestEffort"), ""),
+    ] {
+        let mut quota = quota(hard, used);
+        quota.spec.hard = amounts("pods=0,memory=0");
+        quota.spec.scopes = scope.into_iter().map(str::to_owned).collect();
+        assert_eq!(charged(&quota, Counted::Pod(&small), None), text, "{hard} {scope:?}");
+    }
+    let service = Service::default();
+    let counted = || Counted::Service(&service);
+    let refused = charged(&quota("services=1", ""), counted(), Some(counted()));
+    assert_eq!(refused, "status unknown for quota: q, resources: services", "without growth too");
+}
+
+#[test]
 fn resources_with_domains_and_huge_pages_are_counted_by_request() {
     let gpu = pod(&[("example.com/gpu=2,hugepages-2Mi=4Mi", "")], &[]);
     let of = |name: &str| of_pod(&format!("{name}=8Mi"), &format!("{name}=0"), &gpu);

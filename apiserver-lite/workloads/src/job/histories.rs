@@ -17,6 +17,8 @@ enum Step {
     /// A plan, of which this many writes are executed; then the controller restarts with fresh caches.
     Crash(usize),
     Reconcile,
+    /// Plans with fresh caches until nothing is planned.
+    Settle,
     Run(usize),
     Succeed(usize),
     Fail(usize),
@@ -40,7 +42,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::JobCatchesUp),
         4 => (0..5usize).prop_map(Step::Crash),
         8 => Just(Step::Reconcile),
-        3 => (0..8usize).prop_map(Step::Run),
+        3 => Just(Step::Settle),
+        5 => (0..8usize).prop_map(Step::Run),
         4 => (0..8usize).prop_map(Step::Succeed),
         2 => (0..8usize).prop_map(Step::Fail),
         3 => (0..8usize, exit_code()).prop_map(|(at, code)| Step::Exit(at, code)),
@@ -100,6 +103,7 @@ impl History {
             Step::PodsCatchUp => self.pods = self.world.clone(),
             Step::JobCatchesUp => self.job = self.world.clone(),
             Step::Reconcile => self.reconcile(usize::MAX),
+            Step::Settle => self.settle_and_check(),
             Step::Crash(limit) => {
                 self.reconcile(limit);
                 (self.pods, self.job) = (self.world.clone(), self.world.clone());
@@ -132,11 +136,19 @@ impl History {
                 }
             }
             Step::Restart(at) => {
+                let restarts = |pod: &Pod| restarts(pod) && !has_ended(pod);
                 let Some(pod) = pick(&pods, at, restarts) else { return };
-                self.world.edit::<Pod>(ObjectKind::Pod, &pod.metadata.name, |pod| {
+                let name = &pod.metadata.name;
+                self.world.set_state(name, "Running", true);
+                self.world.edit::<Pod>(ObjectKind::Pod, name, |pod| {
+                    pod.spec.node_name = "node".into();
                     pod.status.container_statuses.resize_with(1, ContainerStatus::default);
                     pod.status.container_statuses[0].restart_count += 1;
                 });
+                if at % 2 == 0 {
+                    // The pod may end before a later plan, or the job.
+                    self.settle_and_check();
+                }
             }
             Step::DeletePod(at) => {
                 if let Some(name) = name(at) {
@@ -230,20 +242,24 @@ impl History {
         assert!(counted + noted.len() <= self.all.len(), "more are counted than there were");
     }
 
-    /// With fresh caches a job that has a reason to fail has failed. `has_fatal` says whether it had one by its policy.
-    fn check_unfinished(&self, has_fatal: bool) {
+    /// With fresh caches a job that has a reason to fail has failed.
+    fn settle_and_check(&mut self) {
+        let has_fatal = self.has_fatal();
+        self.settle();
         let job = stored(&self.world).expect("the job");
         if is_finished(&job) {
             let reason = job.status.conditions.last().map(|condition| &*condition.reason);
             assert!(!has_fatal || reason == Some("PodFailurePolicy"), "{:?}", job.status);
             return;
         }
-        let (limit, now) = (job.spec.backoff_limit.unwrap_or(6), self.world.now);
+        let limit = job.spec.backoff_limit.unwrap_or(6);
         assert!(!has_fatal && job.status.failed <= limit, "{:?}", job.status);
-        let start = job.status.start_time.and_then(Time::unix).expect("it has started");
-        let deadline = job.spec.active_deadline_seconds;
-        assert!(deadline.is_none_or(|seconds| start + seconds > now), "{:?}", job.status);
         assert!(count_restarts(&self.world) < limit, "{:?}", job.status);
+        let deadline = job.spec.active_deadline_seconds.filter(|_| !is_suspended(&job));
+        if let Some(seconds) = deadline {
+            let start = job.status.start_time.and_then(Time::unix).expect("it has started");
+            assert!(start + seconds > self.world.now, "{:?}", job.status);
+        }
     }
 
     /// A pod that ends the job by its policy, unless it has ended.
@@ -263,13 +279,13 @@ fn pick(pods: &[Arc<Pod>], at: usize, is: impl Fn(&Pod) -> bool) -> Option<&Arc<
 
 /// Whether containers of the pod are started again.
 fn restarts(pod: &Pod) -> bool {
-    pod.spec.restart_policy == "OnFailure" && pod.status.phase == "Running"
+    pod.spec.restart_policy == "OnFailure"
 }
 
 /// How often containers of running pods were started again.
 fn count_restarts(world: &World) -> i32 {
     let pods = world.pods();
-    let running = pods.iter().filter(|pod| restarts(pod));
+    let running = pods.iter().filter(|pod| restarts(pod) && !has_ended(pod));
     running.flat_map(|pod| &pod.status.container_statuses).map(|status| status.restart_count).sum()
 }
 
@@ -312,9 +328,7 @@ proptest! {
 fn finish(history: &mut History) {
     for _ in 0..10 {
         history.world.now += 1000;
-        let has_fatal = history.has_fatal();
-        history.settle();
-        history.check_unfinished(has_fatal);
+        history.settle_and_check();
         for pod in history.world.pods().iter().filter(|pod| !has_ended(pod)) {
             history.end(pod, if is_terminating(pod) { "Failed" } else { "Succeeded" }, 0);
         }

@@ -39,8 +39,8 @@ impl Failure {
     }
 }
 
-/// Parses the process's flags. Of a flag with one value that is repeated the last counts, as in Kubernetes. A wrong flag ends with code 64 and a usage text on standard error,
-/// `--help` and `--version` with 0.
+/// Parses the process's flags. Of a repeated flag with one value the last counts, as in Kubernetes. A wrong flag ends with code 64 and a usage text on
+/// standard error, `--help` and `--version` with 0.
 pub fn parse_flags<F: Parser>(build: BuildInfo) -> Result<F, ExitCode> {
     parse_flags_of(build, std::env::args_os())
 }

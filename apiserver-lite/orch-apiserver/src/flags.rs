@@ -35,7 +35,7 @@ use service_accounts::ServiceAccountFlags;
 /// The API server: REST over an embedded durable store, or over etcd.
 #[derive(Parser, Clone, Debug)]
 // As in Kubernetes the last one counts of a flag that is given twice; lists are joined.
-#[command(name = "orch-apiserver", version, about)]
+#[command(name = "orch-apiserver", version, about, args_override_self = true)]
 pub struct ApiServerFlags {
     /// Flags of all programs.
     #[command(flatten)]

@@ -172,7 +172,8 @@ fn explain_job(case: &Case, mut findings: Vec<Finding>, now: i64) -> Verdict {
 /// The number of pods of a job that should be active.
 fn wanted_of_job(job: &Value) -> i64 {
     let parallelism = number(job, "/spec/parallelism", 1);
-    let left = number(job, "/spec/completions", i64::MAX) - number(job, "/status/succeeded", 0);
+    let completions = number(job, "/spec/completions", i64::MAX);
+    let left = completions.saturating_sub(number(job, "/status/succeeded", 0));
     parallelism.min(left)
 }
 

@@ -16,7 +16,7 @@ use apiserver_signers::certificates::{Certificates, CsrControllers};
 use proto_client::events::{Recorder, recorder};
 use proto_client::leader_program::{LeaderProgram, LeaderProgramSettings};
 use proto_client::metrics::{LeaderMetrics, RequestMetrics};
-use proto_client::{Client, ClientConfig, ServedResources};
+use proto_client::{Client, ServedResources};
 use proto_daemon::drain::{Drain, DrainWatch};
 use proto_daemon::exit::Failure;
 use proto_daemon::heap;
@@ -272,7 +272,7 @@ fn spawn_others(
 mod tests {
     use clap::Parser as _;
     use proto_api::names::{Names, Profile};
-    use proto_client::config::{Credential, TlsSettings};
+    use proto_client::config::{ClientConfig, Credential, TlsSettings};
     use proto_daemon::statusz::StatusBoard;
 
     use super::*;

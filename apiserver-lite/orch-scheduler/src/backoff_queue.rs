@@ -18,7 +18,7 @@ pub struct RetryTimes {
     pub without_change: Duration,
 }
 
-/// Unless the configuration file or a flag says it.
+/// The default times, where neither the configuration file nor a flag sets them.
 pub const RETRY: RetryTimes = RetryTimes {
     after_change: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) },
     without_change: Duration::from_mins(5),

@@ -31,7 +31,7 @@ async fn they_are_those_of_the_controller_and_the_orphans_that_it_selects() {
         pod("of-another", json!({"app": "other"}), "v"),
         pod("orphan", web(), ""),
         pod("own", web(), "u"),
-        pod("stranger", json!({}), ""),
+        pod("unrelated", json!({}), ""),
     ]);
     let server = Server::default().showing("pods", pods);
     let informers = server.reconciler(None).await.informers;

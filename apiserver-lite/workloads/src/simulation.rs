@@ -1,7 +1,9 @@
 //! A server for tests: it keeps objects as JSON, executes writes as the API server does, and can lose the controller between any two of them.
 //! Below it are the histories of controllers of `apiserver-controllers` that work on one another's objects.
 
+mod collected_pods;
 mod disruptions;
+mod expiring_jobs;
 mod nodes;
 mod replica_sets;
 mod rollouts;
@@ -120,6 +122,19 @@ impl World {
         self.edit::<Pod>(ObjectKind::Pod, name, |pod| pod.metadata.deletion_timestamp = Some(now));
     }
 
+    /// Deletes a pod without a grace period: its finalizers alone hold it.
+    fn force_delete_pod(&mut self, name: &str) {
+        let Some(pod) = self.get::<Pod>(ObjectKind::Pod, name) else { return };
+        if pod.metadata.finalizers.is_empty() {
+            self.remove(ObjectKind::Pod, name);
+        } else if pod.metadata.deletion_timestamp.is_none() {
+            let now = self.time();
+            self.edit::<Pod>(ObjectKind::Pod, name, |pod| {
+                pod.metadata.deletion_timestamp = Some(now);
+            });
+        }
+    }
+
     /// Removes a deleted pod that nothing holds any more.
     pub(crate) fn end_pod(&mut self, name: &str) {
         let pod = self.get::<Pod>(ObjectKind::Pod, name);
@@ -184,6 +199,11 @@ impl World {
         done
     }
 
+    fn has(&self, kind: ObjectKind, key: &ObjectKey, uid: &str) -> bool {
+        let stored = self.objects.get(&(kind, key.clone()));
+        stored.is_some_and(|stored| stored["metadata"]["uid"] == json!(uid))
+    }
+
     pub(crate) fn execute(&mut self, write: &ApiWrite) -> Result<(), Refused> {
         match write {
             ApiWrite::Create(object) => {
@@ -237,14 +257,15 @@ impl World {
                     self.end_pod(&key.name);
                 }
             }
-            ApiWrite::Delete { kind, key, uid, .. }
-            | ApiWrite::DeleteTree { kind, key, uid, .. } => {
-                let stored = self.objects.get(&(*kind, key.clone()));
-                if stored.is_some_and(|stored| stored["metadata"]["uid"] == json!(uid)) {
-                    match kind {
-                        ObjectKind::Pod => self.delete_pod(&key.name),
-                        _ => self.remove(*kind, &key.name),
-                    }
+            ApiWrite::Delete { kind, key, uid, grace_secs } => match kind {
+                _ if !self.has(*kind, key, uid) => {}
+                ObjectKind::Pod if *grace_secs == Some(0) => self.force_delete_pod(&key.name),
+                ObjectKind::Pod => self.delete_pod(&key.name),
+                _ => self.remove(*kind, &key.name),
+            },
+            ApiWrite::DeleteTree { kind, key, uid, .. } => {
+                if self.has(*kind, key, uid) {
+                    self.remove(*kind, &key.name);
                 }
             }
         }

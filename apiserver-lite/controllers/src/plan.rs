@@ -1,6 +1,6 @@
 //! What a controller plans: writes as values, their events, and when to look again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proto_api::event_report::EventReport;
@@ -22,6 +22,8 @@ pub struct Plan {
     pub reports: Vec<EventReport>,
     /// Events of single writes, by their index.
     pub events: BTreeMap<usize, WriteEvent>,
+    /// The writes for which no other waits, by their index.
+    pub alone: BTreeSet<usize>,
     /// The owner that adopts objects by these writes, which are only made if a live read shows that it is not being deleted.
     pub adopter: Option<Adopter>,
     /// The status to write if a pod cannot be created or deleted.
@@ -54,6 +56,7 @@ impl Plan {
         let before = self.writes.len();
         let events = other.events.into_iter();
         self.events.extend(events.map(|(nth, event)| (before.saturating_add(nth), event)));
+        self.alone.extend(other.alone.into_iter().map(|nth| before.saturating_add(nth)));
         self.writes.extend(other.writes);
         self.reports.extend(other.reports);
         self.adopter = other.adopter.or(self.adopter.take());
@@ -65,6 +68,17 @@ impl Plan {
     pub fn push_with_event(&mut self, write: ApiWrite, event: WriteEvent) {
         self.events.insert(self.writes.len(), event);
         self.writes.push(write);
+    }
+
+    /// Adds a write for which no other waits.
+    pub fn push_alone(&mut self, write: ApiWrite) {
+        self.alone.insert(self.writes.len());
+        self.writes.push(write);
+    }
+
+    /// The same plan, of whose writes none waits for another.
+    pub fn without_order(self) -> Self {
+        Self { alone: (0..self.writes.len()).collect(), ..self }
     }
 
     /// The write of the status that says that the `nth` write failed with `error`, if there is one.
@@ -87,6 +101,9 @@ impl Plan {
     /// Whether the `nth` write is made although the one with the index `failed` could not be: pods that have to go wait neither for one another nor for
     /// new ones, and old revisions for no pod.
     fn is_made_after(&self, failed: usize, nth: usize) -> bool {
+        if self.alone.contains(&failed) {
+            return true;
+        }
         if let Some(ApiWrite::Delete { kind: ObjectKind::ControllerRevision, .. }) =
             self.writes.get(nth)
         {
@@ -134,10 +151,15 @@ mod tests {
     use crate::api_writes::Part;
 
     /// A plan in short form: `+` creates a pod, `-a` deletes one, `~a` patches one, `=` is another write,
-    /// `.` deletes a revision. After `!` the event is that of a StatefulSet.
+    /// `.` deletes a revision. After `!` the event is that of a StatefulSet; for one with `|` no other waits.
     fn plan_of(writes: &[&str]) -> Plan {
         let mut plan = Plan::default();
         for text in writes {
+            if let Some(patched) = text.strip_prefix('|') {
+                let (kind, key) = (ObjectKind::Pod, ObjectKey::new("ns", patched));
+                plan.push_alone(ApiWrite::Patch { kind, key, part: Part::Main, patch: json!({}) });
+                continue;
+            }
             let (kind, name) = (ObjectKind::Pod, text.trim_start_matches(['!', '-', '~']));
             let key = ObjectKey::new("ns", name);
             let uid = name.to_owned();
@@ -180,6 +202,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_alone_stays_so_in_a_longer_plan() {
+        let mut plan = plan_of(&["+", "|a"]);
+        plan.absorb(plan_of(&["=", "|b"]));
+        assert_eq!(plan.alone, [1, 3].into());
+        assert_eq!(plan_of(&["=", "+"]).without_order().alone, [0, 1].into());
+    }
+
+    #[test]
     fn pods_that_have_to_go_do_not_wait_for_others() {
         for (writes, failed, made) in [
             // Those of a ReplicaSet, before its status.
@@ -197,6 +227,10 @@ mod tests {
             (&["!+", "!-a", "!-b"], 0, &[]),
             (&["!+", "!-a", "!-b"], 1, &[]),
             (&["!+", "=", ".r", ".s"], 0, &[2, 3]),
+            // A Job's that are counted, and the status before that.
+            (&["|a", "|b", "+", "-c"], 0, &[1, 2, 3]),
+            (&["=", "|a", "|b", "+"], 0, &[]),
+            (&["|a", "+", "+", "-c"], 1, &[3]),
             // Pods are given to another revision before theirs is deleted.
             (&["~a", "~b", ".r", "+"], 1, &[]),
         ] {

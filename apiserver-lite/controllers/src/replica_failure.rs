@@ -1,6 +1,6 @@
 //! The condition ReplicaFailure of replica sets and replication controllers: a pod could not be created or deleted. It goes with the first plan
-//! whose pods all could, as in Kubernetes. And the condition Progressing of deployments whose new set could not be created, and the counts of stateful sets
-//! whose next step failed, which have no condition for it.
+//! whose pods all could, as in Kubernetes. And the condition Progressing of deployments whose new set could not be created, and the counts of stateful sets,
+//! daemon sets and jobs one of whose steps failed, which have no condition for it.
 
 use proto_api::Time;
 use proto_api::apps::v1::ReplicaSetCondition;
@@ -13,7 +13,7 @@ use crate::write_events::ReplicaOperation;
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// The status of an object for the case that one of its pods cannot be created or deleted, the new set of a Deployment cannot be created, or any write
-/// before the status of a StatefulSet fails.
+/// before the status of a StatefulSet or DaemonSet fails.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureStatus {
     object: WrittenObject,
@@ -36,7 +36,7 @@ impl FailureStatus {
         now: Time,
     ) -> Option<ApiWrite> {
         let reason = match (operation, &self.object) {
-            (_, WrittenObject::StatefulSet(_)) => "",
+            (_, WrittenObject::StatefulSet(_) | WrittenObject::DaemonSet(_)) => "",
             (Some(ReplicaOperation::Create), _) => "FailedCreate",
             (Some(ReplicaOperation::Delete), _) => "FailedDelete",
             (Some(ReplicaOperation::Scale { from: None, .. }), WrittenObject::Deployment(_)) => "",

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use apiserver_controllers::Plan;
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
 use apiserver_controllers::burst::BurstSize;
+use apiserver_controllers::replica_failure::FailureStatus;
 use apiserver_controllers::write_events::{ReplicaOperation, WriteEvent};
 use proto_api::apps::v1::{ControllerRevision, DaemonSet};
 use proto_api::core::v1::{Node, Pod};
@@ -66,7 +67,7 @@ pub fn plan(
     let pods = claimant.claim(ObjectKind::Pod, pods, |_| true, &mut plan);
     if !plan.writes.is_empty() {
         // Ownership is written before pods.
-        return plan;
+        return plan.without_order();
     }
     let data = revisions::data_of(&set.spec.template);
     let history = History::from_revisions(revisions, &data);
@@ -80,14 +81,22 @@ pub fn plan(
 
     let placement = Placement::new(names, set, seen.nodes, &pods);
     let changes = placement.changes(hash, failed, now, &mut plan);
-    let changes = match changes.is_empty() {
+    let mut changes = match changes.is_empty() {
         // A rollout continues once the set is as it should be.
         true if set.spec.update_strategy.type_ != "OnDelete" => {
             rollout::changes(&placement, hash, now)
         }
         _ => changes,
     };
+    vary_first(&mut changes.create, now);
     push_changes(&mut plan, names, &claimant, (set, hash), &changes);
+    // Before the revisions: it does not wait for one that the server does not delete.
+    let status = status::compute_status(&placement, hash, now, &mut plan);
+    if status != set.status {
+        let next = DaemonSet { status, ..set.clone() };
+        plan.on_failure = Some(FailureStatus::new(next.clone(), true));
+        plan.writes.push(ApiWrite::UpdateStatus(next.into()));
+    }
     let hashes: BTreeSet<&str> = pods.iter().map(|pod| revision(pod)).collect();
     let is_live = |revision: &ControllerRevision| {
         let hash = revision.metadata.labels.get(REVISION_LABEL);
@@ -97,11 +106,13 @@ pub fn plan(
     for old in revisions::excess(&history.old, limit, is_live, LiveCount::Counted) {
         plan.writes.push(delete_object(ObjectKind::ControllerRevision, &old.metadata));
     }
-    let status = status::compute_status(&placement, hash, now, &mut plan);
-    if status != set.status {
-        plan.writes.push(ApiWrite::UpdateStatus(DaemonSet { status, ..set.clone() }.into()));
-    }
     plan
+}
+
+/// Begins with another node at another time: one whose pod the server refuses does not hold up the others for ever.
+fn vary_first(nodes: &mut [&str], now: Time) {
+    let second = usize::try_from(now.unix().unwrap_or(0)).unwrap_or(0);
+    nodes.rotate_left(second.checked_rem(nodes.len()).unwrap_or(0));
 }
 
 fn selects_all(names: &Names, set: &DaemonSet) -> EventReport {

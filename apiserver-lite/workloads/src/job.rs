@@ -19,6 +19,7 @@ use std::time::Duration;
 use apiserver_controllers::Plan;
 use apiserver_controllers::addresses::{has_ended, is_ready, is_terminating};
 use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, Part};
+use apiserver_controllers::replica_failure::FailureStatus;
 use proto_api::batch::v1::{Job, JobStatus};
 use proto_api::core::v1::Pod;
 use proto_api::event_report::{EventKind, EventReport};
@@ -74,11 +75,12 @@ pub fn plan(
     let pods = claimant.claim(ObjectKind::Pod, pods, |_| true, &mut plan);
     if !plan.writes.is_empty() {
         // Ownership is written before counts.
-        return plan;
+        return plan.without_order();
     }
     if is_finished(job) {
         let tracked = pods.iter().filter(|pod| is_tracked(names, pod));
-        return Plan::from_writes(tracked.take(BURST_MAX).map(|pod| untrack(names, pod)));
+        let writes = tracked.take(BURST_MAX).map(|pod| untrack(names, pod));
+        return Plan::from_writes(writes).without_order();
     }
     if let Some(plan) = uncounted.plan(names, job, now) {
         return plan;
@@ -209,6 +211,7 @@ impl<'a> Work<'a> {
         let left = active.len().saturating_sub(changes.delete.len());
         if changes.create.is_empty() && left == 0 && finish::is_complete(job, &counts) {
             changes.push(self, &mut plan);
+            plan.on_failure = Some(self.status_of_failure(status.clone(), &active));
             self.end(&mut plan, counts.last(status, 0), Outcome::Complete);
             return plan;
         }
@@ -217,13 +220,13 @@ impl<'a> Work<'a> {
             plan.reports.extend(report);
         }
         // What the plan creates may be refused, for as long as a quota is used up.
-        status.active = count(active.len());
-        status.ready = Some(count(active.iter().filter(|pod| is_ready(pod)).count()));
+        count_active(&mut status, &active);
         // The status first: what it notes may lose its finalizer.
         self.push_status(&mut plan, status);
         for pod in self.pods.iter().filter(|pod| is_tracked(self.names, pod)) {
             if counts.may_untrack(pod, is_terminating_job(job)) {
-                plan.writes.push(untrack(self.names, pod));
+                // Each that is not let go is tried again, whatever becomes of the others.
+                plan.push_alone(untrack(self.names, pod));
             }
         }
         changes.push(self, &mut plan);
@@ -247,11 +250,19 @@ impl<'a> Work<'a> {
         outcome: Outcome,
     ) {
         pod_changes::push_deletions(self, active, plan);
+        plan.on_failure = Some(self.status_of_failure(status.clone(), active));
         match active.len() > BURST_MAX {
             // The next plan goes on: the reason does not go away.
             true => self.push_status(plan, status),
             false => self.end(plan, counts.last(status, active.len()), outcome),
         }
+    }
+
+    /// What is written while the server does not delete what is active: the job has not ended.
+    fn status_of_failure(&self, mut status: JobStatus, active: &[&Pod]) -> FailureStatus {
+        count_active(&mut status, active);
+        let is_changed = status != self.job.status;
+        FailureStatus::new(Job { status, ..self.job.clone() }, is_changed)
     }
 
     /// Writes the last counts and the condition in one write.
@@ -260,6 +271,12 @@ impl<'a> Work<'a> {
         outcome.write(&mut status, self.now);
         self.push_status(plan, status);
     }
+}
+
+/// Counts the pods that run or are to.
+fn count_active(status: &mut JobStatus, active: &[&Pod]) {
+    status.active = count(active.len());
+    status.ready = Some(count(active.iter().filter(|pod| is_ready(pod)).count()));
 }
 
 fn count(len: usize) -> i32 {

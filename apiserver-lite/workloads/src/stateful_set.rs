@@ -116,7 +116,7 @@ pub fn plan_own(
     let pods = claimant.claim(ObjectKind::Pod, pods, is_member, &mut plan);
     if !plan.writes.is_empty() {
         // Ownership is written before pods.
-        return plan;
+        return plan.without_order();
     }
     let data = revisions::data_of(&set.spec.template);
     let history = History::from_revisions(revisions, &data);

@@ -1,4 +1,5 @@
-//! Random histories of a daemon set: users, kubelets, nodes that come and go, a cache that lags behind, and a controller that is lost between two writes.
+//! Random histories of a daemon set: users, kubelets, nodes that come and go, a cache that lags behind, a server that refuses writes, and a
+//! controller that is lost between two writes.
 
 use apiserver_controllers::api_writes::WrittenObject;
 use proptest::prelude::*;
@@ -25,6 +26,46 @@ enum Step {
     RemoveNode(u8),
     Taint(u8, bool),
     Later(u8),
+    /// A plan at a server that refuses some of its writes.
+    Refused(Refusal),
+}
+
+/// What a server refuses: by a quota, a webhook, or missing rights.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    NewPods,
+    /// Those of one node.
+    NewPodsOn(u8),
+    DeletionsOfPods,
+    DeletionsOfRevisions,
+}
+
+impl Refusal {
+    fn concerns(self, write: &ApiWrite) -> bool {
+        match write {
+            ApiWrite::Create(WrittenObject::Pod(pod)) => match self {
+                Self::NewPods => true,
+                Self::NewPodsOn(nth) => template::node_of(pod) == Some(&node(nth).metadata.name),
+                _ => false,
+            },
+            ApiWrite::Delete { kind: ObjectKind::Pod, .. } => {
+                matches!(self, Self::DeletionsOfPods)
+            }
+            ApiWrite::Delete { kind: ObjectKind::ControllerRevision, .. } => {
+                matches!(self, Self::DeletionsOfRevisions)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        Just(Refusal::NewPods),
+        (0..5u8).prop_map(Refusal::NewPodsOn),
+        Just(Refusal::DeletionsOfPods),
+        Just(Refusal::DeletionsOfRevisions),
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -41,6 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..5u8).prop_map(Step::RemoveNode),
         1 => (0..5u8, any::<bool>()).prop_map(|(node, on)| Step::Taint(node, on)),
         2 => (0..20u8).prop_map(Step::Later),
+        3 => refusal().prop_map(Step::Refused),
     ]
 }
 
@@ -59,7 +101,8 @@ impl History {
         let nth = |at: usize| pods.get(at % pods.len().max(1)).map(|pod| &pod.metadata.name);
         match step {
             Step::CatchUp => self.cache = self.world.clone(),
-            Step::Reconcile(limit) => self.reconcile(limit),
+            Step::Reconcile(limit) => self.reconcile(limit, None),
+            Step::Refused(refusal) => self.reconcile(usize::MAX, Some(refusal)),
             Step::Kubelet(at) => {
                 let Some(pod) = pods.get(at % pods.len().max(1)) else { return };
                 let name = &pod.metadata.name;
@@ -122,14 +165,15 @@ impl History {
         }
     }
 
-    fn reconcile(&mut self, limit: usize) {
+    fn reconcile(&mut self, limit: usize, refusal: Option<Refusal>) {
         if self.cache.version < self.own {
             self.cache = self.world.clone();
         }
         self.cache.now = self.world.now;
         let plan = planned(&self.cache, &mut self.failed);
         check(&self.cache, &plan);
-        self.world.run(&plan, limit);
+        let refuses = |write: &ApiWrite| refusal.is_some_and(|refusal| refusal.concerns(write));
+        self.world.run_refused(&plan, limit, refuses);
         self.own = self.world.version;
         check_bound(&self.world);
     }
@@ -237,10 +281,12 @@ proptest! {
     fn no_history_breaks_a_limit_and_each_ends_with_one_new_pod_a_node(
         limits in prop_oneof![Just((0, 1)), Just((0, 2)), Just((1, 0)), Just((2, 0))],
         min_ready in prop_oneof![Just(0), Just(10)],
+        refusal in refusal(),
         steps in proptest::collection::vec(step(), 1..60),
     ) {
         let mut set = set(limits.0, limits.1);
         set.spec.min_ready_seconds = min_ready;
+        set.spec.revision_history_limit = Some(1);
         let mut world = world(set, 3);
         let mut foreign = Pod::default();
         foreign.metadata.name = "foreign".into();
@@ -257,6 +303,7 @@ proptest! {
             history.take(step);
         }
         let History { mut world, mut failed, .. } = history;
+        check_refusal(world.clone(), refusal);
         for _ in 0..15 {
             world.now += 1000;
             let plan = planned(&world, &mut failed);
@@ -271,6 +318,86 @@ proptest! {
         world.remove(ObjectKind::Pod, "foreign");
         check_end(&world, &mut failed);
     }
+}
+
+/// At a server that goes on to refuse, the status says all the same what there is, and nodes whose pods it takes have them.
+fn check_refusal(mut world: World, refusal: Refusal) {
+    let (mut failed, refuses) = (FailedPods::default(), |write: &ApiWrite| refusal.concerns(write));
+    // Something of each kind is to be refused.
+    for nth in 0..5 {
+        if world.get::<Node>(ObjectKind::Node, &node(nth).metadata.name).is_none() {
+            add_node(&mut world, node(nth));
+        }
+    }
+    world.edit::<DaemonSet>(ObjectKind::DaemonSet, "web", |set| {
+        set.spec.template.spec.hostname = "h3".into();
+        set.metadata.generation += 1;
+    });
+    for _ in 0..10 {
+        world.now += 997;
+        let plan = planned(&world, &mut failed);
+        check(&world, &plan);
+        world.run_refused(&plan, usize::MAX, refuses);
+        check_bound(&world);
+        run_kubelets(&mut world);
+    }
+    for _ in 0..10 {
+        let before = world.version;
+        let plan = planned(&world, &mut failed);
+        world.run_refused(&plan, usize::MAX, refuses);
+        if world.version == before {
+            check_counts(&world);
+            return check_others(&world, refusal);
+        }
+    }
+    panic!("the writes do not end");
+}
+
+/// A refused pod is no other's.
+fn check_others(world: &World, refusal: Refusal) {
+    let Refusal::NewPodsOn(refused) = refusal else { return };
+    let set: DaemonSet = world.get(ObjectKind::DaemonSet, "web").expect("the set");
+    let pods = world.pods();
+    let by_node = by_node(&pods);
+    for found in world.list::<Node>(ObjectKind::Node) {
+        let name = &found.metadata.name;
+        let wants = runs_on(names(), &set, &found) == Fit::Runs;
+        let has = by_node.contains_key(name.as_str());
+        assert!(has || !wants || *name == node(refused).metadata.name, "{name} has no pod");
+    }
+}
+
+/// The status says what there is. Of several pods of a node it counts any.
+fn check_counts(world: &World) {
+    let set: DaemonSet = world.get(ObjectKind::DaemonSet, "web").expect("the set");
+    let mut pods = world.pods();
+    pods.retain(|pod| pod.metadata.name != "foreign");
+    let on = |node: &Arc<Node>| {
+        let is_on = |pod: &&Arc<Pod>| template::node_of(pod) == Some(&node.metadata.name);
+        pods.iter().filter(is_on).collect::<Vec<_>>()
+    };
+    let nodes = world.list::<Node>(ObjectKind::Node);
+    let (wanted, others): (Vec<_>, Vec<_>) =
+        nodes.iter().partition(|node| runs_on(names(), &set, node) == Fit::Runs);
+    let count = |nodes: &[&Arc<Node>], is: &dyn Fn(&[&Arc<Pod>]) -> bool| {
+        i32::try_from(nodes.iter().filter(|node| is(&on(node))).count()).expect("a number")
+    };
+    let bounds = |is: &dyn Fn(&Pod) -> bool| {
+        let all = count(&wanted, &|pods| !pods.is_empty() && pods.iter().all(|pod| is(pod)));
+        all..=count(&wanted, &|pods| pods.iter().any(|pod| is(pod)))
+    };
+    let (status, now) = (&set.status, world.time());
+    let desired = i32::try_from(wanted.len()).expect("a number");
+    assert_eq!(status.observed_generation, set.metadata.generation);
+    assert_eq!(status.desired_number_scheduled, desired);
+    let current = count(&wanted, &|pods| !pods.is_empty());
+    assert_eq!(status.current_number_scheduled, current);
+    assert_eq!(status.number_misscheduled, count(&others, &|pods| !pods.is_empty()));
+    let is_new = |pod: &Pod| pod.spec.hostname == set.spec.template.spec.hostname;
+    let is_ready = |pod: &Pod| is_available(pod, set.spec.min_ready_seconds, now);
+    assert!(bounds(&is_new).contains(&status.updated_number_scheduled), "{status:?}");
+    assert!(bounds(&is_ready).contains(&status.number_available), "{status:?}");
+    assert_eq!(status.number_unavailable, desired - status.number_available);
 }
 
 /// Each node that fits has one pod of the newest template, and nothing is left to do.

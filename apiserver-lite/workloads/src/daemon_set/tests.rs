@@ -317,6 +317,57 @@ fn old_revisions_go_beyond_the_limit_unless_pods_have_them() {
 }
 
 #[test]
+fn the_status_says_what_there_is_whatever_the_server_refuses() {
+    let is_create = |write: &ApiWrite| matches!(write, ApiWrite::Create(WrittenObject::Pod(_)));
+    let deletes =
+        |write: &ApiWrite, of| matches!(write, ApiWrite::Delete { kind, .. } if *kind == of);
+    let is_deletion = |write: &ApiWrite| deletes(write, ObjectKind::Pod);
+    let of_revision = |write: &ApiWrite| deletes(write, ObjectKind::ControllerRevision);
+    let table: [(&str, &dyn Fn(&ApiWrite) -> bool, i32); 3] = [
+        ("pods are not created", &is_create, 1),
+        ("pods are not deleted", &is_deletion, 2),
+        ("old revisions are not deleted", &of_revision, 2),
+    ];
+    for (name, refuses, updated) in table {
+        let mut limited = set(0, 1);
+        limited.spec.revision_history_limit = Some(0);
+        let (mut world, mut failed) = (world(limited, 2), FailedPods::default());
+        let mut run = |world: &mut World, refuses: &dyn Fn(&ApiWrite) -> bool| {
+            for _ in 0..8 {
+                let plan = planned(world, &mut failed);
+                world.run_refused(&plan, usize::MAX, refuses);
+                run_kubelets(world);
+            }
+        };
+        run(&mut world, &|_| false);
+        world.edit::<DaemonSet>(ObjectKind::DaemonSet, "web", |set| {
+            set.spec.template.spec.hostname = "new".into();
+            set.metadata.generation += 1;
+        });
+        run(&mut world, refuses);
+        let status = status(&world);
+        assert_eq!(status.observed_generation, 2, "{name}");
+        assert_eq!(status.current_number_scheduled, updated, "{name}");
+    }
+}
+
+#[test]
+fn a_node_whose_pod_is_refused_does_not_hold_up_the_others() {
+    let (mut world, mut failed) = (world(set(0, 1), 3), FailedPods::default());
+    for _ in 0..9 {
+        let plan = planned(&world, &mut failed);
+        world.run_refused(&plan, usize::MAX, |write| match write {
+            ApiWrite::Create(WrittenObject::Pod(pod)) => template::node_of(pod) == Some("node-0"),
+            _ => false,
+        });
+        world.now += 1;
+    }
+    let pods = world.pods();
+    let nodes: BTreeSet<_> = pods.iter().filter_map(|pod| template::node_of(pod)).collect();
+    assert_eq!(nodes, ["node-1", "node-2"].into());
+}
+
+#[test]
 fn an_orphan_is_adopted_and_a_stray_is_released() {
     let (mut world, mut failed) = (world(set(0, 1), 1), FailedPods::default());
     settle(&mut world, &mut failed);

@@ -1,8 +1,9 @@
-//! Random histories of a job: pods that succeed, fail and are deleted, caches of pods and jobs that lag behind each other, and a controller that is lost
-//! between two writes. Each pod is counted exactly once, without the failures that a policy ignores, and a job fails for a reason that there is.
+//! Random histories of a job: pods that succeed, fail and are deleted, caches of pods and jobs that lag behind each other, a server that refuses writes,
+//! and a controller that is lost between two of them. Each pod is counted exactly once, without the failures that a policy ignores, and a job fails for a reason that there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver_controllers::api_writes::WrittenObject;
 use proptest::prelude::*;
 use proto_api::core::v1::ContainerStatus;
 
@@ -17,6 +18,8 @@ enum Step {
     /// A plan, of which this many writes are executed; then the controller restarts with fresh caches.
     Crash(usize),
     Reconcile,
+    /// A plan at a server that refuses some of its writes.
+    Refused(Refusal),
     /// Plans with fresh caches until nothing is planned.
     Settle,
     Run(usize),
@@ -32,6 +35,41 @@ enum Step {
     Later(u16),
 }
 
+/// What a server refuses: by a quota, a webhook, or missing rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    NewPods,
+    DeletionsOfPods,
+    /// That the nth pod loses its finalizer.
+    Change(usize),
+}
+
+impl Refusal {
+    /// The test of writes; `pods` are those that there are.
+    fn concerns(self, pods: &[Arc<Pod>]) -> impl Fn(&ApiWrite) -> bool + use<> {
+        let held = match self {
+            Self::Change(at) => {
+                pods.get(at % pods.len().max(1)).map(|pod| pod.metadata.name.clone())
+            }
+            _ => None,
+        };
+        move |write| match write {
+            ApiWrite::Create(WrittenObject::Pod(_)) => self == Self::NewPods,
+            ApiWrite::Delete { kind: ObjectKind::Pod, .. } => self == Self::DeletionsOfPods,
+            ApiWrite::Patch { kind: ObjectKind::Pod, key, .. } => held.as_ref() == Some(&key.name),
+            _ => false,
+        }
+    }
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        Just(Refusal::NewPods),
+        Just(Refusal::DeletionsOfPods),
+        (0..8usize).prop_map(Refusal::Change),
+    ]
+}
+
 fn exit_code() -> impl Strategy<Value = i32> {
     prop_oneof![2 => Just(1), 4 => Just(IGNORED), 1 => Just(FATAL)]
 }
@@ -42,6 +80,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::JobCatchesUp),
         4 => (0..5usize).prop_map(Step::Crash),
         8 => Just(Step::Reconcile),
+        4 => refusal().prop_map(Step::Refused),
         3 => Just(Step::Settle),
         5 => (0..8usize).prop_map(Step::Run),
         4 => (0..8usize).prop_map(Step::Succeed),
@@ -102,10 +141,11 @@ impl History {
         match step {
             Step::PodsCatchUp => self.pods = self.world.clone(),
             Step::JobCatchesUp => self.job = self.world.clone(),
-            Step::Reconcile => self.reconcile(usize::MAX),
+            Step::Reconcile => self.reconcile(usize::MAX, &|_| false),
+            Step::Refused(refusal) => self.reconcile(usize::MAX, &refusal.concerns(&pods)),
             Step::Settle => self.settle_and_check(),
             Step::Crash(limit) => {
-                self.reconcile(limit);
+                self.reconcile(limit, &|_| false);
                 (self.pods, self.job) = (self.world.clone(), self.world.clone());
             }
             Step::Run(at) => {
@@ -185,7 +225,7 @@ impl History {
         }
     }
 
-    fn reconcile(&mut self, limit: usize) {
+    fn reconcile(&mut self, limit: usize, refuses: &dyn Fn(&ApiWrite) -> bool) {
         for cache in [&mut self.pods, &mut self.job] {
             if cache.version < self.own {
                 *cache = self.world.clone();
@@ -195,32 +235,94 @@ impl History {
         let seen = ObservedJob { job: &job, pods: &self.pods.pods() };
         let plan = plan(names(), &seen, &mut self.uncounted, self.world.time());
         let before = stored(&self.world).expect("the job").status;
-        for write in plan.writes.iter().take(limit) {
+        let (mut from, mut failed, mut done, mut status) = (0, None, 0, None);
+        while let Some(nth) = plan.next_write(from, failed).filter(|_| done < limit) {
+            let (write, now) = (&plan.writes[nth], self.world.time());
+            from = nth + 1;
             let running = self.running(write);
-            let done = self.world.execute(write);
-            if done.is_ok() {
+            if refuses(write) {
+                status = status.or_else(|| plan.status_of_failure(nth, "refused".into(), now));
+                failed = Some(nth);
+            } else if self.world.execute(write).is_err() {
+                failed = Some(nth);
+            } else {
+                done += 1;
                 self.given_up.extend(running);
             }
             self.note();
             self.check(&before);
-            if done.is_err() {
-                break;
-            }
+        }
+        if let Some(status) = status.filter(|_| done < limit) {
+            // One that is lost is written by the next try.
+            let _ = self.world.execute(&status);
+            self.check(&before);
         }
         self.own = self.world.version;
     }
 
     /// Plans and executes with fresh caches until nothing is planned.
     fn settle(&mut self) {
+        self.settle_refused(&|_| false);
+    }
+
+    /// The same at a server that refuses some writes.
+    fn settle_refused(&mut self, refuses: &dyn Fn(&ApiWrite) -> bool) {
         for _ in 0..50 {
             (self.pods, self.job) = (self.world.clone(), self.world.clone());
             let before = self.world.version;
-            self.reconcile(usize::MAX);
+            self.reconcile(usize::MAX, refuses);
             if self.world.version == before {
                 return;
             }
         }
         panic!("the plans do not end: {:?}", planned(&self.world));
+    }
+
+    /// While the server goes on to refuse, the status says all the same what there is, and no pod waits for another one.
+    fn check_refusal(&mut self, refusal: Refusal) {
+        let pods = self.world.pods();
+        let refuses = refusal.concerns(&pods);
+        let held = match refusal {
+            Refusal::Change(at) => pods.get(at % pods.len().max(1)).map(|pod| &pod.metadata.name),
+            _ => None,
+        };
+        // The deadline may be over, and a pod ends that is to be counted.
+        self.world.now += 1000;
+        let (phase, is_meant): (_, &dyn Fn(&Pod) -> bool) = match held {
+            Some(_) => ("Succeeded", &|pod| held == Some(&pod.metadata.name)),
+            None => ("Failed", &|_| true),
+        };
+        let runs = |pod: &Pod| !has_ended(pod) && !is_terminating(pod) && is_meant(pod);
+        pick(&pods, 0, runs).into_iter().for_each(|pod| self.end(pod, phase, 0));
+        for _ in 0..4 {
+            self.world.now += 1000;
+            self.settle_refused(&refuses);
+        }
+        let (job, pods) = (stored(&self.world).expect("the job"), self.world.pods());
+        let is_active = |pod: &&Arc<Pod>| !has_ended(pod) && !is_terminating(pod);
+        let active = pods.iter().filter(is_active).count();
+        let status = &job.status;
+        for pod in pods.iter().filter(|pod| is_tracked(names(), pod)) {
+            let noted = status.uncounted_terminated_pods.clone().unwrap_or_default();
+            let is_noted = [noted.succeeded, noted.failed].concat().contains(&pod.metadata.uid);
+            let ends = has_ended(pod) || is_terminating(pod);
+            // Its end counts at once, although its finalizer stays.
+            assert!(!ends || is_noted || held == Some(&pod.metadata.name));
+        }
+        if is_finished(&job) {
+            let is_held = |pod: &Arc<Pod>| is_tracked(names(), pod);
+            let left = pods.iter().find(|pod| is_held(pod) && held != Some(&pod.metadata.name));
+            return assert_eq!(left, None, "it is not let go");
+        }
+        assert_eq!(status.active, count(active), "{status:?}");
+        let ready = pods.iter().filter(|pod| is_active(pod) && is_ready(pod)).count();
+        assert_eq!(status.ready, Some(count(ready)), "{status:?}");
+        if held.is_some() && !is_suspended(&job) {
+            let noted = status.uncounted_terminated_pods.clone().unwrap_or_default();
+            let left = 4 - status.succeeded - count(noted.succeeded.len());
+            let wanted = left.min(job.spec.parallelism.expect("a number"));
+            assert!(count(active) >= wanted, "{active} of {wanted}: {status:?}");
+        }
     }
 
     /// The uid of the pod that a patch takes the finalizer from, if it is running and not being deleted.
@@ -298,6 +400,7 @@ proptest! {
         limit in prop_oneof![Just(1), Just(3), Just(100)],
         failures in prop_oneof![Just(Failures::Count), Just(Failures::ByPolicy), Just(Failures::Restart)],
         deadline in proptest::option::of(200..2000i64),
+        refusal in refusal(),
         skew in prop_oneof![2 => Just(0), 1 => Just(86_400), 1 => Just(-86_400)],
         steps in proptest::collection::vec(step(), 1..80),
     ) {
@@ -317,6 +420,7 @@ proptest! {
         for step in steps {
             history.take(step);
         }
+        history.check_refusal(refusal);
         history.take(Step::Suspend(false));
         history.take(Step::Parallelism(2));
         finish(&mut history);

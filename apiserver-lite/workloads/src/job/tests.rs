@@ -196,6 +196,55 @@ fn restarts_in_pods_count_too() {
 }
 
 #[test]
+fn a_job_that_cannot_delete_its_pods_counts_all_the_same() {
+    let mut first = job(2, Some(4));
+    first.spec.backoff_limit = Some(0);
+    let mut world = world(first);
+    settle(&mut world);
+    let name = active(&world)[0].metadata.name.clone();
+    end(&mut world, &name, "Failed");
+    let is_deletion = |write: &ApiWrite| matches!(write, ApiWrite::Delete { .. });
+    for _ in 0..3 {
+        world.run_refused(&planned(&world), usize::MAX, is_deletion);
+    }
+    let stuck = status(&world);
+    let noted = stuck.uncounted_terminated_pods.expect("the field");
+    assert_eq!((stuck.active, noted.failed.len(), stuck.conditions.len()), (1, 1, 0));
+    settle(&mut world);
+    assert_eq!(conditions(&world), ["Failed True BackoffLimitExceeded"]);
+    assert_eq!(status(&world).failed, 2);
+}
+
+#[test]
+fn a_pod_that_keeps_its_finalizer_holds_up_no_other() {
+    let mut world = world(job(3, Some(6)));
+    settle(&mut world);
+    let held = active(&world)[0].metadata.name.clone();
+    let refuses = |write: &ApiWrite| match write {
+        ApiWrite::Patch { kind: ObjectKind::Pod, key, .. } => key.name == held,
+        _ => false,
+    };
+    let tracked = |world: &World| {
+        let pods = world.pods();
+        let tracked = pods.iter().filter(|pod| is_tracked(names(), pod) && has_ended(pod));
+        tracked.map(|pod| pod.metadata.name.clone()).collect::<Vec<_>>()
+    };
+    for round in 0..2 {
+        for pod in active(&world) {
+            end(&mut world, &pod.metadata.name, "Succeeded");
+        }
+        for _ in 0..3 {
+            world.run_refused(&planned(&world), usize::MAX, refuses);
+        }
+        assert_eq!(tracked(&world), [held.as_str()], "round {round}");
+    }
+    // The job has ended.
+    assert_eq!(conditions(&world), ["Complete True "]);
+    settle(&mut world);
+    assert_eq!(tracked(&world), [""; 0]);
+}
+
+#[test]
 fn a_deadline_fails_the_job_and_resuming_restarts_the_deadline() {
     let mut dated = job(1, Some(1));
     dated.spec.active_deadline_seconds = Some(100);

@@ -1,11 +1,11 @@
 //! Random histories of a replica set among pods of users and of others: it adopts orphans that it selects, releases what it selects no longer, and touches
-//! nothing else; caches of pods and sets lag behind, and the controller is lost between two writes.
+//! nothing else; caches of pods and sets lag behind, the server refuses writes, and the controller is lost between two of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_controllers::addresses::{has_ended, is_terminating};
-use apiserver_controllers::api_writes::{ApiWrite, ObjectKind};
+use apiserver_controllers::addresses::{has_ended, is_ready, is_terminating};
+use apiserver_controllers::api_writes::{ApiWrite, ObjectKind, WrittenObject};
 use apiserver_controllers::{owners, replica_set};
 use proptest::prelude::*;
 use proto_api::apps::v1::ReplicaSet;
@@ -32,6 +32,44 @@ enum Step {
     MakePod,
     /// A user sets or removes the label of the nth pod.
     Relabel(usize, bool),
+    /// A plan at a server that refuses some of its writes.
+    Refused(Refusal),
+}
+
+/// What a server refuses: by a quota, a webhook, or missing rights.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    NewPods,
+    DeletionsOfPods,
+    /// Those of some pods.
+    SomeDeletions,
+}
+
+impl Refusal {
+    fn concerns(self, write: &ApiWrite) -> bool {
+        match write {
+            ApiWrite::Create(WrittenObject::Pod(_)) => matches!(self, Self::NewPods),
+            ApiWrite::Delete { kind: ObjectKind::Pod, key, .. } => match self {
+                Self::NewPods => false,
+                Self::DeletionsOfPods => true,
+                Self::SomeDeletions => is_spared(&key.name),
+            },
+            _ => false,
+        }
+    }
+}
+
+/// Whether the server refuses to delete the pod, if it refuses some.
+fn is_spared(name: &str) -> bool {
+    name.bytes().last().is_some_and(|last| last % 2 == 0)
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        Just(Refusal::NewPods),
+        Just(Refusal::DeletionsOfPods),
+        Just(Refusal::SomeDeletions)
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -45,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..5i32).prop_map(Step::Scale),
         2 => Just(Step::MakePod),
         2 => (0..10usize, any::<bool>()).prop_map(|(at, on)| Step::Relabel(at, on)),
+        3 => refusal().prop_map(Step::Refused),
     ]
 }
 
@@ -126,9 +165,10 @@ impl History {
         let name = |at: usize| nth(at).map(|pod| pod.metadata.name.as_str());
         match step {
             Step::CatchUp(cache) => self.caches[usize::from(cache)] = self.world.clone(),
-            Step::Reconcile => self.reconcile(usize::MAX),
+            Step::Reconcile => self.reconcile(usize::MAX, None),
+            Step::Refused(refusal) => self.reconcile(usize::MAX, Some(refusal)),
             Step::Crash(limit) => {
-                self.reconcile(limit);
+                self.reconcile(limit, None);
                 self.catch_up();
             }
             Step::Kubelet(at) => nth(at).into_iter().for_each(|pod| self.run_kubelet(pod)),
@@ -168,7 +208,7 @@ impl History {
         }
     }
 
-    fn reconcile(&mut self, limit: usize) {
+    fn reconcile(&mut self, limit: usize, refusal: Option<Refusal>) {
         for cache in &mut self.caches {
             if cache.version < self.own {
                 *cache = self.world.clone();
@@ -178,16 +218,19 @@ impl History {
         let names = Names::new(Profile::Kubernetes);
         let plan = replica_set::plan(names, &seen, &pods, self.world.time());
         check(&seen, &pods, &plan.writes);
-        if self.world.run(&plan, limit) > 0 {
+        let before = self.world.version;
+        let refuses = |write: &ApiWrite| refusal.is_some_and(|refusal| refusal.concerns(write));
+        self.world.run_refused(&plan, limit, refuses);
+        if self.world.version != before {
             self.own = self.world.version;
         }
     }
 
-    fn settle(&mut self) {
+    fn settle(&mut self, refusal: Option<Refusal>) {
         for _ in 0..30 {
             let before = self.world.version;
             self.catch_up();
-            self.reconcile(usize::MAX);
+            self.reconcile(usize::MAX, refusal);
             let pods = self.world.pods();
             let going = pods.iter().filter(|pod| is_terminating(pod));
             going.for_each(|pod| self.run_kubelet(pod));
@@ -196,6 +239,39 @@ impl History {
             }
         }
         panic!("the plans do not end");
+    }
+
+    /// At a server that goes on to refuse, the status says all the same what there is, and why it is not as it should be.
+    fn check_refusal(&mut self, refusal: Refusal) {
+        self.settle(Some(refusal));
+        let (set, pods) = (self.get_set(&self.world), self.world.pods());
+        let mut active = pods;
+        active.retain(|pod| is_active(pod) && owner(pod) == set.metadata.uid);
+        let count = |is: &dyn Fn(&Pod) -> bool| {
+            i32::try_from(active.iter().filter(|pod| is(pod)).count()).expect("a number")
+        };
+        let (status, all) = (&set.status, count(&|_| true));
+        assert_eq!((status.replicas, status.ready_replicas), (all, count(&is_ready)));
+        assert_eq!(status.observed_generation, set.metadata.generation);
+        let wanted = set.spec.replicas.expect("a number");
+        let spared = active.iter().filter(|pod| is_spared(&pod.metadata.name)).count();
+        let expected = match refusal {
+            Refusal::NewPods if all < wanted => Some("FailedCreate"),
+            Refusal::DeletionsOfPods | Refusal::SomeDeletions if all > wanted => {
+                let is_some = matches!(refusal, Refusal::SomeDeletions);
+                assert!(!is_some || i32::try_from(spared).expect("a number") > 0);
+                Some("FailedDelete")
+            }
+            _ => {
+                assert_eq!(all, wanted);
+                None
+            }
+        };
+        let failure = status.conditions.iter().find(|known| known.type_ == "ReplicaFailure");
+        let failure = failure.filter(|known| known.status == "True");
+        let reason = failure.map(|known| known.reason.as_str());
+        // The reason of the first failure stays until there is none.
+        assert_eq!(reason.is_some(), expected.is_some(), "{status:?}");
     }
 
     fn check_end(&self) {
@@ -212,6 +288,7 @@ impl History {
         let status = &set.status;
         assert_eq!((status.replicas, status.fully_labeled_replicas), (wanted, wanted));
         assert_eq!(status.observed_generation, set.metadata.generation);
+        assert_eq!(status.conditions, [], "nothing is refused");
         let theirs: Pod = self.world.get(ObjectKind::Pod, "foreign").expect("it is there");
         assert_eq!(theirs.metadata.owner_references, foreign().metadata.owner_references);
     }
@@ -261,13 +338,15 @@ proptest! {
     #[test]
     fn a_set_has_as_many_pods_as_it_wants_and_leaves_others_alone(
         replicas in 0..5i32,
+        refusal in refusal(),
         steps in proptest::collection::vec(step(), 1..80),
     ) {
         let mut history = History::new(replicas);
         for step in steps {
             history.apply_step(step);
         }
-        history.settle();
+        history.check_refusal(refusal);
+        history.settle(None);
         history.check_end();
     }
 }

@@ -1,5 +1,5 @@
-//! Random histories of a deployment, its replica sets and their pods: users and kubelets, caches that lag behind each other, and controllers that are lost
-//! between two writes. There are never more pods than `maxSurge` allows and never fewer available than `maxUnavailable` allows.
+//! Random histories of a deployment, its replica sets and their pods: users and kubelets, caches that lag behind each other, a server that refuses writes, and
+//! controllers that are lost between two of them. There are never more pods than `maxSurge` allows and never fewer available than `maxUnavailable` allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,11 +33,47 @@ enum Step {
     Kubelet(usize),
     Template(u8),
     Later(u8),
+    /// From now on the server refuses these writes, or none.
+    Refuse(Option<Refusal>),
     Unready(usize),
     Fail(usize),
     DeletePod(usize),
     Scale(i32),
     Pause(bool),
+}
+
+/// What a server refuses: by a quota, a webhook, or missing rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    NewPods,
+    DeletionsOfPods,
+    NewSets,
+    Sizes,
+    DeletionsOfSets,
+}
+
+impl Refusal {
+    fn concerns(self, write: &ApiWrite) -> bool {
+        let refused = match write {
+            ApiWrite::Create(WrittenObject::Pod(_)) => Self::NewPods,
+            ApiWrite::Create(WrittenObject::ReplicaSet(_)) => Self::NewSets,
+            ApiWrite::Patch { kind: ObjectKind::ReplicaSet, .. } => Self::Sizes,
+            ApiWrite::Delete { kind: ObjectKind::Pod, .. } => Self::DeletionsOfPods,
+            ApiWrite::Delete { kind: ObjectKind::ReplicaSet, .. } => Self::DeletionsOfSets,
+            _ => return false,
+        };
+        self == refused
+    }
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        Just(Refusal::NewPods),
+        Just(Refusal::DeletionsOfPods),
+        Just(Refusal::NewSets),
+        Just(Refusal::Sizes),
+        Just(Refusal::DeletionsOfSets),
+    ]
 }
 
 /// What the controllers and the kubelets do, and users who change the template.
@@ -50,6 +86,7 @@ fn undisturbed() -> impl Strategy<Value = Step> {
         8 => (0..12usize).prop_map(Step::Kubelet),
         1 => (0..3u8).prop_map(Step::Template),
         2 => (0..20u8).prop_map(Step::Later),
+        2 => prop::option::weighted(0.4, refusal()).prop_map(Step::Refuse),
     ]
 }
 
@@ -145,6 +182,8 @@ struct History {
     rules: Rules,
     /// Without other changes: the number of pods that are always available.
     least: Option<i32>,
+    /// What the server refuses now.
+    refuses: Option<Refusal>,
 }
 
 impl History {
@@ -153,7 +192,8 @@ impl History {
         let mut world = World::at(1000);
         world.put(deployment(replicas, rules, min_ready_seconds));
         let caches = [world.clone(), world.clone(), world.clone()];
-        let mut history = Self { world, caches, own: BTreeMap::new(), rules, least: None };
+        let mut history =
+            Self { world, caches, own: BTreeMap::new(), rules, least: None, refuses: None };
         history.settle();
         history.check_end();
         history
@@ -194,6 +234,7 @@ impl History {
                 deployment.spec.template.spec.hostname = format!("h{to}");
             }),
             Step::Later(seconds) => self.world.now += i64::from(seconds),
+            Step::Refuse(refusal) => self.refuses = refusal,
             Step::Unready(at) => {
                 if let Some(pod) = nth(at).filter(|pod| is_ready(pod) && is_active(pod)) {
                     self.world.set_state(&pod.metadata.name, "Running", false);
@@ -236,7 +277,7 @@ impl History {
         }
     }
 
-    /// Executes the writes up to the first that is refused, at most `limit` of them, and looks at the world after each.
+    /// Executes the writes without those that depend on one that is refused, at most `limit` of them, and looks at the world after each.
     fn execute(
         &mut self,
         key: String,
@@ -244,13 +285,29 @@ impl History {
         limit: usize,
         check: impl Fn(&Self, &ApiWrite),
     ) {
-        for write in plan.writes.iter().take(limit) {
-            if self.world.execute(write).is_err() {
-                break;
+        let (mut from, mut failed, mut done, mut status) = (0, None, 0, None);
+        while let Some(nth) = plan.next_write(from, failed).filter(|_| done < limit) {
+            let write = &plan.writes[nth];
+            from = nth + 1;
+            if self.refuses.is_some_and(|refusal| refusal.concerns(write)) {
+                let now = self.world.time();
+                status = status.or_else(|| plan.status_of_failure(nth, "refused".into(), now));
+                failed = Some(nth);
+                continue;
             }
+            if self.world.execute(write).is_err() {
+                failed = Some(nth);
+                continue;
+            }
+            done += 1;
             self.own.insert(key.clone(), self.world.version);
             check(self, write);
             self.check_available();
+        }
+        if let Some(status) = status.filter(|_| done < limit)
+            && self.world.execute(&status).is_ok()
+        {
+            self.own.insert(key, self.world.version);
         }
     }
 
@@ -360,6 +417,42 @@ impl History {
         panic!("the plans do not end");
     }
 
+    /// While the server goes on to refuse, the status says why there is no progress, and of a plan that it executes also what there is.
+    fn settle_refused(&mut self, refusal: Refusal) {
+        self.refuses = Some(refusal);
+        self.settle();
+        let (deployment, sets) = (self.get_deployment(&self.world), self.sets());
+        let status = &deployment.status;
+        let condition = |kind: &str| {
+            let found = status.conditions.iter().find(|condition| condition.type_ == kind);
+            found.map(|found| (found.status.as_str(), found.reason.as_str()))
+        };
+        let template = &deployment.spec.template.spec.hostname;
+        let newest = sets.iter().find(|set| set.spec.template.spec.hostname == *template);
+        let waits = refusal == Refusal::Sizes || matches!(self.rules, Rules::Recreate);
+        if newest.is_none() && (refusal == Refusal::NewSets || !waits) {
+            let expected = Some(("False", "ReplicaSetCreateError"));
+            assert_eq!(condition("Progressing"), expected);
+        }
+        let pods = self.world.pods();
+        for set in &sets {
+            let mine = pods.iter().filter(|pod| is_active(pod) && owner(pod) == set.metadata.uid);
+            let mine = i32::try_from(mine.count()).expect("a number");
+            assert_eq!(set.status.replicas, mine, "the status of a set is frozen");
+            let fails = !set.status.conditions.is_empty();
+            assert_eq!(fails, mine != size(set), "{}: {:?}", size(set), set.status);
+        }
+        if matches!(refusal, Refusal::NewPods | Refusal::DeletionsOfPods | Refusal::DeletionsOfSets)
+        {
+            let all: i32 = sets.iter().map(|set| set.status.replicas).sum();
+            assert_eq!(status.replicas, all, "the status is frozen");
+            assert_eq!(status.observed_generation, deployment.metadata.generation);
+            let of_newest = newest.is_some_and(|set| !set.status.conditions.is_empty());
+            assert!(!of_newest || condition("ReplicaFailure").is_some(), "{status:?}");
+        }
+        self.refuses = None;
+    }
+
     /// All pods are of the newest template and available, and the history is bounded.
     fn check_end(&self) {
         let (deployment, sets) = (self.get_deployment(&self.world), self.sets());
@@ -412,6 +505,7 @@ proptest! {
         replicas in 1..6i32,
         rules in rules(),
         min_ready_seconds in prop_oneof![Just(0), Just(10)],
+        refusal in refusal(),
         steps in proptest::collection::vec(undisturbed(), 1..80),
     ) {
         let mut history = History::new(replicas, rules, min_ready_seconds);
@@ -419,6 +513,7 @@ proptest! {
         for step in steps {
             history.apply_step(step);
         }
+        history.settle_refused(refusal);
         history.settle();
         history.check_end();
     }
@@ -428,6 +523,7 @@ proptest! {
         replicas in 1..6i32,
         rules in rules(),
         min_ready_seconds in prop_oneof![Just(0), Just(10)],
+        refusal in refusal(),
         steps in proptest::collection::vec(disturbed(), 1..80),
     ) {
         let mut history = History::new(replicas, rules, min_ready_seconds);
@@ -435,6 +531,7 @@ proptest! {
             history.apply_step(step);
         }
         history.edit(|deployment| deployment.spec.paused = false);
+        history.settle_refused(refusal);
         history.settle();
         history.check_end();
     }

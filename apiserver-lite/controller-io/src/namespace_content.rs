@@ -1,209 +1,77 @@
-//! The content of a terminating namespace: deletes its objects of all kinds, and counts what is left.
+//! The content of a terminating namespace: sends the requests of a round that deletes its objects of all kinds, and finalizes the namespace.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use apiserver_controllers::custom_resources;
 use apiserver_controllers::namespace::RemainingContent;
-use apiserver_controllers::other_servers::{self, OtherResource};
-use proto_api::meta::v1::PartialObjectMetadata;
-use proto_api::{Collection, schema};
+use apiserver_controllers::namespace::content::{
+    ContentAnswer, ContentRequest, ContentRound, PAGE_LEN, RequestFailure,
+};
+use apiserver_controllers::{custom_resources, other_servers};
+use proto_api::Collection;
+use proto_api::core::v1::Namespace;
+use proto_api::object::to_json_value;
 use proto_client::dynamic::{Dynamic, get_json};
 use proto_client::request;
-use proto_client::{Api, Client, ClientError, DeleteParams, ListParams};
-
-/// Objects or definitions that are read at a time. Only the first this many objects of a kind are looked at for their finalizers.
-const PAGE_LEN: u32 = 500;
-
-/// Most pages of objects that are deleted one by one in a round: the next round goes on.
-const PAGES_MAX: usize = 40;
+use proto_client::{Client, ClientError, DeleteParams, ListParams, WriteParams};
 
 /// Deletes the objects of the namespace `name`. Returns what is left. Of the objects only metadata is read, and of kinds that are deleted at once one page.
 pub async fn delete_content(client: &Client, name: &str) -> RemainingContent {
-    let mut remains = RemainingContent::default();
-    let mut collections = built_in(client, name);
-    match custom(client, name).await {
-        Ok(custom) => collections.extend(custom),
-        // A server without definitions has no custom objects.
-        Err(error) if error.is_not_found() => {}
-        Err(error) => remains.failures.push(format!("customresourcedefinitions: {error}")),
+    let mut round = ContentRound::new(client.names(), name);
+    while let Some(request) = round.next_request() {
+        let answer = send(client, request).await;
+        let failure =
+            |error: ClientError| RequestFailure { code: error.code(), message: error.to_string() };
+        round.take_answer(answer.map_err(failure));
     }
-    let mut collections: Vec<_> = collections.into_iter().map(|one| (one, Deletes::All)).collect();
-    match of_other_servers(client, name, &mut remains).await {
-        Ok(others) => collections.extend(others),
-        // A server without APIServices passes nothing on.
-        Err(error) if error.is_not_found() => {}
-        Err(error) => remains.failures.push(format!("apiservices: {error}")),
-    }
-    // Other versions of a resource have the same objects: they are read only if the server does not serve those before.
-    let mut done = BTreeSet::new();
-    for (collection, deletes) in collections {
-        let plural = collection.plural.clone();
-        let resource = (collection.group.clone(), plural.clone());
-        if done.contains(&resource) {
-            continue;
-        }
-        match delete_all_of(client, collection, deletes, &mut remains).await {
-            // A resource that the server does not serve has no objects.
-            Err(error) if error.is_not_found() => continue,
-            Err(error) => remains.failures.push(format!("{plural}: {error}")),
-            Ok(()) => {}
-        }
-        done.insert(resource);
-    }
-    remains
+    round.into_remains()
 }
 
-/// The namespace's collections of built-in kinds that can be deleted.
-fn built_in(client: &Client, name: &str) -> Vec<Collection> {
-    let namespaced = schema::resources().iter().filter(|resource| resource.namespaced);
-    let deletable = |r: &&schema::ResourceDescriptor| {
-        ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
-    };
-    let collection = |resource: &schema::ResourceDescriptor| Collection {
-        group: client.names().group(resource.group),
-        version: resource.version.to_owned(),
-        plural: resource.plural.to_owned(),
-        namespace: Some(name.to_owned()),
-    };
-    namespaced.filter(deletable).map(collection).collect()
-}
-
-/// Those of custom resource definitions.
-async fn custom(client: &Client, name: &str) -> Result<Vec<Collection>, ClientError> {
-    let definitions = custom_resources::definitions(client.names());
-    let definitions = Dynamic::new(client.clone(), definitions);
-    let mut params = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
-    let mut found = Vec::new();
-    loop {
-        let page = definitions.list(&params).await?;
-        found.extend(custom_resources::within(&page, name));
-        let next = page.pointer("/metadata/continue").and_then(|token| token.as_str());
-        match next.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_ = Some(token.to_owned()),
-            None => return Ok(found),
-        }
-    }
-}
-
-/// How the objects of a collection are deleted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Deletes {
-    /// By one request.
-    All,
-    /// One by one: the server knows no deletions of collections.
-    Each,
-}
-
-/// Those that other API servers serve. What cannot be asked for its resources may have objects, for which the namespace waits.
-async fn of_other_servers(
-    client: &Client,
-    name: &str,
-    remains: &mut RemainingContent,
-) -> Result<Vec<(Collection, Deletes)>, ClientError> {
-    let services = Dynamic::new(client.clone(), other_servers::api_services(client.names()));
-    let list = services.list(&ListParams::default()).await?;
-    let mut found = Vec::new();
-    for version in other_servers::versions(&list) {
-        match get_json(client, request::get(version.path())).await {
-            Ok(list) => {
-                let all = other_servers::resources(&list, &version);
-                found.extend(all.iter().filter_map(|one| deletable(one, name)));
-            }
-            Err(error) => {
-                let (group, version) = (&version.group, &version.version);
-                remains.undiscovered.push(format!("{group}/{version}: {error}"));
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The collection of a namespaced resource, if its objects can be listed and deleted.
-fn deletable(other: &OtherResource, name: &str) -> Option<(Collection, Deletes)> {
-    let is_meant = other.resource.namespaced && other.has(&["list", "delete"]);
-    let deletes = if other.has(&["deletecollection"]) { Deletes::All } else { Deletes::Each };
-    is_meant.then(|| (other.resource.collection(Some(name)), deletes))
-}
-
-/// Deletes the objects of a collection, and counts what is left.
-async fn delete_all_of(
-    client: &Client,
-    collection: Collection,
-    deletes: Deletes,
-    remains: &mut RemainingContent,
-) -> Result<(), ClientError> {
-    // Resource and group; of the core group, which is empty, the dot remains.
-    let full = format!("{}.{}", collection.plural, collection.group);
-    let objects = client.metadata(collection);
-    // Most resources have no objects in a namespace: list before deleting.
-    let first = ListParams { limit: Some(1), ..ListParams::default() };
-    if objects.list(&first).await?.items.is_empty() {
-        return Ok(());
-    }
+async fn send(client: &Client, request: ContentRequest) -> Result<ContentAnswer, ClientError> {
     // Background also for kinds with another default: dependents are in the namespace too, or are collected later.
     let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
-    match deletes {
-        Deletes::All => match objects.delete_collection(&ListParams::default(), &delete).await {
-            // Of a release before it knows this one, as of Services in 1.20.
-            Err(error) if error.code() == Some(405) => delete_each(&objects, &delete).await?,
-            deleted => deleted?,
-        },
-        Deletes::Each => delete_each(&objects, &delete).await?,
+    let page =
+        |limit, continue_| ListParams { limit: Some(limit), continue_, ..ListParams::default() };
+    match request {
+        ContentRequest::Definitions { from } => {
+            let definitions = custom_resources::definitions(client.names());
+            let definitions = Dynamic::new(client.clone(), definitions);
+            Ok(ContentAnswer::Document(definitions.list(&page(PAGE_LEN, from)).await?))
+        }
+        ContentRequest::ApiServices => {
+            let services = other_servers::api_services(client.names());
+            let services = Dynamic::new(client.clone(), services);
+            Ok(ContentAnswer::Document(services.list(&ListParams::default()).await?))
+        }
+        ContentRequest::Resources(version) => {
+            Ok(ContentAnswer::Document(get_json(client, request::get(version.path())).await?))
+        }
+        ContentRequest::List { collection, limit, from } => {
+            let objects = client.metadata(collection);
+            Ok(ContentAnswer::Objects(objects.list(&page(limit, from)).await?))
+        }
+        ContentRequest::DeleteAll(collection) => {
+            let objects = client.metadata(collection);
+            objects.delete_collection(&ListParams::default(), &delete).await?;
+            Ok(ContentAnswer::Deleted)
+        }
+        ContentRequest::Delete { collection, name } => {
+            client.metadata(collection).delete(&name, &delete).await?;
+            Ok(ContentAnswer::Deleted)
+        }
     }
-    let left = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
-    let left = objects.list(&left).await?;
-    if left.items.is_empty() {
-        return Ok(());
-    }
-    let more = left.metadata.remaining_item_count.and_then(|more| usize::try_from(more).ok());
-    let count = left.items.len().saturating_add(more.unwrap_or_default());
-    remains.objects.insert(full, count);
-    let finalizers = left.items.iter().flat_map(|object| &object.metadata.finalizers);
-    count_each(finalizers, &mut remains.finalizers);
-    Ok(())
 }
 
-/// Deletes the objects one by one, all that can be: one that is refused stops none of the others, and a server that does not answer stops all.
+/// Writes the finalizers of a namespace, if it has this version. One that is gone needs none.
 ///
 /// # Errors
-/// The first, after all have been tried.
-async fn delete_each(
-    objects: &Api<PartialObjectMetadata>,
-    delete: &DeleteParams,
-) -> Result<(), ClientError> {
-    let mut done = Ok(());
-    let mut params = ListParams { limit: Some(PAGE_LEN), ..ListParams::default() };
-    for _ in 0..PAGES_MAX {
-        let page = match objects.list(&params).await {
-            Ok(page) => page,
-            Err(error) => return done.and(Err(error)),
-        };
-        for object in page.items {
-            match objects.delete(&object.metadata.name, delete).await {
-                Ok(_) => {}
-                Err(error) if error.is_not_found() => {}
-                Err(error) if error.code().is_some_and(|code| code < 500) => {
-                    done = done.and(Err(error));
-                }
-                // A server that fails or does not answer takes the next round's time, not this one's for each object.
-                Err(error) => return done.and(Err(error)),
-            }
-        }
-        if page.metadata.continue_.is_empty() {
-            break;
-        }
-        params.continue_ = Some(page.metadata.continue_);
-    }
-    done
-}
-
-fn count_each<'a>(
-    finalizers: impl Iterator<Item = &'a String>,
-    counts: &mut BTreeMap<String, usize>,
-) {
-    for finalizer in finalizers {
-        let count = counts.entry(finalizer.clone()).or_default();
-        *count = count.saturating_add(1);
+/// The server rejects it, or the request fails.
+pub async fn finalize(client: &Client, namespace: &Namespace) -> Result<(), ClientError> {
+    let name = &namespace.metadata.name;
+    let body = to_json_value(namespace, client.names())
+        .map_err(|cause| ClientError::Encode { request: format!("PUT {name}/finalize"), cause })?;
+    let collection = Collection::for_type::<Namespace>(client.names(), None);
+    let objects = Dynamic::new(client.clone(), collection);
+    match objects.update(name, Some("finalize"), &body, &WriteParams::default()).await {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other.map(drop),
     }
 }
 

@@ -1,4 +1,7 @@
-//! The namespace controller: finalizes a terminating namespace once it is empty, and reports the remaining content in its conditions until then.
+//! The namespace controller: finalizes a terminating namespace once it is empty, and reports the remaining content in its conditions until then. What it
+//! asks of the server in a round is in [`content`].
+
+pub mod content;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +18,15 @@ pub struct RemainingContent {
     pub finalizers: BTreeMap<String, usize>,
     /// Errors of deletions and lists.
     pub failures: Vec<String>,
-    /// The versions of groups whose resources are unknown, with the reasons: they may have objects.
+    /// What could not be asked for its resources, with the reasons: versions of groups, definitions, APIServices. They may have objects.
     pub undiscovered: Vec<String>,
+}
+
+/// Whether the namespace waits for its content to be deleted. A cache may show one that is gone, in whose place is another: the content is only deleted
+/// after the server has shown the namespace.
+pub fn is_due(namespace: &Namespace, finalizer: &str) -> bool {
+    let is_ours = |other: &String| other == finalizer;
+    namespace.metadata.deletion_timestamp.is_some() && namespace.spec.finalizers.iter().any(is_ours)
 }
 
 /// The next step of a terminating namespace.
@@ -30,7 +40,7 @@ pub enum NamespaceStep {
     Wait,
 }
 
-/// Plans the next step; `finalizer` is the one for the namespace's content.
+/// Plans the next step; `finalizer` is the one for the namespace's content. After a report of an empty one another step follows at once.
 pub fn plan(
     namespace: &Namespace,
     finalizer: &str,
@@ -38,14 +48,26 @@ pub fn plan(
     now: Time,
 ) -> NamespaceStep {
     let mut next = namespace.clone();
-    if *remains == RemainingContent::default() {
-        next.spec.finalizers.retain(|other| other != finalizer);
-        return NamespaceStep::Finalize(Box::new(next));
-    }
     for condition in conditions(remains) {
         set(&mut next.status.conditions, condition, now);
     }
-    if next == *namespace { NamespaceStep::Wait } else { NamespaceStep::Report(Box::new(next)) }
+    let is_empty = *remains == RemainingContent::default();
+    // One that goes now needs no conditions, and one that waits for others is not to say that it has content.
+    if next != *namespace && (!is_empty || is_held_by_others(namespace, finalizer)) {
+        return NamespaceStep::Report(Box::new(next));
+    }
+    if !is_empty {
+        return NamespaceStep::Wait;
+    }
+    let mut next = namespace.clone();
+    next.spec.finalizers.retain(|other| other != finalizer);
+    NamespaceStep::Finalize(Box::new(next))
+}
+
+/// Whether the namespace stays without our finalizer.
+fn is_held_by_others(namespace: &Namespace, finalizer: &str) -> bool {
+    let others = namespace.spec.finalizers.iter().chain(&namespace.metadata.finalizers);
+    others.into_iter().any(|other| other != finalizer)
 }
 
 /// Bounds of the time between two rounds.
@@ -146,6 +168,9 @@ fn set(all: &mut Vec<NamespaceCondition>, condition: NamespaceCondition, now: Ti
 }
 
 #[cfg(test)]
+mod histories;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -164,11 +189,30 @@ mod tests {
 
     #[test]
     fn an_empty_namespace_loses_our_finalizer_only() {
-        let NamespaceStep::Finalize(done) = step(&namespace(), &RemainingContent::default(), 9)
-        else {
+        let empty = RemainingContent::default();
+        // It stays for the other finalizer: its conditions say that it has no content.
+        let NamespaceStep::Report(reported) = step(&namespace(), &empty, 9) else {
+            unreachable!("it stays")
+        };
+        assert!(reported.status.conditions.iter().all(|condition| condition.status == "False"));
+        let NamespaceStep::Finalize(done) = step(&reported, &empty, 9) else {
             unreachable!("nothing is left")
         };
         assert_eq!(done.spec.finalizers, ["other"]);
+        let mut only_ours = namespace();
+        only_ours.spec.finalizers.pop();
+        assert!(matches!(step(&only_ours, &empty, 9), NamespaceStep::Finalize(_)), "it goes");
+        only_ours.metadata.finalizers.push("example.com/hold".into());
+        assert!(matches!(step(&only_ours, &empty, 9), NamespaceStep::Report(_)), "it stays");
+    }
+
+    #[test]
+    fn only_a_terminating_namespace_with_our_finalizer_is_due() {
+        assert!(is_due(&namespace(), "kubernetes"));
+        assert!(!is_due(&namespace(), "another"));
+        let mut lives = namespace();
+        lives.metadata.deletion_timestamp = None;
+        assert!(!is_due(&lives, "kubernetes"));
     }
 
     #[test]

@@ -154,9 +154,6 @@ pub enum ReconcileError {
     /// A token cannot be signed.
     #[error("cannot sign the service account token")]
     Token(#[from] apiserver_token::KeyError),
-    /// An object cannot be encoded as JSON.
-    #[error("cannot encode {0} as JSON")]
-    Encode(String, #[source] serde_json::Error),
 }
 
 impl ReconcileError {

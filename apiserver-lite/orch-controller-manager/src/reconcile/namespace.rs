@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
-use apiserver_controller_io::namespace_content::delete_content;
+use apiserver_controller_io::namespace_content::{delete_content, finalize};
 use apiserver_controllers::api_writes::ApiWrite;
-use apiserver_controllers::namespace::{NamespaceStep, next_round, plan};
+use apiserver_controllers::namespace::{NamespaceStep, is_due, next_round, plan};
+use proto_api::ObjectKey;
 use proto_api::core::v1::Namespace;
-use proto_api::object::to_json_value;
-use proto_api::{Collection, ObjectKey, Resource as _};
-use proto_client::dynamic::Dynamic;
-use proto_client::{Client, WriteParams};
+use proto_client::Client;
 
 use super::{REQUEUE, ReconcileError, Reconciler};
 
@@ -29,41 +27,33 @@ impl Reconciler {
         let Some(cached) = informers.namespaces.get(&ObjectKey::new("", name)) else {
             return Ok(None);
         };
-        let finalizer = informers.names.api_service_name();
-        let ours = cached.spec.finalizers.iter().any(|other| other == finalizer);
-        if cached.metadata.deletion_timestamp.is_none() || !ours {
+        let (finalizer, api) = (informers.names.api_service_name(), client.all::<Namespace>());
+        if !is_due(&cached, finalizer) {
             return Ok(None);
         }
         let Ok(_round) = self.state.namespace_rounds.try_acquire() else {
             return Ok(Some(REQUEUE));
         };
+        // What is deleted cannot be had back: the one that the cache shows may be gone, and another be in its place.
+        let due = |found: &Namespace| is_due(found, finalizer);
+        let Some(first) = api.find(name).await?.filter(due) else { return Ok(None) };
         let remains = delete_content(client, name).await;
-        // The next write is conditional on the version: read the latest.
-        let Some(namespace) = client.all::<Namespace>().find(name).await? else {
-            return Ok(None);
-        };
-        match plan(&namespace, finalizer, &remains, now()) {
-            NamespaceStep::Finalize(done) => {
-                self.finalize(client, &done).await?;
-                return Ok(None);
+        let is_same = |found: &Namespace| due(found) && found.metadata.uid == first.metadata.uid;
+        // After a report of an empty one it is finalized.
+        for _ in 0..2 {
+            // The next write is conditional on the version: read the latest.
+            let Some(namespace) = api.find(name).await?.filter(is_same) else { return Ok(None) };
+            match plan(&namespace, finalizer, &remains, now()) {
+                NamespaceStep::Finalize(done) => {
+                    finalize(client, &done).await?;
+                    return Ok(None);
+                }
+                NamespaceStep::Report(next) => {
+                    execute(&ApiWrite::UpdateStatus((*next).into()), client).await?;
+                }
+                NamespaceStep::Wait => break,
             }
-            NamespaceStep::Report(next) => {
-                execute(&ApiWrite::UpdateStatus((*next).into()), client).await?;
-            }
-            NamespaceStep::Wait => {}
         }
-        Ok(Some(next_round(&namespace, now())))
-    }
-
-    async fn finalize(&self, client: &Client, namespace: &Namespace) -> Result<(), ReconcileError> {
-        let names = self.informers.names;
-        let name = &namespace.metadata().name;
-        let body = to_json_value(namespace, names)
-            .map_err(|error| ReconcileError::Encode(format!("namespace {name}"), error))?;
-        let objects = Dynamic::new(client.clone(), Collection::for_type::<Namespace>(names, None));
-        match objects.update(name, Some("finalize"), &body, &WriteParams::default()).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => Ok(other.map(drop)?),
-        }
+        Ok(Some(next_round(&first, now())))
     }
 }

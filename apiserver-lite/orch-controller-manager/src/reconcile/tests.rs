@@ -5,6 +5,7 @@ mod failed_nodes;
 mod many_claims;
 mod mirrored_endpoints;
 mod missing_nodes;
+mod namespaces;
 mod pods_to_claim;
 
 use std::collections::BTreeMap;
@@ -38,7 +39,8 @@ pGziH41gluODZeVE/KGqrNi8N4GhRANCAAQ1CRAJ6ncz/N3nPyXP8nzDH7KHLv4G
 ";
 
 /// The collections that are cached: API version, path and kind.
-const CACHED: [(&str, &str, &str); 12] = [
+const CACHED: [(&str, &str, &str); 13] = [
+    ("v1", "/api/v1/namespaces", "NamespaceList"),
     ("v1", "/api/v1/nodes", "NodeList"),
     ("v1", "/api/v1/serviceaccounts", "ServiceAccountList"),
     ("v1", "/api/v1/secrets", "SecretList"),
@@ -173,6 +175,7 @@ impl Server {
         let (mut informers, _) = reflectors::make(&client);
         let all = ListParams::default;
         informers.nodes = fill(Reflector::whole(client.all(), all())).await;
+        informers.namespaces = fill(Reflector::whole(client.all(), all())).await;
         informers.service_accounts = fill(Reflector::whole(client.all(), all())).await;
         informers.token_secrets =
             fill(Reflector::projected(client.all(), all(), slim_secret)).await;

@@ -1,0 +1,42 @@
+//! Namespaces whose content is to be deleted.
+
+use super::*;
+
+const PATH: &str = "/api/v1/namespaces/gone";
+
+/// The namespace with this uid; one that is being deleted has these finalizers.
+fn namespace(uid: &str, finalizers: Option<&[&str]>) -> Value {
+    let deleted = finalizers.map(|_| "2020-01-01T00:00:00Z");
+    json!({
+        "kind": "Namespace", "apiVersion": "v1",
+        "metadata": {"name": "gone", "uid": uid, "resourceVersion": "5", "deletionTimestamp": deleted},
+        "spec": {"finalizers": finalizers.unwrap_or(&["kubernetes"])},
+    })
+}
+
+/// What is written when the cache shows a namespace that is being deleted and the server has this one, with a ConfigMap.
+fn written(there: Option<Value>) -> Vec<String> {
+    let maps = json!({"metadata": {}, "items": [{"metadata": {"name": "m", "namespace": "gone"}}]});
+    let mut server = Server::default()
+        .showing("namespaces", namespace("u1", Some(&["kubernetes"])))
+        .having(&format!("{PATH}/configmaps"), maps);
+    if let Some(there) = there {
+        server = server.having(PATH, there);
+    }
+    lines(server.reconcile(ReconcileKey::Namespace("gone".into())))
+}
+
+#[test]
+fn content_is_deleted_only_of_a_namespace_that_the_server_has_and_deletes() {
+    assert_eq!(written(None), [""; 0]);
+    assert_eq!(
+        written(Some(namespace("u2", None))),
+        [""; 0],
+        "one of the same name is in its place"
+    );
+    assert_eq!(written(Some(namespace("u1", Some(&["other"])))), [""; 0]);
+    let deleted = written(Some(namespace("u1", Some(&["kubernetes"]))));
+    assert_eq!(deleted[0], format!("DELETE {PATH}/configmaps"));
+    // The server of this test keeps it.
+    assert!(deleted[1..].iter().all(|line| *line == format!("PUT {PATH}/status")), "{deleted:?}");
+}

@@ -13,7 +13,7 @@ use crate::write_events::ReplicaOperation;
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// The status of an object for the case that one of its pods cannot be created or deleted, the new set of a Deployment cannot be created, or any write
-/// before the status of a StatefulSet or DaemonSet fails.
+/// before the status of a StatefulSet fails.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureStatus {
     object: WrittenObject,
@@ -36,7 +36,7 @@ impl FailureStatus {
         now: Time,
     ) -> Option<ApiWrite> {
         let reason = match (operation, &self.object) {
-            (_, WrittenObject::StatefulSet(_) | WrittenObject::DaemonSet(_)) => "",
+            (_, WrittenObject::StatefulSet(_)) => "",
             (Some(ReplicaOperation::Create), _) => "FailedCreate",
             (Some(ReplicaOperation::Delete), _) => "FailedDelete",
             (Some(ReplicaOperation::Scale { from: None, .. }), WrittenObject::Deployment(_)) => "",

@@ -503,6 +503,8 @@ impl History {
             self.served.contains(&kind) && !is_unknown(kind) && lists
         };
         for ((kind, _), object) in self.objects.iter().filter(|((kind, _), _)| is_seen(*kind)) {
+            let is_tried = object.is_deleted || self.has(Obstacle::Deletions(*kind));
+            assert!(is_tried, "an object of {} is not deleted", KINDS[*kind].1);
             let count = left.entry(*kind).or_default();
             *count += 1;
             // Only the objects of the first page are looked at.

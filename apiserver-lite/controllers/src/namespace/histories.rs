@@ -1,6 +1,6 @@
-//! Random histories of a namespace that is deleted and made again: a server with the rules of Kubernetes for finalizers, grace periods and terminating namespaces,
-//! kinds that come and go, lists, deletions and discovery that fail, objects that are created late, a stale cache, and a controller that is lost between two
-//! requests. The namespace goes when nothing is left, and its conditions say what there is.
+//! Random histories of a namespace that is deleted and made again: a server with Kubernetes' rules for finalizers, grace periods and terminating
+//! namespaces, kinds that come and go, lists, deletions and discovery that fail, objects that are created late, a stale cache, and a controller that is
+//! lost between two requests. The namespace goes when nothing is left, and its conditions say what there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,6 @@
 //! Random histories of a job: pods that succeed, fail and are deleted, caches of pods and jobs that lag behind each other, a server that refuses writes,
-//! and a controller that is lost between two of them. Each pod is counted exactly once, without the failures that a policy ignores, and a job fails for a reason that there is.
+//! and a controller that is lost between two of them. Each pod is counted exactly once, without the failures that a policy ignores, and a job fails for a
+//! reason that there is.
 
 use std::collections::{BTreeMap, BTreeSet};
 

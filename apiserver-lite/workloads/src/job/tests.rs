@@ -216,6 +216,24 @@ fn a_job_that_cannot_delete_its_pods_counts_all_the_same() {
 }
 
 #[test]
+fn a_complete_job_that_cannot_delete_a_pod_counts_all_the_same() {
+    let mut world = world(job(2, Some(2)));
+    settle(&mut world);
+    world.edit::<Job>(ObjectKind::Job, "work", |job| job.spec.completions = Some(1));
+    let name = active(&world)[0].metadata.name.clone();
+    end(&mut world, &name, "Succeeded");
+    let is_deletion = |write: &ApiWrite| matches!(write, ApiWrite::Delete { .. });
+    for _ in 0..3 {
+        world.run_refused(&planned(&world), usize::MAX, is_deletion);
+    }
+    let stuck = status(&world);
+    let noted = stuck.uncounted_terminated_pods.expect("the field");
+    assert_eq!((stuck.active, noted.succeeded.len(), stuck.conditions.len()), (1, 1, 0));
+    settle(&mut world);
+    assert_eq!((status(&world).succeeded, conditions(&world)), (1, vec!["Complete True ".into()]));
+}
+
+#[test]
 fn a_pod_that_keeps_its_finalizer_holds_up_no_other() {
     let mut world = world(job(3, Some(6)));
     settle(&mut world);

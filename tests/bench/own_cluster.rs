@@ -31,6 +31,7 @@ pub async fn with(
         bin_dir: Some(bin_dir.to_owned()),
         agent_flags: agent_flags.iter().map(|&flag| flag.to_owned()).collect(),
         manager_flags: Vec::new(),
+        scheduler_flags: Vec::new(),
         ..up::Flags::default()
     };
     let measured = async {

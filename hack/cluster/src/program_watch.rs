@@ -175,6 +175,7 @@ mod tests {
             agent_flags: Vec::new(),
             server_flags: Vec::new(),
             manager_flags: Vec::new(),
+            scheduler_flags: Vec::new(),
             proxy_flags: vec!["--no-such-flag".into()],
         }
     }

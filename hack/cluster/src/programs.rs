@@ -111,8 +111,11 @@ fn scheduler(spec: &Spec, names: &Names) -> Program {
     flags.push(("leader-elect", "false".to_owned()));
     Program {
         name: "orch-scheduler".into(),
-        argv: command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
-        own_flags: Vec::new(),
+        argv: with_own(
+            command_line(&spec.bin_dir, "orch-scheduler", names, &flags),
+            &spec.scheduler_flags,
+        ),
+        own_flags: spec.scheduler_flags.clone(),
         node: first_node(spec),
         ready: ReadinessCheck::Started,
     }
@@ -234,6 +237,7 @@ mod tests {
             agent_flags: vec!["--root-dir=/mnt/small".into()],
             server_flags: vec!["--feature-gates=PodSecurity=false".into()],
             manager_flags: Vec::new(),
+            scheduler_flags: Vec::new(),
             proxy_flags: vec!["--v=4".into()],
         };
         let all = programs(&spec);

@@ -36,6 +36,9 @@ pub struct Spec {
     /// More flags of orch-controller-manager.
     #[serde(default)]
     pub manager_flags: Vec<String>,
+    /// More flags of orch-scheduler.
+    #[serde(default)]
+    pub scheduler_flags: Vec<String>,
     /// More flags of every node's orch-proxy.
     #[serde(default)]
     pub proxy_flags: Vec<String>,
@@ -202,6 +205,7 @@ mod tests {
             agent_flags: Vec::new(),
             server_flags: Vec::new(),
             manager_flags: Vec::new(),
+            scheduler_flags: Vec::new(),
             proxy_flags: Vec::new(),
         }
     }

@@ -42,6 +42,9 @@ pub struct Flags {
     /// A flag more for orch-controller-manager; may be given several times.
     #[arg(long = "manager-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub manager_flags: Vec<String>,
+    /// A flag more for orch-scheduler; may be given several times.
+    #[arg(long = "scheduler-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub scheduler_flags: Vec<String>,
     /// A flag more for each orch-proxy; may be given several times.
     #[arg(long = "proxy-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub proxy_flags: Vec<String>,
@@ -114,6 +117,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
             agent_flags: flags.agent_flags.clone(),
             server_flags: flags.server_flags.clone(),
             manager_flags: flags.manager_flags.clone(),
+            scheduler_flags: flags.scheduler_flags.clone(),
             proxy_flags: flags.proxy_flags.clone(),
         },
     };
@@ -154,9 +158,10 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
     if nodes < old.nodes {
         bail!("--nodes {nodes}: this cluster has {} and cannot shrink", old.nodes);
     }
+    // An empty one removes what was given before.
     let or_old = |given: &[String], old: &[String]| match given {
         [] => old.to_vec(),
-        given => given.to_vec(),
+        given => given.iter().filter(|flag| !flag.is_empty()).cloned().collect(),
     };
     Ok(Spec {
         nodes,
@@ -164,6 +169,7 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
         agent_flags: or_old(&flags.agent_flags, &old.agent_flags),
         server_flags: or_old(&flags.server_flags, &old.server_flags),
         manager_flags: or_old(&flags.manager_flags, &old.manager_flags),
+        scheduler_flags: or_old(&flags.scheduler_flags, &old.scheduler_flags),
         proxy_flags: or_old(&flags.proxy_flags, &old.proxy_flags),
         ..old
     })
@@ -219,6 +225,7 @@ mod tests {
             agent_flags: vec!["--max-pods=30".into()],
             server_flags: Vec::new(),
             manager_flags: Vec::new(),
+            scheduler_flags: Vec::new(),
             proxy_flags: Vec::new(),
         }
     }
@@ -244,6 +251,10 @@ mod tests {
         assert_eq!(restarted(&server), ["orch-apiserver"]);
         let manager = Flags { manager_flags: verbose(), ..Flags::default() };
         assert_eq!(restarted(&manager), ["orch-controller-manager"]);
+        let scheduler = Flags { scheduler_flags: verbose(), ..Flags::default() };
+        assert_eq!(restarted(&scheduler), ["orch-scheduler"]);
+        let without = Flags { agent_flags: vec![String::new()], ..Flags::default() };
+        assert_eq!(restarted(&without), ["orchlet-node-1", "orchlet-node-2"]);
         let proxies = Flags { proxy_flags: verbose(), nodes: Some(3), ..Flags::default() };
         assert_eq!(restarted(&proxies), ["orch-proxy-node-1", "orch-proxy-node-2"]);
     }

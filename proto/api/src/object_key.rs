@@ -3,7 +3,7 @@
 use crate::meta::v1::ObjectMeta;
 
 /// Namespace and name of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Empty for kinds without namespaces.
     pub namespace: String,
@@ -19,6 +19,13 @@ impl ObjectKey {
     /// Of an object.
     pub fn from_metadata(metadata: &ObjectMeta) -> Self {
         Self::new(&metadata.namespace, &metadata.name)
+    }
+}
+
+/// As in logs: `namespace/name`.
+impl std::fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
     }
 }
 

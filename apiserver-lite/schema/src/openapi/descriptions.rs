@@ -141,6 +141,13 @@ mod tests {
             "ConfigMap",
             "Secret",
             "ResourceRequirements",
+            "StatefulSetSpec",
+            "DaemonSetSpec",
+            "JobSpec",
+            "JobStatus",
+            "CronJobSpec",
+            "HorizontalPodAutoscalerSpec",
+            "PodDisruptionBudgetSpec",
         ];
         let mut missing = BTreeSet::new();
         for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {

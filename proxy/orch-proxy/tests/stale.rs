@@ -352,3 +352,31 @@ fn long_lived_connections_to_removed_endpoints_stay_by_default() {
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
     });
 }
+
+/// The pod fails silently, and then is no endpoint any more: the SYN that is sent again goes to another.
+#[test]
+fn a_handshake_without_answer_goes_on_with_another_endpoint() {
+    in_namespace("a_handshake_without_answer_goes_on_with_another_endpoint", || {
+        let pauses = (conntrack_cleanup::SETTLE_DELAY, conntrack_cleanup::UNREPLIED_DELAY);
+        let mut node = Node::start_with(pauses, true, RemovedEndpointPolicy::Left);
+        let _servers = [0, 1].map(|pod| {
+            let place = ["pod1", "pod2"][pod];
+            net::inside(place, move || TcpListener::bind((PODS[pod][0], TARGET + 1)).unwrap())
+        });
+        let connect = || TcpStream::connect((SERVICE[0], PORT)).unwrap();
+        // Answered, and so left alone.
+        let mut open = net::inside("client", connect);
+        let drop = "table inet dead { chain c { type filter hook input priority 0; tcp flags syn drop\n}\n}";
+        run(&["nsenter", "--net=/run/netns/pod1", "nft", drop]);
+        let client = std::thread::spawn(move || net::inside("client", connect));
+        let unanswered = || run(&["conntrack", "-L", "-p", "tcp", "--state", "SYN_SENT"]);
+        wait_for("a handshake waits", || unanswered().contains(PODS[0][0]));
+        node.lead_to(Some(0), Some(1));
+        client.join().unwrap();
+        assert_eq!(node.metrics.flows_deleted.get(), 1);
+        assert!(!trap_is_set());
+        open.write_all(b"x").unwrap();
+        open.set_read_timeout(Some(net::PATIENCE)).unwrap();
+        assert_eq!(open.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    });
+}

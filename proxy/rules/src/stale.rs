@@ -1,17 +1,20 @@
 //! Conntrack entries that a transaction makes stale: without a handshake, flows continue to a removed endpoint, or
-//! past a new Service, until their entries are deleted.
+//! past a new Service, until their entries are deleted. Of TCP only those whose handshake has no answer are stale: each
+//! retransmitted SYN goes to the removed endpoint, and so does another connection from the same port.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use proxy_netfilter::ct::{AddressFamily, Flow, FlowFilter, STATUS_DNAT, TupleFilter};
+use proxy_netfilter::ct::{
+    AddressFamily, Flow, FlowFilter, STATUS_DNAT, STATUS_SEEN_REPLY, TupleFilter,
+};
 use proxy_netfilter::nft::Family;
 
 use crate::compile::SetElement;
 use crate::hash::FastMap;
 use crate::layout::{Class, Map};
 use crate::model::Protocol;
-pub use crate::stale_flows::StaleFlows;
+pub use crate::stale_flows::{FlowAnswer, StaleFlows};
 use crate::transaction::Transaction;
 
 /// The entries that are stale after `transaction` is committed.
@@ -19,8 +22,9 @@ pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
     // A slot that is rewritten is removed and added; an endpoint is removed from a frontend when no slot of the
     // frontend has it any more.
     let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::from_element).collect();
-    let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::from_element).collect();
-    let lost = gone.difference(&come).map(Pair::flows);
+    let added = if gone.is_empty() { &[] } else { transaction.added.as_slice() };
+    let come: BTreeSet<Pair> = added.iter().filter_map(Pair::from_element).collect();
+    let lost = gone.difference(&come).map(Pair::stale_flows);
     // Both lists are sorted by place.
     let is_new = |entry: &SetElement| {
         let place = |e: &SetElement| {
@@ -45,14 +49,14 @@ pub fn connections(
 ) -> StaleFlows {
     let family = AddressFamily::from_address(endpoint.0);
     let frontend = FlowDestination { family, address, protocol, port };
-    Pair { frontend, address: endpoint.0, port: endpoint.1 }.flows()
+    Pair { frontend, address: endpoint.0, port: endpoint.1 }.flows(FlowAnswer::Any)
 }
 
 /// Stale flows of several passes, for one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaleSet {
     /// By frontend and endpoint.
-    lost: FastMap<(FlowDestination, IpAddr, u16), ()>,
+    lost: FastMap<(FlowDestination, IpAddr, u16), FlowAnswer>,
     /// By frontend.
     bypassed: FastMap<FlowDestination, ()>,
 }
@@ -68,7 +72,10 @@ impl StaleSet {
             let frontend =
                 FlowDestination { family: stale.family, address: orig.dst, protocol, port };
             match (reply.src, reply.src_port) {
-                (Some(address), Some(port)) => drop(set.lost.insert((frontend, address, port), ())),
+                (Some(address), Some(port)) => {
+                    let answer = set.lost.entry((frontend, address, port)).or_default();
+                    *answer = (*answer).max(stale.answer());
+                }
                 _ => drop(set.bypassed.insert(frontend, ())),
             }
         }
@@ -82,15 +89,20 @@ impl StaleSet {
             return frontends.into_iter().any(|frontend| self.bypassed.contains_key(&frontend));
         }
         let (address, port) = (flow.reply.src, flow.reply.src_port);
-        frontends.into_iter().any(|frontend| self.lost.contains_key(&(frontend, address, port)))
+        let mut lost = frontends.into_iter().filter_map(|at| self.lost.get(&(at, address, port)));
+        lost.any(|answer| match answer {
+            FlowAnswer::Any => true,
+            FlowAnswer::None => flow.status & STATUS_SEEN_REPLY == 0,
+        })
     }
 
     /// Filters for the kernel: one dump for each family, protocol and kind.
-    /// protocol and kind.
     pub fn walks(&self) -> BTreeSet<StaleFlows> {
-        let lost = self.lost.keys().map(|(frontend, ..)| (frontend, STATUS_DNAT));
-        let bypassed = self.bypassed.keys().map(|frontend| (frontend, 0));
-        lost.chain(bypassed).map(|(frontend, status)| frontend.walk(status)).collect()
+        let lost = self.lost.iter().map(|((frontend, ..), answer)| {
+            frontend.walk((STATUS_DNAT, answer.mask() | STATUS_DNAT))
+        });
+        let bypassed = self.bypassed.keys().map(|frontend| frontend.walk((0, STATUS_DNAT)));
+        lost.chain(bypassed).collect()
     }
 }
 
@@ -106,7 +118,8 @@ impl AllowedEndpoints {
     pub fn from_elements<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
         let mut frontends: HashMap<FlowDestination, HashSet<(IpAddr, u16)>> = HashMap::new();
         for entry in entries {
-            if let Some(pair) = Pair::from_element(entry) {
+            let pair = Pair::from_element(entry);
+            if let Some(pair) = pair.filter(|pair| pair.frontend.protocol.has_stale_flows()) {
                 frontends.entry(pair.frontend).or_default().insert((pair.address, pair.port));
             } else if entry.class().is_some()
                 && let Some(frontend) = FlowDestination::read(entry)
@@ -125,7 +138,8 @@ impl AllowedEndpoints {
 
     /// Filters for the kernel that match all flows to check.
     pub fn walks(&self) -> BTreeSet<StaleFlows> {
-        self.frontends.keys().map(|frontend| frontend.walk(STATUS_DNAT)).collect()
+        let all = (STATUS_DNAT, STATUS_DNAT);
+        self.frontends.keys().map(|frontend| frontend.walk(all)).collect()
     }
 
     /// Whether a flow goes from one of the frontends to an address that is not its endpoint.
@@ -157,19 +171,26 @@ struct FlowDestination {
 }
 
 impl Pair {
-    /// Decodes an element of an endpoint map, for connectionless protocols.
+    /// Decodes an element of an endpoint map.
     fn from_element(entry: &SetElement) -> Option<Self> {
         if !matches!(entry.map, Map::Endpoints | Map::NodePortEndpoints) {
             return None;
         }
         let frontend = FlowDestination::read(entry)?;
-        frontend.protocol.has_stale_flows().then_some(())?;
         let (address, rest) = split_address(frontend.family, entry.data.as_ref()?.bytes())?;
         let port = u16::from_be_bytes(*rest.first_chunk()?);
         Some(Self { frontend, address, port })
     }
 
-    fn flows(&self) -> StaleFlows {
+    /// The flows that are stale once the endpoint is removed.
+    fn stale_flows(&self) -> StaleFlows {
+        match self.frontend.protocol.has_stale_flows() {
+            true => self.flows(FlowAnswer::Any),
+            false => self.flows(FlowAnswer::None),
+        }
+    }
+
+    fn flows(&self, answer: FlowAnswer) -> StaleFlows {
         let reply = TupleFilter {
             src: Some(self.address),
             proto: Some(self.frontend.protocol.number()),
@@ -179,7 +200,7 @@ impl Pair {
         let filter = FlowFilter {
             orig: self.frontend.tuple(),
             reply,
-            status: Some((STATUS_DNAT, STATUS_DNAT)),
+            status: Some((STATUS_DNAT, STATUS_DNAT | answer.mask())),
         };
         StaleFlows { family: self.frontend.family, filter }
     }
@@ -219,11 +240,10 @@ impl FlowDestination {
         }
     }
 
-    /// A filter for all flows of the family and protocol, with or without DNAT.
-    fn walk(&self, status: u32) -> StaleFlows {
+    /// A filter for all flows of the family and protocol with this value and mask of the status.
+    fn walk(&self, status: (u32, u32)) -> StaleFlows {
         let orig = TupleFilter { proto: Some(self.protocol.number()), ..TupleFilter::default() };
-        let status = Some((status, STATUS_DNAT));
-        let filter = FlowFilter { orig, status, ..FlowFilter::default() };
+        let filter = FlowFilter { orig, status: Some(status), ..FlowFilter::default() };
         StaleFlows { family: self.family, filter }
     }
 
@@ -266,6 +286,19 @@ mod tests {
         entry(Map::Endpoints, key, backend_value(&ip(endpoint), 5353))
     }
 
+    /// A flow from the Service to an endpoint.
+    fn flow((endpoint, port): (u8, u16), proto: u8, status: u32) -> Flow {
+        let tuple = |src, dst, src_port, dst_port| proxy_netfilter::ct::Tuple {
+            src: ip(src),
+            dst: ip(dst),
+            proto,
+            src_port,
+            dst_port,
+        };
+        let (orig, reply) = (tuple(99, 1, 4242, 53), tuple(endpoint, 99, port, 4242));
+        Flow { orig, reply, status, mark: 0, timeout_secs: None, id: None }
+    }
+
     #[test]
     fn flows_to_an_endpoint_that_went_are_stale_those_to_one_that_moved_are_not() {
         let transaction = Transaction {
@@ -291,9 +324,24 @@ mod tests {
     }
 
     #[test]
-    fn tcp_flows_to_removed_endpoints_are_left_alone() {
+    fn of_tcp_flows_to_a_removed_endpoint_only_unanswered_ones_are_stale() {
         let removed = vec![slot(Protocol::Tcp, 0, 7)];
-        assert_eq!(stale_flows(&Transaction { removed, ..Transaction::default() }), []);
+        let stale = stale_flows(&Transaction { removed, ..Transaction::default() });
+        let [only] = stale[..] else { unreachable!("{stale:?}") };
+        assert_eq!(only.answer(), FlowAnswer::None);
+        let set = StaleSet::from_flows(&stale);
+        let opened = |endpoint, status| flow((endpoint, 5353), 6, STATUS_DNAT | status);
+        assert!(set.contains(&opened(7, 0)) && only.filter.matches(&opened(7, 0)));
+        let answered = opened(7, STATUS_SEEN_REPLY);
+        assert!(!set.contains(&answered) && !only.filter.matches(&answered));
+        assert!(!set.contains(&opened(8, 0)));
+        let walks: Vec<StaleFlows> = set.walks().into_iter().collect();
+        assert_eq!(walks.len(), 1);
+        assert!(walks[0].filter.matches(&opened(7, 0)) && !walks[0].filter.matches(&answered));
+        // Those that are reset on demand are of both kinds.
+        let all = connections((Some(ip(1)), 53), Protocol::Tcp, (ip(7), 5353));
+        assert!(StaleSet::from_flows(&[only, all]).contains(&answered));
+        assert!(StaleSet::from_flows(&[all, only]).contains(&answered));
     }
 
     #[test]
@@ -302,23 +350,7 @@ mod tests {
             slot(Protocol::Udp, 0, 7),
             slot(Protocol::Tcp, 0, 7),
         ]);
-        let flow = |endpoint: u8, proto: u8| {
-            let tuple = |src, dst, src_port, dst_port| proxy_netfilter::ct::Tuple {
-                src: ip(src),
-                dst: ip(dst),
-                proto,
-                src_port,
-                dst_port,
-            };
-            Flow {
-                orig: tuple(99, 1, 4242, 53),
-                reply: tuple(endpoint, 99, 5353, 4242),
-                status: STATUS_DNAT,
-                mark: 0,
-                timeout_secs: None,
-                id: None,
-            }
-        };
+        let flow = |endpoint, proto| flow((endpoint, 5353), proto, STATUS_DNAT);
         assert!(!allowed.is_stale(&flow(7, 17)));
         assert!(allowed.is_stale(&flow(8, 17)));
         assert!(!allowed.is_stale(&Flow { status: 0, ..flow(8, 17) }));

@@ -29,7 +29,7 @@ use crate::layout::expr_builders::{
     protocol,
 };
 use crate::model::Protocol;
-use crate::stale::StaleFlows;
+use crate::stale::{FlowAnswer, StaleFlows};
 
 /// Maximum of keys; further flows are left to the walk.
 pub const STALE_FLOWS_MAX: usize = 65_536;
@@ -70,8 +70,10 @@ pub struct StaleFlowKey {
 }
 
 impl StaleFlowKey {
-    /// The key of these flows; `None` if they have no DNAT of the proxy.
+    /// The key of these flows; `None` if they have no DNAT of the proxy, and for those without an answer: packets of
+    /// others with the same key are not to be logged.
     pub fn from_flows(flows: &StaleFlows) -> Option<Self> {
+        (flows.answer() == FlowAnswer::Any).then_some(())?;
         let (orig, reply) = (&flows.filter.orig, &flows.filter.reply);
         let proto = [orig.proto?];
         let (to_port, from_port) = (orig.dst_port?.to_be_bytes(), reply.src_port?.to_be_bytes());

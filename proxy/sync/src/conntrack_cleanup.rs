@@ -11,7 +11,8 @@
 //! Dumping conntrack takes tens of milliseconds, too long for flows in use. So the coordinator first installs the
 //! stale flow log ([`proxy_rules::stale_flow_log`]): a flow that sends a packet is deleted at once. The walk then
 //! deletes idle flows. An unreplied flow may still get its reply from an endpoint that is terminating, so the walk for
-//! those comes a second later ([`delayed_walk`]). Flows that arrive during a walk are collected for the next one.
+//! those comes a second later ([`delayed_walk`]). TCP connections whose handshake has no answer have no other walk, and
+//! packets of TCP are never logged. Flows that arrive during a walk are collected for the next one.
 //! Without NFLOG, or without permission to bind its group, there are only walks.
 
 use std::collections::BTreeSet;

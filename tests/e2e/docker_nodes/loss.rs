@@ -31,7 +31,9 @@ impl Cluster {
         let cut = now()?;
         self.run_docker(&["network", "disconnect", "orch-dind-e2e", lost])?;
         self.pods_leave(daemon, lost).await?;
-        let over = now()?;
+        // The proxies know it a moment later, and then what had no answer goes on elsewhere.
+        traffic.more().await?;
+        let over = now()? + 1;
         traffic.more().await?;
         let loss = self.loss(daemon, lost, cut)?;
         judge(&loss, &traffic.answers()?)?;

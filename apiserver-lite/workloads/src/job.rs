@@ -284,6 +284,8 @@ fn count(len: usize) -> i32 {
 }
 
 #[cfg(test)]
+mod expiry_histories;
+#[cfg(test)]
 mod histories;
 #[cfg(test)]
 mod tests;

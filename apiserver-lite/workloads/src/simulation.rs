@@ -3,7 +3,6 @@
 
 mod collected_pods;
 mod disruptions;
-mod expiring_jobs;
 mod nodes;
 mod replica_sets;
 mod rollouts;

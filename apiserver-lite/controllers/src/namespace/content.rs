@@ -119,7 +119,7 @@ enum Step {
     Over,
 }
 
-/// A round.
+/// What is done and still to do in a round.
 #[derive(Clone, Debug)]
 pub struct ContentRound {
     namespace: String,

@@ -13,6 +13,7 @@ use apiserver_controllers::disruption_target::{self, Disruption};
 use apiserver_controllers::pod_gc::{self, OutOfServiceTaint, PodNode};
 use proptest::prelude::*;
 use proto_api::core::v1::{Node, NodeCondition, Pod, Taint};
+use proto_api::names::{Names, Profile};
 
 use super::World;
 
@@ -104,7 +105,8 @@ fn node(nth: u8) -> Node {
 }
 
 fn mark(node: &mut Node, is_marked: bool, is_ready: bool) {
-    let key = "node.kubernetes.io/out-of-service".to_owned();
+    let names = Names::new(Profile::Kubernetes);
+    let key = names.sub_label("node", "out-of-service");
     let taint = Taint { key, effect: "NoExecute".into(), ..Taint::default() };
     node.spec.taints = if is_marked { vec![taint] } else { Vec::new() };
     let (type_, status) = ("Ready".to_owned(), if is_ready { "True" } else { "Unknown" }.into());

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proto_api::batch::v1::{Job, JobCondition};
 use proto_api::core::v1::Pod;
 
-use super::World;
 use crate::job;
+use crate::simulation::World;
 
 const JOBS: usize = 3;
 

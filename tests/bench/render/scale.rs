@@ -195,8 +195,7 @@ fn wall(run: &Run, fit: &Fit<'_>) -> Option<Wall> {
     }
     if fit.what == CONNECTIONS {
         let what = format!("{} connections that orch-apiserver has open", count(CONNECTIONS_MAX));
-        let moved_by =
-            "the constant; heartbeat and lease of a node over the connection of the rest";
+        let moved_by = "the constant; the lease of a node over the connection of the rest";
         return of(CONNECTIONS_MAX as f64, what, moved_by);
     }
     if fit.unit != Unit::Core || fit.what.starts_with("hollow") {

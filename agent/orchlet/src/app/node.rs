@@ -135,7 +135,6 @@ impl NodeTasks<'_> {
         drain: &Drain,
     ) -> Result<(), Failure> {
         let Self { client, settings, machine, board, shared, events } = self;
-        let heartbeat = client.separate().map_err(Failure::run)?;
         let observed = node::observe(
             client.clone(),
             machine.name.clone(),
@@ -153,7 +152,7 @@ impl NodeTasks<'_> {
         };
         tokio::spawn(in_use.run(board.task("volumes in use"), drain.watch()));
         let task = NodeTask {
-            client: heartbeat.clone(),
+            client: client.clone(),
             machine: machine.clone(),
             shared,
             register: settings.file.register_node,
@@ -164,7 +163,8 @@ impl NodeTasks<'_> {
             node: sender,
         };
         tokio::spawn(task.run(board.task("node"), drain.watch()));
-        let lease = heartbeat.separate().map_err(Failure::run)?;
+        // By it the node is judged: it waits behind nothing.
+        let lease = client.separate().map_err(Failure::run)?;
         let (name, page) = (machine.name.clone(), board.task("lease"));
         let lasts = config::node::lease_secs(&settings.file);
         tokio::spawn(node::renew(lease, (name, lasts), node, page, drain.watch()));

@@ -155,6 +155,13 @@ mod tests {
 
     #[tokio::test]
     async fn objects_of_a_collection_that_cannot_be_deleted_at_once_are_deleted_one_by_one() {
+        for code in [405, 404] {
+            delete_one(code).await;
+        }
+    }
+
+    /// The server answers this code to the deletion of the collection.
+    async fn delete_one(code: u16) {
         let deleted = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&deleted);
         let server = StubServer::start(move |request| {
@@ -162,8 +169,8 @@ mod tests {
             let is_deletion = request.method == "DELETE";
             let is_collection = request.path == services;
             if is_deletion && is_collection {
-                let refusal = json!({"kind": "Status", "code": 405, "reason": "MethodNotAllowed"});
-                return Some(json_response(405, &refusal));
+                let refusal = json!({"kind": "Status", "code": code, "reason": "MethodNotAllowed"});
+                return Some(json_response(code, &refusal));
             }
             let gone = is_deletion || !noted.lock().unwrap().is_empty();
             if is_deletion {
@@ -184,8 +191,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_fails_is_left_until_the_next_round() {
-        let (deleted, failures) = delete_four(500).await;
-        assert!(deleted.iter().all(|name| name == "a"), "{deleted:?}");
-        assert!(failures.len() == 1 && failures[0].contains("a stays"), "{failures:?}");
+        for code in [500, 429] {
+            let (deleted, failures) = delete_four(code).await;
+            assert!(deleted.iter().all(|name| name == "a"), "{code}: {deleted:?}");
+            assert!(failures.len() == 1 && failures[0].contains("a stays"), "{failures:?}");
+        }
     }
 }

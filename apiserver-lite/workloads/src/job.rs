@@ -261,6 +261,8 @@ impl<'a> Work<'a> {
     /// What is written while the server does not delete what is active: the job has not ended.
     fn status_of_failure(&self, mut status: JobStatus, active: &[&Pod]) -> FailureStatus {
         count_active(&mut status, active);
+        // The condition that says that it was suspended stays: it goes on once.
+        status.start_time = self.job.status.start_time.or(status.start_time);
         let is_changed = status != self.job.status;
         FailureStatus::new(Job { status, ..self.job.clone() }, is_changed)
     }

@@ -114,11 +114,11 @@ async fn plan(flags: &Flags) -> Result<Spec> {
             naming: flags.naming.clone().unwrap_or_else(|| "kubernetes".to_owned()),
             nodes: flags.nodes.unwrap_or(1),
             subnet: network::free_subnet().await?,
-            agent_flags: flags.agent_flags.clone(),
-            server_flags: flags.server_flags.clone(),
-            manager_flags: flags.manager_flags.clone(),
-            scheduler_flags: flags.scheduler_flags.clone(),
-            proxy_flags: flags.proxy_flags.clone(),
+            agent_flags: given_or(&flags.agent_flags, &[]),
+            server_flags: given_or(&flags.server_flags, &[]),
+            manager_flags: given_or(&flags.manager_flags, &[]),
+            scheduler_flags: given_or(&flags.scheduler_flags, &[]),
+            proxy_flags: given_or(&flags.proxy_flags, &[]),
         },
     };
     spec.validate()?;
@@ -158,21 +158,22 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
     if nodes < old.nodes {
         bail!("--nodes {nodes}: this cluster has {} and cannot shrink", old.nodes);
     }
-    // An empty one removes what was given before.
-    let or_old = |given: &[String], old: &[String]| match given {
-        [] => old.to_vec(),
-        given => given.iter().filter(|flag| !flag.is_empty()).cloned().collect(),
-    };
     Ok(Spec {
         nodes,
         bin_dir,
-        agent_flags: or_old(&flags.agent_flags, &old.agent_flags),
-        server_flags: or_old(&flags.server_flags, &old.server_flags),
-        manager_flags: or_old(&flags.manager_flags, &old.manager_flags),
-        scheduler_flags: or_old(&flags.scheduler_flags, &old.scheduler_flags),
-        proxy_flags: or_old(&flags.proxy_flags, &old.proxy_flags),
+        agent_flags: given_or(&flags.agent_flags, &old.agent_flags),
+        server_flags: given_or(&flags.server_flags, &old.server_flags),
+        manager_flags: given_or(&flags.manager_flags, &old.manager_flags),
+        scheduler_flags: given_or(&flags.scheduler_flags, &old.scheduler_flags),
+        proxy_flags: given_or(&flags.proxy_flags, &old.proxy_flags),
         ..old
     })
+}
+
+/// The flags that are given, or those of before; an empty one only removes these.
+fn given_or(given: &[String], old: &[String]) -> Vec<String> {
+    let flags = if given.is_empty() { old } else { given };
+    flags.iter().filter(|flag| !flag.is_empty()).cloned().collect()
 }
 
 async fn prepare(spec: &Spec, names: &Names) -> Result<()> {

@@ -48,7 +48,7 @@ pub enum TimesError {
     #[error("--leader-elect-retry-period must be greater than zero")]
     RetryPeriod,
     /// A lease has whole seconds, within bounds.
-    #[error("--leader-elect-lease-duration must be whole seconds between 1s and {LEASE_SECS_MAX}s")]
+    #[error("--leader-elect-lease-duration must be between 1s and {LEASE_SECS_MAX}s")]
     Range,
 }
 
@@ -69,11 +69,11 @@ impl Times {
     /// The invalid flag, with its rule.
     pub fn check(self) -> Result<Self, TimesError> {
         let most = Duration::from_secs(u64::from(LEASE_SECS_MAX));
-        let is_whole = self.lease.subsec_nanos() == 0;
-        if self.lease < Duration::from_secs(1) || self.lease > most || !is_whole {
+        if self.lease < Duration::from_secs(1) || self.lease > most {
             return Err(TimesError::Range);
         }
-        if self.lease <= self.renew_deadline {
+        // What others read is whole seconds.
+        if Duration::from_secs(u64::from(self.lease_secs())) <= self.renew_deadline {
             return Err(TimesError::Lease);
         }
         if self.renew_deadline <= self.retry_period {

@@ -11,8 +11,8 @@
 //! Dumping conntrack takes tens of milliseconds, too long for flows in use. So the coordinator first installs the
 //! stale flow log ([`proxy_rules::stale_flow_log`]): a flow that sends a packet is deleted at once. The walk then
 //! deletes idle flows. An unreplied flow may still get its reply from an endpoint that is terminating, so the walk for
-//! those comes a second later ([`delayed_walk`]). TCP connections whose handshake has no answer have no other walk, and
-//! packets of TCP are never logged. Flows that arrive during a walk are collected for the next one.
+//! those comes a second later ([`delayed_walk`]). TCP connections whose handshake has no answer have walks of their own
+//! ([`handshakes`]), and their packets are never logged. Flows that arrive during a walk are collected for the next one.
 //! Without NFLOG, or without permission to bind its group, there are only walks.
 
 use std::collections::BTreeSet;
@@ -23,13 +23,16 @@ use std::time::Duration;
 use proto_daemon::exit::chain;
 use proxy_kernel::{QueryError, Session, Socket};
 use proxy_netfilter::ct::{Flow, STATUS_SEEN_REPLY};
-use proxy_rules::stale::{AllowedEndpoints, StaleFlows, StaleSet};
+use proxy_rules::stale::{AllowedEndpoints, FlowAnswer, StaleFlows, StaleSet};
 use proxy_rules::stale_flow_log::{StaleFlowKey, StaleFlowLog};
 
 use crate::metrics::ProxyMetrics;
 
 mod delayed_walk;
 use delayed_walk::ConntrackWalker;
+
+mod handshakes;
+use handshakes::HANDSHAKES_MAX;
 
 mod stale_flow_log;
 use stale_flow_log::StaleFlowLogKeeper;
@@ -181,7 +184,19 @@ impl Coordinator {
     }
 
     fn collect(&mut self, flows: Vec<StaleFlows>) {
-        self.collected.stale.extend(flows);
+        // Those of other protocols have to be deleted: they are not left out for these.
+        let is_handshake = |flows: &&StaleFlows| flows.answer() == FlowAnswer::None;
+        let handshakes = flows.iter().filter(is_handshake).count();
+        let room = HANDSHAKES_MAX.saturating_sub(self.collected.stale.len());
+        if handshakes > room {
+            tracing::warn!(
+                handshakes,
+                "too many endpoints are removed; unanswered TCP connections to these end by conntrack timeouts"
+            );
+            self.collected.stale.extend(flows.into_iter().filter(|flows| !is_handshake(&flows)));
+        } else {
+            self.collected.stale.extend(flows);
+        }
         let surplus = self.collected.stale.len().saturating_sub(COLLECTED_MAX);
         if surplus > 0 {
             for _ in 0..surplus {

@@ -263,7 +263,6 @@ impl<T: Transport> Driver<T> {
     }
 
     fn change(&mut self, layout: &Layout, transaction: &Transaction) -> Result<(), SyncError> {
-        let stale = stale_flows(transaction);
         let committed = self.commit(|batch| transaction.encode(layout, batch));
         if let Err(error) = committed {
             // The kernel's state differs from the model, or is unknown.
@@ -272,6 +271,7 @@ impl<T: Transport> Driver<T> {
         }
         let changed = transaction.added.len().saturating_add(transaction.removed.len());
         self.metrics.elements_changed.inc_by(changed as u64);
+        let stale = stale_flows(transaction);
         if !stale.is_empty() {
             self.cleanup_queue.send(CleanupRequest::Stale(stale));
         }

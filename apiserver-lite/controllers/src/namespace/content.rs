@@ -66,9 +66,9 @@ impl RequestFailure {
         self.code == Some(404)
     }
 
-    /// Whether the server refuses this one request, and not because it fails as a whole.
+    /// Whether the server refuses this one request, and not because it fails as a whole or has too much to do.
     fn is_refusal(&self) -> bool {
-        self.code.is_some_and(|code| code < 500)
+        self.code.is_some_and(|code| code < 500 && code != 408 && code != 429)
     }
 }
 
@@ -188,8 +188,8 @@ impl ContentRound {
             },
             Step::DeleteAll(target) => match answer {
                 Ok(_) => Step::Left(target, None),
-                // Of a release before it knows this one, as of Services in 1.20.
-                Err(failure) if failure.code == Some(405) => {
+                // Of a release before it knows this one, as of Services in 1.20. Some servers answer 404, and there is an object.
+                Err(failure) if matches!(failure.code, Some(404 | 405)) => {
                     Step::Page(target, EachDeletion::default())
                 }
                 Err(failure) => self.list_refused(target, failure),

@@ -48,10 +48,14 @@ pub(super) fn split<T>(change: &Change<T>) -> Option<ChangedObject<'_, T>> {
 
 impl WatchedKind for Namespace {
     fn keys(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
-        let Some((key, Some(namespace), _)) = split(change) else { return Vec::new() };
+        let Some((key, Some(namespace), old)) = split(change) else { return Vec::new() };
         let name = key.name.clone();
         if namespace.metadata.deletion_timestamp.is_some() {
-            return vec![ReconcileKey::Namespace(name)];
+            // Its conditions are our own: the next round has its time.
+            let begins = |old: &Arc<Self>| old.metadata.deletion_timestamp.is_none();
+            let differs = |old: &Arc<Self>| old.spec.finalizers != namespace.spec.finalizers;
+            let is_due = old.is_none_or(|old| begins(old) || differs(old));
+            return is_due.then_some(ReconcileKey::Namespace(name)).into_iter().collect();
         }
         vec![ReconcileKey::ServiceAccount(name.clone()), ReconcileKey::RootCa(name)]
     }

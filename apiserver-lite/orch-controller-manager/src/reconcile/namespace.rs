@@ -6,7 +6,7 @@ use apiserver_clock::now;
 use apiserver_controller_io::execute_write::execute;
 use apiserver_controller_io::namespace_content::{delete_content, finalize};
 use apiserver_controllers::api_writes::ApiWrite;
-use apiserver_controllers::namespace::{NamespaceStep, is_due, next_round, plan};
+use apiserver_controllers::namespace::{NamespaceStep, RemainingContent, is_due, next_round, plan};
 use proto_api::ObjectKey;
 use proto_api::core::v1::Namespace;
 use proto_client::Client;
@@ -52,6 +52,9 @@ impl Reconciler {
                     execute(&ApiWrite::UpdateStatus((*next).into()), client).await?;
                 }
                 NamespaceStep::Wait => break,
+            }
+            if remains != RemainingContent::default() {
+                break;
             }
         }
         Ok(Some(next_round(&first, now())))

@@ -23,7 +23,7 @@ fn times_that_would_let_two_lead_are_refused() {
     };
     check(secs(15), secs(10), secs(2), Ok(()));
     check(secs(10), secs(10), secs(2), Err(TimesError::Lease));
-    check(Duration::from_millis(15_500), secs(10), secs(2), Err(TimesError::Range));
+    check(Duration::from_millis(10_900), secs(10), secs(2), Err(TimesError::Lease));
     check(secs(15), secs(10), secs(10), Err(TimesError::RenewDeadline));
     check(secs(15), secs(10), secs(0), Err(TimesError::RetryPeriod));
     check(Duration::MAX, secs(10), secs(2), Err(TimesError::Range));

@@ -2,22 +2,19 @@
 //!
 //! An unreplied flow may still get its reply from a terminating endpoint; if its entry were deleted, that reply would
 //! not be translated back. Keeping it for a while is harmless: the stale flow log reports its next packet.
-//!
-//! Endpoints of TCP are removed all the time, and only what has no answer is looked for: there is one walk for all of a
-//! second.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use proto_daemon::exit::chain;
-use proxy_kernel::{Session, Socket};
+use proxy_kernel::{QueryError, Session, Socket};
 use proxy_rules::stale::{FlowAnswer, StaleFlows};
 use proxy_rules::stale_flow_log::StaleFlowKey;
 
+use super::handshakes::Handshakes;
 use super::{
-    COLLECTED_MAX, CleanupCount, CleanupEvent, FlowSelection, WalkRequest, WalkTargets,
-    delete_stale_flows, open,
+    CleanupCount, CleanupEvent, FlowSelection, WalkRequest, WalkTargets, delete_stale_flows, open,
 };
 use crate::metrics::ProxyMetrics;
 
@@ -39,40 +36,6 @@ pub(super) struct ConntrackWalker {
     session: Option<Session<Socket>>,
     late: VecDeque<DelayedWalk>,
     handshakes: Handshakes,
-}
-
-/// TCP connections that are to be deleted if their handshake still has no answer.
-#[derive(Debug, Default)]
-struct Handshakes {
-    /// When those of the next walk are due.
-    due: Option<Instant>,
-    next: BTreeSet<StaleFlows>,
-    /// Those that came since: a second has to pass for each.
-    later: BTreeSet<StaleFlows>,
-}
-
-impl Handshakes {
-    /// Adds some, due after `rest`. Beyond [`COLLECTED_MAX`] they end by conntrack timeouts.
-    fn add(&mut self, flows: BTreeSet<StaleFlows>, now: Instant, rest: Duration) {
-        let room = COLLECTED_MAX.saturating_sub(self.later.len());
-        self.later.extend(flows.into_iter().take(room));
-        if self.due.is_none() {
-            self.begin(now, rest);
-        }
-    }
-
-    /// Takes those of the walk that is due.
-    fn take(&mut self, now: Instant, rest: Duration) -> BTreeSet<StaleFlows> {
-        let taken = std::mem::take(&mut self.next);
-        self.begin(now, rest);
-        taken
-    }
-
-    fn begin(&mut self, now: Instant, rest: Duration) {
-        self.next = std::mem::take(&mut self.later);
-        let due = now.checked_add(rest).unwrap_or(now);
-        self.due = (!self.next.is_empty()).then_some(due);
-    }
 }
 
 impl ConntrackWalker {
@@ -97,7 +60,7 @@ impl ConntrackWalker {
     pub(super) fn run(mut self, walks: &Receiver<WalkRequest>) {
         loop {
             let late = self.late.front().map(|late| late.due);
-            let next = match late.into_iter().chain(self.handshakes.due).min() {
+            let next = match late.into_iter().chain(self.handshakes.due()).min() {
                 // Requests that never pause do not keep it back.
                 Some(due) if due <= Instant::now() => Err(RecvTimeoutError::Timeout),
                 Some(due) => walks.recv_timeout(due.saturating_duration_since(Instant::now())),
@@ -117,7 +80,7 @@ impl ConntrackWalker {
     fn walk(&mut self, mut work: WalkTargets, keys: BTreeSet<StaleFlowKey>) -> Vec<CleanupEvent> {
         let is_handshake = |flows: &StaleFlows| flows.answer() == FlowAnswer::None;
         let (handshakes, others) = work.stale.into_iter().partition(is_handshake);
-        self.handshakes.add(handshakes, Instant::now(), self.rest);
+        self.handshakes.add(handshakes, Instant::now());
         work.stale = others;
         if work.is_empty() {
             return vec![CleanupEvent::Walked, CleanupEvent::Deleted(keys)];
@@ -133,12 +96,25 @@ impl ConntrackWalker {
     }
 
     fn walk_due(&mut self, now: Instant) -> Vec<CleanupEvent> {
-        if self.handshakes.due.is_some_and(|due| due <= now) {
-            let stale = self.handshakes.take(now, self.rest);
-            self.delete_stale_flows(&WalkTargets { stale, allowed: None }, FlowSelection::All);
+        if self.handshakes.due().is_some_and(|due| due <= now) {
+            self.look_at_handshakes();
         }
         let is_due = self.late.front().is_some_and(|late| late.due <= now);
         if is_due { self.walk_delayed() } else { Vec::new() }
+    }
+
+    fn look_at_handshakes(&mut self) {
+        if self.session.is_none() {
+            self.session = open();
+        }
+        let Some(session) = &mut self.session else {
+            // Nothing can be deleted: they are not kept.
+            self.handshakes = Handshakes::default();
+            return;
+        };
+        let started = Instant::now();
+        let looked = self.handshakes.look(session, self.rest);
+        self.note(started, looked.map(|deleted| CleanupCount { deleted, left: 0 }));
     }
 
     fn walk_delayed(&mut self) -> Vec<CleanupEvent> {
@@ -154,6 +130,11 @@ impl ConntrackWalker {
         let Some(session) = &mut self.session else { return CleanupCount::default() };
         let started = Instant::now();
         let swept = delete_stale_flows(session, work, which);
+        self.note(started, swept)
+    }
+
+    /// Counts and logs the outcome of a walk.
+    fn note(&self, started: Instant, swept: Result<CleanupCount, QueryError>) -> CleanupCount {
         self.metrics.sweep_seconds.observe(started.elapsed().as_secs_f64());
         swept
             .inspect(|swept| {
@@ -166,34 +147,5 @@ impl ConntrackWalker {
                 tracing::warn!(error = %chain(&error), "cannot delete stale conntrack entries; they end by their timeouts");
                 CleanupCount::default()
             })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proxy_rules::model::Protocol;
-    use proxy_rules::stale::connections;
-
-    fn flows(ports: std::ops::Range<u16>) -> BTreeSet<StaleFlows> {
-        let endpoint = ([10, 0, 0, 7].into(), 8080);
-        ports.map(|port| connections((None, port), Protocol::Tcp, endpoint)).collect()
-    }
-
-    #[test]
-    fn handshakes_wait_for_their_answer_and_are_looked_for_together() {
-        let (begin, rest) = (Instant::now(), Duration::from_secs(1));
-        let at = |millis| begin + Duration::from_millis(millis);
-        let mut handshakes = Handshakes::default();
-        handshakes.add(flows(1..3), at(0), rest);
-        handshakes.add(flows(3..4), at(400), rest);
-        handshakes.add(flows(4..5), at(800), rest);
-        assert_eq!(handshakes.due, Some(at(1000)));
-        assert_eq!(handshakes.take(at(1000), rest), flows(1..3));
-        assert_eq!(handshakes.due, Some(at(2000)));
-        assert_eq!(handshakes.take(at(2000), rest), flows(3..5));
-        assert_eq!(handshakes.due, None);
-        handshakes.add(BTreeSet::new(), at(3000), rest);
-        assert_eq!(handshakes.due, None);
     }
 }

@@ -1,5 +1,7 @@
 //! Namespaces whose content is to be deleted.
 
+use proto_api::core::v1::{Namespace, NamespaceCondition};
+
 use super::*;
 
 const PATH: &str = "/api/v1/namespaces/gone";
@@ -39,4 +41,26 @@ fn content_is_deleted_only_of_a_namespace_that_the_server_has_and_deletes() {
     assert_eq!(deleted[0], format!("DELETE {PATH}/configmaps"));
     // The server of this test keeps it.
     assert!(deleted[1..].iter().all(|line| *line == format!("PUT {PATH}/status")), "{deleted:?}");
+}
+
+#[tokio::test]
+async fn conditions_of_a_namespace_begin_no_round() {
+    let read = |finalizers| -> Arc<Namespace> {
+        Arc::new(serde_json::from_value(namespace("u1", finalizers)).expect("a namespace"))
+    };
+    let old = read(Some(&["kubernetes", "other"]));
+    let informers = Server::default().reconciler(None).await.informers;
+    let keys = |new: Namespace, old: Option<&Arc<Namespace>>| {
+        let (key, new) = (ObjectKey::new("", "gone"), Arc::new(new));
+        Namespace::keys(&Change::Applied { key, new, old: old.cloned() }, &informers)
+    };
+    let due = [ReconcileKey::Namespace("gone".into())];
+    assert_eq!(keys((*old).clone(), None), due);
+    assert_eq!(keys((*old).clone(), Some(&read(None))), due);
+    let mut reported = (*old).clone();
+    reported.status.conditions = vec![NamespaceCondition::default()];
+    assert_eq!(keys(reported, Some(&old)), []);
+    let mut released = (*old).clone();
+    released.spec.finalizers.pop();
+    assert_eq!(keys(released, Some(&old)), due);
 }

@@ -44,6 +44,14 @@ impl SetElement {
         }
     }
 
+    /// Address and port of an endpoint in its data, if the map's data are endpoints.
+    pub fn endpoint(&self) -> Option<&[u8]> {
+        match self.map {
+            Map::Endpoints | Map::NodePortEndpoints => Some(self.data.as_ref()?.bytes()),
+            _ => None,
+        }
+    }
+
     /// The class in its data, if the map's data are classes.
     pub fn class(&self) -> Option<Class> {
         match self.map {

@@ -20,11 +20,11 @@ use crate::transaction::Transaction;
 /// The entries that are stale after `transaction` is committed.
 pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
     // A slot that is rewritten is removed and added; an endpoint is removed from a frontend when no slot of the
-    // frontend has it any more.
+    // frontend has it any more, neither one that is added nor one that stays.
     let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::from_element).collect();
-    let added = if gone.is_empty() { &[] } else { transaction.added.as_slice() };
-    let come: BTreeSet<Pair> = added.iter().filter_map(Pair::from_element).collect();
-    let lost = gone.difference(&come).map(Pair::stale_flows);
+    let there = transaction.added.iter().chain(&transaction.kept).filter_map(Pair::from_element);
+    let there: BTreeSet<Pair> = there.filter(|pair| gone.contains(pair)).collect();
+    let lost = gone.difference(&there).map(Pair::stale_flows);
     // Both lists are sorted by place.
     let is_new = |entry: &SetElement| {
         let place = |e: &SetElement| {
@@ -190,11 +190,9 @@ impl Pair {
 
     /// Decodes an element of an endpoint map.
     fn from_element(entry: &SetElement) -> Option<Self> {
-        if !matches!(entry.map, Map::Endpoints | Map::NodePortEndpoints) {
-            return None;
-        }
+        let endpoint = entry.endpoint()?;
         let frontend = FlowDestination::read(entry)?;
-        let (address, rest) = split_address(frontend.family, entry.data.as_ref()?.bytes())?;
+        let (address, rest) = split_address(frontend.family, endpoint)?;
         let port = u16::from_be_bytes(*rest.first_chunk()?);
         Some(Self { frontend, address, port })
     }

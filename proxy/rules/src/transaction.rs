@@ -1,5 +1,7 @@
 //! The result of a pass: elements to remove and to add, and new classes.
 
+use std::collections::BTreeSet;
+
 use proxy_netfilter::nft::command::{Command, IfExists};
 use proxy_netfilter::nft::object::Elements;
 use proxy_netfilter::nft::ruleset::SetElements;
@@ -23,6 +25,8 @@ pub struct Transaction {
     pub removed: Vec<SetElement>,
     /// Elements to add; sorted. An element with new data is deleted and added.
     pub added: Vec<SetElement>,
+    /// Elements that stay and lead to endpoints to which removed ones led.
+    pub kept: Vec<SetElement>,
     /// TCP connections to reset.
     pub resets: Vec<StaleFlows>,
 }
@@ -44,6 +48,13 @@ impl Transaction {
         let head = before.iter().zip(&*after).take_while(same).count();
         let tails = before.iter().skip(head).rev().zip(after.iter().skip(head).rev());
         let tail = tails.take_while(same).count();
+        let changed = before.len().saturating_sub(head).saturating_sub(tail);
+        let endpoints: BTreeSet<&[u8]> =
+            before.iter().skip(head).take(changed).filter_map(SetElement::endpoint).collect();
+        if !endpoints.is_empty() {
+            let is_one = |e: &&SetElement| e.endpoint().is_some_and(|at| endpoints.contains(at));
+            self.kept.extend(after.iter().filter(is_one).cloned());
+        }
         let strip = |entries: &mut Vec<SetElement>| {
             entries.truncate(entries.len().saturating_sub(tail));
             let mut middle: Vec<SetElement> = entries.drain(head..).collect();

@@ -526,3 +526,36 @@ fn ports_without_endpoints_here_are_counted_by_policy() {
         assert_eq!(node.without_local_endpoints(), [0, 0]);
     }
 }
+
+/// The endpoints flows to which are stale after a change.
+fn stale_endpoints(transaction: &Transaction) -> Vec<IpAddr> {
+    let stale = crate::stale::stale_flows(transaction);
+    stale.iter().filter_map(|flows| flows.filter.reply.src).collect()
+}
+
+#[test]
+fn flows_to_an_endpoint_that_keeps_a_slot_are_not_stale() {
+    let id = ServiceId::new("ns", "web");
+    let mut node = node(with_node_port(Policy::Local), &ENDPOINTS);
+    // The only one here drains: it is left to those from outside.
+    let (old, mut new) = (slice(&id, &ENDPOINTS), slice(&id, &ENDPOINTS));
+    let drains = |e| crate::model::LocalEndpoint { state: EndpointState::Draining, ..e };
+    let all = old.endpoints.iter();
+    new.endpoints = all.map(|e| if e.place == Here { drains(e) } else { e }).collect();
+    node.slice_changed("web-1", Some(&old), Some(Arc::new(new)));
+    let Pass::Change(transaction) = node.pass() else { panic!("reload") };
+    let stale = crate::stale::stale_flows(&transaction);
+    let from_outside = [ip("198.51.100.1")].map(Some);
+    assert!(!stale.is_empty(), "those from inside go elsewhere");
+    assert!(stale.iter().all(|flows| !from_outside.contains(&flows.filter.orig.dst)), "{stale:?}");
+
+    // One more takes slots of all others.
+    let consistent = LocalService { choice: Choice::Consistent, ..service(&["10.96.0.1"]) };
+    let mut node = super::tests::node(consistent, &ENDPOINTS);
+    let more = [&ENDPOINTS[..], &[("10.244.4.6", Elsewhere)]].concat();
+    let transaction = change_endpoints(&mut node, &ENDPOINTS, &more);
+    assert!(transaction.removed.iter().any(|entry| entry.endpoint().is_some()));
+    assert_eq!(stale_endpoints(&transaction), Vec::<IpAddr>::new());
+    let transaction = change_endpoints(&mut node, &more, &ENDPOINTS);
+    assert_eq!(stale_endpoints(&transaction), [ip("10.244.4.6")]);
+}

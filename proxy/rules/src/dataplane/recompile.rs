@@ -70,11 +70,14 @@ impl Dataplane {
                 *(if side == 0 { &mut pair.0 } else { &mut pair.1 }) = Some(entry);
             }
             self.reclaim(claimants, &mut difference);
-            for (before, after) in
-                difference.into_values().filter(|(before, after)| before != after)
-            {
-                transaction.removed.extend(before);
-                transaction.added.extend(after);
+            for (before, after) in difference.into_values() {
+                if before == after {
+                    let leads_on = |entry: &SetElement| entry.endpoint().is_some();
+                    transaction.kept.extend(after.filter(leads_on));
+                } else {
+                    transaction.removed.extend(before);
+                    transaction.added.extend(after);
+                }
             }
         }
         transaction.removed.sort_unstable();

@@ -43,20 +43,13 @@ pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
 
 /// Connections from a frontend, with `None` as the address of a node port, to an endpoint.
 pub fn connections(
-    frontend: (Option<IpAddr>, u16),
+    (address, port): (Option<IpAddr>, u16),
     protocol: Protocol,
     endpoint: (IpAddr, u16),
 ) -> StaleFlows {
-    Pair::new(frontend, protocol, endpoint).flows(FlowAnswer::Any)
-}
-
-/// Those without an answer.
-pub fn unanswered(
-    frontend: (Option<IpAddr>, u16),
-    protocol: Protocol,
-    endpoint: (IpAddr, u16),
-) -> StaleFlows {
-    Pair::new(frontend, protocol, endpoint).flows(FlowAnswer::None)
+    let family = AddressFamily::from_address(endpoint.0);
+    let frontend = FlowDestination { family, address, protocol, port };
+    Pair { frontend, address: endpoint.0, port: endpoint.1 }.flows(FlowAnswer::Any)
 }
 
 /// Stale flows of several passes, for one walk.
@@ -178,16 +171,6 @@ struct FlowDestination {
 }
 
 impl Pair {
-    fn new(
-        (at, to_port): (Option<IpAddr>, u16),
-        protocol: Protocol,
-        (address, port): (IpAddr, u16),
-    ) -> Self {
-        let family = AddressFamily::from_address(address);
-        let frontend = FlowDestination { family, address: at, protocol, port: to_port };
-        Self { frontend, address, port }
-    }
-
     /// Decodes an element of an endpoint map.
     fn from_element(entry: &SetElement) -> Option<Self> {
         let endpoint = entry.endpoint()?;

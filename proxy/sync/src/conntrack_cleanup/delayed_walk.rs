@@ -97,13 +97,13 @@ impl ConntrackWalker {
 
     fn walk_due(&mut self, now: Instant) -> Vec<CleanupEvent> {
         if self.handshakes.due().is_some_and(|due| due <= now) {
-            self.look_at_handshakes();
+            self.walk_handshakes();
         }
         let is_due = self.late.front().is_some_and(|late| late.due <= now);
         if is_due { self.walk_delayed() } else { Vec::new() }
     }
 
-    fn look_at_handshakes(&mut self) {
+    fn walk_handshakes(&mut self) {
         if self.session.is_none() {
             self.session = open();
         }
@@ -113,8 +113,8 @@ impl ConntrackWalker {
             return;
         };
         let started = Instant::now();
-        let looked = self.handshakes.look(session, self.rest);
-        self.note(started, looked.map(|deleted| CleanupCount { deleted, left: 0 }));
+        let walked = self.handshakes.walk(session, self.rest);
+        self.note(started, walked.map(|deleted| CleanupCount { deleted, left: 0 }));
     }
 
     fn walk_delayed(&mut self) -> Vec<CleanupEvent> {

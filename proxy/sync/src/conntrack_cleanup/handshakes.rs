@@ -1,13 +1,13 @@
 //! TCP connections to removed endpoints whose handshake has no answer.
 //!
 //! ```text
-//!  endpoint removed     first look: those without      second look: those without an
+//!  endpoint removed     first walk: those without      second walk: those without an
 //!        |              an answer are noted            answer since the first are deleted
 //!        |----------------------|---------------------------------|
 //! ```
 //!
-//! An entry is deleted only if two looks found it without an answer: an endpoint that is there again, or still serves
-//! others, answers sooner than that. Endpoints of TCP are removed all the time: one look is for all of them, and looks
+//! An entry is deleted only if two walks found it without an answer: an endpoint that is there again, or still serves
+//! others, answers sooner than that. Endpoints of TCP are removed all the time: one walk is for all of them, and walks
 //! take a tenth of the thread's time at most.
 
 use std::collections::BTreeSet;
@@ -20,10 +20,10 @@ use proxy_rules::stale::{StaleFlows, StaleSet};
 /// Removed endpoints of frontends that are looked for at a time; connections to others end by conntrack timeouts.
 pub(super) const HANDSHAKES_MAX: usize = 1 << 16;
 
-/// Between two looks are this many times what the last one took.
+/// Between two walks are this many times what the last one took.
 const PAUSE_FACTOR: u32 = 9;
 
-/// Most entries that a look notes; others are deleted once they are noted by a later one.
+/// Most entries that a walk notes; others end by conntrack timeouts.
 const FOUND_MAX: usize = 1 << 18;
 
 /// Original tuple and id of an entry.
@@ -32,20 +32,20 @@ type FlowId = (Tuple, Option<u32>);
 /// The connections that are looked for.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
-    /// When the next look is due.
+    /// When the next walk is due.
     due: Option<Instant>,
-    /// Those that came since the last look.
+    /// Those that came since the last walk.
     new: BTreeSet<StaleFlows>,
     /// Those that came before it.
     old: BTreeSet<StaleFlows>,
-    /// The entries that the last look found.
-    found: BTreeSet<FlowId>,
+    /// The entries that the last walk found.
+    found_before: BTreeSet<FlowId>,
     /// Those that the present one has found.
-    finds: BTreeSet<FlowId>,
+    found: BTreeSet<FlowId>,
 }
 
 impl Handshakes {
-    /// When the next look is due, if there is one.
+    /// When the next walk is due, if there is one.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -67,15 +67,15 @@ impl Handshakes {
         self.due.get_or_insert(now);
     }
 
-    /// Looks at conntrack, and deletes what the last look found too; the next one is due after `rest` at least. Gives
+    /// Walks conntrack, and deletes what the last walk found too; the next one is due after `rest` at least. Gives
     /// how many entries were deleted.
-    pub(super) fn look(
+    pub(super) fn walk(
         &mut self,
         session: &mut Session<Socket>,
         rest: Duration,
     ) -> Result<u64, QueryError> {
         let (begun, wanted, mut stale) = (Instant::now(), self.wanted(), Vec::new());
-        let looked = wanted.walks().into_iter().try_for_each(|StaleFlows { family, filter }| {
+        let walked = wanted.walks().into_iter().try_for_each(|StaleFlows { family, filter }| {
             session.flows(family, &filter, |flow| {
                 if wanted.contains(&flow) && self.was_found(&flow) {
                     stale.push(flow);
@@ -83,26 +83,26 @@ impl Handshakes {
             })
         });
         let took = begun.elapsed();
-        self.end_look(Instant::now(), rest.max(took.saturating_mul(PAUSE_FACTOR)));
-        looked.and_then(|()| session.delete_flows(&stale))
+        self.end_walk(Instant::now(), rest.max(took.saturating_mul(PAUSE_FACTOR)));
+        walked.and_then(|()| session.delete_flows(&stale))
     }
 
     fn wanted(&self) -> StaleSet {
         StaleSet::from_flows(self.old.iter().chain(&self.new))
     }
 
-    /// Notes an entry; whether the last look found it too.
+    /// Notes an entry; whether the last walk found it too.
     fn was_found(&mut self, flow: &Flow) -> bool {
         let id = (flow.orig, flow.id);
-        let was_found = self.found.contains(&id);
-        if !was_found && self.finds.len() < FOUND_MAX {
-            self.finds.insert(id);
+        let was_found = self.found_before.contains(&id);
+        if !was_found && self.found.len() < FOUND_MAX {
+            self.found.insert(id);
         }
         was_found
     }
 
-    fn end_look(&mut self, now: Instant, pause: Duration) {
-        self.found = std::mem::take(&mut self.finds);
+    fn end_walk(&mut self, now: Instant, pause: Duration) {
+        self.found_before = std::mem::take(&mut self.found);
         self.old = std::mem::take(&mut self.new);
         self.due = (!self.old.is_empty()).then(|| now.checked_add(pause).unwrap_or(now));
     }
@@ -115,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
     use proxy_netfilter::ct::{STATUS_DNAT, STATUS_SEEN_REPLY};
     use proxy_rules::model::Protocol;
-    use proxy_rules::stale::unanswered;
+    use proxy_rules::stale::connections;
 
     use super::*;
 
@@ -123,9 +123,15 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    /// Connections to an endpoint of a Service.
+    /// Connections without an answer to an endpoint of a Service.
+    fn unanswered(endpoint: IpAddr) -> StaleFlows {
+        let mut flows = connections((Some(ip(1)), 80), Protocol::Tcp, (endpoint, 8080));
+        flows.filter.status = Some((STATUS_DNAT, STATUS_DNAT | STATUS_SEEN_REPLY));
+        flows
+    }
+
     fn to(endpoint: u8) -> StaleFlows {
-        unanswered((Some(ip(1)), 80), Protocol::Tcp, (ip(endpoint), 8080))
+        unanswered(ip(endpoint))
     }
 
     fn flow(client_port: u16, endpoint: u8, status: u32, id: u32) -> Flow {
@@ -140,19 +146,19 @@ mod tests {
         }
     }
 
-    /// What a look at these entries deletes, by client port.
-    fn look(handshakes: &mut Handshakes, entries: &[Flow], now: Instant) -> Vec<u16> {
+    /// What a walk over these entries deletes, by client port.
+    fn walk(handshakes: &mut Handshakes, entries: &[Flow], now: Instant) -> Vec<u16> {
         let wanted = handshakes.wanted();
         let is_dumped = |flow: &&Flow| wanted.walks().iter().any(|walk| walk.filter.matches(flow));
         let seen = entries.iter().filter(is_dumped).filter(|flow| wanted.contains(flow));
         let stale = seen.filter(|flow| handshakes.was_found(flow)).map(|f| f.orig.src_port);
         let stale = stale.collect();
-        handshakes.end_look(now, Duration::from_secs(1));
+        handshakes.end_walk(now, Duration::from_secs(1));
         stale
     }
 
     #[test]
-    fn what_two_looks_find_without_an_answer_is_deleted() {
+    fn what_two_walks_find_without_an_answer_is_deleted() {
         let begin = Instant::now();
         let at = |secs| begin + Duration::from_secs(secs);
         let mut handshakes = Handshakes::default();
@@ -163,16 +169,16 @@ mod tests {
         let elsewhere = flow(3, 8, STATUS_DNAT, 3);
         let slow = flow(4, 7, STATUS_DNAT, 4);
         let entries = [waits, answered, elsewhere, slow];
-        assert_eq!(look(&mut handshakes, &entries, at(0)), [0; 0]);
+        assert_eq!(walk(&mut handshakes, &entries, at(0)), [0; 0]);
         assert_eq!(handshakes.due(), Some(at(1)));
         // Meanwhile one was answered, another connection has come from a port, and one more endpoint is removed.
         handshakes.add([to(8)].into(), at(0));
         let late = Flow { status: STATUS_DNAT | STATUS_SEEN_REPLY, ..slow };
         let entries = [waits, answered, elsewhere, late, flow(5, 7, STATUS_DNAT, 5)];
-        assert_eq!(look(&mut handshakes, &entries, at(1)), [1]);
+        assert_eq!(walk(&mut handshakes, &entries, at(1)), [1]);
         assert_eq!(handshakes.due(), Some(at(2)));
         let entries = [answered, elsewhere, late, flow(1, 7, STATUS_DNAT, 6)];
-        assert_eq!(look(&mut handshakes, &entries, at(2)), [3]);
+        assert_eq!(walk(&mut handshakes, &entries, at(2)), [3]);
         assert_eq!(handshakes.due(), None);
     }
 
@@ -181,15 +187,15 @@ mod tests {
         let mut handshakes = Handshakes::default();
         let many = (0..70_000u32).map(|n| {
             let [_, a, b, c] = n.to_be_bytes();
-            unanswered((Some(ip(1)), 80), Protocol::Tcp, ([10, a, b, c].into(), 8080))
+            unanswered([10, a, b, c].into())
         });
         handshakes.add(many.collect(), Instant::now());
         assert_eq!(handshakes.new.len(), HANDSHAKES_MAX);
     }
 
     proptest! {
-        /// Connections come, are answered, end and come again from the same port while endpoints are removed: none that was answered is deleted, and each
-        /// that waits from the removal of its endpoint on is, by the second look after it.
+        /// Connections come, are answered, end and come again from the same port while endpoints are removed: none that was answered, or that no earlier walk
+        /// found, is deleted, and each that waits from the removal of its endpoint on is, by the second walk after it.
         #[test]
         fn only_what_waits_is_deleted(
             steps in proptest::collection::vec((0u8..5, 0u16..6, 7u8..9), 1..60),
@@ -197,7 +203,9 @@ mod tests {
             let mut handshakes = Handshakes::default();
             let (now, mut ids) = (Instant::now(), 0);
             let mut entries: Vec<Flow> = Vec::new();
-            // By id: the looks since the removal of its endpoint that it has waited for.
+            // The entries at the last walk.
+            let mut walked_over: BTreeSet<Option<u32>> = BTreeSet::new();
+            // By id: the walks since the removal of its endpoint that it has waited for.
             let mut waited: std::collections::BTreeMap<u32, u32> = std::collections::BTreeMap::new();
             for (step, port, endpoint) in steps {
                 match step {
@@ -221,16 +229,18 @@ mod tests {
                         }
                     }
                     _ if handshakes.due().is_some() => {
-                        let deleted = look(&mut handshakes, &entries, now);
+                        let deleted = walk(&mut handshakes, &entries, now);
                         for port in &deleted {
                             let one = entries.iter().find(|f| f.orig.src_port == *port).unwrap();
                             prop_assert_eq!(one.status & STATUS_SEEN_REPLY, 0);
+                            prop_assert!(walked_over.contains(&one.id), "{one:?} is new");
                         }
                         entries.retain(|f| !deleted.contains(&f.orig.src_port));
+                        walked_over = entries.iter().map(|f| f.id).collect();
                         for f in &entries {
-                            if let Some(looks) = waited.get_mut(&f.id.unwrap()) {
-                                *looks += 1;
-                                prop_assert!(*looks < 2, "{f:?} waits");
+                            if let Some(walks) = waited.get_mut(&f.id.unwrap()) {
+                                *walks += 1;
+                                prop_assert!(*walks < 2, "{f:?} waits");
                             }
                         }
                     }

@@ -209,11 +209,14 @@ fn connections_go_to_endpoints_in_turn() {
             names.sort();
             assert_eq!(names, expected, "{to}");
             let mut names = Vec::new();
+            // All stay open: another socket on the port of a closed one would continue its session.
+            let mut clients = Vec::new();
             for _ in 0..4 {
                 let socket = udp_socket(to).await;
                 let name = udp(&socket).await;
                 assert_eq!(udp(&socket).await, name, "a client keeps its endpoint");
                 names.push(name);
+                clients.push(socket);
             }
             names.sort();
             assert_eq!(names, expected, "datagrams to {to}");

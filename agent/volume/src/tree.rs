@@ -22,7 +22,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use crate::beneath;
@@ -350,9 +350,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Sets the change time of a generation to now.
+    /// Sets the change time of a generation to now, by the clock that [`Self::remaining_linger`] reads: `UTIME_NOW` is the time of
+    /// the kernel's last tick, up to 10 ms ago.
     fn mark(&self, generation: &str) -> rustix::io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Timespec {
+            tv_sec: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: now.subsec_nanos().into(),
+        };
         let times = Timestamps { last_access: now, last_modification: now };
         rustix::fs::utimensat(&self.root, generation, &times, AtFlags::SYMLINK_NOFOLLOW)
     }

@@ -128,6 +128,21 @@ fn each_ended_generation_goes_after_its_own_time() {
     assert!(volume.remaining_linger(&all[2]).unwrap().unwrap() > Duration::from_secs(900));
 }
 
+/// A time of the kernel's last tick would be earlier than the switch, and the generation removed early by as much.
+#[test]
+fn the_end_of_a_generation_is_not_before_its_switch() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = tree(dir.path());
+    volume.write(&payload(&[("a", "0")])).unwrap();
+    for number in 1..50 {
+        let before = volume.current().unwrap().unwrap();
+        let began = std::time::SystemTime::now();
+        volume.write(&payload(&[("a", &number.to_string())])).unwrap();
+        let ended = std::fs::metadata(dir.path().join(before)).unwrap().modified().unwrap();
+        assert!(ended >= began, "{ended:?} is before {began:?}");
+    }
+}
+
 #[test]
 fn a_clock_that_is_set_back_removes_nothing_early() {
     let dir = tempfile::tempdir().unwrap();

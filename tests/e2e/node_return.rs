@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use orch_tests::wait::until;
 use proto_api::core::v1::{Endpoints, Node, Pod, Service};
 use proto_api::discovery::v1::EndpointSlice;
-use proto_client::{ListParams, Patch, WriteParams};
+use proto_client::{DeleteParams, ListParams, Patch, WriteParams};
 use serde_json::json;
 
 use crate::context::{Context, PATIENCE};
@@ -65,7 +65,27 @@ async fn try_all(c: &Context) -> Result<()> {
     c.on_node(&["nft", "delete", "table", "inet", CUT]).await?;
     unserved?;
     served.is_back(c, "after its network was cut").await?;
+
+    let stopped = agent()?;
+    stopped.signal(Signal::SIGSTOP)?;
+    let unserved = node_deleted(c, &served).await;
+    stopped.signal(Signal::SIGKILL)?;
+    unserved?;
+    served.is_back(c, "after its Node was deleted and another agent registered it").await?;
     c.discard(&ns).await
+}
+
+/// Without its Node a pod is in no EndpointSlice, as ready as it looks; pod garbage collection comes later, if the Node stays away.
+async fn node_deleted(c: &Context, served: &Served) -> Result<()> {
+    c.client.all::<Node>().delete(NODE, &DeleteParams::default()).await?;
+    let slices = c.client.within::<EndpointSlice>(&served.ns);
+    until("no slice has the pod", PATIENCE, async || {
+        let slices = slices.list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
+        let left: Vec<_> = slices.iter().flat_map(|slice| &slice.endpoints).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await?;
+    c.pod_ready(&served.ns, "echo").await.map(drop)
 }
 
 /// The API server runs in the first node's network, to which the second node loses its connection.

@@ -4,9 +4,10 @@
 //! added first to slices that change anyway, then to the fullest unchanged slice with enough space, then to new slices.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proto_api::ObjectKey;
-use proto_api::core::v1::{Pod, Service, ServicePort};
+use proto_api::core::v1::{Node, Pod, Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
@@ -23,8 +24,8 @@ use crate::target_ports::{NamedPorts, TargetPorts};
 pub struct SliceContext<'a> {
     /// The naming profile.
     pub names: &'a Names,
-    /// The zone of a node, by name.
-    pub zone: &'a dyn Fn(&str) -> Option<String>,
+    /// A Node, by name.
+    pub node: &'a dyn Fn(&str) -> Option<Arc<Node>>,
     /// Maximum number of endpoints in a slice.
     pub endpoints_max: usize,
 }
@@ -138,6 +139,14 @@ pub(super) fn identity(endpoint: &Endpoint) -> String {
     format!("{uid} {}", endpoint.addresses.first().map_or("", String::as_str))
 }
 
+/// A pod that a Service selects.
+struct SelectedPod<'a> {
+    pod: &'a Pod,
+    /// `None` if it does not exist.
+    node: Option<Arc<Node>>,
+    ports: NamedPorts,
+}
+
 fn group_endpoints(
     context: &SliceContext<'_>,
     service: &Service,
@@ -145,15 +154,21 @@ fn group_endpoints(
 ) -> BTreeMap<Group, WantedEndpoints> {
     let mut groups: BTreeMap<Group, WantedEndpoints> = BTreeMap::new();
     let targets = TargetPorts::from_service(service);
+    // As in 1.25, pods of a Node that is gone are no endpoints: no kubelet says whether they are ready.
+    let publishes_all = service.spec.publish_not_ready_addresses;
     let running = pods.iter().copied().filter(|pod| !has_ended(pod));
-    let pods: Vec<(&Pod, NamedPorts)> =
-        running.map(|pod| (pod, targets.named_ports(pod))).collect();
+    let placed = running.map(|pod| (pod, (context.node)(&pod.spec.node_name)));
+    let pods: Vec<SelectedPod> = placed
+        .filter(|(_, node)| node.is_some() || publishes_all)
+        .map(|(pod, node)| SelectedPod { pod, node, ports: targets.named_ports(pod) })
+        .collect();
     for family in families(service) {
         let mut by_named: BTreeMap<NamedPorts, WantedEndpoints> = BTreeMap::new();
-        for (pod, named) in &pods {
-            let Some(ip) = ip(pod, family) else { continue };
-            let endpoint = endpoint(context, service, pod, ip);
-            by_named.entry(named.clone()).or_default().insert(identity(&endpoint), endpoint);
+        for selected in &pods {
+            let Some(ip) = ip(selected.pod, family) else { continue };
+            let endpoint = endpoint(context, service, selected, ip);
+            let same_ports = by_named.entry(selected.ports.clone()).or_default();
+            same_ports.insert(identity(&endpoint), endpoint);
         }
         targets.groups(by_named, |ports, endpoints| {
             let group = (family.name().to_owned(), slice_ports(ports));
@@ -177,10 +192,16 @@ fn slice_ports(ports: Vec<(&ServicePort, i32)>) -> Vec<SlicePort> {
     ports
 }
 
-fn endpoint(context: &SliceContext<'_>, service: &Service, pod: &Pod, ip: &str) -> Endpoint {
+fn endpoint(
+    context: &SliceContext<'_>,
+    service: &Service,
+    selected: &SelectedPod<'_>,
+    ip: &str,
+) -> Endpoint {
+    let pod = selected.pod;
     let (serving, terminating) = (is_ready(pod), is_terminating(pod));
     let ready = service.spec.publish_not_ready_addresses || serving && !terminating;
-    let node = (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone());
+    let zone = context.names.sub_label("topology", "zone");
     Endpoint {
         addresses: vec![ip.to_owned()],
         conditions: EndpointConditions {
@@ -190,8 +211,8 @@ fn endpoint(context: &SliceContext<'_>, service: &Service, pod: &Pod, ip: &str) 
         },
         hostname: hostname(service, pod),
         target_ref: Some(target_ref(pod)),
-        zone: node.as_deref().and_then(context.zone),
-        node_name: node,
+        zone: selected.node.as_ref().and_then(|node| node.metadata.labels.get(&zone).cloned()),
+        node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
         ..Endpoint::default()
     }
 }

@@ -155,7 +155,8 @@ fn pods_in_every_controller() {
     node.spec.taints[0].effect = "NoExecute".into();
     let set: ReplicaSet = decode(&matching(example!("apps.v1.ReplicaSet")));
     let service: Service = decode(&matching(example!("core.v1.Service")));
-    let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
+    let placed = |_: &str| Some(Arc::new(Node::default()));
+    let context = SliceContext { names: names(), node: &placed, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     each::<Pod>(&pod, |pod, now| {
         for node in [
@@ -228,7 +229,8 @@ fn nodes_and_leases() {
 fn services_and_their_addresses() {
     let pod: Pod = decode(&matching(example!("core.v1.Pod")));
     let pods = [Arc::new(pod)];
-    let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
+    let placed = |_: &str| Some(Arc::new(Node::default()));
+    let context = SliceContext { names: names(), node: &placed, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     let service = matching(example!("core.v1.Service"));
     each::<Service>(&service, |service, _| {

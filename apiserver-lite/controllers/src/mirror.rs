@@ -120,7 +120,7 @@ mod tests {
         existing: &[Box<EndpointSlice>],
     ) -> Plan {
         let names = Names::new(Profile::Kubernetes);
-        let context = SliceContext { names, zone: &|_| None, endpoints_max: 100 };
+        let context = SliceContext { names, node: &|_| None, endpoints_max: 100 };
         plan(&context, Some(service), endpoints, existing)
     }
 

@@ -12,11 +12,14 @@ use crate::addresses::examples::{pod, pods, service, set_ready, with_many_ports}
 use crate::api_writes::WrittenObject;
 
 fn context(names: &Names, endpoints_max: usize) -> SliceContext<'_> {
-    SliceContext {
-        names,
-        zone: &|node| (node == "node").then(|| "zone-a".to_owned()),
-        endpoints_max,
-    }
+    SliceContext { names, node: &find_node, endpoints_max }
+}
+
+/// The one Node that exists, in a zone.
+fn find_node(name: &str) -> Option<Arc<Node>> {
+    let mut node = Node::default();
+    node.metadata.labels.insert("topology.kubernetes.io/zone".into(), "zone-a".into());
+    (name == "node").then(|| Arc::new(node))
 }
 
 fn names() -> &'static Names {
@@ -138,6 +141,27 @@ fn a_slice_says_what_its_readers_need() {
     assert_eq!(endpoint.zone.as_deref(), Some("zone-a"));
     assert_eq!(endpoint.node_name.as_deref(), Some("node"));
     assert_eq!(endpoint.target_ref.as_ref().unwrap().name, "web-1");
+}
+
+#[test]
+fn pods_of_a_missing_node_are_no_endpoints() {
+    let lost = |nth: u8| {
+        let mut pod = pod(nth);
+        pod.spec.node_name = "gone".into();
+        Arc::new(pod)
+    };
+    let (all, lost) = ([lost(1), Arc::new(pod(2))], [lost(1)]);
+    let mut server = Server::default();
+    server.run(100, Some(&service()), &all);
+    assert_eq!(server.addresses(), BTreeSet::from(["10.1.0.2".to_owned()]));
+    server.run(100, Some(&service()), &lost);
+    assert_eq!(server.sizes(), [0], "an empty slice is left");
+    // Who wants addresses that are not ready gets these too; of their zone nothing is known.
+    let mut all_published = service();
+    all_published.spec.publish_not_ready_addresses = true;
+    server.run(100, Some(&all_published), &lost);
+    let endpoint = &server.slices.values().next().unwrap().endpoints[0];
+    assert_eq!((endpoint.node_name.as_deref(), endpoint.zone.as_deref()), (Some("gone"), None));
 }
 
 #[test]

@@ -274,7 +274,9 @@ impl WatchedKind for Node {
         let zone = informers.names.sub_label("topology", "zone");
         let zone =
             |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
-        let (tainted, moved) = (taints(new) != taints(old), zone(new) != zone(old));
+        // The EndpointSlices of its pods tell the zone, and have no pods of a Node that is gone.
+        let moved = zone(new) != zone(old) || new.is_some() != old.is_some();
+        let tainted = taints(new) != taints(old);
         let evicts = evicting(new) != evicting(old);
         // A pod of a node that is out of service is deleted once the node is not ready.
         let fails = readiness(old) && !readiness(new);

@@ -53,13 +53,9 @@ impl Reconciler {
         let is_own = endpoint_slices::has_origin(names, manager, &key.name);
         let slices = informers.slices.matching(&key.namespace, is_own);
         let service = self.find_service(client, key, !slices.is_empty()).await?;
-        let label = names.sub_label("topology", "zone");
-        let zone = |node: &str| {
-            let node = informers.nodes.get(&ObjectKey::new("", node))?;
-            node.metadata.labels.get(&label).cloned()
-        };
+        let node = |name: &str| informers.nodes.get(&ObjectKey::new("", name));
         let context =
-            SliceContext { names, zone: &zone, endpoints_max: self.settings.endpoints_max };
+            SliceContext { names, node: &node, endpoints_max: self.settings.endpoints_max };
         Ok(match manager {
             Manager::Selector => {
                 let pods = informers.pods_of_service(service.as_deref());

@@ -12,7 +12,7 @@
 //! names are created before use and links for removed names are deleted after the switch, so no link leads to a missing file. A
 //! failure before the switch, such as a full disk, leaves the old generation in place; leftovers of a crash are removed by the
 //! next write. A reader that resolved `..data` just before the switch may still open files of the previous generation. Therefore
-//! it is kept for [`LINGER`] after the switch, measured by its change time, and removed by the next write or [`Tree::sweep`].
+//! it is kept for [`LINGER`] after the switch, measured by its modification time, and removed by the next write or [`Tree::sweep`].
 //!
 //! Nothing is flushed to disk: after a power failure no container is left that reads the volume, and before one starts the
 //! content is compared with the payload and rewritten if it differs.
@@ -154,7 +154,7 @@ impl Tree {
         self.clean(current.as_deref()).map_err(TreeError::Inspect)
     }
 
-    /// How long a previous generation has to be kept for its readers; `None` if it does not exist. If its change time is in the
+    /// How long a previous generation has to be kept for its readers; `None` if it does not exist. If its modification time is in the
     /// future because the clock was set back, it is kept for the whole time.
     fn remaining_linger(&self, generation: &str) -> rustix::io::Result<Option<Duration>> {
         let stat = match rustix::fs::statat(&self.root, generation, AtFlags::SYMLINK_NOFOLLOW) {
@@ -350,7 +350,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Sets the change time of a generation to now, by the clock that [`Self::remaining_linger`] reads: `UTIME_NOW` is the time of
+    /// Sets the modification time of a generation to now, by the clock that [`Self::remaining_linger`] reads: `UTIME_NOW` is the time of
     /// the kernel's last tick, up to 10 ms ago.
     fn mark(&self, generation: &str) -> rustix::io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

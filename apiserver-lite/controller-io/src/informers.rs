@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use apiserver_controllers::addresses::selects;
 use apiserver_controllers::api_writes::{Effect, EffectState, ObjectKind};
 use apiserver_controllers::load_balancer_addresses::AddressUsers;
 use apiserver_controllers::replica_set;
@@ -186,6 +187,21 @@ impl Informers {
         let namespace = &service.metadata.namespace;
         let names = self.pods_by_label.labelled(namespace, &service.spec.selector);
         self.pods_named(namespace, names.unwrap_or_default())
+    }
+
+    /// The Services that select any of these pods. Pods of a workload have the same labels: each set of labels is compared once.
+    pub fn services_of_pods(&self, pods: &[Arc<Pod>]) -> Vec<ObjectKey> {
+        let mut by_namespace: BTreeMap<&str, BTreeMap<_, &Pod>> = BTreeMap::new();
+        for pod in pods {
+            let metadata = &pod.metadata;
+            by_namespace.entry(&metadata.namespace).or_default().insert(&metadata.labels, pod);
+        }
+        let of_namespace = |(namespace, pods): (&str, BTreeMap<_, &Pod>)| {
+            let selects_any = |service: &Service| pods.values().any(|pod| selects(service, pod));
+            self.services.matching(namespace, selects_any)
+        };
+        let services = by_namespace.into_iter().flat_map(of_namespace);
+        services.map(|service| ObjectKey::from_metadata(&service.metadata)).collect()
     }
 
     /// The pods of a controller, and those that it may adopt: of its namespace all that have `labels`.

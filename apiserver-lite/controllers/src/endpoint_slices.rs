@@ -142,8 +142,8 @@ pub(super) fn identity(endpoint: &Endpoint) -> String {
 /// A pod that a Service selects.
 struct SelectedPod<'a> {
     pod: &'a Pod,
-    /// `None` if it does not exist.
-    node: Option<Arc<Node>>,
+    /// Of its Node.
+    zone: Option<String>,
     ports: NamedPorts,
 }
 
@@ -154,19 +154,22 @@ fn group_endpoints(
 ) -> BTreeMap<Group, WantedEndpoints> {
     let mut groups: BTreeMap<Group, WantedEndpoints> = BTreeMap::new();
     let targets = TargetPorts::from_service(service);
-    // As in 1.25, pods of a Node that is gone are no endpoints: no kubelet says whether they are ready.
+    // As in 1.25: pod garbage collection is about to delete the pods of a Node that does not exist.
     let publishes_all = service.spec.publish_not_ready_addresses;
     let running = pods.iter().copied().filter(|pod| !has_ended(pod));
-    let placed = running.map(|pod| (pod, (context.node)(&pod.spec.node_name)));
-    let pods: Vec<SelectedPod> = placed
-        .filter(|(_, node)| node.is_some() || publishes_all)
-        .map(|(pod, node)| SelectedPod { pod, node, ports: targets.named_ports(pod) })
-        .collect();
+    let zone_label = context.names.sub_label("topology", "zone");
+    let selected = running.filter_map(|pod| {
+        let node = (context.node)(&pod.spec.node_name);
+        let zone = node.as_ref().and_then(|node| node.metadata.labels.get(&zone_label).cloned());
+        let is_published = node.is_some() || publishes_all;
+        is_published.then(|| SelectedPod { pod, zone, ports: targets.named_ports(pod) })
+    });
+    let pods: Vec<SelectedPod> = selected.collect();
     for family in families(service) {
         let mut by_named: BTreeMap<NamedPorts, WantedEndpoints> = BTreeMap::new();
         for selected in &pods {
             let Some(ip) = ip(selected.pod, family) else { continue };
-            let endpoint = endpoint(context, service, selected, ip);
+            let endpoint = endpoint(service, selected, ip);
             let same_ports = by_named.entry(selected.ports.clone()).or_default();
             same_ports.insert(identity(&endpoint), endpoint);
         }
@@ -192,16 +195,10 @@ fn slice_ports(ports: Vec<(&ServicePort, i32)>) -> Vec<SlicePort> {
     ports
 }
 
-fn endpoint(
-    context: &SliceContext<'_>,
-    service: &Service,
-    selected: &SelectedPod<'_>,
-    ip: &str,
-) -> Endpoint {
+fn endpoint(service: &Service, selected: &SelectedPod<'_>, ip: &str) -> Endpoint {
     let pod = selected.pod;
     let (serving, terminating) = (is_ready(pod), is_terminating(pod));
     let ready = service.spec.publish_not_ready_addresses || serving && !terminating;
-    let zone = context.names.sub_label("topology", "zone");
     Endpoint {
         addresses: vec![ip.to_owned()],
         conditions: EndpointConditions {
@@ -211,7 +208,7 @@ fn endpoint(
         },
         hostname: hostname(service, pod),
         target_ref: Some(target_ref(pod)),
-        zone: selected.node.as_ref().and_then(|node| node.metadata.labels.get(&zone).cloned()),
+        zone: selected.zone.clone(),
         node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
         ..Endpoint::default()
     }

@@ -25,7 +25,8 @@ pub struct Transaction {
     pub removed: Vec<SetElement>,
     /// Elements to add; sorted. An element with new data is deleted and added.
     pub added: Vec<SetElement>,
-    /// Elements that stay and lead to endpoints to which removed ones led.
+    /// Elements that are there after the change and lead to endpoints: at least those that led, with the same frontend, to
+    /// an endpoint to which a removed one led.
     pub kept: Vec<SetElement>,
     /// TCP connections to reset.
     pub resets: Vec<StaleFlows>,

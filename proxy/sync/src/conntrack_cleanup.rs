@@ -185,18 +185,17 @@ impl Coordinator {
 
     fn collect(&mut self, flows: Vec<StaleFlows>) {
         // Those of other protocols have to be deleted: they are not left out for these.
-        let is_handshake = |flows: &&StaleFlows| flows.answer() == FlowAnswer::None;
-        let handshakes = flows.iter().filter(is_handshake).count();
+        let is_handshake = |flows: &StaleFlows| flows.answer() == FlowAnswer::None;
+        let (handshakes, others): (Vec<_>, Vec<_>) = flows.into_iter().partition(is_handshake);
         let room = HANDSHAKES_MAX.saturating_sub(self.collected.stale.len());
-        if handshakes > room {
+        let left_out = handshakes.len().saturating_sub(room);
+        if left_out > 0 {
             tracing::warn!(
-                handshakes,
-                "too many endpoints are removed; unanswered TCP connections to these end by conntrack timeouts"
+                left_out,
+                "too many endpoints are removed; unanswered TCP connections to some end by conntrack timeouts"
             );
-            self.collected.stale.extend(flows.into_iter().filter(|flows| !is_handshake(&flows)));
-        } else {
-            self.collected.stale.extend(flows);
         }
+        self.collected.stale.extend(others.into_iter().chain(handshakes.into_iter().take(room)));
         let surplus = self.collected.stale.len().saturating_sub(COLLECTED_MAX);
         if surplus > 0 {
             for _ in 0..surplus {

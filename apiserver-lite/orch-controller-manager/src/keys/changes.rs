@@ -52,7 +52,11 @@ impl WatchedKind for Namespace {
         let name = key.name.clone();
         if namespace.metadata.deletion_timestamp.is_some() {
             // Its conditions are our own: the next round has its time.
-            let begins = |old: &Arc<Self>| old.metadata.deletion_timestamp.is_none();
+            // After a list the old one may be an earlier one of the same name.
+            let begins = |old: &Arc<Self>| {
+                let (old, new) = (&old.metadata, &namespace.metadata);
+                old.deletion_timestamp.is_none() || old.uid != new.uid
+            };
             let differs = |old: &Arc<Self>| old.spec.finalizers != namespace.spec.finalizers;
             let is_due = old.is_none_or(|old| begins(old) || differs(old));
             return is_due.then_some(ReconcileKey::Namespace(name)).into_iter().collect();
@@ -282,7 +286,12 @@ impl WatchedKind for Node {
         let fails = readiness(old) && !readiness(new);
         let marks_pods = new.is_some_and(|new| loses_ready_pods(old.map(|old| &**old), new));
         if tainted || moved || fails || marks_pods {
-            for pod in informers.pods_on(&key.name) {
+            let pods = informers.pods_on(&key.name);
+            if moved {
+                let services = informers.services_of_pods(&pods);
+                keys.extend(services.into_iter().map(ReconcileKey::Slices));
+            }
+            for pod in pods {
                 let pod_key = ObjectKey::from_metadata(&pod.metadata);
                 if tainted || fails {
                     keys.push(ReconcileKey::PodGc(pod_key.clone()));
@@ -292,10 +301,6 @@ impl WatchedKind for Node {
                 }
                 if marks_pods {
                     keys.push(ReconcileKey::PodReadiness(pod_key));
-                }
-                if moved {
-                    let services = || informers.services.within(&pod.metadata.namespace);
-                    keys.extend(keys_of_services(Some(&pod), None, services));
                 }
             }
         }

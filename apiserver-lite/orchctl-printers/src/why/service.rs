@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Case, Finding, Lookup, Verdict, deletion, workload};
+use super::{Case, Finding, Lookup, PodCase, Verdict, deletion, workload};
 use crate::{objects, state};
 
 /// Why a service does not answer.
@@ -15,6 +15,7 @@ pub(super) fn explain(case: &Case, now: i64) -> Verdict {
     }
     findings.extend(no_load_balancer(service));
     let (ready, not_ready) = addresses(case);
+    findings.extend(missing_nodes(case));
     if ready > 0 && findings.is_empty() {
         let text = format!("it has {ready} ready endpoints, and {not_ready} that are not ready");
         return Verdict::Well(text);
@@ -56,6 +57,29 @@ fn addresses(case: &Case) -> (usize, usize) {
         subsets.map(|subset| objects::list_at(subset, pointer).len()).sum()
     };
     (count("/addresses"), count("/notReadyAddresses"))
+}
+
+/// That ready pods are in its Endpoints, but in none of its EndpointSlices, which kube-proxy reads.
+fn missing_nodes(case: &Case) -> Option<Finding> {
+    let publishes_all = case.object.pointer("/spec/publishNotReadyAddresses");
+    if publishes_all.and_then(Value::as_bool) == Some(true) {
+        return None;
+    }
+    let is_left_out = |one: &&PodCase| is_ready(&one.pod) && one.node == Some(Lookup::Missing);
+    let left_out = case.pods.iter().filter(is_left_out);
+    let names: Vec<&str> = left_out.map(|one| objects::name(&one.pod)).collect();
+    let evidence = match &*names {
+        [] => return None,
+        [one] => format!("pod {one} is ready, and in no EndpointSlice"),
+        [first, others @ ..] => {
+            format!("pod {first} and {} others are ready, and in no EndpointSlice", others.len())
+        }
+    };
+    Some(Finding::waiting(
+        "pods that it selects are on nodes that do not exist",
+        evidence,
+        "wait until they are deleted, or start the kubelets of these nodes: they register them",
+    ))
 }
 
 fn no_endpoints(case: &Case, now: i64) -> Vec<Finding> {

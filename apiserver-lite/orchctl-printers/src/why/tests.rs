@@ -854,6 +854,27 @@ fn services_say_why_they_have_no_endpoints() {
             service(json!({"type": "ExternalName", "externalName": "x.y"}), json!([]), vec![]),
             &[&["nothing is wrong - it is another name of x.y"]],
         ),
+        (
+            "a node that is gone",
+            service(
+                selector(),
+                json!([{"addresses": [{}]}]),
+                vec![PodCase { node: Some(Lookup::Missing), ..ready() }],
+            ),
+            &[&[
+                "pods that it selects are on nodes that do not exist",
+                "pod p is ready, and in no EndpointSlice",
+            ]],
+        ),
+        (
+            "a node that is gone, and all addresses are published",
+            service(
+                json!({"selector": {"app": "a"}, "publishNotReadyAddresses": true}),
+                json!([{"addresses": [{}]}]),
+                vec![PodCase { node: Some(Lookup::Missing), ..ready() }],
+            ),
+            &[&["nothing is wrong - it has 1 ready endpoints"]],
+        ),
         ("no selector", service(json!({}), json!([]), vec![]), &[&["it has no selector"]]),
         (
             "no load balancer",

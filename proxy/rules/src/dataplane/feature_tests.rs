@@ -560,3 +560,27 @@ fn flows_to_an_endpoint_that_keeps_a_slot_are_not_stale() {
     let transaction = change_endpoints(&mut node, &more, &ENDPOINTS);
     assert_eq!(stale_endpoints(&transaction), [ip("10.244.4.6")]);
 }
+
+#[test]
+fn flows_to_endpoints_whose_frontend_another_service_takes_are_stale() {
+    const THREE: [(&str, Locality); 3] =
+        [("10.244.2.1", Elsewhere), ("10.244.2.2", Elsewhere), ("10.244.2.3", Elsewhere)];
+    let (id, first) = (ServiceId::new("ns", "web"), ServiceId::new("aa", "first"));
+    let mut node = super::tests::node(with_node_port(Policy::Cluster), &THREE);
+    // In one pass it loses an endpoint, others move to its slots, and a Service before it takes its external address.
+    let (old, new) = (slice(&id, &THREE), slice(&id, &THREE[1..]));
+    node.slice_changed("web-1", Some(&old), Some(Arc::new(new)));
+    let external = Box::new([ip("198.51.100.1")]);
+    let other = LocalService { external_ips: external, ..service(&["10.96.0.2"]) };
+    node.service_changed(&first, Some(Arc::new(other)));
+    let endpoints = slice(&first, &[("10.244.3.1", Elsewhere)]);
+    node.slice_changed("first-1", None, Some(Arc::new(endpoints)));
+    let Pass::Change(transaction) = node.pass() else { panic!("reload") };
+    let stale = crate::stale::stale_flows(&transaction);
+    let by_address = |address: &str| {
+        let of_it = stale.iter().filter(|flows| flows.filter.orig.dst == Some(ip(address)));
+        of_it.filter_map(|flows| flows.filter.reply.src).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(by_address("198.51.100.1"), THREE.iter().map(|(at, _)| ip(at)).collect());
+    assert_eq!(by_address("10.96.0.1"), [ip("10.244.2.1")].into());
+}

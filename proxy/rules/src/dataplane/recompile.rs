@@ -70,6 +70,11 @@ impl Dataplane {
                 *(if side == 0 { &mut pair.0 } else { &mut pair.1 }) = Some(entry);
             }
             self.reclaim(claimants, &mut difference);
+            // Another Service may have taken what would have stayed.
+            transaction.kept.retain(|entry| {
+                let changed = difference.get(&entry.place());
+                changed.is_none_or(|(_, after)| after.as_ref() == Some(entry))
+            });
             for (before, after) in difference.into_values() {
                 if before == after {
                     let leads_on = |entry: &SetElement| entry.endpoint().is_some();

@@ -112,6 +112,7 @@ impl ConntrackWalker {
             self.handshakes = Handshakes::default();
             return;
         };
+        std::thread::sleep(self.settle);
         let started = Instant::now();
         let walked = self.handshakes.walk(session, self.rest);
         self.note(started, walked.map(|deleted| CleanupCount { deleted, left: 0 }));

@@ -8,7 +8,7 @@
 //!
 //! An entry is deleted only if two walks found it without an answer: an endpoint that is there again, or still serves
 //! others, answers sooner than that. Endpoints of TCP are removed all the time: one walk is for all of them, and walks
-//! take a tenth of the thread's time at most.
+//! take a tenth of the thread's time at most. One that fails is repeated, a few times.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -26,6 +26,9 @@ const PAUSE_FACTOR: u32 = 9;
 /// Most entries that a walk notes; others end by conntrack timeouts.
 const FOUND_MAX: usize = 1 << 18;
 
+/// After so many walks in turn that failed, what is looked for ends by conntrack timeouts.
+const FAILURES_MAX: u32 = 3;
+
 /// Original tuple and id of an entry.
 type FlowId = (Tuple, Option<u32>);
 
@@ -42,6 +45,8 @@ pub(super) struct Handshakes {
     found_before: BTreeSet<FlowId>,
     /// Those that the present one has found.
     found: BTreeSet<FlowId>,
+    /// Walks in turn that failed.
+    failures: u32,
 }
 
 impl Handshakes {
@@ -68,7 +73,7 @@ impl Handshakes {
     }
 
     /// Walks conntrack, and deletes what the last walk found too; the next one is due after `rest` at least. Gives
-    /// how many entries were deleted.
+    /// how many entries were deleted. A walk that fails counts for nothing.
     pub(super) fn walk(
         &mut self,
         session: &mut Session<Socket>,
@@ -82,9 +87,10 @@ impl Handshakes {
                 }
             })
         });
-        let took = begun.elapsed();
-        self.end_walk(Instant::now(), rest.max(took.saturating_mul(PAUSE_FACTOR)));
-        walked.and_then(|()| session.delete_flows(&stale))
+        let deleted = walked.and_then(|()| session.delete_flows(&stale));
+        let next = rest.max(begun.elapsed().saturating_mul(PAUSE_FACTOR));
+        self.end_walk(deleted.is_ok(), Instant::now().checked_add(next));
+        deleted
     }
 
     fn wanted(&self) -> StaleSet {
@@ -101,10 +107,21 @@ impl Handshakes {
         was_found
     }
 
-    fn end_walk(&mut self, now: Instant, pause: Duration) {
-        self.found_before = std::mem::take(&mut self.found);
-        self.old = std::mem::take(&mut self.new);
-        self.due = (!self.old.is_empty()).then(|| now.checked_add(pause).unwrap_or(now));
+    fn end_walk(&mut self, done: bool, next: Option<Instant>) {
+        let found = std::mem::take(&mut self.found);
+        if done {
+            self.failures = 0;
+            self.found_before = found;
+            self.old = std::mem::take(&mut self.new);
+        } else {
+            self.failures = self.failures.saturating_add(1);
+        }
+        let rests = self.old.is_empty() && self.new.is_empty();
+        if rests || self.failures >= FAILURES_MAX {
+            *self = Self::default();
+        } else {
+            self.due = next;
+        }
     }
 }
 
@@ -153,7 +170,7 @@ mod tests {
         let seen = entries.iter().filter(is_dumped).filter(|flow| wanted.contains(flow));
         let stale = seen.filter(|flow| handshakes.was_found(flow)).map(|f| f.orig.src_port);
         let stale = stale.collect();
-        handshakes.end_walk(now, Duration::from_secs(1));
+        handshakes.end_walk(true, Some(now + Duration::from_secs(1)));
         stale
     }
 
@@ -183,6 +200,29 @@ mod tests {
     }
 
     #[test]
+    fn a_walk_that_fails_counts_for_nothing() {
+        let begin = Instant::now();
+        let at = |secs| begin + Duration::from_secs(secs);
+        let mut handshakes = Handshakes::default();
+        handshakes.add([to(7)].into(), at(0));
+        let entries = [flow(1, 7, STATUS_DNAT, 1)];
+        for failures in [1, 2] {
+            assert!(!handshakes.was_found(&entries[0]), "seen by {failures}");
+            handshakes.end_walk(false, Some(at(1)));
+            assert_eq!(handshakes.due(), Some(at(1)));
+        }
+        assert_eq!(walk(&mut handshakes, &entries, at(1)), [0; 0]);
+        handshakes.end_walk(false, Some(at(3)));
+        handshakes.end_walk(false, Some(at(3)));
+        assert_eq!(walk(&mut handshakes, &entries, at(3)), [1]);
+        assert_eq!(handshakes.due(), None);
+        // It may never succeed.
+        handshakes.add([to(7)].into(), at(4));
+        (0..FAILURES_MAX).for_each(|_| handshakes.end_walk(false, Some(at(5))));
+        assert_eq!(handshakes.due(), None);
+    }
+
+    #[test]
     fn removed_endpoints_have_a_bound() {
         let mut handshakes = Handshakes::default();
         let many = (0..70_000u32).map(|n| {
@@ -195,10 +235,10 @@ mod tests {
 
     proptest! {
         /// Connections come, are answered, end and come again from the same port while endpoints are removed: none that was answered, or that no earlier walk
-        /// found, is deleted, and each that waits from the removal of its endpoint on is, by the second walk after it.
+        /// found, is deleted, and each that waits from the removal of its endpoint on is, by the second walk after it that does not fail.
         #[test]
         fn only_what_waits_is_deleted(
-            steps in proptest::collection::vec((0u8..5, 0u16..6, 7u8..9), 1..60),
+            steps in proptest::collection::vec((0u8..6, 0u16..6, 7u8..9), 1..60),
         ) {
             let mut handshakes = Handshakes::default();
             let (now, mut ids) = (Instant::now(), 0);
@@ -228,7 +268,16 @@ mod tests {
                             waited.entry(f.id.unwrap()).or_insert(0);
                         }
                     }
-                    _ if handshakes.due().is_some() => {
+                    5 if handshakes.due().is_some() => {
+                        for entry in entries.iter().filter(|f| f.orig.src_port <= port) {
+                            handshakes.was_found(entry);
+                        }
+                        handshakes.end_walk(false, Some(now));
+                        if handshakes.due().is_none() {
+                            waited.clear();
+                        }
+                    }
+                    4 if handshakes.due().is_some() => {
                         let deleted = walk(&mut handshakes, &entries, now);
                         for port in &deleted {
                             let one = entries.iter().find(|f| f.orig.src_port == *port).unwrap();

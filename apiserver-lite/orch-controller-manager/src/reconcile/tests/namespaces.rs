@@ -45,9 +45,10 @@ fn content_is_deleted_only_of_a_namespace_that_the_server_has_and_deletes() {
 
 #[tokio::test]
 async fn conditions_of_a_namespace_begin_no_round() {
-    let read = |finalizers| -> Arc<Namespace> {
-        Arc::new(serde_json::from_value(namespace("u1", finalizers)).expect("a namespace"))
+    let read_as = |uid, finalizers| -> Arc<Namespace> {
+        Arc::new(serde_json::from_value(namespace(uid, finalizers)).expect("a namespace"))
     };
+    let read = |finalizers| read_as("u1", finalizers);
     let old = read(Some(&["kubernetes", "other"]));
     let informers = Server::default().reconciler(None).await.informers;
     let keys = |new: Namespace, old: Option<&Arc<Namespace>>| {
@@ -57,6 +58,7 @@ async fn conditions_of_a_namespace_begin_no_round() {
     let due = [ReconcileKey::Namespace("gone".into())];
     assert_eq!(keys((*old).clone(), None), due);
     assert_eq!(keys((*old).clone(), Some(&read(None))), due);
+    assert_eq!(keys((*old).clone(), Some(&read_as("u0", Some(&["kubernetes", "other"])))), due);
     let mut reported = (*old).clone();
     reported.status.conditions = vec![NamespaceCondition::default()];
     assert_eq!(keys(reported, Some(&old)), []);

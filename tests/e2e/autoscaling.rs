@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use orch_tests::wait::until;
 use proto_api::Collection;
 use proto_api::apps::v1::Deployment;
@@ -64,8 +64,16 @@ pub async fn a_target_that_is_busy_gets_more_pods(c: &Context) -> Result<()> {
     .await?;
     let hpa = autoscalers.get("burn").await?;
     ensure!(hpa.status.last_scale_time.is_some(), "{:?}", hpa.status);
-    let active = hpa.status.conditions.iter().find(|it| it.type_ == "ScalingActive");
-    ensure!(active.is_some_and(|it| it.status == "True"), "{:?}", hpa.status.conditions);
+    // Not while a scrape is late.
+    until("the autoscaler is active", PATIENCE, async || {
+        let hpa = autoscalers.get("burn").await.map_err(|error| error.to_string())?;
+        let active = hpa.status.conditions.iter().find(|it| it.type_ == "ScalingActive");
+        match active.is_some_and(|it| it.status == "True") {
+            true => Ok(()),
+            false => Err(format!("{:?}", hpa.status.conditions)),
+        }
+    })
+    .await?;
     pods_have_metrics(c).await?;
     if c.spec.naming == "kubernetes" && std::path::Path::new(KUBECTL).exists() {
         top(c).await?;
@@ -94,21 +102,35 @@ async fn pods_have_metrics(c: &Context) -> Result<()> {
 
 const KUBECTL: &str = "/usr/bin/kubectl";
 
+/// Each command is repeated: the pods are new, and a scrape may be late.
 async fn top(c: &Context) -> Result<()> {
-    let run = async |args: &[&str]| {
-        let mut command = Command::new(KUBECTL);
-        command.arg("--kubeconfig").arg(c.spec.client_config("admin")).args(args);
-        // Its discovery cache must not outlive this cluster.
-        command.env("HOME", &c.spec.dir).stdin(Stdio::null());
-        output(command).await
+    let shows = async |args: &[&str], is_right: fn(&str) -> bool| {
+        until(&format!("{args:?} shows it"), PATIENCE, async || {
+            let text = run_kubectl(c, args).await.map_err(|error| format!("{error:#}"))?;
+            if is_right(&text) { Ok(()) } else { Err(text) }
+        })
+        .await
     };
-    let nodes = run(&["top", "nodes"]).await?;
-    let node = nodes.lines().find(|line| line.starts_with("node-1 ")).context("node-1")?;
-    // Name, CPU and its percentage, memory and its percentage.
-    ensure!(node.split_whitespace().count() == 5 && !node.contains("unknown"), "{nodes}");
-    let pods = run(&["top", "pods", "-n", NAMESPACE, "--containers"]).await?;
-    ensure!(pods.lines().filter(|line| line.contains(" main ")).count() == 3, "{pods}");
-    let listed = run(&["get", "hpa", "-n", NAMESPACE]).await?;
-    ensure!(listed.contains("/50%") && !listed.contains("<unknown>"), "{listed}");
-    Ok(())
+    shows(&["top", "nodes"], |text| {
+        // Name, CPU and its percentage, memory and its percentage.
+        let node = text.lines().find(|line| line.starts_with("node-1 "));
+        node.is_some_and(|it| it.split_whitespace().count() == 5 && !it.contains("unknown"))
+    })
+    .await?;
+    shows(&["top", "pods", "-n", NAMESPACE, "--containers"], |text| {
+        text.lines().filter(|line| line.contains(" main ")).count() == 3
+    })
+    .await?;
+    shows(&["get", "hpa", "-n", NAMESPACE], |text| {
+        text.contains("/50%") && !text.contains("<unknown>")
+    })
+    .await
+}
+
+async fn run_kubectl(c: &Context, args: &[&str]) -> Result<String> {
+    let mut command = Command::new(KUBECTL);
+    command.arg("--kubeconfig").arg(c.spec.client_config("admin")).args(args);
+    // Its discovery cache must not outlive this cluster.
+    command.env("HOME", &c.spec.dir).stdin(Stdio::null());
+    output(command).await
 }

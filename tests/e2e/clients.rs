@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::runner::Skip;
@@ -11,6 +12,9 @@ use tokio::process::Command;
 
 use crate::context::{Context, PATIENCE, output};
 use crate::pods::pod;
+
+/// A command that takes longer hangs: one with a limit of its own says before that what it waits for.
+const HANGS: Duration = PATIENCE.saturating_mul(2);
 
 /// Every kubectl on this machine.
 fn kubectls() -> Vec<PathBuf> {
@@ -43,9 +47,7 @@ impl Kubectl<'_> {
 
     async fn run(&self, args: &[&str]) -> Result<String> {
         let run = output(self.command(args));
-        tokio::time::timeout(PATIENCE, run)
-            .await
-            .with_context(|| format!("kubectl {args:?} hangs"))?
+        tokio::time::timeout(HANGS, run).await.with_context(|| format!("kubectl {args:?} hangs"))?
     }
 }
 
@@ -63,6 +65,11 @@ pub async fn kubectl_does_what_people_do_daily(c: &Context) -> Result<()> {
     Ok(())
 }
 
+/// A flag of commands that wait.
+fn limit() -> String {
+    format!("--timeout={}s", PATIENCE.as_secs())
+}
+
 async fn daily(kubectl: &Kubectl<'_>) -> Result<()> {
     let manifest = kubectl.c.spec.dir.join("daily.yaml");
     let script = "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.2; done";
@@ -75,9 +82,8 @@ async fn daily(kubectl: &Kubectl<'_>) -> Result<()> {
     std::fs::write(&manifest, format!("{namespace}{}---\n{web}", pod("daily", "talker", script)))?;
     let file = manifest.to_str().context("a path in UTF-8")?;
     kubectl.run(&["apply", "-f", file]).await?;
-    kubectl
-        .run(&["-n", "daily", "wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"])
-        .await?;
+    let wait = ["-n", "daily", "wait", "--for=condition=Ready", "pod", "--all", &limit()];
+    kubectl.run(&wait).await?;
     let listed = kubectl.run(&["get", "nodes,pods,svc", "-A", "-o", "wide"]).await?;
     for expected in
         ["node/node-1", "pod/talker", "1/1", "Running", "service/kubernetes", "NodePort"]
@@ -152,5 +158,5 @@ async fn watch_and_delete(kubectl: &Kubectl<'_>) -> Result<()> {
     let (deleted, answer) = tokio::join!(tokio::time::timeout(PATIENCE, deleted), delete);
     answer?;
     deleted.context("the watch does not show the deletion")??;
-    kubectl.run(&["delete", "namespace", "daily", "--timeout=60s"]).await.map(drop)
+    kubectl.run(&["delete", "namespace", "daily", &limit()]).await.map(drop)
 }

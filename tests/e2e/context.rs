@@ -24,6 +24,9 @@ use tokio::process::Command;
 /// How long a condition may take; a loaded machine is slow, not wrong.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Runs a command and prints a last line after it if it succeeds.
+const MARKED: &str = r#""$@" || exit; echo '|end'"#;
+
 /// A running cluster.
 pub struct Context {
     /// What it is.
@@ -205,6 +208,22 @@ impl Context {
         let exec_id = format!("t{}-{nth}", std::process::id());
         let ctr = ["ctr", "-a", socket, "-n", "k8s.io", "task", "exec", "--exec-id", &exec_id, id];
         self.on_node(&[&ctr, argv].concat()).await
+    }
+
+    /// What a command prints in a container that has a shell. The runtime's client may lose the output of a command that ends at once, which the missing last
+    /// line shows; it is run again then. Only for commands that change nothing.
+    pub async fn read_in_container(&self, pod: &Pod, argv: &[&str]) -> Result<String> {
+        let marked = [&["/bin/sh", "-c", MARKED, "sh"], argv].concat();
+        until(&format!("all that {argv:?} prints"), PATIENCE, async || {
+            match self.in_container(pod, &marked).await {
+                Ok(text) => match text.strip_suffix("|end\n") {
+                    Some(whole) => Ok(Ok(whole.to_owned())),
+                    None => Err(format!("{text:?}")),
+                },
+                Err(error) => Ok(Err(error)),
+            }
+        })
+        .await?
     }
 
     /// Runs a program of the host in the network of a pod.

@@ -240,17 +240,6 @@ pub async fn event(c: &Context, ns: &str, reason: &str, text: &str) -> Result<()
     .await
 }
 
-/// What a command in a container says. The runtime's client may lose what a command says that ends at once: asked again then.
-async fn said(c: &Context, pod: &Pod, argv: &[&str]) -> Result<String> {
-    until(&format!("{argv:?} says something"), PATIENCE, async || {
-        match c.in_container(pod, argv).await {
-            Ok(text) if !text.is_empty() => Ok(text),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await
-}
-
 /// Makes the agent look at a pod's volumes again.
 async fn touch(c: &Context, ns: &str, name: &str, value: &str) -> Result<()> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {"touched": value}}}));
@@ -358,7 +347,7 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     let one = c.pod_ready(&ns, "one").await?;
     c.in_container(&one, &["/bin/sh", "-c", "echo kept > /v/file"]).await?;
     ensure!(std::fs::read_to_string(driver.volume(&id).join("file"))? == "kept\n");
-    let group = said(c, &one, &["/bin/stat", "-c", "%g %a", "/v"]).await?;
+    let group = c.read_in_container(&one, &["/bin/stat", "-c", "%g %a", "/v"]).await?;
     ensure!(group.trim().starts_with("1234 2"), "the volume is {group:?}");
     let context = driver.last("NodePublishVolume")["context"].clone();
     ensure!(context["csi.storage.k8s.io/pod.name"] == "one", "{context}");
@@ -373,7 +362,7 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     // a second pod has the same volume: staged once, published twice
     c.apply(&claiming(&ns, "two", "data")).await?;
     let two = c.pod_ready(&ns, "two").await?;
-    ensure!(said(c, &two, &["/bin/cat", "/v/file"]).await? == "kept\n");
+    ensure!(c.read_in_container(&two, &["/bin/cat", "/v/file"]).await? == "kept\n");
     ensure!(driver.count("NodeStageVolume") == 1);
 
     // the agent and the driver die, the pods do not notice
@@ -586,7 +575,8 @@ pub async fn devices_and_claims_of_a_pod_s_own_are_given(c: &Context) -> Result<
     let device = "    volumeDevices: [{name: v, devicePath: /dev/disk-of-mine}]\n  nodeName: node-1\n  volumes:\n  - {name: v, persistentVolumeClaim: {claimName: disk}}\n";
     c.apply(&(pod(&ns, "disk", WAIT) + device)).await?;
     let disk = c.pod_ready(&ns, "disk").await?;
-    let kind = said(c, &disk, &["/bin/stat", "-c", "%F %t:%T", "/dev/disk-of-mine"]).await?;
+    let kind =
+        c.read_in_container(&disk, &["/bin/stat", "-c", "%F %t:%T", "/dev/disk-of-mine"]).await?;
     ensure!(kind.trim() == "block special file 7:0", "the device is {kind:?}");
     deleted(c, &ns, "disk").await?;
     nothing_staged(c, name).await?;

@@ -19,6 +19,9 @@ use tokio::process::Command;
 use crate::context::{Context, PATIENCE, output};
 use crate::pods::WAIT;
 
+/// A command that takes longer hangs: one with a limit of its own says before that what it waits for.
+const HANGS: Duration = PATIENCE.saturating_mul(2);
+
 /// A deployment whose pods do nothing, and end when they are asked to.
 fn deployment(namespace: &str, name: &str, replicas: u8) -> String {
     format!(
@@ -36,7 +39,7 @@ impl Kubectl<'_> {
         let mut command = Command::new("kubectl");
         command.arg("--kubeconfig").arg(self.0.spec.client_config("admin")).args(args);
         command.env("HOME", &self.0.spec.dir).stdin(Stdio::null());
-        let run = tokio::time::timeout(PATIENCE, output(command));
+        let run = tokio::time::timeout(HANGS, output(command));
         run.await.with_context(|| format!("kubectl {args:?} hangs"))?
     }
 }
@@ -206,15 +209,17 @@ async fn drain(c: &Context) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let drained = kubectl.run(&[
+    let limit = format!("--timeout={}s", PATIENCE.as_secs());
+    let drain = [
         "drain",
         "node-1",
         "--ignore-daemonsets",
         "--force",
         "--delete-emptydir-data",
         "--pod-selector=app=busy",
-        "--timeout=90s",
-    ]);
+        &limit,
+    ];
+    let drained = kubectl.run(&drain);
     tokio::select! {
         drained = drained => drop(drained?),
         fewest = fewest => anyhow::bail!("only {} were ready", fewest?),

@@ -134,11 +134,11 @@ pub async fn a_plugins_device_reaches_one_container(c: &Context) -> Result<()> {
     let limits = format!("    resources: {{limits: {{{RESOURCE}: 1}}}}\n");
     c.apply(&(pod(&ns, "first", WAIT) + &limits)).await?;
     let first = c.pod_ready(&ns, "first").await?;
-    let env = c.in_container(&first, &["/bin/env"]).await?;
+    let env = c.read_in_container(&first, &["/bin/env"]).await?;
     // What the process itself was started with is what the plugin said; an exec has its own.
-    let own = c.in_container(&first, &["/bin/cat", "/proc/1/environ"]).await?;
+    let own = c.read_in_container(&first, &["/bin/cat", "/proc/1/environ"]).await?;
     ensure!(own.contains("ZEROS=z0") || env.contains("ZEROS=z0"), "{own} {env}");
-    let device = c.in_container(&first, &["/bin/ls", "-l", "/dev/my-zero"]).await?;
+    let device = c.read_in_container(&first, &["/bin/ls", "-l", "/dev/my-zero"]).await?;
     ensure!(device.starts_with('c') && device.contains("1,   5"), "{device}");
 
     let channel = connect(agent.join("pod-resources/kubelet.sock")).await?;

@@ -72,7 +72,7 @@ pub async fn a_pod_resolves_names_of_the_cluster(c: &Context) -> Result<()> {
     let (ip, domain) = (pod.status.pod_ip.clone(), Spec::DOMAIN);
     let address = c.client.within::<Service>(&ns).get("web").await?.spec.cluster_ip;
     let below = |name: &str| format!("{name}.{ns}.svc.{domain}");
-    let config = c.in_container(&pod, &["cat", "/etc/resolv.conf"]).await?;
+    let config = c.read_in_container(&pod, &["cat", "/etc/resolv.conf"]).await?;
     let server = format!("nameserver {}", Spec::DNS_SERVICE_ADDRESS);
     ensure!(config.contains(&server), "resolv.conf is {config:?}");
 
@@ -93,7 +93,7 @@ pub async fn a_pod_resolves_names_of_the_cluster(c: &Context) -> Result<()> {
     }
     // By the search list and the C library, as programs do it.
     for host in ["web", &format!("web.{ns}"), "alias"] {
-        let page = c.in_container(&pod, &["wget", "-qO-", &format!("http://{host}/")]).await?;
+        let page = c.read_in_container(&pod, &["wget", "-qO-", &format!("http://{host}/")]).await?;
         ensure!(page == "it is one\n", "{host} said {page:?}");
     }
     // From the node itself too.

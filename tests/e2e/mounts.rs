@@ -42,7 +42,7 @@ pub async fn read_only_goes_all_the_way_down(c: &Context) -> Result<()> {
         writes("/all/f").await,
         writes("/all/inner/f").await,
     ];
-    let read = c.in_container(&pod_is, &["/bin/cat", "/all/inner/f"]).await?;
+    let read = c.read_in_container(&pod_is, &["/bin/cat", "/all/inner/f"]).await?;
     deleted(c, &ns, "frozen").await?;
     c.on_node(&["umount", inner]).await?;
     ensure!(seen == [true, false, false, false], "written: {seen:?}");
@@ -150,7 +150,7 @@ pub async fn a_disk_of_the_node_gets_a_file_system_and_keeps_it(c: &Context) -> 
     c.in_container(&one, &["/bin/sh", "-c", "echo kept > /v/file; sync"]).await?;
     c.apply(&using("two")).await?;
     let two = c.pod_ready(&ns, "two").await?;
-    let shared = c.in_container(&two, &["/bin/cat", "/v/file"]).await?;
+    let shared = c.read_in_container(&two, &["/bin/cat", "/v/file"]).await?;
     deleted(c, &ns, "one").await?;
     c.kill("orchlet-node-1").await?;
     deleted(c, &ns, "two").await?;
@@ -162,7 +162,7 @@ pub async fn a_disk_of_the_node_gets_a_file_system_and_keeps_it(c: &Context) -> 
     // and again: existing objects are not created again
     c.apply(&using("three")).await?;
     let three = c.pod_ready(&ns, "three").await?;
-    let kept = c.in_container(&three, &["/bin/cat", "/v/file"]).await?;
+    let kept = c.read_in_container(&three, &["/bin/cat", "/v/file"]).await?;
     deleted(c, &ns, "three").await?;
     ensure!((shared.as_str(), kept.as_str()) == ("kept\n", "kept\n"), "{shared:?} {kept:?}");
 

@@ -223,7 +223,7 @@ impl Cluster {
 
         let token = self.one().adm_ok(&["token", "create", "--ttl=1h"]).await?.trim().to_owned();
         self.one().adm_ok(&["token", "delete", &token]).await?;
-        self.join_file(&token, &self.pin, "10s")?;
+        self.join_file(&token, &self.pin, "20s")?;
         let (code, _, error) = self.hosts.all[1].adm(&join).await?;
         ensure!(code == 1 && error.contains("not signed with the token"), "{error}");
 

@@ -78,12 +78,12 @@ pub async fn a_container_finds_what_its_pod_says(c: &Context) -> Result<()> {
         (&["/bin/cat", "/proc/1/cmdline"], vec!["/pause".into()]),
     ];
     for (argv, expect) in cases {
-        let said = c.in_container(&pod, argv).await?;
+        let said = c.read_in_container(&pod, argv).await?;
         for part in expect {
             ensure!(said.contains(&part), "{argv:?}: no {part:?} in {said}");
         }
     }
-    ensure!(!c.in_container(&pod, &["/bin/env"]).await?.contains("_SERVICE_HOST=10.96.0.10"));
+    ensure!(!c.read_in_container(&pod, &["/bin/env"]).await?.contains("_SERVICE_HOST=10.96.0.10"));
     c.discard(&ns).await
 }
 

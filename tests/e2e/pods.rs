@@ -60,7 +60,7 @@ pub async fn init_containers_run_in_order_before_the_others(c: &Context) -> Resu
     ) + "    volumeMounts: [{name: w, mountPath: /w}]\n";
     c.apply(&manifest).await?;
     let pod = c.pod_ready(&ns, "steps").await?;
-    let log = c.in_container(&pod, &["/bin/cat", "/w/log"]).await?;
+    let log = c.read_in_container(&pod, &["/bin/cat", "/w/log"]).await?;
     ensure!(log == "one\ntwo\n", "the log says {log:?}");
     c.discard(&ns).await
 }

@@ -39,7 +39,7 @@ pub async fn a_part_of_a_config_map_follows_where_its_pod_asks(c: &Context) -> R
     }
     ensure!(containers(c, &ns).await? == before, "a container was restarted");
     // Kubernetes' own way, for who asked for nothing.
-    let old = c.in_container(&stays, &["/bin/cat", "/etc/key"]).await?;
+    let old = c.read_in_container(&stays, &["/bin/cat", "/etc/key"]).await?;
     ensure!(old == "first", "{old}");
 
     c.in_container(&follows, &["/bin/sh", "-c", "echo > /end"]).await?;

@@ -22,7 +22,7 @@ pub async fn a_config_map_change_reaches_the_file(c: &Context) -> Result<()> {
     .await?;
     c.apply(&with_volume(&ns, "reader", "{name: v, configMap: {name: settings}}")).await?;
     let pod = c.pod_ready(&ns, "reader").await?;
-    ensure!(c.in_container(&pod, &["/bin/cat", "/v/a", "/v/b"]).await? == "11");
+    ensure!(c.read_in_container(&pod, &["/bin/cat", "/v/a", "/v/b"]).await? == "11");
     let api = c.client.within::<ConfigMap>(&ns);
     let patch = Patch::Merge(json!({"data": {"a": "2", "b": null, "c": "new"}}));
     api.patch("settings", &patch, &WriteParams::default()).await?;
@@ -61,7 +61,7 @@ pub async fn a_missing_config_map_is_waited_for(c: &Context) -> Result<()> {
     ))
     .await?;
     let pod = c.pod_ready(&ns, "waiter").await?;
-    ensure!(c.in_container(&pod, &["/bin/cat", "/v/k"]).await? == "here");
+    ensure!(c.read_in_container(&pod, &["/bin/cat", "/v/k"]).await? == "here");
     c.discard(&ns).await
 }
 
@@ -80,15 +80,15 @@ pub async fn secrets_tokens_and_downward_fields_are_projected(c: &Context) -> Re
       - serviceAccountToken: {path: token, audience: vault, expirationSeconds: 600}"#;
     c.apply(&with_volume(&ns, "reader", volume)).await?;
     let pod = c.pod_ready(&ns, "reader").await?;
-    ensure!(c.in_container(&pod, &["/bin/cat", "/v/deep/pw"]).await? == "geheim");
-    let labels = c.in_container(&pod, &["/bin/cat", "/v/labels"]).await?;
+    ensure!(c.read_in_container(&pod, &["/bin/cat", "/v/deep/pw"]).await? == "geheim");
+    let labels = c.read_in_container(&pod, &["/bin/cat", "/v/labels"]).await?;
     ensure!(labels.trim_end() == "app=\"reader\"", "labels are {labels:?}");
-    let token = c.in_container(&pod, &["/bin/cat", "/v/token"]).await?;
+    let token = c.read_in_container(&pod, &["/bin/cat", "/v/token"]).await?;
     ensure!(token.split('.').count() == 3, "not a token: {token:?}");
     let dir = c.names.service_account_dir();
-    let own = c.in_container(&pod, &["/bin/cat", &format!("{dir}/namespace")]).await?;
+    let own = c.read_in_container(&pod, &["/bin/cat", &format!("{dir}/namespace")]).await?;
     ensure!(own == ns, "the account's namespace is {own:?}");
-    let mode = c.in_container(&pod, &["/bin/stat", "-L", "-c", "%a", "/v/deep/pw"]).await?;
+    let mode = c.read_in_container(&pod, &["/bin/stat", "-L", "-c", "%a", "/v/deep/pw"]).await?;
     ensure!(mode.trim() == "440", "mode {mode:?}");
     let mounts = c.on_node(&["cat", "/proc/self/mounts"]).await?;
     let uid = &pod.metadata.uid;
@@ -125,7 +125,8 @@ pub async fn parts_of_volumes_are_given_and_never_lead_out(c: &Context) -> Resul
     let pod_is = c.pod_ready(&ns, "parts").await?;
     let run = async |script: &str| c.in_container(&pod_is, &["/bin/sh", "-c", script]).await;
     run("echo x > /mine/x").await?;
-    ensure!(run("cat /data/logs/parts/x /frozen/parts/x").await? == "x\nx\n");
+    let copies = ["/bin/cat", "/data/logs/parts/x", "/frozen/parts/x"];
+    ensure!(c.read_in_container(&pod_is, &copies).await? == "x\nx\n");
     for read_only in ["/frozen/y", "/conf/y", "/etc/a.conf"] {
         ensure!(run(&format!("echo y > {read_only}")).await.is_err(), "{read_only} was written");
     }
@@ -138,7 +139,8 @@ pub async fn parts_of_volumes_are_given_and_never_lead_out(c: &Context) -> Resul
         other => Err(format!("{other:?}")),
     })
     .await?;
-    ensure!(run("cat /etc/a.conf").await? == "1", "a part changed under its container");
+    let part = c.read_in_container(&pod_is, &["/bin/cat", "/etc/a.conf"]).await?;
+    ensure!(part == "1", "a part changed under its container: {part:?}");
 
     // a way out, made by a container of the pod itself
     let base = pod(&ns, "escape", WAIT);
@@ -181,7 +183,7 @@ pub async fn paths_and_devices_of_the_node_are_what_they_should_be(c: &Context) 
     let volume = format!("{{name: v, hostPath: {{path: {path}/here, type: Directory}}}}");
     c.apply(&with_volume(&ns, "directory", &volume)).await?;
     let pod = c.pod_ready(&ns, "directory").await?;
-    ensure!(c.in_container(&pod, &["/bin/cat", "/v/file"]).await? == "of the node\n");
+    ensure!(c.read_in_container(&pod, &["/bin/cat", "/v/file"]).await? == "of the node\n");
     let volume = format!("{{name: v, hostPath: {{path: {path}/made, type: DirectoryOrCreate}}}}");
     let travels = with_volume(&ns, "made", &volume)
         .replace("mountPath: /v", "mountPath: /v, mountPropagation: HostToContainer");
@@ -192,7 +194,7 @@ pub async fn paths_and_devices_of_the_node_are_what_they_should_be(c: &Context) 
     std::fs::create_dir_all(&inner)?;
     let inner = inner.to_str().context("a path in UTF-8")?;
     c.on_node(&["mount", "-t", "tmpfs", "travelling", inner]).await?;
-    let mounts = c.in_container(&made, &["/bin/cat", "/proc/mounts"]).await?;
+    let mounts = c.read_in_container(&made, &["/bin/cat", "/proc/mounts"]).await?;
     c.on_node(&["umount", inner]).await?;
     ensure!(mounts.contains("travelling /v/inner"), "nothing travelled:\n{mounts}");
     let volume = format!("{{name: v, hostPath: {{path: {path}/here, type: File}}}}");
@@ -233,7 +235,7 @@ pub async fn paths_and_devices_of_the_node_are_what_they_should_be(c: &Context) 
         + "  securityContext: {fsGroup: 4321}\n  nodeName: node-1\n";
     c.apply(&manifest).await?;
     let pod = c.pod_ready(&ns, "local").await?;
-    let owner = c.in_container(&pod, &["/bin/stat", "-c", "%g", "/v/file"]).await?;
+    let owner = c.read_in_container(&pod, &["/bin/stat", "-c", "%g", "/v/file"]).await?;
     ensure!(owner.trim() == "4321", "the file is {owner:?}'s");
     c.client.within::<proto_api::core::v1::Pod>(&ns).delete("local", &Default::default()).await?;
     until("nothing is left", PATIENCE, async || {

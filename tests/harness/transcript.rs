@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, bail};
 use regex::{Captures, Regex};
 use tokio::process::Command;
 
-/// How long one command may run.
-const COMMAND_MAX: Duration = Duration::from_secs(120);
+/// How long one command may run: longer than any that waits is told to.
+const COMMAND_MAX: Duration = Duration::from_secs(180);
 
 /// One line to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Shell<'a> {
 
 impl Shell<'_> {
     /// Runs the command in bash, standard error among the output. Gives what it printed, normalized, with its exit code. An error if it runs
-    /// for longer than two minutes.
+    /// for longer than three minutes.
     pub async fn answer(&self, action: &Action) -> Result<Vec<String>> {
         let mut bash = Command::new("bash");
         bash.args(["-c", &format!("exec 2>&1\n{}", action.command)]).current_dir(self.dir);

@@ -303,11 +303,16 @@ mod tests {
             "provideClusterInfo": true}})
     }
 
+    /// Runs a script that ends by itself.
     fn run(script: &str) -> Result<ExecCredential, String> {
+        run_within(Duration::from_mins(1), script)
+    }
+
+    fn run_within(patience: Duration, script: &str) -> Result<ExecCredential, String> {
         let cluster = json!({"server": "https://h", "certificate-authority-data": "Y2E="});
         let program = CredentialProgram::from_user(&user(script), &cluster).expect("valid");
         let mut program = program.expect("a program");
-        program.patience = Duration::from_millis(500);
+        program.patience = patience;
         program.run_at(false, false).map_err(|error| error.to_string())
     }
 
@@ -380,13 +385,15 @@ mod tests {
         for (script, why) in [
             ("exit 3", "it failed with exit status: 3\n\ninstall it"),
             ("echo text", "its output is not valid JSON"),
-            ("sleep 60", "it did not end in 0 seconds"),
-            ("exec >&-; sleep 60", "it did not end in 0 seconds"),
             ("head -c 1100000 /dev/zero", "it printed more than 1048576 bytes"),
             (r#"echo '{"kind": "Pod"}'"#, "it printed Pod of "),
         ] {
             let error = run(script).err().expect(script);
             assert!(error.contains(why), "{script}: {error}");
+        }
+        for script in ["sleep 60", "exec >&-; sleep 60"] {
+            let error = run_within(Duration::from_millis(500), script).err().expect(script);
+            assert!(error.contains("it did not end in 0 seconds"), "{script}: {error}");
         }
         for (status, why) in [
             ("{}", "neither a token nor a certificate"),

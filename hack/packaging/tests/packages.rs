@@ -499,9 +499,11 @@ fn containerd_imports_the_layout_and_runs_a_program_of_it() {
         .lines()
         .find(|name| name.contains("/orchctl:"))
         .map(str::to_owned);
+    // Other runs on this machine have containers of their own.
+    let id = format!("packages-{}", std::process::id());
     let started = name
         .as_ref()
-        .map(|name| ctr(&format!("run --rm {name} packages /usr/bin/orchctl version --client")));
+        .map(|name| ctr(&format!("run --rm {name} {id} /usr/bin/orchctl version --client")));
     // Whatever happened, nothing stays.
     run(Command::new(&private).arg("clean").arg(dir.path()));
     assert!(packed.is_ok_and(|packed| packed.success()));

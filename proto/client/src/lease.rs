@@ -276,7 +276,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::Server;
+    use crate::testing::{Server, skip};
 
     fn me() -> Holder {
         Holder { lease: "n1".into(), identity: "me".into(), duration_secs: 40, owner: None }
@@ -371,8 +371,7 @@ mod tests {
         let api = server.client().within::<Lease>("leases");
         let (drain, board) = (Drain::default(), StatusBoard::default());
         let (held, mut changes) = watch::channel(Held::No);
-        let quick = Holder { duration_secs: 4, ..me() };
-        tokio::spawn(keep(api, watch::channel(quick).1, board.task("lease"), held, drain.watch()));
+        tokio::spawn(keep(api, watch::channel(me()).1, board.task("lease"), held, drain.watch()));
 
         let path = "/apis/coordination.k8s.io/v1/namespaces/leases/leases";
         let asked = server.asked().await;
@@ -383,10 +382,11 @@ mod tests {
         let body = |version: &str| -> Value {
             json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
                 "metadata": {"name": "n1", "namespace": "leases", "resourceVersion": version},
-                "spec": {"holderIdentity": "me", "leaseDurationSeconds": 4}})
+                "spec": {"holderIdentity": "me", "leaseDurationSeconds": 40}})
         };
         asked.reply(201, &body("1"));
         changes.wait_for(|held| *held == Held::Yes).await.expect("held");
+        skip(Duration::from_secs(10)).await;
         let asked = server.asked().await;
         assert_eq!(asked.line, format!("PUT {path}/n1"), "no read before a renewal");
         asked.refuse(409, "Conflict");

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, Record, RecordType};
@@ -21,6 +21,8 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long no response must arrive where none is expected.
 const SILENCE: Duration = Duration::from_millis(300);
+/// When the resolver repeats a question that is not answered.
+const REPEATED_AFTER: Duration = Duration::from_millis(1500);
 
 struct Node {
     zone: Arc<SharedZone>,
@@ -249,23 +251,27 @@ async fn external_names_are_forwarded_once_and_cached() {
         let (asked, address) = (asked.clone(), node.address);
         tokio::spawn(async move { by_datagram(address, &asked).await })
     });
+    let began = Instant::now();
     for answer in all.collect::<Vec<_>>() {
         let answer = answer.await.unwrap();
         assert_eq!(data(&answer), ["192.0.2.1"]);
         assert!(!answer.metadata.authoritative);
     }
-    assert_eq!(other.datagrams.load(Ordering::SeqCst), 1);
+    // On a busy machine the answer may be late, and the question repeated once.
+    let repeats = usize::from(began.elapsed() >= REPEATED_AFTER);
+    let forwarded = other.datagrams.load(Ordering::SeqCst);
+    assert!((1..=1 + repeats).contains(&forwarded), "forwarded {forwarded} times");
     // An alias of a Service resolves through the cache.
     let alias =
         by_datagram(node.address, &query("out.demo.svc.cluster.local.", RecordType::A)).await;
     assert_eq!(data(&alias), ["www.example.com.", "192.0.2.1"]);
-    assert_eq!(*asked_for.lock().unwrap(), ["www.example.com."]);
+    assert_eq!(*asked_for.lock().unwrap(), vec!["www.example.com."; forwarded]);
     // Names made by search lists never go upstream.
     let made =
         by_datagram(node.address, &query("www.example.com.demo.svc.cluster.local.", RecordType::A))
             .await;
     assert_eq!(made.metadata.response_code, ResponseCode::NXDomain);
-    assert_eq!(other.datagrams.load(Ordering::SeqCst), 1);
+    assert_eq!(other.datagrams.load(Ordering::SeqCst), forwarded);
 }
 
 #[tokio::test]

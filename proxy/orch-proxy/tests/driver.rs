@@ -30,6 +30,10 @@ use proxy_sync::metrics::ProxyMetrics;
 use sys::{in_namespace, in_user_namespace, run};
 
 const TABLE: &str = "orch-proxy";
+/// Long enough on a busy machine: a full read-back rests twenty times as long as the last one took.
+const PATIENT: Duration = Duration::from_secs(120);
+/// Less than the interval of polling with notifications.
+const NOTIFIED: Duration = Duration::from_secs(25);
 
 /// A node with `services` Services of three endpoints each, marked but not committed.
 fn node(services: u32, flags: TableFlags) -> (Arc<DesiredForwarding>, Driver<Socket>) {
@@ -240,22 +244,23 @@ fn deleted_elements_are_restored_and_foreign_tables_left_alone() {
 fn a_running_proxy_repairs_what_others_flush_and_edit() {
     in_namespace("a_running_proxy_repairs_what_others_flush_and_edit", || {
         let (desired, driver) = node(50, TableFlags::NONE);
-        repairs(&desired, driver);
+        repairs(&desired, driver, PATIENT);
     });
 }
 
-/// The same with notifications: polling would take longer than this test waits.
+/// The same with notifications: polling would take longer than this test waits for what they report.
 #[test]
 fn a_proxy_with_notifications_repairs_flushed_and_edited_tables() {
     in_namespace("a_proxy_with_notifications_repairs_flushed_and_edited_tables", || {
         let (desired, mut driver) = node(50, TableFlags::NONE);
         driver.use_nft_monitor(NftMonitor::open().unwrap());
-        repairs(&desired, driver);
+        repairs(&desired, driver, NOTIFIED);
     });
 }
 
-/// Changes by other programs, each repaired before the next.
-fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>) {
+/// Changes by other programs, each repaired before the next: those of tables, chains and rules within `bound`, those of
+/// elements by the next full read-back.
+fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>, bound: Duration) {
     for _ in 0..2 {
         desired.source_complete();
     }
@@ -263,23 +268,23 @@ fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let watch = drain.watch();
     let running = std::thread::spawn(move || runtime.block_on(driver.run(watch)));
-    wait_until_right(desired);
+    wait_until_right(desired, PATIENT);
     let element = "endpoints { 10.96.0.1 . tcp . 80 . 0x00000001 }";
     let deeds = [
-        "flush ruleset".to_owned(),
-        "delete table ip TABLE".to_owned(),
-        "flush chain ip TABLE services".to_owned(),
-        "add chain ip6 TABLE strange".to_owned(),
-        format!("delete element ip TABLE {element}"),
-        "flush map ip TABLE endpoints".to_owned(),
+        ("flush ruleset".to_owned(), bound),
+        ("delete table ip TABLE".to_owned(), bound),
+        ("flush chain ip TABLE services".to_owned(), bound),
+        ("add chain ip6 TABLE strange".to_owned(), bound),
+        (format!("delete element ip TABLE {element}"), PATIENT),
+        ("flush map ip TABLE endpoints".to_owned(), PATIENT),
     ];
-    for deed in deeds {
+    for (deed, bound) in deeds {
         run(&["nft", "add", "table", "ip", "theirs"]);
         run(&["nft", "add", "set", "ip", "theirs", "s", "{ type ipv4_addr; }"]);
         run(&["nft", &deed.replace("TABLE", &table(desired))]);
         let done = Instant::now();
         let theirs = run(&["nft", "list", "tables"]).contains("theirs");
-        wait_until_right(desired);
+        wait_until_right(desired, bound);
         println!("{deed}: right again after {:?}", done.elapsed());
         assert_eq!(run(&["nft", "list", "tables"]).contains("theirs"), theirs, "{deed}");
     }
@@ -288,7 +293,7 @@ fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>) {
     running.join().unwrap();
 }
 
-fn wait_until_right(desired: &DesiredForwarding) {
+fn wait_until_right(desired: &DesiredForwarding, bound: Duration) {
     let started = std::time::Instant::now();
     loop {
         let mut session = Session::new(Socket::open().unwrap());
@@ -302,7 +307,7 @@ fn wait_until_right(desired: &DesiredForwarding) {
         if right {
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(25), "not repaired");
+        assert!(started.elapsed() < bound, "not repaired within {bound:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -129,7 +129,7 @@ impl Node {
     }
 
     /// Sockets with flows to the Service: from outside and from the node itself, by its cluster IP and by the node
-    /// port.
+    /// port. They wait long: a late answer to a repeated question would be read as that to the next one.
     fn sockets(&self) -> Vec<(usize, UdpSocket)> {
         let mut sockets = Vec::new();
         for family in 0..2 {
@@ -137,6 +137,9 @@ impl Node {
             sockets.push((family, self.net.udp_socket("client", service, PORT)));
             sockets.push((family, self.net.udp_socket("node", service, PORT)));
             sockets.push((family, self.net.udp_socket("client", ip(NODE[family]), NODE_PORT)));
+        }
+        for (_, socket) in &sockets {
+            socket.set_read_timeout(Some(net::LONG_PATIENCE)).unwrap();
         }
         sockets
     }
@@ -205,7 +208,6 @@ fn a_flow_in_use_loses_one_packet_without_any_walk() {
             // The packet that is lost: its flow is deleted, however long that takes on a busy machine.
             socket.send(b"who are you?").unwrap();
             wait_for("the flow is deleted", || node.metrics.flows_deleted.get() >= nth);
-            socket.set_read_timeout(Some(net::LONG_PATIENCE)).unwrap();
             let at = socket.peer_addr();
             assert_eq!(served_by(socket), (ip(PODS[1][*family]), 0), "{at:?}");
         }
@@ -258,7 +260,6 @@ fn walk(with_trap: bool) {
     wait_for("idle flows are let go", deleted);
     wait_for("the trap is taken away", || !trap_is_set());
     for (family, socket) in &sockets {
-        socket.set_read_timeout(Some(net::LONG_PATIENCE)).unwrap();
         assert_eq!(served_by(socket), (ip(PODS[1][*family]), 0));
     }
 }

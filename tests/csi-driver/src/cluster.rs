@@ -1,7 +1,7 @@
 //! The controller part of the driver, which real drivers leave to sidecars: it provisions volumes for claims, deletes released ones, attaches and expands.
 //! Each call can fail like those of the node part.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,9 @@ struct Cluster {
     attachments: Map<VolumeAttachment>,
     /// By what failed, when to try it again.
     pauses: HashMap<String, Instant>,
+    /// UIDs of volumes that the driver has deleted and of attachments that it has detached, until the caches have lost them: they may not show yet that it is
+    /// done, and the driver is not asked twice.
+    ended: HashSet<String>,
 }
 
 /// Why something was not done.
@@ -82,6 +85,7 @@ pub async fn serve(flags: &Flags, store: Arc<Store>) -> Result<()> {
         classes: keep(&client, &drain, &changed),
         attachments: keep(&client, &drain, &changed),
         pauses: HashMap::new(),
+        ended: HashSet::new(),
         client,
     };
     cluster.claims.synced().await;
@@ -114,6 +118,7 @@ fn now() -> Time {
 
 impl Cluster {
     async fn look(&mut self) {
+        self.forget_lost();
         for (key, claim) in self.claims.list() {
             if self.is_asked(&claim) && self.is_due(&format!("make {key}")) {
                 let made = self.make(&claim).await;
@@ -156,6 +161,15 @@ impl Cluster {
                 self.settle(&format!("attach {key}"), done, attachment.as_ref(), "", "");
             }
         }
+    }
+
+    /// Forgets what has ended of objects that the caches have lost.
+    fn forget_lost(&mut self) {
+        let (volumes, attachments) = (self.volumes.list(), self.attachments.list());
+        let volumes = volumes.iter().map(|(_, volume)| &volume.metadata.uid);
+        let attachments = attachments.iter().map(|(_, attachment)| &attachment.metadata.uid);
+        let left: HashSet<&String> = volumes.chain(attachments).collect();
+        self.ended.retain(|uid| left.contains(uid));
     }
 
     fn is_due(&self, what: &str) -> bool {
@@ -296,11 +310,15 @@ impl Cluster {
             && !attached
     }
 
-    async fn delete(&self, volume: &PersistentVolume) -> Result<(), Failure> {
+    async fn delete(&mut self, volume: &PersistentVolume) -> Result<(), Failure> {
         let Some(csi) = &volume.spec.persistent_volume_source.csi else { return Ok(()) };
-        self.called("DeleteVolume", json!({"id": csi.volume_handle})).await?;
-        let failed = |error: std::io::Error| Failure::Driver(Status::internal(error.to_string()));
-        self.store.remove(&csi.volume_handle).map_err(failed)?;
+        if !self.ended.contains(&volume.metadata.uid) {
+            self.called("DeleteVolume", json!({"id": csi.volume_handle})).await?;
+            let failed =
+                |error: std::io::Error| Failure::Driver(Status::internal(error.to_string()));
+            self.store.remove(&csi.volume_handle).map_err(failed)?;
+            self.ended.insert(volume.metadata.uid.clone());
+        }
         let params =
             DeleteParams { uid: Some(volume.metadata.uid.clone()), ..DeleteParams::default() };
         Ok(self.client.all::<PersistentVolume>().delete(&volume.metadata.name, &params).await?)
@@ -308,7 +326,7 @@ impl Cluster {
 
     // === Attachments ===
 
-    async fn attach(&self, attachment: &VolumeAttachment) -> Result<(), Failure> {
+    async fn attach(&mut self, attachment: &VolumeAttachment) -> Result<(), Failure> {
         let api = self.client.all::<VolumeAttachment>();
         let (metadata, params) = (&attachment.metadata, WriteParams::default());
         let finalizer = format!("external-attacher/{}", self.driver.replace('.', "-"));
@@ -341,7 +359,10 @@ impl Cluster {
                 done?;
             }
             (true, true) => {
-                self.called("ControllerUnpublishVolume", what).await?;
+                if !self.ended.contains(&metadata.uid) {
+                    self.called("ControllerUnpublishVolume", what).await?;
+                    self.ended.insert(metadata.uid.clone());
+                }
                 let list = metadata.finalizers.iter().filter(|other| **other != finalizer).cloned();
                 api.patch(&metadata.name, &finalizers(list.collect()), &params).await?;
             }

@@ -1,13 +1,13 @@
 //! The machine's etcd for hosts of orchadm: at the bridge, with certificates of its own.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use apiserver_bootstrap::authority::{Authority, Issuance, LEAF_DAYS, Leaf};
 use apiserver_bootstrap::certificates;
+use kubernetes_server::ports::free_port;
 use orch_tests::runner::Skip;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -43,8 +43,8 @@ impl Etcd {
             let issuance = Issuance { leaf: &leaf, authority: &authority, days: LEAF_DAYS, now };
             certificates::ensure(&dir, stem, &issuance)?;
         }
-        let url = format!("https://{address}:{}", free_port(&address)?);
-        let peer = format!("http://127.0.0.1:{}", free_port("127.0.0.1")?);
+        let url = format!("https://{address}:{}", free_port()?);
+        let peer = format!("http://127.0.0.1:{}", free_port()?);
         let file = |name: &str| dir.join(name).display().to_string();
         let log = fs::File::create(Path::new(DIR).join("etcd.log"))?;
         let child = Command::new(PROGRAM)
@@ -89,8 +89,4 @@ impl Drop for Etcd {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port(address: &str) -> Result<u16> {
-    Ok(TcpListener::bind((address, 0))?.local_addr()?.port())
 }

@@ -108,7 +108,7 @@ struct Hurried(NodeHelpers);
 
 impl Helpers for Hurried {
     fn run<'a>(&'a self, run: &'a ProgramRun) -> BoxFuture<'a, Result<ProgramOutput, HelperError>> {
-        let run = run.clone().within(Duration::from_secs(2));
+        let run = run.clone().within(Duration::from_secs(10));
         async move { self.0.run(&run).await }.boxed()
     }
 }

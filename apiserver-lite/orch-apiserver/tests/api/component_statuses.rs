@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use orch_apiserver::Config;
 use orch_apiserver::config::ComponentAddresses;
 use serde_json::Value;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::support::{TestServer, kubernetes};
 use crate::tls;
@@ -83,10 +83,10 @@ async fn component_statuses_are_the_health_of_the_programs() {
 
 #[tokio::test]
 async fn programs_that_do_not_answer_are_unhealthy_in_bounded_time() {
-    // A port that nothing listens at, and one that takes connections and says nothing.
-    let nothing = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    // A port that nothing listens at, which the socket keeps from others, and one that takes connections and says nothing.
+    let nothing = TcpSocket::new_v4().unwrap();
+    nothing.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let refused = nothing.local_addr().unwrap();
-    drop(nothing);
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let server = server(refused, silent.local_addr().unwrap()).await;
     let list = server.get(STATUSES).await.expect(200);

@@ -403,9 +403,13 @@ async fn secrets_are_encrypted_in_etcd() {
 fn stored(etcd: &EtcdProcess, key: &str) -> String {
     let output = Command::new("etcdctl")
         .env("ETCDCTL_API", "3")
+        .args(["--dial-timeout=60s", "--command-timeout=60s"])
         .args([&format!("--endpoints={}", etcd.url()), "get", "--print-value-only", key])
-        .output();
-    String::from_utf8_lossy(&output.expect("etcdctl").stdout).into_owned()
+        .output()
+        .expect("etcdctl");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "etcdctl get {key}: {err}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// One server after the other is restarted with the next file, as an administrator rotates keys: at each step both read and write.

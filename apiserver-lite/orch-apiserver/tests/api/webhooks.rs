@@ -5,7 +5,7 @@ pub mod hook;
 mod requests;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -13,6 +13,8 @@ use futures_util::stream::FuturesUnordered;
 use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::task::block_in_place;
 
 use crate::support::{Reply, TestServer};
 use hook::{Does, Hook, MUTATING, VALIDATING, configuration, rule};
@@ -158,28 +160,32 @@ async fn a_denial_reaches_the_client_whatever_its_code() {
     assert_eq!(hook.take_paths().len(), 1, "it is asked once");
 }
 
-/// Starts a patch that its webhook delays, changes the object meanwhile, and returns the patch's answer.
+/// Starts a patch, changes the object before its webhook allows it, and returns the patch's answer. It needs a runtime of several threads.
 async fn patch_a_changing_object(name: &str, kind: &str, patch: impl Fn(&str) -> Value) -> Reply {
     let server = TestServer::start().await;
-    let is_first = AtomicBool::new(true);
+    let called = Arc::new(Notify::new());
+    let (changed, is_changed) = mpsc::channel();
+    let (calling, first) = (Arc::clone(&called), Mutex::new(Some(is_changed)));
     let hook = Hook::serve(move |_, review| {
         let is_slow = !review["request"]["object"]["data"]["slow"].is_null();
-        if is_slow && is_first.swap(false, Ordering::Relaxed) {
-            return Does::Wait;
+        let wait = is_slow.then(|| first.lock().unwrap().take()).flatten();
+        if let Some(is_changed) = wait {
+            calling.notify_one();
+            // An error means that the test has failed.
+            let _ = block_in_place(|| is_changed.recv());
         }
         Does::allow(review)
     })
     .await;
-    let more = json!({"timeoutSeconds": 1, "failurePolicy": "Ignore", "rules": [rule("configmaps", "UPDATE")]});
+    let more = json!({"timeoutSeconds": 30, "rules": [rule("configmaps", "UPDATE")]});
     configure(&server, VALIDATING, "v", &[hook.webhook("/v", &more)]).await;
     let made = server.post(MAPS, map(name)).await.expect(201);
     let one = format!("{MAPS}/{name}");
     let body = patch(made["metadata"]["resourceVersion"].as_str().unwrap()).to_string();
     let change = async {
-        while hook.take_calls().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        called.notified().await;
         server.merge_patch(&one, r#"{"data": {"other": "1"}}"#).await.expect(200);
+        changed.send(()).unwrap();
     };
     let (reply, ()) = tokio::join!(server.call(Method::PATCH, &one, kind, body), change);
     assert_eq!(server.get(&one).await.json()["data"]["other"], "1");
@@ -187,7 +193,7 @@ async fn patch_a_changing_object(name: &str, kind: &str, patch: impl Fn(&str) ->
 }
 
 /// Operators lock optimistically by a JSON patch that tests the resourceVersion, and try again when it is refused as one that does not fit.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_patch_is_applied_to_the_object_that_another_write_has_left() {
     let merge = "application/merge-patch+json";
     let plain = json!({"data": {"slow": "resourceVersion"}});

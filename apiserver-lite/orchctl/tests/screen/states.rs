@@ -42,6 +42,10 @@ async fn states_have_colours_on_a_terminal_alone() {
         assert!(shown.contains("cart"), "{plain}: {shown:?}");
         assert!(!shown.contains('\u{1b}'), "{plain}: {shown:?}");
     }
-    let watched = format!("{get} --watch --request-timeout=2s");
-    assert!(show(&watched).contains(&coloured(32, "Running")));
+    let watching = Terminal::start(server.path(), 100, 40, &format!("{get} --watch"));
+    watching.wait_for("Running");
+    let shown = watching.coloured();
+    assert!(shown.contains(&coloured(32, "Running")), "{shown:?}");
+    // A limit ends a watch, whatever has come until then.
+    show(&format!("{get} --watch --request-timeout=2s"));
 }

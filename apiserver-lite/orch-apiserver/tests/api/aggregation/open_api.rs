@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{NAME, World, wait_for};
@@ -122,7 +123,17 @@ async fn requests_for_a_document_of_another_server_share_it() {
     backend.documents_hang.store(true, Ordering::Relaxed);
     let before = backend.documents.load(Ordering::Relaxed);
     let path = format!("/openapi/v3/{INDEXED}");
-    let all = futures_util::future::join_all((0..8).map(|_| server.get(&path)));
+    let mut all = std::pin::pin!(join_all((0..8).map(|_| server.get(&path))));
+    let is_asked = async {
+        while backend.documents.load(Ordering::Relaxed) == before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        _ = &mut all => panic!("nothing is to be answered"),
+        () = is_asked => {}
+    }
+    // Time for the others to be sent too.
     let some = tokio::time::timeout(Duration::from_secs(2), all).await;
     assert!(some.is_err(), "nothing is answered");
     assert_eq!(backend.documents.load(Ordering::Relaxed), before + 1);

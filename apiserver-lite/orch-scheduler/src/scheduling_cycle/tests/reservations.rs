@@ -146,9 +146,9 @@ fn a_pod_does_not_take_the_node_that_is_reserved_for_another() {
 
 #[test]
 fn the_end_of_a_reservation_helps_other_pods() {
-    // Without a change the next cycle is that of the pod which has failed before.
+    // Without a change the next cycle is that of the pod which has failed before: in 300 s less what this has taken.
     let (bound, next) = cycle(&["a"], &[], &["a"]);
-    assert_eq!((bound.len(), next), (0, Some(299)));
+    assert!(bound.is_empty() && next.is_some_and(|secs| (290..300).contains(&secs)), "{next:?}");
     // The pod of the reservation was deleted: what waits is looked at again at once.
     let (bound, next) = cycle(&["a"], &[("x", "n0")], &["a"]);
     assert_eq!((bound.len(), next), (0, Some(0)));

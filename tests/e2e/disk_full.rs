@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::directory::ClusterDirectory;
@@ -104,7 +104,9 @@ async fn fill(root: &Path) -> Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(root.join("filler"))?;
     let mut calm = 0;
     let more = root.join("more");
+    let end = Instant::now() + PATIENCE;
     loop {
+        ensure!(Instant::now() < end, "the disk does not stay full");
         let mut taken = 0;
         for size in [1 << 16, 1 << 12, 1] {
             while let Ok(written @ 1..) = file.write(&vec![0; size]) {

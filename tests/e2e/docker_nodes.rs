@@ -21,10 +21,6 @@ use traffic::{NODE_PORT, PUBLISHED_PORT, Traffic, now};
 
 /// Nodes start again, are found to be lost, and pods move.
 const LONG: Duration = Duration::from_secs(180);
-/// How many seconds a connection has to be answered in. A lost SYN and a machine that stalls for some seconds are nobody's failure. Not more: a lost node's
-/// lease ends 30 to 40 s after it was cut off, and the proxies then send elsewhere what still waits, so that few connections would fail by which `judge`
-/// could tell when the Service led to the node last; and `reach` begins another round after each that is not answered.
-const ANSWER_SECONDS: u8 = 10;
 /// Address of the pods' Service.
 const SERVICE_ADDRESS: &str = "10.96.7.7";
 /// A pod on each node that says its name and repeats what is sent to it, pods that leave a lost node, and a Service of them all.
@@ -254,7 +250,7 @@ impl Cluster {
 
 /// A shell's words that ask a server for its page.
 fn request(server: &str) -> String {
-    format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w {ANSWER_SECONDS} {server}")
+    format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {server}")
 }
 
 fn is_ready(object: &Value) -> bool {

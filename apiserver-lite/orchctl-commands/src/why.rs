@@ -2,7 +2,7 @@
 //!
 //! Exits with 0 if nothing is wrong, with 1 if a reason was found, and with 2 if the question cannot be answered.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
 
 use futures_util::{StreamExt as _, stream};
@@ -22,6 +22,8 @@ const FOUND: u8 = 1;
 pub const NO_ANSWER: u8 = 2;
 /// Most pods of a workload that are looked at.
 const PODS_MAX: usize = 20;
+/// Most nodes of a service's pods that are looked at.
+const NODES_MAX: usize = 500;
 /// Most pods that are listed to find those.
 const LISTED_MAX: u32 = 5000;
 /// Most claims of a pod.
@@ -153,6 +155,7 @@ impl Reading<'_> {
                 let selector = objects::map_at(&object, "/spec/selector");
                 if selector.is_some_and(|selector| !selector.is_empty()) {
                     let pods = self.list(&core("pods"), &objects::pairs(selector)).await;
+                    case.left_out = self.ready_pods_of_missing_nodes(&pods).await;
                     case.pods = self.pods(pods).await;
                 }
             }
@@ -231,6 +234,27 @@ impl Reading<'_> {
             cases.push(self.pod(pod, events.unwrap_or_default()).await);
         }
         cases
+    }
+
+    /// Their names: of all pods, as those that are looked at are mostly not ready.
+    async fn ready_pods_of_missing_nodes(&mut self, pods: &[Value]) -> Vec<String> {
+        let is_ready =
+            |pod: &&Value| orchctl_printers::state::condition_status(pod, "Ready") == "True";
+        let mut by_node: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for pod in pods.iter().filter(is_ready) {
+            let node = objects::text_at(pod, "/spec/nodeName");
+            by_node.entry(node).or_default().push(objects::name(pod));
+        }
+        if by_node.len() > NODES_MAX {
+            self.notes.push(format!("of {} nodes {NODES_MAX} were looked at", by_node.len()));
+        }
+        let mut names = Vec::new();
+        for (node, pods) in by_node.into_iter().take(NODES_MAX) {
+            if self.node(node).await == Lookup::Missing {
+                names.extend(pods.into_iter().map(str::to_owned));
+            }
+        }
+        names
     }
 
     async fn pod(&mut self, pod: Value, events: Vec<Value>) -> PodCase {

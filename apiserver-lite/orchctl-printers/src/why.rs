@@ -55,6 +55,8 @@ pub struct Case {
     pub pods: Vec<PodCase>,
     /// The endpoints of a service.
     pub endpoints: Option<Lookup>,
+    /// Names of the ready pods of a service whose nodes do not exist.
+    pub left_out: Vec<String>,
     /// The storage class of a claim.
     pub class: Option<Lookup>,
     /// The volume that a claim names.

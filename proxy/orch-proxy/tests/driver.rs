@@ -258,8 +258,8 @@ fn a_proxy_with_notifications_repairs_flushed_and_edited_tables() {
     });
 }
 
-/// Changes by other programs, each repaired before the next: those of tables, chains and rules within `bound`, those of
-/// elements by the next full read-back.
+/// Changes by other programs, each repaired within `bound` before the next. Those of elements wait for the next full
+/// read-back, which after one that took long is later than that: they are tried three times.
 fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>, bound: Duration) {
     for _ in 0..2 {
         desired.source_complete();
@@ -271,22 +271,26 @@ fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>, bound: Dura
     wait_until_right(desired, PATIENT);
     let element = "endpoints { 10.96.0.1 . tcp . 80 . 0x00000001 }";
     let deeds = [
-        ("flush ruleset".to_owned(), bound),
-        ("delete table ip TABLE".to_owned(), bound),
-        ("flush chain ip TABLE services".to_owned(), bound),
-        ("add chain ip6 TABLE strange".to_owned(), bound),
-        (format!("delete element ip TABLE {element}"), PATIENT),
-        ("flush map ip TABLE endpoints".to_owned(), PATIENT),
+        ("flush ruleset".to_owned(), 1),
+        ("delete table ip TABLE".to_owned(), 1),
+        ("flush chain ip TABLE services".to_owned(), 1),
+        ("add chain ip6 TABLE strange".to_owned(), 1),
+        (format!("delete element ip TABLE {element}"), 3),
+        ("flush map ip TABLE endpoints".to_owned(), 3),
     ];
-    for (deed, bound) in deeds {
-        run(&["nft", "add", "table", "ip", "theirs"]);
-        run(&["nft", "add", "set", "ip", "theirs", "s", "{ type ipv4_addr; }"]);
-        run(&["nft", &deed.replace("TABLE", &table(desired))]);
-        let done = Instant::now();
-        let theirs = run(&["nft", "list", "tables"]).contains("theirs");
-        wait_until_right(desired, bound);
-        println!("{deed}: right again after {:?}", done.elapsed());
-        assert_eq!(run(&["nft", "list", "tables"]).contains("theirs"), theirs, "{deed}");
+    for (deed, tries) in deeds {
+        let mut is_repaired_in_time = || {
+            run(&["nft", "add", "table", "ip", "theirs"]);
+            run(&["nft", "add", "set", "ip", "theirs", "s", "{ type ipv4_addr; }"]);
+            run(&["nft", &deed.replace("TABLE", &table(desired))]);
+            let done = Instant::now();
+            let theirs = run(&["nft", "list", "tables"]).contains("theirs");
+            wait_until_right(desired, PATIENT);
+            println!("{deed}: right again after {:?}", done.elapsed());
+            assert_eq!(run(&["nft", "list", "tables"]).contains("theirs"), theirs, "{deed}");
+            done.elapsed() < bound
+        };
+        assert!((0..tries).any(|_| is_repaired_in_time()), "{deed}: not within {bound:?}");
     }
     let ending = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     ending.block_on(drain.drain(Duration::from_secs(60)));

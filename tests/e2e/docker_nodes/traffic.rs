@@ -8,7 +8,7 @@ use orch_tests::wait::until;
 use serde_json::json;
 
 use super::daemon::{DIR, Daemon};
-use super::{ANSWER_SECONDS, Cluster, LONG, SERVICE_ADDRESS, request};
+use super::{Cluster, LONG, SERVICE_ADDRESS, request};
 
 /// The port of this machine that leads to [`NODE_PORT`] of the first node.
 pub const PUBLISHED_PORT: u16 = 8080;
@@ -187,7 +187,7 @@ fn outside(daemon: &Daemon) -> Result<Child> {
     let file = daemon.file(OUTSIDE);
     let _absent = std::fs::remove_file(&file);
     let script = format!(
-        "while true; do at=$(date +%s); echo $at $(curl --silent --max-time {ANSWER_SECONDS} http://127.0.0.1:{PUBLISHED_PORT}/) >> '{}'; sleep 0.05; done",
+        "while true; do at=$(date +%s); echo $at $(curl --silent --max-time 3 http://127.0.0.1:{PUBLISHED_PORT}/) >> '{}'; sleep 0.05; done",
         file.display()
     );
     let mut command: Command = daemon.inside("sh");

@@ -1,6 +1,7 @@
 //! The machine's etcd for hosts of orchadm: at the bridge, with certificates of its own.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -43,7 +44,14 @@ impl Etcd {
             let issuance = Issuance { leaf: &leaf, authority: &authority, days: LEAF_DAYS, now };
             certificates::ensure(&dir, stem, &issuance)?;
         }
-        let url = format!("https://{address}:{}", free_port()?);
+        let port = loop {
+            let port = free_port()?;
+            // A killed run may have left a listener at the bridge.
+            if TcpListener::bind((&*address, port)).is_ok() {
+                break port;
+            }
+        };
+        let url = format!("https://{address}:{port}");
         let peer = format!("http://127.0.0.1:{}", free_port()?);
         let file = |name: &str| dir.join(name).display().to_string();
         let log = fs::File::create(Path::new(DIR).join("etcd.log"))?;

@@ -257,11 +257,17 @@ async fn a_stalled_pull_is_reported_cancelled_and_retried() {
     );
 
     registry.let_through(usize::MAX);
-    // With the usual bound: on a busy machine the rest too may stand still for a while.
-    let images = Images::new(runtime, CredentialSources::default(), pull_bounds());
-    images.pull(&image, &pod, &objects).await.expect("the rest");
+    // On a busy machine the rest too may stand still for a while.
+    let stands_still = |error: &PullError| error.message.ends_with("no progress for 6s");
+    let mut rest = pull().await;
+    for _ in 0..10 {
+        if rest.as_ref().is_err_and(stands_still) {
+            rest = pull().await;
+        }
+    }
+    rest.expect("the rest");
     // Whether the runtime has kept what had come is its own business.
-    assert_eq!(registry.begun().len(), 2);
+    assert!(registry.begun().len() >= 2);
 }
 
 #[tokio::test]

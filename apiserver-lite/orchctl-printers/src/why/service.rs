@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Case, Finding, Lookup, PodCase, Verdict, deletion, workload};
+use super::{Case, Finding, Lookup, Verdict, deletion, workload};
 use crate::{objects, state};
 
 /// Why a service does not answer.
@@ -65,15 +65,10 @@ fn missing_nodes(case: &Case) -> Option<Finding> {
     if publishes_all.and_then(Value::as_bool) == Some(true) {
         return None;
     }
-    let is_left_out = |one: &&PodCase| is_ready(&one.pod) && one.node == Some(Lookup::Missing);
-    let left_out = case.pods.iter().filter(is_left_out);
-    let names: Vec<&str> = left_out.map(|one| objects::name(&one.pod)).collect();
-    let evidence = match &*names {
+    let evidence = match &*case.left_out {
         [] => return None,
         [one] => format!("pod {one} is ready, and in no EndpointSlice"),
-        [first, others @ ..] => {
-            format!("pod {first} and {} others are ready, and in no EndpointSlice", others.len())
-        }
+        all => format!("{} ready pods are in no EndpointSlice: {}, ...", all.len(), all[0]),
     };
     Some(Finding::waiting(
         "pods that it selects are on nodes that do not exist",

@@ -825,10 +825,16 @@ fn failed_jobs_are_explained() {
 #[test]
 #[allow(clippy::too_many_lines, reason = "one table")]
 fn services_say_why_they_have_no_endpoints() {
-    let service = |spec: Value, subsets: Value, pods: Vec<PodCase>| {
+    let case = |spec: Value, subsets: Value, pods: Vec<PodCase>| {
         let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "n"}, "spec": spec});
         let endpoints = Some(Lookup::Found(json!({"subsets": subsets})));
-        text(&Case { object, endpoints, pods, ..Case::default() })
+        Case { object, endpoints, pods, ..Case::default() }
+    };
+    let service = |spec, subsets, pods| text(&case(spec, subsets, pods));
+    // One of its two ready pods, or both, are on nodes that do not exist.
+    let lost = |spec, names: &[&str]| {
+        let left_out = names.iter().map(|&name| name.to_owned()).collect();
+        text(&Case { left_out, ..case(spec, json!([{"addresses": [{}, {}]}]), vec![]) })
     };
     let selector =
         || json!({"selector": {"app": "a"}, "ports": [{"port": 80, "targetPort": 8080}]});
@@ -856,24 +862,21 @@ fn services_say_why_they_have_no_endpoints() {
         ),
         (
             "a node that is gone",
-            service(
-                selector(),
-                json!([{"addresses": [{}]}]),
-                vec![PodCase { node: Some(Lookup::Missing), ..ready() }],
-            ),
+            lost(selector(), &["p"]),
             &[&[
                 "pods that it selects are on nodes that do not exist",
                 "pod p is ready, and in no EndpointSlice",
             ]],
         ),
         (
+            "nodes that are gone",
+            lost(selector(), &["p", "q"]),
+            &[&["2 ready pods are in no EndpointSlice: p, ..."]],
+        ),
+        (
             "a node that is gone, and all addresses are published",
-            service(
-                json!({"selector": {"app": "a"}, "publishNotReadyAddresses": true}),
-                json!([{"addresses": [{}]}]),
-                vec![PodCase { node: Some(Lookup::Missing), ..ready() }],
-            ),
-            &[&["nothing is wrong - it has 1 ready endpoints"]],
+            lost(json!({"selector": {"app": "a"}, "publishNotReadyAddresses": true}), &["p"]),
+            &[&["nothing is wrong - it has 2 ready endpoints"]],
         ),
         ("no selector", service(json!({}), json!([]), vec![]), &[&["it has no selector"]]),
         (

@@ -33,7 +33,7 @@ k get pods p1 -l a=b
 k get pods p1 -A
 k get -f $DIR/objects.yaml
 k get -f $DIR/none.yaml
-timeout 2 sh -c '"$PROGRAM" --kubeconfig="$CONFIG" get pods -w --request-timeout=1s'
+timeout 20 sh -c '"$PROGRAM" --kubeconfig="$CONFIG" get pods -w --request-timeout=5s'
 # objects
 k get pods p1 -o json
 k get pods -o yaml

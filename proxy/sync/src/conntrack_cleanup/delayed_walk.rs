@@ -108,8 +108,7 @@ impl ConntrackWalker {
             self.session = open();
         }
         let Some(session) = &mut self.session else {
-            // Nothing can be deleted: they are not kept.
-            self.handshakes = Handshakes::default();
+            self.handshakes.end_walk(false, Instant::now().checked_add(self.rest));
             return;
         };
         std::thread::sleep(self.settle);

@@ -26,7 +26,7 @@ const PAUSE_FACTOR: u32 = 9;
 /// Most entries that a walk notes; others end by conntrack timeouts.
 const FOUND_MAX: usize = 1 << 18;
 
-/// After so many walks in turn that failed, what is looked for ends by conntrack timeouts.
+/// After so many walks in turn that failed, what they looked for ends by conntrack timeouts.
 const FAILURES_MAX: u32 = 3;
 
 /// Original tuple and id of an entry.
@@ -47,6 +47,8 @@ pub(super) struct Handshakes {
     found: BTreeSet<FlowId>,
     /// Walks in turn that failed.
     failures: u32,
+    /// Before this no walk begins.
+    rests_until: Option<Instant>,
 }
 
 impl Handshakes {
@@ -69,7 +71,7 @@ impl Handshakes {
             );
         }
         self.new.extend(flows.into_iter().take(room));
-        self.due.get_or_insert(now);
+        self.due.get_or_insert(self.rests_until.map_or(now, |until| until.max(now)));
     }
 
     /// Walks conntrack, and deletes what the last walk found too; the next one is due after `rest` at least. Gives
@@ -107,20 +109,23 @@ impl Handshakes {
         was_found
     }
 
-    fn end_walk(&mut self, done: bool, next: Option<Instant>) {
+    /// Ends a walk; no other begins before `next`.
+    pub(super) fn end_walk(&mut self, done: bool, next: Option<Instant>) {
         let found = std::mem::take(&mut self.found);
+        self.failures = if done { 0 } else { self.failures.saturating_add(1) };
         if done {
-            self.failures = 0;
             self.found_before = found;
             self.old = std::mem::take(&mut self.new);
-        } else {
-            self.failures = self.failures.saturating_add(1);
+        } else if self.failures >= FAILURES_MAX {
+            self.failures = 0;
+            // Those that came later have their tries too.
+            let given_up = if self.old.is_empty() { &mut self.new } else { &mut self.old };
+            given_up.clear();
         }
-        let rests = self.old.is_empty() && self.new.is_empty();
-        if rests || self.failures >= FAILURES_MAX {
-            *self = Self::default();
-        } else {
-            self.due = next;
+        self.rests_until = next;
+        self.due = next.filter(|_| !self.old.is_empty() || !self.new.is_empty());
+        if self.due.is_none() {
+            self.found_before.clear();
         }
     }
 }
@@ -216,9 +221,20 @@ mod tests {
         handshakes.end_walk(false, Some(at(3)));
         assert_eq!(walk(&mut handshakes, &entries, at(3)), [1]);
         assert_eq!(handshakes.due(), None);
-        // It may never succeed.
-        handshakes.add([to(7)].into(), at(4));
-        (0..FAILURES_MAX).for_each(|_| handshakes.end_walk(false, Some(at(5))));
+        // It may never succeed. Those that came meanwhile are tried as often.
+        handshakes.add([to(7)].into(), at(1));
+        assert_eq!(handshakes.due(), Some(at(4)), "the rest after the last walk");
+        walk(&mut handshakes, &entries, at(4));
+        handshakes.add([to(8)].into(), at(4));
+        let fail = |handshakes: &mut Handshakes| {
+            (0..FAILURES_MAX).for_each(|_| handshakes.end_walk(false, Some(at(6))));
+        };
+        fail(&mut handshakes);
+        assert_eq!(
+            (handshakes.due(), handshakes.wanted()),
+            (Some(at(6)), StaleSet::from_flows(&[to(8)]))
+        );
+        fail(&mut handshakes);
         assert_eq!(handshakes.due(), None);
     }
 
@@ -273,9 +289,11 @@ mod tests {
                             handshakes.was_found(entry);
                         }
                         handshakes.end_walk(false, Some(now));
-                        if handshakes.due().is_none() {
-                            waited.clear();
-                        }
+                        // What is given up waits no longer.
+                        let wanted = handshakes.wanted();
+                        let kept = entries.iter().filter(|f| wanted.contains(f));
+                        let kept: BTreeSet<u32> = kept.filter_map(|f| f.id).collect();
+                        waited.retain(|id, _| kept.contains(id));
                     }
                     4 if handshakes.due().is_some() => {
                         let deleted = walk(&mut handshakes, &entries, now);

@@ -131,7 +131,7 @@ async fn requests_for_a_document_of_another_server_share_it() {
     };
     tokio::select! {
         _ = &mut all => panic!("nothing is to be answered"),
-        () = is_asked => {}
+        asked = tokio::time::timeout(Duration::from_secs(60), is_asked) => asked.expect("asked"),
     }
     // Time for the others to be sent too.
     let some = tokio::time::timeout(Duration::from_secs(2), all).await;

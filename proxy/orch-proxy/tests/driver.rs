@@ -279,7 +279,7 @@ fn repairs(desired: &Arc<DesiredForwarding>, driver: Driver<Socket>, bound: Dura
         ("flush map ip TABLE endpoints".to_owned(), 3),
     ];
     for (deed, tries) in deeds {
-        let mut is_repaired_in_time = || {
+        let is_repaired_in_time = || {
             run(&["nft", "add", "table", "ip", "theirs"]);
             run(&["nft", "add", "set", "ip", "theirs", "s", "{ type ipv4_addr; }"]);
             run(&["nft", &deed.replace("TABLE", &table(desired))]);

@@ -536,3 +536,28 @@ proptest! {
         history.check_end();
     }
 }
+
+/// A template comes, goes and comes back: its set has just deleted its pod when it grows again, and its status still counts that pod.
+#[test]
+fn a_set_that_grows_again_has_none_of_the_pods_that_it_deleted() {
+    let mut history = History::new(2, Rules::Rolling(0, 0), 0);
+    history.least = Some(1);
+    let (deploy, restart) = (Step::Deployment, Step::Crash(None, 0));
+    for step in [
+        [Step::Template(0), restart, deploy, deploy, deploy].as_slice(),
+        &[restart, Step::ReplicaSet(1), Step::Template(2), restart, deploy, restart, deploy],
+        &[Step::Template(0), Step::Kubelet(2), restart, Step::ReplicaSet(1), restart, deploy],
+    ]
+    .concat()
+    {
+        history.apply_step(step);
+    }
+    let sets = history.sets();
+    let grown = sets.iter().find(|set| set.spec.template.spec.hostname == "h0").expect("a set");
+    assert_eq!((size(grown), grown.status.available_replicas), (1, 1));
+    let pods = history.world.pods();
+    let mut mine = pods.iter().filter(|pod| owner(pod) == grown.metadata.uid);
+    assert!(mine.all(|pod| is_terminating(pod)));
+    history.settle();
+    history.check_end();
+}

@@ -1,15 +1,19 @@
 //! An etcd of its own for a test, or the members of one. Shared with the tests of the API server.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "/usr/bin/etcd";
 const CLIENT: &str = "/usr/bin/etcdctl";
 /// What its ports are chosen from.
 const PORTS: Range<u16> = 20_000..29_000;
+
+/// Longer than a member takes to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A member of an etcd; killed when dropped.
 pub struct EtcdProcess {
@@ -65,7 +69,21 @@ impl EtcdProcess {
             process.restart();
             process
         };
-        Some(ports.into_iter().map(start).collect())
+        let all: Vec<Self> = ports.into_iter().map(start).collect();
+        // A member serves clients once it is in the cluster: a test begins with all of them.
+        if count > 1 {
+            all.iter().for_each(Self::wait_until_served);
+        }
+        Some(all)
+    }
+
+    /// Waits until it takes connections of clients.
+    fn wait_until_served(&self) {
+        let end = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", self.client)).is_err() {
+            assert!(Instant::now() < end, "etcd {} does not serve", self.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn url(&self) -> String {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use regex::{Captures, Regex};
 use tokio::process::Command;
 
-/// How long one command may run: longer than any that waits is told to.
+/// How long one command may run. `--timeout` of a command in a transcript has to be less.
 const COMMAND_MAX: Duration = Duration::from_secs(180);
 
 /// One line to run.

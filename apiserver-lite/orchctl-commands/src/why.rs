@@ -110,9 +110,12 @@ async fn explain(session: &Session, object: Value) -> Explanation {
     Explanation { verdict, notes: reading.notes, start }
 }
 
+fn is_ready(pod: &Value) -> bool {
+    orchctl_printers::state::condition_status(pod, "Ready") == "True"
+}
+
 /// How the first pod that is not ready started: of a workload one stands for the others.
 async fn start_of(session: &Session, case: &Case) -> String {
-    let is_ready = |pod: &Value| orchctl_printers::state::condition_status(pod, "Ready") == "True";
     let Some(worst) = case.pods.iter().find(|one| !is_ready(&one.pod)) else {
         return String::new();
     };
@@ -215,8 +218,6 @@ impl Reading<'_> {
 
     /// Pods with what they depend on; those that are not ready count.
     async fn pods(&mut self, mut pods: Vec<Value>) -> Vec<PodCase> {
-        let is_ready =
-            |pod: &Value| orchctl_printers::state::condition_status(pod, "Ready") == "True";
         pods.sort_by_key(is_ready);
         if pods.len() > PODS_MAX {
             self.notes.push(format!("of {} pods {PODS_MAX} were looked at", pods.len()));
@@ -238,10 +239,8 @@ impl Reading<'_> {
 
     /// Their names: of all pods, as those that are looked at are mostly not ready.
     async fn ready_pods_of_missing_nodes(&mut self, pods: &[Value]) -> Vec<String> {
-        let is_ready =
-            |pod: &&Value| orchctl_printers::state::condition_status(pod, "Ready") == "True";
         let mut by_node: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for pod in pods.iter().filter(is_ready) {
+        for pod in pods.iter().filter(|pod| is_ready(pod)) {
             let node = objects::text_at(pod, "/spec/nodeName");
             by_node.entry(node).or_default().push(objects::name(pod));
         }

@@ -58,11 +58,11 @@ pub fn size(set: &ReplicaSet) -> i64 {
 /// them: a set that grows again may have just deleted those that its status counts.
 fn available(set: &ReplicaSet) -> i64 {
     let has_seen_size = set.status.observed_generation >= set.metadata.generation;
-    if has_seen_size { available_at_last(set) } else { 0 }
+    if has_seen_size { reported_available(set) } else { 0 }
 }
 
-/// The same by a status that may be of another size.
-fn available_at_last(set: &ReplicaSet) -> i64 {
+/// The same by the last status, which may be that of an earlier size.
+fn reported_available(set: &ReplicaSet) -> i64 {
     i64::from(set.status.available_replicas.max(0)).min(size(set))
 }
 
@@ -222,7 +222,7 @@ fn scale_down<'a>(
     let mut room = running.saturating_sub(min_available).max(0);
     let mut steps = Vec::new();
     for set in old.iter().copied().filter(|set| size(set) > 0) {
-        let broken = size(set).saturating_sub(available_at_last(set)).clamp(0, broken_room);
+        let broken = size(set).saturating_sub(reported_available(set)).clamp(0, broken_room);
         broken_room = broken_room.saturating_sub(broken);
         let working = size(set).saturating_sub(broken).min(room).min(broken_room);
         room = room.saturating_sub(working);

@@ -51,8 +51,8 @@ impl WatchedKind for Namespace {
         let Some((key, Some(namespace), old)) = split(change) else { return Vec::new() };
         let name = key.name.clone();
         if namespace.metadata.deletion_timestamp.is_some() {
-            // Its conditions are our own: the next round has its time.
-            // After a list the old one may be an earlier one of the same name.
+            // Changes of the conditions are this controller's own: the next round is scheduled already. After a relist `old` may be an earlier namespace of
+            // the same name.
             let begins = |old: &Arc<Self>| {
                 let (old, new) = (&old.metadata, &namespace.metadata);
                 old.deletion_timestamp.is_none() || old.uid != new.uid

@@ -57,7 +57,7 @@ impl Handshakes {
         self.due
     }
 
-    /// Adds some.
+    /// Adds connections to removed endpoints. The surplus is left out, with a warning.
     pub(super) fn add(&mut self, flows: BTreeSet<StaleFlows>, now: Instant) {
         if flows.is_empty() {
             return;
